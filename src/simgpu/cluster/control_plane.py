@@ -1,0 +1,146 @@
+"""Brings the processes of one cluster to the state that they should be in, and waits until they are well."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import random
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from simgpu import errors
+from simgpu.cluster import components, processes, record
+from simgpu.kube import client as kube_client
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from simgpu.cluster.components import Component
+    from simgpu.cluster.progress import Progress
+    from simgpu.cluster.record import Folder, Record
+
+READY_SECONDS = 120.0
+_POLL_SECONDS = 0.05
+_PORT_OF = {
+    "etcd": "etcd",
+    "kube-apiserver": "apiserver",
+    "kube-controller-manager": "controller-manager",
+    "kube-scheduler": "scheduler",
+    "kwok": "kwok",
+}
+
+
+class ComponentError(errors.SimgpuError):
+    """A process ended or did not become ready; carries the end of its log."""
+
+    def __init__(self, component: str, problem: str, log: str) -> None:
+        said = "\n".join(f"  {line}" for line in log.splitlines()) or "  (nothing)"
+        super().__init__(f"{component} {problem}; the end of its log:\n{said}")
+        self.port_taken = "address already in use" in log
+
+
+def with_ports(wanted: Record, folder: Folder, chance: random.Random) -> Record:
+    """The record with a port for every listener, keeping those it has unless somebody else took one."""
+    alive = {process.component for process in processes.running(folder.path)}
+    if wanted.ports and all(
+        name in alive or record.port_is_free(wanted.address, wanted.ports[listener]) for name, listener in _PORT_OF.items()
+    ):
+        return wanted
+    taken = record.ports_of_others(folder.name)
+    ports = record.choose_ports(wanted.address, apiserver=wanted.port, taken=taken, chance=chance)
+    return record.Record(
+        name=wanted.name,
+        address=wanted.address,
+        port=wanted.port,
+        ports=ports,
+        nodes=wanted.nodes,
+        gpus=wanted.gpus,
+    )
+
+
+def write_kubeconfig(folder: Folder, wanted: Record) -> None:
+    """An admin's kubeconfig that stands alone: it can be copied anywhere on this machine."""
+
+    def inline(name: str) -> str:
+        return base64.b64encode((folder.pki / name).read_bytes()).decode()
+
+    name = f"simgpu-{wanted.name}" if wanted.name != "simgpu" else "simgpu"
+    server = f"https://{wanted.address}:{wanted.ports['apiserver']}"
+    document: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": {"server": server, "certificate-authority-data": inline("ca.crt")}}],
+        "users": [
+            {
+                "name": name,
+                "user": {"client-certificate-data": inline("admin.crt"), "client-key-data": inline("admin.key")},
+            }
+        ],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "current-context": name,
+    }
+    record.write_private(folder.kubeconfig, yaml.safe_dump(document, sort_keys=False).encode())
+
+
+class ControlPlane:
+    """The processes of one cluster."""
+
+    def __init__(self, folder: Folder, parts: Mapping[str, Component], progress: Progress) -> None:
+        self._folder = folder
+        self._parts = parts
+        self._progress = progress
+
+    def start(self, name: str) -> None:
+        """Start one component unless it runs."""
+        if any(process.component == name for process in processes.running(self._folder.path)):
+            return
+        self._progress.update(name, "starting")
+        environ = {"HOME": str(self._folder.path), "PATH": os.environ.get("PATH", os.defpath)}
+        command = self._parts[name].command
+        processes.start(name, self._folder.path, command, log=self._folder.log(name), environ=environ)
+
+    async def ready(self, name: str) -> None:
+        """Wait until a component says that it is well."""
+        await wait_ready(self._folder, self._parts[name])
+        self._progress.done(name, "ready")
+
+    async def start_ready(self, name: str) -> None:
+        """Start one component and wait for it."""
+        self.start(name)
+        await self.ready(name)
+
+
+async def wait_ready(folder: Folder, part: Component, seconds: float = READY_SECONDS) -> None:
+    """Wait for a component's health; a process that ends meanwhile is an error at once."""
+    if part.health is None:
+        return
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not await kube_client.probe(part.health):
+        if not any(process.component == part.name for process in processes.running(folder.path)):
+            raise ComponentError(part.name, "ended", tail(folder.log(part.name)))
+        if asyncio.get_running_loop().time() > deadline:
+            raise ComponentError(part.name, f"was not ready after {seconds:.0f} s", tail(folder.log(part.name)))
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def tail(log: Path, lines: int = 12, longest: int = 400) -> str:
+    """The end of a log file, its lines cut to a readable length."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 64 * 1024))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return "\n".join(line[:longest] for line in text.splitlines()[-lines:])
+
+
+def start_role(folder: Folder, role: components.Role) -> None:
+    """Start a process of ours beside the control plane unless it runs."""
+    if any(process.component == role.name for process in processes.running(folder.path)):
+        return
+    command = [part.replace("{kubeconfig}", str(folder.kubeconfig)) for part in role.command]
+    processes.start(role.name, folder.path, command, log=folder.log(role.name), environ=os.environ)

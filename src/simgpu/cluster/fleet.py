@@ -1,0 +1,228 @@
+"""Fills a cluster with simulated nodes and says in the cluster which GPUs they are meant to have.
+
+Everything here can be repeated at any time: what is there stays, what is missing is made. Stages tell KWOK
+how the nodes and their pods live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import yaml
+
+from simgpu import errors
+from simgpu.kube import errors as kube_errors
+from simgpu.kube import resources
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from simgpu.kube.client import Client
+    from simgpu.kube.resources import Resource
+    from simgpu.kube.views import Node
+
+NAMESPACE = "gpu-operator"
+TOPOLOGY = "topology"
+TOPOLOGY_KEY = "topology.yml"
+POOL = "default"
+POOL_LABEL = "run.ai/simulated-gpu-node-pool"
+GPU_RESOURCE = "nvidia.com/gpu"
+NODE_PREFIX = "kwok-gpu-node-"
+
+_MANAGER = "simgpu-up"
+_MANIFESTS = Path(__file__).parent / "manifests"
+_IN_FLIGHT = 32
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_MOST_GPUS = 256
+MOST_NODES = 50_000
+
+_RESOURCES: dict[str, Resource[Any]] = {
+    resource.kind: resource
+    for resource in (
+        resources.CUSTOM_RESOURCE_DEFINITIONS,
+        resources.STAGES,
+        resources.NAMESPACES,
+        resources.DEPLOYMENTS,
+        resources.JOBS,
+    )
+}
+
+
+class Gpus(msgspec.Struct, frozen=True):
+    """The GPUs of one node: a model's key and how many of it."""
+
+    model: str
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.model}:{self.count}"
+
+
+def parse_gpus(text: str) -> Gpus:
+    """MODEL:COUNT, as in h200:8."""
+    model, colon, count = text.rpartition(":")
+    if not colon or not _MODEL.fullmatch(model):
+        raise errors.InputError("--gpus", f"{text!r}: must be MODEL:COUNT, for instance h200:8")
+    if not re.fullmatch("[0-9]{1,6}", count) or not 1 <= int(count) <= _MOST_GPUS:
+        raise errors.InputError("--gpus", f"{text!r}: the count must be a whole number from 1 to {_MOST_GPUS}")
+    return Gpus(model, int(count))
+
+
+def manifest(name: str) -> list[dict[str, Any]]:
+    """The objects of one of our manifest files."""
+    return list(yaml.safe_load_all((_MANIFESTS / name).read_text()))
+
+
+def manifest_text(name: str) -> bytes:
+    """One of our manifest files as it is."""
+    return (_MANIFESTS / name).read_bytes()
+
+
+async def apply_manifest(client: Client, objects: Iterable[dict[str, Any]]) -> None:
+    """Server-side apply of objects, in order."""
+    for body in objects:
+        meta = body["metadata"]
+        resource = _RESOURCES[body["kind"]]
+        await client.apply(
+            resource, meta["name"], body, manager=_MANAGER, namespace=meta.get("namespace", ""), force=True
+        )
+
+
+async def apply_stages(client: Client) -> None:
+    """The Stage type, then our stages as soon as the API serves it."""
+    await apply_manifest(client, manifest("stage-crd.yaml"))
+    while not await _served(client, resources.STAGES):
+        await asyncio.sleep(0.05)
+    await apply_manifest(client, manifest("stages.yaml"))
+
+
+async def _served(client: Client, resource: Resource[Any]) -> bool:
+    try:
+        found = await client.discover(resource.api_version)
+    except kube_errors.NotFound:
+        return False
+    return any(item.name == resource.plural for item in found)
+
+
+async def publish_topology(client: Client, gpus: Gpus) -> None:
+    """Write the pool into the topology, leaving other pools that are there alone."""
+    await ensure(client, resources.NAMESPACES, {"metadata": {"name": NAMESPACE}})
+    pool = {"gpu": {"profile": gpus.model, "overrides": {"device_count": gpus.count}}}
+    present = await client.find(resources.CONFIG_MAPS, TOPOLOGY, namespace=NAMESPACE)
+    document = yaml.safe_load(present.data.get(TOPOLOGY_KEY, "")) if present is not None else None
+    document = document if isinstance(document, dict) else {}
+    pools = document.setdefault("nodePools", {})
+    if present is not None and pools.get(POOL) == pool:
+        return
+    pools[POOL] = pool
+    data = {TOPOLOGY_KEY: yaml.safe_dump(document, sort_keys=False)}
+    if present is None:
+        body = {"metadata": {"name": TOPOLOGY}, "data": data}
+        await ensure(client, resources.CONFIG_MAPS, body, namespace=NAMESPACE)
+    else:
+        await client.merge_patch(resources.CONFIG_MAPS, TOPOLOGY, {"data": data}, namespace=NAMESPACE)
+
+
+async def ensure(client: Client, resource: Resource[Any], body: dict[str, Any], *, namespace: str = "") -> bool:
+    """Create an object unless there is one of its name. Whether it was created."""
+    try:
+        await client.create(resource, body, namespace=namespace)
+    except kube_errors.AlreadyExists:
+        return False
+    return True
+
+
+def node_name(number: int) -> str:
+    """Node names count from 1."""
+    return f"{NODE_PREFIX}{number}"
+
+
+def node_number(name: str) -> int | None:
+    """The number in one of our node names; None for other names."""
+    tail = name.removeprefix(NODE_PREFIX)
+    return int(tail) if tail != name and tail.isdecimal() else None
+
+
+@functools.cache
+def _node_amounts() -> dict[str, str]:
+    return {"cpu": "32", "memory": "128Gi", "pods": "110"}
+
+
+def node_object(number: int) -> dict[str, Any]:
+    """A node for KWOK to bring to life."""
+    name = node_name(number)
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {
+                "type": "kwok",
+                POOL_LABEL: POOL,
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+            },
+            "annotations": {"kwok.x-k8s.io/node": "fake"},
+        },
+        "spec": {"taints": [{"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}]},
+        "status": {"capacity": _node_amounts(), "allocatable": _node_amounts()},
+    }
+
+
+async def scale_nodes(client: Client, count: int, *, made: Callable[[int, int], None] | None = None) -> tuple[int, int]:
+    """Make it nodes 1 to `count`, no more and no fewer of ours. How many were created and deleted."""
+    present = {number for node in await client.list(resources.NODES) if (number := node_number(node.metadata.name))}
+    missing = sorted(set(range(1, count + 1)) - present)
+    surplus = sorted(number for number in present if number > count)
+    finished = 0
+
+    async def create(number: int) -> None:
+        nonlocal finished
+        await ensure(client, resources.NODES, node_object(number))
+        finished += 1
+        if made is not None:
+            made(finished, len(missing))
+
+    async def delete(number: int) -> None:
+        await client.delete(resources.NODES, node_name(number))
+
+    await concurrently(create, missing)
+    await concurrently(delete, surplus)
+    return len(missing), len(surplus)
+
+
+async def concurrently(work: Callable[[int], Awaitable[None]], numbers: Sequence[int]) -> None:
+    """Run `work` for each number, a bounded lot at a time; the first failure ends them all."""
+    queue = iter(numbers)
+
+    async def worker() -> None:
+        for number in queue:
+            await work(number)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(_IN_FLIGHT, len(numbers))):
+                group.create_task(worker())
+    except* kube_errors.KubeError as failures:
+        raise failures.exceptions[0] from None
+
+
+def gpu_count(nodes: Iterable[Node]) -> int:
+    """GPUs that nodes offer."""
+    return sum(int(node.status.capacity.get(GPU_RESOURCE, 0)) for node in nodes)
+
+
+async def apply_sample(client: Client, *, gpus: bool) -> None:
+    """A small workload, on GPUs where the nodes have them."""
+    objects = manifest("sample.yaml")
+    for body in objects:
+        if gpus and "template" in body.get("spec", {}):
+            for container in body["spec"]["template"]["spec"]["containers"]:
+                container["resources"]["limits"] = {GPU_RESOURCE: 1}
+    await apply_manifest(client, objects)

@@ -1,0 +1,119 @@
+"""Decides where each program comes from: a folder given, PATH, the cache, or a build.
+
+In that order, first that has it: `--bin-dir` (whatever its version: the user chose it), PATH when the
+version fits, the cache, a build with Go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from simgpu import errors
+from simgpu.cluster import binaries, build
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from simgpu.cluster.binaries import Binary, Version
+    from simgpu.cluster.progress import Progress
+
+_VERSION_TIMEOUT_SECONDS = 20.0
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A program on this machine."""
+
+    path: Path
+    version: Version
+    source: str
+
+
+async def find(binary: Binary, bin_dir: Path | None = None) -> Found | None:
+    """A usable program, without building one."""
+    if bin_dir is not None:
+        given = bin_dir / binary.name
+        if given.exists():
+            version = await program_version(given, binary)
+            if version is None:
+                raise errors.InputError("--bin-dir", f"{given} does not run, or does not say its version")
+            return Found(given.absolute(), version, "--bin-dir")
+    on_path = shutil.which(binary.name)
+    if on_path is not None:
+        version = await program_version(Path(on_path), binary)
+        if version is not None and binary.module.fits(version):
+            return Found(Path(on_path).absolute(), version, "PATH")
+    kept = build.cached(binary)
+    if kept.exists():
+        return Found(kept, _pinned(binary), "cache")
+    return None
+
+
+async def ensure(names: Iterable[str], progress: Progress, bin_dir: Path | None = None) -> dict[str, Found]:
+    """Every program named, built where it must be."""
+    wanted = [binaries.named(name) for name in names]
+    if bin_dir is not None and not bin_dir.is_dir():
+        raise errors.InputError("--bin-dir", f"{bin_dir} is not a folder")
+    found = {binary.name: await find(binary, bin_dir) for binary in wanted}
+    missing = [binary for binary in wanted if found[binary.name] is None]
+    if missing and build.go_program() is None:
+        raise errors.SimgpuError(_ways_out(missing))
+    for name, place in found.items():
+        if place is not None:
+            progress.done(name, f"{dotted(place.version)} from {place.source}")
+    await build.build(missing, progress)
+    built = {binary.name: Found(build.cached(binary), _pinned(binary), "build") for binary in missing}
+    return {binary.name: found[binary.name] or built[binary.name] for binary in wanted}
+
+
+async def program_version(path: Path, binary: Binary) -> Version | None:
+    """What a program says its version is; None if it does not run or does not say."""
+    if not os.access(path, os.X_OK):
+        return None
+    try:
+        process = await asyncio.create_subprocess_exec(
+            path,
+            *binary.version_args,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+    except OSError:
+        return None
+    try:
+        async with asyncio.timeout(_VERSION_TIMEOUT_SECONDS):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        return None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return binaries.parse_version(output.decode("utf-8", "replace")) if process.returncode == 0 else None
+
+
+def dotted(version: Version) -> str:
+    """(1, 36, 4) as 1.36.4."""
+    return ".".join(map(str, version))
+
+
+def _pinned(binary: Binary) -> Version:
+    version = binaries.parse_version(binary.module.version)
+    assert version is not None  # noqa: S101 - pinned versions are x.y.z; a unit test says so
+    return version
+
+
+def _ways_out(missing: list[Binary]) -> str:
+    needs = "\n".join(
+        f"  {binary.name} {dotted(binary.module.oldest)} or newer, below {dotted(binary.module.below)}" for binary in missing
+    )
+    return (
+        f"these programs are neither on PATH nor in the cache, and Go is not there to build them:\n{needs}\n"
+        "Ways out: install Go 1.26 or newer and run the command again; put the programs on "
+        "PATH; or give the folder that holds them with --bin-dir."
+    )

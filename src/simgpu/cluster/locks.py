@@ -1,0 +1,48 @@
+"""File locks between processes: one holder at a time, released by the kernel when the holder dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+_POLL_SECONDS = 0.1
+
+
+@contextlib.asynccontextmanager
+async def exclusive(path: Path, *, waiting: Callable[[], None] | None = None) -> AsyncIterator[None]:
+    """Hold `path` alone. `waiting` is called once if somebody else holds it now.
+
+    The holder may delete the file: whoever waited for the deleted one starts over with the new one.
+    """
+    told = False
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if waiting is not None and not told:
+                    waiting()
+                    told = True
+                await asyncio.sleep(_POLL_SECONDS)
+                continue
+            if _is_still(path, descriptor):
+                yield
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,25 @@
+"""Errors that a user is meant to read.
+
+Everything that a command reports without a traceback derives from `SimgpuError`; its exit code is the one
+that the command ends with.
+
+    SimgpuError            1   something failed; the message says what, where and what to do
+    └── InputError         2   the input was bad; the message names the field and what is allowed
+"""
+
+
+class SimgpuError(Exception):
+    """Something failed in a way that the user can act on."""
+
+    exit_code = 1
+
+
+class InputError(SimgpuError):
+    """A flag, file or field holds something that is not allowed there."""
+
+    exit_code = 2
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem

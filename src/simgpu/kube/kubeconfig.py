@@ -1,0 +1,272 @@
+"""Reads kubeconfig files into one `Target`: where the API server is and how to show who we are.
+
+Merging follows kubectl: files of `KUBECONFIG` in order, the first that names a cluster, user, context or
+current context wins, and relative paths belong to the file that holds them. Turning a `Target` into headers
+and TLS is left to `auth`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import yaml
+
+from simgpu.kube import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class Cluster(msgspec.Struct, frozen=True, rename="kebab"):
+    """A `clusters[].cluster` entry."""
+
+    server: str
+    certificate_authority: str | None = None
+    certificate_authority_data: str | None = None
+    insecure_skip_tls_verify: bool = False
+    tls_server_name: str | None = None
+    proxy_url: str | None = None
+
+
+class EnvVar(msgspec.Struct, frozen=True):
+    """One variable for an exec plugin."""
+
+    name: str
+    value: str
+
+
+class Exec(msgspec.Struct, frozen=True, rename="camel"):
+    """A `users[].user.exec` entry: a program that prints credentials."""
+
+    command: str
+    api_version: str
+    args: list[str] | None = None
+    env: list[EnvVar] | None = None
+    install_hint: str | None = None
+    provide_cluster_info: bool = False
+
+
+class User(msgspec.Struct, frozen=True, rename="kebab"):
+    """A `users[].user` entry."""
+
+    client_certificate: str | None = None
+    client_certificate_data: str | None = None
+    client_key: str | None = None
+    client_key_data: str | None = None
+    token: str | None = None
+    token_file: str | None = msgspec.field(default=None, name="tokenFile")
+    impersonate: str | None = msgspec.field(default=None, name="as")
+    impersonate_groups: list[str] | None = msgspec.field(default=None, name="as-groups")
+    exec: Exec | None = None
+    auth_provider: Any = None
+
+
+class Context(msgspec.Struct, frozen=True):
+    """A `contexts[].context` entry."""
+
+    cluster: str
+    user: str = ""
+    namespace: str = "default"
+
+
+class Target(msgspec.Struct, frozen=True):
+    """An API server and an identity there; all paths are absolute, all inline data decoded."""
+
+    server: str
+    namespace: str = "default"
+    ca: bytes | None = None
+    verify: bool = True
+    tls_server_name: str | None = None
+    proxy_url: str | None = None
+    certificate: bytes | None = None
+    key: bytes | None = None
+    token: str | None = None
+    token_file: Path | None = None
+    impersonate: tuple[tuple[str, str], ...] = ()
+    exec: Exec | None = None
+    exec_directory: Path | None = None
+
+
+class _Source(msgspec.Struct, frozen=True):
+    """One entry of a kubeconfig and the file that it came from."""
+
+    file: Path
+    field: str
+    body: Any
+
+
+class _Merged(msgspec.Struct):
+    files: list[Path]
+    entries: dict[str, dict[str, _Source]]
+    current_context: str = ""
+
+
+def load(path: Path | str | None = None, *, context: str | None = None, environ: Mapping[str, str] | None = None) -> Target:
+    """The target of `path`, else of `KUBECONFIG`, else in-cluster, else of `~/.kube/config`."""
+    environ = os.environ if environ is None else environ
+    if path is not None:
+        return from_files([Path(path)], context=context)
+    listed = [Path(item) for item in environ.get("KUBECONFIG", "").split(os.pathsep) if item]
+    if listed:
+        present = [item for item in listed if item.exists()]
+        if not present:
+            raise errors.ConfigError(f"KUBECONFIG: no such file: {', '.join(map(str, listed))}")
+        return from_files(present, context=context)
+    if context is None and "KUBERNETES_SERVICE_HOST" in environ and (SERVICE_ACCOUNT / "token").exists():
+        return in_cluster(environ)
+    default = Path(environ.get("HOME", "~")).expanduser() / ".kube" / "config"
+    if not default.exists():
+        raise errors.ConfigError(
+            f"no Kubernetes configuration: give --kubeconfig, set KUBECONFIG, or write {default}"
+        )
+    return from_files([default], context=context)
+
+
+def in_cluster(environ: Mapping[str, str], directory: Path = SERVICE_ACCOUNT) -> Target:
+    """The target that a pod's service account gives; the token is read again when it is rotated."""
+    host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        raise errors.ConfigError("KUBERNETES_SERVICE_HOST is not set: this is not a pod")
+    namespace = directory / "namespace"
+    return Target(
+        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        namespace=namespace.read_text().strip() if namespace.exists() else "default",
+        ca=_read(directory / "ca.crt", directory, "ca.crt"),
+        token_file=directory / "token",
+    )
+
+
+def from_files(paths: Sequence[Path], *, context: str | None = None) -> Target:
+    """Merge kubeconfig files and resolve one context of them."""
+    merged = _merge(paths)
+    chosen = context or merged.current_context
+    if not chosen:
+        raise errors.ConfigError(f"{_names(paths)}: current-context is not set; name a context")
+    where = _pick(merged, "contexts", chosen, "current-context" if context is None else "context")
+    wanted = _convert(where, Context, "context")
+    cluster_source = _pick(merged, "clusters", wanted.cluster, f"{where.field}.context.cluster")
+    cluster = _convert(cluster_source, Cluster, "cluster")
+    if not wanted.user:
+        return _target(wanted, cluster, cluster_source, User(), cluster_source)
+    user_source = _pick(merged, "users", wanted.user, f"{where.field}.context.user")
+    return _target(wanted, cluster, cluster_source, _convert(user_source, User, "user"), user_source)
+
+
+def _merge(paths: Sequence[Path]) -> _Merged:
+    merged = _Merged(files=list(paths), entries={"clusters": {}, "users": {}, "contexts": {}})
+    for path in paths:
+        document = _parse(path)
+        merged.current_context = merged.current_context or str(document.get("current-context") or "")
+        for section, known in merged.entries.items():
+            for index, entry in enumerate(_section(path, document, section)):
+                field = f"{section}[{index}]"
+                if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+                    raise errors.ConfigError(f"{path}: {field}.name: must be a string")
+                known.setdefault(entry["name"], _Source(path, field, entry))
+    return merged
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe loaders
+    except OSError as error:
+        raise errors.ConfigError(f"{path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise errors.ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise errors.ConfigError(f"{path}: must hold a mapping, not {type(document).__name__}")
+    return document
+
+
+def _section(path: Path, document: dict[str, Any], section: str) -> list[Any]:
+    value = document.get(section)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise errors.ConfigError(f"{path}: {section}: must be a list")
+    return value
+
+
+def _pick(merged: _Merged, section: str, name: str, field: str) -> _Source:
+    try:
+        return merged.entries[section][name]
+    except KeyError:
+        known = ", ".join(sorted(merged.entries[section])) or "none"
+        raise errors.ConfigError(f"{_names(merged.files)}: {field}: no {section[:-1]} named {name!r} (there are: {known})") from None
+
+
+_T = TypeVar("_T")
+
+
+def _convert(source: _Source, kind: type[_T], key: str) -> _T:
+    try:
+        return msgspec.convert(source.body.get(key) or {}, kind)
+    except msgspec.ValidationError as error:
+        text = str(error).replace("`$.", f"`{source.field}.{key}.").replace("`$`", f"`{source.field}.{key}`")
+        raise errors.ConfigError(f"{source.file}: {source.field}.{key}: {text}") from None
+
+
+def _target(context: Context, cluster: Cluster, at: _Source, user: User, who: _Source) -> Target:
+    if user.auth_provider is not None:
+        raise errors.ConfigError(f"{who.file}: {who.field}.user.auth-provider: no longer supported; use an exec plugin")
+    if not cluster.server.startswith(("https://", "http://")):
+        raise errors.ConfigError(f"{at.file}: {at.field}.cluster.server: must start with https:// or http://")
+    certificate = _material(who, "user.client-certificate", user.client_certificate, user.client_certificate_data)
+    key = _material(who, "user.client-key", user.client_key, user.client_key_data)
+    if (certificate is None) != (key is None):
+        missing = "client-key" if key is None else "client-certificate"
+        raise errors.ConfigError(f"{who.file}: {who.field}.user.{missing}: missing, its other half is given")
+    return Target(
+        server=cluster.server.rstrip("/"),
+        namespace=context.namespace or "default",
+        ca=_material(at, "cluster.certificate-authority", cluster.certificate_authority, cluster.certificate_authority_data),
+        verify=not cluster.insecure_skip_tls_verify,
+        tls_server_name=cluster.tls_server_name,
+        proxy_url=cluster.proxy_url,
+        certificate=certificate,
+        key=key,
+        token=user.token or None,
+        token_file=who.file.parent / user.token_file if user.token_file and not user.token else None,
+        impersonate=_impersonation(user),
+        exec=user.exec,
+        exec_directory=who.file.absolute().parent,
+    )
+
+
+def _impersonation(user: User) -> tuple[tuple[str, str], ...]:
+    if not user.impersonate:
+        return ()
+    groups = (("Impersonate-Group", group) for group in user.impersonate_groups or ())
+    return (("Impersonate-User", user.impersonate), *groups)
+
+
+def _material(source: _Source, field: str, path: str | None, data: str | None) -> bytes | None:
+    """PEM bytes from the inline field (which wins, as in kubectl) or from the file field."""
+    if data:
+        try:
+            return base64.b64decode(data, validate=True)
+        except binascii.Error as error:
+            raise errors.ConfigError(f"{source.file}: {source.field}.{field}-data: not base64 ({error})") from None
+    if path:
+        return _read(source.file.parent / path, source.file, f"{source.field}.{field}")
+    return None
+
+
+def _read(path: Path, file: Path, field: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise errors.ConfigError(f"{file}: {field}: cannot read {path}: {error.strerror}") from None
+
+
+def _names(paths: Sequence[Path]) -> str:
+    return ", ".join(map(str, paths))

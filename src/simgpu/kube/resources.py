@@ -1,0 +1,58 @@
+"""The kinds of objects that we read or write: where each lives in the API, and which view decodes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Generic, TypeVar
+
+from simgpu.kube import views
+
+V = TypeVar("V", bound=views.HasMeta)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resource(Generic[V]):
+    """One kind of object and its place in the API."""
+
+    kind: str
+    plural: str
+    view: type[V]
+    group: str = ""
+    version: str = "v1"
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """`apiVersion` as objects carry it."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, name: str = "", *, namespace: str = "", subresource: str = "") -> str:
+        """The URL path of one object, or of the collection without a name (of all namespaces without one)."""
+        for part in (name, namespace, subresource):
+            if "/" in part or part in (".", ".."):
+                raise ValueError(f"{part!r} cannot be a part of a {self.kind}'s path")
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        scope = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        tail = "/".join(part for part in (self.plural, name, subresource) if part)
+        return f"{root}{scope}/{tail}"
+
+
+_DRA = "resource.k8s.io"
+
+NODES = Resource("Node", "nodes", views.Node, namespaced=False)
+PODS = Resource("Pod", "pods", views.Pod)
+CONFIG_MAPS = Resource("ConfigMap", "configmaps", views.ConfigMap)
+NAMESPACES = Resource("Namespace", "namespaces", views.Namespace, namespaced=False)
+SERVICE_ACCOUNTS = Resource("ServiceAccount", "serviceaccounts", views.Object)
+EVENTS = Resource("Event", "events", views.Event)
+LEASES = Resource("Lease", "leases", views.Lease, group="coordination.k8s.io")
+JOBS = Resource("Job", "jobs", views.Job, group="batch")
+DEPLOYMENTS = Resource("Deployment", "deployments", views.Object, group="apps")
+RESOURCE_SLICES = Resource("ResourceSlice", "resourceslices", views.ResourceSlice, group=_DRA, namespaced=False)
+RESOURCE_CLAIMS = Resource("ResourceClaim", "resourceclaims", views.ResourceClaim, group=_DRA)
+RESOURCE_CLAIM_TEMPLATES = Resource("ResourceClaimTemplate", "resourceclaimtemplates", views.Object, group=_DRA)
+DEVICE_CLASSES = Resource("DeviceClass", "deviceclasses", views.DeviceClass, group=_DRA, namespaced=False)
+CUSTOM_RESOURCE_DEFINITIONS = Resource(
+    "CustomResourceDefinition", "customresourcedefinitions", views.Object, group="apiextensions.k8s.io", namespaced=False
+)
+STAGES = Resource("Stage", "stages", views.Object, group="kwok.x-k8s.io", version="v1alpha1", namespaced=False)

@@ -1,0 +1,352 @@
+"""Small read-only views of API objects: just the fields that we use.
+
+Unknown fields are skipped while decoding, which is why a view must never be written back whole: write
+patches or server-side apply. All views are immutable and free of reference cycles, so the garbage
+collector does not track them. Times stay strings as the server wrote them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+
+class View(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """Base of all views: immutable, camelCase on the wire."""
+
+
+class OwnerReference(View):
+    """Who made the object."""
+
+    kind: str
+    name: str
+    uid: str
+    controller: bool = False
+
+
+class ObjectMeta(View):
+    """`metadata` of any object."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: list[OwnerReference] = []
+    finalizers: list[str] = []
+
+
+class Object(View):
+    """Any object, seen only by its metadata."""
+
+    metadata: ObjectMeta
+
+
+class HasMeta(Protocol):
+    """What the store and the reflector need to know of a view."""
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        """The object's metadata."""
+
+
+class Condition(View):
+    """A condition of a node, pod or other status."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class Taint(View):
+    """A node taint."""
+
+    key: str
+    effect: str
+    value: str = ""
+
+
+class NodeSpec(View):
+    """`spec` of a node."""
+
+    unschedulable: bool = False
+    taints: list[Taint] = []
+
+
+class NodeAddress(View):
+    """One address of a node."""
+
+    type: str
+    address: str
+
+
+class NodeStatus(View):
+    """`status` of a node."""
+
+    capacity: dict[str, str] = {}
+    allocatable: dict[str, str] = {}
+    conditions: list[Condition] = []
+    addresses: list[NodeAddress] = []
+
+
+class Node(Object):
+    """A node."""
+
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the node's Ready condition is True."""
+        return any(item.type == "Ready" and item.status == "True" for item in self.status.conditions)
+
+
+class Resources(View):
+    """`resources` of a container."""
+
+    limits: dict[str, str] = {}
+    requests: dict[str, str] = {}
+
+
+class EnvVar(View):
+    """An environment variable; those from references have no value here."""
+
+    name: str
+    value: str = ""
+
+
+class Container(View):
+    """A container of a pod's spec."""
+
+    name: str
+    image: str = ""
+    resources: Resources = Resources()
+    env: list[EnvVar] = []
+    restart_policy: str | None = None
+
+
+class PodResourceClaim(View):
+    """A claim that a pod refers to by name or by template."""
+
+    name: str
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class PodSpec(View):
+    """`spec` of a pod. A bookmark's object has null for containers."""
+
+    containers: list[Container] | None = None
+    init_containers: list[Container] = []
+    node_name: str = ""
+    priority_class_name: str = ""
+    scheduler_name: str = ""
+    resource_claims: list[PodResourceClaim] = []
+
+
+class ContainerState(View):
+    """Which of the three states a container is in."""
+
+    running: dict[str, Any] | None = None
+    waiting: dict[str, Any] | None = None
+    terminated: dict[str, Any] | None = None
+
+
+class ContainerStatus(View):
+    """The observed state of one container."""
+
+    name: str
+    ready: bool = False
+    restart_count: int = 0
+    container_id: str = msgspec.field(default="", name="containerID")
+    state: ContainerState = ContainerState()
+
+
+class PodClaimStatus(View):
+    """Which claim was generated for a pod's claim template."""
+
+    name: str
+    resource_claim_name: str | None = None
+
+
+class PodStatus(View):
+    """`status` of a pod."""
+
+    phase: str = ""
+    reason: str = ""
+    conditions: list[Condition] = []
+    start_time: str | None = None
+    container_statuses: list[ContainerStatus] = []
+    init_container_statuses: list[ContainerStatus] = []
+    resource_claim_statuses: list[PodClaimStatus] = []
+
+
+class Pod(Object):
+    """A pod."""
+
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class ConfigMap(Object):
+    """A config map; binary data is left out."""
+
+    data: dict[str, str] = {}
+
+
+class NamespaceStatus(View):
+    """`status` of a namespace."""
+
+    phase: str = ""
+
+
+class Namespace(Object):
+    """A namespace."""
+
+    status: NamespaceStatus = NamespaceStatus()
+
+
+class JobStatus(View):
+    """`status` of a job."""
+
+    active: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    conditions: list[Condition] = []
+
+
+class Job(Object):
+    """A job."""
+
+    status: JobStatus = JobStatus()
+
+
+class LeaseSpec(View):
+    """`spec` of a lease."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Object):
+    """A lease."""
+
+    spec: LeaseSpec = LeaseSpec()
+
+
+class ObjectReference(View):
+    """A reference to an object in an event."""
+
+    kind: str = ""
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+
+
+class Event(Object):
+    """A core/v1 event."""
+
+    involved_object: ObjectReference = ObjectReference()
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+    count: int | None = None
+
+
+class ResourcePool(View):
+    """The pool that a slice belongs to."""
+
+    name: str
+    generation: int = 0
+    resource_slice_count: int = 1
+
+
+class Device(View):
+    """A device of a slice; attributes, capacity and counters as the API has them."""
+
+    name: str
+    attributes: dict[str, Any] = {}
+    capacity: dict[str, Any] = {}
+    consumes_counters: list[Any] = []
+    taints: list[Any] = []
+
+
+class ResourceSliceSpec(View):
+    """`spec` of a resource slice."""
+
+    driver: str
+    pool: ResourcePool
+    node_name: str = ""
+    all_nodes: bool = False
+    devices: list[Device] = []
+    shared_counters: list[Any] = []
+
+
+class ResourceSlice(Object):
+    """A resource.k8s.io resource slice."""
+
+    spec: ResourceSliceSpec
+
+
+class DeviceAllocation(View):
+    """One allocated device of a claim."""
+
+    request: str
+    driver: str
+    pool: str
+    device: str
+    admin_access: bool | None = None
+    share_id: str | None = msgspec.field(default=None, name="shareID")
+    consumed_capacity: dict[str, str] = {}
+
+
+class DeviceAllocations(View):
+    """All allocated devices of a claim."""
+
+    results: list[DeviceAllocation] = []
+    config: list[Any] = []
+
+
+class Allocation(View):
+    """What the scheduler chose for a claim."""
+
+    devices: DeviceAllocations = DeviceAllocations()
+
+
+class ClaimConsumer(View):
+    """A pod that may use a claim."""
+
+    resource: str
+    name: str
+    uid: str
+
+
+class ResourceClaimStatus(View):
+    """`status` of a resource claim."""
+
+    allocation: Allocation | None = None
+    reserved_for: list[ClaimConsumer] = []
+    devices: list[Any] = []
+
+
+class ResourceClaim(Object):
+    """A resource.k8s.io resource claim."""
+
+    spec: dict[str, Any] = {}
+    status: ResourceClaimStatus = ResourceClaimStatus()
+
+
+class DeviceClass(Object):
+    """A resource.k8s.io device class."""
+
+    spec: dict[str, Any] = {}
