@@ -1,6 +1,6 @@
 """`python -m simgpu` is the `simgpu` command."""
 
-from simgpu import cli
+from simgpu.cli import main
 
 if __name__ == "__main__":
-    cli.main()
+    main.main()

@@ -72,10 +72,20 @@ KUBERNETES = Module(
 )
 ETCD = Module("etcd", "go.etcd.io/etcd/server/v3", (3, 5, 13), (3, 7, 0))
 KWOK = Module(
-    "kwok", "sigs.k8s.io/kwok", (0, 8, 0), (0, 9, 0), stamps=("sigs.k8s.io/kwok/pkg/consts.Version=v{version}",), disk_gib=2.0
+    "kwok",
+    "sigs.k8s.io/kwok",
+    (0, 8, 0),
+    (0, 9, 0),
+    stamps=("sigs.k8s.io/kwok/pkg/consts.Version=v{version}",),
+    disk_gib=2.0,
 )
 HELM = Module(
-    "helm", "helm.sh/helm/v4", (3, 18, 0), (5, 0, 0), stamps=("helm.sh/helm/v4/internal/version.version=v{version}",), disk_gib=2.0
+    "helm",
+    "helm.sh/helm/v4",
+    (3, 18, 0),
+    (5, 0, 0),
+    stamps=("helm.sh/helm/v4/internal/version.version=v{version}",),
+    disk_gib=2.0,
 )
 CONTAINERD = Module(
     "containerd",
@@ -102,6 +112,7 @@ ALL: dict[str, Binary] = {
 }
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
+LOCAL_CLUSTER = (*CONTROL_PLANE, "kubectl")
 
 
 def named(name: str) -> Binary:

@@ -84,7 +84,7 @@ async def _build_one(binary: Binary, scratch: Path, progress: Progress) -> None:
     unfinished = scratch / binary.name
     compiled = 0
 
-    def follow(line: str) -> None:
+    def follow(_: str) -> None:
         nonlocal compiled
         compiled += 1
         spent = units.format_seconds(time.monotonic() - started)
@@ -119,7 +119,13 @@ async def _go(binary: Binary, scratch: Path, args: list[str], follow: Callable[[
     program = go_program()
     if program is None:
         raise BuildError("Go is not installed")
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GOCACHE": str(scratch / "go-cache")}
+    environment = {
+        **os.environ,
+        "CGO_ENABLED": "0",
+        "GOFLAGS": "",
+        "GOWORK": "off",
+        "GOCACHE": str(scratch / "go-cache"),
+    }
     process = await asyncio.create_subprocess_exec(
         program,
         *args,
@@ -149,7 +155,7 @@ async def _all_of(stream: asyncio.StreamReader | None) -> str:
 
 async def _lines_of(stream: asyncio.StreamReader | None, follow: Callable[[str], None]) -> list[str]:
     kept: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
-    async for raw in stream or ():
+    while stream is not None and (raw := await stream.readline()):
         line = raw.decode("utf-8", "replace").rstrip()
         kept.append(line)
         follow(line)

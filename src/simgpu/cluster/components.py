@@ -66,7 +66,9 @@ def lease_seconds(nodes: int) -> int:
     return max(40, 4 * nodes // _LEASES_PER_SECOND)
 
 
-def control_plane(record: Record, folder: Folder, programs: Mapping[str, Path], version: Version) -> dict[str, Component]:
+def control_plane(
+    record: Record, folder: Folder, programs: Mapping[str, Path], version: Version
+) -> dict[str, Component]:
     """Every process of the control plane, in the order in which they are started."""
     parts = (
         _etcd(record, folder),
@@ -75,9 +77,7 @@ def control_plane(record: Record, folder: Folder, programs: Mapping[str, Path], 
         _scheduler(record, folder, version),
         _kwok(record, folder),
     )
-    return {
-        part.name: Component(part.name, [str(programs[part.name]), *part.command], part.health) for part in parts
-    }
+    return {part.name: Component(part.name, [str(programs[part.name]), *part.command], part.health) for part in parts}
 
 
 def _etcd(record: Record, folder: Folder) -> Component:
@@ -190,6 +190,7 @@ def _kwok(record: Record, folder: Folder) -> Component:
     port = record.ports["kwok"]
     flags = {
         "config": folder.path / "kwok.yaml",
+        "v": "WARN",  # by default it writes a line for each change of each object
         "kubeconfig": folder.kubeconfig,
         "manage-all-nodes": "false",
         "manage-nodes-with-annotation-selector": "kwok.x-k8s.io/node=fake",

@@ -44,9 +44,10 @@ class ComponentError(errors.SimgpuError):
 
 def with_ports(wanted: Record, folder: Folder, chance: random.Random) -> Record:
     """The record with a port for every listener, keeping those it has unless somebody else took one."""
-    alive = {process.component for process in processes.running(folder.path)}
+    running = alive(folder)
     if wanted.ports and all(
-        name in alive or record.port_is_free(wanted.address, wanted.ports[listener]) for name, listener in _PORT_OF.items()
+        name in running or record.port_is_free(wanted.address, wanted.ports[listener])
+        for name, listener in _PORT_OF.items()
     ):
         return wanted
     taken = record.ports_of_others(folder.name)
@@ -76,7 +77,10 @@ def write_kubeconfig(folder: Folder, wanted: Record) -> None:
         "users": [
             {
                 "name": name,
-                "user": {"client-certificate-data": inline("admin.crt"), "client-key-data": inline("admin.key")},
+                "user": {
+                    "client-certificate-data": inline("admin.crt"),
+                    "client-key-data": inline("admin.key"),
+                },
             }
         ],
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
@@ -92,10 +96,12 @@ class ControlPlane:
         self._folder = folder
         self._parts = parts
         self._progress = progress
+        self._started: list[str] = []
 
     def start(self, name: str) -> None:
         """Start one component unless it runs."""
-        if any(process.component == name for process in processes.running(self._folder.path)):
+        self._started.append(name)
+        if name in alive(self._folder):
             return
         self._progress.update(name, "starting")
         environ = {"HOME": str(self._folder.path), "PATH": os.environ.get("PATH", os.defpath)}
@@ -103,8 +109,15 @@ class ControlPlane:
         processes.start(name, self._folder.path, command, log=self._folder.log(name), environ=environ)
 
     async def ready(self, name: str) -> None:
-        """Wait until a component says that it is well."""
-        await wait_ready(self._folder, self._parts[name])
+        """Wait until a component says that it is well; one that ends meanwhile is an error at once."""
+        health = self._parts[name].health
+        deadline = asyncio.get_running_loop().time() + READY_SECONDS
+        while health is not None and not await kube_client.probe(health):
+            for ended in [part for part in self._started if part not in alive(self._folder)]:
+                raise ComponentError(ended, "ended", tail(self._folder.log(ended)))
+            if asyncio.get_running_loop().time() > deadline:
+                raise ComponentError(name, f"was not ready after {READY_SECONDS:.0f} s", tail(self._folder.log(name)))
+            await asyncio.sleep(_POLL_SECONDS)
         self._progress.done(name, "ready")
 
     async def start_ready(self, name: str) -> None:
@@ -113,17 +126,9 @@ class ControlPlane:
         await self.ready(name)
 
 
-async def wait_ready(folder: Folder, part: Component, seconds: float = READY_SECONDS) -> None:
-    """Wait for a component's health; a process that ends meanwhile is an error at once."""
-    if part.health is None:
-        return
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not await kube_client.probe(part.health):
-        if not any(process.component == part.name for process in processes.running(folder.path)):
-            raise ComponentError(part.name, "ended", tail(folder.log(part.name)))
-        if asyncio.get_running_loop().time() > deadline:
-            raise ComponentError(part.name, f"was not ready after {seconds:.0f} s", tail(folder.log(part.name)))
-        await asyncio.sleep(_POLL_SECONDS)
+def alive(folder: Folder) -> set[str]:
+    """Names of the components that run."""
+    return {process.component for process in processes.running(folder.path)}
 
 
 def tail(log: Path, lines: int = 12, longest: int = 400) -> str:
@@ -140,7 +145,7 @@ def tail(log: Path, lines: int = 12, longest: int = 400) -> str:
 
 def start_role(folder: Folder, role: components.Role) -> None:
     """Start a process of ours beside the control plane unless it runs."""
-    if any(process.component == role.name for process in processes.running(folder.path)):
+    if role.name in alive(folder):
         return
     command = [part.replace("{kubeconfig}", str(folder.kubeconfig)) for part in role.command]
     processes.start(role.name, folder.path, command, log=folder.log(role.name), environ=os.environ)

@@ -213,6 +213,11 @@ async def concurrently(work: Callable[[int], Awaitable[None]], numbers: Sequence
         raise failures.exceptions[0] from None
 
 
+def schedulable(node: Node) -> bool:
+    """Whether the controller manager has taken off the taint that every new node gets."""
+    return all(taint.key != "node.kubernetes.io/not-ready" for taint in node.spec.taints)
+
+
 def gpu_count(nodes: Iterable[Node]) -> int:
     """GPUs that nodes offer."""
     return sum(int(node.status.capacity.get(GPU_RESOURCE, 0)) for node in nodes)

@@ -7,6 +7,7 @@ was killed. Whoever changes a cluster holds its lock.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime
 import random
 import time
@@ -78,6 +79,17 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     components: dict[str, str]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Launch:
+    """What all steps of `up` share."""
+
+    wish: Wish
+    folder: Folder
+    found: dict[str, locate.Found]
+    progress: Progress
+    roles: Sequence[Role]
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """What `up` did."""
 
@@ -98,37 +110,42 @@ def check(wish: Wish) -> None:
 async def up(wish: Wish, progress: Progress, roles: Sequence[Role] = ()) -> Outcome:
     """Bring the cluster to what was wished for: from nothing, from half, or from all of it."""
     check(wish)
-    found = await locate.ensure(binaries.CONTROL_PLANE, progress, wish.bin_dir)
+    found = await locate.ensure(binaries.LOCAL_CLUSTER, progress, wish.bin_dir)
     started = time.monotonic()
     folder = record.Folder(wish.name)
     try:
         build.check_disk(paths.clusters(), _DISK_GIB, "a cluster")
-        async with locks.exclusive(folder.lock, waiting=lambda: progress.update(wish.name, "waiting for another simgpu")):
-            changes = await _bring_up(wish, folder, found, progress, roles)
+        async with locks.exclusive(
+            folder.lock, waiting=lambda: progress.update(wish.name, "waiting for another simgpu")
+        ):
+            changes = await _bring_up(_Launch(wish, folder, found, progress, roles))
             status = await _status(folder, roles)
     except OSError as error:
         raise build.disk_error(error, paths.clusters()) from error
     return Outcome(status, changes, time.monotonic() - started)
 
 
-async def _bring_up(
-    wish: Wish, folder: Folder, found: dict[str, locate.Found], progress: Progress, roles: Sequence[Role]
-) -> list[str]:
-    known = folder.load()
+async def _bring_up(launch: _Launch) -> list[str]:
+    known = launch.folder.load()
     try:
-        for attempt in range(_PORT_ATTEMPTS):
-            wanted = await _prepare(wish, known, folder)
-            try:
-                return await _run(wish, wanted, folder, found, progress, roles, known)
-            except control_plane.ComponentError as error:
-                if not error.port_taken or attempt + 1 == _PORT_ATTEMPTS:
-                    raise
-                await processes.stop(folder.path)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        return await _bring_up_somewhere(launch, known)
     except BaseException:
         if known is None:  # a cluster that never was: leave nothing of it
-            await _end(folder)
+            await _end(launch.folder)
         raise
+
+
+async def _bring_up_somewhere(launch: _Launch, known: Record | None) -> list[str]:
+    """A port that was free can be taken a moment later: then try others."""
+    for attempt in range(_PORT_ATTEMPTS):
+        wanted = await _prepare(launch.wish, known, launch.folder)
+        try:
+            return await _run(launch, wanted, known)
+        except control_plane.ComponentError as error:
+            if not error.port_taken or attempt + 1 == _PORT_ATTEMPTS:
+                raise
+            await processes.stop(launch.folder.path)
+    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 async def _prepare(wish: Wish, known: Record | None, folder: Folder) -> Record:
@@ -156,25 +173,19 @@ def _wanted(wish: Wish, known: Record | None) -> Record:
         )
     if wish.port is not None and wish.port != known.ports.get("apiserver"):
         raise errors.InputError(
-            "--port", f"cluster {wish.name} is on port {known.ports.get('apiserver')}; 'simgpu down' it first to move it"
+            "--port",
+            f"cluster {wish.name} is on port {known.ports.get('apiserver')}; 'simgpu down' it first to move it",
         )
     return msgspec.structs.replace(known, nodes=wish.nodes or known.nodes, gpus=str(wish.gpus or known.gpus))
 
 
-async def _run(
-    wish: Wish,
-    wanted: Record,
-    folder: Folder,
-    found: dict[str, locate.Found],
-    progress: Progress,
-    roles: Sequence[Role],
-    known: Record | None,
-) -> list[str]:
+async def _run(launch: _Launch, wanted: Record, known: Record | None) -> list[str]:
     """Start what does not run, make what is not there. What had to be done."""
-    alive = {process.component for process in processes.running(folder.path)}
-    programs = {name: place.path for name, place in found.items()}
-    parts = components.control_plane(wanted, folder, programs, found["kube-apiserver"].version)
-    plane = control_plane.ControlPlane(folder, parts, progress)
+    folder = launch.folder
+    alive = control_plane.alive(folder)
+    programs = {name: place.path for name, place in launch.found.items()}
+    parts = components.control_plane(wanted, folder, programs, launch.found["kube-apiserver"].version)
+    plane = control_plane.ControlPlane(folder, parts, launch.progress)
     plane.start("etcd")
     plane.start("kube-apiserver")
     await plane.ready("kube-apiserver")
@@ -183,25 +194,24 @@ async def _run(
             group.create_task(plane.start_ready("kube-controller-manager"))
             group.create_task(plane.start_ready("kube-scheduler"))
             group.create_task(_start_kwok(client, plane))
-            filling = group.create_task(_fill(client, wanted, progress))
-        created, deleted = filling.result()
-        if wish.wait:
-            await _wait_for_nodes(client, wanted.nodes, progress)
+            filling = group.create_task(_fill(client, wanted, launch.progress))
+        if launch.wish.wait:
+            await _wait_for_nodes(client, wanted.nodes, launch.progress)
         await _wait_for_default_account(client)
-        for role in roles:
+        for role in launch.roles:
             control_plane.start_role(folder, role)
-        if wish.sample:
+        if launch.wish.sample:
             gpus = fleet.gpu_count(await client.list(resources.NODES))
             await fleet.apply_sample(client, gpus=gpus > 0)
-    return _changes(known, wanted, alive, [*parts, *(role.name for role in roles)], created, deleted)
-
-
-def _changes(
-    known: Record | None, wanted: Record, alive: set[str], parts: list[str], created: int, deleted: int
-) -> list[str]:
     if known is None:
         return [f"created cluster {wanted.name}"]
-    changes = [f"started {name}" for name in parts if name not in alive]
+    expected = [*parts, *(role.name for role in launch.roles)]
+    started = [f"started {name}" for name in expected if name not in alive]
+    return started + _fleet_changes(known, wanted, *filling.result())
+
+
+def _fleet_changes(known: Record, wanted: Record, created: int, deleted: int) -> list[str]:
+    changes = []
     if created:
         changes.append(f"created {created} nodes")
     if deleted:
@@ -229,7 +239,8 @@ async def _wait_for_nodes(client: Client, count: int, progress: Progress) -> Non
     deadline = loop.time() + _NODES_READY_SECONDS
     while True:
         asked = loop.time()
-        ready = sum(node.ready for node in await client.list(resources.NODES, labels=f"{fleet.POOL_LABEL}={fleet.POOL}"))
+        nodes = await client.list(resources.NODES, labels=f"{fleet.POOL_LABEL}={fleet.POOL}")
+        ready = sum(node.ready and fleet.schedulable(node) for node in nodes)
         if ready >= count:
             progress.done("nodes", f"{ready} ready")
             return
@@ -261,9 +272,9 @@ class _first_failure:  # noqa: N801 - reads as a statement
                 raise error from None
 
 
-def client_of(folder: Folder) -> Client:
+def client_of(folder: Folder, retries: kube_client.Retries | None = None) -> Client:
     """A client for a cluster of ours."""
-    return kube_client.Client(kubeconfig.load(folder.kubeconfig))
+    return kube_client.Client(kubeconfig.load(folder.kubeconfig), retries=retries)
 
 
 async def down(name: str, progress: Progress) -> bool:
@@ -279,7 +290,7 @@ async def down(name: str, progress: Progress) -> bool:
 
 
 async def _end(folder: Folder) -> None:
-    ours = {process.component for process in processes.running(folder.path)} - set(binaries.CONTROL_PLANE)
+    ours = control_plane.alive(folder) - set(binaries.CONTROL_PLANE)
     if ours:
         await processes.stop(folder.path, only=frozenset(ours), grace_seconds=_ROLE_GRACE_SECONDS)
     await processes.stop(folder.path)  # its data goes with it: no need to ask politely
@@ -300,7 +311,7 @@ async def _status(folder: Folder, roles: Sequence[Role]) -> Status:
     known = folder.load()
     if known is None:
         raise errors.SimgpuError(f"cluster {folder.name} went away")
-    alive = {process.component for process in processes.running(folder.path)}
+    alive = control_plane.alive(folder)
     expected = [*binaries.CONTROL_PLANE, *(role.name for role in roles)]
     parts = {name: "running" if name in alive else "stopped" for name in expected}
     endpoints = {"apiserver": f"https://{known.address}:{known.ports['apiserver']}"}
@@ -308,7 +319,7 @@ async def _status(folder: Folder, roles: Sequence[Role]) -> Status:
         endpoints |= role.endpoints
     nodes, ready, gpus, pods, answers = 0, 0, 0, 0, False
     try:
-        async with client_of(folder) as client:
+        async with client_of(folder, kube_client.Retries(attempts=1)) as client:
             if "kube-apiserver" in alive:
                 await client.raw("/readyz")
                 seen = await client.list(resources.NODES)

@@ -110,7 +110,8 @@ def _pinned(binary: Binary) -> Version:
 
 def _ways_out(missing: list[Binary]) -> str:
     needs = "\n".join(
-        f"  {binary.name} {dotted(binary.module.oldest)} or newer, below {dotted(binary.module.below)}" for binary in missing
+        f"  {binary.name} {dotted(binary.module.oldest)} or newer, below {dotted(binary.module.below)}"
+        for binary in missing
     )
     return (
         f"these programs are neither on PATH nor in the cache, and Go is not there to build them:\n{needs}\n"

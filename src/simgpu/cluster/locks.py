@@ -43,6 +43,6 @@ async def exclusive(path: Path, *, waiting: Callable[[], None] | None = None) ->
 
 def _is_still(path: Path, descriptor: int) -> bool:
     try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False

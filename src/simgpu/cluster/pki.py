@@ -25,7 +25,13 @@ _LIFETIME = datetime.timedelta(days=3650)
 _CLOCK_SKEW = datetime.timedelta(days=1)
 _CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
 _SERVER = ExtendedKeyUsageOID.SERVER_AUTH
-_SERVICE_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
+_SERVICE_NAMES = (
+    "localhost",
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+)
 
 
 class _Authority(msgspec.Struct):
@@ -43,8 +49,24 @@ def create(directory: Path, *, addresses: Sequence[str], now: datetime.datetime)
     ca = _authority(unfinished, "ca", now)
     names = (*_SERVICE_NAMES, *addresses)
     _issue(unfinished, ca, "apiserver", now=now, usages=[_SERVER], names=names)
-    _issue(unfinished, ca, "admin", now=now, usages=[_CLIENT], common_name="kubernetes-admin", group="system:masters")
-    _issue(unfinished, ca, "kubelet-client", now=now, usages=[_CLIENT], common_name="kube-apiserver", group="system:masters")
+    _issue(
+        unfinished,
+        ca,
+        "admin",
+        now=now,
+        usages=[_CLIENT],
+        common_name="kubernetes-admin",
+        group="system:masters",
+    )
+    _issue(
+        unfinished,
+        ca,
+        "kubelet-client",
+        now=now,
+        usages=[_CLIENT],
+        common_name="kube-apiserver",
+        group="system:masters",
+    )
     etcd = _authority(unfinished, "etcd-ca", now)
     _issue(unfinished, etcd, "etcd-server", now=now, usages=[_SERVER, _CLIENT], names=("localhost", "127.0.0.1"))
     _issue(unfinished, etcd, "etcd-client", now=now, usages=[_CLIENT])
@@ -97,7 +119,9 @@ def _issue(
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
     if names:
-        builder = builder.add_extension(x509.SubjectAlternativeName([_general_name(item) for item in names]), critical=False)
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName([_general_name(item) for item in names]), critical=False
+        )
     _write_pair(directory, name, builder.sign(authority.key, hashes.SHA256()), key)
 
 
@@ -137,7 +161,5 @@ def _write_pair(directory: Path, name: str, certificate: x509.Certificate, key: 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     path.touch(mode=0o600)
     path.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )

@@ -48,7 +48,13 @@ def start(component: str, directory: Path, command: Sequence[str], *, log: Path,
     ]
     defaults = [signal.SIGINT, signal.SIGPIPE, signal.SIGTERM, signal.SIGHUP]
     pid = os.posix_spawn(
-        command[0], list(command), environment, file_actions=actions, setsid=True, setsigmask=[], setsigdef=defaults
+        command[0],
+        list(command),
+        environment,
+        file_actions=actions,
+        setsid=True,
+        setsigmask=[],
+        setsigdef=defaults,
     )
     _wait_for_marks(pid)
     return pid
@@ -63,10 +69,11 @@ def _wait_for_marks(pid: int) -> None:
 def _inheritable() -> list[int]:
     """Descriptors that our parent left open for us (make's job server, say) and that must go no further."""
     found = []
-    for entry in os.listdir("/proc/self/fd"):
+    for entry in Path("/proc/self/fd").iterdir():
+        descriptor = int(entry.name)
         with contextlib.suppress(OSError):
-            if int(entry) > 2 and os.get_inheritable(int(entry)):
-                found.append(int(entry))
+            if descriptor > 2 and os.get_inheritable(descriptor):
+                found.append(descriptor)
     return found
 
 
@@ -81,11 +88,10 @@ def clusters_below(root: Path) -> set[Path]:
 
 
 def _marked() -> Iterator[tuple[str, Process]]:
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            marks = _marks(int(entry))
-            if marks is not None:
-                yield marks[0], Process(int(entry), marks[1])
+    for entry in Path("/proc").iterdir():
+        marks = _marks(int(entry.name)) if entry.name.isdigit() else None
+        if marks is not None:
+            yield marks[0], Process(int(entry.name), marks[1])
 
 
 def _marks(pid: int) -> tuple[str, str] | None:

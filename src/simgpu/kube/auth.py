@@ -109,7 +109,9 @@ def _load_pair(context: ssl.SSLContext, target: Target, certificate: bytes, key:
         try:
             context.load_cert_chain(pair.name)
         except (ssl.SSLError, OSError) as error:
-            raise errors.ConfigError(f"{target.server}: client-certificate, client-key: not a usable pair ({error})") from None
+            raise errors.ConfigError(
+                f"{target.server}: client-certificate, client-key: not a usable pair ({error})"
+            ) from None
 
 
 def _read_token(path: Path) -> str:
@@ -139,7 +141,9 @@ async def run_plugin(plugin: Exec, target: Target) -> Printed:
     """Run an exec plugin and read what it prints."""
     where = f"exec plugin {plugin.command}"
     if plugin.api_version not in _EXEC_VERSIONS:
-        raise errors.ConfigError(f"{where}: apiVersion {plugin.api_version!r}: must be one of {', '.join(_EXEC_VERSIONS)}")
+        raise errors.ConfigError(
+            f"{where}: apiVersion {plugin.api_version!r}: must be one of {', '.join(_EXEC_VERSIONS)}"
+        )
     output = await _output(plugin, target, where)
     try:
         printed = msgspec.json.decode(output, type=_ExecCredential).status

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import functools
 import random
 import ssl
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import aiohttp
 import msgspec
@@ -34,7 +35,7 @@ _MERGE = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
 _APPLY = "application/apply-patch+yaml"  # the server takes JSON here: it is YAML
 
-Body = dict[str, Any] | msgspec.Struct
+Body = dict[str, Any] | msgspec.Struct  # a plain dict may leave out apiVersion and kind
 Params = dict[str, str]
 
 
@@ -49,7 +50,7 @@ class Retries(msgspec.Struct, frozen=True):
         """Seconds to wait before the next try: what the server asked for, or a jittered back-off."""
         if retry_after is not None:
             return min(retry_after, self.longest_seconds) * random.uniform(1.0, 1.2)
-        return min(self.first_seconds * 2**attempt, self.longest_seconds) * random.uniform(0.5, 1.0)
+        return min(self.first_seconds * 2.0**attempt, self.longest_seconds) * random.uniform(0.5, 1.0)
 
 
 class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -80,6 +81,14 @@ class ApiResource(msgspec.Struct, frozen=True):
 
 class _ApiResourceList(msgspec.Struct, frozen=True):
     resources: list[ApiResource] = []
+
+
+class _Call(NamedTuple):
+    method: str
+    path: str
+    params: Params | None
+    data: bytes | None = None
+    content_type: str = _JSON
 
 
 class Client:
@@ -174,7 +183,7 @@ class Client:
             if not token:
                 return Listing(items, page.metadata.resource_version)
 
-    async def discover(self, api_version: str) -> list[ApiResource]:
+    async def discover(self, api_version: str) -> Sequence[ApiResource]:
         """The resources that a group and version serve; NotFound where the server does not have it."""
         root = "apis" if "/" in api_version else "api"
         body = await self.request("GET", f"/{root}/{api_version}", count=("get", "discovery"))
@@ -191,6 +200,7 @@ class Client:
     ) -> V:
         """Create an object, or post to a sub-resource such as `eviction`."""
         path = resource.path(name, namespace=namespace, subresource=subresource)
+        body = body if subresource else _named(resource, body)
         answer = await self.request("POST", path, body=body, count=("create", resource.plural))
         return decoder(resource.view).decode(answer)
 
@@ -228,6 +238,7 @@ class Client:
         """Server-side apply: own exactly the fields of `body`. Conflict unless forced."""
         path = resource.path(name, namespace=namespace, subresource=subresource)
         params = {"fieldManager": manager, "force": "true" if force else "false"}
+        body = _named(resource, body, name)
         return await self._patch(resource, path, body, _APPLY, params=params, repeatable=True)
 
     async def _patch(
@@ -296,52 +307,45 @@ class Client:
     ) -> bytes:
         """One request with its retries; the answer's bytes, or an error of the tree in `errors`."""
         data = msgspec.json.encode(body) if body is not None else None
+        call = _Call(method, path, params, data, content_type)
         repeatable = method != "POST" if repeatable is None else repeatable
         for attempt in range(self._retries.attempts):
             self.requests[count] += 1
             try:
-                return await self._once(method, path, data, params, content_type)
+                return await self._once(call)
             except (errors.ApiError, errors.ConnectError) as error:
                 if attempt + 1 == self._retries.attempts or not _may_repeat(error, repeatable=repeatable):
                     raise
                 await asyncio.sleep(self._retries.pause(attempt, getattr(error, "retry_after", None)))
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _once(
-        self, method: str, path: str, data: bytes | None, params: Params | None, content_type: str
-    ) -> bytes:
-        for last in (False, True):
-            grant = await self._credentials.current()
-            try:
-                async with self._send(method, path, grant, data, params, content_type, self._timeout) as response:
-                    answer = await response.read()
-            except (aiohttp.ClientError, TimeoutError, ssl.SSLError) as error:
-                raise self._unreachable(error) from error
-            if response.status == 401 and not last and self._credentials.rejected(grant):
-                continue
-            break
-        if response.status >= 400:
-            raise errors.from_response(response.status, answer, _retry_after(response.headers))
+    async def _once(self, call: _Call) -> bytes:
+        grant = await self._credentials.current()
+        status, answer, headers = await self._exchange(call, grant)
+        if status == 401 and self._credentials.rejected(grant):
+            status, answer, headers = await self._exchange(call, await self._credentials.current())
+        if status >= 400:
+            raise errors.from_response(status, answer, _retry_after(headers))
         return answer
 
+    async def _exchange(self, call: _Call, grant: auth.Grant) -> tuple[int, bytes, Mapping[str, str]]:
+        try:
+            async with self._send(call, grant, self._timeout) as response:
+                return response.status, await response.read(), response.headers
+        except (aiohttp.ClientError, TimeoutError, ssl.SSLError) as error:
+            raise self._unreachable(error) from error
+
     def _send(
-        self,
-        method: str,
-        path: str,
-        grant: auth.Grant,
-        data: bytes | None,
-        params: Params | None,
-        content_type: str,
-        timeout: aiohttp.ClientTimeout,
-    ) -> Any:
+        self, call: _Call, grant: auth.Grant, timeout: aiohttp.ClientTimeout
+    ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
         if self._session is None:
             raise RuntimeError("the client is closed: use it inside 'async with'")
-        headers = {**grant.headers, "Content-Type": content_type} if data is not None else grant.headers
+        headers = {**grant.headers, "Content-Type": call.content_type} if call.data is not None else grant.headers
         return self._session.request(
-            method,
-            self.server + path,
-            data=data,
-            params=params,
+            call.method,
+            self.server + call.path,
+            data=call.data,
+            params=call.params,
             headers=headers,
             ssl=grant.ssl if grant.ssl is not None else True,
             server_hostname=self._target.tls_server_name,
@@ -349,13 +353,15 @@ class Client:
             timeout=timeout,
         )
 
-    async def stream(self, path: str, params: Params, *, silence_seconds: float, count: tuple[str, str]) -> AsyncIterator[bytes]:
+    async def stream(
+        self, path: str, params: Params, *, silence_seconds: float, count: tuple[str, str]
+    ) -> AsyncIterator[bytes]:
         """The chunks of an endless answer. A silence longer than `silence_seconds` is a ConnectError."""
         self.requests[count] += 1
         grant = await self._credentials.current()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=silence_seconds)
         try:
-            async with self._send("GET", path, grant, None, params, _JSON, timeout) as response:
+            async with self._send(_Call("GET", path, params), grant, timeout) as response:
                 if response.status >= 400:
                     if response.status == 401:
                         self._credentials.rejected(grant)
@@ -366,7 +372,17 @@ class Client:
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: BaseException) -> errors.ConnectError:
-        return errors.ConnectError(f"{self.server}: {error or type(error).__name__}")
+        return errors.ConnectError(f"{self.server}: {str(error) or type(error).__name__}")
+
+
+def _named(resource: Resource[Any], body: Body, name: str = "") -> Body:
+    """The body with the kind that every object must carry, and its name where the path has one."""
+    if not isinstance(body, dict):
+        return body
+    named = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
+    if name:
+        named["metadata"] = {"name": name, **body.get("metadata", {})}
+    return named
 
 
 def selectors(labels: str, fields: str) -> Params:
@@ -390,10 +406,15 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-@functools.lru_cache(maxsize=256)
+_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+
+
 def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     """A decoder for `kind`, made once."""
-    return msgspec.json.Decoder(kind)
+    found = _decoders.get(kind)
+    if found is None:
+        found = _decoders[kind] = msgspec.json.Decoder(kind)
+    return found
 
 
 @functools.lru_cache(maxsize=64)

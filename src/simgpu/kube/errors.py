@@ -1,21 +1,21 @@
 """What can go wrong between us and an API server.
 
-    KubeError
-    ├── ConfigError                 a kubeconfig or credential is unusable; names the file and the field
-    ├── ConnectError                nothing answered: refused, reset, timed out, bad certificate
-    └── ApiError                    the server answered with a failure `Status`
-        ├── BadRequest        400
-        ├── Unauthorized      401
-        ├── Forbidden         403
-        ├── NotFound          404
-        ├── MethodNotAllowed  405
-        ├── Conflict          409   the object changed in between, or is still being deleted
-        │   └── AlreadyExists 409   reason AlreadyExists
-        ├── Gone              410   the resource version is too old: list again
-        ├── Unsupported       415
-        ├── Invalid           422   validation failed; the message names the fields
-        ├── TooManyRequests   429   carries `retry_after`
-        └── ServerError       5xx   carries `retry_after`
+KubeError
+├── ConfigError                 a kubeconfig or credential is unusable; names the file and the field
+├── ConnectError                nothing answered: refused, reset, timed out, bad certificate
+└── ApiError                    the server answered with a failure `Status`
+    ├── BadRequest        400
+    ├── Unauthorized      401
+    ├── Forbidden         403
+    ├── NotFound          404
+    ├── MethodNotAllowed  405
+    ├── Conflict          409   the object changed in between, or is still being deleted
+    │   └── AlreadyExists 409   reason AlreadyExists
+    ├── Gone              410   the resource version is too old: list again
+    ├── Unsupported       415
+    ├── Invalid           422   validation failed; the message names the fields
+    ├── TooManyRequests   429   carries `retry_after`
+    └── ServerError       5xx   carries `retry_after`
 """
 
 from __future__ import annotations

@@ -108,7 +108,9 @@ class _Merged(msgspec.Struct):
     current_context: str = ""
 
 
-def load(path: Path | str | None = None, *, context: str | None = None, environ: Mapping[str, str] | None = None) -> Target:
+def load(
+    path: Path | str | None = None, *, context: str | None = None, environ: Mapping[str, str] | None = None
+) -> Target:
     """The target of `path`, else of `KUBECONFIG`, else in-cluster, else of `~/.kube/config`."""
     environ = os.environ if environ is None else environ
     if path is not None:
@@ -123,9 +125,7 @@ def load(path: Path | str | None = None, *, context: str | None = None, environ:
         return in_cluster(environ)
     default = Path(environ.get("HOME", "~")).expanduser() / ".kube" / "config"
     if not default.exists():
-        raise errors.ConfigError(
-            f"no Kubernetes configuration: give --kubeconfig, set KUBECONFIG, or write {default}"
-        )
+        raise errors.ConfigError(f"no Kubernetes configuration: give --kubeconfig, set KUBECONFIG, or write {default}")
     return from_files([default], context=context)
 
 
@@ -201,7 +201,9 @@ def _pick(merged: _Merged, section: str, name: str, field: str) -> _Source:
         return merged.entries[section][name]
     except KeyError:
         known = ", ".join(sorted(merged.entries[section])) or "none"
-        raise errors.ConfigError(f"{_names(merged.files)}: {field}: no {section[:-1]} named {name!r} (there are: {known})") from None
+        raise errors.ConfigError(
+            f"{_names(merged.files)}: {field}: no {section[:-1]} named {name!r} (there are: {known})"
+        ) from None
 
 
 _T = TypeVar("_T")
@@ -228,7 +230,12 @@ def _target(context: Context, cluster: Cluster, at: _Source, user: User, who: _S
     return Target(
         server=cluster.server.rstrip("/"),
         namespace=context.namespace or "default",
-        ca=_material(at, "cluster.certificate-authority", cluster.certificate_authority, cluster.certificate_authority_data),
+        ca=_material(
+            at,
+            "cluster.certificate-authority",
+            cluster.certificate_authority,
+            cluster.certificate_authority_data,
+        ),
         verify=not cluster.insecure_skip_tls_verify,
         tls_server_name=cluster.tls_server_name,
         proxy_url=cluster.proxy_url,

@@ -53,6 +53,10 @@ RESOURCE_CLAIMS = Resource("ResourceClaim", "resourceclaims", views.ResourceClai
 RESOURCE_CLAIM_TEMPLATES = Resource("ResourceClaimTemplate", "resourceclaimtemplates", views.Object, group=_DRA)
 DEVICE_CLASSES = Resource("DeviceClass", "deviceclasses", views.DeviceClass, group=_DRA, namespaced=False)
 CUSTOM_RESOURCE_DEFINITIONS = Resource(
-    "CustomResourceDefinition", "customresourcedefinitions", views.Object, group="apiextensions.k8s.io", namespaced=False
+    "CustomResourceDefinition",
+    "customresourcedefinitions",
+    views.Object,
+    group="apiextensions.k8s.io",
+    namespaced=False,
 )
 STAGES = Resource("Stage", "stages", views.Object, group="kwok.x-k8s.io", version="v1alpha1", namespaced=False)

@@ -16,7 +16,7 @@ class View(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """Base of all views: immutable, camelCase on the wire."""
 
 
-class OwnerReference(View):
+class OwnerReference(View, frozen=True):
     """Who made the object."""
 
     kind: str
@@ -25,7 +25,7 @@ class OwnerReference(View):
     controller: bool = False
 
 
-class ObjectMeta(View):
+class ObjectMeta(View, frozen=True):
     """`metadata` of any object."""
 
     name: str = ""
@@ -41,7 +41,7 @@ class ObjectMeta(View):
     finalizers: list[str] = []
 
 
-class Object(View):
+class Object(View, frozen=True):
     """Any object, seen only by its metadata."""
 
     metadata: ObjectMeta
@@ -55,7 +55,7 @@ class HasMeta(Protocol):
         """The object's metadata."""
 
 
-class Condition(View):
+class Condition(View, frozen=True):
     """A condition of a node, pod or other status."""
 
     type: str
@@ -65,7 +65,7 @@ class Condition(View):
     last_transition_time: str | None = None
 
 
-class Taint(View):
+class Taint(View, frozen=True):
     """A node taint."""
 
     key: str
@@ -73,21 +73,21 @@ class Taint(View):
     value: str = ""
 
 
-class NodeSpec(View):
+class NodeSpec(View, frozen=True):
     """`spec` of a node."""
 
     unschedulable: bool = False
     taints: list[Taint] = []
 
 
-class NodeAddress(View):
+class NodeAddress(View, frozen=True):
     """One address of a node."""
 
     type: str
     address: str
 
 
-class NodeStatus(View):
+class NodeStatus(View, frozen=True):
     """`status` of a node."""
 
     capacity: dict[str, str] = {}
@@ -96,7 +96,7 @@ class NodeStatus(View):
     addresses: list[NodeAddress] = []
 
 
-class Node(Object):
+class Node(Object, frozen=True):
     """A node."""
 
     spec: NodeSpec = NodeSpec()
@@ -108,21 +108,21 @@ class Node(Object):
         return any(item.type == "Ready" and item.status == "True" for item in self.status.conditions)
 
 
-class Resources(View):
+class Resources(View, frozen=True):
     """`resources` of a container."""
 
     limits: dict[str, str] = {}
     requests: dict[str, str] = {}
 
 
-class EnvVar(View):
+class EnvVar(View, frozen=True):
     """An environment variable; those from references have no value here."""
 
     name: str
     value: str = ""
 
 
-class Container(View):
+class Container(View, frozen=True):
     """A container of a pod's spec."""
 
     name: str
@@ -132,7 +132,7 @@ class Container(View):
     restart_policy: str | None = None
 
 
-class PodResourceClaim(View):
+class PodResourceClaim(View, frozen=True):
     """A claim that a pod refers to by name or by template."""
 
     name: str
@@ -140,7 +140,7 @@ class PodResourceClaim(View):
     resource_claim_template_name: str | None = None
 
 
-class PodSpec(View):
+class PodSpec(View, frozen=True):
     """`spec` of a pod. A bookmark's object has null for containers."""
 
     containers: list[Container] | None = None
@@ -151,7 +151,7 @@ class PodSpec(View):
     resource_claims: list[PodResourceClaim] = []
 
 
-class ContainerState(View):
+class ContainerState(View, frozen=True):
     """Which of the three states a container is in."""
 
     running: dict[str, Any] | None = None
@@ -159,7 +159,7 @@ class ContainerState(View):
     terminated: dict[str, Any] | None = None
 
 
-class ContainerStatus(View):
+class ContainerStatus(View, frozen=True):
     """The observed state of one container."""
 
     name: str
@@ -169,14 +169,14 @@ class ContainerStatus(View):
     state: ContainerState = ContainerState()
 
 
-class PodClaimStatus(View):
+class PodClaimStatus(View, frozen=True):
     """Which claim was generated for a pod's claim template."""
 
     name: str
     resource_claim_name: str | None = None
 
 
-class PodStatus(View):
+class PodStatus(View, frozen=True):
     """`status` of a pod."""
 
     phase: str = ""
@@ -188,32 +188,32 @@ class PodStatus(View):
     resource_claim_statuses: list[PodClaimStatus] = []
 
 
-class Pod(Object):
+class Pod(Object, frozen=True):
     """A pod."""
 
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
 
-class ConfigMap(Object):
+class ConfigMap(Object, frozen=True):
     """A config map; binary data is left out."""
 
     data: dict[str, str] = {}
 
 
-class NamespaceStatus(View):
+class NamespaceStatus(View, frozen=True):
     """`status` of a namespace."""
 
     phase: str = ""
 
 
-class Namespace(Object):
+class Namespace(Object, frozen=True):
     """A namespace."""
 
     status: NamespaceStatus = NamespaceStatus()
 
 
-class JobStatus(View):
+class JobStatus(View, frozen=True):
     """`status` of a job."""
 
     active: int = 0
@@ -222,13 +222,13 @@ class JobStatus(View):
     conditions: list[Condition] = []
 
 
-class Job(Object):
+class Job(Object, frozen=True):
     """A job."""
 
     status: JobStatus = JobStatus()
 
 
-class LeaseSpec(View):
+class LeaseSpec(View, frozen=True):
     """`spec` of a lease."""
 
     holder_identity: str | None = None
@@ -238,13 +238,13 @@ class LeaseSpec(View):
     lease_transitions: int | None = None
 
 
-class Lease(Object):
+class Lease(Object, frozen=True):
     """A lease."""
 
     spec: LeaseSpec = LeaseSpec()
 
 
-class ObjectReference(View):
+class ObjectReference(View, frozen=True):
     """A reference to an object in an event."""
 
     kind: str = ""
@@ -253,7 +253,7 @@ class ObjectReference(View):
     uid: str = ""
 
 
-class Event(Object):
+class Event(Object, frozen=True):
     """A core/v1 event."""
 
     involved_object: ObjectReference = ObjectReference()
@@ -263,7 +263,7 @@ class Event(Object):
     count: int | None = None
 
 
-class ResourcePool(View):
+class ResourcePool(View, frozen=True):
     """The pool that a slice belongs to."""
 
     name: str
@@ -271,7 +271,7 @@ class ResourcePool(View):
     resource_slice_count: int = 1
 
 
-class Device(View):
+class Device(View, frozen=True):
     """A device of a slice; attributes, capacity and counters as the API has them."""
 
     name: str
@@ -281,7 +281,7 @@ class Device(View):
     taints: list[Any] = []
 
 
-class ResourceSliceSpec(View):
+class ResourceSliceSpec(View, frozen=True):
     """`spec` of a resource slice."""
 
     driver: str
@@ -292,13 +292,13 @@ class ResourceSliceSpec(View):
     shared_counters: list[Any] = []
 
 
-class ResourceSlice(Object):
+class ResourceSlice(Object, frozen=True):
     """A resource.k8s.io resource slice."""
 
     spec: ResourceSliceSpec
 
 
-class DeviceAllocation(View):
+class DeviceAllocation(View, frozen=True):
     """One allocated device of a claim."""
 
     request: str
@@ -310,20 +310,20 @@ class DeviceAllocation(View):
     consumed_capacity: dict[str, str] = {}
 
 
-class DeviceAllocations(View):
+class DeviceAllocations(View, frozen=True):
     """All allocated devices of a claim."""
 
     results: list[DeviceAllocation] = []
     config: list[Any] = []
 
 
-class Allocation(View):
+class Allocation(View, frozen=True):
     """What the scheduler chose for a claim."""
 
     devices: DeviceAllocations = DeviceAllocations()
 
 
-class ClaimConsumer(View):
+class ClaimConsumer(View, frozen=True):
     """A pod that may use a claim."""
 
     resource: str
@@ -331,7 +331,7 @@ class ClaimConsumer(View):
     uid: str
 
 
-class ResourceClaimStatus(View):
+class ResourceClaimStatus(View, frozen=True):
     """`status` of a resource claim."""
 
     allocation: Allocation | None = None
@@ -339,14 +339,14 @@ class ResourceClaimStatus(View):
     devices: list[Any] = []
 
 
-class ResourceClaim(Object):
+class ResourceClaim(Object, frozen=True):
     """A resource.k8s.io resource claim."""
 
     spec: dict[str, Any] = {}
     status: ResourceClaimStatus = ResourceClaimStatus()
 
 
-class DeviceClass(Object):
+class DeviceClass(Object, frozen=True):
     """A resource.k8s.io device class."""
 
     spec: dict[str, Any] = {}

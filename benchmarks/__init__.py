@@ -1,0 +1,1 @@
+"""Benchmarks: one module per package, run by `make bench`."""

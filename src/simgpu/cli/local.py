@@ -1,0 +1,261 @@
+"""Commands for the cluster on this machine: up, down, status, kubeconfig, kubectl, logs."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from simgpu.cli import output
+
+if TYPE_CHECKING:
+    from simgpu.cluster.lifecycle import Outcome, Status
+    from simgpu.cluster.record import Folder
+
+_name = click.option("--name", default="simgpu", show_default=True, metavar="NAME", help="Which cluster.")
+_bin_dir = click.option(
+    "--bin-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Take the Kubernetes programs from here first; then PATH, the cache, a build with Go.",
+)
+
+
+@click.command()
+@_name
+@click.option("--nodes", type=int, metavar="N", help="Simulated nodes.  [default: 3]")
+@click.option("--gpus", metavar="MODEL:COUNT", help="GPUs of each node.  [default: h200:8]")
+@click.option("--port", type=int, metavar="PORT", help="The API server's port.  [default: a free one]")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until all nodes are Ready.")
+@click.option("--sample", is_flag=True, help="Also run a small sample workload, in namespace 'sample'.")
+@_bin_dir
+@output.output_option
+def up(
+    name: str,
+    nodes: int | None,
+    gpus: str | None,
+    port: int | None,
+    wait: bool,
+    sample: bool,
+    bin_dir: Path | None,
+    form: str,
+) -> None:
+    """Start a cluster: a real Kubernetes control plane, with simulated GPU nodes.
+
+    etcd, kube-apiserver, scheduler, controller manager and KWOK run as plain processes on loopback; no
+    root, no Docker, and your own kubeconfig is not touched. What is not on this machine yet is built from
+    source with Go, once.
+
+    Repeat it at any time: a running cluster stays as it is, a broken one is repaired, other numbers of
+    --nodes or --gpus are applied to it.
+
+    \b
+      simgpu up                               3 nodes with 8 H200 each
+      simgpu up --nodes 100 --gpus a100:4     a larger fleet
+      simgpu up --name other                  a second cluster beside the first
+    """
+    from simgpu import app
+    from simgpu.cli import progress
+    from simgpu.cluster import fleet, lifecycle
+
+    wish = lifecycle.Wish(
+        name=name,
+        nodes=nodes,
+        gpus=None if gpus is None else fleet.parse_gpus(gpus),
+        port=port,
+        bin_dir=bin_dir,
+        wait=wait,
+        sample=sample,
+    )
+    lifecycle.check(wish)
+    with progress.shown() as shown:
+        outcome = output.run(lifecycle.up(wish, shown, app.cluster_roles()))
+    if form == "json":
+        output.print_json(outcome.status)
+    else:
+        _welcome(outcome, sample=sample)
+
+
+def _welcome(outcome: Outcome, *, sample: bool) -> None:
+    from simgpu import units
+
+    status, program = outcome.status, output.program()
+    which = "" if status.name == "simgpu" else f" --name {status.name}"
+    if outcome.changes:
+        spent = units.format_seconds(outcome.seconds)
+        click.echo(f"\nCluster {status.name} is up after {spent}: {'; '.join(outcome.changes)}.")
+    else:
+        click.echo(f"\nCluster {status.name} is up already; nothing to do.")
+    click.echo(f"  {status.nodes} simulated nodes, {status.gpus} GPUs, {status.pods} pods")
+    click.echo(f"  API server  {status.endpoints['apiserver']}")
+    click.echo(f"  kubeconfig  {status.kubeconfig}")
+    pods = "get pods -n sample -o wide" if sample else "get nodes -o wide"
+    click.echo("\nTry:")
+    click.echo(f"  {program} kubectl{which} {pods}")
+    click.echo(f"  {program} status{which}")
+    click.echo(f"  export KUBECONFIG=$({program} kubeconfig{which})")
+    click.echo("\nStop it and remove every trace:")
+    click.echo(f"  {program} down{which}")
+
+
+@click.command()
+@_name
+def down(name: str) -> None:
+    """Stop a cluster and remove every trace of it.
+
+    Works on half-started and half-gone clusters too. Built programs stay in the cache.
+    """
+    from simgpu.cli import progress
+    from simgpu.cluster import lifecycle
+
+    with progress.shown() as shown:
+        gone = output.run(lifecycle.down(name, shown))
+    click.echo(f"Cluster {name} is gone." if gone else f"There is no cluster {name}; nothing to do.")
+
+
+@click.command()
+@_name
+@click.option("--all", "everything", is_flag=True, help="All clusters on this machine.")
+@output.output_option
+def status(name: str, everything: bool, form: str) -> int:
+    """Show how a cluster is. Exit code 0 if it is ready, 1 if not."""
+    from simgpu import app
+    from simgpu.cluster import lifecycle, record
+
+    roles = app.cluster_roles()
+    if everything:
+        found = [output.run(lifecycle.status(known, roles)) for known in record.known_names()]
+        if form == "json":
+            output.print_json(found)
+        else:
+            _print_clusters(found)
+        return 0
+    one = output.run(lifecycle.status(name, roles))
+    if form == "json":
+        output.print_json(one)
+    else:
+        _print_cluster(one)
+    return 0 if one.ready else 1
+
+
+def _print_clusters(found: list[Status]) -> None:
+    rows = [("CLUSTER", "READY", "NODES", "GPUS", "PODS", "API SERVER")]
+    for item in found:
+        nodes = f"{item.nodes_ready}/{item.nodes}"
+        ready = "yes" if item.ready else "no"
+        rows.append((item.name, ready, nodes, str(item.gpus), str(item.pods), item.endpoints["apiserver"]))
+    if found:
+        output.print_rows(rows)
+    else:
+        click.echo("No clusters.")
+
+
+def _print_cluster(one: Status) -> None:
+    running = {
+        name: state if state == "running" else click.style(state, fg="red") for name, state in one.components.items()
+    }
+    rows = {
+        "Cluster": one.name,
+        "Ready": click.style("yes", fg="green") if one.ready else click.style("no", fg="red"),
+        "Nodes": f"{one.nodes_ready} of {one.nodes} ready",
+        "GPUs": str(one.gpus),
+        "Pods": str(one.pods),
+        **running,
+        **one.endpoints,
+        "kubeconfig": one.kubeconfig,
+    }
+    output.print_rows(list(rows.items()))
+    if not one.ready:
+        click.echo(f"\nRepair it with: {output.program()} up --name {one.name}")
+
+
+@click.command()
+@_name
+def kubeconfig(name: str) -> None:
+    """Print the path of a cluster's kubeconfig.
+
+    \b
+      export KUBECONFIG=$(simgpu kubeconfig)
+    """
+    click.echo(str(_folder(name).kubeconfig))
+
+
+@click.command(
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+        "help_option_names": ["--help"],
+    }
+)
+@_name
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
+def kubectl(name: str, arguments: tuple[str, ...]) -> None:
+    """Run kubectl, of the right version, on a cluster.
+
+    \b
+      simgpu kubectl get pods -A
+    """
+    from simgpu.cli import progress
+    from simgpu.cluster import binaries, locate
+
+    folder = _folder(name)
+    found = output.run(locate.find(binaries.ALL["kubectl"]))
+    if found is None:
+        with progress.shown() as shown:
+            found = output.run(locate.ensure(["kubectl"], shown))["kubectl"]
+    environment = {**os.environ, "KUBECONFIG": str(folder.kubeconfig)}
+    os.execve(found.path, ["kubectl", *arguments], environment)  # noqa: S606 - becomes kubectl
+
+
+@click.command()
+@_name
+@click.argument("component", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on printing what is written.")
+@click.option("--tail", default=50, show_default=True, metavar="N", help="How many of the last lines; 0 for all.")
+def logs(name: str, component: str | None, follow: bool, tail: int) -> None:
+    """Print the logs of a cluster's processes: of one COMPONENT, or the end of each.
+
+    \b
+      simgpu logs kube-scheduler -f
+    """
+    from simgpu import errors
+
+    folder = _folder(name)
+    known = folder.components_with_logs()
+    if component is not None and component not in known:
+        raise errors.InputError("COMPONENT", f"{component!r} has no log; there are: {', '.join(known) or 'none'}")
+    if tail < 0:
+        raise errors.InputError("--tail", f"{tail}: must be 0 or more")
+    if follow and component is None:
+        raise errors.InputError("--follow", "needs one COMPONENT")
+    for each in known if component is None else [component]:
+        if component is None:
+            click.echo(f"==> {each} <==")
+        _print_log(folder.log(each), tail, follow=follow)
+
+
+def _print_log(path: Path, lines: int, *, follow: bool) -> None:
+    with path.open(encoding="utf-8", errors="replace") as log:
+        text = log.readlines()
+        click.echo("".join(text[-lines:] if lines else text), nl=False)
+        while follow:
+            more = log.read()
+            if more:
+                click.echo(more, nl=False)
+            elif not path.exists():
+                return
+            else:
+                time.sleep(0.2)
+
+
+def _folder(name: str) -> Folder:
+    from simgpu import errors
+    from simgpu.cluster import record
+
+    folder = record.Folder(name)
+    if not folder.kubeconfig.exists():
+        raise errors.SimgpuError(f"no cluster named {name}; 'simgpu up --name {name}' makes one")
+    return folder

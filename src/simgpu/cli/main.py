@@ -1,0 +1,64 @@
+"""The command group, and how errors end: 0 good, 1 failed, 2 bad input, 130 interrupted."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+import click
+
+import simgpu
+from simgpu import errors
+from simgpu.cli import local, machine
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(simgpu.__version__, "-V", "--version", message="simgpu %(version)s")
+def root() -> None:
+    """GPUs that are not there: simulate a GPU fleet for Kubernetes, on this machine.
+
+    \b
+      simgpu up --nodes 10 --gpus h200:8     a cluster with ten simulated GPU nodes
+      simgpu kubectl get nodes               use it
+      simgpu status                          see how it is
+      simgpu down                            remove every trace of it
+
+    Exit codes: 0 good, 1 failed, 2 bad input.
+    """
+
+
+for command in (
+    local.up,
+    local.down,
+    local.status,
+    local.kubeconfig,
+    local.kubectl,
+    local.logs,
+    machine.tools,
+    machine.doctor,
+):
+    root.add_command(command)
+
+
+def main() -> NoReturn:
+    """Run the command and end the process with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command. Users see messages, never tracebacks, for what they can act on."""
+    try:
+        answer = root.main(arguments, prog_name="simgpu", standalone_mode=False)
+    except click.Abort:
+        click.echo("Interrupted.", err=True)
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except errors.SimgpuError as error:
+        click.echo(f"Error: {error}", err=True)
+        return error.exit_code
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    return answer if isinstance(answer, int) else 0

@@ -1,0 +1,81 @@
+"""Progress on a terminal: a line per item that changes in place, or plain lines where nothing can."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from typing import TYPE_CHECKING
+
+import click
+import rich.console
+import rich.live
+import rich.markup
+import rich.spinner
+import rich.table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from simgpu.cluster.progress import Progress
+
+_PLAIN_SECONDS = 10.0
+
+
+class Live:
+    """Items in place: a spinner while they work, a tick when they are done."""
+
+    def __init__(self, live: rich.live.Live) -> None:
+        self._live = live
+        self._rows: dict[str, tuple[bool, str]] = {}
+
+    def update(self, item: str, doing: str) -> None:
+        """Show what the item does."""
+        self._rows[item] = (False, doing)
+        self._live.update(self._table())
+
+    def done(self, item: str, result: str) -> None:
+        """Tick the item off."""
+        self._rows[item] = (True, result)
+        self._live.update(self._table())
+
+    def _table(self) -> rich.table.Table:
+        table = rich.table.Table.grid(padding=(0, 1))
+        for item, (finished, text) in self._rows.items():
+            mark = "[green]✓[/]" if finished else rich.spinner.Spinner("dots", style="cyan")
+            table.add_row(mark, item, f"[dim]{rich.markup.escape(text)}[/]")
+        return table
+
+
+class Plain:
+    """One line per change, and for numbers that run at most one in ten seconds."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[str, float]] = {}
+
+    def update(self, item: str, doing: str) -> None:
+        """Print the line unless it says the same but for its numbers as a moment ago."""
+        shape, now = re.sub(r"[\d.]+", "0", doing.split(" /", maxsplit=1)[0]), time.monotonic()
+        if shape.startswith("downloading"):
+            shape = "downloading"
+        before, when = self._last.get(item, ("", 0.0))
+        if shape == before and now - when < _PLAIN_SECONDS:
+            return
+        self._last[item] = (shape, now)
+        click.echo(f"  {item}: {doing}", err=True)
+
+    def done(self, item: str, result: str) -> None:
+        """Print the result."""
+        self._last.pop(item, None)
+        click.echo(f"  {item}: {result}", err=True)
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[Progress]:
+    """The progress that fits standard error."""
+    console = rich.console.Console(stderr=True)
+    if not console.is_terminal:
+        yield Plain()
+        return
+    with rich.live.Live(console=console, refresh_per_second=10) as live:
+        yield Live(live)

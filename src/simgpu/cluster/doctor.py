@@ -1,0 +1,159 @@
+"""What this machine can do for SimGPU, and what to do about what is missing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from simgpu import units
+from simgpu.cluster import binaries, build, locate, paths, record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Verdict = Literal["good", "limited", "missing"]
+
+_OLDEST_GO = (1, 26, 3)
+_MEMORY_GIB = 2.0
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was looked at. `missing` keeps `simgpu up` from working, `limited` something else."""
+
+    topic: str
+    verdict: Verdict
+    detail: str
+    advice: str = ""
+
+
+async def examine(bin_dir: Path | None = None) -> list[Finding]:
+    """Look at everything."""
+    programs = await _programs(bin_dir)
+    needs_build = programs.verdict != "good"
+    looks: list[Callable[[], Finding]] = [
+        _system,
+        lambda: _go(needed=needs_build),
+        lambda: programs,
+        lambda: _disk("cache disk", paths.cache(), 6.0 if needs_build else 0.0),
+        lambda: _disk("cluster disk", paths.clusters(), 0.5),
+        _memory,
+        _ports,
+        _root,
+        _cgroups,
+        _kmsg,
+    ]
+    return [look() for look in looks]
+
+
+def _system() -> Finding:
+    system, python = platform.system(), platform.python_version()
+    detail = f"{system} on {platform.machine()}, Python {python}"
+    if system != "Linux":
+        return Finding("system", "missing", detail, "clusters run on Linux; use a Linux machine or virtual machine")
+    return Finding("system", "good", detail)
+
+
+def _go(*, needed: bool) -> Finding:
+    program = build.go_program()
+    if program is None:
+        advice = "install Go 1.26 or newer, or give ready binaries with --bin-dir"
+        return Finding("Go", "missing" if needed else "good", "not installed", advice if needed else "")
+    try:
+        printed = subprocess.run([program, "version"], capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("Go", "missing" if needed else "limited", f"{program} does not run: {error}", "reinstall Go")
+    version = binaries.parse_version(printed.replace("go1", "1"))
+    if version is not None and version < _OLDEST_GO:
+        # Go itself fetches a newer toolchain when it may.
+        advice = f"install Go {locate.dotted(_OLDEST_GO)} or newer, or set GOTOOLCHAIN=auto"
+        return Finding("Go", "limited", f"{locate.dotted(version)} at {program}", advice)
+    return Finding("Go", "good", f"{locate.dotted(version) if version else printed.strip()} at {program}")
+
+
+async def _programs(bin_dir: Path | None) -> Finding:
+    missing = [name for name in binaries.LOCAL_CLUSTER if await locate.find(binaries.ALL[name], bin_dir) is None]
+    if not missing:
+        return Finding("programs", "good", "all that 'simgpu up' needs are here")
+    detail = f"not here yet: {', '.join(missing)}"
+    if build.go_program() is None:
+        return Finding("programs", "missing", detail, "install Go, or give their folder with --bin-dir")
+    return Finding(
+        "programs", "limited", detail, "the first 'simgpu up' builds them; 'simgpu tools --build' does it now"
+    )
+
+
+def _disk(topic: str, where: Path, gib: float) -> Finding:
+    at = where
+    while not at.exists():
+        at = at.parent
+    free = shutil.disk_usage(at).free
+    detail = f"{units.format_bytes(free)} free at {at}"
+    if not os.access(at, os.W_OK):
+        return Finding(
+            topic,
+            "missing",
+            f"{at} cannot be written",
+            "set XDG_CACHE_HOME and XDG_STATE_HOME to folders that can",
+        )
+    if free < gib * 1024**3:
+        return Finding(topic, "missing", detail, f"{gib:.1f} GiB are needed")
+    return Finding(topic, "good", detail)
+
+
+def _memory() -> Finding:
+    available = _meminfo("MemAvailable")
+    detail = f"{units.format_bytes(available)} available"
+    if available < _MEMORY_GIB * 1024**3:
+        return Finding("memory", "limited", detail, f"a small cluster takes about {_MEMORY_GIB:.0f} GiB")
+    return Finding("memory", "good", detail)
+
+
+def _meminfo(field: str) -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), 0)
+
+
+def _ports() -> Finding:
+    free = sum(record.port_is_free("127.0.0.1", port) for port in range(20000, 20100))
+    if free < len(record.PORTS):
+        return Finding(
+            "ports",
+            "missing",
+            f"{free} of 100 loopback ports free",
+            "something holds the ports from 20000 on",
+        )
+    return Finding("ports", "good", "loopback ports are free")
+
+
+def _root() -> Finding:
+    if os.geteuid() == 0:
+        return Finding("root", "good", "yes")
+    return Finding("root", "limited", "no", "'simgpu up' needs none; tests with a real kubelet do")
+
+
+def _cgroups() -> Finding:
+    if Path("/sys/fs/cgroup/cgroup.controllers").exists():
+        return Finding("cgroups", "good", "version 2")
+    if Path("/sys/fs/cgroup/memory").exists():
+        return Finding("cgroups", "good", "version 1")
+    return Finding("cgroups", "limited", "none mounted", "only a real kubelet needs them: mount /sys/fs/cgroup")
+
+
+def _kmsg() -> Finding:
+    if os.access("/dev/kmsg", os.R_OK):
+        return Finding("kmsg", "good", "readable")
+    return Finding(
+        "kmsg",
+        "limited",
+        "/dev/kmsg cannot be read",
+        "only a real kubelet needs it: run as root, outside a container",
+    )

@@ -1,0 +1,263 @@
+"""`simgpu up`, `down` and their company, run as commands, each test in a state folder of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from simgpu.cluster import binaries, components, control_plane, lifecycle, processes, progress, record
+from tests.fixtures.cluster import SIMGPU, simgpu
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def home(tmp_path: Path, programs: Callable[..., dict[str, Path]], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A state folder; whatever a failed test leaves running in it is ended."""
+    programs(*binaries.LOCAL_CLUSTER)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    yield tmp_path
+    for folder in processes.clusters_below(tmp_path / "simgpu" / "clusters"):
+        asyncio.run(processes.stop(folder))
+
+
+def alive(home: Path, name: str) -> set[str]:
+    return {process.component for process in processes.running(home / "simgpu" / "clusters" / name)}
+
+
+def status(home: Path, name: str, *, check: int | None = 0) -> dict[str, object]:
+    answer: dict[str, object] = json.loads(
+        simgpu("status", "--name", name, "-o", "json", state_home=home, check=check).stdout
+    )
+    return answer
+
+
+def leftovers(home: Path) -> list[Path]:
+    return [path for path in home.rglob("*") if path.name != ".unfinished"]
+
+
+def test_up_status_kubeconfig_logs_and_down(home: Path) -> None:
+    made = simgpu("up", "--name", "a", "--nodes", "2", "--gpus", "a100:4", state_home=home)
+    assert "created cluster a" in made.stdout
+    assert "simgpu down --name a" in made.stdout
+    seen = status(home, "a")
+    assert seen["ready"] is True
+    assert (seen["name"], seen["nodes"], seen["gpus"], seen["pods"]) == ("a", 2, 0, 0)
+    assert str(seen["endpoints"]["apiserver"]).startswith("https://127.0.0.1:")  # type: ignore[index]
+    config = simgpu("kubeconfig", "--name", "a", state_home=home).stdout.strip()
+    assert config == seen["kubeconfig"]
+    assert Path(config).stat().st_mode & 0o777 == 0o600
+    nodes = simgpu("kubectl", "--name", "a", "get", "nodes", "-o", "name", state_home=home).stdout.split()
+    assert nodes == ["node/kwok-gpu-node-1", "node/kwok-gpu-node-2"]
+    assert "v1.36" in simgpu("kubectl", "--name", "a", "version", state_home=home).stdout
+    assert "==> kube-apiserver <==" in simgpu("logs", "--name", "a", state_home=home).stdout
+    wrong = simgpu("logs", "--name", "a", "kubelet", state_home=home, check=2)
+    assert "kube-apiserver" in wrong.stderr
+    assert "\na " in simgpu("status", "--all", state_home=home).stdout
+    again = simgpu("up", "--name", "a", state_home=home)
+    assert "up already; nothing to do" in again.stdout
+    simgpu("down", "--name", "a", state_home=home)
+    assert alive(home, "a") == set()
+    assert leftovers(home) == []
+    assert "nothing to do" in simgpu("down", "--name", "a", state_home=home).stdout
+    assert "no cluster named a" in simgpu("status", "--name", "a", state_home=home, check=1).stderr
+
+
+def test_the_users_own_kubeconfig_is_not_touched(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    user = tmp_path_factory.mktemp("user")
+    own = user / "own-config"
+    own.write_text("apiVersion: v1\nkind: Config\n")
+    environ = {"HOME": str(user), "KUBECONFIG": str(own), "XDG_CACHE_HOME": str(_cache_home())}
+    simgpu("up", "--nodes", "1", "--no-wait", state_home=home, environ=environ)
+    simgpu("down", state_home=home, environ=environ)
+    assert own.read_text() == "apiVersion: v1\nkind: Config\n"
+    assert [path.name for path in user.rglob("*")] == ["own-config"]
+
+
+def _cache_home() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+def test_two_clusters_side_by_side_do_not_meet(home: Path) -> None:
+    starting = [
+        subprocess.Popen(
+            [SIMGPU, "up", "--name", name, "--nodes", nodes, "-o", "json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for name, nodes in (("left", "1"), ("right", "2"))
+    ]
+    for process in starting:
+        _, complaints = process.communicate(timeout=120)
+        assert process.returncode == 0, complaints
+    left, right = status(home, "left"), status(home, "right")
+    assert (left["nodes"], right["nodes"]) == (1, 2)
+    assert left["endpoints"] != right["endpoints"]
+    simgpu("down", "--name", "left", state_home=home)
+    assert status(home, "right")["ready"] is True
+    simgpu("down", "--name", "right", state_home=home)
+    assert leftovers(home) == []
+
+
+def test_more_and_fewer_nodes_and_other_gpus_are_applied(home: Path) -> None:
+    simgpu("up", "--nodes", "2", state_home=home)
+    grown = simgpu("up", "--nodes", "5", "--gpus", "t4:2", state_home=home)
+    assert "created 3 nodes" in grown.stdout
+    assert "h200:8 -> t4:2" in grown.stdout
+    kept = simgpu("up", state_home=home)
+    assert "nothing to do" in kept.stdout
+    shrunk = simgpu("up", "--nodes", "1", state_home=home)
+    assert "deleted 4 nodes" in shrunk.stdout
+    assert status(home, "simgpu")["nodes"] == 1
+    simgpu("down", state_home=home)
+
+
+def test_after_kill_9_of_each_component_up_repairs_and_down_cleans(home: Path) -> None:
+    simgpu("up", "--nodes", "1", state_home=home)
+    simgpu("kubectl", "create", "configmap", "keepsake", state_home=home)
+    folder = home / "simgpu" / "clusters" / "simgpu"
+    for component in binaries.CONTROL_PLANE:
+        asyncio.run(processes.stop(folder, only=frozenset({component})))
+        assert status(home, "simgpu", check=1)["ready"] is False
+        repaired = simgpu("up", state_home=home)
+        assert f"started {component}" in repaired.stdout
+        assert status(home, "simgpu")["ready"] is True
+    assert "keepsake" in simgpu("kubectl", "get", "configmaps", state_home=home).stdout
+    asyncio.run(processes.stop(folder, only=frozenset({"etcd", "kwok"})))
+    simgpu("down", state_home=home)
+    assert alive(home, "simgpu") == set()
+    assert leftovers(home) == []
+
+
+@pytest.mark.parametrize("moment", ["etcd", "kube-apiserver", "kube-scheduler", "kwok"])
+def test_up_after_a_killed_up_repairs(home: Path, moment: str) -> None:
+    process = _interrupt_up(home, moment, signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert alive(home, "simgpu")
+    assert "is up" in simgpu("up", "--nodes", "2", state_home=home).stdout
+    assert status(home, "simgpu")["ready"] is True
+    simgpu("down", state_home=home)
+    assert leftovers(home) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupting_up_leaves_nothing_behind(home: Path, number: signal.Signals) -> None:
+    process = _interrupt_up(home, "kube-apiserver", number)
+    assert process.returncode == 130
+    assert alive(home, "simgpu") == set()
+    assert leftovers(home) == []
+
+
+def _interrupt_up(home: Path, moment: str, number: signal.Signals) -> subprocess.Popen[bytes]:
+    """Start `up` and signal it as soon as a component runs."""
+    process = subprocess.Popen([SIMGPU, "up", "--nodes", "2"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while moment not in alive(home, "simgpu"):
+        assert process.poll() is None, f"ended with {process.returncode} before it started {moment}"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(number)
+    process.wait(timeout=60)
+    return process
+
+
+def test_down_finds_the_processes_even_when_the_folder_is_gone(home: Path) -> None:
+    simgpu("up", "--nodes", "1", "--no-wait", state_home=home)
+    record.Folder("simgpu").remove()
+    assert alive(home, "simgpu")
+    simgpu("down", state_home=home)
+    assert alive(home, "simgpu") == set()
+    assert leftovers(home) == []
+
+
+def test_a_port_that_somebody_took_while_the_cluster_was_down_is_given_up(home: Path) -> None:
+    simgpu("up", "--nodes", "1", state_home=home)
+    folder = record.Folder("simgpu")
+    known = folder.load()
+    assert known is not None
+    asyncio.run(processes.stop(folder.path))
+    with socket.socket() as squatter:
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        squatter.bind(("127.0.0.1", known.ports["apiserver"]))
+        squatter.listen()
+        simgpu("up", state_home=home)
+        assert status(home, "simgpu")["ready"] is True
+    moved = folder.load()
+    assert moved is not None
+    assert moved.ports["apiserver"] != known.ports["apiserver"]
+    simgpu("down", state_home=home)
+
+
+def test_a_taken_port_is_refused_by_name_and_nothing_is_started(home: Path) -> None:
+    with socket.socket() as squatter:
+        squatter.bind(("127.0.0.1", 0))
+        squatter.listen()
+        port = squatter.getsockname()[1]
+        refused = simgpu("up", "--port", str(port), state_home=home, check=2)
+    assert f"--port: {port} is taken" in refused.stderr
+    assert leftovers(home) == []
+
+
+def test_a_component_that_cannot_start_is_explained_by_its_own_words(
+    home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    bin_dir = tmp_path_factory.mktemp("bin")
+    fake = bin_dir / "etcd"
+    fake.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && { echo "etcd Version: 3.6.0"; exit 0; }\necho out of luck; exit 3\n'
+    )
+    fake.chmod(0o755)
+    failed = simgpu("up", "--bin-dir", str(bin_dir), state_home=home, check=1)
+    assert "etcd ended" in failed.stderr
+    assert "out of luck" in failed.stderr
+    assert leftovers(home) == []
+
+
+async def test_roles_are_started_repaired_and_stopped_with_the_cluster(home: Path) -> None:
+    script = "import pathlib, sys, time; print(pathlib.Path(sys.argv[1]).exists(), flush=True); time.sleep(600)"
+    role = components.Role(
+        "role", (sys.executable, "-c", script, "{kubeconfig}"), {"metrics": "http://127.0.0.1:9400/metrics"}
+    )
+    quiet = progress.Silent()
+    made = await lifecycle.up(lifecycle.Wish(nodes=1), quiet, [role])
+    assert made.status.endpoints["metrics"] == "http://127.0.0.1:9400/metrics"
+    assert made.status.components["role"] == "running"
+    folder = record.Folder("simgpu")
+    await processes.stop(folder.path, only=frozenset({"role"}))
+    assert not (await lifecycle.status("simgpu", [role])).ready
+    again = await lifecycle.up(lifecycle.Wish(), quiet, [role])
+    assert again.changes == ["started role"]
+    assert "True" in control_plane.tail(folder.log("role"))
+    await lifecycle.down("simgpu", quiet)
+    assert alive(home, "simgpu") == set()
+
+
+async def test_a_role_that_cannot_start_is_an_error_and_leaves_nothing(home: Path) -> None:
+    role = components.Role("role", (str(home / "no-such-program"),))
+    with pytest.raises(Exception, match="no-such-program"):
+        await lifecycle.up(lifecycle.Wish(nodes=1), progress.Silent(), [role])
+    assert leftovers(home) == []
+
+
+def test_the_sample_workload_runs(home: Path) -> None:
+    made = simgpu("up", "--sample", state_home=home)
+    assert "get pods -n sample" in made.stdout
+    deadline = time.monotonic() + 60
+    while True:
+        shown = simgpu("kubectl", "get", "pods", "-n", "sample", "--no-headers", state_home=home).stdout
+        if shown.count("Running") == 6:
+            break
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.2)
+    simgpu("down", state_home=home)

@@ -1,0 +1,36 @@
+"""What holds for every test: skips that must not hide, and a home of its own for whatever is written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest_plugins = ["tests.fixtures.cluster", "tests.fixtures.prometheus"]
+
+
+def required(path: Path) -> bool:
+    """Whether SIMGPU_REQUIRE says that this test's level must run in full."""
+    levels = os.environ.get("SIMGPU_REQUIRE", "").replace(",", " ").split()
+    return "all" in levels or any(level in path.parts for level in levels)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Where the level is required, a skip is a failure that says so."""
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    if report.skipped and not hasattr(report, "wasxfail") and required(item.path):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but SIMGPU_REQUIRE={os.environ['SIMGPU_REQUIRE']}: {report.longrepr}"
+
+
+@pytest.fixture(autouse=True)
+def _no_kubeconfig_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)

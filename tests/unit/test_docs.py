@@ -1,0 +1,35 @@
+"""Documentation is true: generated pages are current, links lead somewhere, commands exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs import generate
+from simgpu.cli import main
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+
+
+def test_the_command_reference_is_current() -> None:
+    assert generate.CLI_PAGE.read_text() == generate.cli_reference(), "run 'make docs'"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_named_in_the_pages_exist(page: Path) -> None:
+    text = page.read_text()
+    known = {*main.root.commands}
+    for command in re.findall(r"^(?:\$ )?(?:\.venv/bin/)?simgpu ([a-z]+)", text, re.MULTILINE):
+        assert command in known, f"{page}: simgpu {command}"
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^(?:\$ )?make ([a-z]+)", text, re.MULTILINE):
+        assert f"\n{target}:" in makefile, f"{page}: make {target}"

@@ -1,0 +1,128 @@
+"""Reading kubeconfigs: merging, contexts, and errors that name the file and the field."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from simgpu.kube import errors, kubeconfig
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": "https://api.example.com:6443/"}}],
+        "users": [{"name": "u", "user": {"token": "secret"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
+        "current-context": "x",
+    }
+    return {**document, **changes}
+
+
+def write(path: Path, document: object) -> Path:
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def test_a_token_context(tmp_path: Path) -> None:
+    target = kubeconfig.load(write(tmp_path / "a", config()))
+    assert (target.server, target.namespace, target.token) == ("https://api.example.com:6443", "team", "secret")
+    assert target.verify
+
+
+def test_certificates_inline_and_as_files_relative_to_the_kubeconfig(tmp_path: Path) -> None:
+    (tmp_path / "client.crt").write_bytes(b"CERT")
+    user = {"client-certificate": "client.crt", "client-key-data": base64.b64encode(b"KEY").decode()}
+    cluster = {"server": "https://a", "certificate-authority-data": base64.b64encode(b"CA").decode()}
+    document = config(users=[{"name": "u", "user": user}], clusters=[{"name": "c", "cluster": cluster}])
+    target = kubeconfig.load(write(tmp_path / "a", document))
+    assert (target.certificate, target.key, target.ca) == (b"CERT", b"KEY", b"CA")
+
+
+def test_the_first_of_several_files_wins_and_missing_ones_are_passed_over(tmp_path: Path) -> None:
+    first = write(tmp_path / "1", {"current-context": "x", "users": [{"name": "u", "user": {"token": "first"}}]})
+    second = write(tmp_path / "2", config())
+    environ = {"KUBECONFIG": f"{first}:{tmp_path / 'missing'}:{second}"}
+    target = kubeconfig.load(environ=environ)
+    assert (target.token, target.namespace) == ("first", "team")
+
+
+def test_a_named_context_is_used_instead_of_the_current_one(tmp_path: Path) -> None:
+    contexts = [{"name": "x", "context": {"cluster": "c"}}, {"name": "y", "context": {"cluster": "c", "user": "u"}}]
+    path = write(tmp_path / "a", config(contexts=contexts))
+    assert kubeconfig.load(path).token is None
+    assert kubeconfig.load(path, context="y").token == "secret"
+
+
+def test_a_token_wins_over_a_token_file(tmp_path: Path) -> None:
+    document = config(users=[{"name": "u", "user": {"token": "given", "tokenFile": "other"}}])
+    assert kubeconfig.load(write(tmp_path / "a", document)).token_file is None
+
+
+def test_impersonation_is_carried_along(tmp_path: Path) -> None:
+    user = {"token": "t", "as": "jane", "as-groups": ["dev", "ops"]}
+    target = kubeconfig.load(write(tmp_path / "a", config(users=[{"name": "u", "user": user}])))
+    assert target.impersonate == (
+        ("Impersonate-User", "jane"),
+        ("Impersonate-Group", "dev"),
+        ("Impersonate-Group", "ops"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"current-context": ""}, "current-context is not set"),
+        ({"current-context": "z"}, "current-context: no context named 'z' (there are: x)"),
+        ({"clusters": []}, "contexts[0].context.cluster: no cluster named 'c' (there are: none)"),
+        ({"users": "nobody"}, "users: must be a list"),
+        ({"users": [{"user": {}}]}, "users[0].name: must be a string"),
+        ({"clusters": [{"name": "c", "cluster": {"server": 5}}]}, "`clusters[0].cluster.server`"),
+        ({"clusters": [{"name": "c", "cluster": {}}]}, "clusters[0].cluster"),
+        ({"clusters": [{"name": "c", "cluster": {"server": "api:6443"}}]}, "must start with https:// or http://"),
+        ({"users": [{"name": "u", "user": {"client-certificate-data": "?"}}]}, "client-certificate-data: not base64"),
+        ({"users": [{"name": "u", "user": {"client-key": "no.key"}}]}, "users[0].user.client-key: cannot read"),
+        ({"users": [{"name": "u", "user": {"client-key-data": "SGk="}}]}, "users[0].user.client-certificate: missing"),
+        ({"users": [{"name": "u", "user": {"auth-provider": {"name": "gcp"}}}]}, "use an exec plugin"),
+        ({"users": [{"name": "u", "user": {"exec": {"command": "x"}}}]}, "users[0].user.exec"),
+    ],
+)
+def test_a_broken_kubeconfig_names_the_file_and_the_field(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    path = write(tmp_path / "broken", config(**changes))
+    with pytest.raises(errors.ConfigError) as caught:
+        kubeconfig.load(path)
+    assert str(path) in str(caught.value)
+    assert says in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(("text", "says"), [("{", "not YAML"), ("- 1", "must hold a mapping"), (None, "No such file")])
+def test_files_that_are_no_kubeconfig_at_all(tmp_path: Path, text: str | None, says: str) -> None:
+    path = tmp_path / "broken"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(errors.ConfigError, match=says):
+        kubeconfig.load(path)
+
+
+def test_nothing_configured_says_what_could_be(tmp_path: Path) -> None:
+    with pytest.raises(errors.ConfigError, match="set KUBECONFIG"):
+        kubeconfig.load(environ={"HOME": str(tmp_path)})
+    with pytest.raises(errors.ConfigError, match="no such file"):
+        kubeconfig.load(environ={"KUBECONFIG": str(tmp_path / "missing")})
+
+
+@pytest.mark.parametrize(
+    ("host", "server"), [("10.0.0.1", "https://10.0.0.1:443"), ("fd00::1", "https://[fd00::1]:443")]
+)
+def test_in_a_pod_the_service_account_is_used(tmp_path: Path, host: str, server: str) -> None:
+    (tmp_path / "ca.crt").write_text("CA")
+    (tmp_path / "namespace").write_text("team\n")
+    target = kubeconfig.in_cluster({"KUBERNETES_SERVICE_HOST": host}, tmp_path)
+    assert (target.server, target.namespace, target.ca) == (server, "team", b"CA")
+    assert target.token_file == tmp_path / "token"

@@ -1,0 +1,101 @@
+"""Processes are found by their marks, and only marked ones are ever ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from simgpu.cluster import control_plane, locks, processes
+
+
+@pytest.fixture
+async def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cluster"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(tmp_path: Path) -> Iterator[None]:
+    yield
+    for process in processes.running(tmp_path / "cluster"):
+        os.kill(process.pid, signal.SIGKILL)
+        os.waitpid(process.pid, 0)
+
+
+def start(folder: Path, name: str, script: str) -> int:
+    command = [sys.executable, "-c", script]
+    return processes.start(name, folder, command, log=folder / f"{name}.log", environ=os.environ)
+
+
+async def says_something(log: Path) -> None:
+    while not log.read_text():
+        await asyncio.sleep(0.01)
+
+
+SLEEP = "import time; time.sleep(600)"
+
+
+async def test_a_started_process_is_found_logged_and_stopped(folder: Path) -> None:
+    pid = start(folder, "talker", f"print('hello', flush=True); {SLEEP}")
+    assert processes.running(folder) == [processes.Process(pid, "talker")]
+    await says_something(folder / "talker.log")
+    stopped = await processes.stop(folder, grace_seconds=5)
+    assert [process.pid for process in stopped] == [pid]
+    assert processes.running(folder) == []
+    assert control_plane.tail(folder / "talker.log") == "hello"
+
+
+async def test_only_the_named_components_are_stopped(folder: Path) -> None:
+    start(folder, "one", SLEEP)
+    start(folder, "two", SLEEP)
+    await processes.stop(folder, only=frozenset({"one"}))
+    assert [process.component for process in processes.running(folder)] == ["two"]
+
+
+async def test_a_process_that_ignores_the_gentle_signal_is_ended_all_the_same(folder: Path) -> None:
+    stubborn = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); {SLEEP}"
+    start(folder, "stubborn", stubborn)
+    await says_something(folder / "stubborn.log")
+    await processes.stop(folder, grace_seconds=0.2)
+    assert processes.running(folder) == []
+
+
+async def test_strangers_and_other_clusters_are_left_alone(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    theirs = start(other, "etcd", SLEEP)
+    stranger = await asyncio.create_subprocess_exec(sys.executable, "-c", SLEEP)
+    start(folder, "etcd", SLEEP)
+    await processes.stop(folder)
+    assert stranger.returncode is None
+    assert [process.pid for process in processes.running(other)] == [theirs]
+    stranger.kill()
+    await stranger.wait()
+    await processes.stop(other)
+
+
+def test_descriptors_of_our_parents_are_not_passed_on(folder: Path) -> None:
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    try:
+        start(folder, "child", SLEEP)
+    finally:
+        os.close(writer)
+    os.set_blocking(reader, False)
+    assert os.read(reader, 1) == b""  # end of file: nobody else holds the other end
+    os.close(reader)
+
+
+async def test_one_holder_at_a_time_even_when_the_lock_file_is_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "lock"
+    told: list[str] = []
+    async with locks.exclusive(path):
+        descriptors = len(list(Path("/proc/self/fd").iterdir()))
+        path.unlink()
+        async with locks.exclusive(path, waiting=lambda: told.append("waiting")):
+            assert not told  # a new file is a new lock
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors - 1
