@@ -1,0 +1,38 @@
+"""A cluster for a benchmark, gone afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from simgpu.cli import progress
+from simgpu.cluster import lifecycle
+
+
+@contextlib.contextmanager
+def state_home() -> Iterator[Path]:
+    """A folder of its own for whatever a cluster writes."""
+    before = os.environ.get("XDG_STATE_HOME")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_STATE_HOME"] = folder
+        try:
+            yield Path(folder)
+        finally:
+            if before is None:
+                del os.environ["XDG_STATE_HOME"]
+            else:
+                os.environ["XDG_STATE_HOME"] = before
+
+
+@contextlib.asynccontextmanager
+async def cluster(nodes: int = 1) -> AsyncIterator[lifecycle.Outcome]:
+    """A running cluster."""
+    with state_home():
+        outcome = await lifecycle.up(lifecycle.Wish(name="bench", nodes=nodes), progress.Plain())
+        try:
+            yield outcome
+        finally:
+            await lifecycle.down("bench", progress.Plain())
