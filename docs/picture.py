@@ -17,7 +17,7 @@ import rich.text
 
 PICTURE = Path(__file__).parent / "images" / "up.svg"
 SIMGPU = str(Path(sys.executable).parent / "simgpu")
-SESSION = ("up --sample", "kubectl get nodes", "kubectl get pods -n sample -o wide", "status")
+SESSION = ("up --sample", "kubectl get nodes", "kubectl get pods -n sample", "status")
 
 
 def run(arguments: str) -> str:

@@ -238,7 +238,8 @@ async def test_roles_are_started_repaired_and_stopped_with_the_cluster(home: Pat
     assert not (await lifecycle.status("simgpu", [role])).ready
     again = await lifecycle.up(lifecycle.Wish(), quiet, [role])
     assert again.changes == ["started role"]
-    assert "True" in control_plane.tail(folder.log("role"))
+    while "True" not in control_plane.tail(folder.log("role")):
+        await asyncio.sleep(0.02)
     await lifecycle.down("simgpu", quiet)
     assert alive(home, "simgpu") == set()
 

@@ -15,7 +15,7 @@ from simgpu.cluster import components, processes, record
 from simgpu.kube import client as kube_client
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from simgpu.cluster.components import Component
@@ -109,21 +109,40 @@ class ControlPlane:
         processes.start(name, self._folder.path, command, log=self._folder.log(name), environ=environ)
 
     async def ready(self, name: str) -> None:
-        """Wait until a component says that it is well; one that ends meanwhile is an error at once."""
+        """Wait until a component says that it is well."""
         health = self._parts[name].health
+        if health is not None:
+            await self._until(name, lambda: kube_client.probe(health))
+        self._progress.done(name, "ready")
+
+    async def start_listening(self, name: str, address: str, port: int) -> None:
+        """Start one component and wait until it takes connections."""
+        self.start(name)
+        await self._until(name, lambda: _listens(address, port))
+
+    async def _until(self, name: str, condition: Callable[[], Awaitable[bool]]) -> None:
+        """Wait for a condition; a component that ends meanwhile is an error at once."""
         deadline = asyncio.get_running_loop().time() + READY_SECONDS
-        while health is not None and not await kube_client.probe(health):
+        while not await condition():
             for ended in [part for part in self._started if part not in alive(self._folder)]:
                 raise ComponentError(ended, "ended", tail(self._folder.log(ended)))
             if asyncio.get_running_loop().time() > deadline:
                 raise ComponentError(name, f"was not ready after {READY_SECONDS:.0f} s", tail(self._folder.log(name)))
             await asyncio.sleep(_POLL_SECONDS)
-        self._progress.done(name, "ready")
 
     async def start_ready(self, name: str) -> None:
         """Start one component and wait for it."""
         self.start(name)
         await self.ready(name)
+
+
+async def _listens(address: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(address, port)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 def alive(folder: Folder) -> set[str]:

@@ -186,11 +186,15 @@ async def _run(launch: _Launch, wanted: Record, known: Record | None) -> list[st
     programs = {name: place.path for name, place in launch.found.items()}
     parts = components.control_plane(wanted, folder, programs, launch.found["kube-apiserver"].version)
     plane = control_plane.ControlPlane(folder, parts, launch.progress)
-    plane.start("etcd")
-    plane.start("kube-apiserver")
-    await plane.ready("kube-apiserver")
+    if "etcd" not in alive:  # an API server that lost its database takes long to believe in a new one
+        await processes.stop(folder.path, only=frozenset({"kube-apiserver"}))
+        alive.discard("kube-apiserver")
+    await plane.start_listening("etcd", "127.0.0.1", wanted.ports["etcd"])
+    await plane.start_listening("kube-apiserver", wanted.address, wanted.ports["apiserver"])
     async with client_of(folder) as client:
         async with _first_failure(), asyncio.TaskGroup() as group:
+            # An administrator is served before the API server calls itself ready, and so are the others.
+            group.create_task(plane.ready("kube-apiserver"))
             group.create_task(plane.start_ready("kube-controller-manager"))
             group.create_task(plane.start_ready("kube-scheduler"))
             group.create_task(_start_kwok(client, plane))
@@ -272,9 +276,16 @@ class _first_failure:  # noqa: N801 - reads as a statement
                 raise error from None
 
 
-def client_of(folder: Folder, retries: kube_client.Retries | None = None) -> Client:
-    """A client for a cluster of ours."""
-    return kube_client.Client(kubeconfig.load(folder.kubeconfig), retries=retries)
+def client_of(folder: Folder) -> Client:
+    """A patient client for a cluster of ours."""
+    return kube_client.Client(kubeconfig.load(folder.kubeconfig))
+
+
+def _impatient_client_of(folder: Folder) -> Client:
+    """A client that rather says that nobody answers."""
+    return kube_client.Client(
+        kubeconfig.load(folder.kubeconfig), retries=kube_client.Retries(attempts=1), timeout_seconds=10.0
+    )
 
 
 async def down(name: str, progress: Progress) -> bool:
@@ -319,7 +330,7 @@ async def _status(folder: Folder, roles: Sequence[Role]) -> Status:
         endpoints |= role.endpoints
     nodes, ready, gpus, pods, answers = 0, 0, 0, 0, False
     try:
-        async with client_of(folder, kube_client.Retries(attempts=1)) as client:
+        async with _impatient_client_of(folder) as client:
             if "kube-apiserver" in alive:
                 await client.raw("/readyz")
                 seen = await client.list(resources.NODES)
