@@ -35,7 +35,7 @@ _EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.
 class Grant(msgspec.Struct, frozen=True):
     """What a request carries to show who we are."""
 
-    headers: dict[str, str]
+    headers: tuple[tuple[str, str], ...]  # pairs: groups to impersonate come several times
     ssl: ssl.SSLContext | None
 
 
@@ -80,9 +80,9 @@ class Credentials:
                 certificate, key = printed.client_certificate_data.encode(), printed.client_key_data.encode()
             if printed.expiration_timestamp is not None:
                 self._expires = printed.expiration_timestamp.timestamp() - _EXPIRY_MARGIN_SECONDS
-        headers = dict(target.impersonate)
+        headers = target.impersonate
         if token:
-            headers["Authorization"] = f"Bearer {token}"
+            headers = (*headers, ("Authorization", f"Bearer {token}"))
         context = tls_context(target, certificate, key) if target.server.startswith("https") else None
         return Grant(headers, context)
 

@@ -11,6 +11,7 @@ import asyncio
 import collections
 import contextlib
 import functools
+import logging
 import random
 import ssl
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
@@ -22,14 +23,17 @@ from simgpu.kube import auth, errors
 from simgpu.kube.resources import Resource, V
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
     from types import TracebackType
 
     from simgpu.kube.kubeconfig import Target
 
+_log = logging.getLogger(__name__)
+
 PAGE_SIZE = 1000
 MAX_CONNECTIONS = 64
 
+_READ_BUFFER = 1024 * 1024
 _JSON = "application/json"
 _MERGE = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
@@ -177,8 +181,12 @@ class Client:
             asked = {**params, "continue": token} if token else params
             if token:
                 asked.pop("resourceVersion", None)
-            page = decode(await self.request("GET", path, params=asked, count=("list", resource.plural)))
-            items = items + page.items if items else page.items
+            body = await self.request("GET", path, params=asked, count=("list", resource.plural))
+            try:
+                page = decode(body)
+            except msgspec.ValidationError:
+                page = _decode_leniently(body, resource)
+            items.extend(page.items)
             token = page.metadata.continue_
             if not token:
                 return Listing(items, page.metadata.resource_version)
@@ -340,7 +348,9 @@ class Client:
     ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
         if self._session is None:
             raise RuntimeError("the client is closed: use it inside 'async with'")
-        headers = {**grant.headers, "Content-Type": call.content_type} if call.data is not None else grant.headers
+        headers = grant.headers
+        if call.data is not None:
+            headers = (*headers, ("Content-Type", call.content_type))
         return self._session.request(
             call.method,
             self.server + call.path,
@@ -351,11 +361,12 @@ class Client:
             server_hostname=self._target.tls_server_name,
             proxy=self._target.proxy_url,
             timeout=timeout,
+            read_bufsize=_READ_BUFFER,
         )
 
     async def stream(
         self, path: str, params: Params, *, silence_seconds: float, count: tuple[str, str]
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """The chunks of an endless answer. A silence longer than `silence_seconds` is a ConnectError."""
         self.requests[count] += 1
         grant = await self._credentials.current()
@@ -406,6 +417,28 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
+class _RawPage(msgspec.Struct):
+    metadata: ListMeta
+    items: list[msgspec.Raw]
+
+
+class _Page(msgspec.Struct):
+    metadata: ListMeta
+    items: list[Any]
+
+
+def _decode_leniently(body: bytes, resource: Resource[Any]) -> _Page:
+    """A page without the objects that do not fit their view: one odd object must not hide the others."""
+    raw = decoder(_RawPage).decode(body)
+    page = _Page(raw.metadata, [])
+    for item in raw.items:
+        try:
+            page.items.append(decoder(resource.view).decode(item))
+        except msgspec.ValidationError as error:
+            _log.warning("a %s was skipped, it does not fit its view: %s", resource.kind, error)
+    return page
+
+
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
 
@@ -419,8 +452,7 @@ def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
 
 @functools.lru_cache(maxsize=64)
 def _page_decoder(view: type[Any]) -> msgspec.json.Decoder[Any]:
-    page = msgspec.defstruct("Page", [("metadata", ListMeta), ("items", list[view])])  # type: ignore[valid-type]
-    return msgspec.json.Decoder(page)
+    return msgspec.json.Decoder(msgspec.defstruct("Page", [("metadata", ListMeta), ("items", list[view])]))  # type: ignore[valid-type]
 
 
 async def probe(url: str, *, timeout_seconds: float = 1.0) -> bool:

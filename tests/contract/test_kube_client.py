@@ -1,0 +1,223 @@
+"""The client against a server that misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from simgpu.kube import auth, errors, kubeconfig, resources
+from simgpu.kube.client import Client, Retries
+from tests.fixtures.http import Scripted, answer, cut, status
+
+FAST = Retries(attempts=4, first_seconds=0.001, longest_seconds=0.05)
+NODE = {"metadata": {"name": "n", "resourceVersion": "7"}, "status": {"capacity": {"cpu": "32"}}, "unknown": [1, {}]}
+
+
+def client(server: Scripted, **changes: object) -> Client:
+    return Client(msgspec.structs.replace(server.target, **changes), retries=FAST, timeout_seconds=5)
+
+
+def authorization(grant: auth.Grant) -> str:
+    return dict(grant.headers)["Authorization"]
+
+
+async def test_unknown_fields_are_ignored(scripted: Scripted) -> None:
+    scripted.script = [answer(NODE)]
+    async with client(scripted) as opened:
+        node = await opened.get(resources.NODES, "n")
+        assert opened.requests == {("get", "nodes"): 1}
+    assert (node.metadata.name, node.status.capacity) == ("n", {"cpu": "32"})
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        status(429, headers={"Retry-After": "0"}),
+        status(500),
+        status(503, headers={"Retry-After": "0"}),
+        status(504),
+        cut(),
+    ],
+    ids=["429", "500", "503", "504", "cut"],
+)
+async def test_a_passing_fault_is_waited_out(scripted: Scripted, fault: object) -> None:
+    scripted.script = [fault, fault, answer(NODE)]  # type: ignore[list-item]
+    async with client(scripted) as opened:
+        assert (await opened.get(resources.NODES, "n")).metadata.resource_version == "7"
+    assert len(scripted.seen) == 3
+
+
+async def test_a_lasting_fault_is_raised_as_what_it_is(scripted: Scripted) -> None:
+    scripted.script = [status(503, "going down")] * 4
+    async with client(scripted) as opened:
+        with pytest.raises(errors.ServerError, match="going down"):
+            await opened.get(resources.NODES, "n")
+    assert len(scripted.seen) == 4
+
+
+@pytest.mark.parametrize("fault", [status(500), cut()], ids=["500", "cut"])
+async def test_a_create_that_may_have_happened_is_not_repeated(scripted: Scripted, fault: object) -> None:
+    scripted.script = [fault]  # type: ignore[list-item]
+    async with client(scripted) as opened:
+        with pytest.raises((errors.ServerError, errors.ConnectError)):
+            await opened.create(resources.NODES, {"metadata": {"name": "n"}})
+    assert len(scripted.seen) == 1
+
+
+async def test_a_create_that_the_server_refused_for_now_is_repeated(scripted: Scripted) -> None:
+    scripted.script = [status(429, headers={"Retry-After": "0"}), answer(NODE, code=201)]
+    async with client(scripted) as opened:
+        assert (await opened.create(resources.NODES, {"metadata": {"name": "n"}})).metadata.name == "n"
+
+
+async def test_the_servers_retry_after_is_kept_to(scripted: Scripted) -> None:
+    scripted.script = [status(429, headers={"Retry-After": "0.04"}), answer(NODE)]
+    async with client(scripted) as opened:
+        started = asyncio.get_running_loop().time()
+        await opened.get(resources.NODES, "n")
+        assert asyncio.get_running_loop().time() - started >= 0.04
+
+
+async def test_pages_are_joined_and_an_expired_token_starts_over_in_one_request(scripted: Scripted) -> None:
+    first = {"metadata": {"resourceVersion": "9", "continue": "more"}, "items": [NODE]}
+    rest = {"metadata": {"resourceVersion": "9"}, "items": [NODE, NODE]}
+    scripted.script = [answer(first), answer(rest)]
+    async with client(scripted) as opened:
+        assert len(await opened.list(resources.NODES, page_size=1)) == 3
+        scripted.script = [answer(first), status(410, reason="Expired"), answer(rest)]
+        listing = await opened.listing(resources.NODES, page_size=1)
+    assert (len(listing.items), listing.resource_version) == (2, "9")
+    assert "limit" not in scripted.seen[-1].query
+
+
+async def test_an_object_that_does_not_fit_its_view_does_not_spoil_the_list(scripted: Scripted) -> None:
+    odd = {"metadata": {"name": "odd"}, "status": {"capacity": "none"}}
+    scripted.script = [answer({"metadata": {}, "items": [NODE, odd, NODE]})]
+    async with client(scripted) as opened:
+        assert [node.metadata.name for node in await opened.list(resources.NODES)] == ["n", "n"]
+
+
+async def test_patches_carry_their_content_types(scripted: Scripted) -> None:
+    scripted.script = [answer(NODE)] * 3
+    async with client(scripted) as opened:
+        await opened.merge_patch(resources.NODES, "n", {"metadata": {"labels": {"a": None}}}, subresource="status")
+        await opened.json_patch(resources.NODES, "n", [{"op": "test", "path": "/a", "value": 1}])
+        await opened.apply(resources.NODES, "n", {"metadata": {"labels": {"a": "b"}}}, manager="me", force=True)
+    assert [request.headers["Content-Type"] for request in scripted.seen] == [
+        "application/merge-patch+json",
+        "application/json-patch+json",
+        "application/apply-patch+yaml",
+    ]
+    assert scripted.seen[0].path == "/api/v1/nodes/n/status"
+    assert dict(scripted.seen[2].query) == {"fieldManager": "me", "force": "true"}
+    assert json.loads(await scripted.seen[2].read())["kind"] == "Node"
+
+
+async def test_deleting_what_is_not_there_is_no_error(scripted: Scripted) -> None:
+    scripted.script = [status(404), answer({})]
+    async with client(scripted) as opened:
+        assert await opened.delete(resources.NODES, "n") is False
+        assert await opened.delete(resources.NODES, "n", uid="u-1") is True
+    assert json.loads(await scripted.seen[1].read())["preconditions"] == {"uid": "u-1"}
+
+
+async def test_nobody_there_is_a_connect_error_that_names_the_server() -> None:
+    target = kubeconfig.Target(server="http://127.0.0.1:9")
+    async with Client(target, retries=Retries(attempts=1)) as opened:
+        with pytest.raises(errors.ConnectError, match=r"http://127.0.0.1:9"):
+            await opened.get(resources.NODES, "n")
+
+
+async def test_a_token_file_is_read_again_after_401(scripted: Scripted, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old\n")
+    scripted.script = [answer(NODE), status(401), answer(NODE)]
+    async with client(scripted, token_file=token) as opened:
+        await opened.get(resources.NODES, "n")
+        token.write_text("new\n")
+        await opened.get(resources.NODES, "n")
+    assert [request.headers["Authorization"] for request in scripted.seen] == ["Bearer old", "Bearer old", "Bearer new"]
+
+
+async def test_a_token_file_is_read_again_when_its_minute_is_over(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("one")
+    now = [0.0]
+    credentials = auth.Credentials(kubeconfig.Target(server="http://x", token_file=token), clock=lambda: now[0])
+    assert authorization(await credentials.current()) == "Bearer one"
+    token.write_text("two")
+    assert authorization(await credentials.current()) == "Bearer one"
+    now[0] = 61.0
+    assert authorization(await credentials.current()) == "Bearer two"
+
+
+def plugin(path: Path, body: str) -> kubeconfig.Exec:
+    path.write_text(f"#!{sys.executable}\n{body}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    version = "client.authentication.k8s.io/v1"
+    return kubeconfig.Exec(command=str(path), api_version=version, env=[kubeconfig.EnvVar("WHO", "me")])
+
+
+PRINT = """
+import json, os, pathlib
+info = json.loads(os.environ["KUBERNETES_EXEC_INFO"])
+count = pathlib.Path(__file__ + ".count")
+number = int(count.read_text()) + 1 if count.exists() else 1
+count.write_text(str(number))
+status = {"token": f"{os.environ['WHO']}-{number}", "expirationTimestamp": "2030-01-01T00:00:00Z"}
+print(json.dumps({"apiVersion": info["apiVersion"], "kind": "ExecCredential", "status": status}))
+"""
+
+
+async def test_an_exec_plugin_is_run_once_and_again_when_its_token_expires(tmp_path: Path) -> None:
+    now = [0.0]
+    target = kubeconfig.Target(server="http://x", exec=plugin(tmp_path / "plugin", PRINT))
+    credentials = auth.Credentials(target, clock=lambda: now[0])
+    assert authorization(await credentials.current()) == "Bearer me-1"
+    both = await asyncio.gather(credentials.current(), credentials.current())
+    assert [authorization(grant) for grant in both] == ["Bearer me-1"] * 2
+    now[0] = 1893456000.0
+    assert authorization(await credentials.current()) == "Bearer me-2"
+
+
+async def test_an_exec_plugin_is_run_again_after_401(scripted: Scripted, tmp_path: Path) -> None:
+    scripted.script = [status(401), answer(NODE)]
+    async with client(scripted, exec=plugin(tmp_path / "plugin", PRINT)) as opened:
+        await opened.get(resources.NODES, "n")
+    assert [request.headers["Authorization"] for request in scripted.seen] == ["Bearer me-1", "Bearer me-2"]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("import sys; sys.exit('no luck')", "exit code 1: no luck"),
+        ("print('hello')", "printed no ExecCredential"),
+        ("print('{\"status\": {}}')", "neither a token nor a certificate"),
+    ],
+)
+async def test_an_exec_plugin_that_fails_says_why(tmp_path: Path, body: str, says: str) -> None:
+    target = kubeconfig.Target(server="http://x", exec=plugin(tmp_path / "plugin", body))
+    with pytest.raises(errors.ConfigError, match=says):
+        await auth.Credentials(target).current()
+
+
+async def test_an_exec_plugin_that_is_not_there_gives_its_hint(tmp_path: Path) -> None:
+    missing = kubeconfig.Exec(
+        command=str(tmp_path / "no"), api_version="client.authentication.k8s.io/v1", install_hint="get it"
+    )
+    with pytest.raises(errors.ConfigError, match=r"No such file or directory; get it"):
+        await auth.Credentials(kubeconfig.Target(server="http://x", exec=missing)).current()
+
+
+async def test_groups_to_impersonate_are_all_sent(scripted: Scripted) -> None:
+    scripted.script = [answer(NODE)]
+    who = (("Impersonate-User", "jane"), ("Impersonate-Group", "dev"), ("Impersonate-Group", "ops"))
+    async with client(scripted, impersonate=who) as opened:
+        await opened.get(resources.NODES, "n")
+    assert scripted.seen[0].headers.getall("Impersonate-Group") == ["dev", "ops"]
