@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,3 +56,35 @@ async def test_the_dra_example_runs_on_an_allocated_device(
     assert claim.status.allocation is not None
     assert claim.status.allocation.devices.results[0].driver == "gpu.example.com"
     await kubectl(cluster, programs, "delete", "-n", namespace, "-f", manifest, "--wait=false")
+
+
+async def test_the_controller_example_labels_nodes_and_puts_labels_right_again(
+    cluster: Cluster, client: Client
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(EXAMPLES / "label_nodes.py"),
+        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+
+    async def labelled() -> bool:
+        nodes = [node for node in await client.list(resources.NODES) if node.metadata.name.startswith("kwok-gpu-node-")]
+        return all(node.metadata.labels.get("example.com/size") == "large" for node in nodes)
+
+    try:
+        await eventually(labelled)
+        wrong = {"metadata": {"labels": {"example.com/size": "tiny", "example.com/other": "kept"}}}
+        await client.merge_patch(resources.NODES, "kwok-gpu-node-1", wrong)
+        await eventually(labelled)
+        node = await client.get(resources.NODES, "kwok-gpu-node-1")
+        assert node.metadata.labels["example.com/other"] == "kept"
+    finally:
+        process.send_signal(signal.SIGINT)
+        said, _ = await process.communicate()
+        for node in await client.list(resources.NODES):
+            gone = {"metadata": {"labels": {"example.com/size": None, "example.com/other": None}}}
+            await client.merge_patch(resources.NODES, node.metadata.name, gone)
+    assert process.returncode == 0
+    assert "kwok-gpu-node-1 is large" in said.decode()
+    assert said.decode().endswith("stopped\n")

@@ -2,7 +2,8 @@
 
 Unknown fields are skipped while decoding, which is why a view must never be written back whole: write
 patches or server-side apply. All views are immutable and free of reference cycles, so the garbage
-collector does not track them. Times stay strings as the server wrote them.
+collector does not track them; sequences are tuples for the same reason (it would go over every list, again
+and again, in a store of many objects). Times stay strings as the server wrote them.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class ObjectMeta(View, frozen=True):
     deletion_timestamp: str | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
-    owner_references: list[OwnerReference] = []
-    finalizers: list[str] = []
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
 
 
 class Object(View, frozen=True):
@@ -77,7 +78,7 @@ class NodeSpec(View, frozen=True):
     """`spec` of a node."""
 
     unschedulable: bool = False
-    taints: list[Taint] = []
+    taints: tuple[Taint, ...] = ()
 
 
 class NodeAddress(View, frozen=True):
@@ -92,8 +93,8 @@ class NodeStatus(View, frozen=True):
 
     capacity: dict[str, str] = {}
     allocatable: dict[str, str] = {}
-    conditions: list[Condition] = []
-    addresses: list[NodeAddress] = []
+    conditions: tuple[Condition, ...] = ()
+    addresses: tuple[NodeAddress, ...] = ()
 
 
 class Node(Object, frozen=True):
@@ -115,20 +116,11 @@ class Resources(View, frozen=True):
     requests: dict[str, str] = {}
 
 
-class EnvVar(View, frozen=True):
-    """An environment variable; those from references have no value here."""
-
-    name: str
-    value: str = ""
-
-
 class Container(View, frozen=True):
     """A container of a pod's spec."""
 
     name: str
-    image: str = ""
     resources: Resources = Resources()
-    env: list[EnvVar] = []
     restart_policy: str | None = None
 
 
@@ -143,12 +135,12 @@ class PodResourceClaim(View, frozen=True):
 class PodSpec(View, frozen=True):
     """`spec` of a pod. A bookmark's object has null for containers."""
 
-    containers: list[Container] | None = None
-    init_containers: list[Container] = []
+    containers: tuple[Container, ...] | None = None
+    init_containers: tuple[Container, ...] = ()
     node_name: str = ""
     priority_class_name: str = ""
     scheduler_name: str = ""
-    resource_claims: list[PodResourceClaim] = []
+    resource_claims: tuple[PodResourceClaim, ...] = ()
 
 
 class ContainerState(View, frozen=True):
@@ -181,11 +173,11 @@ class PodStatus(View, frozen=True):
 
     phase: str = ""
     reason: str = ""
-    conditions: list[Condition] = []
+    conditions: tuple[Condition, ...] = ()
     start_time: str | None = None
-    container_statuses: list[ContainerStatus] = []
-    init_container_statuses: list[ContainerStatus] = []
-    resource_claim_statuses: list[PodClaimStatus] = []
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    resource_claim_statuses: tuple[PodClaimStatus, ...] = ()
 
 
 class Pod(Object, frozen=True):
@@ -219,7 +211,7 @@ class JobStatus(View, frozen=True):
     active: int = 0
     succeeded: int = 0
     failed: int = 0
-    conditions: list[Condition] = []
+    conditions: tuple[Condition, ...] = ()
 
 
 class Job(Object, frozen=True):
@@ -277,8 +269,8 @@ class Device(View, frozen=True):
     name: str
     attributes: dict[str, Any] = {}
     capacity: dict[str, Any] = {}
-    consumes_counters: list[Any] = []
-    taints: list[Any] = []
+    consumes_counters: tuple[Any, ...] = ()
+    taints: tuple[Any, ...] = ()
 
 
 class ResourceSliceSpec(View, frozen=True):
@@ -288,8 +280,8 @@ class ResourceSliceSpec(View, frozen=True):
     pool: ResourcePool
     node_name: str = ""
     all_nodes: bool = False
-    devices: list[Device] = []
-    shared_counters: list[Any] = []
+    devices: tuple[Device, ...] = ()
+    shared_counters: tuple[Any, ...] = ()
 
 
 class ResourceSlice(Object, frozen=True):
@@ -313,8 +305,8 @@ class DeviceAllocation(View, frozen=True):
 class DeviceAllocations(View, frozen=True):
     """All allocated devices of a claim."""
 
-    results: list[DeviceAllocation] = []
-    config: list[Any] = []
+    results: tuple[DeviceAllocation, ...] = ()
+    config: tuple[Any, ...] = ()
 
 
 class Allocation(View, frozen=True):
@@ -335,8 +327,8 @@ class ResourceClaimStatus(View, frozen=True):
     """`status` of a resource claim."""
 
     allocation: Allocation | None = None
-    reserved_for: list[ClaimConsumer] = []
-    devices: list[Any] = []
+    reserved_for: tuple[ClaimConsumer, ...] = ()
+    devices: tuple[Any, ...] = ()
 
 
 class ResourceClaim(Object, frozen=True):

@@ -39,7 +39,7 @@ class Target(msgspec.Struct, frozen=True):
 class _Write(msgspec.Struct):
     """What waits to be written to one target."""
 
-    patch: Patch | None  # None deletes
+    patches: list[Patch]  # none deletes; more than one where they cannot be folded
     since: float
     urgent: bool
     apply: bool
@@ -118,7 +118,7 @@ class Writer:
 
         Without `observed`, a patch equal to the last one written to the target counts as no change.
         """
-        return self._want(target, patch, observed, _Write(patch, self._clock(), urgent, apply=False, failed=failed))
+        return self._want(target, patch, observed, _Write([patch], self._clock(), urgent, apply=False, failed=failed))
 
     def apply(
         self,
@@ -130,13 +130,13 @@ class Writer:
         failed: Callable[[errors.KubeError], None] | None = None,
     ) -> bool:
         """Server-side apply: make the object, or own exactly these fields of it."""
-        return self._want(target, body, observed, _Write(body, self._clock(), urgent, apply=True, failed=failed))
+        return self._want(target, body, observed, _Write([body], self._clock(), urgent, apply=True, failed=failed))
 
     def delete(self, target: Target, *, failed: Callable[[errors.KubeError], None] | None = None) -> None:
         """Delete the object. Outside the rate: what should not be there goes at once."""
         self.counters.wanted += 1
         self._last.pop(target, None)
-        self._enqueue(target, _Write(None, self._clock(), urgent=True, apply=False, failed=failed))
+        self._enqueue(target, _Write([], self._clock(), urgent=True, apply=False, failed=failed))
 
     def forget(self, target: Target) -> None:
         """The object is gone, or somebody else changed it: do not rely on what was written last."""
@@ -168,8 +168,7 @@ class Writer:
             self.counters.folded += 1
             write.since = waiting.since
             write.urgent = write.urgent or waiting.urgent
-            if write.patch is not None and waiting.patch is not None and not write.apply and not waiting.apply:
-                write.patch = fold(waiting.patch, write.patch)
+            _put_before(waiting, write)
             self._failing.pop(target, None)
         self._line_up(target, write)
         self._idle.clear()
@@ -236,25 +235,28 @@ class Writer:
             self._failed(target, write, error)
         else:
             self.counters.written += 1
-            if write.patch is not None:
-                self._remember(target, write.patch)
+            if len(write.patches) == 1:
+                self._remember(target, write.patches[0])
+            else:
+                self._last.pop(target, None)
 
     async def _send(self, target: Target, write: _Write) -> None:
         client, resource, name, namespace = self._client, target.resource, target.name, target.namespace
-        if write.patch is None:
+        if not write.patches:
             await client.delete(resource, name, namespace=namespace)
-        elif write.apply:
-            await client.apply(
-                resource,
-                name,
-                write.patch,
-                manager=self._manager,
-                namespace=namespace,
-                subresource=target.subresource,
-                force=True,
-            )
-        else:
-            await client.merge_patch(resource, name, write.patch, namespace=namespace, subresource=target.subresource)
+        for patch in write.patches:
+            if write.apply:
+                await client.apply(
+                    resource,
+                    name,
+                    patch,
+                    manager=self._manager,
+                    namespace=namespace,
+                    subresource=target.subresource,
+                    force=True,
+                )
+            else:
+                await client.merge_patch(resource, name, patch, namespace=namespace, subresource=target.subresource)
 
     def _failed(self, target: Target, write: _Write, error: errors.KubeError) -> None:
         self._last.pop(target, None)
@@ -270,8 +272,7 @@ class Writer:
     def _try_again(self, target: Target, write: _Write) -> None:
         newer = self._behind.pop(target, None)
         if newer is not None:  # what came meanwhile is what counts, on top of what was not written
-            if newer.patch is not None and write.patch is not None and not newer.apply and not write.apply:
-                newer.patch = fold(write.patch, newer.patch)
+            _put_before(write, newer)
             newer.since, newer.tries = write.since, write.tries
             write = newer
         self._failing[target] = (self._clock() + self._backoff.pause(write.tries), write)
@@ -316,12 +317,30 @@ def _may_pass(error: errors.KubeError) -> bool:
     return isinstance(error, errors.ConnectError | errors.ServerError | errors.TooManyRequests | errors.Conflict)
 
 
-def fold(first: Patch, second: Patch) -> Patch:
-    """One merge patch that does what `first` and then `second` do."""
+def _put_before(earlier: _Write, later: _Write) -> None:
+    """Let `later` do what `earlier` was to do as well; an apply or a delete makes what came before it void."""
+    if later.apply or earlier.apply or not later.patches or not earlier.patches:
+        return
+    folded = fold(earlier.patches[-1], later.patches[0])
+    joint = [earlier.patches[-1], later.patches[0]] if folded is None else [folded]
+    later.patches = [*earlier.patches[:-1], *joint, *later.patches[1:]]
+
+
+def fold(first: Patch, second: Patch) -> Patch | None:
+    """One merge patch that does what `first` and then `second` do; None where no single patch can.
+
+    That is where the first removes or overwrites what the second then merges into: "make it empty, then add" has
+    no words in a merge patch.
+    """
     folded = dict(first)
     for name, value in second.items():
-        before = folded.get(name)
-        folded[name] = fold(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+        if isinstance(value, dict) and name in folded:
+            before = folded[name]
+            inner = fold(before, value) if isinstance(before, dict) else None
+            if inner is None:
+                return None
+            value = inner  # noqa: PLW2901 - the folded value is the value
+        folded[name] = value
     return folded
 
 

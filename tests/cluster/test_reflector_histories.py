@@ -1,0 +1,219 @@
+"""Whatever happens, the store ends up equal to the server's truth: random histories on a real API server.
+
+Creates, updates and deletes are mixed with cut connections, compaction of the database (which makes the server
+forget versions) and restarts of the API server. This cluster is not the shared one: it is mistreated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simgpu.cluster import lifecycle, processes, progress, record
+from simgpu.kube import errors, kubeconfig, resources
+from simgpu.kube.client import Client
+from simgpu.kube.reflector import Pace, Reflector
+from simgpu.kube.store import Change, Store
+from simgpu.kube.views import ConfigMap
+from tests.fixtures.proxy import CuttingProxy
+
+NAMESPACE = "default"
+PACE = Pace(first_seconds=0.02, longest_seconds=0.2, silence_seconds=5.0)
+
+NAMES = st.sampled_from(["a", "b", "c"])
+CALM = st.one_of(
+    st.tuples(st.just("write"), NAMES),
+    st.tuples(st.just("delete"), NAMES),
+    st.tuples(st.just("relabel"), NAMES),
+    st.tuples(st.just("breathe"), st.just("")),
+)
+ROUGH = st.one_of(st.tuples(st.just("cut"), st.just("")), st.tuples(st.just("compact"), st.just("")))
+HISTORIES = st.lists(st.one_of(CALM, CALM, CALM, ROUGH), min_size=3, max_size=25)
+
+
+@pytest.fixture(scope="module")
+def rough(tmp_path_factory: pytest.TempPathFactory) -> Iterator[record.Folder]:
+    """A cluster to mistreat."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        asyncio.run(lifecycle.up(lifecycle.Wish(name="rough", nodes=1), progress.Silent()))
+        try:
+            yield record.Folder("rough")
+        finally:
+            asyncio.run(lifecycle.down("rough", progress.Silent()))
+
+
+def compact(folder: record.Folder) -> None:
+    """Make etcd, and so the API server, forget all versions before now."""
+    known = folder.load()
+    assert known is not None
+    context = ssl.create_default_context(cafile=str(folder.pki / "etcd-ca.crt"))
+    context.load_cert_chain(folder.pki / "etcd-client.crt", folder.pki / "etcd-client.key")
+
+    def call(path: str, body: dict[str, object]) -> dict[str, dict[str, str]]:
+        url = f"https://127.0.0.1:{known.ports['etcd']}/v3/{path}"
+        request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, context=context, timeout=10) as response:
+            answer: dict[str, dict[str, str]] = json.load(response)
+            return answer
+
+    revision = call("kv/range", {"key": "AA=="})["header"]["revision"]
+    try:
+        call("kv/compaction", {"revision": revision, "physical": True})
+    except urllib.error.HTTPError as error:
+        if b"compacted" not in error.read():  # nothing was written since the last time
+            raise
+
+
+async def restart_apiserver(folder: record.Folder) -> None:
+    """Kill the API server, and bring it back."""
+    await processes.stop(folder.path, only=frozenset({"kube-apiserver"}))
+    await lifecycle.up(lifecycle.Wish(name=folder.name, wait=False), progress.Silent())
+
+
+class History:
+    """Plays steps against the server while a reflector watches through a proxy that can be cut."""
+
+    def __init__(self, folder: record.Folder, client: Client, proxy: CuttingProxy, label: str) -> None:
+        self._folder = folder
+        self._client = client
+        self._proxy = proxy
+        self._label = label
+        self._number = 0
+
+    async def step(self, what: str, name: str) -> None:
+        await getattr(self, what)(name)
+
+    async def write(self, name: str) -> None:
+        self._number += 1
+        body = {"metadata": {"labels": {"group": self._label}}, "data": {"number": str(self._number)}}
+        await self._client.apply(resources.CONFIG_MAPS, name, body, manager="test", namespace=NAMESPACE, force=True)
+
+    async def relabel(self, name: str) -> None:
+        """Out of what the reflector selects, without being deleted."""
+        patch = {"metadata": {"labels": {"group": None}}}
+        try:
+            await self._client.merge_patch(resources.CONFIG_MAPS, name, patch, namespace=NAMESPACE)
+        except errors.NotFound:
+            return
+
+    async def delete(self, name: str) -> None:
+        await self._client.delete(resources.CONFIG_MAPS, name, namespace=NAMESPACE)
+
+    async def breathe(self, _: str) -> None:
+        await asyncio.sleep(0.02)
+
+    async def cut(self, _: str) -> None:
+        self._proxy.cut()
+
+    async def compact(self, _: str) -> None:
+        await asyncio.to_thread(compact, self._folder)
+
+    async def restart(self, _: str) -> None:
+        await restart_apiserver(self._folder)
+
+    async def forget(self, name: str) -> None:
+        """A deletion that the reflector cannot hear of, at a version that the server then forgets."""
+        self._proxy.cut()
+        await self.delete(name)
+        await self.write("other")
+        await self.compact("")
+        await self.restart("")
+
+
+async def play(folder: record.Folder, steps: list[tuple[str, str]], *, streaming: bool) -> Reflector[ConfigMap]:
+    target = kubeconfig.load(folder.kubeconfig)
+    address = urllib.parse.urlsplit(target.server)
+    proxy = CuttingProxy(str(address.hostname), int(address.port or 0))
+    label = "histories"
+    store: Store[ConfigMap] = Store()
+    replica: dict[str, ConfigMap] = {}
+    store.listen(lambda change: follow(replica, change))
+    async with Client(target) as client, proxy as port:
+        for name in ("a", "b", "c", "other"):
+            await client.delete(resources.CONFIG_MAPS, name, namespace=NAMESPACE)
+        through = msgspec.structs.replace(target, server=f"https://127.0.0.1:{port}")
+        async with Client(through) as watching:
+            reflector = Reflector(
+                watching,
+                resources.CONFIG_MAPS,
+                store,
+                namespace=NAMESPACE,
+                labels=f"group={label}",
+                pace=PACE,
+                streaming=streaming,
+            )
+            task = asyncio.create_task(reflector.run())
+            try:
+                await asyncio.wait_for(store.synced.wait(), 20)
+                history = History(folder, client, proxy, label)
+                for what, name in steps:
+                    await history.step(what, name)
+                await equal(client, store, label)
+                assert {key: item.data for key, item in replica.items()} == {
+                    f"{NAMESPACE}/{item.metadata.name}": item.data for item in store
+                }
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+    return reflector
+
+
+def follow(replica: dict[str, ConfigMap], change: Change[ConfigMap]) -> None:
+    """What a controller that only hears of changes would know."""
+    if change.new is None:
+        del replica[change.key]
+    else:
+        replica[change.key] = change.new
+
+
+async def equal(client: Client, store: Store[ConfigMap], label: str) -> None:
+    """Wait until the store has what the server has, and stays so."""
+    truth = {
+        item.metadata.name: item.metadata.resource_version
+        for item in await client.list(resources.CONFIG_MAPS, namespace=NAMESPACE, labels=f"group={label}")
+    }
+    async with asyncio.timeout(30):
+        while {item.metadata.name: item.metadata.resource_version for item in store} != truth:
+            await asyncio.sleep(0.01)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(HISTORIES, st.booleans())
+def test_after_any_history_the_store_equals_the_server(
+    rough: record.Folder, steps: list[tuple[str, str]], streaming: bool
+) -> None:
+    asyncio.run(play(rough, steps, streaming=streaming))
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_through_restarts_and_forgotten_versions_the_store_equals_the_server(
+    rough: record.Folder, streaming: bool
+) -> None:
+    steps = [
+        ("write", "a"),
+        ("write", "b"),
+        ("breathe", ""),
+        ("restart", ""),
+        ("write", "c"),
+        ("forget", "b"),
+        ("write", "a"),
+        ("cut", ""),
+        ("relabel", "c"),
+        ("compact", ""),
+        ("delete", "a"),
+        ("write", "b"),
+    ]
+    reflector = asyncio.run(play(rough, steps, streaming=streaming))
+    assert reflector.counters.failures > 0
+    assert reflector.counters.lists >= 2, "a forgotten version must lead to a new list"
