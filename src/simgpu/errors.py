@@ -7,6 +7,8 @@ that the command ends with.
     └── InputError         2   the input was bad; the message names the field and what is allowed
 """
 
+import errno
+
 
 class SimgpuError(Exception):
     """Something failed in a way that the user can act on."""
@@ -23,3 +25,11 @@ class InputError(SimgpuError):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+
+
+def explain(error: OSError) -> str:
+    """What the operating system refused, in words."""
+    where = f"{error.filename}: " if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{where}the disk is full; free some space and run the command again, it goes on where it stopped"
+    return f"{where}{error.strerror or error}"

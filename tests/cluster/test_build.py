@@ -17,7 +17,7 @@ import pytest
 from simgpu.cluster import binaries, build, locate, paths, progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.skipif(shutil.which("go") is None, reason="Go is not installed")
 
@@ -150,9 +150,17 @@ def test_every_pinned_module_is_complete_and_unchanged() -> None:
         assert set(listed.stdout.split()) == {"main"}
 
 
-@pytest.mark.parametrize("name", binaries.LOCAL_CLUSTER)
-def test_programs_say_their_pinned_version(name: str, programs: object) -> None:
-    path = programs(name)[name]  # type: ignore[operator]
-    version = asyncio.run(locate.program_version(path, binaries.ALL[name]))
+@pytest.fixture(scope="session")
+def every_program(programs: Callable[..., dict[str, Path]]) -> dict[str, Path]:
+    """All of them: from a cold machine this takes most of the time of all tests."""
+    return programs(*binaries.ALL)
+
+
+@pytest.mark.parametrize("name", binaries.ALL)
+async def test_every_program_runs_and_says_its_version(name: str, every_program: dict[str, Path]) -> None:
+    version = await locate.program_version(every_program[name], binaries.ALL[name])
     assert version is not None
-    assert binaries.ALL[name].module.fits(version)
+    if every_program[name] == build.cached(binaries.ALL[name]):
+        assert locate.dotted(version) == binaries.ALL[name].module.version
+    else:
+        assert binaries.ALL[name].module.fits(version)

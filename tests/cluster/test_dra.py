@@ -26,6 +26,10 @@ async def test_the_device_taint_rules_that_are_off_by_default_are_served(client:
     assert "devicetaintrules" in names
 
 
+async def test_what_is_left_of_the_alpha_version_is_served(client: Client) -> None:
+    await client.discover("resource.k8s.io/v1alpha3")  # NotFound where it is not served
+
+
 async def test_fields_behind_gates_are_kept(client: Client) -> None:
     body = {
         "metadata": {"name": "gated"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from simgpu.cluster import binaries, components, control_plane, lifecycle, processes, progress, record
@@ -28,8 +30,8 @@ def home(tmp_path: Path, programs: Callable[..., dict[str, Path]], monkeypatch: 
     programs(*binaries.LOCAL_CLUSTER)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     yield tmp_path
-    for folder in processes.clusters_below(tmp_path / "simgpu" / "clusters"):
-        asyncio.run(processes.stop(folder))
+    for name in ("simgpu", "a", "left", "right"):
+        asyncio.run(processes.stop(tmp_path / "simgpu" / "clusters" / name))
 
 
 def alive(home: Path, name: str) -> set[str]:
@@ -159,7 +161,23 @@ def test_interrupting_up_leaves_nothing_behind(home: Path, number: signal.Signal
     assert leftovers(home) == []
 
 
-def _interrupt_up(home: Path, moment: str, number: signal.Signals) -> subprocess.Popen[bytes]:
+def test_an_impatient_user_who_interrupts_many_times_leaves_nothing_behind(home: Path) -> None:
+    process = _interrupt_up(home, "kube-apiserver", signal.SIGINT, times=20)
+    assert process.returncode in (130, -signal.SIGINT)  # the last ones reach a process that has cleaned up already
+    assert alive(home, "simgpu") == set()
+    assert leftovers(home) == []
+
+
+def test_interrupting_the_repair_of_a_cluster_that_never_was_leaves_nothing_behind(home: Path) -> None:
+    _interrupt_up(home, "etcd", signal.SIGKILL)
+    assert alive(home, "simgpu")
+    process = _interrupt_up(home, "kube-apiserver", signal.SIGINT)
+    assert process.returncode == 130
+    assert alive(home, "simgpu") == set()
+    assert leftovers(home) == []
+
+
+def _interrupt_up(home: Path, moment: str, number: signal.Signals, times: int = 1) -> subprocess.Popen[bytes]:
     """Start `up` and signal it as soon as a component runs."""
     process = subprocess.Popen([SIMGPU, "up", "--nodes", "2"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
@@ -167,7 +185,9 @@ def _interrupt_up(home: Path, moment: str, number: signal.Signals) -> subprocess
         assert process.poll() is None, f"ended with {process.returncode} before it started {moment}"
         assert time.monotonic() < deadline
         time.sleep(0.005)
-    process.send_signal(number)
+    for _ in range(times):
+        process.send_signal(number)
+        time.sleep(0.005)
     process.wait(timeout=60)
     return process
 
@@ -181,22 +201,87 @@ def test_down_finds_the_processes_even_when_the_folder_is_gone(home: Path) -> No
     assert leftovers(home) == []
 
 
-def test_a_port_that_somebody_took_while_the_cluster_was_down_is_given_up(home: Path) -> None:
+@pytest.mark.parametrize("listener", record.PORTS)
+def test_a_port_that_somebody_took_while_its_component_was_down_is_given_up(home: Path, listener: str) -> None:
     simgpu("up", "--nodes", "1", state_home=home)
     folder = record.Folder("simgpu")
     known = folder.load()
     assert known is not None
-    asyncio.run(processes.stop(folder.path))
+    component = next(name for name, names in control_plane._LISTENERS.items() if listener in names)
+    asyncio.run(processes.stop(folder.path, only=frozenset({component})))
     with socket.socket() as squatter:
         squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        squatter.bind(("127.0.0.1", known.ports["apiserver"]))
+        squatter.bind(("127.0.0.1", known.ports[listener]))
         squatter.listen()
         simgpu("up", state_home=home)
         assert status(home, "simgpu")["ready"] is True
     moved = folder.load()
     assert moved is not None
-    assert moved.ports["apiserver"] != known.ports["apiserver"]
+    assert {name for name, port in moved.ports.items() if port != known.ports[name]} == {listener}
     simgpu("down", state_home=home)
+
+
+def test_a_port_of_the_users_choice_is_kept_through_repairs(home: Path) -> None:
+    port = record.choose_ports("127.0.0.1", ["x"], taken=set(), chance=random.Random())["x"]
+    simgpu("up", "--nodes", "1", "--port", str(port), state_home=home)
+    asyncio.run(processes.stop(record.Folder("simgpu").path, only=frozenset({"kwok"})))
+    simgpu("up", "--port", str(port), state_home=home)
+    assert status(home, "simgpu")["endpoints"] == {"apiserver": f"https://127.0.0.1:{port}"}
+    assert "'simgpu down' it first" in simgpu("up", "--port", str(port + 1), state_home=home, check=2).stderr
+    simgpu("down", state_home=home)
+
+
+def test_what_a_user_wrote_into_the_topology_stays_and_a_broken_one_is_named(home: Path) -> None:
+    simgpu("up", "--nodes", "1", state_home=home)
+    kubectl = ("kubectl", "patch", "configmap", "topology", "-n", "gpu-operator", "--type=merge", "-p")
+    own = {"data": {"topology.yml": "nodePools: {default: {gpuCount: 2, gpuProduct: Own}}"}}
+    simgpu(*kubectl, json.dumps(own), state_home=home)
+    simgpu("up", state_home=home)
+    assert "Own" in simgpu("kubectl", "get", "configmaps", "-A", "-o", "yaml", state_home=home).stdout
+    for broken in ("nodePools: [", "nodePools: 7"):
+        simgpu(*kubectl, json.dumps({"data": {"topology.yml": broken}}), state_home=home)
+        failed = simgpu("up", state_home=home, check=1)
+        assert "ConfigMap gpu-operator/topology, topology.yml" in failed.stderr
+        assert "Traceback" not in failed.stderr
+    simgpu(*kubectl, json.dumps({"data": {"topology.yml": "nodePools:"}}), state_home=home)
+    simgpu("up", state_home=home)
+    assert status(home, "simgpu")["ready"] is True
+    simgpu("down", state_home=home)
+
+
+def test_a_component_whose_settings_changed_is_started_anew(home: Path) -> None:
+    simgpu("up", "--nodes", "1", state_home=home)
+    folder = record.Folder("simgpu")
+    known = folder.load()
+    assert known is not None
+    # As if the fleet had been so large that leases last longer.
+    folder.save(msgspec.structs.replace(known, nodes=2000))
+    changed = simgpu("up", "--nodes", "2", state_home=home)
+    assert "started" not in changed.stdout
+    grown = simgpu("up", "--nodes", "1100", "--no-wait", state_home=home)
+    assert "started kube-controller-manager" in grown.stdout
+    assert "started kwok" in grown.stdout
+    simgpu("down", state_home=home)
+
+
+def test_a_node_of_somebody_else_does_not_make_the_cluster_unready(home: Path) -> None:
+    simgpu("up", "--nodes", "1", state_home=home)
+    foreign = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "foreign"}}
+    manifest = home / "foreign.json"
+    manifest.write_text(json.dumps(foreign))
+    simgpu("kubectl", "apply", "-f", str(manifest), state_home=home)
+    seen = status(home, "simgpu")
+    assert (seen["ready"], seen["nodes"], seen["nodesReady"]) == (True, 2, 1)
+    simgpu("down", state_home=home)
+
+
+def test_a_half_made_cluster_shows_as_broken_among_the_others(home: Path) -> None:
+    (home / "simgpu" / "clusters" / "half").mkdir(parents=True)
+    listed = simgpu("status", "--all", state_home=home, check=1)
+    assert "half" in listed.stdout
+    assert "broken" in listed.stdout
+    simgpu("down", "--name", "half", state_home=home)
+    assert "No clusters" in simgpu("status", "--all", state_home=home).stdout
 
 
 def test_a_taken_port_is_refused_by_name_and_nothing_is_started(home: Path) -> None:
@@ -224,24 +309,41 @@ def test_a_component_that_cannot_start_is_explained_by_its_own_words(
     assert leftovers(home) == []
 
 
+SERVE = """
+import http.server, sys
+http.server.test(http.server.SimpleHTTPRequestHandler, port=int(sys.argv[1]), bind="127.0.0.1")
+"""
+
+
 async def test_roles_are_started_repaired_and_stopped_with_the_cluster(home: Path) -> None:
-    script = "import pathlib, sys, time; print(pathlib.Path(sys.argv[1]).exists(), flush=True); time.sleep(600)"
     role = components.Role(
-        "role", (sys.executable, "-c", script, "{kubeconfig}"), {"metrics": "http://127.0.0.1:9400/metrics"}
+        "role",
+        (sys.executable, "-c", SERVE, "{port:metrics}", "{kubeconfig}"),
+        ports=("metrics",),
+        health="http://127.0.0.1:{port:metrics}/",
+        endpoints={"metrics": "http://127.0.0.1:{port:metrics}/metrics"},
     )
     quiet = progress.Silent()
     made = await lifecycle.up(lifecycle.Wish(nodes=1), quiet, [role])
-    assert made.status.endpoints["metrics"] == "http://127.0.0.1:9400/metrics"
+    known = record.Folder("simgpu").load()
+    assert known is not None
+    assert made.status.endpoints["metrics"] == f"http://127.0.0.1:{known.ports['metrics']}/metrics"
     assert made.status.components["role"] == "running"
     folder = record.Folder("simgpu")
     await processes.stop(folder.path, only=frozenset({"role"}))
     assert not (await lifecycle.status("simgpu", [role])).ready
     again = await lifecycle.up(lifecycle.Wish(), quiet, [role])
     assert again.changes == ["started role"]
-    while "True" not in control_plane.tail(folder.log("role")):
-        await asyncio.sleep(0.02)
+    assert again.status.endpoints == made.status.endpoints
     await lifecycle.down("simgpu", quiet)
     assert alive(home, "simgpu") == set()
+
+
+async def test_a_role_that_ends_at_once_is_an_error_with_its_own_words(home: Path) -> None:
+    role = components.Role("role", (sys.executable, "-c", "print('no luck')"), health="http://127.0.0.1:9/")
+    with pytest.raises(control_plane.ComponentError, match="no luck"):
+        await lifecycle.up(lifecycle.Wish(nodes=1), progress.Silent(), [role])
+    assert leftovers(home) == []
 
 
 async def test_a_role_that_cannot_start_is_an_error_and_leaves_nothing(home: Path) -> None:
@@ -254,6 +356,7 @@ async def test_a_role_that_cannot_start_is_an_error_and_leaves_nothing(home: Pat
 def test_the_sample_workload_runs(home: Path) -> None:
     made = simgpu("up", "--sample", state_home=home)
     assert "get pods -n sample" in made.stdout
+    assert "nothing to do" in simgpu("up", "--sample", state_home=home).stdout
     deadline = time.monotonic() + 60
     while True:
         shown = simgpu("kubectl", "get", "pods", "-n", "sample", "--no-headers", state_home=home).stdout

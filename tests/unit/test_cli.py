@@ -82,6 +82,30 @@ def test_a_damaged_record_says_how_to_get_out_of_it(capsys: pytest.CaptureFixtur
     assert not folder.path.exists()
 
 
+def test_what_the_operating_system_refuses_is_said_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(blocked))
+    assert main.run(["up", "--bin-dir", str(tmp_path)]) == 1
+    assert str(blocked) in capsys.readouterr().err
+    assert main.run(["doctor"]) in (0, 1)
+
+
+def test_a_reader_who_has_seen_enough_gets_no_complaint() -> None:
+    program = str(Path(sys.executable).parent / "simgpu")
+    done = subprocess.run(
+        f"{program} tools | head -1",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout[:4], done.stderr) == ("TOOL", "")
+
+
 def test_a_taken_port_is_seen() -> None:
     with socket.socket() as squatter:
         squatter.bind(("127.0.0.1", 0))

@@ -90,7 +90,7 @@ def test_descriptors_of_our_parents_are_not_passed_on(folder: Path) -> None:
     os.close(reader)
 
 
-async def test_one_holder_at_a_time_even_when_the_lock_file_is_deleted(tmp_path: Path) -> None:
+async def test_a_lock_file_that_was_deleted_is_no_lock_any_more(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "lock"
     told: list[str] = []
     async with locks.exclusive(path):
@@ -99,3 +99,19 @@ async def test_one_holder_at_a_time_even_when_the_lock_file_is_deleted(tmp_path:
         async with locks.exclusive(path, waiting=lambda: told.append("waiting")):
             assert not told  # a new file is a new lock
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors - 1
+
+
+async def test_a_second_holder_waits_for_the_first(tmp_path: Path) -> None:
+    path, told, order = tmp_path / "lock", [], []
+
+    async def second() -> None:
+        async with locks.exclusive(path, waiting=lambda: told.append("waiting")):
+            order.append("second")
+
+    async with locks.exclusive(path):
+        task = asyncio.create_task(second())
+        while not told:
+            await asyncio.sleep(0.01)
+        order.append("first")
+    await task
+    assert order == ["first", "second"]

@@ -12,6 +12,7 @@ import click
 from simgpu.cli import output
 
 if TYPE_CHECKING:
+    from simgpu.cluster.components import Role
     from simgpu.cluster.lifecycle import Outcome, Status
     from simgpu.cluster.record import Folder
 
@@ -89,7 +90,9 @@ def _welcome(outcome: Outcome, *, sample: bool) -> None:
         click.echo(f"\nCluster {status.name} is up after {spent}: {'; '.join(outcome.changes)}.")
     else:
         click.echo(f"\nCluster {status.name} is up already; nothing to do.")
-    click.echo(f"  {status.nodes} simulated nodes, {status.gpus} GPUs, {status.pods} pods")
+    model, _, count = status.gpus_wanted.rpartition(":")
+    gpus = f"{status.gpus} GPUs" if status.gpus else f"meant to have {count} {model} each"
+    click.echo(f"  {status.nodes} simulated nodes, {gpus}, {status.pods} pods")
     click.echo(f"  API server  {status.endpoints['apiserver']}")
     click.echo(f"  kubeconfig  {status.kubeconfig}")
     pods = "get pods -n sample -o wide" if sample else "get nodes -o wide"
@@ -121,18 +124,13 @@ def down(name: str) -> None:
 @click.option("--all", "everything", is_flag=True, help="All clusters on this machine.")
 @output.output_option
 def status(name: str, everything: bool, form: str) -> int:
-    """Show how a cluster is. Exit code 0 if it is ready, 1 if not."""
+    """Show how a cluster is, or all of them. Exit code 0 if ready, 1 if not."""
     from simgpu import app
-    from simgpu.cluster import lifecycle, record
+    from simgpu.cluster import lifecycle
 
     roles = app.cluster_roles()
     if everything:
-        found = [output.run(lifecycle.status(known, roles)) for known in record.known_names()]
-        if form == "json":
-            output.print_json(found)
-        else:
-            _print_clusters(found)
-        return 0
+        return _status_of_all(roles, form)
     one = output.run(lifecycle.status(name, roles))
     if form == "json":
         output.print_json(one)
@@ -141,16 +139,30 @@ def status(name: str, everything: bool, form: str) -> int:
     return 0 if one.ready else 1
 
 
-def _print_clusters(found: list[Status]) -> None:
+def _status_of_all(roles: tuple[Role, ...], form: str) -> int:
+    from simgpu import errors
+    from simgpu.cluster import lifecycle, record
+
+    found: list[Status] = []
     rows = [("CLUSTER", "READY", "NODES", "GPUS", "PODS", "API SERVER")]
-    for item in found:
-        nodes = f"{item.nodes_ready}/{item.nodes}"
-        ready = "yes" if item.ready else "no"
-        rows.append((item.name, ready, nodes, str(item.gpus), str(item.pods), item.endpoints["apiserver"]))
-    if found:
+    broken = 0
+    for name in record.known_names():
+        try:
+            one = output.run(lifecycle.status(name, roles))
+        except errors.SimgpuError:
+            broken += 1
+            rows.append((name, "broken", "-", "-", "-", f"'simgpu up --name {name}' repairs it, or 'down' removes it"))
+            continue
+        found.append(one)
+        nodes, ready = f"{one.nodes_ready}/{one.nodes}", "yes" if one.ready else "no"
+        rows.append((one.name, ready, nodes, str(one.gpus), str(one.pods), one.endpoints["apiserver"]))
+    if form == "json":
+        output.print_json(found)
+    elif len(rows) > 1:
         output.print_rows(rows)
     else:
         click.echo("No clusters.")
+    return 0 if not broken and all(one.ready for one in found) else 1
 
 
 def _print_cluster(one: Status) -> None:
@@ -161,7 +173,7 @@ def _print_cluster(one: Status) -> None:
         "Cluster": one.name,
         "Ready": click.style("yes", fg="green") if one.ready else click.style("no", fg="red"),
         "Nodes": f"{one.nodes_ready} of {one.nodes} ready",
-        "GPUs": str(one.gpus),
+        "GPUs": f"{one.gpus} ({one.gpus_wanted} asked for on each node)",
         "Pods": str(one.pods),
         **running,
         **one.endpoints,

@@ -58,7 +58,7 @@ def run(arguments: list[str]) -> int:
     except errors.SimgpuError as error:
         click.echo(f"Error: {error}", err=True)
         return error.exit_code
-    except BrokenPipeError:
-        sys.stderr.close()
+    except OSError as error:
+        click.echo(f"Error: {errors.explain(error)}", err=True)
         return 1
     return answer if isinstance(answer, int) else 0

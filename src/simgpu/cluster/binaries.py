@@ -132,6 +132,14 @@ def pinned_version(go_mod: Path, module_path: str) -> str:
     return found[1]
 
 
+@functools.cache
+def oldest_go() -> Version:
+    """The oldest Go that builds every module, as their go.mod files say."""
+    texts = [(module.directory / "go.mod").read_text() for module in {binary.module for binary in ALL.values()}]
+    found = [parse_version(line[3:]) for text in texts for line in text.splitlines() if line.startswith("go ")]
+    return max(version for version in found if version is not None)
+
+
 def parse_version(text: str) -> Version | None:
     """The first x.y.z in what a program prints."""
     found = re.search(r"\bv?(\d+)\.(\d+)\.(\d+)", text)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import errno
 import os
 import re
 import shutil
@@ -72,7 +71,7 @@ async def _build_module(module: Module, members: list[Binary], progress: Progres
                 await _build_one(binary, scratch, progress)
             shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
-        raise disk_error(error, paths.cache()) from error
+        raise BuildError(errors.explain(error)) from error
     for binary in members:
         progress.done(binary.name, f"{module.version} in the cache")
 
@@ -165,7 +164,10 @@ async def _lines_of(stream: asyncio.StreamReader | None, follow: Callable[[str],
 def _failure(binary: Binary, complaints: list[str]) -> BuildError:
     said = "\n".join(f"  {line}" for line in complaints)
     if re.search("no space left on device", said, re.IGNORECASE):
-        return BuildError(_full(paths.cache(), binary.module.disk_gib))
+        return BuildError(
+            f"the disk of {paths.cache()} is full, and building {binary.name} takes about "
+            f"{binary.module.disk_gib:.0f} GiB; free some space and run the command again, it goes on where it stopped"
+        )
     return BuildError(f"{binary.name} {binary.module.version} could not be built; Go said:\n{said}")
 
 
@@ -178,15 +180,3 @@ def check_disk(where: Path, gib: float, purpose: str) -> None:
             f"{purpose} needs {gib:.1f} GiB on the disk of {where}, and {units.format_bytes(free)} are free; "
             "free some, or point XDG_CACHE_HOME (cache) or XDG_STATE_HOME (clusters) to another disk"
         )
-
-
-def disk_error(error: OSError, where: Path) -> errors.SimgpuError:
-    """Say plainly what the file system refused."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return BuildError(_full(where, None))
-    return errors.SimgpuError(f"{error.filename or where}: {error.strerror or error}")
-
-
-def _full(where: Path, gib: float | None) -> str:
-    need = f"; about {gib:.0f} GiB are needed while building" if gib else ""
-    return f"the disk of {where} is full{need}: free some space and run the command again, it goes on where it stopped"

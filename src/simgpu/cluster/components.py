@@ -1,8 +1,8 @@
 """The command line of each process of the control plane.
 
-All of them listen on one address (loopback unless a test needs a bridge) and none without authentication:
-etcd too wants a certificate. DRA is served in every version there is, with the gates below as far as the
-Kubernetes version knows them.
+All of them listen on one address (loopback unless a test needs a bridge). etcd wants a certificate too; what
+answers without one is health and metrics only. DRA is served in every version there is, with the gates below as
+far as the Kubernetes version knows them.
 """
 
 from __future__ import annotations
@@ -49,11 +49,30 @@ class Component(msgspec.Struct, frozen=True):
 
 
 class Role(msgspec.Struct, frozen=True):
-    """A process of ours that runs beside the control plane; `{kubeconfig}` in its command is filled in."""
+    """A process of ours that runs beside the control plane.
+
+    It gets a free port for each name in `ports`. `{kubeconfig}` and `{port:NAME}` are filled in, in its command, its
+    health URL and its endpoints.
+    """
 
     name: str
     command: tuple[str, ...]
+    ports: tuple[str, ...] = ()
+    health: str | None = None
     endpoints: dict[str, str] = {}
+
+    def component(self, record: Record, folder: Folder) -> Component:
+        """The process of this role in one cluster."""
+        command = [fill(part, record, folder) for part in self.command]
+        return Component(self.name, command, fill(self.health, record, folder) if self.health else None)
+
+
+def fill(text: str, record: Record, folder: Folder) -> str:
+    """Put a cluster's kubeconfig and ports into a template."""
+    text = text.replace("{kubeconfig}", str(folder.kubeconfig))
+    for name, port in record.ports.items():
+        text = text.replace(f"{{port:{name}}}", str(port))
+    return text
 
 
 def feature_gates(version: Version) -> str:
@@ -174,6 +193,7 @@ def _scheduler(record: Record, folder: Folder, version: Version) -> Component:
 def _controller_flags(record: Record, folder: Folder, listener: str, version: Version) -> dict[str, object]:
     return {
         "kubeconfig": folder.kubeconfig,
+        "master": _server(record),
         "authentication-kubeconfig": folder.kubeconfig,
         "authorization-kubeconfig": folder.kubeconfig,
         "authorization-always-allow-paths": "/healthz,/readyz,/livez,/metrics",
@@ -192,6 +212,7 @@ def _kwok(record: Record, folder: Folder) -> Component:
         "config": folder.path / "kwok.yaml",
         "v": "WARN",  # by default it writes a line for each change of each object
         "kubeconfig": folder.kubeconfig,
+        "master": _server(record),
         "manage-all-nodes": "false",
         "manage-nodes-with-annotation-selector": "kwok.x-k8s.io/node=fake",
         "enable-crds": "Stage",
@@ -204,6 +225,11 @@ def _kwok(record: Record, folder: Folder) -> Component:
         "tls-private-key-file": folder.pki / "apiserver.key",
     }
     return Component("kwok", _flags(flags), f"http://{record.address}:{port}/healthz")
+
+
+def _server(record: Record) -> str:
+    """Also in the kubeconfig; on the command line it shows when a process talks to where the server was before."""
+    return f"https://{record.address}:{record.ports['apiserver']}"
 
 
 def _health(record: Record, listener: str) -> str:

@@ -8,28 +8,29 @@ import os
 import random
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import yaml
 
 from simgpu import errors
-from simgpu.cluster import components, processes, record
+from simgpu.cluster import processes, record
 from simgpu.kube import client as kube_client
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
-    from simgpu.cluster.components import Component
+    from simgpu.cluster.components import Component, Role
     from simgpu.cluster.progress import Progress
     from simgpu.cluster.record import Folder, Record
 
 READY_SECONDS = 120.0
 _POLL_SECONDS = 0.05
-_PORT_OF = {
-    "etcd": "etcd",
-    "kube-apiserver": "apiserver",
-    "kube-controller-manager": "controller-manager",
-    "kube-scheduler": "scheduler",
-    "kwok": "kwok",
+_LISTENERS = {
+    "etcd": ("etcd", "etcd-peer"),
+    "kube-apiserver": ("apiserver",),
+    "kube-controller-manager": ("controller-manager",),
+    "kube-scheduler": ("scheduler",),
+    "kwok": ("kwok",),
 }
 
 
@@ -42,24 +43,33 @@ class ComponentError(errors.SimgpuError):
         self.port_taken = "address already in use" in log
 
 
-def with_ports(wanted: Record, folder: Folder, chance: random.Random) -> Record:
-    """The record with a port for every listener, keeping those it has unless somebody else took one."""
+def with_ports(wanted: Record, folder: Folder, roles: Sequence[Role], chance: random.Random) -> Record:
+    """The record with a port for every listener.
+
+    Ports are kept, unless one is needed by a process that does not run and somebody else has it now.
+    """
     running = alive(folder)
-    if wanted.ports and all(
-        name in running or record.port_is_free(wanted.address, wanted.ports[listener])
-        for name, listener in _PORT_OF.items()
-    ):
-        return wanted
-    taken = record.ports_of_others(folder.name)
-    ports = record.choose_ports(wanted.address, apiserver=wanted.port, taken=taken, chance=chance)
-    return record.Record(
-        name=wanted.name,
-        address=wanted.address,
-        port=wanted.port,
-        ports=ports,
-        nodes=wanted.nodes,
-        gpus=wanted.gpus,
-    )
+    listeners = {listener: name for name, names in _LISTENERS.items() for listener in names}
+    listeners |= {listener: role.name for role in roles for listener in role.ports}
+    kept = {
+        listener: port
+        for listener, port in wanted.ports.items()
+        if listener in listeners and (listeners[listener] in running or record.port_is_free(wanted.address, port))
+    }
+    if wanted.port is not None and "apiserver" not in kept:
+        record.check_port(wanted.address, wanted.port)
+        kept["apiserver"] = wanted.port
+    missing = [listener for listener in listeners if listener not in kept]
+    taken = record.ports_of_others(folder.name) | set(kept.values()) | set(wanted.ports.values())
+    chosen = record.choose_ports(wanted.address, missing, taken=taken, chance=chance)
+    return msgspec.structs.replace(wanted, ports={**kept, **chosen})
+
+
+def without_ports(wanted: Record, folder: Folder) -> Record:
+    """The record without the ports of processes that do not run: one of them turned out to be taken."""
+    running = alive(folder)
+    held = {listener for name in running for listener in _LISTENERS.get(name, ())}
+    return msgspec.structs.replace(wanted, ports={name: port for name, port in wanted.ports.items() if name in held})
 
 
 def write_kubeconfig(folder: Folder, wanted: Record) -> None:
@@ -93,47 +103,57 @@ class ControlPlane:
     """The processes of one cluster."""
 
     def __init__(self, folder: Folder, parts: Mapping[str, Component], progress: Progress) -> None:
+        self.started: list[str] = []
         self._folder = folder
         self._parts = parts
         self._progress = progress
-        self._started: list[str] = []
+        self._expected: list[str] = []
 
-    def start(self, name: str) -> None:
-        """Start one component unless it runs."""
-        self._started.append(name)
-        if name in alive(self._folder):
+    async def start(self, name: str, *, afresh: bool = False) -> None:
+        """Start one component unless it runs; one that runs with another command line is replaced."""
+        part = self._parts[name]
+        mine = [process for process in processes.running(self._folder.path) if process.component == name]
+        if mine and not afresh and all(process.command() == part.command for process in mine):
+            self._expected.append(name)
             return
+        await processes.stop(self._folder.path, only=frozenset({name}))
         self._progress.update(name, "starting")
-        environ = {"HOME": str(self._folder.path), "PATH": os.environ.get("PATH", os.defpath)}
-        command = self._parts[name].command
-        processes.start(name, self._folder.path, command, log=self._folder.log(name), environ=environ)
+        environ = os.environ if name not in _LISTENERS else _bare_environment(self._folder)
+        processes.start(name, self._folder.path, part.command, log=self._folder.log(name), environ=environ)
+        self.started.append(name)
+        self._expected.append(name)
 
     async def ready(self, name: str) -> None:
         """Wait until a component says that it is well."""
         health = self._parts[name].health
         if health is not None:
-            await self._until(name, lambda: kube_client.probe(health))
+            await self.until(name, lambda: kube_client.probe(health), seconds=READY_SECONDS)
         self._progress.done(name, "ready")
-
-    async def start_listening(self, name: str, address: str, port: int) -> None:
-        """Start one component and wait until it takes connections."""
-        self.start(name)
-        await self._until(name, lambda: _listens(address, port))
-
-    async def _until(self, name: str, condition: Callable[[], Awaitable[bool]]) -> None:
-        """Wait for a condition; a component that ends meanwhile is an error at once."""
-        deadline = asyncio.get_running_loop().time() + READY_SECONDS
-        while not await condition():
-            for ended in [part for part in self._started if part not in alive(self._folder)]:
-                raise ComponentError(ended, "ended", tail(self._folder.log(ended)))
-            if asyncio.get_running_loop().time() > deadline:
-                raise ComponentError(name, f"was not ready after {READY_SECONDS:.0f} s", tail(self._folder.log(name)))
-            await asyncio.sleep(_POLL_SECONDS)
 
     async def start_ready(self, name: str) -> None:
         """Start one component and wait for it."""
-        self.start(name)
+        await self.start(name)
         await self.ready(name)
+
+    async def listening(self, name: str, address: str, port: int) -> None:
+        """Wait until a component takes connections."""
+        await self.until(name, lambda: _listens(address, port), seconds=READY_SECONDS)
+
+    async def until(self, name: str, condition: Callable[[], Awaitable[bool]], *, seconds: float) -> None:
+        """Wait for something that a component is to do. A component that ends meanwhile is an error at once."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while not await condition():
+            running = alive(self._folder)
+            for ended in [part for part in self._expected if part not in running]:
+                raise ComponentError(ended, "ended", tail(self._folder.log(ended)))
+            if asyncio.get_running_loop().time() > deadline:
+                raise ComponentError(name, f"was not done after {seconds:.0f} s", tail(self._folder.log(name)))
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+def _bare_environment(folder: Folder) -> dict[str, str]:
+    """Kubernetes programs see nothing of the user's settings: no proxies, no configuration files."""
+    return {"HOME": str(folder.path), "PATH": os.environ.get("PATH", os.defpath)}
 
 
 async def _listens(address: str, port: int) -> bool:
@@ -160,11 +180,3 @@ def tail(log: Path, lines: int = 12, longest: int = 400) -> str:
     except OSError:
         return ""
     return "\n".join(line[:longest] for line in text.splitlines()[-lines:])
-
-
-def start_role(folder: Folder, role: components.Role) -> None:
-    """Start a process of ours beside the control plane unless it runs."""
-    if role.name in alive(folder):
-        return
-    command = [part.replace("{kubeconfig}", str(folder.kubeconfig)) for part in role.command]
-    processes.start(role.name, folder.path, command, log=folder.log(role.name), environ=os.environ)

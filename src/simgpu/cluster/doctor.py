@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Verdict = Literal["good", "limited", "missing"]
 
-_OLDEST_GO = (1, 26, 3)
 _MEMORY_GIB = 2.0
 
 
@@ -62,16 +61,16 @@ def _system() -> Finding:
 def _go(*, needed: bool) -> Finding:
     program = build.go_program()
     if program is None:
-        advice = "install Go 1.26 or newer, or give ready binaries with --bin-dir"
+        advice = f"install Go {locate.dotted(binaries.oldest_go())} or newer, or give ready programs with --bin-dir"
         return Finding("Go", "missing" if needed else "good", "not installed", advice if needed else "")
     try:
         printed = subprocess.run([program, "version"], capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
         return Finding("Go", "missing" if needed else "limited", f"{program} does not run: {error}", "reinstall Go")
     version = binaries.parse_version(printed.replace("go1", "1"))
-    if version is not None and version < _OLDEST_GO:
+    if version is not None and version < binaries.oldest_go():
         # Go itself fetches a newer toolchain when it may.
-        advice = f"install Go {locate.dotted(_OLDEST_GO)} or newer, or set GOTOOLCHAIN=auto"
+        advice = f"install Go {locate.dotted(binaries.oldest_go())} or newer, or set GOTOOLCHAIN=auto"
         return Finding("Go", "limited", f"{locate.dotted(version)} at {program}", advice)
     return Finding("Go", "good", f"{locate.dotted(version) if version else printed.strip()} at {program}")
 
@@ -89,21 +88,26 @@ async def _programs(bin_dir: Path | None) -> Finding:
 
 
 def _disk(topic: str, where: Path, gib: float) -> Finding:
-    at = where
-    while not at.exists():
-        at = at.parent
+    at = _existing(where)
     free = shutil.disk_usage(at).free
     detail = f"{units.format_bytes(free)} free at {at}"
-    if not os.access(at, os.W_OK):
-        return Finding(
-            topic,
-            "missing",
-            f"{at} cannot be written",
-            "set XDG_CACHE_HOME and XDG_STATE_HOME to folders that can",
-        )
+    if gib and not os.access(at, os.W_OK):
+        advice = "set XDG_CACHE_HOME and XDG_STATE_HOME to folders that can be written"
+        return Finding(topic, "missing", f"{at} cannot be written", advice)
     if free < gib * 1024**3:
         return Finding(topic, "missing", detail, f"{gib:.1f} GiB are needed")
     return Finding(topic, "good", detail)
+
+
+def _existing(path: Path) -> Path:
+    """The path, or the nearest folder above it that is there."""
+    while True:
+        try:
+            path.stat()
+        except OSError:
+            path = path.parent
+        else:
+            return path
 
 
 def _memory() -> Finding:

@@ -93,39 +93,43 @@ async def apply_manifest(client: Client, objects: Iterable[dict[str, Any]]) -> N
         )
 
 
-async def apply_stages(client: Client) -> None:
-    """The Stage type, then our stages as soon as the API serves it."""
-    await apply_manifest(client, manifest("stage-crd.yaml"))
-    while not await _served(client, resources.STAGES):
-        await asyncio.sleep(0.05)
-    await apply_manifest(client, manifest("stages.yaml"))
-
-
-async def _served(client: Client, resource: Resource[Any]) -> bool:
+async def stages_served(client: Client) -> bool:
+    """Whether the API serves stages yet: a new type takes a moment."""
     try:
-        found = await client.discover(resource.api_version)
+        found = await client.discover(resources.STAGES.api_version)
     except kube_errors.NotFound:
         return False
-    return any(item.name == resource.plural for item in found)
+    return any(item.name == resources.STAGES.plural for item in found)
 
 
-async def publish_topology(client: Client, gpus: Gpus) -> None:
-    """Write the pool into the topology, leaving other pools that are there alone."""
+async def publish_topology(client: Client, gpus: Gpus, *, overwrite: bool) -> None:
+    """Write the pool into the topology; one that is there is left as it is unless it is to be overwritten."""
     await ensure(client, resources.NAMESPACES, {"metadata": {"name": NAMESPACE}})
-    pool = {"gpu": {"profile": gpus.model, "overrides": {"device_count": gpus.count}}}
     present = await client.find(resources.CONFIG_MAPS, TOPOLOGY, namespace=NAMESPACE)
-    document = yaml.safe_load(present.data.get(TOPOLOGY_KEY, "")) if present is not None else None
-    document = document if isinstance(document, dict) else {}
-    pools = document.setdefault("nodePools", {})
-    if present is not None and pools.get(POOL) == pool:
+    document = _topology_document(present.data.get(TOPOLOGY_KEY, "")) if present is not None else {}
+    pools = document.get("nodePools") or {}
+    pool = {"gpu": {"profile": gpus.model, "overrides": {"device_count": gpus.count}}}
+    if pools.get(POOL) == pool or (POOL in pools and not overwrite):
         return
-    pools[POOL] = pool
-    data = {TOPOLOGY_KEY: yaml.safe_dump(document, sort_keys=False)}
+    document["nodePools"] = {**pools, POOL: pool}
+    body = {"data": {TOPOLOGY_KEY: yaml.safe_dump(document, sort_keys=False)}}
     if present is None:
-        body = {"metadata": {"name": TOPOLOGY}, "data": data}
-        await ensure(client, resources.CONFIG_MAPS, body, namespace=NAMESPACE)
+        await ensure(client, resources.CONFIG_MAPS, {"metadata": {"name": TOPOLOGY}, **body}, namespace=NAMESPACE)
     else:
-        await client.merge_patch(resources.CONFIG_MAPS, TOPOLOGY, {"data": data}, namespace=NAMESPACE)
+        await client.merge_patch(resources.CONFIG_MAPS, TOPOLOGY, body, namespace=NAMESPACE)
+
+
+def _topology_document(text: str) -> dict[str, Any]:
+    where = f"ConfigMap {NAMESPACE}/{TOPOLOGY}, {TOPOLOGY_KEY}"
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise errors.SimgpuError(f"{where}: not YAML: {' '.join(str(error).split())}") from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict) or not isinstance(document.get("nodePools") or {}, dict):
+        raise errors.SimgpuError(f"{where}: nodePools: must be a mapping of pool names")
+    return document
 
 
 async def ensure(client: Client, resource: Resource[Any], body: dict[str, Any], *, namespace: str = "") -> bool:
@@ -220,14 +224,22 @@ def schedulable(node: Node) -> bool:
 
 def gpu_count(nodes: Iterable[Node]) -> int:
     """GPUs that nodes offer."""
-    return sum(int(node.status.capacity.get(GPU_RESOURCE, 0)) for node in nodes)
+    return sum(_whole(node.status.capacity.get(GPU_RESOURCE, "0")) for node in nodes)
 
 
-async def apply_sample(client: Client, *, gpus: bool) -> None:
-    """A small workload, on GPUs where the nodes have them."""
-    objects = manifest("sample.yaml")
-    for body in objects:
+def _whole(quantity: str) -> int:
+    """A count as the API writes it: 8, 1k."""
+    number = quantity.rstrip("kMG")
+    return int(number or 0) * {"k": 10**3, "M": 10**6, "G": 10**9}.get(quantity[len(number) :], 1)
+
+
+async def create_sample(client: Client, *, gpus: bool) -> bool:
+    """A small workload, on GPUs where the nodes have them; what is there stays. Whether anything was made."""
+    created = False
+    for body in manifest("sample.yaml"):
         if gpus and "template" in body.get("spec", {}):
             for container in body["spec"]["template"]["spec"]["containers"]:
                 container["resources"]["limits"] = {GPU_RESOURCE: 1}
-    await apply_manifest(client, objects)
+        namespace = body["metadata"].get("namespace", "")
+        created |= await ensure(client, _RESOURCES[body["kind"]], body, namespace=namespace)
+    return created

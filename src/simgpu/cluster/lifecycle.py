@@ -7,16 +7,17 @@ was killed. Whoever changes a cluster holds its lock.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import datetime
 import random
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from simgpu import errors, units
+from simgpu import errors
 from simgpu.cluster import (
     binaries,
     build,
@@ -35,12 +36,13 @@ from simgpu.kube import errors as kube_errors
 from simgpu.kube import kubeconfig, resources
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Coroutine, Sequence
 
-    from simgpu.cluster.components import Role
+    from simgpu.cluster.components import Component, Role
     from simgpu.cluster.progress import Progress
     from simgpu.cluster.record import Folder, Record
     from simgpu.kube.client import Client
+    from simgpu.kube.views import Node
 
 DEFAULT_NAME = "simgpu"
 DEFAULT_NODES = 3
@@ -50,6 +52,8 @@ _PORT_ATTEMPTS = 3
 _DISK_GIB = 0.5
 _ROLE_GRACE_SECONDS = 10.0
 _NODES_READY_SECONDS = 300.0
+_GPUS_SEEN_SECONDS = 30.0
+_POOL_LABELS = f"{fleet.POOL_LABEL}={fleet.POOL}"
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,10 +77,19 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     nodes: int
     nodes_ready: int
     gpus: int
+    gpus_wanted: str  # on each node, as MODEL:COUNT
     pods: int
     kubeconfig: str
     endpoints: dict[str, str]
     components: dict[str, str]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What `up` did."""
+
+    status: Status
+    changes: list[str]
+    seconds: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,39 +103,46 @@ class _Launch:
     roles: Sequence[Role]
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """What `up` did."""
-
-    status: Status
-    changes: list[str]
-    seconds: float
-
-
 def check(wish: Wish) -> None:
     """Refuse what can never work, before anything is touched."""
-    record.check_name(wish.name)
+    folder = record.Folder(wish.name)
     if wish.nodes is not None and not 1 <= wish.nodes <= fleet.MOST_NODES:
         raise errors.InputError("--nodes", f"{wish.nodes}: must be from 1 to {fleet.MOST_NODES}")
-    if wish.port is not None and not 1 <= wish.port <= 65535:
-        raise errors.InputError("--port", f"{wish.port}: must be from 1 to 65535")
+    if wish.port is None:
+        return
+    known = folder.load()
+    if known is None:
+        record.check_port(wish.address, wish.port)
+    elif wish.port != known.ports.get("apiserver"):
+        now = known.ports.get("apiserver")
+        raise errors.InputError("--port", f"cluster {wish.name} is on port {now}; 'simgpu down' it first to move it")
 
 
 async def up(wish: Wish, progress: Progress, roles: Sequence[Role] = ()) -> Outcome:
     """Bring the cluster to what was wished for: from nothing, from half, or from all of it."""
     check(wish)
-    found = await locate.ensure(binaries.LOCAL_CLUSTER, progress, wish.bin_dir)
-    started = time.monotonic()
     folder = record.Folder(wish.name)
-    try:
-        build.check_disk(paths.clusters(), _DISK_GIB, "a cluster")
-        async with locks.exclusive(
-            folder.lock, waiting=lambda: progress.update(wish.name, "waiting for another simgpu")
-        ):
-            changes = await _bring_up(_Launch(wish, folder, found, progress, roles))
-            status = await _status(folder, roles)
-    except OSError as error:
-        raise build.disk_error(error, paths.clusters()) from error
+    found = await locate.ensure(binaries.LOCAL_CLUSTER, progress, _bin_dir(wish, folder.load()))
+    started = time.monotonic()
+    build.check_disk(paths.clusters(), _DISK_GIB, "a cluster")
+    async with _locked(folder, progress):
+        changes = await _bring_up(_Launch(wish, folder, found, progress, roles))
+        status = await _status(folder, roles)
     return Outcome(status, changes, time.monotonic() - started)
+
+
+def _bin_dir(wish: Wish, known: Record | None) -> Path | None:
+    """The folder given now, or with an earlier `up` if it is still there."""
+    if wish.bin_dir is not None:
+        return wish.bin_dir.absolute()
+    before = Path(known.bin_dir) if known is not None and known.bin_dir is not None else None
+    return before if before is not None and before.is_dir() else None
+
+
+@contextlib.asynccontextmanager
+async def _locked(folder: Folder, progress: Progress) -> AsyncIterator[None]:
+    async with locks.exclusive(folder.lock, waiting=lambda: progress.update(folder.name, "waiting for another simgpu")):
+        yield
 
 
 async def _bring_up(launch: _Launch) -> list[str]:
@@ -130,30 +150,52 @@ async def _bring_up(launch: _Launch) -> list[str]:
     try:
         return await _bring_up_somewhere(launch, known)
     except BaseException:
-        if known is None:  # a cluster that never was: leave nothing of it
-            await _end(launch.folder)
+        if known is None or not known.complete:  # a cluster that never was: leave nothing of it
+            await _uninterrupted(_end(launch.folder))
         raise
+
+
+async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:
+    """Finish the work, however often we are told to stop meanwhile."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
+    task.result()
 
 
 async def _bring_up_somewhere(launch: _Launch, known: Record | None) -> list[str]:
     """A port that was free can be taken a moment later: then try others."""
+    wanted = _wanted(launch.wish, known)
     for attempt in range(_PORT_ATTEMPTS):
-        wanted = await _prepare(launch.wish, known, launch.folder)
+        wanted = _prepare(launch, wanted)
         try:
             return await _run(launch, wanted, known)
         except control_plane.ComponentError as error:
             if not error.port_taken or attempt + 1 == _PORT_ATTEMPTS:
                 raise
-            await processes.stop(launch.folder.path)
+            wanted = control_plane.without_ports(wanted, launch.folder)
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-async def _prepare(wish: Wish, known: Record | None, folder: Folder) -> Record:
+def _wanted(wish: Wish, known: Record | None) -> Record:
+    bin_dir = _bin_dir(wish, known)
+    if known is None:
+        known = record.Record(
+            name=wish.name, address=wish.address, port=wish.port, nodes=DEFAULT_NODES, gpus=str(DEFAULT_GPUS)
+        )
+    return msgspec.structs.replace(
+        known,
+        nodes=wish.nodes or known.nodes,
+        gpus=str(wish.gpus or known.gpus),
+        bin_dir=str(bin_dir) if bin_dir is not None else None,
+    )
+
+
+def _prepare(launch: _Launch, wanted: Record) -> Record:
     """Everything on disk that the processes read."""
-    wanted = _wanted(wish, known)
-    placed = control_plane.with_ports(wanted, folder, random.SystemRandom())
-    if known is not None and placed.ports != known.ports:
-        await processes.stop(folder.path)
+    folder = launch.folder
+    placed = control_plane.with_ports(wanted, folder, launch.roles, random.SystemRandom())
     addresses = ("127.0.0.1", placed.address, components.SERVICE_ADDRESS)
     pki.create(folder.pki, addresses=sorted(set(addresses)), now=datetime.datetime.now(datetime.UTC))
     control_plane.write_kubeconfig(folder, placed)
@@ -162,35 +204,11 @@ async def _prepare(wish: Wish, known: Record | None, folder: Folder) -> Record:
     return placed
 
 
-def _wanted(wish: Wish, known: Record | None) -> Record:
-    if known is None:
-        return record.Record(
-            name=wish.name,
-            address=wish.address,
-            port=wish.port,
-            nodes=wish.nodes or DEFAULT_NODES,
-            gpus=str(wish.gpus or DEFAULT_GPUS),
-        )
-    if wish.port is not None and wish.port != known.ports.get("apiserver"):
-        raise errors.InputError(
-            "--port",
-            f"cluster {wish.name} is on port {known.ports.get('apiserver')}; 'simgpu down' it first to move it",
-        )
-    return msgspec.structs.replace(known, nodes=wish.nodes or known.nodes, gpus=str(wish.gpus or known.gpus))
-
-
 async def _run(launch: _Launch, wanted: Record, known: Record | None) -> list[str]:
     """Start what does not run, make what is not there. What had to be done."""
     folder = launch.folder
-    alive = control_plane.alive(folder)
-    programs = {name: place.path for name, place in launch.found.items()}
-    parts = components.control_plane(wanted, folder, programs, launch.found["kube-apiserver"].version)
-    plane = control_plane.ControlPlane(folder, parts, launch.progress)
-    if "etcd" not in alive:  # an API server that lost its database takes long to believe in a new one
-        await processes.stop(folder.path, only=frozenset({"kube-apiserver"}))
-        alive.discard("kube-apiserver")
-    await plane.start_listening("etcd", "127.0.0.1", wanted.ports["etcd"])
-    await plane.start_listening("kube-apiserver", wanted.address, wanted.ports["apiserver"])
+    plane = control_plane.ControlPlane(folder, _parts(launch, wanted), launch.progress)
+    await _start_server(plane, wanted)
     async with client_of(folder) as client:
         async with _first_failure(), asyncio.TaskGroup() as group:
             # An administrator is served before the API server calls itself ready, and so are the others.
@@ -198,20 +216,34 @@ async def _run(launch: _Launch, wanted: Record, known: Record | None) -> list[st
             group.create_task(plane.start_ready("kube-controller-manager"))
             group.create_task(plane.start_ready("kube-scheduler"))
             group.create_task(_start_kwok(client, plane))
-            filling = group.create_task(_fill(client, wanted, launch.progress))
+            filling = group.create_task(_fill(client, wanted, launch))
         if launch.wish.wait:
-            await _wait_for_nodes(client, wanted.nodes, launch.progress)
-        await _wait_for_default_account(client)
+            await _wait_for_nodes(client, plane, wanted.nodes, launch.progress)
+        await _wait_for_default_account(client, plane)
         for role in launch.roles:
-            control_plane.start_role(folder, role)
-        if launch.wish.sample:
-            gpus = fleet.gpu_count(await client.list(resources.NODES))
-            await fleet.apply_sample(client, gpus=gpus > 0)
+            await plane.start_ready(role.name)
+        sampled = launch.wish.sample and await _make_sample(client, plane, launch.roles)
+    folder.save(msgspec.structs.replace(wanted, complete=True))
     if known is None:
         return [f"created cluster {wanted.name}"]
-    expected = [*parts, *(role.name for role in launch.roles)]
-    started = [f"started {name}" for name in expected if name not in alive]
-    return started + _fleet_changes(known, wanted, *filling.result())
+    changes = [f"started {name}" for name in plane.started] + _fleet_changes(known, wanted, *filling.result())
+    return [*changes, "made the sample workload"] if sampled else changes
+
+
+def _parts(launch: _Launch, wanted: Record) -> dict[str, Component]:
+    programs = {name: place.path for name, place in launch.found.items()}
+    version = launch.found["kube-apiserver"].version
+    parts = components.control_plane(wanted, launch.folder, programs, version)
+    return parts | {role.name: role.component(wanted, launch.folder) for role in launch.roles}
+
+
+async def _start_server(plane: control_plane.ControlPlane, wanted: Record) -> None:
+    await plane.start("etcd")
+    # An API server that lost its database takes long to believe in a new one, so it is started afresh too.
+    await plane.listening("etcd", "127.0.0.1", wanted.ports["etcd"])
+    await plane.ready("etcd")
+    await plane.start("kube-apiserver", afresh="etcd" in plane.started)
+    await plane.listening("kube-apiserver", wanted.address, wanted.ports["apiserver"])
 
 
 def _fleet_changes(known: Record, wanted: Record, created: int, deleted: int) -> list[str]:
@@ -226,41 +258,50 @@ def _fleet_changes(known: Record, wanted: Record, created: int, deleted: int) ->
 
 
 async def _start_kwok(client: Client, plane: control_plane.ControlPlane) -> None:
-    await fleet.apply_stages(client)  # KWOK ends if the type is not there when it starts
-    await plane.start_ready("kwok")
+    await fleet.apply_manifest(client, fleet.manifest("stage-crd.yaml"))
+    await plane.until("kube-apiserver", lambda: fleet.stages_served(client), seconds=control_plane.READY_SECONDS)
+    await fleet.apply_manifest(client, fleet.manifest("stages.yaml"))
+    await plane.start_ready("kwok")  # it ends if the type is not there when it starts
 
 
-async def _fill(client: Client, wanted: Record, progress: Progress) -> tuple[int, int]:
+async def _fill(client: Client, wanted: Record, launch: _Launch) -> tuple[int, int]:
     def made(finished: int, total: int) -> None:
-        progress.update("nodes", f"created {finished} of {total}")
+        launch.progress.update("nodes", f"created {finished} of {total}")
 
-    await fleet.publish_topology(client, fleet.parse_gpus(wanted.gpus))
+    gpus = fleet.parse_gpus(wanted.gpus)
+    await fleet.publish_topology(client, gpus, overwrite=launch.wish.gpus is not None)
     return await fleet.scale_nodes(client, wanted.nodes, made=made)
 
 
-async def _wait_for_nodes(client: Client, count: int, progress: Progress) -> None:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + _NODES_READY_SECONDS
-    while True:
-        asked = loop.time()
-        nodes = await client.list(resources.NODES, labels=f"{fleet.POOL_LABEL}={fleet.POOL}")
+async def _wait_for_nodes(client: Client, plane: control_plane.ControlPlane, count: int, progress: Progress) -> None:
+    async def all_ready() -> bool:
+        nodes = await client.list(resources.NODES, labels=_POOL_LABELS)
         ready = sum(node.ready and fleet.schedulable(node) for node in nodes)
-        if ready >= count:
-            progress.done("nodes", f"{ready} ready")
-            return
         progress.update("nodes", f"{ready} of {count} ready")
-        if loop.time() > deadline:
-            raise errors.SimgpuError(
-                f"{ready} of {count} nodes were ready after {units.format_seconds(_NODES_READY_SECONDS)}; "
-                "'simgpu logs kwok' may say why"
-            )
-        await asyncio.sleep(max(0.1, loop.time() - asked))
+        return ready >= count
+
+    await plane.until("kwok", all_ready, seconds=_NODES_READY_SECONDS)
+    progress.done("nodes", f"{count} ready")
 
 
-async def _wait_for_default_account(client: Client) -> None:
+async def _wait_for_default_account(client: Client, plane: control_plane.ControlPlane) -> None:
     """Pods cannot be created before the controller manager has made this account."""
-    while await client.find(resources.SERVICE_ACCOUNTS, "default", namespace="default") is None:
-        await asyncio.sleep(0.05)
+
+    async def there() -> bool:
+        return await client.find(resources.SERVICE_ACCOUNTS, "default", namespace="default") is not None
+
+    await plane.until("kube-controller-manager", there, seconds=control_plane.READY_SECONDS)
+
+
+async def _make_sample(client: Client, plane: control_plane.ControlPlane, roles: Sequence[Role]) -> bool:
+    """Where a role gives the nodes their GPUs, wait for those: the sample is to use them."""
+
+    async def gpus_seen() -> bool:
+        return fleet.gpu_count(await client.list(resources.NODES, labels=_POOL_LABELS)) > 0
+
+    if roles:
+        await plane.until(roles[0].name, gpus_seen, seconds=_GPUS_SEEN_SECONDS)
+    return await fleet.create_sample(client, gpus=await gpus_seen())
 
 
 class _first_failure:  # noqa: N801 - reads as a statement
@@ -293,9 +334,9 @@ async def down(name: str, progress: Progress) -> bool:
     folder = record.Folder(name)
     if not folder.exists() and not processes.running(folder.path):
         return False
-    async with locks.exclusive(folder.lock, waiting=lambda: progress.update(name, "waiting for another simgpu")):
+    async with _locked(folder, progress):
         progress.update(name, "stopping")
-        await _end(folder)
+        await _uninterrupted(_end(folder))
     progress.done(name, "gone")
     return True
 
@@ -312,10 +353,18 @@ async def status(name: str, roles: Sequence[Role] = ()) -> Status:
     """The cluster as it is now."""
     folder = record.Folder(name)
     if folder.load() is None:
-        others = ", ".join(record.known_names())
+        others = ", ".join(other for other in record.known_names() if other != name)
         hint = f"; there is: {others}" if others else ""
         raise errors.SimgpuError(f"no cluster named {name}{hint}; 'simgpu up --name {name}' makes one")
     return await _status(folder, roles)
+
+
+class _Seen(msgspec.Struct):
+    """What the API shows."""
+
+    answers: bool = False
+    nodes: list[Node] = []
+    pods: int = 0
 
 
 async def _status(folder: Folder, roles: Sequence[Role]) -> Status:
@@ -324,29 +373,30 @@ async def _status(folder: Folder, roles: Sequence[Role]) -> Status:
         raise errors.SimgpuError(f"cluster {folder.name} went away")
     alive = control_plane.alive(folder)
     expected = [*binaries.CONTROL_PLANE, *(role.name for role in roles)]
-    parts = {name: "running" if name in alive else "stopped" for name in expected}
+    seen = await _look(folder) if "kube-apiserver" in alive else _Seen()
+    ours = [node for node in seen.nodes if node.metadata.labels.get(fleet.POOL_LABEL) == fleet.POOL]
     endpoints = {"apiserver": f"https://{known.address}:{known.ports['apiserver']}"}
     for role in roles:
-        endpoints |= role.endpoints
-    nodes, ready, gpus, pods, answers = 0, 0, 0, 0, False
-    try:
-        async with _impatient_client_of(folder) as client:
-            if "kube-apiserver" in alive:
-                await client.raw("/readyz")
-                seen = await client.list(resources.NODES)
-                nodes, ready, gpus = len(seen), sum(node.ready for node in seen), fleet.gpu_count(seen)
-                pods = len(await client.list(resources.PODS))
-                answers = True
-    except kube_errors.KubeError:
-        pass
+        endpoints |= {name: components.fill(url, known, folder) for name, url in role.endpoints.items()}
     return Status(
         name=known.name,
-        ready=answers and alive.issuperset(expected) and nodes > 0 and ready == nodes,
-        nodes=nodes,
-        nodes_ready=ready,
-        gpus=gpus,
-        pods=pods,
+        ready=seen.answers and alive.issuperset(expected) and bool(ours) and all(node.ready for node in ours),
+        nodes=len(seen.nodes),
+        nodes_ready=sum(node.ready for node in seen.nodes),
+        gpus=fleet.gpu_count(seen.nodes),
+        gpus_wanted=known.gpus,
+        pods=seen.pods,
         kubeconfig=str(folder.kubeconfig),
         endpoints=endpoints,
-        components=parts,
+        components={name: "running" if name in alive else "stopped" for name in expected},
     )
+
+
+async def _look(folder: Folder) -> _Seen:
+    try:
+        async with _impatient_client_of(folder) as client:
+            await client.raw("/readyz")
+            nodes = await client.list(resources.NODES)
+            return _Seen(answers=True, nodes=nodes, pods=len(await client.list(resources.PODS)))
+    except kube_errors.KubeError:
+        return _Seen()

@@ -37,6 +37,8 @@ class Found(msgspec.Struct, frozen=True):
 async def find(binary: Binary, bin_dir: Path | None = None) -> Found | None:
     """A usable program, without building one."""
     if bin_dir is not None:
+        if not bin_dir.is_dir():
+            raise errors.InputError("--bin-dir", f"{bin_dir} is not a folder")
         given = bin_dir / binary.name
         if given.exists():
             version = await program_version(given, binary)
@@ -57,8 +59,6 @@ async def find(binary: Binary, bin_dir: Path | None = None) -> Found | None:
 async def ensure(names: Iterable[str], progress: Progress, bin_dir: Path | None = None) -> dict[str, Found]:
     """Every program named, built where it must be."""
     wanted = [binaries.named(name) for name in names]
-    if bin_dir is not None and not bin_dir.is_dir():
-        raise errors.InputError("--bin-dir", f"{bin_dir} is not a folder")
     found = {binary.name: await find(binary, bin_dir) for binary in wanted}
     missing = [binary for binary in wanted if found[binary.name] is None]
     if missing and build.go_program() is None:
@@ -113,8 +113,9 @@ def _ways_out(missing: list[Binary]) -> str:
         f"  {binary.name} {dotted(binary.module.oldest)} or newer, below {dotted(binary.module.below)}"
         for binary in missing
     )
+    go = dotted(binaries.oldest_go())
     return (
         f"these programs are neither on PATH nor in the cache, and Go is not there to build them:\n{needs}\n"
-        "Ways out: install Go 1.26 or newer and run the command again; put the programs on "
+        f"Ways out: install Go {go} or newer and run the command again; put the programs on "
         "PATH; or give the folder that holds them with --bin-dir."
     )

@@ -81,24 +81,8 @@ def create(directory: Path, *, addresses: Sequence[str], now: datetime.datetime)
 
 def _authority(directory: Path, name: str, now: datetime.datetime) -> _Authority:
     key = ec.generate_private_key(ec.SECP256R1())
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=True,
-        crl_sign=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
     subject = _name(f"simgpu-{name}")
-    certificate = (
-        _builder(subject, subject, key, now)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(usage, critical=True)
-        .sign(key, hashes.SHA256())
-    )
+    certificate = _builder(subject, subject, key, key, now=now, ca=True).sign(key, hashes.SHA256())
     _write_pair(directory, name, certificate, key)
     return _Authority(certificate, key)
 
@@ -115,8 +99,8 @@ def _issue(
     group: str = "",
 ) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    builder = _builder(_name(common_name or name, group), authority.certificate.subject, key, now)
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    subject = _name(common_name or name, group)
+    builder = _builder(subject, authority.certificate.subject, key, authority.key, now=now, ca=False)
     builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
     if names:
         builder = builder.add_extension(
@@ -126,8 +110,26 @@ def _issue(
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime.datetime
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    *,
+    now: datetime.datetime,
+    ca: bool,
 ) -> x509.CertificateBuilder:
+    """What all certificates have; strict clients insist on the key identifiers."""
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=ca,
+        crl_sign=ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -136,6 +138,10 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(now + _LIFETIME)
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
     )
 
 

@@ -20,12 +20,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from simgpu import errors
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _CLUSTER = "SIMGPU_CLUSTER_DIR"
 _COMPONENT = "SIMGPU_COMPONENT"
 _POLL_SECONDS = 0.02
+_MARKS_SECONDS = 5.0
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -33,6 +36,14 @@ class Process(msgspec.Struct, frozen=True):
 
     pid: int
     component: str
+
+    def command(self) -> list[str]:
+        """What it was started with; empty if it is gone meanwhile."""
+        try:
+            raw = Path(f"/proc/{self.pid}/cmdline").read_bytes()
+        except OSError:
+            return []
+        return [os.fsdecode(part) for part in raw.removesuffix(b"\0").split(b"\0")]
 
 
 def start(component: str, directory: Path, command: Sequence[str], *, log: Path, environ: Mapping[str, str]) -> int:
@@ -56,13 +67,21 @@ def start(component: str, directory: Path, command: Sequence[str], *, log: Path,
         setsigmask=[],
         setsigdef=defaults,
     )
-    _wait_for_marks(pid)
+    _wait_for_marks(pid, command[0])
     return pid
 
 
-def _wait_for_marks(pid: int) -> None:
-    """A process that is just being loaded shows no environment for a moment."""
+def _wait_for_marks(pid: int, program: str) -> None:
+    """A process that is just being loaded shows no environment for a moment.
+
+    One that never shows it (its file cannot be read, or has special rights) could not be found again: it is ended.
+    """
+    deadline = time.monotonic() + _MARKS_SECONDS
     while _marks(pid) is None and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)  # ours and not yet waited for: the number cannot mean another process
+            os.waitpid(pid, 0)
+            raise errors.SimgpuError(f"{program}: its process hides its environment; is the file readable to you?")
         time.sleep(0.001)
 
 
@@ -80,11 +99,6 @@ def _inheritable() -> list[int]:
 def running(directory: Path) -> list[Process]:
     """Every live process of the cluster in `directory`."""
     return [process for where, process in _marked() if where == str(directory)]
-
-
-def clusters_below(root: Path) -> set[Path]:
-    """The folders of all clusters under `root` that have a live process."""
-    return {Path(where) for where, _ in _marked() if Path(where).parent == root}
 
 
 def _marked() -> Iterator[tuple[str, Process]]:

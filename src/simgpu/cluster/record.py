@@ -11,6 +11,7 @@ import random
 import re
 import shutil
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,8 @@ class Record(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     ports: dict[str, int] = {}
     nodes: int
     gpus: str
+    bin_dir: str | None = None
+    complete: bool = False  # whether `up` ever came to its end
 
 
 class Folder:
@@ -76,7 +79,8 @@ class Folder:
 
     def remove(self) -> None:
         """Delete everything, and the folders above if nothing else is in them."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        if self.path.exists():
+            shutil.rmtree(self.path)
         for folder in (self.path.parent, self.path.parent.parent):
             try:
                 folder.rmdir()
@@ -109,12 +113,10 @@ def write_private(path: Path, content: bytes) -> None:
     unfinished.rename(path)
 
 
-def choose_ports(address: str, *, apiserver: int | None, taken: set[int], chance: random.Random) -> dict[str, int]:
-    """A free port for each listener; the API server's may be the user's choice."""
-    if apiserver is not None and not port_is_free(address, apiserver):
-        raise errors.InputError("--port", f"{apiserver} is taken on {address}; name another, or leave it out")
-    chosen: dict[str, int] = {} if apiserver is None else {"apiserver": apiserver}
-    for listener in PORTS:
+def choose_ports(address: str, listeners: Iterable[str], *, taken: set[int], chance: random.Random) -> dict[str, int]:
+    """A free port for each listener."""
+    chosen: dict[str, int] = {}
+    for listener in listeners:
         while listener not in chosen:
             candidate = chance.choice(_PORT_RANGE)
             if candidate not in taken and candidate not in chosen.values() and port_is_free(address, candidate):
@@ -122,15 +124,30 @@ def choose_ports(address: str, *, apiserver: int | None, taken: set[int], chance
     return chosen
 
 
+def check_port(address: str, port: int) -> None:
+    """Refuse a port that the user chose and that cannot be had."""
+    if not 1 <= port <= 65535:
+        raise errors.InputError("--port", f"{port}: must be from 1 to 65535")
+    problem = _port_problem(address, port)
+    if problem is not None:
+        raise errors.InputError("--port", f"{port} {problem} on {address}; name another, or leave it out")
+
+
 def port_is_free(address: str, port: int) -> bool:
     """Whether we could listen there now."""
+    return _port_problem(address, port) is None
+
+
+def _port_problem(address: str, port: int) -> str | None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))
+        except PermissionError:
+            return "is not for ordinary users"
         except OSError:
-            return False
-    return True
+            return "is taken"
+    return None
 
 
 def ports_of_others(name: str) -> set[int]:

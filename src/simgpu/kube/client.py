@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-PAGE_SIZE = 1000
+PAGE_SIZE = 2500
 MAX_CONNECTIONS = 64
 
 _READ_BUFFER = 1024 * 1024
 _GATHER_SECONDS = 0.005
+_LARGE = 256 * 1024
+_LARGE_GATHER_SECONDS = 0.0005
 _JSON = "application/json"
 _MERGE = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
@@ -340,7 +342,7 @@ class Client:
     async def _exchange(self, call: _Call, grant: auth.Grant) -> tuple[int, bytes, Mapping[str, str]]:
         try:
             async with self._send(call, grant, self._timeout) as response:
-                return response.status, await response.read(), response.headers
+                return response.status, await _body(response), response.headers
         except (aiohttp.ClientError, TimeoutError, ssl.SSLError) as error:
             raise self._unreachable(error) from error
 
@@ -380,7 +382,7 @@ class Client:
                     raise errors.from_response(response.status, await response.read(), _retry_after(response.headers))
                 async for chunk in response.content.iter_any():
                     yield chunk
-                    await _gather(response)
+                    await _gather(response, _GATHER_SECONDS)
         except (aiohttp.ClientError, TimeoutError, ssl.SSLError) as error:
             raise self._unreachable(error) from error
 
@@ -388,7 +390,19 @@ class Client:
         return errors.ConnectError(f"{self.server}: {str(error) or type(error).__name__}")
 
 
-async def _gather(response: aiohttp.ClientResponse) -> None:
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    """All of an answer. A large one comes in thousands of small pieces, which are better taken together."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > _LARGE:
+            await _gather(response, _LARGE_GATHER_SECONDS)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _gather(response: aiohttp.ClientResponse, seconds: float) -> None:
     """Let a busy stream's next bytes gather in the kernel: one wake-up for many events costs far less than many."""
     transport = response.connection.transport if response.connection is not None else None
     if not isinstance(transport, asyncio.ReadTransport):
@@ -398,7 +412,7 @@ async def _gather(response: aiohttp.ClientResponse) -> None:
     paused: asyncio.ReadTransport = socket_transport or transport
     paused.pause_reading()
     try:
-        await asyncio.sleep(_GATHER_SECONDS)
+        await asyncio.sleep(seconds)
     finally:
         paused.resume_reading()
 
