@@ -1,4 +1,4 @@
-"""Watches nodes and labels each with its size: a controller in forty lines.
+"""Watches nodes and labels each with its size: a controller in fifty lines.
 
 Run it against any cluster: `KUBECONFIG=$(simgpu kubeconfig) python examples/label_nodes.py`. Nodes with 32 CPUs or
 more get `example.com/size=large`, the others `small`; change a label by hand and it is put right again.
@@ -19,6 +19,12 @@ from simgpu.kube.writer import Target, Writer
 LABEL = "example.com/size"
 
 
+def cpus(node: Node) -> float:
+    """The node's CPUs; the API writes parts of one in thousandths."""
+    amount = node.status.capacity.get("cpu", "0")
+    return float(amount.removesuffix("m")) / 1000 if amount.endswith("m") else float(amount)
+
+
 async def main() -> None:
     """One store, one queue, one writer; everything ends together."""
     nodes: Store[Node] = Store()
@@ -32,7 +38,7 @@ async def main() -> None:
             node = nodes.get(name)
             if node is None:
                 return
-            size = "large" if int(node.status.capacity.get("cpu", "0").rstrip("m")) >= 32 else "small"
+            size = "large" if cpus(node) >= 32 else "small"
             patch = {"metadata": {"labels": {LABEL: size}}}
             if writer.merge(Target(resources.NODES, name), patch, observed=node):
                 print(f"{name} is {size}", flush=True)

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from simgpu.cluster import lifecycle, processes, progress, record
 from simgpu.kube import errors, kubeconfig, resources
+from simgpu.kube.backoff import Backoff
 from simgpu.kube.client import Client
 from simgpu.kube.reflector import Pace, Reflector
 from simgpu.kube.store import Change, Store
@@ -28,7 +29,7 @@ from simgpu.kube.views import ConfigMap
 from tests.fixtures.proxy import CuttingProxy
 
 NAMESPACE = "default"
-PACE = Pace(first_seconds=0.02, longest_seconds=0.2, silence_seconds=5.0)
+PACE = Pace(backoff=Backoff(first_seconds=0.02, longest_seconds=0.2), silence_seconds=5.0)
 
 NAMES = st.sampled_from(["a", "b", "c"])
 CALM = st.one_of(
@@ -38,7 +39,9 @@ CALM = st.one_of(
     st.tuples(st.just("breathe"), st.just("")),
 )
 ROUGH = st.one_of(st.tuples(st.just("cut"), st.just("")), st.tuples(st.just("compact"), st.just("")))
+SLOW = st.one_of(st.tuples(st.just("forget"), NAMES), st.tuples(st.just("restart"), st.just("")))
 HISTORIES = st.lists(st.one_of(CALM, CALM, CALM, ROUGH), min_size=3, max_size=25)
+ROUGH_HISTORIES = st.tuples(HISTORIES, SLOW, HISTORIES).map(lambda parts: [*parts[0], parts[1], *parts[2]])
 
 
 @pytest.fixture(scope="module")
@@ -124,11 +127,13 @@ class History:
 
     async def forget(self, name: str) -> None:
         """A deletion that the reflector cannot hear of, at a version that the server then forgets."""
+        self._proxy.blocked = True
         self._proxy.cut()
         await self.delete(name)
         await self.write("other")
         await self.compact("")
         await self.restart("")
+        self._proxy.blocked = False
 
 
 async def play(folder: record.Folder, steps: list[tuple[str, str]], *, streaming: bool) -> Reflector[ConfigMap]:
@@ -178,7 +183,7 @@ def follow(replica: dict[str, ConfigMap], change: Change[ConfigMap]) -> None:
 
 
 async def equal(client: Client, store: Store[ConfigMap], label: str) -> None:
-    """Wait until the store has what the server has, and stays so."""
+    """Wait until the store has what the server has, and see that it stays so."""
     truth = {
         item.metadata.name: item.metadata.resource_version
         for item in await client.list(resources.CONFIG_MAPS, namespace=NAMESPACE, labels=f"group={label}")
@@ -186,11 +191,21 @@ async def equal(client: Client, store: Store[ConfigMap], label: str) -> None:
     async with asyncio.timeout(30):
         while {item.metadata.name: item.metadata.resource_version for item in store} != truth:
             await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    assert {item.metadata.name: item.metadata.resource_version for item in store} == truth
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(HISTORIES, st.booleans())
 def test_after_any_history_the_store_equals_the_server(
+    rough: record.Folder, steps: list[tuple[str, str]], streaming: bool
+) -> None:
+    asyncio.run(play(rough, steps, streaming=streaming))
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ROUGH_HISTORIES, st.booleans())
+def test_after_any_history_with_restarts_and_forgotten_versions_the_store_equals_the_server(
     rough: record.Folder, steps: list[tuple[str, str]], streaming: bool
 ) -> None:
     asyncio.run(play(rough, steps, streaming=streaming))

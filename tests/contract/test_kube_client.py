@@ -12,10 +12,12 @@ import msgspec
 import pytest
 
 from simgpu.kube import auth, errors, kubeconfig, resources
-from simgpu.kube.client import Client, Retries
+from simgpu.kube.backoff import Backoff
+from simgpu.kube.client import Client
+from simgpu.kube.wire import Retries
 from tests.fixtures.http import Scripted, answer, cut, status
 
-FAST = Retries(attempts=4, first_seconds=0.001, longest_seconds=0.05)
+FAST = Retries(attempts=4, backoff=Backoff(first_seconds=0.001, longest_seconds=0.05))
 NODE = {"metadata": {"name": "n", "resourceVersion": "7"}, "status": {"capacity": {"cpu": "32"}}, "unknown": [1, {}]}
 
 

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from simgpu.kube import resources
-from simgpu.kube.client import Client, Retries
+from simgpu.kube.backoff import Backoff
+from simgpu.kube.client import Client
 from simgpu.kube.reflector import Pace, Reflector
 from simgpu.kube.store import Change, Store
 from simgpu.kube.views import Pod
+from simgpu.kube.wire import Retries
 from tests.fixtures.http import Answer, Scripted, answer, cut, status, stream
 
-FAST = Pace(first_seconds=0.001, longest_seconds=0.01, silence_seconds=0.2, failures=3)
+FAST = Pace(backoff=Backoff(first_seconds=0.001, longest_seconds=0.01), silence_seconds=0.2, failures=3)
 
 
 def pod(name: str, version: int, **labels: str) -> dict[str, Any]:
@@ -227,9 +229,68 @@ async def test_events_written_in_another_style_are_read_too(scripted: Scripted) 
 
 async def test_garbage_is_survived_and_an_odd_object_is_skipped(scripted: Scripted) -> None:
     odd = {"type": "ADDED", "object": {"metadata": {"name": "odd", "labels": "none"}}}
-    script = [page(9), stream(b"<html>\n"), stream(odd, event("ADDED", "a", 10))]
-    async with mirror(scripted, *script, streaming=False) as seen:
+    script = [page(9), stream(b"<html>\n"), stream(b'{"type":"ADDED","object":{"metadata":{"name":"\xff"}}}\n')]
+    async with mirror(scripted, *script, stream(odd, event("ADDED", "a", 10)), streaming=False) as seen:
         await seen.holds(a=10)
+
+
+async def test_an_object_that_no_longer_fits_its_view_does_not_stay_in_its_old_form(scripted: Scripted) -> None:
+    odd = event("MODIFIED", "a", 10)
+    odd["object"]["spec"]["nodeName"] = 7
+    gone = event("DELETED", "b", 11)
+    gone["object"]["spec"]["nodeName"] = 7
+    script = [page(9, pod("a", 1), pod("b", 2), pod("c", 3)), stream(odd, gone, event("MODIFIED", "c", 12))]
+    async with mirror(scripted, *script, streaming=False) as seen:
+        await seen.holds(c=12)
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        answer({"metadata": {"resourceVersion": "1"}, "items": None}),
+        answer("hello"),
+        stream(b"<html>"),
+        answer([]),
+    ],
+    ids=["null items", "text", "html", "list"],
+)
+async def test_a_strange_answer_to_a_list_is_survived(scripted: Scripted, strange: Answer) -> None:
+    async with mirror(
+        scripted, strange, status(410), page(9, pod("a", 1)), page(9, pod("a", 1)), streaming=False
+    ) as seen:
+        await seen.holds(a=1)
+
+
+@pytest.mark.parametrize("annotations", ["null", "{}"])
+async def test_strange_bookmarks_are_survived(scripted: Scripted, annotations: str) -> None:
+    meta = f'{{"resourceVersion":"12","annotations":{annotations}}}'
+    odd = f'{{"type":"BOOKMARK","object":{{"metadata":{meta}}}}}\n'.encode()
+    empty = b'{"type":"BOOKMARK","object":{}}\n'
+    script = [page(9), stream(odd, empty), stream(event("ADDED", "a", 13))]
+    async with mirror(scripted, *script, streaming=False) as seen:
+        await seen.holds(a=13)
+    assert scripted.seen[2].query["resourceVersion"] == "12"
+
+
+async def test_a_server_that_ignores_the_wish_for_initial_events_is_listed(scripted: Scripted) -> None:
+    async with mirror(scripted, stream(event("ADDED", "b", 5)), page(9, pod("a", 1))) as seen:
+        await seen.holds(a=1)
+
+
+async def test_endless_410s_and_watches_that_end_at_once_are_met_with_growing_patience(scripted: Scripted) -> None:
+    patient = Pace(backoff=Backoff(first_seconds=0.02, longest_seconds=1.0), failures=3)
+    script = [part for _ in range(200) for part in (page(9), status(410))]
+    async with mirror(scripted, *script, streaming=False, pace=patient):
+        await asyncio.sleep(0.5)
+    assert len(scripted.seen) < 20
+    scripted.seen.clear()
+    async with mirror(scripted, page(9), *[stream() for _ in range(200)], streaming=False, pace=patient):
+        await asyncio.sleep(0.5)
+    assert len(scripted.seen) < 20
+
+
+def test_patience_has_no_end() -> None:
+    assert Pace().backoff.pause(100_000) <= Pace().backoff.longest_seconds
 
 
 async def test_selectors_are_asked_for(scripted: Scripted) -> None:

@@ -24,6 +24,10 @@ def config(**changes: Any) -> dict[str, Any]:
     return {**document, **changes}
 
 
+def pem(text: str) -> bytes:
+    return f"-----BEGIN {text}-----\n".encode()
+
+
 def write(path: Path, document: object) -> Path:
     path.write_text(yaml.safe_dump(document))
     return path
@@ -36,12 +40,12 @@ def test_a_token_context(tmp_path: Path) -> None:
 
 
 def test_certificates_inline_and_as_files_relative_to_the_kubeconfig(tmp_path: Path) -> None:
-    (tmp_path / "client.crt").write_bytes(b"CERT")
-    user = {"client-certificate": "client.crt", "client-key-data": base64.b64encode(b"KEY").decode()}
-    cluster = {"server": "https://a", "certificate-authority-data": base64.b64encode(b"CA").decode()}
+    (tmp_path / "client.crt").write_bytes(pem("CERT"))
+    user = {"client-certificate": "client.crt", "client-key-data": base64.b64encode(pem("KEY")).decode()}
+    cluster = {"server": "https://a", "certificate-authority-data": base64.b64encode(pem("CA")).decode()}
     document = config(users=[{"name": "u", "user": user}], clusters=[{"name": "c", "cluster": cluster}])
     target = kubeconfig.load(write(tmp_path / "a", document))
-    assert (target.certificate, target.key, target.ca) == (b"CERT", b"KEY", b"CA")
+    assert (target.certificate, target.key, target.ca) == (pem("CERT"), pem("KEY"), pem("CA"))
 
 
 def test_the_first_of_several_files_wins_and_missing_ones_are_passed_over(tmp_path: Path) -> None:
@@ -65,12 +69,14 @@ def test_a_token_wins_over_a_token_file(tmp_path: Path) -> None:
 
 
 def test_impersonation_is_carried_along(tmp_path: Path) -> None:
-    user = {"token": "t", "as": "jane", "as-groups": ["dev", "ops"]}
+    user = {"token": "t", "as": "jane", "as-uid": "7", "as-groups": ["dev", "ops"], "as-user-extra": {"scope": ["x"]}}
     target = kubeconfig.load(write(tmp_path / "a", config(users=[{"name": "u", "user": user}])))
     assert target.impersonate == (
         ("Impersonate-User", "jane"),
+        ("Impersonate-Uid", "7"),
         ("Impersonate-Group", "dev"),
         ("Impersonate-Group", "ops"),
+        ("Impersonate-Extra-scope", "x"),
     )
 
 
@@ -87,7 +93,14 @@ def test_impersonation_is_carried_along(tmp_path: Path) -> None:
         ({"clusters": [{"name": "c", "cluster": {"server": "api:6443"}}]}, "must start with https:// or http://"),
         ({"users": [{"name": "u", "user": {"client-certificate-data": "?"}}]}, "client-certificate-data: not base64"),
         ({"users": [{"name": "u", "user": {"client-key": "no.key"}}]}, "users[0].user.client-key: cannot read"),
-        ({"users": [{"name": "u", "user": {"client-key-data": "SGk="}}]}, "users[0].user.client-certificate: missing"),
+        (
+            {"users": [{"name": "u", "user": {"client-key-data": "SGk="}}]},
+            "client-key-data: holds nothing in PEM format",
+        ),
+        (
+            {"users": [{"name": "u", "user": {"client-key-data": base64.b64encode(b"-----BEGIN X").decode()}}]},
+            "users[0].user.client-certificate: missing",
+        ),
         ({"users": [{"name": "u", "user": {"auth-provider": {"name": "gcp"}}}]}, "use an exec plugin"),
         ({"users": [{"name": "u", "user": {"exec": {"command": "x"}}}]}, "users[0].user.exec"),
     ],

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simgpu.kube.queue import Backoff, WorkQueue
+from simgpu.kube.backoff import Backoff
+from simgpu.kube.queue import WorkQueue
 
 SHORT = Backoff(first_seconds=0.001, longest_seconds=0.004)
 
@@ -140,6 +141,36 @@ async def test_delays_that_are_overtaken_again_and_again_do_not_pile_up() -> Non
         queue.add("a")
         queue.done(await queue.get())
     assert len(queue._heap) < 200
+
+
+async def test_work_that_is_stopped_half_way_is_not_forgotten() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    started = asyncio.Event()
+
+    async def endless(_: str) -> None:
+        started.set()
+        await asyncio.sleep(600)
+
+    queue.add("a")
+    async with working(queue, endless):
+        await started.wait()
+    assert await queue.get() == "a"
+
+
+async def test_work_that_is_cancelled_from_within_does_not_end_its_worker() -> None:
+    queue: WorkQueue[str] = WorkQueue(SHORT)
+    calls: list[str] = []
+
+    async def work(key: str) -> None:
+        calls.append(key)
+        if calls == ["a"]:
+            raise asyncio.CancelledError
+
+    queue.add("a")
+    async with working(queue, work, workers=1):
+        await until(lambda: len(calls) == 2)
+        queue.add("b")
+        await until(lambda: calls[-1] == "b")
 
 
 @settings(max_examples=60, deadline=None)

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgpu.kube import views, writer
+from simgpu.kube import patches, views, writer
 
 NAMES = st.sampled_from("abc")
 LEAVES = st.none() | st.integers(0, 2) | st.sampled_from(["x", "y"]) | st.lists(st.integers(0, 1), max_size=2)
@@ -35,29 +35,76 @@ def test_a_folded_patch_does_what_its_parts_do_one_after_the_other(
 ) -> None:
     start = merge_patch({}, document)
     one_by_one = merge_patch(merge_patch(start, first), second)
-    folded = writer.fold(first, second)
+    folded = patches.fold(first, second)
     if folded is not None:
         assert merge_patch(start, folded) == one_by_one
 
 
 def test_patches_of_different_fields_fold_and_a_removal_before_a_merge_does_not() -> None:
-    assert writer.fold({"a": {"x": 1}}, {"a": {"y": None}, "b": 2}) == {"a": {"x": 1, "y": None}, "b": 2}
-    assert writer.fold({"a": {"x": 1}}, {"a": None}) == {"a": None}
-    assert writer.fold({"a": None}, {"a": {"x": 1}}) is None
+    assert patches.fold({"a": {"x": 1}}, {"a": {"y": None}, "b": 2}) == {"a": {"x": 1, "y": None}, "b": 2}
+    assert patches.fold({"a": {"x": 1}}, {"a": None}) == {"a": None}
+    assert patches.fold({"a": None}, {"a": {"x": 1}}) is None
+
+
+def shown(value: Any) -> Any:
+    """What views show of a document: everything but what is empty."""
+    if isinstance(value, dict):
+        kept = {name: shown(item) for name, item in value.items()}
+        return {name: item for name, item in kept.items() if item}
+    return [shown(item) for item in value] if isinstance(value, list) else value
 
 
 @given(PATCHES, PATCHES)
-def test_a_patch_differs_exactly_if_it_would_change_the_object(document: dict[str, Any], patch: dict[str, Any]) -> None:
-    start = merge_patch({}, document)
-    assert writer._differs(start, patch) == (merge_patch(start, patch) != start)
+def test_a_patch_that_does_not_differ_changes_nothing_that_is_shown(
+    document: dict[str, Any], patch: dict[str, Any]
+) -> None:
+    start = shown(merge_patch({}, document))
+    if not patches._merge_differs(start, patch):
+        assert shown(merge_patch(start, patch)) == start
+
+
+@given(PATCHES)
+def test_a_patch_that_was_written_does_not_differ_any_more(patch: dict[str, Any]) -> None:
+    assert not patches._merge_differs(shown(merge_patch({}, patch)), patch)
 
 
 def test_a_view_is_compared_in_the_words_of_the_wire() -> None:
     node = views.Node(
         metadata=views.ObjectMeta(name="n", labels={"a": "b"}), status=views.NodeStatus(capacity={"cpu": "1"})
     )
-    assert not writer.differs(node, {"metadata": {"labels": {"a": "b", "gone": None}}})
-    assert not writer.differs(node, {"status": {"capacity": {"cpu": "1"}}})
-    assert writer.differs(node, {"metadata": {"labels": {"a": "c"}}})
-    assert writer.differs(node, {"metadata": {"labels": {"a": None}}})
-    assert writer.differs(node, {"spec": {"podCIDR": "10.0.0.0/24"}}), "what the view does not show may differ"
+    assert not patches.differs(node, {"metadata": {"labels": {"a": "b", "gone": None}}})
+    assert not patches.differs(node, {"status": {"capacity": {"cpu": "1"}}})
+    assert patches.differs(node, {"metadata": {"labels": {"a": "c"}}})
+    assert patches.differs(node, {"metadata": {"labels": {"a": None}}})
+    tainted = views.Node(metadata=views.ObjectMeta(), spec=views.NodeSpec(taints=(views.Taint("a", "NoSchedule"),)))
+    assert not patches.differs(tainted, {"spec": {"taints": [{"key": "a", "effect": "NoSchedule", "value": ""}]}})
+    assert not patches.differs(tainted, {"metadata": {"finalizers": []}})
+    assert patches.differs(tainted, {"spec": {"taints": [{"key": "b", "effect": "NoSchedule"}]}})
+    assert patches.differs(tainted, {"spec": {"taints": []}})
+    assert patches.differs(node, {"spec": {"podCIDR": "10.0.0.0/24"}}), "what the view does not show may differ"
+
+
+def operation(kind: Any, subresource: str = "", **body: Any) -> writer.Operation:
+    return writer.Operation(kind, subresource, body, [])
+
+
+def joined(*operations: writer.Operation) -> list[tuple[str, str, dict[str, Any]]]:
+    waiting: list[writer.Operation] = []
+    for item in operations:
+        writer.add_operation(waiting, item)
+    return [(item.kind, item.subresource, item.body) for item in waiting]
+
+
+def test_operations_are_joined_only_where_nothing_is_lost() -> None:
+    merge, apply, delete = operation("merge", a=1), operation("apply", a=1), operation("delete")
+    assert joined(operation("merge", a=1), operation("merge", b=2)) == [("merge", "", {"a": 1, "b": 2})]
+    assert joined(operation("apply", a=1), operation("apply", b=2)) == [("apply", "", {"b": 2})]
+    assert joined(merge, operation("apply", b=2)) == [("merge", "", {"a": 1}), ("apply", "", {"b": 2})]
+    assert joined(apply, operation("merge", b=2)) == [("apply", "", {"a": 1}), ("merge", "", {"b": 2})]
+    assert joined(operation("merge", a=1), delete) == [("delete", "", {})]
+    assert joined(operation("delete"), operation("apply", a=1)) == [("delete", "", {}), ("apply", "", {"a": 1})]
+    status = operation("merge", "status", x=1)
+    assert joined(operation("apply", a=1), status, operation("apply", b=2)) == [
+        ("apply", "", {"b": 2}),
+        ("merge", "status", {"x": 1}),
+    ]

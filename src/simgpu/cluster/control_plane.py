@@ -13,7 +13,7 @@ import yaml
 
 from simgpu import errors
 from simgpu.cluster import processes, record
-from simgpu.kube import client as kube_client
+from simgpu.kube import wire
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -127,7 +127,7 @@ class ControlPlane:
         """Wait until a component says that it is well."""
         health = self._parts[name].health
         if health is not None:
-            await self.until(name, lambda: kube_client.probe(health), seconds=READY_SECONDS)
+            await self.until(name, lambda: wire.probe(health), seconds=READY_SECONDS)
         self._progress.done(name, "ready")
 
     async def start_ready(self, name: str) -> None:

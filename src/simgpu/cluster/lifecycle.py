@@ -33,7 +33,7 @@ from simgpu.cluster import (
 )
 from simgpu.kube import client as kube_client
 from simgpu.kube import errors as kube_errors
-from simgpu.kube import kubeconfig, resources
+from simgpu.kube import kubeconfig, resources, wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -325,7 +325,7 @@ def client_of(folder: Folder) -> Client:
 def _impatient_client_of(folder: Folder) -> Client:
     """A client that rather says that nobody answers."""
     return kube_client.Client(
-        kubeconfig.load(folder.kubeconfig), retries=kube_client.Retries(attempts=1), timeout_seconds=10.0
+        kubeconfig.load(folder.kubeconfig), retries=wire.Retries(attempts=1), timeout_seconds=10.0
     )
 
 

@@ -8,6 +8,7 @@ server answered 401.
 from __future__ import annotations
 
 import asyncio
+import base64
 import datetime
 import json
 import os
@@ -48,6 +49,8 @@ class Credentials:
         self._grant: Grant | None = None
         self._expires = float("inf")
         self._renewing = asyncio.Lock()
+        self._context: ssl.SSLContext | None = None
+        self._context_pair: tuple[bytes | None, bytes | None] = (None, None)
 
     async def current(self) -> Grant:
         """A grant that is fresh now."""
@@ -55,7 +58,7 @@ class Credentials:
             return self._grant
         async with self._renewing:
             if self._grant is None or self._clock() >= self._expires:
-                self._grant = await self._renew()
+                self._grant, self._expires = await self._renew()
             return self._grant
 
     def rejected(self, grant: Grant) -> bool:
@@ -66,25 +69,33 @@ class Credentials:
             self._grant = None
         return True
 
-    async def _renew(self) -> Grant:
+    async def _renew(self) -> tuple[Grant, float]:
+        """A new grant, and until when it is good."""
         target = self._target
-        self._expires = float("inf")
         token, certificate, key = target.token, target.certificate, target.key
+        expires = float("inf")
         if target.token_file is not None:
             token = _read_token(target.token_file)
-            self._expires = self._clock() + TOKEN_FILE_SECONDS
+            expires = self._clock() + TOKEN_FILE_SECONDS
         elif target.exec is not None and token is None:
             printed = await run_plugin(target.exec, target)
             token = printed.token
             if printed.client_certificate_data and printed.client_key_data:
                 certificate, key = printed.client_certificate_data.encode(), printed.client_key_data.encode()
             if printed.expiration_timestamp is not None:
-                self._expires = printed.expiration_timestamp.timestamp() - _EXPIRY_MARGIN_SECONDS
+                expires = printed.expiration_timestamp.timestamp() - _EXPIRY_MARGIN_SECONDS
         headers = target.impersonate
         if token:
             headers = (*headers, ("Authorization", f"Bearer {token}"))
-        context = tls_context(target, certificate, key) if target.server.startswith("https") else None
-        return Grant(headers, context)
+        return Grant(headers, self._tls(certificate, key)), expires
+
+    def _tls(self, certificate: bytes | None, key: bytes | None) -> ssl.SSLContext | None:
+        """The context for a pair; the same one for the same pair, as connections are kept by it."""
+        if not self._target.server.startswith("https"):
+            return None
+        if self._context is None or self._context_pair != (certificate, key):
+            self._context, self._context_pair = tls_context(self._target, certificate, key), (certificate, key)
+        return self._context
 
 
 def tls_context(target: Target, certificate: bytes | None, key: bytes | None) -> ssl.SSLContext:
@@ -147,7 +158,7 @@ async def run_plugin(plugin: Exec, target: Target) -> Printed:
     output = await _output(plugin, target, where)
     try:
         printed = msgspec.json.decode(output, type=_ExecCredential).status
-    except msgspec.DecodeError as error:
+    except errors.DECODING as error:
         raise errors.ConfigError(f"{where}: printed no ExecCredential: {error}") from None
     if not printed.token and not (printed.client_certificate_data and printed.client_key_data):
         raise errors.ConfigError(f"{where}: printed neither a token nor a certificate with its key")
@@ -189,10 +200,21 @@ def _program(plugin: Exec, target: Target) -> str:
     return plugin.command
 
 
+def _cluster_info(target: Target) -> dict[str, object]:
+    info: dict[str, object] = {"server": target.server, "insecure-skip-tls-verify": not target.verify}
+    if target.ca:
+        info["certificate-authority-data"] = base64.b64encode(target.ca).decode()
+    if target.tls_server_name:
+        info["tls-server-name"] = target.tls_server_name
+    if target.proxy_url:
+        info["proxy-url"] = target.proxy_url
+    return info
+
+
 def _environment(plugin: Exec, target: Target) -> dict[str, str]:
     spec: dict[str, object] = {"interactive": False}
     if plugin.provide_cluster_info:
-        spec["cluster"] = {"server": target.server, "insecure-skip-tls-verify": not target.verify}
+        spec["cluster"] = _cluster_info(target)
     info = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
     given = {item.name: item.value for item in plugin.env or ()}
     return {**os.environ, **given, "KUBERNETES_EXEC_INFO": json.dumps(info)}

@@ -36,7 +36,15 @@ class ConfigError(KubeError):
 
 
 class ConnectError(KubeError):
-    """No answer came from the server."""
+    """No answer came from the server. `sent` is False if it cannot have seen the request."""
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class UnreadableAnswer(KubeError):
+    """What came is not what the API would say."""
 
 
 class ApiError(KubeError):
@@ -127,6 +135,17 @@ class Status(msgspec.Struct):
 
 _decode_status = msgspec.json.Decoder(Status).decode
 
+# msgspec lets Python's own error through where text is not UTF-8.
+DECODING = (msgspec.DecodeError, UnicodeDecodeError)
+
+
+def read_status(body: bytes | msgspec.Raw) -> Status:
+    """A `Status`; what is none becomes the message of one."""
+    try:
+        return _decode_status(body)
+    except DECODING:
+        return Status(message=bytes(body)[:200].decode("utf-8", "replace").strip())
+
 
 def from_status(status: Status, retry_after: float | None = None) -> ApiError:
     """Map a failure `Status` to its exception."""
@@ -147,9 +166,6 @@ def _class_of(status: Status) -> type[ApiError]:
 
 def from_response(code: int, body: bytes, retry_after: float | None = None) -> ApiError:
     """Map an HTTP answer to its exception; the body need not be a `Status` (proxies answer in HTML)."""
-    try:
-        status = _decode_status(body)
-    except msgspec.DecodeError:
-        status = Status(message=body[:200].decode("utf-8", "replace").strip())
+    status = read_status(body)
     status.code = code
     return from_status(status, retry_after)

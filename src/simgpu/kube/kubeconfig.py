@@ -63,7 +63,9 @@ class User(msgspec.Struct, frozen=True, rename="kebab"):
     token: str | None = None
     token_file: str | None = msgspec.field(default=None, name="tokenFile")
     impersonate: str | None = msgspec.field(default=None, name="as")
+    impersonate_uid: str | None = msgspec.field(default=None, name="as-uid")
     impersonate_groups: list[str] | None = msgspec.field(default=None, name="as-groups")
+    impersonate_extra: dict[str, list[str]] | None = msgspec.field(default=None, name="as-user-extra")
     exec: Exec | None = None
     auth_provider: Any = None
 
@@ -242,7 +244,7 @@ def _target(context: Context, cluster: Cluster, at: _Source, user: User, who: _S
         certificate=certificate,
         key=key,
         token=user.token or None,
-        token_file=who.file.parent / user.token_file if user.token_file and not user.token else None,
+        token_file=who.file.absolute().parent / user.token_file if user.token_file and not user.token else None,
         impersonate=_impersonation(user),
         exec=user.exec,
         exec_directory=who.file.absolute().parent,
@@ -252,20 +254,31 @@ def _target(context: Context, cluster: Cluster, at: _Source, user: User, who: _S
 def _impersonation(user: User) -> tuple[tuple[str, str], ...]:
     if not user.impersonate:
         return ()
-    groups = (("Impersonate-Group", group) for group in user.impersonate_groups or ())
-    return (("Impersonate-User", user.impersonate), *groups)
+    headers = [("Impersonate-User", user.impersonate)]
+    if user.impersonate_uid:
+        headers.append(("Impersonate-Uid", user.impersonate_uid))
+    headers += [("Impersonate-Group", group) for group in user.impersonate_groups or ()]
+    for name, values in (user.impersonate_extra or {}).items():
+        headers += [(f"Impersonate-Extra-{name}", value) for value in values]
+    return tuple(headers)
 
 
 def _material(source: _Source, field: str, path: str | None, data: str | None) -> bytes | None:
     """PEM bytes from the inline field (which wins, as in kubectl) or from the file field."""
     if data:
         try:
-            return base64.b64decode(data, validate=True)
+            return _pem(base64.b64decode(data, validate=True), source, f"{field}-data")
         except binascii.Error as error:
             raise errors.ConfigError(f"{source.file}: {source.field}.{field}-data: not base64 ({error})") from None
     if path:
-        return _read(source.file.parent / path, source.file, f"{source.field}.{field}")
+        return _pem(_read(source.file.parent / path, source.file, f"{source.field}.{field}"), source, field)
     return None
+
+
+def _pem(material: bytes, source: _Source, field: str) -> bytes:
+    if b"-----BEGIN " not in material:
+        raise errors.ConfigError(f"{source.file}: {source.field}.{field}: holds nothing in PEM format")
+    return material
 
 
 def _read(path: Path, file: Path, field: str) -> bytes:

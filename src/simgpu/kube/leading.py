@@ -59,20 +59,24 @@ class Election:
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Wait to be elected, then `lead` until it returns. Losing the lease cancels it and waits again."""
         while True:
-            lease = await self._acquire()
+            try:
+                lease, since = await self._acquire()
+            except asyncio.CancelledError:
+                await self._release()  # a request of ours may have come through all the same
+                raise
             _log.info("%s leads %s", self._identity, self._name)
             self.leading = True
             try:
-                if await self._lead(lead, lease):
+                if await self._lead(lead, lease, since):
                     return
             finally:
                 self.leading = False
             _log.warning("%s lost %s", self._identity, self._name)
 
-    async def _lead(self, lead: Callable[[], Awaitable[None]], lease: Lease) -> bool:
+    async def _lead(self, lead: Callable[[], Awaitable[None]], lease: Lease, since: float) -> bool:
         """Lead and renew side by side. True if the work ended by itself, False if the lease was lost."""
         work = asyncio.ensure_future(lead())
-        renewing = asyncio.ensure_future(self._renew_until_lost(lease))
+        renewing = asyncio.ensure_future(self._renew_until_lost(lease, since))
         try:
             await asyncio.wait({work, renewing}, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
@@ -90,43 +94,49 @@ class Election:
 
     # Waiting
 
-    async def _acquire(self) -> Lease:
+    async def _acquire(self) -> tuple[Lease, float]:
+        """The lease once it is ours, and since when: from before we asked, as the answer may have taken long."""
+        loop = asyncio.get_running_loop()
         while True:
+            asked = loop.time()
             try:
-                lease = await self._client.find(resources.LEASES, self._name, namespace=self._namespace)
-                if lease is None:
-                    return await self._create()
-                wait = self._seconds_left(lease)
-                if wait <= 0:
-                    return await self._take(lease)
-            except (errors.Conflict, errors.NotFound):
-                continue  # somebody was faster: look again
-            except errors.KubeError as error:
-                _log.info("%s: %s", self._name, error)
-                await asyncio.sleep(self._jittered(self._terms.retry_seconds))
+                async with asyncio.timeout(self._terms.give_up_seconds):
+                    lease = await self._client.find(resources.LEASES, self._name, namespace=self._namespace)
+                    if lease is None:
+                        return await self._create(), asked
+                    wait = self._seconds_left(lease)
+                    if wait <= 0:
+                        return await self._take(lease), asked
+            except (errors.KubeError, TimeoutError) as error:
+                # A conflict means that somebody was faster: look again soon, but not at once.
+                _log.info("%s does not lead %s: %s", self._identity, self._name, error)
+                factor = 0.25 if isinstance(error, errors.Conflict) else 1.0
+                await asyncio.sleep(self._jittered(self._terms.retry_seconds * factor))
                 continue
-            await self._until_changed(lease, wait)
+            await self._until_free(lease, wait)
 
     def _seconds_left(self, lease: Lease) -> float:
         """How long the holder may still be alive, judged by when we last saw the lease change."""
-        if not lease.spec.holder_identity:
-            return 0.0
+        if not lease.spec.holder_identity or lease.spec.holder_identity == self._identity:
+            return 0.0  # ours: the answer to taking it was lost
         now = asyncio.get_running_loop().time()
         if lease.metadata.resource_version != self._seen_version:
             self._seen_version, self._seen_at = lease.metadata.resource_version, now
         lasts = lease.spec.lease_duration_seconds or self._terms.lease_seconds
         return self._seen_at + lasts - now
 
-    async def _until_changed(self, lease: Lease, seconds: float) -> None:
-        """Sleep until the lease may be free: it changes, or its time is over."""
+    async def _until_free(self, lease: Lease, seconds: float) -> None:
+        """Sleep until the lease may be free: it is handed back or deleted, or its time is over."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(seconds, 0.05)):
                 try:
-                    await self._change(lease)
+                    free = await self._handed_back(lease)
                 except errors.KubeError:
+                    free = False
+                if not free:  # the watch ended early
                     await asyncio.sleep(self._jittered(self._terms.retry_seconds))
 
-    async def _change(self, lease: Lease) -> None:
+    async def _handed_back(self, lease: Lease) -> bool:
         params = {
             "fieldSelector": f"metadata.name={self._name}",
             "resourceVersion": lease.metadata.resource_version,
@@ -137,12 +147,13 @@ class Election:
         async with contextlib.aclosing(events):
             async for batch in events:
                 for event in batch:
-                    if isinstance(event, watching.Bookmark):
-                        continue
-                    if event.type == watching.DELETED or not event.object.spec.holder_identity:
-                        return
-                    self._seconds_left(event.object)  # takes note that the holder is alive
-                    lease = event.object
+                    if isinstance(event, watching.Gone):
+                        return True
+                    if isinstance(event, watching.WatchEvent):
+                        if not event.object.spec.holder_identity:
+                            return True
+                        self._seconds_left(event.object)  # takes note that the holder is alive
+        return False
 
     def _jittered(self, seconds: float) -> float:
         return seconds * random.uniform(0.8, 1.2)
@@ -173,12 +184,13 @@ class Election:
             spec |= {"acquireTime": now, "leaseTransitions": transitions}
         return spec
 
-    async def _renew_until_lost(self, lease: Lease) -> None:
+    async def _renew_until_lost(self, lease: Lease, since: float) -> None:
         """Returns when the lease is somebody else's or could not be renewed in time."""
         loop = asyncio.get_running_loop()
-        renewed, pause = loop.time(), self._terms.renew_seconds
-        while loop.time() - renewed < self._terms.give_up_seconds:
-            await asyncio.sleep(pause)
+        renewed, pause = since, self._terms.renew_seconds
+        while (left := renewed + self._terms.give_up_seconds - loop.time()) > 0:
+            await asyncio.sleep(min(pause, left))
+            asked = loop.time()
             try:
                 async with asyncio.timeout_at(renewed + self._terms.give_up_seconds):
                     lease = await self._renew(lease)
@@ -188,7 +200,7 @@ class Election:
                 _log.info("%s could not renew %s: %s", self._identity, self._name, error)
                 pause = self._jittered(self._terms.retry_seconds / 4)
             else:
-                renewed, pause = loop.time(), self._terms.renew_seconds
+                renewed, pause = asked, self._terms.renew_seconds
 
     async def _renew(self, lease: Lease) -> Lease:
         try:

@@ -10,28 +10,15 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-import random
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
-import msgspec
-
 from simgpu import errors
+from simgpu.kube.backoff import Backoff
 
 K = TypeVar("K", bound=Hashable)
 
 _log = logging.getLogger(__name__)
-
-
-class Backoff(msgspec.Struct, frozen=True):
-    """How long a failing key waits."""
-
-    first_seconds: float = 0.05
-    longest_seconds: float = 60.0
-
-    def pause(self, failures: int) -> float:
-        """Seconds after the n-th failure in a row; jittered, so that what failed together does not return together."""
-        return min(self.first_seconds * 2.0 ** min(failures, 30), self.longest_seconds) * random.uniform(0.75, 1.0)
 
 
 class WorkQueue(Generic[K]):
@@ -124,9 +111,12 @@ class WorkQueue(Generic[K]):
             key = await self.get()
             try:
                 again = await work(key)
-            except asyncio.CancelledError:
+            except asyncio.CancelledError as error:
                 self.done(key)
-                raise
+                self.add(key)  # unfinished: whoever runs the queue next goes on with it
+                if _cancelling():
+                    raise
+                _log.warning("%s was cancelled from within: %s", key, error)
             except Exception as error:  # noqa: BLE001 - whatever it is, the key comes back and the others go on
                 self.done(key, failed=True)
                 level = logging.WARNING if self.failures(key) > 3 else logging.INFO
@@ -145,6 +135,12 @@ class WorkQueue(Generic[K]):
         if len(self._heap) > 2 * len(self._later) + 64:
             self._heap = [entry for entry in self._heap if self._later.get(entry[2]) == entry[0]]
             heapq.heapify(self._heap)
+
+
+def _cancelling() -> bool:
+    """Whether it is us who are to stop, and not only something that the work waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _unexpected(error: Exception) -> bool:

@@ -11,18 +11,19 @@ store is compared with what there is now, so that deletions nobody told us of ar
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
-import time
-from collections.abc import AsyncGenerator
 from typing import Generic
 
 import msgspec
 
 from simgpu.kube import errors, watching
-from simgpu.kube.client import Client, Params, selectors
+from simgpu.kube.backoff import Backoff
+from simgpu.kube.client import Client, selectors
 from simgpu.kube.resources import Resource, V
-from simgpu.kube.store import Store, key_of
+from simgpu.kube.store import Store, key_of, key_of_identity
+from simgpu.kube.wire import Params
 
 _log = logging.getLogger(__name__)
 
@@ -30,15 +31,10 @@ _log = logging.getLogger(__name__)
 class Pace(msgspec.Struct, frozen=True):
     """How a reflector spends its patience."""
 
-    first_seconds: float = 0.1
-    longest_seconds: float = 5.0
+    backoff: Backoff = Backoff(first_seconds=0.1, longest_seconds=5.0)
     silence_seconds: float = 150.0  # bookmarks come about once a minute: two missed, and the stream is dead
     request_seconds: int = 300  # the server ends a watch after this long
-    failures: int = 5  # in a row, without an event between them: then begin again
-
-    def pause(self, failure: int) -> float:
-        """Seconds to wait after the n-th failure in a row."""
-        return min(self.first_seconds * 2.0**failure, self.longest_seconds) * random.uniform(0.5, 1.0)
+    failures: int = 5  # of watches in a row: then begin again with a list
 
 
 class Counters(msgspec.Struct):
@@ -67,7 +63,6 @@ class Reflector(Generic[V]):
     ) -> None:
         self.store = store
         self.counters = Counters()
-        self.last_contact = time.monotonic()
         self._client = client
         self._resource = resource
         self._namespace = namespace
@@ -75,8 +70,10 @@ class Reflector(Generic[V]):
         self._fields = fields
         self._pace = pace or Pace()
         self._streaming = streaming
+        self._broken_streams = 0
         self._version = ""
-        self._fruitless = 0
+        self._fruitless = 0  # failures since the last event: how long to wait
+        self._since_list = 0  # failures since the last list: when to list again
 
     async def run(self) -> None:
         """Mirror until cancelled."""
@@ -84,118 +81,67 @@ class Reflector(Generic[V]):
             try:
                 await self._begin()
                 await self._follow()
-            except errors.Gone:
-                _log.info(
-                    "%s: the server has forgotten version %s, listing again", self._resource.plural, self._version
-                )
             except errors.KubeError as error:
                 await self._pause(error)
 
     async def _begin(self) -> None:
         """Fill the store with all there is now."""
         self.counters.lists += 1
-        if self._streaming:
-            try:
-                await self._stream_list()
-            except errors.ConnectError:
-                raise
-            except errors.ApiError as error:
-                # The server may not know streaming lists, or fail in the middle of one.
-                _log.info("%s: no streaming list (%s), listing in pages", self._resource.plural, error)
-                self._streaming = not isinstance(error, errors.BadRequest | errors.Invalid)
-                await self._page_list()
-        else:
+        if not self._streaming or not await self._stream_list():
             await self._page_list()
-        self._fruitless = 0
+        self._since_list = 0
 
     async def _page_list(self) -> None:
         listing = await self._client.listing(
             self._resource, namespace=self._namespace, labels=self._labels, fields=self._fields
         )
-        self.last_contact = time.monotonic()
         self._version = listing.resource_version
         self.store.replace(listing.items)
 
-    async def _stream_list(self) -> None:
-        """A watch that first sends all there is, then a bookmark that says so, and then goes on as a watch."""
-        params = self._params() | {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-        initial: dict[str, V] | None = {}
-        try:
-            async for batch in self._watch(params):
-                for event in batch:
-                    initial = self._collect(initial, event)
-        except errors.Gone:
-            raise
-        except errors.KubeError as error:
-            if initial is not None:
-                raise
-            await self._pause(error)  # the list is complete; the watch goes on in a request of its own
-        if initial is not None:
-            raise errors.ConnectError(f"{self._resource.plural}: the streaming list was cut off")
+    async def _stream_list(self) -> bool:
+        """A watch that first sends all there is, then a bookmark that says so, and then goes on as a watch.
 
-    def _collect(
-        self, initial: dict[str, V] | None, event: watching.WatchEvent[V] | watching.Bookmark
-    ) -> dict[str, V] | None:
-        """Gather what the server sends first; None once that is complete and in the store."""
-        if initial is None:
-            self._apply(event)
-        elif not isinstance(event, watching.Bookmark):
-            if event.type == watching.DELETED:
-                initial.pop(key_of(event.object), None)
+        False if the server cannot do that: it refuses, fails on the way, or ends without the bookmark.
+        """
+        params = self._params() | {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+        initial = _Initial[V]()
+        try:
+            await self._watch(params, initial)
+        except (errors.ConnectError, errors.TooManyRequests):
+            if not initial.complete:
+                self._broken_streams += 1
+                self._streaming = self._broken_streams < self._pace.failures
+                raise
+        except errors.ApiError as error:
+            if initial.complete:
+                if isinstance(error, errors.Gone):
+                    raise
+                await self._pause(error)  # the list is complete; the watch goes on in a request of its own
             else:
-                initial[key_of(event.object)] = event.object
-        elif event.initial_events_end:
-            self._version = event.resource_version
-            self.store.replace(initial.values())
-            return None
-        return initial
+                _log.info("%s: no streaming list (%s), listing in pages", self._resource.plural, error)
+                self._streaming = not isinstance(error, errors.BadRequest | errors.Invalid)
+        return initial.complete
 
     async def _follow(self) -> None:
         """Watch from the last version on, again and again."""
         while True:
             before = self.counters.events
             try:
-                async for batch in self._watch(self._params() | {"resourceVersion": self._version}):
-                    for event in batch:
-                        self._apply(event)
-                    self._fruitless = 0
+                await self._watch(self._params() | {"resourceVersion": self._version})
             except errors.Gone:
+                _log.info("%s: version %s is forgotten, listing again", self._resource.plural, self._version)
                 raise
             except errors.KubeError as error:
-                if self._fruitless >= self._pace.failures and not isinstance(error, errors.ConnectError):
+                self._since_list += 1
+                if self._since_list >= self._pace.failures and not isinstance(error, errors.ConnectError):
                     raise
                 await self._pause(error)
             else:
-                if self.counters.events == before:  # an end without an event may be a server that is going away
-                    await asyncio.sleep(self._pace.first_seconds)
+                if self.counters.events == before:  # nothing came: a server that is going away, or worse
+                    await self._pause(None)
 
-    async def _pause(self, error: errors.KubeError) -> None:
-        self.counters.failures += 1
-        wait = self._pace.pause(self._fruitless)
-        asked = getattr(error, "retry_after", None)
-        self._fruitless += 1
-        _log.log(
-            logging.INFO if self._fruitless < self._pace.failures else logging.WARNING,
-            "%s: %s; trying again in %.1f s",
-            self._resource.plural,
-            error,
-            wait,
-        )
-        await asyncio.sleep(max(wait, min(asked or 0.0, self._pace.longest_seconds)))
-
-    def _apply(self, event: watching.WatchEvent[V] | watching.Bookmark) -> None:
-        if isinstance(event, watching.Bookmark):
-            self._version = event.resource_version
-            return
-        self.counters.events += 1
-        view = event.object
-        self._version = view.metadata.resource_version
-        if event.type == watching.DELETED:
-            self.store.remove(key_of(view))
-        else:
-            self.store.put(view)
-
-    async def _watch(self, params: Params) -> AsyncGenerator[list[watching.WatchEvent[V] | watching.Bookmark], None]:
+    async def _watch(self, params: Params, initial: _Initial[V] | None = None) -> None:
+        """One request, to its end."""
         self.counters.watches += 1
         events = watching.watch(
             self._client,
@@ -204,14 +150,63 @@ class Reflector(Generic[V]):
             params=params,
             silence_seconds=self._pace.silence_seconds,
         )
-        try:
+        async with contextlib.aclosing(events):
             async for batch in events:
-                self.last_contact = time.monotonic()
-                yield batch
-        finally:
-            await events.aclose()
+                for event in batch:
+                    if initial is None or initial.complete:
+                        self._apply(event)
+                    elif initial.collect(event):
+                        self._version = initial.version
+                        self.store.replace(initial.objects.values())
+
+    def _apply(self, event: watching.WatchEvent[V] | watching.Gone | watching.Bookmark) -> None:
+        self._fruitless = self._since_list = 0
+        if isinstance(event, watching.Bookmark):
+            self._version = event.resource_version
+            return
+        self.counters.events += 1
+        if isinstance(event, watching.Gone):
+            self._version = event.metadata.resource_version
+            self.store.remove(key_of_identity(event.metadata))
+        else:
+            self._version = event.object.metadata.resource_version
+            self.store.put(event.object)
+
+    async def _pause(self, error: errors.KubeError | None) -> None:
+        """Wait before the next try; the first 410 after good times is answered at once."""
+        if isinstance(error, errors.Gone) and self._fruitless == 0:
+            self._fruitless += 1
+            return
+        wait = max(self._pace.backoff.pause(self._fruitless), getattr(error, "retry_after", None) or 0.0)
+        wait = min(wait, self._pace.backoff.longest_seconds)
+        self._fruitless += 1
+        if error is not None:
+            self.counters.failures += 1
+            level = logging.WARNING if self._fruitless >= self._pace.failures else logging.INFO
+            _log.log(level, "%s: %s; trying again in %.1f s", self._resource.plural, error, wait)
+        await asyncio.sleep(wait)
 
     def _params(self) -> Params:
         # Spread over time, so that a thousand watches do not all end in one second.
         seconds = round(self._pace.request_seconds * random.uniform(1.0, 2.0))
         return selectors(self._labels, self._fields) | {"timeoutSeconds": str(seconds)}
+
+
+class _Initial(Generic[V]):
+    """What a streaming list sends before its bookmark."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, V] = {}
+        self.version = ""
+        self.complete = False
+
+    def collect(self, event: watching.WatchEvent[V] | watching.Gone | watching.Bookmark) -> bool:
+        """Take an event in. True if that was the last."""
+        if isinstance(event, watching.WatchEvent):
+            self.objects[key_of(event.object)] = event.object
+        elif isinstance(event, watching.Gone):
+            self.objects.pop(key_of_identity(event.metadata), None)
+        elif event.initial_events_end:
+            self.version = event.resource_version
+            self.complete = True
+        return self.complete

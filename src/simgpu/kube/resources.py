@@ -31,6 +31,8 @@ class Resource(Generic[V]):
         for part in (name, namespace, subresource):
             if "/" in part or part in (".", ".."):
                 raise ValueError(f"{part!r} cannot be a part of a {self.kind}'s path")
+        if name and self.namespaced and not namespace:
+            raise ValueError(f"{self.kind} {name}: which namespace?")
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         scope = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         tail = "/".join(part for part in (self.plural, name, subresource) if part)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, NamedTuple
 
 from simgpu.kube.resources import V
+from simgpu.kube.views import Identity, ObjectMeta
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +27,11 @@ class Change(NamedTuple, Generic[V]):
 
 def key_of(view: V) -> str:
     """`namespace/name`, or the name alone of what has no namespace."""
-    meta = view.metadata
+    return key_of_identity(view.metadata)
+
+
+def key_of_identity(meta: ObjectMeta | Identity) -> str:
+    """The key of an object of which only the identity is known."""
     return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
 
 

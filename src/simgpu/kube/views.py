@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 
-class View(msgspec.Struct, frozen=True, rename="camel", gc=False):
+class View(msgspec.Struct, frozen=True, rename="camel", gc=False, omit_defaults=True):
     """Base of all views: immutable, camelCase on the wire."""
 
 
@@ -40,6 +40,20 @@ class ObjectMeta(View, frozen=True):
     annotations: dict[str, str] = {}
     owner_references: tuple[OwnerReference, ...] = ()
     finalizers: tuple[str, ...] = ()
+
+
+class Identity(View, frozen=True):
+    """The little of `metadata` that every object has."""
+
+    name: str = ""
+    namespace: str = ""
+    resource_version: str = ""
+
+
+class Identified(View, frozen=True):
+    """Any object, seen only by its identity."""
+
+    metadata: Identity
 
 
 class Object(View, frozen=True):

@@ -6,15 +6,17 @@ Lines are split here from the chunks as they come, so there is no limit to their
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Final, Generic, NamedTuple
 
 import msgspec
 
-from simgpu.kube import errors
-from simgpu.kube.client import Client, Params, decoder
+from simgpu.kube import errors, views
+from simgpu.kube.client import Client, decode, decoder
 from simgpu.kube.resources import Resource, V
+from simgpu.kube.wire import Params
 
 _log = logging.getLogger(__name__)
 
@@ -27,14 +29,20 @@ BOOKMARK: Final = "BOOKMARK"
 
 # The API server writes events without spaces and with the type first. Other servers may not: see `_envelope`.
 _LETTER = len('{"type":"')
-_BY_LETTER = {ord(kind[0]): (f'{{"type":"{kind}","object":'.encode(), kind) for kind in (ADDED, MODIFIED, DELETED)}
+_BY_LETTER = {ord(kind[0]): (f'{{"type":"{kind}","object":'.encode(), kind) for kind in (ADDED, MODIFIED)}
 
 
 class WatchEvent(NamedTuple, Generic[V]):
-    """An event with its object."""
+    """An object that is new or has changed."""
 
     type: str
     object: V
+
+
+class Gone(NamedTuple):
+    """An object that is not there any more, or that we cannot read any more; only its identity is known."""
+
+    metadata: views.Identity
 
 
 class Bookmark(NamedTuple):
@@ -51,15 +59,11 @@ class _Envelope(msgspec.Struct):
 
 class _BookmarkMeta(msgspec.Struct, rename="camel"):
     resource_version: str = ""
-    annotations: dict[str, str] = {}
+    annotations: dict[str, str] | None = None
 
 
 class _BookmarkObject(msgspec.Struct):
     metadata: _BookmarkMeta
-
-
-_decode_envelope = msgspec.json.Decoder(_Envelope).decode
-_decode_bookmark = msgspec.json.Decoder(_BookmarkObject).decode
 
 
 async def lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[list[memoryview], None]:
@@ -84,75 +88,69 @@ def _split(whole: bytes) -> list[memoryview]:
         found.append(view[start:end])
         start = end + 1
     found.append(view[start:])
-    return [line for line in found if line]
+    return [line for line in found if len(line) > 1]  # not blank, nor the half of another style's line end
 
 
 class EventDecoder(Generic[V]):
-    """Turns the lines of one watch into events. Objects that do not fit the view are skipped and counted."""
+    """Turns the lines of one watch into events."""
 
-    def __init__(self, view: type[V]) -> None:
-        self.skipped = 0
-        self._decode = decoder(view).decode
+    def __init__(self, resource: Resource[V]) -> None:
+        self._kind = resource.kind
+        self._decode = decoder(resource.view).decode
 
-    def __call__(self, line: memoryview) -> WatchEvent[V] | Bookmark | None:
+    def __call__(self, line: memoryview) -> WatchEvent[V] | Gone | Bookmark:
         """The event of a line; an ERROR event is raised as what it says."""
         expected = _BY_LETTER.get(line[_LETTER]) if len(line) > _LETTER else None
         if expected is not None:
             prefix, kind = expected
             if line[: len(prefix)] == prefix:
-                return self._event(kind, line[len(prefix) : -1])
+                try:
+                    return WatchEvent(kind, self._decode(line[len(prefix) : -1]))
+                except errors.DECODING:
+                    pass  # perhaps only written in another style
         return self._envelope(line)
 
-    def _envelope(self, line: memoryview) -> WatchEvent[V] | Bookmark | None:
-        try:
-            envelope = _decode_envelope(line)
-        except msgspec.DecodeError as error:
-            raise errors.ConnectError(f"the watch sent what is no event: {error}") from None
+    def _envelope(self, line: memoryview) -> WatchEvent[V] | Gone | Bookmark:
+        envelope = decode(bytes(line), _Envelope)
         if envelope.type == BOOKMARK:
-            meta = _decode_bookmark(envelope.object).metadata
-            return Bookmark(meta.resource_version, meta.annotations.get(INITIAL_EVENTS_END) == "true")
+            meta = decode(envelope.object, _BookmarkObject).metadata
+            return Bookmark(meta.resource_version, (meta.annotations or {}).get(INITIAL_EVENTS_END) == "true")
         if envelope.type == "ERROR":
             raise errors.from_status(_status(envelope.object))
-        return self._event(envelope.type, envelope.object)
+        if envelope.type == DELETED:
+            return Gone(decode(envelope.object, views.Identified).metadata)
+        return self._event(envelope)
 
-    def _event(self, kind: str, body: Any) -> WatchEvent[V] | None:
+    def _event(self, envelope: _Envelope) -> WatchEvent[V] | Gone:
         try:
-            return WatchEvent(kind, self._decode(body))
-        except msgspec.ValidationError as error:
-            self.skipped += 1
-            _log.warning("an object was skipped, it does not fit its view: %s", error)
-            return None
-        except msgspec.DecodeError as error:
-            raise errors.ConnectError(f"the watch sent what is no event: {error}") from None
+            return WatchEvent(envelope.type, self._decode(envelope.object))
+        except errors.DECODING as error:
+            # As in a list, an object that does not fit its view is left out; an earlier form of it must not stay.
+            _log.warning("a %s was skipped, it does not fit its view: %s", self._kind, error)
+            return Gone(decode(envelope.object, views.Identified).metadata)
 
 
-def _status(body: msgspec.Raw) -> errors.Status:
-    try:
-        return msgspec.json.decode(body, type=errors.Status)
-    except msgspec.DecodeError:
-        return errors.Status(code=500, message="the watch ended with an error that says nothing")
+def _status(body: Any) -> errors.Status:
+    status = errors.read_status(body)
+    status.code = status.code or 500
+    return status
 
 
 async def watch(
     client: Client, resource: Resource[V], *, namespace: str, params: Params, silence_seconds: float
-) -> AsyncGenerator[list[WatchEvent[V] | Bookmark], None]:
+) -> AsyncGenerator[list[WatchEvent[V] | Gone | Bookmark], None]:
     """The events of one request, in batches as they arrive, until the stream ends."""
-    decode = EventDecoder(resource.view)
-    path = resource.path(namespace=namespace)
+    read = EventDecoder(resource)
     asked = {**params, "watch": "true", "allowWatchBookmarks": "true"}
-    chunks = client.stream(path, asked, silence_seconds=silence_seconds, count=("watch", resource.plural))
-    try:
-        async for batch in lines(chunks):
-            events: list[WatchEvent[V] | Bookmark] = []
+    chunks = client.stream(resource, asked, namespace=namespace, silence_seconds=silence_seconds)
+    async with contextlib.aclosing(chunks), contextlib.aclosing(lines(chunks)) as batches:
+        async for batch in batches:
+            events: list[WatchEvent[V] | Gone | Bookmark] = []
             try:
                 for line in batch:
-                    event = decode(line)
-                    if event is not None:
-                        events.append(event)
+                    events.append(read(line))  # noqa: PERF401 - what came before an error is kept
             except errors.KubeError:
-                if events:  # what came before the error is good
+                if events:
                     yield events
                 raise
             yield events
-    finally:
-        await chunks.aclose()

@@ -1,50 +1,68 @@
 """Writes what controllers want into the API, no more and no faster than needed.
 
 A controller says what it wants of an object, as often as it likes. The writer drops what would change nothing,
-folds what waits for the same object into one request, keeps within a rate that urgent writes do not count
-against, and tries again what failed for a reason that may pass. `lag` says how far behind it is.
+folds what waits for the same object into few requests, keeps within a rate that urgent writes do not count
+against, and tries again what failed for a reason that may pass. Requests for one object and its sub-resources are
+sent one after the other, in the order in which they were wanted. `lag` says how far behind it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import hashlib
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from simgpu.kube import errors
+from simgpu.kube import client as kube_client
+from simgpu.kube import errors, patches
+from simgpu.kube.backoff import Backoff
 from simgpu.kube.client import Client
-from simgpu.kube.queue import Backoff
 from simgpu.kube.resources import Resource
 
 _log = logging.getLogger(__name__)
 
 Patch = dict[str, Any]
+Failed = Callable[[errors.KubeError], None]
+
 _REMEMBERED = 200_000
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The object, or the part of it, that a write is about."""
+    """The object, or the sub-resource of it, that a write is about."""
 
     resource: Resource[Any]
     name: str
     namespace: str = ""
     subresource: str = ""
 
+    @property
+    def object(self) -> Target:
+        """The object itself."""
+        return msgspec.structs.replace(self, subresource="") if self.subresource else self
+
+
+class Operation(msgspec.Struct):
+    """One request to be."""
+
+    kind: Literal["merge", "apply", "delete"]
+    subresource: str
+    body: Patch
+    failed: list[Failed]
+
 
 class _Write(msgspec.Struct):
-    """What waits to be written to one target."""
+    """What waits to be written to one object, in order."""
 
-    patches: list[Patch]  # none deletes; more than one where they cannot be folded
+    operations: list[Operation]
     since: float
     urgent: bool
-    apply: bool
-    failed: Callable[[errors.KubeError], None] | None
     tries: int = 0
+    due: float = 0.0
 
 
 class Counters(msgspec.Struct):
@@ -80,29 +98,28 @@ class Writer:
         self._attempts = attempts
         self._backoff = backoff or Backoff(first_seconds=0.1, longest_seconds=10.0)
         self._clock = clock
+        self._memory = _Memory()
         # A write waits in one of four places, each in the order of coming.
         self._urgent: dict[Target, _Write] = {}
         self._normal: dict[Target, _Write] = {}
-        self._behind: dict[Target, _Write] = {}  # the same target is being written
-        self._failing: dict[Target, tuple[float, _Write]] = {}  # until its next try
+        self._behind: dict[Target, _Write] = {}  # the same object is being written
+        self._failing: dict[Target, _Write] = {}  # until its next try
         self._writing: dict[Target, float] = {}
-        self._last: collections.OrderedDict[Target, Patch] = collections.OrderedDict()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
     @property
     def pending(self) -> int:
-        """Writes that wait or are on their way."""
+        """Objects with writes that wait or are on their way."""
         waiting = len(self._urgent) + len(self._normal) + len(self._behind) + len(self._failing)
         return waiting + len(self._writing)
 
     @property
     def lag(self) -> float:
         """Seconds since the oldest write that is not yet done was asked for."""
-        waiting = (*self._urgent.values(), *self._normal.values(), *self._behind.values())
-        failing = (write for _, write in self._failing.values())
-        ages = [write.since for write in (*waiting, *failing)] + list(self._writing.values())
+        lanes = (self._urgent, self._normal, self._behind, self._failing)
+        ages = [write.since for lane in lanes for write in lane.values()] + list(self._writing.values())
         return self._clock() - min(ages) if ages else 0.0
 
     def merge(
@@ -112,102 +129,128 @@ class Writer:
         *,
         observed: msgspec.Struct | None = None,
         urgent: bool = False,
-        failed: Callable[[errors.KubeError], None] | None = None,
+        failed: Failed | None = None,
     ) -> bool:
         """Merge `patch` into the object. False if that would change nothing of what `observed` shows.
 
         Without `observed`, a patch equal to the last one written to the target counts as no change.
         """
-        return self._want(target, patch, observed, _Write([patch], self._clock(), urgent, apply=False, failed=failed))
+        return self._want(target, "merge", patch, observed=observed, urgent=urgent, failed=failed)
 
-    def apply(
-        self,
-        target: Target,
-        body: Patch,
-        *,
-        observed: msgspec.Struct | None = None,
-        urgent: bool = False,
-        failed: Callable[[errors.KubeError], None] | None = None,
-    ) -> bool:
-        """Server-side apply: make the object, or own exactly these fields of it."""
-        return self._want(target, body, observed, _Write([body], self._clock(), urgent, apply=True, failed=failed))
+    def apply(self, target: Target, body: Patch, *, urgent: bool = False, failed: Failed | None = None) -> bool:
+        """Server-side apply: make the object, or own exactly these fields. False if that is what was applied last.
 
-    def delete(self, target: Target, *, failed: Callable[[errors.KubeError], None] | None = None) -> None:
+        Only the server knows which fields we own, so nothing can be told from a view.
+        """
+        return self._want(target, "apply", body, observed=None, urgent=urgent, failed=failed)
+
+    def delete(self, target: Target, *, failed: Failed | None = None) -> None:
         """Delete the object. Outside the rate: what should not be there goes at once."""
         self.counters.wanted += 1
-        self._last.pop(target, None)
-        self._enqueue(target, _Write([], self._clock(), urgent=True, apply=False, failed=failed))
+        self._memory.forget(target.object)
+        self._enqueue(target.object, Operation("delete", "", {}, [failed] if failed else []), urgent=True)
 
     def forget(self, target: Target) -> None:
         """The object is gone, or somebody else changed it: do not rely on what was written last."""
-        self._last.pop(target, None)
+        self._memory.forget(target.object)
 
     async def drained(self) -> None:
         """Wait until nothing is pending."""
         await self._idle.wait()
 
-    def _want(self, target: Target, patch: Patch, observed: msgspec.Struct | None, write: _Write) -> bool:
+    # Wanting
+
+    def _want(
+        self,
+        target: Target,
+        kind: Literal["merge", "apply"],
+        body: Patch,
+        *,
+        observed: msgspec.Struct | None,
+        urgent: bool,
+        failed: Failed | None,
+    ) -> bool:
         self.counters.wanted += 1
-        if self._waiting(target) is None and target not in self._writing:
-            same = self._last.get(target) == patch if observed is None else not differs(observed, patch)
+        key = target.object
+        if self._waiting(key) is None and key not in self._writing:
+            same = self._memory.knows(target, kind, body) if observed is None else not patches.differs(observed, body)
             if same:
                 self.counters.unchanged += 1
                 return False
-        self._enqueue(target, write)
+        body = msgspec.json.decode(msgspec.json.encode(body))  # ours from here on, and certain to be JSON
+        self._enqueue(key, Operation(kind, target.subresource, body, [failed] if failed else []), urgent=urgent)
         return True
 
-    def _waiting(self, target: Target) -> _Write | None:
-        failing = self._failing.get(target)
-        if failing is not None:
-            return failing[1]
-        return self._urgent.get(target) or self._normal.get(target) or self._behind.get(target)
+    def _waiting(self, key: Target) -> _Write | None:
+        for lane in (self._urgent, self._normal, self._behind, self._failing):
+            if key in lane:
+                return lane[key]
+        return None
 
-    def _enqueue(self, target: Target, write: _Write) -> None:
-        waiting = self._waiting(target)
-        if waiting is not None:
-            self.counters.folded += 1
-            write.since = waiting.since
-            write.urgent = write.urgent or waiting.urgent
-            _put_before(waiting, write)
-            self._failing.pop(target, None)
-        self._line_up(target, write)
+    def _enqueue(self, key: Target, operation: Operation, *, urgent: bool) -> None:
+        write = self._waiting(key)
+        if write is None:
+            write = _Write([operation], self._clock(), urgent)
+            self._line_up(key, write)
+        else:
+            before = len(write.operations)
+            add_operation(write.operations, operation)
+            self.counters.folded += before + 1 - len(write.operations)
+            if urgent and not write.urgent:
+                write.urgent = True
+                if self._normal.pop(key, None) is not None:
+                    self._urgent[key] = write
         self._idle.clear()
         self._wake.set()
 
-    def _line_up(self, target: Target, write: _Write) -> None:
-        if target in self._writing:
-            self._behind[target] = write
+    def _line_up(self, key: Target, write: _Write) -> None:
+        if key in self._writing:
+            self._behind[key] = write
+        elif write.due > self._clock():
+            self._failing[key] = write
         elif write.urgent:
-            self._normal.pop(target, None)
-            self._urgent[target] = write
+            self._urgent[key] = write
         else:
-            self._normal[target] = write
+            self._normal[key] = write
+
+    # Writing
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write until cancelled. What was not written by then still waits, for whoever runs the writer next."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._in_flight):
                 group.create_task(self._worker())
 
     async def _worker(self) -> None:
         while True:
-            target, write = await self._next()
-            self._writing[target] = write.since
+            key, write = await self._next()
+            self._writing[key] = write.since
             try:
-                await self._write(target, write)
+                await self._write(key, write)
             finally:
-                del self._writing[target]
-                behind = self._behind.pop(target, None)
-                if behind is not None:
-                    self._line_up(target, behind)
+                del self._writing[key]
+                self._put_back(key, write)
                 if not self.pending:
                     self._idle.set()
                 self._wake.set()
 
+    def _put_back(self, key: Target, write: _Write) -> None:
+        """What is left of a write goes on, with what came meanwhile after it."""
+        newer = self._behind.pop(key, None)
+        if newer is not None:
+            for operation in newer.operations:
+                add_operation(write.operations, operation)
+            write.urgent = write.urgent or newer.urgent
+            if not write.tries:
+                write.since = newer.since
+        if write.operations:
+            self._line_up(key, write)
+
     async def _next(self) -> tuple[Target, _Write]:
         while True:
             now = self._clock()
-            self._retry_due(now)
+            for key in [key for key, write in self._failing.items() if write.due <= now]:
+                self._line_up(key, self._failing.pop(key))
             wait = self._rate.wait(now)
             if self._urgent:
                 return _pop_first(self._urgent)
@@ -215,7 +258,7 @@ class Writer:
                 self._rate.take(now)
                 return _pop_first(self._normal)
             waits = [wait] if self._normal else []
-            waits += [due - now for due, _ in self._failing.values()]
+            waits += [write.due - now for write in self._failing.values()]
             self._wake.clear()
             try:
                 async with asyncio.timeout(min(waits) if waits else None):
@@ -223,65 +266,83 @@ class Writer:
             except TimeoutError:
                 pass
 
-    def _retry_due(self, now: float) -> None:
-        for target in [target for target, (due, _) in self._failing.items() if due <= now]:
-            _, write = self._failing.pop(target)
-            self._line_up(target, write)
-
-    async def _write(self, target: Target, write: _Write) -> None:
-        try:
-            await self._send(target, write)
-        except errors.KubeError as error:
-            self._failed(target, write, error)
-        else:
-            self.counters.written += 1
-            if len(write.patches) == 1:
-                self._remember(target, write.patches[0])
+    async def _write(self, key: Target, write: _Write) -> None:
+        """Send the operations in order; those that are done are taken off the list."""
+        while write.operations:
+            operation = write.operations[0]
+            target = msgspec.structs.replace(key, subresource=operation.subresource)
+            self._memory.note(target, operation.kind, operation.body)
+            try:
+                await self._send(target, operation)
+            except errors.KubeError as error:
+                self._memory.forget(key)
+                if _may_pass(error) and write.tries + 1 < self._attempts:
+                    write.tries += 1
+                    write.due = self._clock() + self._backoff.pause(write.tries)
+                    return
+                self._give_up(target, operation, error)
             else:
-                self._last.pop(target, None)
+                self.counters.written += 1
+            write.operations.pop(0)
+        write.tries, write.due = 0, 0.0
 
-    async def _send(self, target: Target, write: _Write) -> None:
-        client, resource, name, namespace = self._client, target.resource, target.name, target.namespace
-        if not write.patches:
-            await client.delete(resource, name, namespace=namespace)
-        for patch in write.patches:
-            if write.apply:
-                await client.apply(
-                    resource,
-                    name,
-                    patch,
-                    manager=self._manager,
-                    namespace=namespace,
-                    subresource=target.subresource,
-                    force=True,
-                )
-            else:
-                await client.merge_patch(resource, name, patch, namespace=namespace, subresource=target.subresource)
-
-    def _failed(self, target: Target, write: _Write, error: errors.KubeError) -> None:
-        self._last.pop(target, None)
-        write.tries += 1
-        if _may_pass(error) and write.tries < self._attempts:
-            self._try_again(target, write)
-            return
+    def _give_up(self, target: Target, operation: Operation, error: errors.KubeError) -> None:
         self.counters.failed += 1
         _log.warning("%s %s could not be written: %s", target.resource.kind, target.name, error)
-        if write.failed is not None:
-            write.failed(error)
+        for failed in operation.failed:
+            try:
+                failed(error)
+            except Exception:  # noqa: BLE001 - the others still have to be told
+                _log.exception("being told of a failed write failed")
 
-    def _try_again(self, target: Target, write: _Write) -> None:
-        newer = self._behind.pop(target, None)
-        if newer is not None:  # what came meanwhile is what counts, on top of what was not written
-            _put_before(write, newer)
-            newer.since, newer.tries = write.since, write.tries
-            write = newer
-        self._failing[target] = (self._clock() + self._backoff.pause(write.tries), write)
+    async def _send(self, target: Target, operation: Operation) -> None:
+        client, resource, name, namespace = self._client, target.resource, target.name, target.namespace
+        if operation.kind == "delete":
+            await client.delete(resource, name, namespace=namespace)
+            return
+        params, data = None, msgspec.json.encode(operation.body)
+        if operation.kind == "apply":
+            params = {"fieldManager": self._manager, "force": "true"}
+            data = kube_client.encode_apply(resource, name, operation.body)
+        await client.patch(
+            resource,
+            name,
+            data,
+            kind=operation.kind,
+            namespace=namespace,
+            subresource=target.subresource,
+            params=params,
+        )
 
-    def _remember(self, target: Target, patch: Patch) -> None:
-        self._last[target] = patch
-        self._last.move_to_end(target)
-        if len(self._last) > _REMEMBERED:
-            self._last.popitem(last=False)
+
+class _Memory:
+    """What was last written to each part of each object, as digests; the longest unused is forgotten first."""
+
+    def __init__(self) -> None:
+        self._objects: collections.OrderedDict[Target, dict[str, bytes]] = collections.OrderedDict()
+
+    def knows(self, target: Target, kind: str, body: Patch) -> bool:
+        """Whether exactly this was the last write."""
+        return self._objects.get(target.object, {}).get(target.subresource) == _digest(kind, body)
+
+    def note(self, target: Target, kind: str, body: Patch) -> None:
+        """This is being written."""
+        if kind == "delete":
+            self.forget(target.object)
+            return
+        self._objects.setdefault(target.object, {})[target.subresource] = _digest(kind, body)
+        self._objects.move_to_end(target.object)
+        if len(self._objects) > _REMEMBERED:
+            self._objects.popitem(last=False)
+
+    def forget(self, key: Target) -> None:
+        """Nothing is known of the object any more."""
+        self._objects.pop(key, None)
+
+
+def _digest(kind: str, body: Patch) -> bytes:
+    encoded = msgspec.json.encode(body, order="sorted")
+    return hashlib.blake2b(encoded, digest_size=16, person=kind.encode()).digest()
 
 
 class _Rate:
@@ -309,61 +370,40 @@ class _Rate:
 
 
 def _pop_first(lane: dict[Target, _Write]) -> tuple[Target, _Write]:
-    target = next(iter(lane))
-    return target, lane.pop(target)
+    key = next(iter(lane))
+    return key, lane.pop(key)
 
 
 def _may_pass(error: errors.KubeError) -> bool:
     return isinstance(error, errors.ConnectError | errors.ServerError | errors.TooManyRequests | errors.Conflict)
 
 
-def _put_before(earlier: _Write, later: _Write) -> None:
-    """Let `later` do what `earlier` was to do as well; an apply or a delete makes what came before it void."""
-    if later.apply or earlier.apply or not later.patches or not earlier.patches:
-        return
-    folded = fold(earlier.patches[-1], later.patches[0])
-    joint = [earlier.patches[-1], later.patches[0]] if folded is None else [folded]
-    later.patches = [*earlier.patches[:-1], *joint, *later.patches[1:]]
+# Which operations can be joined
 
 
-def fold(first: Patch, second: Patch) -> Patch | None:
-    """One merge patch that does what `first` and then `second` do; None where no single patch can.
+def add_operation(waiting: list[Operation], operation: Operation) -> None:
+    """Add an operation to those that wait, joining what can be joined.
 
-    That is where the first removes or overwrites what the second then merges into: "make it empty, then add" has
-    no words in a merge patch.
+    A delete makes all before it void. A merge folds into a merge, and an apply replaces an apply, if it was the last
+    operation on the same part of the object.
     """
-    folded = dict(first)
-    for name, value in second.items():
-        if isinstance(value, dict) and name in folded:
-            before = folded[name]
-            inner = fold(before, value) if isinstance(before, dict) else None
-            if inner is None:
-                return None
-            value = inner  # noqa: PLW2901 - the folded value is the value
-        folded[name] = value
-    return folded
+    if operation.kind == "delete":
+        for void in waiting:
+            operation.failed += void.failed
+        waiting[:] = [operation]
+        return
+    last = next((item for item in reversed(waiting) if item.subresource == operation.subresource), None)
+    if last is None or last.kind != operation.kind or any(item.kind == "delete" for item in _after(waiting, last)):
+        waiting.append(operation)
+        return
+    body = operation.body if operation.kind == "apply" else patches.fold(last.body, operation.body)
+    if body is None:
+        waiting.append(operation)
+        return
+    last.body = body
+    last.failed += operation.failed
 
 
-def differs(observed: msgspec.Struct, patch: Patch) -> bool:
-    """Whether a merge patch would change what a view shows; fields that the view does not show count as changed."""
-    return _differs(msgspec.to_builtins(observed), patch)
-
-
-def _differs(observed: Any, patch: Patch) -> bool:
-    if not isinstance(observed, dict):
-        return True
-    for name, value in patch.items():
-        if value is None:
-            if observed.get(name) is not None:
-                return True
-        elif isinstance(value, dict):
-            if not value and observed.get(name) == {}:
-                continue
-            if name not in observed or _differs(observed[name], value):
-                return True
-        elif observed.get(name, _ABSENT) != value:
-            return True
-    return False
-
-
-_ABSENT = object()
+def _after(waiting: list[Operation], one: Operation) -> list[Operation]:
+    position = next(index for index, item in enumerate(waiting) if item is one)
+    return waiting[position + 1 :]

@@ -1,0 +1,86 @@
+"""Elections on a server that is slow, sparse with words, or wrong."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from simgpu.kube.client import Client
+from simgpu.kube.leading import Election, Terms
+from simgpu.kube.wire import Retries
+from tests.fixtures.http import Answer, Scripted, answer, status, stream
+
+TERMS = Terms(lease_seconds=2, renew_seconds=0.1, give_up_seconds=0.6, retry_seconds=0.1)
+
+
+def lease(holder: str, version: int = 1) -> Answer:
+    meta = {"name": "leader", "namespace": "d", "resourceVersion": str(version)}
+    return answer({"metadata": meta, "spec": {"holderIdentity": holder, "leaseDurationSeconds": 2}})
+
+
+def late(what: Answer, seconds: float) -> Answer:
+    async def send(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(seconds)
+        return await what(request)
+
+    return send
+
+
+def election(server: Scripted) -> tuple[Client, Election]:
+    client = Client(server.target, retries=Retries(attempts=1))
+    return client, Election(client, "leader", namespace="d", identity="us", terms=TERMS)
+
+
+async def run_for(server: Scripted, seconds: float) -> tuple[float, float]:
+    """When leading began and ended, counted from the start; -1 for never."""
+    client, candidate = election(server)
+    loop = asyncio.get_running_loop()
+    start, moments = loop.time(), {"began": -1.0, "ended": -1.0}
+
+    async def lead() -> None:
+        moments["began"] = loop.time() - start
+        try:
+            await asyncio.sleep(600)
+        finally:
+            moments["ended"] = loop.time() - start
+
+    async with client:
+        task = asyncio.create_task(candidate.run(lead))
+        await asyncio.sleep(seconds)
+        ended = moments["ended"]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    return moments["began"], ended
+
+
+async def test_the_time_of_an_answer_counts_against_the_leader(scripted: Scripted) -> None:
+    # The renewal is taken at once but answered late: leadership counts from when it was asked for.
+    scripted.script = [status(404), lease("us"), late(lease("us", 2), 0.4), *[late(status(500), 0.01)] * 100]
+    began, ended = await run_for(scripted, 1.5)
+    assert began >= 0
+    assert 0 < ended < 0.1 + TERMS.give_up_seconds + 0.3
+
+
+async def test_a_lease_that_was_got_too_late_is_not_led_with(scripted: Scripted) -> None:
+    scripted.script = [status(404), late(lease("us"), 5.0), *[status(500)] * 100]
+    began, _ = await run_for(scripted, 1.2)
+    assert began == -1.0
+
+
+async def test_a_missing_namespace_does_not_make_the_candidate_race(scripted: Scripted) -> None:
+    scripted.script = [status(404)] * 1000
+    await run_for(scripted, 1.0)
+    assert len(scripted.seen) < 40
+
+
+async def test_watches_that_end_at_once_do_not_make_the_candidate_race(scripted: Scripted) -> None:
+    scripted.script = [part for _ in range(500) for part in (lease("other"), stream())]
+    await run_for(scripted, 1.0)
+    assert len(scripted.seen) < 40
+
+
+async def test_a_lease_that_is_already_ours_is_taken_up_at_once(scripted: Scripted) -> None:
+    scripted.script = [lease("us"), lease("us", 2), *[lease("us", 3)] * 100]
+    began, _ = await run_for(scripted, 0.3)
+    assert 0 <= began < 0.3

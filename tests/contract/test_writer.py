@@ -1,0 +1,146 @@
+"""The writer against a server that fails: nothing wanted is lost, nothing is sent in the wrong order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from simgpu.kube import errors, resources
+from simgpu.kube.backoff import Backoff
+from simgpu.kube.client import Client
+from simgpu.kube.wire import Retries
+from simgpu.kube.writer import Target, Writer
+from tests.fixtures.http import Scripted, answer, cut, status
+
+NODE = Target(resources.NODES, "n")
+STATUS = Target(resources.NODES, "n", subresource="status")
+OK = answer({"metadata": {"name": "n"}})
+
+
+@contextlib.asynccontextmanager
+async def writing(server: Scripted, **options: Any) -> AsyncIterator[Writer]:
+    async with Client(server.target, retries=Retries(attempts=1)) as client:
+        writer = Writer(client, manager="test", backoff=Backoff(first_seconds=0.001, longest_seconds=0.01), **options)
+        task = asyncio.create_task(writer.run())
+        try:
+            yield writer
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def sent(server: Scripted) -> list[tuple[str, str, Any]]:
+    """What reached the server, in short."""
+    return [
+        (request.method, request.path.removeprefix("/api/v1/nodes/"), json.loads(await request.read()))
+        for request in server.seen
+    ]
+
+
+@pytest.mark.parametrize("fault", [status(500), status(409), status(429), cut()], ids=["500", "409", "429", "cut"])
+async def test_a_write_that_fails_for_a_passing_reason_is_tried_again(scripted: Scripted, fault: Any) -> None:
+    scripted.script = [fault, fault, OK]
+    async with writing(scripted) as writer:
+        writer.merge(NODE, {"a": 1})
+        await asyncio.wait_for(writer.drained(), 5)
+        assert (writer.counters.written, writer.counters.failed) == (1, 0)
+
+
+async def test_what_comes_during_a_failure_is_folded_in_and_waits_with_it(scripted: Scripted) -> None:
+    scripted.script = [status(500), OK]
+    async with writing(scripted) as writer:
+        writer.merge(NODE, {"a": 1, "b": 1})
+        while not scripted.seen:
+            await asyncio.sleep(0.001)
+        for number in range(20):
+            writer.merge(NODE, {"b": number})
+        await asyncio.wait_for(writer.drained(), 5)
+    assert [body for _, _, body in await sent(scripted)][-1] == {"a": 1, "b": 19}
+    assert len(scripted.seen) <= 3
+
+
+async def test_a_failure_that_lasts_is_told_to_everyone_who_asked(scripted: Scripted) -> None:
+    scripted.script = [status(500)] * 3
+    told: list[str] = []
+    async with writing(scripted, attempts=3) as writer:
+        writer.merge(NODE, {"a": 1}, failed=lambda _: told.append("first"))
+        writer.merge(NODE, {"b": 1}, failed=lambda _: told.append("second"))
+        await asyncio.wait_for(writer.drained(), 5)
+    assert told == ["first", "second"]
+    assert len(scripted.seen) == 3
+
+
+async def test_an_object_is_written_before_its_status(scripted: Scripted) -> None:
+    scripted.script = [OK] * 4
+    async with writing(scripted) as writer:
+        writer.apply(NODE, {"metadata": {"labels": {"a": "1"}}})
+        writer.merge(STATUS, {"status": {"phase": "x"}})
+        await asyncio.wait_for(writer.drained(), 5)
+    assert [path for _, path, _ in await sent(scripted)] == ["n", "n/status"]
+
+
+async def test_delete_and_then_apply_deletes_and_makes_anew(scripted: Scripted) -> None:
+    scripted.script = [OK, OK]
+    async with writing(scripted) as writer:
+        writer.merge(NODE, {"void": 1})
+        writer.delete(NODE)
+        writer.apply(NODE, {"data": {}})
+        await asyncio.wait_for(writer.drained(), 5)
+    assert [method for method, _, _ in await sent(scripted)] == ["DELETE", "PATCH"]
+
+
+async def test_what_was_written_last_is_remembered_only_while_that_is_true(scripted: Scripted) -> None:
+    scripted.script = [OK] * 10
+    async with writing(scripted) as writer:
+        body = {"status": {"phase": "x"}}
+        assert writer.merge(STATUS, body)
+        await writer.drained()
+        assert not writer.merge(STATUS, {"status": {"phase": "x"}})
+        body["status"]["phase"] = "y"
+        assert writer.merge(STATUS, body), "the caller may change what it gave"
+        await writer.drained()
+        writer.delete(NODE)
+        await writer.drained()
+        assert writer.merge(STATUS, body), "with the object its status is gone"
+        await writer.drained()
+        writer.forget(NODE)
+        assert writer.merge(STATUS, body)
+        assert writer.apply(STATUS, body), "another verb is another thing"
+        await writer.drained()
+
+
+async def test_a_writer_that_is_stopped_still_has_what_it_did_not_write(scripted: Scripted) -> None:
+    scripted.script = [status(500)]
+    async with Client(scripted.target, retries=Retries(attempts=1)) as client:
+        writer = Writer(client, manager="test", backoff=Backoff(first_seconds=600, longest_seconds=600))
+        writer.merge(NODE, {"a": 1})
+        task = asyncio.create_task(writer.run())
+        while not scripted.seen:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert writer.pending == 1
+        assert writer.lag > 0
+
+
+async def test_what_is_no_json_is_refused_where_it_is_asked_for(scripted: Scripted) -> None:
+    async with writing(scripted) as writer:
+        with pytest.raises(TypeError):
+            writer.merge(NODE, {"a": object()})
+        assert writer.pending == 0
+
+
+async def test_an_answer_that_cannot_be_read_is_no_failure_of_the_write(scripted: Scripted) -> None:
+    scripted.script = [answer("what?")]
+    failures: list[errors.KubeError] = []
+    async with writing(scripted) as writer:
+        writer.merge(NODE, {"a": 1}, failed=failures.append)
+        await asyncio.wait_for(writer.drained(), 5)
+        assert writer.counters.written == 1
+    assert failures == []
