@@ -18,7 +18,7 @@ from tests.fixtures.cluster import Cluster
 
 
 class IssuedToken(views.Object, frozen=True):
-    status: dict[str, str] = {}
+    status: dict[str, Any]
 
 
 TOKENS = resources.Resource("TokenRequest", "serviceaccounts", IssuedToken)
