@@ -18,6 +18,7 @@ from benchmarks import frame, scratch
 from simgpu.cluster import binaries, fleet, lifecycle, locate, progress
 from simgpu.kube import auth, kubeconfig, resources
 from simgpu.kube.client import Client
+from simgpu.kube.views import Node
 
 NODES = 100
 CHUNK = 200
@@ -81,13 +82,23 @@ def kwokctl_up(programs: dict[str, Path]) -> float:
         try:
             call("create", "cluster", "--runtime", "binary", "--kubeconfig", "", "--config", str(config))
             call("scale", "node", "--replicas", str(NODES))
-            while call("kubectl", "get", "nodes", "--no-headers").count(" Ready ") < NODES:
+            while usable(call("kubectl", "get", "nodes", "-o", "json")) < NODES:
                 time.sleep(0.1)
             return time.monotonic() - started
         finally:
             call("delete", "cluster", "--kubeconfig", "", check=False)
             for pid_file in (Path(folder) / "clusters" / "bench" / "pids").glob("*.pid"):
                 end_leftover(int(pid_file.read_text()), folder)
+
+
+def usable(listed: str) -> int:
+    """Nodes that are Ready and that pods can be placed on: what our own `up` waits for."""
+    nodes = msgspec.json.decode(listed, type=NodeList).items
+    return sum(node.ready and fleet.schedulable(node) for node in nodes)
+
+
+class NodeList(msgspec.Struct):
+    items: list[Node]
 
 
 def end_leftover(pid: int, folder: str) -> None:
