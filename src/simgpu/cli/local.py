@@ -13,6 +13,7 @@ from simgpu.cli import output
 
 if TYPE_CHECKING:
     from simgpu.cluster.components import Role
+    from simgpu.cluster.fleet import Gpus
     from simgpu.cluster.lifecycle import Outcome, Status
     from simgpu.cluster.record import Folder
 
@@ -60,12 +61,12 @@ def up(
     """
     from simgpu import app
     from simgpu.cli import progress
-    from simgpu.cluster import fleet, lifecycle
+    from simgpu.cluster import lifecycle
 
     wish = lifecycle.Wish(
         name=name,
         nodes=nodes,
-        gpus=None if gpus is None else fleet.parse_gpus(gpus),
+        gpus=None if gpus is None else _gpus(gpus),
         port=port,
         bin_dir=bin_dir,
         wait=wait,
@@ -78,6 +79,16 @@ def up(
         output.print_json(outcome.status)
     else:
         _welcome(outcome, sample=sample)
+
+
+def _gpus(text: str) -> Gpus:
+    """MODEL:COUNT with a model that the catalog knows; its key is what goes into the topology."""
+    from simgpu.catalog import models
+    from simgpu.cli import catalog
+    from simgpu.cluster import fleet
+
+    gpus = fleet.parse_gpus(text)
+    return fleet.Gpus(models.load(catalog.user_files()).get(gpus.model, field="--gpus").key, gpus.count)
 
 
 def _welcome(outcome: Outcome, *, sample: bool) -> None:

@@ -9,7 +9,7 @@ import click
 
 import simgpu
 from simgpu import errors
-from simgpu.cli import local, machine
+from simgpu.cli import catalog, local, machine
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -34,6 +34,7 @@ for command in (
     local.kubeconfig,
     local.kubectl,
     local.logs,
+    catalog.catalog,
     machine.tools,
     machine.doctor,
 ):

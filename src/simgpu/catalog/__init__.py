@@ -1,0 +1,4 @@
+"""WHAT devices exist: data files and the structs that they are read into.
+
+GPU models with their figures, MIG tables, and workload shapes. How devices behave is none of its business.
+"""

@@ -1,0 +1,249 @@
+"""GPU models: one YAML file each, in `data/models`, named by the model's key.
+
+Users add files of their own, or files that take a model as `base` and name only what differs. Figures that nobody
+measured are listed under `estimated`, by their path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import yaml
+
+from simgpu import errors
+
+DATA = Path(__file__).parent / "data" / "models"
+
+_KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of everything in a model file: immutable, and an unknown field is an error."""
+
+
+class Memory(Facts, frozen=True):
+    """Memory in MiB; `reserved` is what the driver keeps, `bar1` the window on the bus."""
+
+    total: int
+    reserved: int = 0
+    bar1: int | None = None
+
+
+class Power(Facts, frozen=True):
+    """Watts: the default limit, the range that it can be set to, and what the card draws with nothing on it."""
+
+    default: float
+    min: float
+    max: float
+    idle: float
+
+
+class Clocks(Facts, frozen=True):
+    """MHz. `sm` is whatever the vendor's main clock is."""
+
+    sm_idle: float
+    sm_min: float
+    sm_max: float
+    sm_step: float
+    memory_idle: float
+    memory_max: float
+    video_idle: float | None = None
+    video_max: float | None = None
+
+
+class Temperatures(Facts, frozen=True):
+    """Degrees at which things happen; `shown` is how the vendor's tool prints them."""
+
+    shutdown: float
+    slowdown: float
+    gpu_max: float
+    memory_max: float | None = None
+    shown: Literal["absolute", "margin"] = "absolute"
+
+
+class Pci(Facts, frozen=True):
+    """Identity on the bus: device and subsystem as `0xDDDDVVVV`."""
+
+    device: str
+    subsystem: str | None = None
+    generation: int = 4
+    width: int = 16
+
+
+class Board(Facts, frozen=True):
+    """What is printed on the board and stored in it."""
+
+    part_number: str
+    gpu_part_number: str
+    vbios: str
+    inforom_image: str
+    inforom_oem: str
+    inforom_ecc: str
+
+
+class Links(Facts, frozen=True):
+    """The fabric between cards (NVLink, Xe Link, XGMI, Ethernet): GB/s for each link and direction."""
+
+    version: int
+    count: int
+    gb_per_second: float
+
+
+class MigProfile(Facts, frozen=True):
+    """A kind of GPU instance; memory and SMs where they are known."""
+
+    name: str
+    id: int
+    count: int
+    memory_mib: int | None = None
+    sm: int | None = None
+
+
+class Model(Facts, frozen=True, kw_only=True):
+    """A GPU model."""
+
+    key: str
+    product: str
+    vendor: Literal["nvidia", "intel", "amd", "habana"]
+    architecture: str
+    source: str
+    memory_mib: Memory
+    power_w: Power
+    clocks_mhz: Clocks
+    temperature_c: Temperatures
+    pci: Pci
+    aliases: tuple[str, ...] = ()
+    driver: str | None = None
+    compute_capability: str | None = None
+    sm_count: int | None = None
+    cores: int | None = None
+    tiles: int = 1
+    board: Board | None = None
+    links: Links | None = None
+    row_remap_banks: int | None = None
+    addressing_mode: str | None = None
+    c2c_mode: str | None = None
+    mig: tuple[MigProfile, ...] = ()
+    estimated: tuple[str, ...] = ()
+
+    def is_estimated(self, path: str) -> bool:
+        """Whether the figure at a path such as `power_w.idle` is an estimate."""
+        return any(path == item or path.startswith(f"{item}.") for item in self.estimated)
+
+
+class Catalog:
+    """Models by key and by every name that people use for them."""
+
+    def __init__(self, models: Iterable[Model]) -> None:
+        self.models = {model.key: model for model in models}
+        self._names = {_plain(name): model for model in self.models.values() for name in model.aliases}
+        self._names |= {_plain(model.product): model for model in self.models.values()}
+        self._names |= {_plain(model.key): model for model in self.models.values()}
+
+    def find(self, name: str) -> Model | None:
+        """A model by key, product name or alias; case and the kind of separator do not matter."""
+        return self._names.get(_plain(name))
+
+    def get(self, name: str, *, field: str) -> Model:
+        """Like `find`; not to find it is an error that names the field and what there is."""
+        model = self.find(name)
+        if model is None:
+            raise errors.InputError(field, f"no GPU model {name!r}; there are: {', '.join(sorted(self.models))}")
+        return model
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def load(extra: Iterable[Path] = ()) -> Catalog:
+    """The models that come with us, and those in the files or folders given; later ones replace earlier ones."""
+    documents = {path.stem: _Document(path, _parse(path)) for path in sorted(DATA.glob("*.yaml"))}
+    for path in _files(extra):
+        documents[path.stem] = _Document(path, _parse(path), documents.get(path.stem))
+    return Catalog(_model(key, documents) for key in documents)
+
+
+class _Document(msgspec.Struct):
+    path: Path
+    body: dict[str, Any]
+    replaced: _Document | None = None
+
+
+def _files(extra: Iterable[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in extra:
+        if not path.exists():
+            raise errors.InputError(str(path), "no such file or folder")
+        found += sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+    return found
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise errors.InputError(str(path), f"not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(document, dict):
+        raise errors.InputError(str(path), "must hold a mapping of fields")
+    return document
+
+
+def _model(key: str, documents: Mapping[str, _Document]) -> Model:
+    document = documents[key]
+    if not _KEY.fullmatch(key):
+        raise errors.InputError(
+            str(document.path), "the file's name becomes the model's key: lower-case letters, digits, . _ -"
+        )
+    body = _resolved(key, document, documents, ())
+    try:
+        model = msgspec.convert({**body, "key": key}, Model)
+    except msgspec.ValidationError as error:
+        raise errors.InputError(str(document.path), str(error).replace("`$.", "`")) from None
+    for path in model.estimated:
+        if not _has(body, path):
+            raise errors.InputError(str(document.path), f"estimated: there is no field {path}")
+    return model
+
+
+def _resolved(
+    key: str, document: _Document, documents: Mapping[str, _Document], through: tuple[str, ...]
+) -> dict[str, Any]:
+    """A document with its base filled in; a file of a built-in's name may take that as its base."""
+    base = document.body.get("base")
+    own = {name: value for name, value in document.body.items() if name != "base"}
+    if base is None:
+        return own
+    if base == key and document.replaced is not None:
+        return merged(_resolved(key, document.replaced, documents, through), own)
+    if not isinstance(base, str) or base not in documents:
+        raise errors.InputError(
+            str(document.path), f"base: no model {base!r}; there are: {', '.join(sorted(documents))}"
+        )
+    if base in (key, *through):
+        raise errors.InputError(str(document.path), f"base: {base} is based on {key} in turn")
+    parent = _resolved(base, documents[base], documents, (key, *through))
+    # Names belong to the model that they are the names of.
+    return merged({name: value for name, value in parent.items() if name != "aliases"}, own)
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `changes` laid over it, field by field; lists are replaced."""
+    result = dict(base)
+    for name, value in changes.items():
+        before = result.get(name)
+        result[name] = merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+    return result
+
+
+def _has(body: Mapping[str, Any], path: str) -> bool:
+    value: Any = body
+    for name in path.split("."):
+        if not isinstance(value, dict) or name not in value:
+            return False
+        value = value[name]
+    return True

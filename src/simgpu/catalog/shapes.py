@@ -1,0 +1,39 @@
+"""Workload shapes: named mixes of what a load asks of a card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import yaml
+
+from simgpu.catalog.models import Facts
+
+DATA = Path(__file__).parent / "data" / "shapes.yaml"
+
+Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+
+
+class Demand(Facts, frozen=True):
+    """Shares of what the card can do."""
+
+    sm: Share = 0.0
+    tensor: Share = 0.0
+    memory: Share = 0.0
+    pcie: Share = 0.0
+    nvlink: Share = 0.0
+
+
+class Shape(Facts, frozen=True):
+    """A mix; `duty` is the share of time in which kernels run, `context` whether a process holds the card open."""
+
+    about: str
+    demand: Demand = Demand()
+    duty: Share = 1.0
+    context: bool = True
+
+
+def load() -> dict[str, Shape]:
+    """All shapes by name."""
+    return msgspec.convert(yaml.safe_load(DATA.read_text()), dict[str, Shape])

@@ -1,0 +1,107 @@
+"""Commands about GPU models and workload shapes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from simgpu.cli import output
+
+
+def user_files() -> list[Path]:
+    """Catalog files of the user's, from SIMGPU_CATALOG."""
+    return [Path(item) for item in os.environ.get("SIMGPU_CATALOG", "").split(os.pathsep) if item]
+
+
+_files = click.option(
+    "--catalog",
+    "files",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="PATH",
+    help="A model file of your own, or a folder of them; also from SIMGPU_CATALOG.",
+)
+
+
+@click.group(invoke_without_command=True)
+@_files
+@output.output_option
+@click.pass_context
+def catalog(context: click.Context, files: tuple[Path, ...], form: str) -> None:
+    """List the GPU models and workload shapes that can be simulated.
+
+    Add models of your own as YAML files: the file's name is the key, `base: h200` takes everything from another
+    model, and only what differs has to be written.
+
+    \b
+      simgpu catalog show h200
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from simgpu.catalog import models, shapes
+
+    known, mixes = models.load([*user_files(), *files]), shapes.load()
+    if form == "json":
+        output.print_json({"models": known.models, "shapes": mixes})
+        return
+    rows = [("MODEL", "PRODUCT", "MEMORY", "POWER", "MIG")]
+    for key, model in sorted(known.models.items()):
+        mig = "yes" if model.mig else "no"
+        rows.append((key, model.product, f"{model.memory_mib.total} MiB", f"{model.power_w.default:.0f} W", mig))
+    output.print_rows(rows)
+    click.echo()
+    output.print_rows([("SHAPE", "WHAT IT IS"), *((name, shape.about) for name, shape in mixes.items())])
+
+
+@catalog.command()
+@click.argument("name")
+@_files
+@output.output_option
+def show(name: str, files: tuple[Path, ...], form: str) -> None:
+    """Explain one model: every figure, where it comes from, and which are estimates.
+
+    NAME is a key, a product name or an alias: h200, "NVIDIA H200".
+    """
+    import msgspec
+
+    from simgpu.catalog import models
+
+    model = models.load([*user_files(), *files]).get(name, field="NAME")
+    if form == "json":
+        output.print_json(model)
+        return
+    facts: dict[str, Any] = msgspec.to_builtins(model)
+    rows = []
+    for path, value in _flat(facts):
+        note = "estimate" if model.is_estimated(path) else ""
+        rows.append((path, str(value), note))
+    output.print_rows(rows)
+    if model.mig:
+        click.echo()
+        header = ("MIG PROFILE", "ID", "INSTANCES", "MEMORY", "SM")
+        known = [
+            (
+                item.name,
+                str(item.id),
+                str(item.count),
+                f"{item.memory_mib} MiB" if item.memory_mib else "?",
+                str(item.sm or "?"),
+            )
+            for item in model.mig
+        ]
+        output.print_rows([header, *known])
+
+
+def _flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in facts.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, dict):
+            yield from _flat(value, f"{path}.")
+        elif name == "aliases":
+            yield path, ", ".join(value)
+        elif value is not None and name not in ("mig", "estimated"):
+            yield path, value
