@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from simgpu.cluster.record import Folder
 
 _name = click.option("--name", default="simgpu", show_default=True, metavar="NAME", help="Which cluster.")
-_bin_dir = click.option(
-    "--bin-dir",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Take the Kubernetes programs from here first; then PATH, the cache, a build with Go.",
-)
 
 
 @click.command()
@@ -33,7 +27,7 @@ _bin_dir = click.option(
 @click.option("--port", type=int, metavar="PORT", help="The API server's port.  [default: a free one]")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until all nodes are Ready.")
 @click.option("--sample", is_flag=True, help="Also run a small sample workload, in namespace 'sample'.")
-@_bin_dir
+@output.bin_dir_option
 @output.output_option
 def up(
     name: str,

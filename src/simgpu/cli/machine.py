@@ -8,18 +8,11 @@ import click
 
 from simgpu.cli import output
 
-_bin_dir = click.option(
-    "--bin-dir",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Look here first; then PATH, the cache, a build with Go.",
-)
-
 
 @click.command()
 @click.argument("name", required=False)
 @click.option("--build", "everything", is_flag=True, help="Build every tool that is not here yet.")
-@_bin_dir
+@output.bin_dir_option
 def tools(name: str | None, everything: bool, bin_dir: Path | None) -> None:
     """Print the path of a Kubernetes program, building it first if need be; without NAME list them all.
 
@@ -58,7 +51,7 @@ def _print_tools(bin_dir: Path | None) -> None:
 
 
 @click.command()
-@_bin_dir
+@output.bin_dir_option
 @output.output_option
 def doctor(bin_dir: Path | None, form: str) -> int:
     """Say what this machine can do, and what to do about what is missing.

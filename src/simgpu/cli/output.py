@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -30,6 +31,16 @@ def output_option(function: F) -> F:
         default="table",
         show_default=True,
         help="How to print the result.",
+    )(function)
+
+
+def bin_dir_option(function: F) -> F:
+    """`--bin-dir` for commands that need Kubernetes programs."""
+    return click.option(
+        "--bin-dir",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Take the Kubernetes programs from here first; then PATH, the cache, a build with Go.",
     )(function)
 
 
