@@ -101,6 +101,9 @@ def test_a_file_can_change_a_built_in_model(tmp_path: Path) -> None:
         ("base: h200\ncolour: green", "colour"),
         ("base: h200\nestimated: [power_w.colour]", "estimated: there is no field power_w.colour"),
         ("product: X", "missing required field"),
+        ("base: h200\nmemory_mib: {total: -5}", "memory_mib.total"),
+        ("base: h200\npower_w: {idle: .nan}", "power_w.idle"),
+        ("base: h200\ndriver: 2024-13-45", "not YAML"),
         ("- 1", "must hold a mapping"),
         ("{", "not YAML"),
     ],
@@ -112,6 +115,13 @@ def test_a_broken_file_is_named_with_its_field(tmp_path: Path, text: str, says: 
         models.load([path])
     assert str(path) in str(caught.value)
     assert says in str(caught.value)
+
+
+def test_a_model_that_kept_its_bases_product_name_does_not_take_the_name_over(tmp_path: Path) -> None:
+    (tmp_path / "mine.yml").write_text("base: h200\n")
+    catalog = models.load([tmp_path])
+    assert catalog.find("NVIDIA H200") is catalog.models["h200"]
+    assert catalog.models["mine"].product == "NVIDIA H200"
 
 
 def test_shapes_are_mixes_and_nothing_else() -> None:
@@ -136,6 +146,8 @@ def test_the_command_lists_and_explains(capsys: pytest.CaptureFixture[str]) -> N
     assert "1g.23gb" in shown
     assert main.run(["catalog", "show", "h200", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["memory_mib"]["total"] == 143771
+    assert main.run(["catalog", "-o", "json", "show", "h200"]) == 0
+    assert json.loads(capsys.readouterr().out)["key"] == "h200"
     assert main.run(["catalog", "show", "h300"]) == 2
     assert "no GPU model 'h300'; there are: a100" in capsys.readouterr().err
 

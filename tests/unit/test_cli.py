@@ -75,7 +75,7 @@ def test_the_doctor_answers_in_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_damaged_record_says_how_to_get_out_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     folder = record.Folder("simgpu")
     folder.path.mkdir(parents=True)
-    folder.record.write_text("{")
+    folder.record.write_bytes(b"\xff{")
     assert main.run(["status"]) == 1
     assert "'simgpu down --name simgpu' removes this cluster" in capsys.readouterr().err
     assert main.run(["down"]) == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.cluster import control_plane, locks, processes
+from simgpu.cluster import control_plane, locks, processes, record
 
 
 @pytest.fixture
@@ -99,6 +99,29 @@ async def test_a_lock_file_that_was_deleted_is_no_lock_any_more(tmp_path: Path) 
         async with locks.exclusive(path, waiting=lambda: told.append("waiting")):
             assert not told  # a new file is a new lock
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors - 1
+
+
+async def test_holders_come_one_by_one_even_when_each_removes_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    inside = 0
+
+    async def hold() -> None:
+        nonlocal inside
+        folder = record.Folder("shared")
+        async with locks.exclusive(folder.lock):
+            inside += 1
+            assert inside == 1
+            assert [path.name for path in folder.path.iterdir()] == ["lock"]
+            for number in range(20):
+                (folder.path / str(number)).write_text("")
+            await asyncio.sleep(0.001)
+            inside -= 1
+            folder.remove()
+
+    await asyncio.gather(*(hold() for _ in range(8)))
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_second_holder_waits_for_the_first(tmp_path: Path) -> None:

@@ -46,26 +46,24 @@ def test_patches_of_different_fields_fold_and_a_removal_before_a_merge_does_not(
     assert patches.fold({"a": None}, {"a": {"x": 1}}) is None
 
 
-def shown(value: Any) -> Any:
-    """What views show of a document: everything but what is empty."""
-    if isinstance(value, dict):
-        kept = {name: shown(item) for name, item in value.items()}
-        return {name: item for name, item in kept.items() if item}
-    return [shown(item) for item in value] if isinstance(value, list) else value
+DATA = st.dictionaries(st.sampled_from("abc"), st.sampled_from(["", "x", "y"]), max_size=3)
+CHANGES = st.dictionaries(st.sampled_from("abc"), st.none() | st.sampled_from(["", "x", "y"]), max_size=3)
 
 
-@given(PATCHES, PATCHES)
-def test_a_patch_that_does_not_differ_changes_nothing_that_is_shown(
-    document: dict[str, Any], patch: dict[str, Any]
+@given(DATA, CHANGES)
+def test_a_patch_of_a_map_differs_exactly_if_it_would_change_the_map(
+    data: dict[str, str], changes: dict[str, str | None]
 ) -> None:
-    start = shown(merge_patch({}, document))
-    if not patches._merge_differs(start, patch):
-        assert shown(merge_patch(start, patch)) == start
+    seen = views.ConfigMap(metadata=views.ObjectMeta(), data=data)
+    assert patches.differs(seen, {"data": changes}) == (merge_patch(data, changes) != data)
 
 
-@given(PATCHES)
-def test_a_patch_that_was_written_does_not_differ_any_more(patch: dict[str, Any]) -> None:
-    assert not patches._merge_differs(shown(merge_patch({}, patch)), patch)
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["", "v"])), max_size=3), st.integers(0, 3))
+def test_a_list_differs_exactly_if_it_is_another_list(taints: list[tuple[str, str]], cut: int) -> None:
+    seen = views.NodeSpec(taints=tuple(views.Taint(key, "NoSchedule", value) for key, value in taints))
+    wanted = [{"key": key, "effect": "NoSchedule"} | ({"value": value} if value else {}) for key, value in taints[:cut]]
+    node = views.Node(metadata=views.ObjectMeta(), spec=seen)
+    assert patches.differs(node, {"spec": {"taints": wanted}}) == (len(wanted) != len(taints))
 
 
 def test_a_view_is_compared_in_the_words_of_the_wire() -> None:
@@ -79,6 +77,8 @@ def test_a_view_is_compared_in_the_words_of_the_wire() -> None:
     tainted = views.Node(metadata=views.ObjectMeta(), spec=views.NodeSpec(taints=(views.Taint("a", "NoSchedule"),)))
     assert not patches.differs(tainted, {"spec": {"taints": [{"key": "a", "effect": "NoSchedule", "value": ""}]}})
     assert not patches.differs(tainted, {"metadata": {"finalizers": []}})
+    assert patches.differs(tainted, {"metadata": {"labels": {"role": ""}}}), "an empty label is a label"
+    assert patches.differs(tainted, {"spec": {"podCIDR": None}}), "what is not shown may be there"
     assert patches.differs(tainted, {"spec": {"taints": [{"key": "b", "effect": "NoSchedule"}]}})
     assert patches.differs(tainted, {"spec": {"taints": []}})
     assert patches.differs(node, {"spec": {"podCIDR": "10.0.0.0/24"}}), "what the view does not show may differ"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
@@ -21,6 +21,10 @@ DATA = Path(__file__).parent / "data" / "models"
 _KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
+Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
+
+
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of everything in a model file: immutable, and an unknown field is an error."""
 
@@ -28,40 +32,40 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Memory(Facts, frozen=True):
     """Memory in MiB; `reserved` is what the driver keeps, `bar1` the window on the bus."""
 
-    total: int
-    reserved: int = 0
-    bar1: int | None = None
+    total: Count
+    reserved: Count = 0
+    bar1: Count | None = None
 
 
 class Power(Facts, frozen=True):
     """Watts: the default limit, the range that it can be set to, and what the card draws with nothing on it."""
 
-    default: float
-    min: float
-    max: float
-    idle: float
+    default: Amount
+    min: Amount
+    max: Amount
+    idle: Amount
 
 
 class Clocks(Facts, frozen=True):
     """MHz. `sm` is whatever the vendor's main clock is."""
 
-    sm_idle: float
-    sm_min: float
-    sm_max: float
-    sm_step: float
-    memory_idle: float
-    memory_max: float
-    video_idle: float | None = None
-    video_max: float | None = None
+    sm_idle: Amount
+    sm_min: Amount
+    sm_max: Amount
+    sm_step: Amount
+    memory_idle: Amount
+    memory_max: Amount
+    video_idle: Amount | None = None
+    video_max: Amount | None = None
 
 
 class Temperatures(Facts, frozen=True):
     """Degrees at which things happen; `shown` is how the vendor's tool prints them."""
 
-    shutdown: float
-    slowdown: float
-    gpu_max: float
-    memory_max: float | None = None
+    shutdown: Amount
+    slowdown: Amount
+    gpu_max: Amount
+    memory_max: Amount | None = None
     shown: Literal["absolute", "margin"] = "absolute"
 
 
@@ -140,9 +144,10 @@ class Catalog:
 
     def __init__(self, models: Iterable[Model]) -> None:
         self.models = {model.key: model for model in models}
-        self._names = {_plain(name): model for model in self.models.values() for name in model.aliases}
-        self._names |= {_plain(model.product): model for model in self.models.values()}
-        self._names |= {_plain(model.key): model for model in self.models.values()}
+        self._names = {_plain(model.key): model for model in self.models.values()}
+        for model in self.models.values():
+            for name in (model.product, *model.aliases):  # a model made from another may have kept its product name
+                self._names.setdefault(_plain(name), model)
 
     def find(self, name: str) -> Model | None:
         """A model by key, product name or alias; case and the kind of separator do not matter."""
@@ -179,14 +184,14 @@ def _files(extra: Iterable[Path]) -> list[Path]:
     for path in extra:
         if not path.exists():
             raise errors.InputError(str(path), "no such file or folder")
-        found += sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+        found += sorted([*path.glob("*.yaml"), *path.glob("*.yml")]) if path.is_dir() else [path]
     return found
 
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
         document = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # PyYAML lets impossible dates through as they are
         raise errors.InputError(str(path), f"not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict):
         raise errors.InputError(str(path), "must hold a mapping of fields")

@@ -40,6 +40,7 @@ def catalog(context: click.Context, files: tuple[Path, ...], form: str) -> None:
     \b
       simgpu catalog show h200
     """
+    context.obj = {"files": files, "form": form}
     if context.invoked_subcommand is not None:
         return
     from simgpu.catalog import models, shapes
@@ -61,7 +62,8 @@ def catalog(context: click.Context, files: tuple[Path, ...], form: str) -> None:
 @click.argument("name")
 @_files
 @output.output_option
-def show(name: str, files: tuple[Path, ...], form: str) -> None:
+@click.pass_obj
+def show(given: dict[str, Any], name: str, files: tuple[Path, ...], form: str) -> None:
     """Explain one model: every figure, where it comes from, and which are estimates.
 
     NAME is a key, a product name or an alias: h200, "NVIDIA H200".
@@ -70,8 +72,8 @@ def show(name: str, files: tuple[Path, ...], form: str) -> None:
 
     from simgpu.catalog import models
 
-    model = models.load([*user_files(), *files]).get(name, field="NAME")
-    if form == "json":
+    model = models.load([*user_files(), *given["files"], *files]).get(name, field="NAME")
+    if "json" in (form, given["form"]):
         output.print_json(model)
         return
     facts: dict[str, Any] = msgspec.to_builtins(model)

@@ -148,17 +148,19 @@ def _status_of_all(roles: tuple[Role, ...], form: str) -> int:
     from simgpu import errors
     from simgpu.cluster import lifecycle, record
 
-    found: list[Status] = []
+    found: list[Status | dict[str, object]] = []
     rows = [("CLUSTER", "READY", "NODES", "GPUS", "PODS", "API SERVER")]
-    broken = 0
+    unready = 0
     for name in record.known_names():
         try:
             one = output.run(lifecycle.status(name, roles))
         except errors.SimgpuError:
-            broken += 1
-            rows.append((name, "broken", "-", "-", "-", f"'simgpu up --name {name}' repairs it, or 'down' removes it"))
+            unready += 1
+            found.append({"name": name, "ready": False})
+            rows.append((name, "broken", "-", "-", "-", f"'simgpu down --name {name}' removes it"))
             continue
         found.append(one)
+        unready += not one.ready
         nodes, ready = f"{one.nodes_ready}/{one.nodes}", "yes" if one.ready else "no"
         rows.append((one.name, ready, nodes, str(one.gpus), str(one.pods), one.endpoints["apiserver"]))
     if form == "json":
@@ -167,7 +169,7 @@ def _status_of_all(roles: tuple[Role, ...], form: str) -> int:
         output.print_rows(rows)
     else:
         click.echo("No clusters.")
-    return 0 if not broken and all(one.ready for one in found) else 1
+    return 1 if unready else 0
 
 
 def _print_cluster(one: Status) -> None:
@@ -219,10 +221,12 @@ def kubectl(name: str, arguments: tuple[str, ...]) -> None:
     from simgpu.cluster import binaries, locate
 
     folder = _folder(name)
-    found = output.run(locate.find(binaries.ALL["kubectl"]))
+    known = folder.load()
+    bin_dir = Path(known.bin_dir) if known is not None and known.bin_dir and Path(known.bin_dir).is_dir() else None
+    found = output.run(locate.find(binaries.ALL["kubectl"], bin_dir))
     if found is None:
         with progress.shown() as shown:
-            found = output.run(locate.ensure(["kubectl"], shown))["kubectl"]
+            found = output.run(locate.ensure(["kubectl"], shown, bin_dir))["kubectl"]
     environment = {**os.environ, "KUBECONFIG": str(folder.kubeconfig)}
     os.execve(found.path, ["kubectl", *arguments], environment)  # noqa: S606 - becomes kubectl
 

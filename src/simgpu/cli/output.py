@@ -64,6 +64,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - we are in one
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_IGN:  # nohup, say
+                continue
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         return await work
 

@@ -1,8 +1,8 @@
 """The command line of each process of the control plane.
 
-All of them listen on one address (loopback unless a test needs a bridge). etcd wants a certificate too; what
-answers without one is health and metrics only. DRA is served in every version there is, with the gates below as
-far as the Kubernetes version knows them.
+The API server and KWOK listen on the cluster's address (loopback unless a test needs a bridge), the others always on
+loopback. etcd wants a certificate too; what answers without one is health and metrics only. DRA is served in every
+version there is, with the gates below as far as the Kubernetes version knows them.
 """
 
 from __future__ import annotations

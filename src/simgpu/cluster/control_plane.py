@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import os
 import random
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,11 @@ import yaml
 
 from simgpu import errors
 from simgpu.cluster import processes, record
+from simgpu.kube import errors as kube_errors
 from simgpu.kube import wire
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
     from simgpu.cluster.components import Component, Role
@@ -143,12 +145,24 @@ class ControlPlane:
         """Wait for something that a component is to do. A component that ends meanwhile is an error at once."""
         deadline = asyncio.get_running_loop().time() + seconds
         while not await condition():
-            running = alive(self._folder)
-            for ended in [part for part in self._expected if part not in running]:
-                raise ComponentError(ended, "ended", tail(self._folder.log(ended)))
+            self._check_alive()
             if asyncio.get_running_loop().time() > deadline:
                 raise ComponentError(name, f"was not done after {seconds:.0f} s", tail(self._folder.log(name)))
             await asyncio.sleep(_POLL_SECONDS)
+
+    @contextlib.asynccontextmanager
+    async def blamed(self) -> AsyncIterator[None]:
+        """If the API does not answer because a component ended, say that instead."""
+        try:
+            yield
+        except kube_errors.KubeError:
+            self._check_alive()
+            raise
+
+    def _check_alive(self) -> None:
+        running = alive(self._folder)
+        for ended in [part for part in self._expected if part not in running]:
+            raise ComponentError(ended, "ended", tail(self._folder.log(ended)))
 
 
 def _bare_environment(folder: Folder) -> dict[str, str]:

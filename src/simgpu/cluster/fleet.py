@@ -228,9 +228,9 @@ def gpu_count(nodes: Iterable[Node]) -> int:
 
 
 def _whole(quantity: str) -> int:
-    """A count as the API writes it: 8, 1k."""
-    number = quantity.rstrip("kMG")
-    return int(number or 0) * {"k": 10**3, "M": 10**6, "G": 10**9}.get(quantity[len(number) :], 1)
+    """A count as the API writes it: 8, 1k. What is none counts as nothing."""
+    found = re.fullmatch(r"(\d+)(k|M|G)?", quantity)
+    return int(found[1]) * {None: 1, "k": 10**3, "M": 10**6, "G": 10**9}[found[2]] if found else 0
 
 
 async def create_sample(client: Client, *, gpus: bool) -> bool:

@@ -188,6 +188,7 @@ def _wanted(wish: Wish, known: Record | None) -> Record:
         known,
         nodes=wish.nodes or known.nodes,
         gpus=str(wish.gpus or known.gpus),
+        published="" if wish.gpus is not None else known.published,
         bin_dir=str(bin_dir) if bin_dir is not None else None,
     )
 
@@ -209,7 +210,7 @@ async def _run(launch: _Launch, wanted: Record, known: Record | None) -> list[st
     folder = launch.folder
     plane = control_plane.ControlPlane(folder, _parts(launch, wanted), launch.progress)
     await _start_server(plane, wanted)
-    async with client_of(folder) as client:
+    async with plane.blamed(), client_of(folder) as client:
         async with _first_failure(), asyncio.TaskGroup() as group:
             # An administrator is served before the API server calls itself ready, and so are the others.
             group.create_task(plane.ready("kube-apiserver"))
@@ -223,7 +224,7 @@ async def _run(launch: _Launch, wanted: Record, known: Record | None) -> list[st
         for role in launch.roles:
             await plane.start_ready(role.name)
         sampled = launch.wish.sample and await _make_sample(client, plane, launch.roles)
-    folder.save(msgspec.structs.replace(wanted, complete=True))
+    folder.save(msgspec.structs.replace(wanted, complete=True, published=wanted.gpus))
     if known is None:
         return [f"created cluster {wanted.name}"]
     changes = [f"started {name}" for name in plane.started] + _fleet_changes(known, wanted, *filling.result())
@@ -269,7 +270,8 @@ async def _fill(client: Client, wanted: Record, launch: _Launch) -> tuple[int, i
         launch.progress.update("nodes", f"created {finished} of {total}")
 
     gpus = fleet.parse_gpus(wanted.gpus)
-    await fleet.publish_topology(client, gpus, overwrite=launch.wish.gpus is not None)
+    # Also where an `up --gpus` was killed before it came to this.
+    await fleet.publish_topology(client, gpus, overwrite=wanted.gpus != wanted.published)
     return await fleet.scale_nodes(client, wanted.nodes, made=made)
 
 

@@ -1,7 +1,8 @@
 """Starts, finds and ends a cluster's processes.
 
 A process belongs to a cluster if its environment says so: each is started with two marks, the cluster's
-folder and the component's name, and is found again by reading them. There is no pid file to go stale, a
+folder and the component's name, and is found again by reading them (in our own PID namespace: a container on this
+machine may have a folder of the same name). There is no pid file to go stale, a
 process that was started a moment before we were killed is found all the same, and a number that the system
 gave to somebody else's process never matches. Signals go through pidfds, so the process that was looked at
 is the process that is signalled.
@@ -14,6 +15,7 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +31,8 @@ _CLUSTER = "SIMGPU_CLUSTER_DIR"
 _COMPONENT = "SIMGPU_COMPONENT"
 _POLL_SECONDS = 0.02
 _MARKS_SECONDS = 5.0
+_END_SECONDS = 30.0
+_OUR_NAMESPACE = Path("/proc/self/ns/pid").readlink() if sys.platform == "linux" else None
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -111,6 +115,8 @@ def _marked() -> Iterator[tuple[str, Process]]:
 def _marks(pid: int) -> tuple[str, str] | None:
     """The cluster folder and component of a process; None for strangers, the dead and other users'."""
     try:
+        if Path(f"/proc/{pid}/ns/pid").readlink() != _OUR_NAMESPACE:
+            return None
         pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return None
@@ -130,7 +136,8 @@ async def stop(directory: Path, *, only: frozenset[str] | None = None, grace_sec
             _signal(handles, signal.SIGTERM)
             await _exits(handles, grace_seconds)
         _signal(handles, signal.SIGKILL)
-        await _exits(handles, 30.0)
+        if await _exits(handles, _END_SECONDS):
+            raise errors.SimgpuError(f"{directory}: processes do not end; is their disk gone?")
     for process in chosen:
         _reap(process.pid)
     return chosen
@@ -153,7 +160,8 @@ def _signal(handles: list[int], number: signal.Signals) -> None:
             signal.pidfd_send_signal(handle, number)
 
 
-async def _exits(handles: list[int], seconds: float) -> None:
+async def _exits(handles: list[int], seconds: float) -> set[int]:
+    """Wait for processes to end; those that did not."""
     waiting = select.poll()
     for handle in handles:
         waiting.register(handle, select.POLLIN)
@@ -165,6 +173,7 @@ async def _exits(handles: list[int], seconds: float) -> None:
             left.discard(handle)
         if left:
             await asyncio.sleep(_POLL_SECONDS)
+    return left
 
 
 def _reap(pid: int) -> None:

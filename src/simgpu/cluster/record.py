@@ -34,6 +34,7 @@ class Record(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     nodes: int
     gpus: str
     bin_dir: str | None = None
+    published: str = ""  # the GPUs that were last written into the topology
     complete: bool = False  # whether `up` ever came to its end
 
 
@@ -68,7 +69,7 @@ class Folder:
             return msgspec.json.decode(self.record.read_bytes(), type=Record)
         except FileNotFoundError:
             return None
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise errors.SimgpuError(
                 f"{self.record}: {error}; 'simgpu down --name {self.name}' removes this cluster"
             ) from None
@@ -79,8 +80,12 @@ class Folder:
 
     def remove(self) -> None:
         """Delete everything, and the folders above if nothing else is in them."""
+        # Moved away first, lock and all: whoever waits for the lock starts with a folder of their own.
+        going = self.path.with_name(f".{self.name}.{os.getpid()}.going")
         if self.path.exists():
-            shutil.rmtree(self.path)
+            self.path.rename(going)
+        for folder in self.path.parent.glob(f".{self.name}.*.going"):  # also of a removal that was killed
+            shutil.rmtree(folder)
         for folder in (self.path.parent, self.path.parent.parent):
             try:
                 folder.rmdir()
@@ -100,7 +105,8 @@ def check_name(name: str) -> str:
 def known_names() -> list[str]:
     """Names of all clusters that have a folder."""
     root = paths.clusters()
-    return sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    found = root.iterdir() if root.is_dir() else ()
+    return sorted(path.name for path in found if path.is_dir() and not path.name.startswith("."))
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -134,8 +140,8 @@ def check_port(address: str, port: int) -> None:
 
 
 def port_is_free(address: str, port: int) -> bool:
-    """Whether we could listen there now."""
-    return _port_problem(address, port) is None
+    """Whether we could listen there now, and on loopback, where some parts always listen."""
+    return all(_port_problem(place, port) is None for place in {"127.0.0.1", address})
 
 
 def _port_problem(address: str, port: int) -> str | None:
@@ -157,7 +163,7 @@ def ports_of_others(name: str) -> set[int]:
         if other != name:
             try:
                 record = Folder(other).load()
-            except errors.SimgpuError:
+            except (errors.SimgpuError, OSError):
                 continue
             if record is not None:
                 ports |= set(record.ports.values())

@@ -57,8 +57,6 @@ class Client:
     """Talks to one API server. Use it as an async context manager."""
 
     def __init__(self, target: Target, *, retries: Retries | None = None, timeout_seconds: float = 60.0) -> None:
-        self.server = target.server
-        self.namespace = target.namespace
         self._wire = wire.Wire(target, retries=retries or Retries(), timeout_seconds=timeout_seconds)
         self.requests = self._wire.requests
 

@@ -3,6 +3,7 @@
 KubeError
 ├── ConfigError                 a kubeconfig or credential is unusable; names the file and the field
 ├── ConnectError                nothing answered: refused, reset, timed out, bad certificate
+├── UnreadableAnswer            something answered, but not in the words of the API
 └── ApiError                    the server answered with a failure `Status`
     ├── BadRequest        400
     ├── Unauthorized      401

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import msgspec
@@ -33,42 +34,59 @@ def fold(first: Patch, second: Patch) -> Patch | None:
 
 def differs(observed: msgspec.Struct, patch: Patch) -> bool:
     """Whether a merge patch would change what a view shows; fields that the view does not show count as changed."""
-    return _merge_differs(msgspec.to_builtins(observed), patch)
-
-
-def _merge_differs(observed: Any, patch: Patch) -> bool:
-    if not isinstance(observed, dict):
-        return True
-    for name, value in patch.items():
-        if value is None:
-            if observed.get(name) is not None:
-                return True
-        elif isinstance(value, dict):
-            seen = observed.get(name)
-            if _merge_differs({} if seen is None else seen, value):
-                return True
-        elif not _same(observed.get(name), value):
+    shown = _fields(type(observed))
+    for name, wanted in patch.items():
+        if name not in shown:
+            return True
+        if _value_differs(getattr(observed, shown[name]), wanted):
             return True
     return False
 
 
-def _same(observed: Any, wanted: Any) -> bool:
-    """Equality of values that a merge patch sets whole; views leave out what is empty."""
-    if isinstance(wanted, list | tuple):
-        seen = observed or ()
-        return (
-            isinstance(seen, list | tuple)
-            and len(seen) == len(wanted)
-            and all(_same(one, other) for one, other in zip(seen, wanted, strict=True))
-        )
-    if isinstance(wanted, dict):
-        if not isinstance(observed, dict):
-            return False
-        names = {name for name, value in wanted.items() if not _is_empty(value)} | observed.keys()
-        return all(_same(observed.get(name), wanted.get(name)) for name in names)
-    return bool(observed == wanted) or (_is_empty(wanted) and observed is None)
+@functools.cache
+def _fields(view: type[msgspec.Struct]) -> dict[str, str]:
+    """The fields of a view by their names on the wire."""
+    return {field.encode_name: field.name for field in msgspec.structs.fields(view)}
 
 
-def _is_empty(value: Any) -> bool:
-    """What a view does not show: the defaults of its fields."""
-    return not value
+def _value_differs(seen: Any, wanted: Any) -> bool:
+    """Whether merging `wanted` over a field that shows `seen` would change it."""
+    if isinstance(seen, msgspec.Struct) and isinstance(wanted, dict):
+        return differs(seen, wanted)
+    if isinstance(seen, dict) and isinstance(wanted, dict):
+        return _map_differs(seen, wanted)
+    return not _same(seen, wanted)
+
+
+def _map_differs(seen: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """The same for a map, of which a view shows every entry."""
+    for name, value in wanted.items():
+        if value is None:
+            if name in seen:
+                return True
+        elif name not in seen:
+            return True
+        elif isinstance(seen[name], dict) and isinstance(value, dict):
+            if _map_differs(seen[name], value):
+                return True
+        elif seen[name] != value:
+            return True
+    return False
+
+
+def _same(seen: Any, wanted: Any) -> bool:
+    """Whether a field that is set whole shows what is wanted; a field's default stands for its absence too."""
+    if isinstance(wanted, list | tuple) and isinstance(seen, list | tuple):
+        return len(seen) == len(wanted) and all(_same(one, other) for one, other in zip(seen, wanted, strict=True))
+    if isinstance(seen, msgspec.Struct):
+        return _struct_same(seen, wanted or {})
+    if not seen and not wanted:
+        return True
+    return bool(seen == wanted)
+
+
+def _struct_same(seen: msgspec.Struct, wanted: Any) -> bool:
+    shown = _fields(type(seen))
+    if not isinstance(wanted, dict) or not wanted.keys() <= shown.keys():
+        return False
+    return all(_same(getattr(seen, field), wanted.get(name)) for name, field in shown.items())

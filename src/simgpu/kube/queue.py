@@ -111,12 +111,13 @@ class WorkQueue(Generic[K]):
             key = await self.get()
             try:
                 again = await work(key)
-            except asyncio.CancelledError as error:
-                self.done(key)
-                self.add(key)  # unfinished: whoever runs the queue next goes on with it
+            except asyncio.CancelledError:
                 if _cancelling():
+                    self.done(key)
+                    self.add(key)  # unfinished: whoever runs the queue next goes on with it
                     raise
-                _log.warning("%s was cancelled from within: %s", key, error)
+                self.done(key, failed=True)
+                _log.warning("%s was cancelled from within", key)
             except Exception as error:  # noqa: BLE001 - whatever it is, the key comes back and the others go on
                 self.done(key, failed=True)
                 level = logging.WARNING if self.failures(key) > 3 else logging.INFO

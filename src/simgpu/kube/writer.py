@@ -3,7 +3,8 @@
 A controller says what it wants of an object, as often as it likes. The writer drops what would change nothing,
 folds what waits for the same object into few requests, keeps within a rate that urgent writes do not count
 against, and tries again what failed for a reason that may pass. Requests for one object and its sub-resources are
-sent one after the other, in the order in which they were wanted. `lag` says how far behind it is.
+sent one after the other: each part in the order in which it was wanted, though what is wanted of a part later may be
+joined with what waits for it already. `lag` says how far behind it is.
 """
 
 from __future__ import annotations
@@ -196,6 +197,7 @@ class Writer:
             before = len(write.operations)
             add_operation(write.operations, operation)
             self.counters.folded += before + 1 - len(write.operations)
+            write.tries = min(write.tries, self._attempts // 2)  # what is new gets a fair chance too
             if urgent and not write.urgent:
                 write.urgent = True
                 if self._normal.pop(key, None) is not None:
@@ -238,11 +240,11 @@ class Writer:
         """What is left of a write goes on, with what came meanwhile after it."""
         newer = self._behind.pop(key, None)
         if newer is not None:
+            if not write.operations:
+                write.since = newer.since
             for operation in newer.operations:
                 add_operation(write.operations, operation)
             write.urgent = write.urgent or newer.urgent
-            if not write.tries:
-                write.since = newer.since
         if write.operations:
             self._line_up(key, write)
 
@@ -284,7 +286,7 @@ class Writer:
             else:
                 self.counters.written += 1
             write.operations.pop(0)
-        write.tries, write.due = 0, 0.0
+            write.tries, write.due = 0, 0.0
 
     def _give_up(self, target: Target, operation: Operation, error: errors.KubeError) -> None:
         self.counters.failed += 1
@@ -393,7 +395,7 @@ def add_operation(waiting: list[Operation], operation: Operation) -> None:
         waiting[:] = [operation]
         return
     last = next((item for item in reversed(waiting) if item.subresource == operation.subresource), None)
-    if last is None or last.kind != operation.kind or any(item.kind == "delete" for item in _after(waiting, last)):
+    if last is None or last.kind != operation.kind:
         waiting.append(operation)
         return
     body = operation.body if operation.kind == "apply" else patches.fold(last.body, operation.body)
@@ -402,8 +404,3 @@ def add_operation(waiting: list[Operation], operation: Operation) -> None:
         return
     last.body = body
     last.failed += operation.failed
-
-
-def _after(waiting: list[Operation], one: Operation) -> list[Operation]:
-    position = next(index for index, item in enumerate(waiting) if item is one)
-    return waiting[position + 1 :]
