@@ -9,24 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import yaml
 
 from simgpu import errors
+from simgpu.catalog import relations
+from simgpu.catalog.facts import Amount, Count, Facts
 
 DATA = Path(__file__).parent / "data" / "models"
 
 _KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-
-
-Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
-
-
-class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of everything in a model file: immutable, and an unknown field is an error."""
 
 
 class Memory(Facts, frozen=True):
@@ -120,6 +114,8 @@ class Model(Facts, frozen=True, kw_only=True):
     clocks_mhz: Clocks
     temperature_c: Temperatures
     pci: Pci
+    relations: relations.Relations
+    memory_gb_per_second: Amount
     aliases: tuple[str, ...] = ()
     driver: str | None = None
     compute_capability: str | None = None
@@ -133,6 +129,11 @@ class Model(Facts, frozen=True, kw_only=True):
     c2c_mode: str | None = None
     mig: tuple[MigProfile, ...] = ()
     estimated: tuple[str, ...] = ()
+
+    @property
+    def capability(self) -> float:
+        """What a card of this model does in one clock, against others: its SMs, or what the vendor calls them."""
+        return float(self.sm_count or 1)
 
     def is_estimated(self, path: str) -> bool:
         """Whether the figure at a path such as `power_w.idle` is an estimate."""
@@ -206,13 +207,17 @@ def _model(key: str, documents: Mapping[str, _Document]) -> Model:
         )
     body = _resolved(key, document, documents, ())
     try:
-        model = msgspec.convert({**body, "key": key}, Model)
+        model = msgspec.convert({**body, "key": key, "relations": _behaviour(body.get("relations"))}, Model)
     except msgspec.ValidationError as error:
         raise errors.InputError(str(document.path), str(error).replace("`$.", "`")) from None
     for path in model.estimated:
         if not _has(body, path):
             raise errors.InputError(str(document.path), f"estimated: there is no field {path}")
     return model
+
+
+def _behaviour(own: Any) -> Any:
+    return merged(relations.load(), own) if isinstance(own, dict) else relations.load() if own is None else own
 
 
 def _resolved(

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 import yaml
 
-from simgpu.catalog.models import Facts
+from simgpu.catalog.facts import Facts, Share
 
 DATA = Path(__file__).parent / "data" / "shapes.yaml"
-
-Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
 
 class Demand(Facts, frozen=True):

@@ -1,0 +1,1 @@
+"""A simulated card beside a recorded one: `make fidelity`."""

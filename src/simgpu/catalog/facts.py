@@ -1,0 +1,15 @@
+"""What every structure of the catalog is made of."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
+Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+
+
+class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of everything in a catalog file: immutable, and an unknown field is an error."""

@@ -1,0 +1,290 @@
+"""All cards of one model: their demand, settings, state, readings and counters, one array for each quantity."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simgpu.catalog import models
+from simgpu.sim import physics
+
+Rows = npt.NDArray[np.intp]
+Doubles = npt.NDArray[np.float64]
+
+DEMAND: Final = ("context", "busy", "sm", "tensor", "memory", "pcie", "nvlink")
+SETTINGS: Final = ("limit", "highest", "inlet", "efficiency", "leak", "resistance")
+STATE: Final = ("clock", "sensed", "hold", "cap", "hunt", "die_temperature", "memory_temperature")
+RESULTS: Final = ("power", "throughput", "memory_used", "memory_clock")
+READINGS: Final = (
+    "power_average", "power_instant", "temperature", "temperature_memory", "sm_clock", "usage", "memory_usage",
+)  # fmt: skip
+WINDOWS: Final = ("busy_seconds", "memory_seconds", "tick_energy")
+COUNTERS: Final = (
+    "energy", "power_throttle", "thermal_throttle", "hardware_throttle", "pcie_bytes", "fabric_bytes", "memory_bytes",
+    "hangs", "corrected", "uncorrected",
+)  # fmt: skip
+
+_BLOCK = 16384
+_PCIE_PAYLOAD = 0.944  # measured: 59.5 GB/s of an x16 link of generation 5
+_AT_REST = ("die", "board")  # what draws power with nothing to do
+_SPREAD = {"efficiency": 0.015, "leak": 0.05, "resistance": 0.02}
+
+
+class Cards:
+    """Cards of one model, by row. Rows are given back and used again."""
+
+    def __init__(self, model: models.Model, rng: np.random.Generator) -> None:
+        self.model = model
+        self.constants = physics.constants(model)
+        self.count = 0
+        self.free: list[int] = []
+        self._rng = rng
+        self._names = (*DEMAND, *SETTINGS, *STATE, *RESULTS, *READINGS, *WINDOWS)
+        self._floats: npt.NDArray[np.float32] = np.zeros(
+            (len(self._names) + len(self.constants.filters), 0), np.float32
+        )
+        self._counters: Doubles = np.zeros((len(COUNTERS), 0))
+        self._reasons: npt.NDArray[np.uint16] = np.zeros((2, 0), np.uint16)
+        self._ring: npt.NDArray[np.float32] | None = None
+        self._ring_at = 0
+        self._tick_seconds = 0.0
+        self._window_seconds = 0.0
+        sensors = model.relations.sensors
+        self._ticks = max(1, round(sensors.power / sensors.refresh))
+        lane = 3.94e9 * 2.0 ** (model.pci.generation - 5)
+        self.highest: dict[str, float] = {
+            "bandwidth": model.memory_gb_per_second * 1e9,
+            "pcie": _PCIE_PAYLOAD * model.pci.width * lane,
+            "fabric": model.links.count * model.links.gb_per_second * 1e9 if model.links else 0.0,
+        }
+
+    # Rows.
+
+    def add(self, count: int, *, inlet: float | None, spread: float) -> Rows:
+        """Rows for new cards, at rest."""
+        reused = [self.free.pop() for _ in range(min(count, len(self.free)))]
+        fresh = count - len(reused)
+        self._grow(self.count + fresh)
+        rows = np.array([*sorted(reused), *range(self.count, self.count + fresh)], dtype=np.intp)
+        self.count += fresh
+        self._rest(rows, inlet=self.constants.inlet if inlet is None else inlet, spread=spread)
+        return rows
+
+    def remove(self, rows: Rows) -> None:
+        """Give rows back."""
+        self._floats[: len(DEMAND), rows] = 0
+        self.free.extend(int(row) for row in rows)
+
+    def _grow(self, needed: int) -> None:
+        have = self._floats.shape[1]
+        if needed <= have:
+            return
+        more = max(needed - have, have // 2, 16)
+        self._floats = np.pad(self._floats, ((0, 0), (0, more)))
+        self._counters = np.pad(self._counters, ((0, 0), (0, more)))
+        self._reasons = np.pad(self._reasons, ((0, 0), (0, more)))
+        if self._ring is not None:
+            self._ring = np.pad(self._ring, ((0, 0), (0, more)))
+
+    def _rest(self, rows: Rows, *, inlet: float, spread: float) -> None:
+        model, constants = self.model, self.constants
+        self._floats[:, rows] = 0
+        self._counters[:, rows] = 0
+        start: dict[str, float] = {
+            "limit": constants.limit, "highest": 1.0, "inlet": inlet, "efficiency": 1.0,
+            "leak": constants.leakage, "resistance": 1.0, "clock": constants.idle_clock, "cap": 1.0,
+            "memory_clock": model.clocks_mhz.memory_idle,
+        }  # fmt: skip
+        for name, value in start.items():
+            self[name][rows] = value
+        if spread:
+            for name, deviation in _SPREAD.items():
+                self[name][rows] *= 1 + np.clip(self._rng.standard_normal(len(rows)), -3, 3) * deviation * spread
+        idle = constants.idle * np.ones(len(rows), np.float32)
+        for row, (source, _) in enumerate(constants.filters):
+            self._floats[len(self._names) + row, rows] = idle if source in _AT_REST else 0
+        for name in ("power", "sensed", "power_average", "power_instant"):
+            self[name][rows] = idle
+        for name, reading, heat in (
+            ("die_temperature", "temperature", constants.die_heat),
+            ("memory_temperature", "temperature_memory", constants.memory_heat),
+        ):
+            rise = sum(h * (s in _AT_REST) for h, (s, _) in zip(heat, constants.filters, strict=True)) * constants.idle
+            self[name][rows] = self[reading][rows] = inlet + rise * self["resistance"][rows]
+        self["sm_clock"][rows] = model.clocks_mhz.sm_idle
+        self._reasons[:, rows] = physics.IDLE
+        if self._ring is not None:
+            self._ring[:, rows] = constants.idle
+
+    # Quantities.
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        """A quantity for all rows, free ones included; a view."""
+        if name in COUNTERS:
+            return self._counters[COUNTERS.index(name), : self.count]
+        if name == "reasons":
+            return self._reasons[1, : self.count]
+        return self._floats[self._names.index(name), : self.count]
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes held for each card."""
+        arrays: tuple[npt.NDArray[Any] | None, ...] = (self._floats, self._counters, self._reasons, self._ring)
+        return sum(array.shape[0] * array.itemsize for array in arrays if array is not None)
+
+    # Time.
+
+    def step(self, dt: float, *, ticks: int, windows: int) -> None:
+        """Move on by `dt` seconds, in which that many sensor refreshes and usage windows end."""
+        self._tick_seconds += dt
+        self._window_seconds += dt
+        if self._ring is None and ticks < self._ticks and (ticks == 0 or dt < self.model.relations.sensors.power):
+            self._ring = np.repeat(self["power_average"][None, :], self._ticks, axis=0)
+            self._ring = np.pad(self._ring, ((0, 0), (0, self._floats.shape[1] - self.count)))
+        for start in range(0, self.count, _BLOCK):
+            stop = min(start + _BLOCK, self.count)
+            if ticks:
+                noise = self._rng.standard_normal(stop - start, dtype=np.float32)
+                hunt = self["hunt"][start:stop]
+                hunt *= np.float32(0.6)
+                hunt += noise * np.float32(0.8)
+            self._step_block(start, stop, dt, ticks=ticks, windows=windows)
+        if ticks:
+            self._ring_at += ticks
+            self._tick_seconds = 0.0
+            if ticks >= self._ticks:
+                self._ring = None
+        if windows:
+            self._window_seconds = 0.0
+
+    def _view(self, start: int, stop: int) -> dict[str, npt.NDArray[np.float32]]:
+        block = self._floats[:, start:stop]
+        return dict(zip(self._names, block, strict=False))
+
+    def _step_block(self, start: int, stop: int, dt: float, *, ticks: int, windows: int) -> None:
+        q = self._view(start, stop)
+        block = physics.Block(
+            heat=self._floats[len(self._names) :, start:stop],
+            reasons=self._reasons[0, start:stop],
+            **{name: q[name] for name in (*DEMAND, *SETTINGS, *STATE, "power", "throughput")},
+        )
+        physics.advance(block, self.constants, dt)
+        served = q["busy"] * q["throughput"]
+        traffic = served * q["memory"]
+        self._count(q, served, traffic, slice(start, stop), dt)
+        q["busy_seconds"] += q["busy"] * np.float32(dt)
+        q["memory_seconds"] += traffic * np.float32(dt)
+        q["tick_energy"] += q["power"] * np.float32(dt)
+        self._move_memory_clock(q, traffic)
+        if windows:
+            self._close_window(q)
+        if ticks:
+            self._refresh(q, start, stop, ticks)
+
+    def _count(
+        self,
+        q: dict[str, npt.NDArray[np.float32]],
+        served: npt.NDArray[np.float32],
+        traffic: npt.NDArray[np.float32],
+        block: slice,
+        dt: float,
+    ) -> None:
+        """Counters only grow."""
+        of = dict(zip(COUNTERS, self._counters[:, block], strict=True))
+        reasons = self._reasons[0, block]
+        of["energy"] += q["power"] * np.float32(dt)
+        of["memory_bytes"] += traffic * np.float32(self.highest["bandwidth"] * dt)
+        of["pcie_bytes"] += served * q["pcie"] * np.float32(self.highest["pcie"] * dt)
+        if self.highest["fabric"]:
+            of["fabric_bytes"] += served * q["nvlink"] * np.float32(self.highest["fabric"] * dt)
+        if (seen := int(reasons.max(initial=0))) > physics.IDLE:
+            of["power_throttle"] += ((reasons & physics.POWER_CAP) != 0) * dt
+            if seen >= physics.SOFTWARE_THERMAL:
+                of["thermal_throttle"] += ((reasons & physics.SOFTWARE_THERMAL) != 0) * dt
+                of["hardware_throttle"] += ((reasons & physics.HARDWARE_THERMAL) != 0) * dt
+
+    def _move_memory_clock(self, q: dict[str, npt.NDArray[np.float32]], traffic: npt.NDArray[np.float32]) -> None:
+        """Bandwidth to memory clock: a card that lowers it when idle raises it with what is moved."""
+        clocks = self.model.clocks_mhz
+        if clocks.memory_idle < clocks.memory_max:
+            wanted = np.minimum(
+                1, np.maximum(traffic, np.maximum(q["pcie"], q["nvlink"]) * q["busy"]) * 4 + 0.5 * q["busy"]
+            )
+            q["memory_clock"][:] = clocks.memory_idle + (clocks.memory_max - clocks.memory_idle) * wanted
+
+    def _close_window(self, q: dict[str, npt.NDArray[np.float32]]) -> None:
+        scale = np.float32(100 / self._window_seconds)
+        for name, seconds in (("usage", "busy_seconds"), ("memory_usage", "memory_seconds")):
+            np.minimum(q[seconds] * scale, 100, out=q[name])
+            q[seconds][:] = 0
+
+    def _refresh(self, q: dict[str, npt.NDArray[np.float32]], start: int, stop: int, ticks: int) -> None:
+        """What a reader sees from now on."""
+        mean = q["tick_energy"] * np.float32(1 / self._tick_seconds)
+        q["tick_energy"][:] = 0
+        if self._ring is None or ticks >= self._ticks:
+            q["power_average"][:] = mean
+        else:
+            ring = self._ring[:, start:stop]
+            for tick in range(ticks):
+                ring[(self._ring_at + tick) % self._ticks] = mean
+            np.mean(ring, axis=0, out=q["power_average"])
+        q["power_instant"][:] = q["sensed"]
+        q["temperature"][:] = q["die_temperature"]
+        q["temperature_memory"][:] = q["memory_temperature"]
+        clocks = self.model.clocks_mhz
+        steps = np.round(q["clock"] * np.float32(clocks.sm_max / clocks.sm_step))
+        np.minimum(steps * np.float32(clocks.sm_step), np.float32(clocks.sm_max), out=q["sm_clock"])
+        self._reasons[1, start:stop] = self._reasons[0, start:stop]
+
+    # Keeping.
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything, to go on from later."""
+        return {
+            "count": self.count,
+            "free": list(self.free),
+            "floats": pack(self._floats[:, : self.count]),
+            "counters": pack(self._counters[:, : self.count]),
+            "reasons": pack(self._reasons[:, : self.count]),
+            "ring": None if self._ring is None else pack(self._ring[:, : self.count]),
+            "rng": random_state(self._rng),
+            "at": [self._ring_at, self._tick_seconds, self._window_seconds],
+        }
+
+    def restore(self, kept: dict[str, Any]) -> None:
+        """Go on from a snapshot."""
+        self.count, self.free = kept["count"], list(kept["free"])
+        self._floats = unpack(kept["floats"], np.float32)
+        self._counters = unpack(kept["counters"], np.float64)
+        self._reasons = unpack(kept["reasons"], np.uint16)
+        self._ring = None if kept["ring"] is None else unpack(kept["ring"], np.float32)
+        self._rng.bit_generator.state = random_state_from(kept["rng"])
+        self._ring_at, self._tick_seconds, self._window_seconds = kept["at"]
+
+
+def pack(array: npt.NDArray[Any]) -> dict[str, Any]:
+    """An array as plain data."""
+    return {"shape": list(array.shape), "data": np.ascontiguousarray(array).tobytes()}
+
+
+def unpack(kept: dict[str, Any], dtype: type[np.generic]) -> npt.NDArray[Any]:
+    """The array again."""
+    size = math.prod(kept["shape"]) * np.dtype(dtype).itemsize
+    if len(kept["data"]) != size:
+        raise ValueError(f"a snapshot's array holds {len(kept['data'])} bytes instead of {size}")
+    return np.frombuffer(kept["data"], dtype=dtype).reshape(kept["shape"]).copy()
+
+
+def random_state(rng: np.random.Generator) -> dict[str, Any]:
+    """Where a generator stands, as plain data."""
+    state: dict[str, Any] = dict(rng.bit_generator.state)
+    return {**state, "state": {"state": [int(word) for word in state["state"]["state"]]}}
+
+
+def random_state_from(kept: dict[str, Any]) -> dict[str, Any]:
+    """What a generator's state is set to."""
+    return {**kept, "state": {"state": np.array(kept["state"]["state"], dtype=np.uint64)}}

@@ -1,0 +1,234 @@
+"""Which workload asks what of which card, now: one row for each workload and card that it runs on.
+
+Values are drawn, pulsed and added up per card here, for all rows at once. When activities begin and end is the
+engine's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simgpu.sim import activity, cards
+from simgpu.sim.activity import CHANNELS, EVENTS, MEMORY, UNITS, USAGE
+
+Rows = npt.NDArray[np.intp]
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Summing = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+
+AT: Final = {name: index for index, name in enumerate(CHANNELS)}
+_EVENTS = [AT[name] for name in EVENTS]
+_UNIT_COLUMNS = dict(zip(UNITS, ("sm", "tensor", "memory", "pcie", "nvlink"), strict=True))
+_SOON = 1e-9  # seconds: what is due within this is due
+
+_PER_ROW: Final = {
+    "live": np.bool_, "card": np.int64, "part": np.int64, "admitted": np.int64, "share": np.float32,
+    "context": np.float32, "duty": np.float64, "period": np.float64, "started": np.float64,
+}  # fmt: skip
+_PER_CHANNEL: Final = {
+    "values": np.float32, "low": np.float32, "high": np.float32, "adds": np.bool_, "every": np.float32,
+    "due": np.float64,
+}  # fmt: skip
+
+
+class Demands:
+    """Rows of workloads on the cards of one model. Rows are given back and used again."""
+
+    live: npt.NDArray[np.bool_]
+    card: npt.NDArray[np.int64]
+    part: npt.NDArray[np.int64]
+    admitted: npt.NDArray[np.int64]
+    share: Floats
+    context: Floats
+    duty: Doubles
+    period: Doubles
+    started: Doubles
+    values: Floats
+    low: Floats
+    high: Floats
+    adds: npt.NDArray[np.bool_]
+    every: Floats
+    due: Doubles
+
+    def __init__(self) -> None:
+        for name, kind in _PER_ROW.items():
+            setattr(self, name, np.zeros(0, kind))
+        for name, kind in _PER_CHANNEL.items():
+            setattr(self, name, np.zeros((len(CHANNELS), 0), kind))
+        self.changed = True
+        self._free: list[int] = []
+        self._active: Rows | slice | None = None
+        self._single = False
+
+    # Rows.
+
+    def add(self, card: Rows, *, part: int, share: float, admitted: int) -> Rows:
+        """Rows for a workload on some cards; what they ask comes with its first activity."""
+        if len(self._free) < len(card):
+            self._grow(len(card) - len(self._free))
+        rows = np.array([self._free.pop() for _ in range(len(card))], dtype=np.intp)
+        self.live[rows], self.card[rows], self.part[rows], self.share[rows] = True, card, part, share
+        self.admitted[rows] = admitted
+        self._active = None
+        self.changed = True
+        return rows
+
+    def remove(self, rows: Rows) -> None:
+        """Give rows back."""
+        self.live[rows] = False
+        self.due[:, rows] = np.inf
+        self.duty[rows] = 1
+        self._free.extend(int(row) for row in rows[::-1])
+        self._active = None
+        self.changed = True
+
+    def _grow(self, needed: int) -> None:
+        have = len(self.live)
+        more = max(needed, have // 2, 16)
+        for name in (*_PER_ROW, *_PER_CHANNEL):
+            array = getattr(self, name)
+            setattr(self, name, np.pad(array, (*((0, 0),) * (array.ndim - 1), (0, more))))
+        self.due[:, have:] = np.inf
+        self.duty[have:] = 1
+        self._free.extend(range(have + more - 1, have - 1, -1))
+
+    # Time.
+
+    def begin(
+        self, rows: Rows, doing: activity.Activity, scale: Scale, *, now: float, rng: np.random.Generator
+    ) -> None:
+        """The rows start an activity."""
+        leaked = self.values[AT[MEMORY], rows].copy()
+        self.values[:, rows] = 0
+        self.due[:, rows] = np.inf
+        self.duty[rows], self.period[rows] = (doing.pulse.duty, doing.pulse.period) if doing.pulse else (1.0, 0.0)
+        self.started[rows] = now
+        self.context[rows] = doing.context
+        for name, value in doing.values.items():
+            channel, factor = AT[name], scale.of(name, share=value.share)
+            low, high = value.low * factor, value.high * factor
+            adds = value.function == "increase"
+            if name not in EVENTS:
+                drawn = low + (high - low) * rng.random(len(rows))
+                self.values[channel, rows] = drawn + leaked if adds and name == MEMORY else drawn
+            if value.varies or (name in EVENTS and high > 0):
+                self.low[channel, rows], self.high[channel, rows] = low, high
+                self.adds[channel, rows] = adds or name in EVENTS
+                self.every[channel, rows] = value.period
+                self.due[channel, rows] = now + value.period
+        if MEMORY not in doing.values and doing.context:
+            self.values[AT[MEMORY], rows] = scale.context
+        self.changed = True
+
+    def draw(self, now: float, rng: np.random.Generator) -> list[tuple[str, Rows, Doubles, Floats]]:
+        """Draw what is due. Returns the events that came: which, on which rows, how many, for how many seconds."""
+        came: list[tuple[str, Rows, Doubles, Floats]] = []
+        for name, channel in AT.items():
+            rows = np.flatnonzero(self.due[channel] <= now + _SOON)
+            if not len(rows):
+                continue
+            every, due = self.every[channel, rows], self.due[channel, rows]
+            turns = np.floor((now + _SOON - due) / every) + 1
+            low = self.low[channel, rows]
+            drawn = low + (self.high[channel, rows] - low) * rng.random(len(rows))
+            self.due[channel, rows] = due + turns * every
+            adds = self.adds[channel, rows]
+            self.values[channel, rows] = np.where(adds, self.values[channel, rows] + drawn * turns, drawn)
+            self.changed = True
+            if name in EVENTS:
+                came.append((name, rows, drawn * turns, every))
+        return came
+
+    def usage(self, start: float, stop: float) -> Floats:
+        """The share of the time from `start` to `stop` in which each row has its card work."""
+        usage: Floats = self.values[AT[USAGE]]
+        pulsed = np.flatnonzero(self.duty < 1)
+        if not len(pulsed):
+            return usage
+        duty, period, begun = self.duty[pulsed], self.period[pulsed], self.started[pulsed]
+
+        def on_until(moment: float) -> Doubles:
+            turns, rest = np.divmod(np.maximum(moment - begun, 0) + _SOON, period)
+            return np.asarray(turns * duty * period + np.minimum(rest, duty * period))
+
+        self.changed = True
+        result: Floats = usage.copy()
+        result[pulsed] *= np.clip((on_until(stop) - on_until(start)) / (stop - start), 0, 1)
+        return result
+
+    # Sums.
+
+    def summing(self, cards_count: int) -> Summing:
+        """A function that adds a quantity of the rows up per card."""
+        if self._active is None:
+            active = np.flatnonzero(self.live)
+            self._active = slice(None) if len(active) == len(self.live) else active
+            self._single = bool(np.bincount(self.card[active]).max(initial=0) <= 1)
+        chosen = self._active
+        at = self.card[chosen]
+
+        def summed(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            if self._single:
+                result = np.zeros(cards_count, np.float32)
+                result[at] = weights[chosen]
+                return result
+            return np.bincount(at, weights[chosen], cards_count)
+
+        return summed
+
+    def add_up(self, group: cards.Cards, usage: Floats) -> None:
+        """Sum per card, clamp to what a card has, and hand it to the cards."""
+        summed = self.summing(group.count)
+        weighted = usage * self.share
+        busy = np.minimum(summed(weighted), 1)
+        group["busy"][:] = busy
+        group["context"][:] = summed(self.context) > 0
+        per_busy = 1 / np.maximum(busy, np.float32(1e-9))
+        for name, column in _UNIT_COLUMNS.items():
+            values = self.values[AT[name]]
+            if values.any():
+                np.minimum(summed(weighted * values) * per_busy, 1, out=group[column], casting="unsafe")
+            else:
+                group[column][:] = 0
+        memory = group.model.memory_mib
+        used = summed(self.values[AT[MEMORY]])
+        np.clip(used, 0, memory.total - memory.reserved, out=group["memory_used"], casting="unsafe")
+        self.changed = False
+
+    # Keeping.
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything, to go on from later."""
+        arrays = {name: cards.pack(getattr(self, name)) for name in (*_PER_ROW, *_PER_CHANNEL)}
+        return {"arrays": arrays, "free": list(self._free)}
+
+    def restore(self, kept: dict[str, Any]) -> None:
+        """Go on from a snapshot."""
+        for name, kind in {**_PER_ROW, **_PER_CHANNEL}.items():
+            setattr(self, name, cards.unpack(kept["arrays"][name], kind))
+        self._free = list(kept["free"])
+        self._active = None
+        self.changed = True
+
+
+class Scale:
+    """How values of a profile become values of the table: shares of the card, MiB, events."""
+
+    def __init__(self, group: cards.Cards, *, rate: float, memory_mib: float) -> None:
+        self._highest = group.highest
+        self._rate = rate
+        self._memory = memory_mib
+        self.context = min(float(group.model.relations.memory.context), memory_mib)
+
+    def of(self, name: str, *, share: bool) -> float:
+        """The factor for a quantity; `rate` is what a workload made for another card moves more in a second here."""
+        if name == MEMORY:
+            return self._memory if share else 1.0
+        if share or name == USAGE or name in EVENTS:
+            return 1.0
+        highest = self._highest.get(name, 0.0)
+        return self._rate / highest if highest else 0.0

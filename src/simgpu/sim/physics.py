@@ -1,0 +1,281 @@
+"""What a card does with a demand: clock, power, heat, throttling.
+
+`advance` moves a block of cards of one model on by `dt` seconds. All cards of the block share the model's constants;
+what differs from card to card comes in as arrays. Every delay is integrated exactly for a demand that is constant
+over the step, so steps may be as short or as long as the owner likes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from simgpu.catalog import models
+
+Floats = npt.NDArray[np.float32]
+
+IDLE: Final = 0x1
+POWER_CAP: Final = 0x4
+HARDWARE_SLOWDOWN: Final = 0x8
+SOFTWARE_THERMAL: Final = 0x20
+HARDWARE_THERMAL: Final = 0x40
+
+_SETTLED = 5.0
+_NEAR = 0.03  # the share of the clock within which one more of Newton's steps changes nothing that can be read
+_SLIP_ONSET = np.float32(0.1)
+_SLIP_FADE = np.float32(0.15)
+_NOTHING = np.float32(1e-9)
+
+
+class Constants(msgspec.Struct, frozen=True):
+    """A model's relations as the numbers that a step needs: powers in watts, clocks as shares of the highest."""
+
+    limit: float
+    idle: float
+    idle_clock: float
+    lowest_clock: float
+    clock_step: float
+    floor: float
+    knee: float
+    idle_switching: float
+    clock: float
+    leakage: float
+    sm: float
+    tensor: float
+    memory_die: float
+    memory: float
+    pcie: float
+    nvlink: float
+    flicker: float
+    target: float
+    peak: float
+    sense: float
+    fall: float
+    rise: float
+    hold: float
+    slip: float
+    hunting: float
+    reach: float
+    inlet: float
+    reference: float
+    hottest: float
+    slowdown: float
+    slope: float
+    hysteresis: float
+    lowest_cap: float
+    filters: tuple[tuple[str, float], ...]
+    die_heat: tuple[float, ...]
+    memory_heat: tuple[float, ...]
+
+
+def constants(model: models.Model) -> Constants:
+    """The constants of a model."""
+    relations, limit, clocks = model.relations, model.power_w.default, model.clocks_mhz
+    heat, power, regulator = relations.heat, relations.power, relations.regulator
+    stages = (*heat.die, *heat.memory)
+    filters = tuple(dict.fromkeys((stage.source, stage.seconds * heat.inertia) for stage in stages))
+
+    def per_watt(wanted: tuple[object, ...]) -> tuple[float, ...]:
+        degrees = dict.fromkeys(filters, 0.0)
+        for stage in stages:
+            if any(stage is item for item in wanted):
+                degrees[stage.source, stage.seconds * heat.inertia] += stage.degrees * heat.cooling / limit
+        return tuple(degrees.values())
+
+    idle_clock = clocks.sm_idle / clocks.sm_max
+    floor, knee = relations.voltage.floor, relations.voltage.knee
+    idle_voltage = floor + (1 - floor) * max(0.0, (idle_clock - knee) / (1 - knee))
+    return Constants(
+        limit=limit,
+        idle=model.power_w.idle,
+        idle_clock=idle_clock,
+        lowest_clock=clocks.sm_min / clocks.sm_max,
+        clock_step=clocks.sm_step / clocks.sm_max,
+        floor=floor,
+        knee=knee,
+        idle_switching=min(0.99, idle_clock * idle_voltage**2),
+        clock=power.clock * limit,
+        leakage=power.leakage * limit,
+        sm=power.sm * limit,
+        tensor=power.tensor * limit,
+        memory_die=power.memory_die * limit,
+        memory=power.memory * limit,
+        pcie=power.pcie * limit,
+        nvlink=power.nvlink * limit,
+        flicker=power.flicker,
+        target=regulator.target,
+        peak=regulator.peak,
+        sense=regulator.sense,
+        fall=regulator.fall,
+        rise=regulator.rise,
+        hold=regulator.hold,
+        slip=regulator.slip,
+        hunting=regulator.hunting,
+        reach=relations.memory.reach,
+        inlet=heat.inlet,
+        reference=heat.reference,
+        hottest=model.temperature_c.gpu_max,
+        slowdown=model.temperature_c.slowdown,
+        slope=relations.throttling.slope,
+        hysteresis=relations.throttling.hysteresis,
+        lowest_cap=max(relations.throttling.floor, clocks.sm_min / clocks.sm_max),
+        filters=filters,
+        die_heat=per_watt(heat.die),
+        memory_heat=per_watt(heat.memory),
+    )
+
+
+class Block(msgspec.Struct):
+    """Arrays of some cards of one model: what is asked of them, how they differ, and their state.
+
+    Demands on the units are what is asked while the card is busy; `busy` is the share of time in which it is.
+    """
+
+    # Asked.
+    context: Floats
+    busy: Floats
+    sm: Floats
+    tensor: Floats
+    memory: Floats
+    pcie: Floats
+    nvlink: Floats
+    # Set.
+    limit: Floats
+    highest: Floats
+    inlet: Floats
+    efficiency: Floats
+    leak: Floats
+    resistance: Floats
+    # State.
+    clock: Floats
+    sensed: Floats
+    hold: Floats
+    cap: Floats
+    hunt: Floats
+    die_temperature: Floats
+    memory_temperature: Floats
+    heat: Floats
+    # Results of the step.
+    power: Floats
+    throughput: Floats
+    reasons: npt.NDArray[np.uint16]
+
+
+def advance(block: Block, model: Constants, dt: float) -> None:
+    """Move the cards on by `dt` seconds."""
+    settles = dt >= _SETTLED * max(model.fall, model.rise, model.sense)
+    target = block.limit * np.float32(model.target) * (1 + np.float32(model.hunting) * block.hunt)
+    flicker = 1 + np.float32(model.flicker) * block.hunt
+    sm_power, memory_power = _regulate(
+        block, model, target, flicker, dt=math.inf if settles else dt, rounds=3 if settles else 1
+    )
+    _warm(block, model, sm_power, memory_power, dt)
+    _throttle(block, model, dt)
+
+
+def _regulate(block: Block, model: Constants, target: Floats, flicker: Floats, *, dt: float, rounds: int) -> tuple[Floats, Floats]:
+    """Power for the demand at the clock, and the clock that the regulator moves to; returns the SMs' and the memory's.
+
+    The regulator takes Newton's step towards the clock at which the sensed power is its target. A short step goes
+    part of that way, as far as the delays allow; a long one takes as many as it needs to arrive.
+    """
+    floor, knee = np.float32(model.floor), np.float32(model.knee)
+    steepness = np.float32((1 - model.floor) / (1 - model.knee))
+    compute = np.maximum(block.sm, block.tensor)
+    sm_work = block.sm * (block.efficiency * np.float32(model.sm))
+    die_work = block.tensor * np.float32(model.tensor) + block.memory * np.float32(model.memory_die)
+    die_work *= block.efficiency
+    die_work += sm_work
+    die_work *= flicker
+    memory_work = block.memory * (block.efficiency * np.float32(model.memory))
+    traffic = block.pcie * np.float32(model.pcie) + block.nvlink * np.float32(model.nvlink)
+    warmth = block.leak * (block.die_temperature - np.float32(model.reference))
+    standing = np.float32(model.idle - model.clock * model.idle_switching / (1 - model.idle_switching))
+    clock_power = np.float32(model.clock / (1 - model.idle_switching))
+    resting = clock_power * np.float32(model.idle_switching)
+    ceiling = block.limit * np.float32(model.peak)
+    top = np.minimum(block.highest, block.cap)
+    open_context = block.context > 0
+    np.copyto(block.clock, np.float32(model.idle_clock), where=~open_context)
+    opened = open_context & (block.clock <= np.float32(model.idle_clock)) & (block.hold <= 0)
+    np.copyto(block.clock, top, where=opened)
+    seen, fall, rise = (_progress(dt, seconds) for seconds in (model.sense, model.fall, model.rise))
+    sm_power, memory_power = np.zeros_like(block.power), np.zeros_like(block.power)
+    for _ in range(rounds):
+        clock = block.clock
+        regulated = np.clip((top - clock) / _SLIP_ONSET, 0, 1) * np.clip((clock - knee) / _SLIP_FADE, 0, 1)
+        work_clock = clock * (1 - np.float32(model.slip) * regulated)
+        above = np.maximum(work_clock - knee, 0)
+        voltage = floor + steepness * above
+        squared = voltage * voltage
+        switching = clock_power * work_clock * squared
+        needed = np.maximum(compute / work_clock, block.memory / np.minimum(1, work_clock / np.float32(model.reach)))
+        throughput = 1 / np.maximum(needed, 1)
+        die = throughput * squared * die_work + traffic
+        own = throughput * memory_work
+        base = standing + switching + warmth * squared
+        working = die + own
+        kept = np.minimum(1, np.maximum(ceiling - base, 0) / np.maximum(working, _NOTHING)) * block.busy
+        np.add(base, kept * working, out=block.power)
+        np.multiply(kept, own, out=memory_power)
+        np.add(kept * throughput * squared * sm_work, switching - resting, out=sm_power)
+        np.multiply(throughput, np.minimum(1, kept / np.maximum(block.busy, _NOTHING)), out=block.throughput)
+        block.sensed += (block.power - block.sensed) * seen
+        slope = (kept * die + switching) * (1 / work_clock + 2 * steepness * (above > 0) / voltage)
+        slope += memory_power / work_clock
+        upper = top - np.float32(model.clock_step) * (block.hold > 0)
+        goal = clock + (target - block.sensed) / np.maximum(slope, block.limit * np.float32(0.07))
+        np.clip(goal, np.float32(model.lowest_clock), upper, out=goal)
+        goal -= clock
+        if fall != rise:
+            goal *= np.where(goal < 0, fall, rise)
+        goal *= open_context
+        clock += goal
+        if np.abs(goal).max(initial=0) < _NEAR:
+            break
+    return sm_power, memory_power
+
+
+def _progress(dt: float, seconds: float) -> np.float32:
+    return np.float32(-math.expm1(-dt / seconds))
+
+
+def _warm(block: Block, model: Constants, sm_power: Floats, memory_power: Floats, dt: float) -> None:
+    """Heat flows through stages, each with its delay, to the two temperatures."""
+    sources = {"sm": sm_power, "die": block.power - memory_power, "memory": memory_power, "board": block.power}
+    die = np.zeros_like(block.power)
+    memory = np.zeros_like(block.power)
+    for row, (source, seconds) in enumerate(model.filters):
+        stage = block.heat[row]
+        stage += (sources[source] - stage) * _progress(dt, seconds)
+        if model.die_heat[row]:
+            die += np.float32(model.die_heat[row]) * stage
+        if model.memory_heat[row]:
+            memory += np.float32(model.memory_heat[row]) * stage
+    np.add(block.inlet, die * block.resistance, out=block.die_temperature)
+    np.add(block.inlet, memory * block.resistance, out=block.memory_temperature)
+
+
+def _throttle(block: Block, model: Constants, dt: float) -> None:
+    """Reasons why the clock is lower than it could be, and the end of it that heat sets."""
+    hot = block.die_temperature - np.float32(model.hottest)
+    change = np.where(hot > 0, -hot, np.float32(model.hysteresis) * (hot < -model.hysteresis))
+    block.cap += change * np.float32(model.slope * min(dt, 1.0))
+    np.clip(block.cap, np.float32(model.lowest_cap), 1, out=block.cap)
+    open_context = block.context > 0
+    below = np.minimum(block.highest, block.cap) - block.clock > np.float32(1.5 * model.clock_step)
+    capped = below & open_context
+    capped |= block.sensed > block.limit * np.float32(model.target)
+    block.hold -= np.float32(dt)
+    np.maximum(block.hold, 0, out=block.hold)
+    np.copyto(block.hold, np.float32(model.hold), where=capped)
+    np.copyto(block.reasons, np.where(open_context, 0, IDLE), casting="unsafe")
+    block.reasons |= (block.hold > 0).astype(np.uint16) * np.uint16(POWER_CAP)
+    heat = (hot >= 0) | (block.cap < 1)
+    block.reasons |= heat.astype(np.uint16) * np.uint16(SOFTWARE_THERMAL)
+    slow = block.die_temperature >= np.float32(model.slowdown)
+    block.reasons |= slow.astype(np.uint16) * np.uint16(HARDWARE_THERMAL | HARDWARE_SLOWDOWN)
