@@ -32,8 +32,10 @@ def main() -> int:
         )
     bad = sum(not check.good for check in found)
     worst = max(found, key=lambda check: check.off)
-    print(f"\n{len(found) - bad} of {len(found)} figures are within what is allowed; the furthest is {worst.what} of "
-          f"{worst.phase}, at {worst.off:.0%} of it")
+    print(
+        f"\n{len(found) - bad} of {len(found)} figures are within what is allowed; the furthest is {worst.what} of "
+        f"{worst.phase}, at {worst.off:.0%} of it"
+    )
     if options.plot:
         from fidelity import picture  # noqa: PLC0415 - matplotlib is an extra
 

@@ -116,7 +116,7 @@ def _shapes(before: str, phase: str, real: Series, simulated: Series) -> list[Ch
 
 
 def _resolution(share: float, column: str, before: str, phase: str, real: Series) -> float:
-    """How well the recording itself knows the moment: both ends are read a tenth of a second apart, in whole degrees."""
+    """How well the recording knows the moment: both ends are read a tenth of a second apart, in whole degrees."""
     if column == "power_w":
         return 2 * _REFRESH
     half = 0.5 / abs(np.subtract(*_levels(column, before, phase, real)))

@@ -107,7 +107,9 @@ class Loads:
 
         return piece
 
-    def matmul(self, kind: str = "bfloat16", size: int = 8192, *, tf32: bool = False, batch: int = 1) -> Callable[[], None]:
+    def matmul(
+        self, kind: str = "bfloat16", size: int = 8192, *, tf32: bool = False, batch: int = 1
+    ) -> Callable[[], None]:
         """Matrix products."""
         a, b = self.tensor(size, size, kind=kind), self.tensor(size, size, kind=kind)
         out = self.torch.empty_like(a)
@@ -143,7 +145,9 @@ class Loads:
         """Copies from, or to, the host's pinned memory."""
         host = self.torch.empty(mib << 20, dtype=self.torch.uint8, pin_memory=True)
         card = self.torch.empty(mib << 20, dtype=self.torch.uint8, device="cuda")
-        return self._synced(lambda: host.copy_(card, non_blocking=True) if back else card.copy_(host, non_blocking=True))
+        return self._synced(
+            lambda: host.copy_(card, non_blocking=True) if back else card.copy_(host, non_blocking=True)
+        )
 
     def elementwise(self) -> Callable[[], None]:
         """A chain of operations on each number, bound by memory."""
@@ -153,7 +157,7 @@ class Loads:
     def reduce(self) -> Callable[[], None]:
         """Sums over large arrays: reading only."""
         a = self.tensor(1 << 30)
-        return self._synced(lambda: a.sum())
+        return self._synced(a.sum)
 
     def decode(self, size: int = 16384, rows: int = 1) -> Callable[[], None]:
         """A thin matrix against a large one, as in writing text token by token."""
@@ -186,7 +190,9 @@ class Loads:
     def training(self, width: int = 4096, layers: int = 4, batch: int = 8, length: int = 1024) -> Callable[[], None]:
         """Steps of a small transformer, forward, backward and the optimiser."""
         torch = self.torch
-        layer = torch.nn.TransformerEncoderLayer(width, 32, 4 * width, batch_first=True, dtype=torch.bfloat16, device="cuda", dropout=0.0)
+        layer = torch.nn.TransformerEncoderLayer(
+            width, 32, 4 * width, batch_first=True, dtype=torch.bfloat16, device="cuda", dropout=0.0
+        )
         model = torch.nn.TransformerEncoder(layer, layers)
         optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
         data = self.tensor(batch, length, width)
@@ -232,7 +238,9 @@ def play(piece: Callable[[], None] | None, seconds: float, duty: float, period: 
 @contextlib.contextmanager
 def settings(commands: list[str]) -> Iterator[str]:
     """`nvidia-smi` with each of the commands; undone afterwards."""
-    said = [subprocess.run(["nvidia-smi", *c.split()], capture_output=True, text=True, check=False).stdout for c in commands]
+    said = [
+        subprocess.run(["nvidia-smi", *c.split()], capture_output=True, text=True, check=False).stdout for c in commands
+    ]
     try:
         yield " ".join(" ".join(said).split())
     finally:
@@ -245,7 +253,15 @@ def plan(loads: Loads) -> list[tuple[str, Callable[[], None] | None, float, floa
     mm, copy, fp32 = loads.matmul(), loads.copy(), loads.matmul("float32")
     rows: list[tuple[str, Callable[[], None] | None, float, float, float, list[str]]] = [("context", None, 8, 1, 1, [])]
 
-    def add(name: str, piece: Callable[[], None] | None, seconds: float, duty: float = 1, period: float = 1, smi: list[str] | None = None) -> None:
+    def add(
+        name: str,
+        piece: Callable[[], None] | None,
+        seconds: float,
+        *,
+        duty: float = 1,
+        period: float = 1,
+        smi: list[str] | None = None,
+    ) -> None:
         rows.append((name, piece, seconds, duty, period, smi or []))
 
     for mhz in (600, 1005, 1305, 1605, 1830):
@@ -258,9 +274,9 @@ def plan(loads: Loads) -> list[tuple[str, Callable[[], None] | None, float, floa
         add(f"bf16_cap_{watts}", mm, 8, smi=[f"-pl {watts}"])
     add("rest_a", None, 6)
     for duty, period in ((0.3, 1.0), (0.6, 1.0), (0.5, 0.05), (0.4, 2.0), (0.2, 0.5)):
-        add(f"bf16_{round(duty * 100)}_of_{period}", mm, 12, duty, period)
-    add("copy_50_of_0.2", copy, 8, 0.5, 0.2)
-    add("fp32_50_of_1.0", fp32, 8, 0.5, 1.0)
+        add(f"bf16_{round(duty * 100)}_of_{period}", mm, 12, duty=duty, period=period)
+    add("copy_50_of_0.2", copy, 8, duty=0.5, period=0.2)
+    add("fp32_50_of_1.0", fp32, 8, duty=0.5, period=1.0)
     add("rest_b", None, 6)
     for name, piece in (
         ("fp16", loads.matmul("float16")), ("fp8", loads.fp8()), ("tf32", loads.matmul("float32", tf32=True)),

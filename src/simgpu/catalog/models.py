@@ -136,7 +136,9 @@ class Model(Facts, frozen=True, kw_only=True):
         return float(self.sm_count or 1)
 
     def is_estimated(self, path: str) -> bool:
-        """Whether the figure at a path such as `power_w.idle` is an estimate."""
+        """Whether the figure at a path such as `power_w.idle` is an estimate; other cards' relations always are."""
+        if path.startswith("relations.") and self.key != relations.CALIBRATED_ON:
+            return True
         return any(path == item or path.startswith(f"{item}.") for item in self.estimated)
 
 

@@ -17,6 +17,8 @@ from simgpu.catalog.facts import Facts, Share
 
 DATA = Path(__file__).parent / "data" / "relations.yaml"
 
+CALIBRATED_ON = "h200"
+
 Ratio = Annotated[float, msgspec.Meta(ge=0.0, le=100.0)]
 Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=86400.0)]
 Degrees = Annotated[float, msgspec.Meta(ge=-50.0, le=200.0)]

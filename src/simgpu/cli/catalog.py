@@ -17,7 +17,7 @@ def user_files() -> list[Path]:
     return [Path(item) for item in os.environ.get("SIMGPU_CATALOG", "").split(os.pathsep) if item]
 
 
-_files = click.option(
+files_option = click.option(
     "--catalog",
     "files",
     type=click.Path(path_type=Path),
@@ -28,7 +28,7 @@ _files = click.option(
 
 
 @click.group(invoke_without_command=True)
-@_files
+@files_option
 @output.output_option
 @click.pass_context
 def catalog(context: click.Context, files: tuple[Path, ...], form: str) -> None:
@@ -60,7 +60,7 @@ def catalog(context: click.Context, files: tuple[Path, ...], form: str) -> None:
 
 @catalog.command()
 @click.argument("name")
-@_files
+@files_option
 @output.output_option
 @click.pass_obj
 def show(given: dict[str, Any], name: str, files: tuple[Path, ...], form: str) -> None:

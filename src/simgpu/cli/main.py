@@ -9,7 +9,7 @@ import click
 
 import simgpu
 from simgpu import errors
-from simgpu.cli import catalog, local, machine
+from simgpu.cli import catalog, local, machine, simulate
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -35,6 +35,7 @@ for command in (
     local.kubectl,
     local.logs,
     catalog.catalog,
+    simulate.simulate,
     machine.tools,
     machine.doctor,
 ):

@@ -50,6 +50,7 @@ class Cards:
         self._reasons: npt.NDArray[np.uint16] = np.zeros((2, 0), np.uint16)
         self._ring: npt.NDArray[np.float32] | None = None
         self._ring_at = 0
+        self._ring_seconds: list[float] = []
         self._tick_seconds = 0.0
         self._window_seconds = 0.0
         sensors = model.relations.sensors
@@ -117,7 +118,7 @@ class Cards:
         self["sm_clock"][rows] = model.clocks_mhz.sm_idle
         self._reasons[:, rows] = physics.IDLE
         if self._ring is not None:
-            self._ring[:, rows] = constants.idle
+            self._ring[:, rows] = np.float32(constants.idle) * np.array(self._ring_seconds, np.float32)[:, None]
 
     # Quantities.
 
@@ -142,8 +143,12 @@ class Cards:
         self._tick_seconds += dt
         self._window_seconds += dt
         if self._ring is None and ticks < self._ticks and (ticks == 0 or dt < self.model.relations.sensors.power):
-            self._ring = np.repeat(self["power_average"][None, :], self._ticks, axis=0)
+            refresh = self.model.relations.sensors.refresh
+            self._ring = np.repeat(self["power_average"][None, :] * np.float32(refresh), self._ticks, axis=0)
+            self._ring_seconds = [refresh] * self._ticks
             self._ring = np.pad(self._ring, ((0, 0), (0, self._floats.shape[1] - self.count)))
+        for tick in range(min(ticks, self._ticks) if self._ring is not None else 0):
+            self._ring_seconds[(self._ring_at + tick) % self._ticks] = self._tick_seconds / ticks
         for start in range(0, self.count, _BLOCK):
             stop = min(start + _BLOCK, self.count)
             if ticks:
@@ -230,8 +235,9 @@ class Cards:
         else:
             ring = self._ring[:, start:stop]
             for tick in range(ticks):
-                ring[(self._ring_at + tick) % self._ticks] = mean
-            np.mean(ring, axis=0, out=q["power_average"])
+                ring[(self._ring_at + tick) % self._ticks] = mean * np.float32(self._tick_seconds / ticks)
+            np.sum(ring, axis=0, out=q["power_average"])
+            q["power_average"] *= np.float32(1 / sum(self._ring_seconds))
         q["power_instant"][:] = q["sensed"]
         q["temperature"][:] = q["die_temperature"]
         q["temperature_memory"][:] = q["memory_temperature"]
@@ -252,7 +258,7 @@ class Cards:
             "reasons": pack(self._reasons[:, : self.count]),
             "ring": None if self._ring is None else pack(self._ring[:, : self.count]),
             "rng": random_state(self._rng),
-            "at": [self._ring_at, self._tick_seconds, self._window_seconds],
+            "at": [self._ring_at, self._tick_seconds, self._window_seconds, self._ring_seconds],
         }
 
     def restore(self, kept: dict[str, Any]) -> None:
@@ -263,7 +269,7 @@ class Cards:
         self._reasons = unpack(kept["reasons"], np.uint16)
         self._ring = None if kept["ring"] is None else unpack(kept["ring"], np.float32)
         self._rng.bit_generator.state = random_state_from(kept["rng"])
-        self._ring_at, self._tick_seconds, self._window_seconds = kept["at"]
+        self._ring_at, self._tick_seconds, self._window_seconds, self._ring_seconds = kept["at"]
 
 
 def pack(array: npt.NDArray[Any]) -> dict[str, Any]:

@@ -63,10 +63,11 @@ class Demands:
         self._free: list[int] = []
         self._active: Rows | slice | None = None
         self._single = False
+        self._varying: set[str] = set()
 
     # Rows.
 
-    def add(self, card: Rows, *, part: int, share: float, admitted: int) -> Rows:
+    def add(self, card: npt.NDArray[np.int64], part: npt.NDArray[np.int64], share: Floats, *, admitted: int) -> Rows:
         """Rows for a workload on some cards; what they ask comes with its first activity."""
         if len(self._free) < len(card):
             self._grow(len(card) - len(self._free))
@@ -120,6 +121,7 @@ class Demands:
                 self.adds[channel, rows] = adds or name in EVENTS
                 self.every[channel, rows] = value.period
                 self.due[channel, rows] = now + value.period
+                self._varying.add(name)
         if MEMORY not in doing.values and doing.context:
             self.values[AT[MEMORY], rows] = scale.context
         self.changed = True
@@ -128,6 +130,8 @@ class Demands:
         """Draw what is due. Returns the events that came: which, on which rows, how many, for how many seconds."""
         came: list[tuple[str, Rows, Doubles, Floats]] = []
         for name, channel in AT.items():
+            if name not in self._varying:
+                continue
             rows = np.flatnonzero(self.due[channel] <= now + _SOON)
             if not len(rows):
                 continue
@@ -211,6 +215,7 @@ class Demands:
         for name, kind in {**_PER_ROW, **_PER_CHANNEL}.items():
             setattr(self, name, cards.unpack(kept["arrays"][name], kind))
         self._free = list(kept["free"])
+        self._varying = {name for name, at in AT.items() if np.isfinite(self.due[at]).any()}
         self._active = None
         self.changed = True
 

@@ -62,6 +62,16 @@ class PartState(msgspec.Struct, frozen=True):
     power_w: float
 
 
+class _Targets(msgspec.Struct, frozen=True):
+    """Where a workload runs: rows of one model, and the memory that each of them has."""
+
+    model: str
+    rows: npt.NDArray[np.intp]
+    parts: npt.NDArray[np.int64]
+    shares: npt.NDArray[np.float32]
+    memory_mib: float
+
+
 class _Workload(msgspec.Struct):
     """A running workload."""
 
@@ -191,22 +201,17 @@ class Engine:
         activity.check(profile)
         if not on:
             raise errors.InputError("devices", "a workload needs at least one")
-        targets = [self._place(item) for item in dict.fromkeys(on)]
-        model = targets[0][0]
-        if any(place[0] != model for place in targets):
-            raise errors.InputError("devices", "a workload's devices must be of one model")
-        group, asked = self._groups[model], self._demands[model]
+        targets = self._targets(on)
+        group, asked = self._groups[targets.model], self._demands[targets.model]
         number, self._next = self._next, self._next + 1
-        rows: list[int] = []
-        for _, row, part, share, _ in targets:
-            rows += asked.add(np.array([row]), part=part, share=share, admitted=number).tolist()
+        rows = asked.add(targets.rows, targets.parts, targets.shares, admitted=number).tolist()
         work = _Workload(
             id=number,
             profile=profile,
-            model=model,
+            model=targets.model,
             rows=rows,
             rate=_rate(profile, group.model),
-            memory_mib=min(place[4] for place in targets),
+            memory_mib=targets.memory_mib,
             started=self.now,
             begun=self.now,
             left=profile.repeat,
@@ -250,14 +255,25 @@ class Engine:
             )
         return result
 
-    def _place(self, item: int) -> tuple[str, int, int, float, float]:
-        """Model, row, part, share and memory of a card or part."""
-        if part := self._parts.get(item):
-            model, row = self._find(part.card)
-            return model, row, item, part.share, part.memory_mib
-        model, row = self._find(item)
+    def _targets(self, on: Sequence[int]) -> _Targets:
+        """Cards and parts as rows of one model."""
+        wanted = np.unique(np.asarray(on, dtype=np.int64))
+        known = [self._parts.get(item) for item in wanted.tolist()] if self._parts else [None] * len(wanted)
+        cards_of = [item if part is None else part.card for item, part in zip(wanted.tolist(), known, strict=True)]
+        groups, rows = self._places.find_all(cards_of)
+        if (groups < 0).any():
+            raise errors.InputError("devices", f"there is no device {cards_of[int(np.argmax(groups < 0))]}")
+        if (groups != groups[0]).any():
+            raise errors.InputError("devices", "a workload's devices must be of one model")
+        model = self._keys[groups[0]]
         memory = self._groups[model].model.memory_mib
-        return model, row, 0, 1.0, float(memory.total - memory.reserved)
+        return _Targets(
+            model=model,
+            rows=rows,
+            parts=np.array([0 if part is None else item for item, part in zip(wanted, known, strict=True)], np.int64),
+            shares=np.array([1.0 if part is None else part.share for part in known], np.float32),
+            memory_mib=min((part.memory_mib for part in known if part), default=float(memory.total - memory.reserved)),
+        )
 
     def _cards_of(self, work: _Workload) -> Iterator[int]:
         asked = self._demands[work.model]

@@ -25,7 +25,7 @@ SOFTWARE_THERMAL: Final = 0x20
 HARDWARE_THERMAL: Final = 0x40
 
 _SETTLED = 5.0
-_NEAR = 0.03  # the share of the clock within which one more of Newton's steps changes nothing that can be read
+_NEAR = 0.06  # the share of the clock within which one more of Newton's steps changes nothing that can be read
 _SLIP_ONSET = np.float32(0.1)
 _SLIP_FADE = np.float32(0.15)
 _NOTHING = np.float32(1e-9)
@@ -167,77 +167,100 @@ class Block(msgspec.Struct):
 
 def advance(block: Block, model: Constants, dt: float) -> None:
     """Move the cards on by `dt` seconds."""
-    settles = dt >= _SETTLED * max(model.fall, model.rise, model.sense)
-    target = block.limit * np.float32(model.target) * (1 + np.float32(model.hunting) * block.hunt)
-    flicker = 1 + np.float32(model.flicker) * block.hunt
-    sm_power, memory_power = _regulate(
-        block, model, target, flicker, dt=math.inf if settles else dt, rounds=3 if settles else 1
-    )
-    _warm(block, model, sm_power, memory_power, dt)
-    _throttle(block, model, dt)
-
-
-def _regulate(block: Block, model: Constants, target: Floats, flicker: Floats, *, dt: float, rounds: int) -> tuple[Floats, Floats]:
-    """Power for the demand at the clock, and the clock that the regulator moves to; returns the SMs' and the memory's.
-
-    The regulator takes Newton's step towards the clock at which the sensed power is its target. A short step goes
-    part of that way, as far as the delays allow; a long one takes as many as it needs to arrive.
-    """
-    floor, knee = np.float32(model.floor), np.float32(model.knee)
-    steepness = np.float32((1 - model.floor) / (1 - model.knee))
-    compute = np.maximum(block.sm, block.tensor)
-    sm_work = block.sm * (block.efficiency * np.float32(model.sm))
-    die_work = block.tensor * np.float32(model.tensor) + block.memory * np.float32(model.memory_die)
-    die_work *= block.efficiency
-    die_work += sm_work
-    die_work *= flicker
-    memory_work = block.memory * (block.efficiency * np.float32(model.memory))
-    traffic = block.pcie * np.float32(model.pcie) + block.nvlink * np.float32(model.nvlink)
-    warmth = block.leak * (block.die_temperature - np.float32(model.reference))
-    standing = np.float32(model.idle - model.clock * model.idle_switching / (1 - model.idle_switching))
-    clock_power = np.float32(model.clock / (1 - model.idle_switching))
-    resting = clock_power * np.float32(model.idle_switching)
-    ceiling = block.limit * np.float32(model.peak)
     top = np.minimum(block.highest, block.cap)
     open_context = block.context > 0
     np.copyto(block.clock, np.float32(model.idle_clock), where=~open_context)
     opened = open_context & (block.clock <= np.float32(model.idle_clock)) & (block.hold <= 0)
     np.copyto(block.clock, top, where=opened)
-    seen, fall, rise = (_progress(dt, seconds) for seconds in (model.sense, model.fall, model.rise))
-    sm_power, memory_power = np.zeros_like(block.power), np.zeros_like(block.power)
-    for _ in range(rounds):
-        clock = block.clock
-        regulated = np.clip((top - clock) / _SLIP_ONSET, 0, 1) * np.clip((clock - knee) / _SLIP_FADE, 0, 1)
-        work_clock = clock * (1 - np.float32(model.slip) * regulated)
-        above = np.maximum(work_clock - knee, 0)
-        voltage = floor + steepness * above
-        squared = voltage * voltage
-        switching = clock_power * work_clock * squared
-        needed = np.maximum(compute / work_clock, block.memory / np.minimum(1, work_clock / np.float32(model.reach)))
-        throughput = 1 / np.maximum(needed, 1)
-        die = throughput * squared * die_work + traffic
-        own = throughput * memory_work
-        base = standing + switching + warmth * squared
-        working = die + own
-        kept = np.minimum(1, np.maximum(ceiling - base, 0) / np.maximum(working, _NOTHING)) * block.busy
-        np.add(base, kept * working, out=block.power)
-        np.multiply(kept, own, out=memory_power)
-        np.add(kept * throughput * squared * sm_work, switching - resting, out=sm_power)
-        np.multiply(throughput, np.minimum(1, kept / np.maximum(block.busy, _NOTHING)), out=block.throughput)
+    sm_power, memory_power = _regulate(block, model, top, dt)
+    _warm(block, model, sm_power, memory_power, dt)
+    _throttle(block, model, dt)
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """What the demand would draw at full clock, and what does not depend on the clock."""
+
+    compute: Floats
+    sm: Floats
+    die: Floats
+    memory: Floats
+    traffic: Floats
+    warmth: Floats
+
+
+def _asked(block: Block, model: Constants) -> _Asked:
+    sm = block.sm * (block.efficiency * np.float32(model.sm))
+    die = block.tensor * np.float32(model.tensor) + block.memory * np.float32(model.memory_die)
+    die *= block.efficiency
+    die += sm
+    die *= 1 + np.float32(model.flicker) * block.hunt
+    return _Asked(
+        compute=np.maximum(block.sm, block.tensor),
+        sm=sm,
+        die=die,
+        memory=block.memory * (block.efficiency * np.float32(model.memory)),
+        traffic=block.pcie * np.float32(model.pcie) + block.nvlink * np.float32(model.nvlink),
+        warmth=block.leak * (block.die_temperature - np.float32(model.reference)),
+    )
+
+
+def _regulate(block: Block, model: Constants, top: Floats, dt: float) -> tuple[Floats, Floats]:
+    """Power for the demand at the clock, and the clock that the regulator moves to; returns the SMs' and the memory's.
+
+    The regulator takes Newton's step towards the clock at which the sensed power is its target. A short step goes
+    part of that way, as far as the delays allow; a long one takes as many as it needs to arrive.
+    """
+    settles = dt >= _SETTLED * max(model.fall, model.rise, model.sense)
+    seen, fall, rise = (
+        _progress(math.inf if settles else dt, seconds) for seconds in (model.sense, model.fall, model.rise)
+    )
+    asked = _asked(block, model)
+    target = block.limit * np.float32(model.target) * (1 + np.float32(model.hunting) * block.hunt)
+    sm_power, memory_power = np.empty_like(block.power), np.empty_like(block.power)
+    for _ in range(3 if settles else 1):
+        slope = _draw(block, model, asked, top, sm=sm_power, memory=memory_power)
         block.sensed += (block.power - block.sensed) * seen
-        slope = (kept * die + switching) * (1 / work_clock + 2 * steepness * (above > 0) / voltage)
-        slope += memory_power / work_clock
         upper = top - np.float32(model.clock_step) * (block.hold > 0)
-        goal = clock + (target - block.sensed) / np.maximum(slope, block.limit * np.float32(0.07))
+        goal = block.clock + (target - block.sensed) / np.maximum(slope, block.limit * np.float32(0.07))
         np.clip(goal, np.float32(model.lowest_clock), upper, out=goal)
-        goal -= clock
+        goal -= block.clock
         if fall != rise:
             goal *= np.where(goal < 0, fall, rise)
-        goal *= open_context
-        clock += goal
+        goal *= block.context
+        block.clock += goal
         if np.abs(goal).max(initial=0) < _NEAR:
             break
     return sm_power, memory_power
+
+
+def _draw(block: Block, model: Constants, asked: _Asked, top: Floats, *, sm: Floats, memory: Floats) -> Floats:
+    """Power at the present clock, into the arrays given; returns how it changes with the clock."""
+    knee, clock = np.float32(model.knee), block.clock
+    steep = np.float32(2 * (1 - model.floor) / (1 - model.knee))
+    regulated = np.clip((top - clock) / _SLIP_ONSET, 0, 1) * np.clip((clock - knee) / _SLIP_FADE, 0, 1)
+    work_clock = clock * (1 - np.float32(model.slip) * regulated)
+    above = np.maximum(work_clock - knee, 0)
+    voltage = np.float32(model.floor) + steep / 2 * above
+    squared = voltage * voltage
+    clock_power = np.float32(model.clock / (1 - model.idle_switching))
+    resting = clock_power * np.float32(model.idle_switching)
+    switching = clock_power * work_clock * squared
+    slower = 1 / work_clock
+    needed = np.maximum(asked.compute * slower, block.memory * np.maximum(slower * np.float32(model.reach), 1))
+    throughput = 1 / np.maximum(needed, 1)
+    die = throughput * squared * asked.die + asked.traffic
+    own = throughput * asked.memory
+    base = (np.float32(model.idle) - resting) + switching + asked.warmth * squared
+    working = die + own
+    cut = np.clip((block.limit * np.float32(model.peak) - base) / np.maximum(working, _NOTHING), 0, 1)
+    kept = cut * block.busy
+    np.add(base, kept * working, out=block.power)
+    np.multiply(kept, own, out=memory)
+    np.add(kept * throughput * squared * asked.sm, switching - resting, out=sm)
+    np.multiply(throughput, cut, out=block.throughput)
+    slope: Floats = (kept * die + switching) * (slower + steep * (above > 0) / voltage)
+    slope += memory * slower
+    return slope
 
 
 def _progress(dt: float, seconds: float) -> np.float32:
@@ -262,20 +285,25 @@ def _warm(block: Block, model: Constants, sm_power: Floats, memory_power: Floats
 
 def _throttle(block: Block, model: Constants, dt: float) -> None:
     """Reasons why the clock is lower than it could be, and the end of it that heat sets."""
+    hottest, lowest_cap = block.die_temperature.max(initial=-273), block.cap.min(initial=1)
+    below = np.minimum(block.highest, block.cap) - block.clock > np.float32(1.5 * model.clock_step)
+    below &= block.context > 0
+    below |= block.sensed > block.limit * np.float32(model.target)
+    block.hold -= np.float32(dt)
+    np.maximum(block.hold, 0, out=block.hold)
+    np.copyto(block.hold, np.float32(model.hold), where=below)
+    np.multiply(block.hold > 0, np.uint16(POWER_CAP), out=block.reasons)
+    block.reasons += block.context <= 0
+    if hottest > model.hottest or lowest_cap < 1:
+        _cool(block, model, dt)
+
+
+def _cool(block: Block, model: Constants, dt: float) -> None:
+    """Temperature limit to throttling: the clock's upper end falls while it is too hot and recovers later."""
     hot = block.die_temperature - np.float32(model.hottest)
     change = np.where(hot > 0, -hot, np.float32(model.hysteresis) * (hot < -model.hysteresis))
     block.cap += change * np.float32(model.slope * min(dt, 1.0))
     np.clip(block.cap, np.float32(model.lowest_cap), 1, out=block.cap)
-    open_context = block.context > 0
-    below = np.minimum(block.highest, block.cap) - block.clock > np.float32(1.5 * model.clock_step)
-    capped = below & open_context
-    capped |= block.sensed > block.limit * np.float32(model.target)
-    block.hold -= np.float32(dt)
-    np.maximum(block.hold, 0, out=block.hold)
-    np.copyto(block.hold, np.float32(model.hold), where=capped)
-    np.copyto(block.reasons, np.where(open_context, 0, IDLE), casting="unsafe")
-    block.reasons |= (block.hold > 0).astype(np.uint16) * np.uint16(POWER_CAP)
-    heat = (hot >= 0) | (block.cap < 1)
-    block.reasons |= heat.astype(np.uint16) * np.uint16(SOFTWARE_THERMAL)
+    block.reasons |= ((hot >= 0) | (block.cap < 1)).astype(np.uint16) * np.uint16(SOFTWARE_THERMAL)
     slow = block.die_temperature >= np.float32(model.slowdown)
     block.reasons |= slow.astype(np.uint16) * np.uint16(HARDWARE_THERMAL | HARDWARE_SLOWDOWN)

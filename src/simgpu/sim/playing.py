@@ -98,6 +98,8 @@ class Player:
         for index in range(round(end * rate)):
             t = index / rate
             while (following := self._following(end)) <= t + 1e-9:
+                if following == self._engine.next_change():
+                    self._changed = following
                 self._engine.step(following)
             yield Row(t, self._phase_at(t), self._values())
 
@@ -112,10 +114,7 @@ class Player:
             change = end
         settled = now - self._changed > _UNSETTLED
         step = self._group.model.relations.sensors.refresh if settled else _FINE
-        following = min(now + step, change)
-        if following == change:
-            self._changed = change
-        return following
+        return min(now + step, change)
 
     def _values(self) -> npt.NDArray[np.float64]:
         group, memory = self._group, self._group.model.memory_mib

@@ -1,0 +1,251 @@
+"""`simgpu simulate`: play a load profile on simulated cards, faster than real time."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from simgpu import errors
+from simgpu.cli import catalog, output
+
+if TYPE_CHECKING:
+    from simgpu.sim import playing
+
+
+@click.command()
+@click.option("--model", default="h200", show_default=True, help="A GPU model of the catalog.")
+@click.option(
+    "--profile",
+    "path",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="The load, as YAML; see above.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(0.001, 1000),
+    default=10.0,
+    show_default=True,
+    help="Rows for each simulated second.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="The same seed, the same rows."
+)
+@click.option(
+    "--csv",
+    "target",
+    type=click.Path(path_type=Path, allow_dash=True),
+    metavar="OUT",
+    help="Write rows here; - is standard output.",
+)
+@click.option(
+    "--inlet-temp",
+    type=click.FloatRange(-20, 80),
+    metavar="C",
+    help="Temperature of what cools the card; the model's own otherwise.",
+)
+@click.option(
+    "--count",
+    type=click.IntRange(1, 100_000),
+    default=1,
+    show_default=True,
+    help="Cards; each differs a little from the first.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.png",
+    help="Draw power, heat, clock and usage (needs matplotlib: the extra 'plot').",
+)
+@catalog.files_option
+@output.output_option
+def simulate(  # noqa: PLR0913 - one for each option
+    model: str, path: Path, rate: float, seed: int, target: Path | None, inlet_temp: float | None, count: int,
+    plot: Path | None, files: tuple[Path, ...], form: str,
+) -> None:  # fmt: skip
+    """Play a load profile on simulated cards, faster than real time.
+
+    A profile is a list of phases, each with its seconds and either a shape of the catalog or demands from 0 to 1.
+    `duty` with `period` switches the load on and off; without a period it is a level. `fb_mib` is the memory in use.
+
+    \b
+      phases:
+      - {seconds: 10, shape: idle}
+      - {seconds: 60, name: train, shape: matmul-bf16, fb_mib: 40000}
+      - {seconds: 20, demand: {sm: 0.4, memory: 0.9}, duty: 0.5, period: 2}
+
+    \b
+      simgpu simulate --model h200 --profile examples/load.yaml --csv out.csv
+      simgpu simulate --model a100 --profile examples/load.yaml --plot load.png
+
+    Without --csv and --plot it prints what each phase came to. Rows depend on the seed, never on the rate.
+    """
+    from simgpu.catalog import models
+    from simgpu.sim import playing
+
+    known = models.load([*catalog.user_files(), *files]).get(model, field="--model")
+    profile = read_profile(path)
+    if round(profile.seconds * rate) * count > 20_000_000:
+        raise errors.InputError("--rate", "that would be more than twenty million rows; lower --rate or --count")
+    player = playing.Player(known, profile, seed=seed, count=count, inlet=inlet_temp)
+    summary = _Summary(profile)
+    with ExitStack() as stack:
+        rows = _open(target, stack)
+        if rows is not None:
+            _write_row(rows, ("t", "phase", *playing.COLUMNS, *(("gpu",) if count > 1 else ())))
+        bar = stack.enter_context(_progress(profile, rate, hidden=target == Path("-")))
+        for row in player.rows(rate):
+            summary.add(row)
+            bar.update(1)
+            if rows is not None:
+                _write(rows, row, count)
+    if plot is not None:
+        _draw(summary, plot, known.product)
+    if form == "json":
+        output.print_json(summary.table())
+    elif target != Path("-"):
+        _print_summary(summary.table())
+
+
+def read_profile(path: Path) -> playing.LoadProfile:
+    """A load profile from a file; what is wrong with it is said with its place."""
+    import msgspec
+    import yaml
+
+    from simgpu.catalog import shapes
+    from simgpu.sim import playing
+
+    try:
+        document = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, ValueError) as error:
+        raise errors.InputError(str(path), f"not YAML: {' '.join(str(error).split())}") from None
+    except OSError as error:
+        raise errors.InputError(str(path), errors.explain(error)) from None
+    try:
+        profile = msgspec.convert(document, playing.LoadProfile)
+    except msgspec.ValidationError as error:
+        raise errors.InputError(str(path), str(error).replace("`$.", "`")) from None
+    known = shapes.load()
+    for index, phase in enumerate(profile.phases):
+        where = f"{path}: phases[{index}]"
+        if (phase.shape is None) == (phase.demand is None):
+            raise errors.InputError(where, "needs either a shape or a demand")
+        if phase.shape is not None and phase.shape not in known:
+            raise errors.InputError(f"{where}.shape", f"no shape {phase.shape!r}; there are: {', '.join(known)}")
+        if phase.period is not None and phase.duty is None:
+            raise errors.InputError(f"{where}.period", "means nothing without a duty")
+    return profile
+
+
+def _open(target: Path | None, stack: ExitStack) -> IO[str] | None:
+    if target is None:
+        return None
+    return sys.stdout if target == Path("-") else stack.enter_context(target.open("w"))
+
+
+def _progress(profile: playing.LoadProfile, rate: float, *, hidden: bool) -> Any:
+    quiet = hidden or not sys.stderr.isatty()
+    return click.progressbar(length=round(profile.seconds * rate), label="Simulating", file=sys.stderr, hidden=quiet)
+
+
+def _write_row(rows: IO[str], cells: tuple[str, ...]) -> None:
+    rows.write(",".join(cells) + "\n")
+
+
+_FORMS = ("{:.0f}".format,) * 2 + ("{:.3f}".format,) * 2 + ("{:.0f}".format,) * 7
+
+
+def _write(rows: IO[str], row: playing.Row, count: int) -> None:
+    name = f'"{row.phase}"' if "," in row.phase else row.phase
+    for card in range(count):
+        cells = tuple(form(value) for form, value in zip(_FORMS, row.values[:, card].tolist(), strict=True))
+        _write_row(rows, (f"{row.t:.6g}", name, *cells, *((str(card),) if count > 1 else ())))
+
+
+class _Summary:
+    """What each phase came to, over all cards, and the first card's series for the picture."""
+
+    def __init__(self, profile: playing.LoadProfile) -> None:
+        from simgpu.sim import playing
+
+        self.columns = playing.COLUMNS
+        self.phases = [phase.name or phase.shape or "demand" for phase in profile.phases]
+        self.rows: list[playing.Row] = []
+        self._energy = list(self.columns).index("energy_mj")
+
+    def add(self, row: playing.Row) -> None:
+        """Keep a row."""
+        self.rows.append(row)
+
+    def table(self) -> list[dict[str, Any]]:
+        """One entry for each phase, in the order in which they were played."""
+        import numpy as np
+
+        found: list[dict[str, Any]] = []
+        start = 0
+        for stop in range(1, len(self.rows) + 1):
+            if stop < len(self.rows) and self.rows[stop].phase == self.rows[start].phase:
+                continue
+            values = np.array([row.values for row in self.rows[start:stop]])
+            after = self.rows[min(stop, len(self.rows) - 1)].values
+            means = {name: round(float(values[:, index].mean()), 3) for index, name in enumerate(self.columns)}
+            del means["energy_mj"], means["throttle"]
+            joules = float((after - self.rows[start].values)[self._energy].sum()) / 1000
+            found.append(
+                {"phase": self.rows[start].phase, "t": self.rows[start].t, **means, "energy_j": round(joules, 3)}
+            )
+            start = stop
+        return found
+
+
+def _print_summary(table: list[dict[str, Any]]) -> None:
+    header = ("PHASE", "GPU", "MEMORY", "POWER", "TEMPERATURE", "SM CLOCK", "ENERGY")
+    rows = [
+        (
+            entry["phase"], f"{entry['gpu_util']:.0f} %", f"{entry['mem_util']:.0f} %", f"{entry['power_w']:.1f} W",
+            f"{entry['temp_c']:.1f} °C", f"{entry['sm_mhz']:.0f} MHz", f"{entry['energy_j'] / 1000:.2f} kJ",
+        )
+        for entry in table
+    ]  # fmt: skip
+    output.print_rows([header, *rows])
+
+
+def _draw(summary: _Summary, target: Path, title: str) -> None:
+    import numpy as np
+
+    try:
+        import matplotlib as mpl
+    except ModuleNotFoundError:
+        raise errors.InputError("--plot", "needs matplotlib: pip install 'simgpu[plot]'") from None
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    times = [row.t for row in summary.rows]
+    values = np.array([row.values[:, 0] for row in summary.rows]).T
+    column = dict(zip(summary.columns, values, strict=True))
+    figure, axes = pyplot.subplots(4, 1, figsize=(11, 9), sharex=True, layout="constrained")
+    for axis, names, label in zip(
+        axes,
+        (("power_w",), ("temp_c", "mem_temp_c"), ("sm_mhz",), ("gpu_util", "mem_util")),
+        ("power, W", "temperature, °C", "SM clock, MHz", "utilisation, %"),
+        strict=True,
+    ):
+        for name in names:
+            axis.plot(times, column[name], label=name, linewidth=1)
+        axis.set_ylabel(label)
+        axis.grid(alpha=0.3)
+        if len(names) > 1:
+            axis.legend(loc="upper right")
+    axes[0].set_title(title)
+    axes[-1].set_xlabel("seconds")
+    try:
+        figure.savefig(target, dpi=110)
+    except ValueError as error:
+        raise errors.InputError("--plot", str(error)) from None
+    finally:
+        pyplot.close(figure)
