@@ -170,9 +170,9 @@ def _plain(name: str) -> str:
 
 def load(extra: Iterable[Path] = ()) -> Catalog:
     """The models that come with us, and those in the files or folders given; later ones replace earlier ones."""
-    documents = {path.stem: _Document(path, _parse(path)) for path in sorted(DATA.glob("*.yaml"))}
+    documents = {path.stem: _Document(path, parse_yaml(path)) for path in sorted(DATA.glob("*.yaml"))}
     for path in _files(extra):
-        documents[path.stem] = _Document(path, _parse(path), documents.get(path.stem))
+        documents[path.stem] = _Document(path, parse_yaml(path), documents.get(path.stem))
     return Catalog(_model(key, documents) for key in documents)
 
 
@@ -191,7 +191,8 @@ def _files(extra: Iterable[Path]) -> list[Path]:
     return found
 
 
-def _parse(path: Path) -> dict[str, Any]:
+def parse_yaml(path: Path) -> dict[str, Any]:
+    """A mapping from a YAML file; anything else is an error that names the file."""
     try:
         document = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, ValueError) as error:  # PyYAML lets impossible dates through as they are

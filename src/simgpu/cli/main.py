@@ -9,7 +9,7 @@ import click
 
 import simgpu
 from simgpu import errors
-from simgpu.cli import catalog, local, machine, simulate
+from simgpu.cli import catalog, exporter, local, machine, simulate
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -36,6 +36,8 @@ for command in (
     local.logs,
     catalog.catalog,
     simulate.simulate,
+    exporter.exporter,
+    exporter.workload,
     machine.tools,
     machine.doctor,
 ):

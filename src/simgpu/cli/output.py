@@ -57,8 +57,8 @@ def print_rows(rows: Sequence[Sequence[str]]) -> None:
         click.echo("  ".join(cells).rstrip())
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run asynchronous work; Ctrl-C and SIGTERM cancel it and let it clean up."""
+def run(work: Coroutine[Any, Any, T], *, fast: bool = False) -> T:
+    """Run asynchronous work; Ctrl-C and SIGTERM cancel it and let it clean up. `fast` takes uvloop if it is there."""
 
     async def main() -> T:
         task = asyncio.current_task()
@@ -70,9 +70,18 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         return await work
 
     try:
-        return asyncio.run(main())
+        with asyncio.Runner(loop_factory=_fast_loop() if fast else None) as runner:
+            return runner.run(main())
     except asyncio.CancelledError:
         raise click.Abort from None
+
+
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 def program() -> str:

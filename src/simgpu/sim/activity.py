@@ -15,9 +15,10 @@ from simgpu.catalog import shapes
 
 USAGE: Final = "usage"
 MEMORY: Final = "memory"
+YIELDING: Final = "yielding"  # memory that gives way: shown, but nobody is ended for it
 UNITS: Final = ("sm", "tensor", "bandwidth", "pcie", "fabric")
 EVENTS: Final = ("hangs", "corrected", "uncorrected")
-CHANNELS: Final = (USAGE, *UNITS, MEMORY, *EVENTS)
+CHANNELS: Final = (USAGE, *UNITS, MEMORY, YIELDING, *EVENTS)
 RUNTIME: Final = "runtime"
 LIMITS: Final = (*CHANNELS, RUNTIME)
 FOREVER: Final = 86400.0

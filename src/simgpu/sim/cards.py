@@ -23,7 +23,8 @@ READINGS: Final = (
 )  # fmt: skip
 WINDOWS: Final = ("busy_seconds", "memory_seconds", "tick_energy")
 COUNTERS: Final = (
-    "energy", "power_throttle", "thermal_throttle", "hardware_throttle", "pcie_bytes", "fabric_bytes", "memory_bytes",
+    "energy", "busy_time", "power_throttle", "thermal_throttle", "hardware_throttle", "pcie_bytes", "fabric_bytes",
+    "memory_bytes",
     "hangs", "corrected", "uncorrected",
 )  # fmt: skip
 
@@ -201,6 +202,7 @@ class Cards:
         of = dict(zip(COUNTERS, self._counters[:, block], strict=True))
         reasons = self._reasons[0, block]
         of["energy"] += q["power"] * np.float32(dt)
+        of["busy_time"] += q["busy"] * np.float32(dt)
         of["memory_bytes"] += traffic * np.float32(self.highest["bandwidth"] * dt)
         of["pcie_bytes"] += served * q["pcie"] * np.float32(self.highest["pcie"] * dt)
         if self.highest["fabric"]:

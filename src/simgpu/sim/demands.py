@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simgpu.sim import activity, cards
-from simgpu.sim.activity import CHANNELS, EVENTS, MEMORY, UNITS, USAGE
+from simgpu.sim.activity import CHANNELS, EVENTS, MEMORY, UNITS, USAGE, YIELDING
 
 Rows = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float32]
@@ -122,8 +122,8 @@ class Demands:
                 self.every[channel, rows] = value.period
                 self.due[channel, rows] = now + value.period
                 self._varying.add(name)
-        if MEMORY not in doing.values and doing.context:
-            self.values[AT[MEMORY], rows] = scale.context
+        if doing.context and not {MEMORY, YIELDING} & doing.values.keys():
+            self.values[AT[YIELDING], rows] = scale.context
         self.changed = True
 
     def draw(self, now: float, rng: np.random.Generator) -> list[tuple[str, Rows, Doubles, Floats]]:
@@ -164,6 +164,10 @@ class Demands:
         result[pulsed] *= np.clip((on_until(stop) - on_until(start)) / (stop - start), 0, 1)
         return result
 
+    def memory(self, rows: Rows | int) -> npt.NDArray[np.float32]:
+        """MiB that rows hold, what would give way included."""
+        return np.asarray(self.values[AT[MEMORY], rows] + self.values[AT[YIELDING], rows])
+
     # Sums.
 
     def summing(self, cards_count: int) -> Summing:
@@ -199,7 +203,7 @@ class Demands:
             else:
                 group[column][:] = 0
         memory = group.model.memory_mib
-        used = summed(self.values[AT[MEMORY]])
+        used = summed(self.values[AT[MEMORY]] + self.values[AT[YIELDING]])
         np.clip(used, 0, memory.total - memory.reserved, out=group["memory_used"], casting="unsafe")
         self.changed = False
 
@@ -231,7 +235,7 @@ class Scale:
 
     def of(self, name: str, *, share: bool) -> float:
         """The factor for a quantity; `rate` is what a workload made for another card moves more in a second here."""
-        if name == MEMORY:
+        if name in (MEMORY, YIELDING):
             return self._memory if share else 1.0
         if share or name == USAGE or name in EVENTS:
             return 1.0

@@ -59,6 +59,7 @@ class PartState(msgspec.Struct, frozen=True):
 
     usage: float
     memory_mib: float
+    memory_total_mib: float
     power_w: float
 
 
@@ -248,7 +249,7 @@ class Engine:
                     card=self._card_at(work.model, row),
                     part=known or None,
                     usage=min(1.0, usage),
-                    memory_mib=float(asked.values[demands.AT[activity.MEMORY], index]),
+                    memory_mib=float(asked.memory(index)),
                     power_w=part * working,
                     runtime=self.now - work.started,
                 )
@@ -425,7 +426,7 @@ class Engine:
 
     # Views.
 
-    def read(self, name: str, ids: Sequence[int]) -> npt.NDArray[np.float64]:
+    def read(self, name: str, ids: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """A quantity of some cards, in the order of their ids."""
         groups, rows = self._places.find_all(ids)
         result = np.empty(len(ids))
@@ -447,7 +448,8 @@ class Engine:
         working = max(0.0, float(group["power"][row]) - group.constants.idle)
         return PartState(
             usage=100 * usage,
-            memory_mib=min(known.memory_mib, float(asked.values[demands.AT[activity.MEMORY], rows].sum())),
+            memory_mib=min(known.memory_mib, float(asked.memory(rows).sum())),
+            memory_total_mib=known.memory_mib,
             power_w=known.share * (group.constants.idle + (working * usage / busy if busy > 0 else 0.0)),
         )
 

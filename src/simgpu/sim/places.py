@@ -46,7 +46,9 @@ class Places:
         """Group and row of a card."""
         return (int(self._groups[card]), int(self._rows[card])) if 0 < card < self._used else (-1, 0)
 
-    def find_all(self, ids: Sequence[int]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.intp]]:
+    def find_all(
+        self, ids: Sequence[int] | npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.intp]]:
         """Groups and rows of many."""
         wanted = np.asarray(ids, dtype=np.intp)
         known = (wanted > 0) & (wanted < self._used)

@@ -1,4 +1,4 @@
-"""The only place that constructs and wires. Each role of the program is one function here."""
+"""The only place that constructs and wires. Each role of the program is one module here."""
 
 from __future__ import annotations
 

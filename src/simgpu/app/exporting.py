@@ -1,0 +1,158 @@
+"""`simgpu exporter`, and fakedev-exporter: a simulated box with its pages and its socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from aiohttp import web
+
+from simgpu import errors
+from simgpu.box import Box
+from simgpu.identities import render
+from simgpu.identities.identity import Family, Identity
+from simgpu.identities.view import Machine, Values
+from simgpu.topology.devices import Device
+from simgpu.web import fakedev, pages, server
+from simgpu.workloads import documents
+from simgpu.workloads.server import Server as WorkloadServer
+
+
+class ExporterSettings(msgspec.Struct, frozen=True):
+    """What an exporter is started with."""
+
+    devices: Sequence[Device]
+    identities: dict[str, Identity]
+    listen: tuple[str, int]
+    hostname: str
+    seed: int = 1
+    interval: float = 1.0
+    socket: Path | None = None
+    socket_mode: int = 0o700
+    base_workloads: tuple[dict[str, Any], ...] = ()
+    device_files: Path | None = None
+    per_workload: bool = False
+
+
+async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None]) -> None:
+    """A simulated box with its metrics page, until it is cancelled."""
+    box = Box(settings.devices, seed=settings.seed, hostname=settings.hostname)
+    names = {f.name: f.value for identity in settings.identities.values() for f in identity.families}
+    for document in settings.base_workloads:
+        wanted = documents.read(document, names=names)
+        box.admit(wanted.profile, wanted.devices or [device.index for device in box.devices], pod=wanted.pod)
+    views = {
+        name: pages.Page(render.Renderer(box.machine, _with_workloads(identity) if settings.per_workload else identity))
+        for name, identity in settings.identities.items()
+    }
+    routes = [
+        *pages.routes(views, next(iter(views))),
+        web.get("/healthz", server.health(lambda: None)),
+        web.get("/readyz", server.health(lambda: None if box.steps else "not started")),
+        web.get("/api/v1/devices", server.view(box.describe_devices)),
+        web.get("/api/v1/workloads", server.view(box.describe_workloads)),
+    ]
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.device_files is not None:
+            stack.enter_context(_device_files(settings.device_files, [device.file for device in box.devices]))
+        if settings.socket is not None:
+            sockets = WorkloadServer(box, settings.socket, names=names, mode=settings.socket_mode)
+            await sockets.start()
+            stack.push_async_callback(sockets.stop)
+        http = server.Server(routes)
+        await http.start(*settings.listen, field="--listen")
+        stack.push_async_callback(http.stop)
+        await _tick(box, settings.interval, lambda: ready(http.address))
+
+
+class FakedevSettings(msgspec.Struct, frozen=True):
+    """What fakedev-exporter is started with."""
+
+    devices: Sequence[Device]
+    limits: dict[str, tuple[float, float]]
+    identity: Identity
+    listen: tuple[str, int]
+    socket: Path
+    base_workloads: tuple[tuple[dict[str, Any], tuple[int, ...]], ...] = ()
+
+
+async def run_fakedev(settings: FakedevSettings, ready: Callable[[str], None]) -> None:
+    """fakedev-exporter: the same box, with its page and its rule that every metric is its range times the load."""
+
+    box = Box(settings.devices, seed=time.time_ns() & 0xFFFFFFFF, hostname="", spread=0.0)
+    for document, default in settings.base_workloads:
+        wanted = documents.read(document, half_amplitude=True)
+        if devices := wanted.devices or default:
+            box.admit(wanted.profile, devices)
+
+    def linear(machine: Machine, name: str) -> Values:
+        low, high = settings.limits[name]
+        load = np.round(machine.column("busy"), 6)
+        return np.clip(low + (high - low) * load, low, high)
+
+    async with contextlib.AsyncExitStack() as stack:
+        sockets = WorkloadServer(box, settings.socket, half_amplitude=True)
+        with contextlib.suppress(FileNotFoundError):
+            settings.socket.unlink()
+        await sockets.start()
+        stack.push_async_callback(sockets.stop)
+        page = pages.Page(render.Renderer(box.machine, settings.identity, linear))
+        http = server.Server([fakedev.only_get(page)])
+        await http.start(*settings.listen, field="address")
+        stack.push_async_callback(http.stop)
+        await _tick(box, 0.1, lambda: ready(http.address))
+
+
+async def _tick(box: Box, interval: float, ready: Callable[[], None]) -> None:
+    """The only clock: steps at regular times; a step that comes late is as long as it was late."""
+    start = time.monotonic()
+    box.step(1e-3, clock=time.time())
+    ready()
+    loop = asyncio.get_running_loop()
+    next_at = loop.time()
+    while True:
+        next_at = max(next_at + interval, loop.time())
+        await asyncio.sleep(next_at - loop.time())
+        box.step(time.monotonic() - start + 1e-3, clock=time.time())
+
+
+def _with_workloads(identity: Identity) -> Identity:
+    """The identity with series of each workload beside those of each device, where it has such."""
+
+    if "vgpu" not in identity.labels.values():
+        return identity
+    shared = [
+        msgspec.structs.replace(family, of="workloads")
+        for family in identity.families
+        if family.value in ("usage", "fb_used")
+    ]
+    families: list[Family] = []
+    for family in identity.families:
+        families.append(family)
+        families += (item for item in shared if item.name == family.name)
+    return msgspec.structs.replace(identity, families=tuple(families))
+
+
+@contextlib.contextmanager
+def _device_files(folder: Path, names: Sequence[str]) -> Iterator[None]:
+    """Empty files that stand for devices, for globs to match; those that we made are removed."""
+    made: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            path = folder / name
+            if not path.exists():
+                path.touch()
+                made.append(path)
+        yield
+    except OSError as error:
+        raise errors.InputError("--device-files", errors.explain(error)) from None
+    finally:
+        for path in made:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,211 @@
+"""A simulated machine: its devices, the engine that moves them, the workloads on them.
+
+Whoever owns a box gives it the time. Views read it between steps; nothing that reads changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from simgpu import errors
+from simgpu.identities import view
+from simgpu.sim import activity, engine
+from simgpu.topology.devices import Device
+
+MOST_WORKLOADS = 100_000
+
+Ended = Callable[[int, str], None]
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """A workload on the box: what it is called, where it runs, whose it is, and whom to tell when it ends."""
+
+    name: str
+    devices: tuple[int, ...]
+    pod: view.Pod | None
+    ended: Ended | None = None
+
+
+class Box:
+    """Devices in their order; names and indices of devices find them, and `card0.1` finds the second part of one."""
+
+    def __init__(self, devices: Sequence[Device], *, seed: int, hostname: str, spread: float = 1.0) -> None:
+        self.devices = devices
+        self.engine = engine.Engine(seed=seed)
+        ids = self._add(devices, spread)
+        parts = [part for device, card in zip(devices, ids, strict=True) for part in self._split(device, card)]
+        self.machine = view.Machine(devices, self.engine, ids, hostname=hostname, parts=parts)
+        self._by_name = {device.file: device.index for device in devices}
+        self._by_name |= {device.uuid: device.index for device in devices}
+        self._part_names = {f"{devices[part.device].file}.{part.id}": part for part in parts}
+        self._workloads: dict[int, Workload] = {}
+        self.steps = 0
+
+    def _add(self, devices: Sequence[Device], spread: float) -> list[int]:
+        ids: list[int] = []
+        start = 0
+        for stop in range(1, len(devices) + 1):
+            if stop == len(devices) or devices[stop].model is not devices[start].model:
+                ids += self.engine.add_cards(devices[start].model, stop - start, spread=spread)
+                start = stop
+        return ids
+
+    def _split(self, device: Device, card: int) -> list[view.Part]:
+        model = device.model
+        if device.instances:
+            slices = model.sm_count or 1
+            wanted = [
+                (item.name, (item.sm or slices // 7) / slices, item.memory_mib or model.memory_mib.total // 8)
+                for item in device.instances
+            ]
+        elif model.tiles > 1:
+            wanted = [
+                (str(tile), 1 / model.tiles, model.memory_mib.total // model.tiles) for tile in range(model.tiles)
+            ]
+        else:
+            return []
+        handles = self.engine.split(card, wanted)
+        first = 1 if device.instances else 0
+        return [
+            view.Part(device.index, number, name if device.instances else "", handle)
+            for number, ((name, _, _), handle) in enumerate(zip(wanted, handles, strict=True), first)
+        ]
+
+    # Workloads.
+
+    def find(self, name: str) -> int | None:
+        """The index of a device by name."""
+        return self._by_name.get(name)
+
+    def admit(
+        self,
+        profile: activity.Profile,
+        on: Sequence[str | int],
+        *,
+        pod: view.Pod | None = None,
+        ended: Ended | None = None,
+    ) -> list[int]:
+        """Start a workload on devices, by name or index; one number for each model that it spans.
+
+        All of them must exist, or none is used. `ended` is told the exit code and the message.
+        """
+        if len(self._workloads) >= MOST_WORKLOADS:
+            raise errors.InputError("workload", f"there are {MOST_WORKLOADS} already")
+        activity.check(profile)
+        targets = list(dict.fromkeys(self._target(item) for item in on))
+        if not targets:
+            raise errors.InputError("Devices", "a workload needs at least one")
+        groups: dict[str, list[tuple[int, int]]] = {}
+        for index, handle in targets:
+            groups.setdefault(self.devices[index].model.key, []).append((index, handle))
+        numbers: list[int] = []
+        for members in groups.values():
+            number = self.engine.add_workload(profile, [handle for _, handle in members])
+            held = tuple(index for index, _ in members)
+            self._workloads[number] = Workload(profile.name, held, pod, ended if not numbers else None)
+            numbers.append(number)
+        self._tell_pods()
+        return numbers
+
+    def _target(self, item: str | int) -> tuple[int, int]:
+        if isinstance(item, str) and item in self._part_names:
+            part = self._part_names[item]
+            return part.device, part.handle
+        index = item if isinstance(item, int) else self._by_name.get(item)
+        if index is None or not 0 <= index < len(self.devices):
+            raise errors.InputError("Devices", f"no device {item!r}; there are {len(self.devices)}: {self._names()}")
+        return index, int(self.machine.ids[index])
+
+    def _names(self) -> str:
+        if not self.devices:
+            return "none"
+        first, last = self.devices[0].file, self.devices[-1].file
+        return first if first == last else f"{first} to {last}"
+
+    def drop(self, numbers: Sequence[int]) -> None:
+        """Workloads are gone; their owners know."""
+        for number in numbers:
+            self.engine.end_workload(number)
+            self._workloads.pop(number, None)
+        self._tell_pods()
+
+    def workloads(self) -> Mapping[int, Workload]:
+        """Running workloads by number."""
+        return self._workloads
+
+    def _tell_pods(self) -> None:
+        pods = {index: work.pod for work in self._workloads.values() if work.pod for index in work.devices}
+        self.machine.set_pods(pods)
+
+    # Time.
+
+    def step(self, now: float, *, clock: float) -> None:
+        """Move on to `now`; `clock` is the time of day, for pages that print it."""
+        outcomes = self.engine.step(now)
+        self.steps += 1
+        self.machine.step, self.machine.time = self.steps, clock
+        for outcome in outcomes:
+            work = self._workloads.pop(outcome.workload, None)
+            if work is not None and work.ended is not None:
+                work.ended(outcome.exit_code, outcome.message)
+        if outcomes:
+            self._tell_pods()
+        self.machine.usages = tuple(self._usages())
+
+    def _usages(self) -> list[view.Usage]:
+        found = []
+        index_of = {int(card): index for index, card in enumerate(self.machine.ids)} if self._workloads else {}
+        for number, work in self._workloads.items():
+            if work.pod is not None:
+                found += [
+                    view.Usage(index_of[share.card], work.pod, share.usage, share.memory_mib)
+                    for share in self.engine.shares(number)
+                ]
+        return found
+
+    # Views as plain data.
+
+    def describe_devices(self) -> list[dict[str, Any]]:
+        """Every device with what it shows now."""
+        names = (
+            "usage",
+            "memory_usage",
+            "power_average",
+            "temperature",
+            "temperature_memory",
+            "sm_clock",
+            "memory_used",
+        )
+        columns = {name: np.round(self.machine.column(name), 3).tolist() for name in names}
+        return [
+            {
+                "index": device.index, "file": device.file, "uuid": device.uuid, "model": device.model.key,
+                "product": device.model.product, "pci_bus_id": device.pci_bus_id,
+                "memory_total_mib": device.model.memory_mib.total,
+                **{name: values[row] for name, values in columns.items()},
+            }
+            for row, device in enumerate(self.devices)
+        ]  # fmt: skip
+
+    def describe_workloads(self) -> list[dict[str, Any]]:
+        """Every workload with what it has of each device."""
+        return [
+            {
+                "number": number,
+                "name": work.name,
+                "pod": work.pod,
+                "devices": [
+                    {
+                        "file": self.devices[index].file, "usage": round(share.usage, 4),
+                        "memory_mib": round(share.memory_mib, 1), "power_w": round(share.power_w, 2),
+                    }
+                    for index, share in zip(work.devices, self.engine.shares(number), strict=True)
+                ],
+                "runtime": round(self.engine.shares(number)[0].runtime, 3),
+            }
+            for number, work in self._workloads.items()
+        ]  # fmt: skip

@@ -1,0 +1,276 @@
+"""`simgpu exporter` and `simgpu workload`: a simulated box without Kubernetes, and what runs on it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import click
+
+from simgpu import errors
+from simgpu.cli import catalog, output
+
+SOCKET = "/tmp/simgpu.sock"  # noqa: S108 - where workloads look; only its owner may connect
+
+
+@click.command()
+@click.option("--model", help="A GPU model of the catalog; h200 if nothing is said.")
+@click.option("--count", type=click.IntRange(1, 1_000_000), help="How many of them; 1 if nothing is said.")
+@click.option(
+    "--config", type=click.Path(path_type=Path), metavar="FILE", help="Devices from a file instead; see above."
+)
+@click.option(
+    "--identity", "identities", multiple=True, metavar="NAME|FILE",
+    help="The exporter to mimic; several may be given. The vendor's own if nothing is said.",
+)  # fmt: skip
+@click.option(
+    "--listen",
+    default="127.0.0.1:9400",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where pages are served; port 0 takes a free one.",
+)
+@click.option("--socket", type=click.Path(path_type=Path), metavar="PATH", help="A socket for workloads to connect to.")
+@click.option(
+    "--base-workload",
+    "bases",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="A workload that is there from the start.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="The same seed, the same cards."
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.01, 3600),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between steps.",
+)
+@click.option("--hostname", help="The machine's name on the pages; this machine's if nothing is said.")
+@click.option(
+    "--device-files",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Put a file for each device here, for workloads to find.",
+)
+@click.option(
+    "--per-workload",
+    is_flag=True,
+    help="Series of each workload beside those of each device, where the exporter has such.",
+)
+@catalog.files_option
+def exporter(  # noqa: PLR0913 - one for each option
+    model: str | None, count: int | None, config: Path | None, identities: tuple[str, ...], listen: str,
+    socket: Path | None, bases: tuple[Path, ...], seed: int, interval: float, hostname: str | None,
+    device_files: Path | None, per_workload: bool, files: tuple[Path, ...],
+) -> None:  # fmt: skip
+    """Serve the metrics of a simulated GPU box, as the vendor's own exporter would.
+
+    \b
+      simgpu exporter --model h200 --count 8
+      simgpu exporter --model h200 --count 8 --identity dcgm-4.9 --identity nvidia-smi
+      simgpu exporter --config box.yaml --socket /tmp/simgpu.sock
+
+    A configuration lists devices, of several models if you like; `mig` divides cards into instances:
+
+    \b
+      gpus:
+      - {type: h200, count: 4}
+      - {type: a100, count: 2, mig: [1g.5gb, 3g.20gb]}
+      - {type: Tesla-K80, memory: 12GB, count: 2}
+
+    Pages: /metrics is the first identity's, /metrics/NAME each one's. Also /healthz, /readyz, /api/v1/devices and
+    /api/v1/workloads. Looking at them changes nothing.
+    """
+    from simgpu.app import exporting
+    from simgpu.catalog import models
+    from simgpu.identities import identity as known
+    from simgpu.topology import devices as topology
+    from simgpu.web import server
+
+    if config is not None and (model or count):
+        raise errors.InputError("--config", "says which devices there are; leave --model and --count out")
+    loaded = models.load([*catalog.user_files(), *files])
+    if config is not None:
+        box = topology.parse(models.parse_yaml(_existing(config)), where=str(config))
+    else:
+        box = topology.Box((topology.Entry(loaded.get(model or "h200", field="--model").key, count or 1),))
+    name = hostname or platform.node()
+    found = topology.build(box, loaded, node=name)
+    wanted = identities or (_own_identity(found[0].model.vendor),)
+    settings = exporting.ExporterSettings(
+        devices=found,
+        identities={_short(item): known.load(item) for item in wanted},
+        listen=server.parse_address(listen, field="--listen"),
+        hostname=name,
+        seed=seed,
+        interval=interval,
+        socket=socket,
+        base_workloads=tuple(_document(path) for path in bases),
+        device_files=device_files,
+        per_workload=per_workload,
+    )
+
+    def ready(address: str) -> None:
+        click.echo(
+            f"{len(found)} x {found[0].model.product}" if len(box.gpus) == 1 else f"{len(found)} devices", err=True
+        )
+        for item in settings.identities:
+            click.echo(f"  http://{address}/metrics/{item}", err=True)
+        click.echo(f"Ready: http://{address}/metrics", err=True)
+
+    _run(exporting.run_exporter(settings, ready))
+
+
+def _run(work: Any) -> None:
+    try:
+        output.run(work, fast=True)
+    except click.Abort:
+        click.echo("Stopped.", err=True)
+
+
+def _own_identity(vendor: str) -> str:
+    return {"nvidia": "dcgm", "intel": "xpum", "amd": "amd", "habana": "gaudi"}[vendor]
+
+
+def _short(item: str) -> str:
+    return Path(item).stem if "/" in item or item.endswith((".yaml", ".json")) else item
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise errors.InputError(str(path), "no such file")
+    return path
+
+
+def _document(path: Path) -> dict[str, Any]:
+    from simgpu.catalog import models
+    from simgpu.workloads import documents
+
+    document = models.parse_yaml(_existing(path))  # JSON is YAML
+    try:
+        documents.read(document)
+    except errors.InputError as error:
+        raise errors.InputError(f"{path}: {error.field}", error.problem) from None
+    return document
+
+
+@click.command()
+@click.option("--name", default="workload", show_default=True, help="What the workload is called.")
+@click.option(
+    "--profile",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="What it does over time: a workload document, or a load profile.",
+)
+@click.option(
+    "--activity",
+    default="98:1:0",
+    show_default=True,
+    help="Instead of a file: LOAD:FLUCTUATION:SECONDS, several with commas; 0 seconds is a day.",
+)
+@click.option(
+    "--repeat",
+    type=click.IntRange(0, 10**9),
+    default=1,
+    show_default=True,
+    help="How often all activities run; 0 is for ever.",
+)
+@click.option("--devices", "pattern", metavar="GLOB", help="Files of the devices to use, such as '/dev/dri/card*'.")
+@click.option("--index-regex", metavar="REGEX", help="What in those files' names is the device's number.")
+@click.option(
+    "--devnames", metavar="NAMES", help="Devices by name instead, with commas; INDEX becomes JOB_COMPLETION_INDEX."
+)
+@click.option("--max-index", type=click.IntRange(0, 10**9), default=0, help="INDEX counts modulo this.")
+@click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="End with an error beyond this: memory (bytes), runtime (seconds), usage, or the exporter's name for one.",
+)
+@click.option(
+    "--pod",
+    metavar="NAMESPACE/NAME[/CONTAINER]",
+    help="Whose it is, for pages that say so; else from POD_NAMESPACE, POD_NAME and CONTAINER_NAME.",
+)
+@click.option(
+    "--socket",
+    type=click.Path(path_type=Path),
+    default=SOCKET,
+    show_default=True,
+    metavar="PATH",
+    help="The exporter's socket.",
+)
+@click.option(
+    "--reconnect",
+    type=click.FloatRange(0, 86400),
+    default=0.0,
+    metavar="SECONDS",
+    help="Survive a restart of the exporter: start over if it is back within this time.",
+)
+def workload(  # noqa: PLR0913 - one for each option
+    name: str, profile: Path | None, activity: str, repeat: int, pattern: str | None, index_regex: str | None,
+    devnames: str | None, max_index: int, limits: tuple[str, ...], pod: str | None, socket: Path, reconnect: float,
+) -> int:  # fmt: skip
+    """Put a workload on devices of an exporter, wait until it ends, and end as it did.
+
+    \b
+      simgpu workload --devnames nvidia0 --activity 20:5:30,90:5:60
+      simgpu workload --devices '/tmp/devices/nvidia*' --profile examples/load.yaml
+      simgpu workload --devnames nvidia0 --limit runtime=60 --limit memory=8000000000
+
+    Exit codes: 0 when all activities are done, 1 when a limit ended it or the exporter went away, 2 for bad input.
+    """
+    from simgpu.workloads import client, documents
+
+    if devnames is not None:
+        devices = client.devices_by_name(devnames, max_index, os.environ)
+    else:
+        devices = client.devices_by_glob(pattern or "/dev/dri/card*", index_regex)
+    document: dict[str, Any] = {"Name": name, "Repeat": repeat, "Profile": client.activities(activity)}
+    if profile is not None:
+        given = _document(profile)
+        document = {**given, "devices": devices} if "phases" in given else {**document, **given}
+    if "phases" not in document:
+        document |= {"Devices": devices, "Protocol": 2, "Limits": {**(document.get("Limits") or {}), **_limits(limits)}}
+        if owner := _pod(pod):
+            document["Pod"] = owner
+        documents.parse(document)
+    elif limits:
+        raise errors.InputError("--limit", "goes with a workload document, not with a load profile")
+    code, message = output.run(client.run({**document, "Protocol": 2}, socket, reconnect=reconnect))
+    click.echo(message or ("OK" if code == 0 else f"ended with {code}"))
+    return code
+
+
+def _limits(items: tuple[str, ...]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals or not name:
+            raise errors.InputError("--limit", f"{item!r}: must be NAME=VALUE, a number")
+    return found
+
+
+def _pod(text: str | None) -> dict[str, str] | None:
+    if text is None:
+        name = os.environ.get("POD_NAME")
+        if not name:
+            return None
+        parts = [os.environ.get("POD_NAMESPACE", ""), name, os.environ.get("CONTAINER_NAME", "")]
+    else:
+        parts = text.split("/")
+        if len(parts) not in (2, 3):
+            raise errors.InputError("--pod", f"{text!r}: must be NAMESPACE/NAME or NAMESPACE/NAME/CONTAINER")
+    return dict(zip(("Namespace", "Name", "Container"), parts, strict=False))

@@ -1,0 +1,273 @@
+"""An identity: the names, labels and layout of one exporter's page, as data.
+
+Ours are YAML files in `data`. Users write their own in the same form, or in the two JSON forms of fakedev-exporter:
+maps of names (v1), and those with a type, unit and format for each family (v2).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from simgpu import errors
+from simgpu.catalog import models
+from simgpu.catalog.facts import Facts
+from simgpu.identities import quantities
+
+DATA = Path(__file__).parent / "data"
+
+_METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_LARGEST = 1 << 20
+
+SOURCES = (
+    "index", "uuid", "short_uuid", "serial", "file", "pci_bus_id", "pci_short", "product", "hostname", "driver",
+    "vendor", "pci_device", "architecture", "compute_capability", "pod", "namespace", "container", "pod_uid", "part",
+    "part_profile",
+    "summed", "averaged", "vbios", "vgpu", "numa", "device_id", "subsystem_id",
+)  # fmt: skip
+FAMILY = "*"
+
+
+class Dimension(Facts, frozen=True):
+    """One of several series of a family for each device: its labels, and what of it differs."""
+
+    labels: dict[str, str]
+    value: str | None = None
+    scale: float | None = None
+
+
+class Family(Facts, frozen=True):
+    """A metric family. `of` says whether it is told of devices, of their parts, or of both.
+
+    `information` are labels of its own that come from the device, for families that only say what it is.
+    """
+
+    name: str
+    value: str
+    help: str = ""
+    type: Literal["gauge", "counter", "untyped"] = "gauge"
+    form: Literal["int", "fixed", "shortest"] = "shortest"
+    scale: float = 1.0
+    offset: float = 0.0
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    dimensions: tuple[Dimension, ...] = ()
+    information: dict[str, str] = msgspec.field(default_factory=dict)
+    of: Literal["devices", "parts", "both", "parts-or-devices", "node", "workloads"] = "devices"
+
+
+class Layout(Facts, frozen=True):
+    """How lines stand on the page."""
+
+    comments: Literal["family", "first", "none"] = "family"
+    order: Literal["family", "sorted", "device"] = "family"
+    separator: Literal[",", ", "] = ","
+    header: str | None = None
+    timestamps: bool = False
+    numbers: Literal["plain", "go", "python"] = "plain"
+
+
+class Identity(Facts, frozen=True):
+    """An exporter."""
+
+    about: str
+    labels: dict[str, str]
+    families: tuple[Family, ...]
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 9400
+    sort_labels: bool = False
+    keep_empty: tuple[str, ...] = ()
+    layout: Layout = Layout()
+    openmetrics: bool = False
+    vendors: tuple[str, ...] = ()
+
+    def output_name(self, quantity: str) -> str | None:
+        """How the exporter calls a quantity."""
+        return next((family.name for family in self.families if family.value == quantity), None)
+
+    def quantity(self, name: str) -> str | None:
+        """The quantity behind one of the exporter's names."""
+        return next((family.value for family in self.families if family.name == name), None)
+
+
+def names() -> list[str]:
+    """The identities that come with us."""
+    return sorted(path.stem for path in DATA.glob("*.yaml"))
+
+
+def load(name: str) -> Identity:
+    """An identity by name, or from a file of the user's."""
+    path = DATA / f"{name}.yaml"
+    if "/" not in name and path.exists():
+        return _from_yaml(path)
+    path = Path(name)
+    if not path.is_file():
+        raise errors.InputError("--identity", f"no identity {name!r}; there are: {', '.join(names())}, or a file")
+    if path.stat().st_size > _LARGEST:
+        raise errors.InputError(str(path), f"larger than {_LARGEST} bytes")
+    if path.suffix == ".json":
+        return from_json(_json(path), where=str(path))
+    return _from_yaml(path)
+
+
+def _from_yaml(path: Path) -> Identity:
+    document = models.parse_yaml(path)
+    base = document.pop("base", None)
+    if base is not None:
+        document = _derived(document, base, path)
+    try:
+        identity = msgspec.convert(document, Identity)
+    except msgspec.ValidationError as error:
+        raise errors.InputError(str(path), str(error).replace("`$.", "`")) from None
+    return checked(identity, where=str(path))
+
+
+def _derived(document: dict[str, Any], base: Any, path: Path) -> dict[str, Any]:
+    """A file with a `base` says what differs: fields are replaced, `rename` and `change` reach single families."""
+    if not isinstance(base, str) or base not in names():
+        raise errors.InputError(str(path), f"base: no identity {base!r}; there are: {', '.join(names())}")
+    parent: dict[str, Any] = models.parse_yaml(DATA / f"{base}.yaml")
+    change, more = document.pop("change", {}), document.pop("more", [])
+    families = [{**family, **change.get(family["name"], {})} for family in parent["families"]]
+    result = {**parent, "families": [*families, *more], **document}
+    result.pop("base", None)
+    return result
+
+
+def checked(identity: Identity, *, where: str) -> Identity:
+    """Names must be allowed, quantities and sources must exist."""
+    for index, family in enumerate(identity.families):
+        place = f"{where}: families[{index}]"
+        if not _METRIC.fullmatch(family.name):
+            raise errors.InputError(f"{place}.name", f"{family.name!r} is no metric name")
+        for value in (family.value, *(item.value for item in family.dimensions if item.value)):
+            if value not in quantities.QUANTITIES:
+                known = ", ".join(sorted(quantities.QUANTITIES))
+                raise errors.InputError(f"{place}.value", f"no quantity {value!r}; there are: {known}")
+        for labels in (family.labels, *(item.labels for item in family.dimensions)):
+            _check_labels(labels, f"{place}.labels")
+    for name, source in identity.labels.items():
+        if name != FAMILY:
+            _check_labels({name: source}, f"{where}: labels")
+            if source not in SOURCES and not source.startswith("="):
+                raise errors.InputError(
+                    f"{where}: labels.{name}", f"no source {source!r}; there are: {', '.join(SOURCES)}, or =text"
+                )
+    return identity
+
+
+def _check_labels(labels: dict[str, str], where: str) -> None:
+    for name in labels:
+        if not _LABEL.fullmatch(name):
+            raise errors.InputError(where, f"{name!r} is no label name")
+
+
+# fakedev-exporter's forms.
+
+_ABSTRACT_LABELS = {"file": "file", "addr": "pci_short", "pciid": "pci_device", "name": "product", "uuid": "uuid"}
+
+
+class _FamilyV2(msgspec.Struct, rename="pascal"):
+    name: str = ""
+    type: Literal["gauge", "counter", "untyped"] = "gauge"
+    help: str = ""
+    scale: float = 1.0
+    offset: float = 0.0
+    format: Literal["%d", "%f", "shortest"] = "shortest"
+    dims: tuple[dict[str, str], ...] = ()
+
+
+class _Fakedev(msgspec.Struct, rename="pascal"):
+    """Both versions: v1 has the three maps, v2 may describe families further."""
+
+    device_label_map: dict[str, str] = {}
+    metric_map: dict[str, str] = {}
+    metric_labels: dict[str, dict[str, str]] = {}
+    families: dict[str, _FamilyV2] = {}
+    pod_labels: dict[str, str] = {}
+    label_order: tuple[str, ...] = ()
+    timestamps: bool = False
+    port: int = 9999
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise errors.InputError(str(path), f"not JSON: {error}") from None
+
+
+def from_json(document: Any, *, where: str, compatible: bool = False) -> Identity:
+    """An identity in fakedev-exporter's form. `compatible` keeps its page layout too."""
+    try:
+        form = msgspec.convert(_members(document), _Fakedev)
+    except msgspec.ValidationError as error:
+        raise errors.InputError(where, str(error).replace("`$.", "`")) from None
+    for name in form.metric_labels:
+        if name not in form.metric_map:
+            raise errors.InputError(f"{where}: MetricLabels.{name}", "is not in MetricMap")
+    labels = {(out or name): _ABSTRACT_LABELS.get(name, f"@{name}") for name, out in form.device_label_map.items()}
+    families = tuple(_family(name, out or name, form) for name, out in sorted(form.metric_map.items(), key=_by_output))
+    described = {**{name: labels[name] for name in sorted(labels)}, FAMILY: FAMILY, **form.pod_labels}
+    if form.label_order:
+        described = {name: described[name] for name in form.label_order if name in described}
+    layout = Layout(timestamps=form.timestamps)
+    if compatible:
+        layout = Layout(comments="none", order="device", separator=", ", header="# fakedev-exporter v0.1", numbers="go")
+    identity = Identity(
+        about="an identity of the user's", labels=described, families=families, port=form.port, layout=layout
+    )
+    return identity if compatible else checked(_known(identity, where), where=where)
+
+
+def _known(identity: Identity, where: str) -> Identity:
+    unknown = [name for name, source in identity.labels.items() if source.startswith("@")]
+    if unknown:
+        known = ", ".join(_ABSTRACT_LABELS)
+        raise errors.InputError(
+            f"{where}: DeviceLabelMap", f"no such label for {', '.join(unknown)}; there are: {known}"
+        )
+    return identity
+
+
+def without(identity: Identity, known: Collection[str]) -> Identity:
+    """The identity with only those families whose quantity is known."""
+    return msgspec.structs.replace(
+        identity, families=tuple(family for family in identity.families if family.value in known)
+    )
+
+
+def _by_output(item: tuple[str, str]) -> str:
+    return item[1] or item[0]
+
+
+def _family(name: str, out: str, form: _Fakedev) -> Family:
+    more = form.families.get(name, _FamilyV2())
+    forms: dict[str, Literal["int", "fixed", "shortest"]] = {"%d": "int", "%f": "fixed", "shortest": "shortest"}
+    return Family(
+        name=more.name or out,
+        value=name,
+        help=more.help,
+        type=more.type if form.families else "untyped",
+        form=forms[more.format],
+        scale=more.scale,
+        offset=more.offset,
+        labels=dict(sorted(form.metric_labels.get(name, {}).items())),
+        dimensions=tuple(Dimension(labels) for labels in more.dims),
+    )
+
+
+_MEMBERS = {name.lower(): name for name in (
+    "DeviceLabelMap", "MetricMap", "MetricLabels", "Families", "PodLabels", "LabelOrder", "Timestamps", "Port",
+)}  # fmt: skip
+
+
+def _members(document: Any) -> Any:
+    """Names of members match whatever their case, and null is absent."""
+    if not isinstance(document, dict):
+        return document
+    return {_MEMBERS.get(str(name).lower(), name): value for name, value in document.items() if value is not None}

@@ -1,0 +1,209 @@
+"""Quantities that identities name: each a small function from a machine to one number for each device.
+
+NaN means that the device has no such thing; such a series is left out. For parts of a device (tiles, MIG instances)
+some have values of their own; the others are the device's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from simgpu.identities.view import Machine, Values
+from simgpu.sim import physics
+
+MIB: Final = 2.0**20
+Quantity = Callable[[Machine], Values]
+
+
+def column(name: str) -> Quantity:
+    """A quantity straight from the engine."""
+    return lambda machine: machine.column(name)
+
+
+def fact(path: str) -> Quantity:
+    """A figure of the model."""
+    return lambda machine: machine.fact(path)
+
+
+def constant(value: float) -> Quantity:
+    """The same for all."""
+    return lambda machine: np.full(len(machine.devices), value)
+
+
+def whole(inner: Quantity) -> Quantity:
+    """Rounded to the nearest whole number, as a sensor's register is."""
+    return lambda machine: np.rint(inner(machine))
+
+
+def reason(mask: int) -> Quantity:
+    """Whether a reason for a lower clock is up."""
+    return lambda machine: ((machine.column("reasons").astype(np.int64) & mask) != 0).astype(float)
+
+
+def served(name: str) -> Quantity:
+    """What is done of a demand, from 0 to 1."""
+    return lambda machine: machine.column("busy") * machine.column("throughput") * machine.column(name)
+
+
+def rate(name: str, kind: str) -> Quantity:
+    """Bytes in a second."""
+    return lambda machine: served(name)(machine) * _highest(machine, kind)
+
+
+def _highest(machine: Machine, kind: str) -> Values:
+    groups = machine.engine.groups()
+    return np.array([groups[device.model.key].highest[kind] for device in machine.devices])
+
+
+def _fabric_or_nothing(machine: Machine) -> Values:
+    highest = _highest(machine, "fabric")
+    return np.where(highest > 0, served("nvlink")(machine) * highest, np.nan)
+
+
+def _free(machine: Machine) -> Values:
+    return machine.fact("memory_mib.total") - machine.fact("memory_mib.reserved") - machine.column("memory_used")
+
+
+def _margin(machine: Machine) -> Values:
+    """Degrees to the limit; the hottest spot is a little above the sensor under load."""
+    spot = machine.column("temperature") + 4 * machine.column("power") / machine.fact("power_w.default")
+    return np.rint(machine.fact("temperature_c.gpu_max") - spot)
+
+
+def _xid(machine: Machine) -> Values:
+    """The last error: 43 after a hang, 48 after an error that could not be corrected."""
+    bad, hung = machine.column("uncorrected") >= 1, machine.column("hangs") >= 1
+    return np.where(bad, 48.0, 43.0 * hung.astype(np.float64))
+
+
+def _request(machine: Machine) -> Values:
+    open_context = machine.column("context") > 0
+    top = machine.fact("clocks_mhz.sm_max") * machine.column("highest")
+    return np.where(open_context, top, machine.fact("clocks_mhz.sm_idle"))
+
+
+def _video(machine: Machine) -> Values:
+    share = machine.column("sm_clock") / machine.fact("clocks_mhz.sm_max")
+    low, high = machine.fact("clocks_mhz.video_idle"), machine.fact("clocks_mhz.video_max")
+    return np.rint(np.minimum(np.maximum(share * high, low), high))
+
+
+QUANTITIES: Final[dict[str, Quantity]] = {
+    "zero": constant(0.0),
+    "one": constant(1.0),
+    "index": lambda machine: np.arange(len(machine.devices), dtype=float),
+    "count": lambda machine: np.full(len(machine.devices), float(len(machine.devices))),
+    # Work.
+    "usage": whole(column("usage")),
+    "usage_exact": column("usage"),
+    "idle_share": lambda machine: 100 - machine.column("usage"),
+    "sm_active": lambda machine: machine.column("busy") * np.maximum(machine.column("sm"), machine.column("tensor")),
+    "sm_stall": lambda machine: machine.column("busy") * (1 - machine.column("throughput")),
+    "busy": column("busy"),
+    "tensor_active": served("tensor"),
+    "dram_active": served("memory"),
+    "memory_usage": whole(column("memory_usage")),
+    "memory_usage_exact": column("memory_usage"),
+    # Clocks, in MHz.
+    "sm_clock": column("sm_clock"),
+    "sm_clock_max": fact("clocks_mhz.sm_max"),
+    "sm_clock_min": fact("clocks_mhz.sm_min"),
+    "sm_clock_request": _request,
+    "sm_clock_share": lambda machine: machine.column("sm_clock") / machine.fact("clocks_mhz.sm_max"),
+    "memory_clock": column("memory_clock"),
+    "memory_clock_max": fact("clocks_mhz.memory_max"),
+    "video_clock": _video,
+    # Power, in watts, and energy, in joules.
+    "power": column("power_average"),
+    "power_whole": column("power_average"),
+    "power_share": lambda machine: machine.column("power_average") / machine.column("limit"),
+    "power_instant": column("power_instant"),
+    "power_limit": column("limit"),
+    "power_default": fact("power_w.default"),
+    "power_min": fact("power_w.min"),
+    "power_max": fact("power_w.max"),
+    "energy": column("energy"),
+    # Heat, in degrees.
+    "temperature": whole(column("temperature")),
+    "memory_temperature": whole(column("temperature_memory")),
+    "hottest": lambda machine: np.rint(
+        np.maximum(machine.column("temperature"), machine.column("temperature_memory"))
+    ),
+    "temperature_share": lambda machine: machine.column("temperature") / machine.fact("temperature_c.gpu_max"),
+    "temperature_margin": _margin,
+    "temperature_shutdown": fact("temperature_c.shutdown"),
+    "temperature_slowdown": fact("temperature_c.slowdown"),
+    "temperature_max": fact("temperature_c.gpu_max"),
+    "temperature_memory_max": fact("temperature_c.memory_max"),
+    # Memory, in MiB.
+    "fb_total": fact("memory_mib.total"),
+    "fb_reserved": fact("memory_mib.reserved"),
+    "fb_used": whole(column("memory_used")),
+    "fb_free": lambda machine: np.rint(_free(machine)),
+    "fb_taken": lambda machine: np.rint(machine.column("memory_used")) + machine.fact("memory_mib.reserved"),
+    "memory_filled": lambda machine: machine.column("memory_used") / machine.fact("memory_mib.total"),
+    # Traffic.
+    "memory_bytes": column("memory_bytes"),
+    "memory_rate": rate("memory", "bandwidth"),
+    "memory_rate_max": fact("memory_gb_per_second"),
+    "pcie_bytes": column("pcie_bytes"),
+    "pcie_rate": rate("pcie", "pcie"),
+    "pcie_speed": lambda machine: np.exp2(machine.fact("pci.generation")),
+    "pcie_generation": fact("pci.generation"),
+    "pcie_width": fact("pci.width"),
+    "fabric_bytes": column("fabric_bytes"),
+    "fabric_rate": _fabric_or_nothing,
+    # Throttling and errors.
+    "reasons": column("reasons"),
+    "reason_idle": reason(physics.IDLE),
+    "reason_power": reason(physics.POWER_CAP),
+    "reason_hardware": reason(physics.HARDWARE_SLOWDOWN),
+    "reason_thermal": reason(physics.SOFTWARE_THERMAL),
+    "reason_hardware_thermal": reason(physics.HARDWARE_THERMAL),
+    "reason_any": lambda machine: (machine.column("reasons") > physics.IDLE).astype(float),
+    "reasons_supported": constant(0x1EF),
+    "throttled": lambda machine: machine.column("power_throttle") + machine.column("thermal_throttle"),
+    "power_throttle": column("power_throttle"),
+    "thermal_throttle": column("thermal_throttle"),
+    "hardware_throttle": column("hardware_throttle"),
+    "hangs": lambda machine: np.floor(machine.column("hangs")),
+    "corrected": lambda machine: np.floor(machine.column("corrected")),
+    "uncorrected": lambda machine: np.floor(machine.column("uncorrected")),
+    "remap_banks": fact("row_remap_banks"),
+    "mig_mode": lambda machine: np.array([float(bool(device.instances)) for device in machine.devices]),
+    "compute_capability": lambda machine: machine.fact("compute_capability"),
+    "host_memory": constant(256 * 1024.0),
+    "busy_time": column("busy_time"),
+    "clock_ticks": lambda machine: np.full(len(machine.devices), np.floor(machine.time * 1000)),
+    "healthy": lambda machine: (machine.column("uncorrected") < 1).astype(float),
+    "xid": _xid,
+    # What people call them who know no vendor: MHz, bytes, watts, degrees.
+    "frequency": column("sm_clock"),
+    "memory": lambda machine: machine.column("memory_used") * MIB,
+}
+
+_OF_PARTS: Final = {
+    "usage": ("usage", 1.0), "usage_exact": ("usage", 1.0), "busy": ("usage", 0.01), "fb_used": ("memory_mib", 1.0),
+    "memory": ("memory_mib", MIB), "power": ("power_w", 1.0), "fb_total": ("memory_total_mib", 1.0),
+}  # fmt: skip
+
+
+def of_devices(machine: Machine, name: str) -> Values:
+    """A quantity of all devices."""
+    return QUANTITIES[name](machine)
+
+
+def of_parts(machine: Machine, name: str) -> Values:
+    """A quantity of all parts."""
+    if name == "fb_free":
+        return of_parts(machine, "fb_total") - of_parts(machine, "fb_used")
+    if name == "fb_reserved":
+        return np.zeros(len(machine.parts))
+    if name in _OF_PARTS:
+        field, factor = _OF_PARTS[name]
+        states = (machine.engine.read_part(part.handle) for part in machine.parts)
+        return np.array([getattr(state, field) * factor for state in states], dtype=float)
+    return QUANTITIES[name](machine)[machine.parent]

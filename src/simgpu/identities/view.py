@@ -1,0 +1,104 @@
+"""What the renderer sees: a machine's devices and their parts, their labels, and their values at one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from simgpu.sim import engine
+from simgpu.topology.devices import Device
+
+Values = npt.NDArray[np.float64]
+
+
+class Pod(msgspec.Struct, frozen=True):
+    """Who uses a device."""
+
+    name: str
+    namespace: str = ""
+    container: str = ""
+    uid: str = ""
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What one workload has of one device."""
+
+    device: int
+    pod: Pod
+    usage: float
+    memory_mib: float
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A tile or an instance of a device; `id` is its number on the device."""
+
+    device: int
+    id: int
+    profile: str
+    handle: int
+
+
+class Machine:
+    """Devices with the engine that moves them. Labels change when `version` does, values when `step` does."""
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        made: engine.Engine,
+        ids: Sequence[int],
+        *,
+        hostname: str,
+        parts: Sequence[Part] = (),
+    ) -> None:
+        self.devices = devices
+        self.engine = made
+        self.ids = np.asarray(ids, dtype=np.int64)
+        self.hostname = hostname
+        self.parts = parts
+        self.parent = np.array([part.device for part in parts], dtype=np.intp)
+        self.pods: dict[int, Pod] = {}
+        self.usages: tuple[Usage, ...] = ()
+        self.version = 0
+        self.step = 0
+        self.time = 0.0
+        self._columns: dict[str, Values] = {}
+        self._at = -1
+
+    def column(self, name: str) -> Values:
+        """A quantity of the engine for each device, at this step."""
+        if self._at != self.step:
+            self._columns.clear()
+            self._at = self.step
+        if name not in self._columns:
+            self._columns[name] = self.engine.read(name, self.ids)
+        return self._columns[name]
+
+    def fact(self, name: str) -> Values:
+        """A figure of each device's model, by path."""
+        key = f"model.{name}"
+        if key not in self._columns or self._at != self.step:
+            self.column("power")  # start the step's cache
+            found: dict[str, float] = {}
+            for device in self.devices:
+                if device.model.key not in found:
+                    found[device.model.key] = _figure(device.model, name)
+            self._columns[key] = np.array([found[device.model.key] for device in self.devices])
+        return self._columns[key]
+
+    def set_pods(self, pods: Mapping[int, Pod]) -> None:
+        """Which pod has which device, by index."""
+        if pods != self.pods:
+            self.pods = dict(pods)
+            self.version += 1
+
+
+def _figure(model: object, path: str) -> float:
+    value: object = model
+    for name in path.split("."):
+        value = getattr(value, name, None)
+        if value is None:
+            return float("nan")
+    return float(value)  # type: ignore[arg-type]

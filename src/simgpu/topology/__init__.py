@@ -1,0 +1,1 @@
+"""Which machines have which devices: configuration formats read into one model."""

@@ -1,0 +1,125 @@
+"""Devices of a machine: what each is, and the names that it goes by."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+
+from simgpu import errors
+from simgpu.catalog import models
+
+_NOBODY = uuid.UUID(int=0)
+_FILES = {"nvidia": "nvidia", "intel": "card", "amd": "card", "habana": "accel"}
+_UNITS = {
+    "": 1.0, "B": 2**-20, "KB": 1e3 / 2**20, "MB": 1e6 / 2**20, "GB": 1e9 / 2**20, "TB": 1e12 / 2**20,
+    "KiB": 2**-10, "MiB": 1.0, "GiB": 1024.0, "TiB": 1024.0**2,
+}  # fmt: skip
+MOST_DEVICES = 1_000_000
+
+
+class Device(msgspec.Struct, frozen=True):
+    """One device of a machine."""
+
+    index: int
+    model: models.Model
+    uuid: str
+    file: str
+    pci_bus_id: str
+    serial: str
+    numa: int
+    instances: tuple[models.MigProfile, ...] = ()
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Devices of one kind: a model or product, its memory if it is another, how many, and their MIG instances."""
+
+    type: str
+    count: Annotated[int, msgspec.Meta(ge=1, le=MOST_DEVICES)] = 1
+    memory: str | int | None = None
+    mig: tuple[str, ...] = ()
+
+
+class Box(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A machine's devices, in order."""
+
+    gpus: Annotated[tuple[Entry, ...], msgspec.Meta(min_length=1, max_length=10_000)]
+
+
+def parse(document: Any, *, where: str) -> Box:
+    """A configuration document `gpus: [{type, memory, count}]`; what is wrong is said with its place."""
+    try:
+        return msgspec.convert(document, Box)
+    except msgspec.ValidationError as error:
+        raise errors.InputError(where, str(error).replace("`$.", "`")) from None
+
+
+def build(box: Box, catalog: models.Catalog, *, node: str) -> list[Device]:
+    """The devices of a box. A product that the catalog does not know keeps its name and memory."""
+    found: list[Device] = []
+    for number, entry in enumerate(box.gpus):
+        where = f"gpus[{number}]"
+        model = _model(entry, catalog, where)
+        instances = tuple(_instances(entry, model, where))
+        if len(found) + entry.count > MOST_DEVICES:
+            raise errors.InputError(f"{where}.count", f"more than {MOST_DEVICES} devices")
+        found += (_device(node, index, model, instances) for index in range(len(found), len(found) + entry.count))
+    return found
+
+
+def mebibytes(text: str | int, *, where: str) -> int:
+    """`12GB` is 12 times ten to the ninth, `GiB` is binary, a bare number is MiB."""
+    found = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([KMGT]i?B|B)?\s*", str(text))
+    if found is None:
+        raise errors.InputError(where, f"{text!r} is no amount of memory; write 80GB, 40GiB or a number of MiB")
+    amount = int(float(found[1]) * _UNITS[found[2] or ""])
+    if not 1 <= amount <= 100_000_000:
+        raise errors.InputError(where, f"{text!r} must be from 1 MiB to 100 TB")
+    return amount
+
+
+def _model(entry: Entry, catalog: models.Catalog, where: str) -> models.Model:
+    known = catalog.find(entry.type)
+    memory = None if entry.memory is None else mebibytes(entry.memory, where=f"{where}.memory")
+    if known is None:
+        generic = catalog.get("h200", field=where)
+        known = msgspec.structs.replace(generic, key=re.sub(r"[^a-z0-9]+", "-", entry.type.lower()), product=entry.type)
+        if memory is None:
+            raise errors.InputError(
+                f"{where}.memory", f"{entry.type!r} is not in the catalog, so its memory must be said"
+            )
+    if memory is None or memory == known.memory_mib.total:
+        return known
+    reserved = min(known.memory_mib.reserved, memory // 50)
+    size = msgspec.structs.replace(known.memory_mib, total=memory, reserved=reserved)
+    return msgspec.structs.replace(known, key=f"{known.key}-{memory}mib", memory_mib=size)
+
+
+def _instances(entry: Entry, model: models.Model, where: str) -> Iterator[models.MigProfile]:
+    profiles = {profile.name: profile for profile in model.mig}
+    for place, name in enumerate(entry.mig):
+        if name not in profiles:
+            known = ", ".join(profiles) or "none"
+            raise errors.InputError(
+                f"{where}.mig[{place}]", f"{model.product} has no profile {name!r}; it has: {known}"
+            )
+        yield profiles[name]
+
+
+def _device(node: str, index: int, model: models.Model, instances: tuple[models.MigProfile, ...]) -> Device:
+    domain, rest = divmod(index, 256 * 7)
+    bus, slot = 3 + 7 * (rest // 7) % 252, rest % 7
+    return Device(
+        index=index,
+        model=model,
+        uuid=f"GPU-{uuid.uuid5(_NOBODY, f'{node}-{index}')}",
+        file=f"{_FILES[model.vendor]}{index}",
+        pci_bus_id=f"{domain:08X}:{bus:02X}:{slot:02X}.0",
+        serial=f"{1_650_000_000_000 + uuid.uuid5(_NOBODY, f'{node}/{index}').int % 10_000_000_000}",
+        numa=index * 2 // 8 % 2,
+        instances=instances,
+    )

@@ -1,0 +1,1 @@
+"""HTTP views: metrics pages, health, JSON."""

@@ -1,0 +1,79 @@
+"""Metrics pages over HTTP.
+
+A page is rendered once for each step and kept, plain and compressed, for all who ask in that step. A large one is not
+kept: it is streamed piece by piece from a copy of the step's values, so that memory stays flat.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+
+from aiohttp import web
+
+from simgpu.identities import render
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+STREAMED = 20_000  # series; a few MiB
+
+try:
+    from isal import igzip
+
+    def _compress(page: bytes) -> bytes:
+        return bytes(igzip.compress(page, 1))
+except ImportError:  # pragma: no cover - the extra is not installed
+
+    def _compress(page: bytes) -> bytes:
+        return gzip.compress(page, 1)
+
+
+class Page:
+    """One identity's page of a machine that moves on in steps."""
+
+    def __init__(self, renderer: render.Renderer) -> None:
+        self._renderer = renderer
+        self._step = (-1, -1)
+        self._kept: dict[tuple[bool, bool], bytes] = {}
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        """Answer a scrape."""
+        open_metrics = self._renderer.identity.openmetrics and OPENMETRICS[:28] in request.headers.get("Accept", "")
+        packed = "gzip" in request.headers.get("Accept-Encoding", "")
+        kind = OPENMETRICS if open_metrics else TEXT
+        if self._renderer.size() > STREAMED:
+            return await self._stream(request, kind, open_metrics=open_metrics, packed=packed)
+        headers = {"Content-Type": kind, "Vary": "Accept-Encoding"}
+        if packed:
+            headers["Content-Encoding"] = "gzip"
+        return web.Response(body=self._body(open_metrics=open_metrics, packed=packed), headers=headers)
+
+    def _body(self, *, open_metrics: bool, packed: bool) -> bytes:
+        machine = self._renderer.machine
+        if self._step != (machine.step, machine.version):
+            self._kept.clear()
+            self._step = (machine.step, machine.version)
+        key = (open_metrics, packed)
+        if key not in self._kept:
+            if packed:
+                self._kept[key] = _compress(self._body(open_metrics=open_metrics, packed=False))
+            else:
+                self._kept[key] = b"".join(self._renderer.chunks(open_metrics=open_metrics))
+        return self._kept[key]
+
+    async def _stream(self, request: web.Request, kind: str, *, open_metrics: bool, packed: bool) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": kind, "Vary": "Accept-Encoding"})
+        if packed:
+            response.enable_compression(web.ContentCoding.gzip)
+        await response.prepare(request)
+        for piece in self._renderer.chunks(open_metrics=open_metrics):
+            await response.write(piece)
+        await response.write_eof()
+        return response
+
+
+def routes(pages: dict[str, Page], first: str) -> Iterator[web.RouteDef]:
+    """`/metrics` is the first identity's page, `/metrics/NAME` each one's."""
+    yield web.get("/metrics", pages[first])
+    for name, page in pages.items():
+        yield web.get(f"/metrics/{name}", page)

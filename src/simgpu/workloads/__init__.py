@@ -1,0 +1,1 @@
+"""Workloads that connect: their documents, the socket protocol, the server and the client."""

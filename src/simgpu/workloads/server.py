@@ -1,0 +1,173 @@
+"""The socket to which workloads connect.
+
+A client sends one JSON document and then only waits; the answer is how its workload ended, after which the connection
+closes. v1 is answered with the exit code in digits, v2 with one line of JSON that carries a message too. A connection
+that goes away takes its workload with it. Everything that comes in is bounded: size, time, number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simgpu import errors
+from simgpu.box import Box
+from simgpu.workloads import documents
+
+LARGEST = 1 << 20
+MOST_CLIENTS = 20_000
+SILENCE = 0.15
+SLOWEST = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class Server:
+    """Takes workloads for a box. `names` are quantities by the names that an exporter shows, for limits."""
+
+    def __init__(
+        self, box: Box, path: Path, *, names: Mapping[str, str] = {}, mode: int = 0o700, half_amplitude: bool = False
+    ) -> None:
+        self._box = box
+        self._path = path
+        self._names = names
+        self._mode = mode
+        self._half = half_amplitude
+        self._clients: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen. A socket that nobody answers on is replaced; one that is in use is an error."""
+        if self._path.exists() or self._path.is_symlink():
+            if not self._path.is_socket():
+                raise errors.InputError("--socket", f"{self._path} is there and is no socket")
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_unix_connection(self._path)
+                writer.close()
+                raise errors.InputError("--socket", f"{self._path}: somebody else answers there")
+            self._path.unlink(missing_ok=True)
+        try:
+            self._server = await asyncio.start_unix_server(self._serve, self._path, limit=LARGEST, backlog=4096)
+        except OSError as error:
+            raise errors.InputError("--socket", f"{self._path}: {error.strerror or error}") from None
+        self._path.chmod(self._mode)
+
+    async def stop(self) -> None:
+        """Tell all who wait that it is over, and leave no socket behind."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._clients):
+            task.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
+        self._path.unlink(missing_ok=True)
+
+    @property
+    def clients(self) -> int:
+        """Connections that are open."""
+        return len(self._clients)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - we are in one
+        protocol, answer = 1, None
+        self._clients.add(task)
+        try:
+            if len(self._clients) > MOST_CLIENTS:
+                answer = (1, f"there are {MOST_CLIENTS} workloads already")
+            else:
+                document = await _receive(reader)
+                protocol = 2 if isinstance(document, dict) and document.get("Protocol") == 2 else 1
+                answer = await self._run(document, reader)
+        except errors.InputError as error:
+            _log.info("workload refused: %s", error)
+            answer = (1, str(error))
+        except asyncio.CancelledError:
+            answer = (1, "exporter shutting down")
+        except (OSError, EOFError):
+            answer = None
+        finally:
+            self._clients.discard(task)
+            await _reply(writer, protocol, answer)
+
+    async def _run(self, document: Any, reader: asyncio.StreamReader) -> tuple[int, str] | None:
+        """Run the workload until it ends, or its client goes."""
+        wanted = documents.read(document, names=self._names, half_amplitude=self._half)
+        done: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+
+        def ended(code: int, message: str) -> None:
+            if not done.done():
+                done.set_result((code, message))
+
+        numbers = self._box.admit(wanted.profile, wanted.devices, pod=wanted.pod, ended=ended)
+        gone = asyncio.ensure_future(reader.read(1))  # a client that waits sends nothing
+        try:
+            either: set[asyncio.Future[Any]] = {done, gone}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            return done.result() if done.done() else None
+        finally:
+            gone.cancel()
+            self._box.drop(numbers)
+
+
+async def _receive(reader: asyncio.StreamReader) -> Any:
+    """One JSON value; the end of the value is the end of the message."""
+    buffer = b""
+    loop = asyncio.get_running_loop()
+    latest = loop.time() + SLOWEST
+    while True:
+        try:
+            async with asyncio.timeout(min(SILENCE, latest - loop.time())):
+                piece = await reader.read(65536)
+        except TimeoutError:
+            raise errors.InputError("workload", "no whole document came in time") from None
+        if not piece:
+            raise errors.InputError("workload", "the connection closed before a whole document came")
+        buffer += piece
+        if len(buffer) > LARGEST:
+            raise errors.InputError("workload", f"the document is larger than {LARGEST} bytes")
+        with contextlib.suppress(_Incomplete):
+            return decode(buffer)
+
+
+class _Incomplete(Exception):
+    """More has to come."""
+
+
+def decode(buffer: bytes) -> Any:
+    """The JSON value in the buffer. What can never become one is an error."""
+    try:
+        text = buffer.decode()
+    except UnicodeDecodeError as error:
+        if error.end == len(buffer) and len(buffer) - error.start < 4:
+            raise _Incomplete from None
+        raise errors.InputError("workload", "not JSON: not UTF-8") from None
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise errors.InputError("workload", "not JSON: nested too deeply") from None
+    except json.JSONDecodeError as error:
+        if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
+            if "\0" in text:
+                raise errors.InputError("workload", "not JSON: NUL bytes") from None
+            raise _Incomplete from None
+        raise errors.InputError("workload", f"not JSON: {error.msg} at character {error.pos}") from None
+    except ValueError as error:
+        raise errors.InputError("workload", f"not JSON: {error}") from None
+
+
+async def _reply(writer: asyncio.StreamWriter, protocol: int, answer: tuple[int, str] | None) -> None:
+    with contextlib.suppress(OSError, TimeoutError):
+        if answer is not None:
+            code, message = answer
+            line = json.dumps({"exit": code, "message": message}) + "\n" if protocol == 2 else str(code)
+            writer.write(line.encode())
+            async with asyncio.timeout(1):
+                await writer.drain()
+        writer.close()
+        async with asyncio.timeout(1):
+            await writer.wait_closed()
