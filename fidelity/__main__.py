@@ -25,7 +25,7 @@ def main() -> int:
     for check in found:
         unit = compare.unit(check.what)
         off = check.simulated - check.real
-        mark = "" if check.good else "  <-- off"
+        mark = ("  * the recording knows it no better" if check.widened else "") if check.good else "  <-- off"
         print(
             f"{check.phase:<18} {check.what:<20} {check.real:>10.2f} {check.simulated:>10.2f} {off:>+9.2f} "
             f"{check.allowed:>9.2f} {unit}{mark}"
@@ -36,6 +36,9 @@ def main() -> int:
         f"\n{len(found) - bad} of {len(found)} figures are within what is allowed; the furthest is {worst.what} of "
         f"{worst.phase}, at {worst.off:.0%} of it"
     )
+    widened = sum(check.widened for check in found)
+    if widened:
+        print(f"{widened} of them (*) are further off than the tolerance, by less than the recording's own uncertainty")
     if options.plot:
         from fidelity import picture  # noqa: PLC0415 - matplotlib is an extra
 

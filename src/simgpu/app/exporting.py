@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from aiohttp import web
 
 from simgpu import errors
 from simgpu.box import Box
@@ -48,15 +47,15 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
         wanted = documents.read(document, names=names)
         box.admit(wanted.profile, wanted.devices or [device.index for device in box.devices], pod=wanted.pod)
     views = {
-        name: pages.Page(render.Renderer(box.machine, _with_workloads(identity) if settings.per_workload else identity))
+        name: pages.Page(render.Renderer(box.machine, with_workloads(identity) if settings.per_workload else identity))
         for name, identity in settings.identities.items()
     }
     routes = [
         *pages.routes(views, next(iter(views))),
-        web.get("/healthz", server.health(lambda: None)),
-        web.get("/readyz", server.health(lambda: None if box.steps else "not started")),
-        web.get("/api/v1/devices", server.view(box.describe_devices)),
-        web.get("/api/v1/workloads", server.view(box.describe_workloads)),
+        server.get("/healthz", server.health(lambda: None)),
+        server.get("/readyz", server.health(lambda: None if box.steps else "not started")),
+        server.get("/api/v1/devices", server.view(box.describe_devices)),
+        server.get("/api/v1/workloads", server.view(box.describe_workloads)),
     ]
     async with contextlib.AsyncExitStack() as stack:
         if settings.device_files is not None:
@@ -122,7 +121,7 @@ async def _tick(box: Box, interval: float, ready: Callable[[], None]) -> None:
         box.step(time.monotonic() - start + 1e-3, clock=time.time())
 
 
-def _with_workloads(identity: Identity) -> Identity:
+def with_workloads(identity: Identity) -> Identity:
     """The identity with series of each workload beside those of each device, where it has such."""
 
     if "vgpu" not in identity.labels.values():

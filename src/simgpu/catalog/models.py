@@ -7,7 +7,7 @@ measured are listed under `estimated`, by their path.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -195,7 +195,7 @@ def parse_yaml(path: Path) -> dict[str, Any]:
     """A mapping from a YAML file; anything else is an error that names the file."""
     try:
         document = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, ValueError) as error:  # PyYAML lets impossible dates through as they are
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # PyYAML lets impossible dates through as they are
         raise errors.InputError(str(path), f"not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict):
         raise errors.InputError(str(path), "must hold a mapping of fields")
@@ -213,10 +213,36 @@ def _model(key: str, documents: Mapping[str, _Document]) -> Model:
         model = msgspec.convert({**body, "key": key, "relations": _behaviour(body.get("relations"))}, Model)
     except msgspec.ValidationError as error:
         raise errors.InputError(str(document.path), str(error).replace("`$.", "`")) from None
+    for field, problem in _contradictions(model):
+        raise errors.InputError(str(document.path), f"{field}: {problem}")
     for path in model.estimated:
         if not _has(body, path):
             raise errors.InputError(str(document.path), f"estimated: there is no field {path}")
     return model
+
+
+def _contradictions(model: Model) -> Iterator[tuple[str, str]]:
+    """Figures that cannot all be true."""
+    clocks, power, memory, heat = model.clocks_mhz, model.power_w, model.memory_mib, model.temperature_c
+    rising = {
+        "clocks_mhz": (clocks.sm_min, clocks.sm_idle, clocks.sm_max),
+        "clocks_mhz.memory_max": (clocks.memory_idle, clocks.memory_max),
+        "power_w": (power.idle, power.default, power.max),
+        "power_w.min": (power.min, power.max),
+        "memory_mib.reserved": (memory.reserved, memory.total),
+        "temperature_c": (heat.gpu_max, heat.slowdown, heat.shutdown),
+    }
+    for field, values in rising.items():
+        if list(values) != sorted(values):
+            yield field, f"{' <= '.join(f'{value:g}' for value in values)} is not so"
+    for field, value in (
+        ("clocks_mhz.sm_min", clocks.sm_min), ("clocks_mhz.sm_step", clocks.sm_step),
+        ("power_w.idle", power.idle), ("memory_mib.total", memory.total),
+    ):  # fmt: skip
+        if value <= 0:
+            yield field, "must be above 0"
+    if not (1 <= model.pci.generation <= 10 and 1 <= model.pci.width <= 32 and 1 <= model.tiles <= 64):
+        yield "pci", "generation is from 1 to 10, width from 1 to 32, and there are 1 to 64 tiles"
 
 
 def _behaviour(own: Any) -> Any:

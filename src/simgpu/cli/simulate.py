@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import math
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -13,6 +16,7 @@ from simgpu import errors
 from simgpu.cli import catalog, output
 
 if TYPE_CHECKING:
+    from simgpu.catalog.models import Model
     from simgpu.sim import playing
 
 
@@ -90,26 +94,28 @@ def simulate(  # noqa: PLR0913 - one for each option
 
     known = models.load([*catalog.user_files(), *files]).get(model, field="--model")
     profile = read_profile(path)
-    if round(profile.seconds * rate) * count > 20_000_000:
-        raise errors.InputError("--rate", "that would be more than twenty million rows; lower --rate or --count")
+    _check_memory(profile, known, path)
+    _check_numbers(profile, rate, count, inlet_temp)
     player = playing.Player(known, profile, seed=seed, count=count, inlet=inlet_temp)
-    summary = _Summary(profile)
+    drawn: list[tuple[float, list[float]]] = []
     with ExitStack() as stack:
-        rows = _open(target, stack)
-        if rows is not None:
-            _write_row(rows, ("t", "phase", *playing.COLUMNS, *(("gpu",) if count > 1 else ())))
+        file = _open(target, stack)
+        writer = None if file is None else csv.writer(file, lineterminator="\n")
+        if writer is not None:
+            writer.writerow(("t", "phase", *playing.COLUMNS, *(("gpu",) if count > 1 else ())))
         bar = stack.enter_context(_progress(profile, rate, hidden=target == Path("-")))
         for row in player.rows(rate):
-            summary.add(row)
             bar.update(1)
-            if rows is not None:
-                _write(rows, row, count)
+            if writer is not None:
+                writer.writerows(_cells(row, count))
+            if plot is not None:
+                drawn.append((row.t, row.values[:, 0].tolist()))
     if plot is not None:
-        _draw(summary, plot, known.product)
+        _draw(drawn, playing.COLUMNS, plot, known.product)
     if form == "json":
-        output.print_json(summary.table())
+        output.print_json(player.totals())
     elif target != Path("-"):
-        _print_summary(summary.table())
+        _print_summary(player.totals())
 
 
 def read_profile(path: Path) -> playing.LoadProfile:
@@ -122,7 +128,7 @@ def read_profile(path: Path) -> playing.LoadProfile:
 
     try:
         document = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise errors.InputError(str(path), f"not YAML: {' '.join(str(error).split())}") from None
     except OSError as error:
         raise errors.InputError(str(path), errors.explain(error)) from None
@@ -153,54 +159,27 @@ def _progress(profile: playing.LoadProfile, rate: float, *, hidden: bool) -> Any
     return click.progressbar(length=round(profile.seconds * rate), label="Simulating", file=sys.stderr, hidden=quiet)
 
 
-def _write_row(rows: IO[str], cells: tuple[str, ...]) -> None:
-    rows.write(",".join(cells) + "\n")
-
-
 _FORMS = ("{:.0f}".format,) * 2 + ("{:.3f}".format,) * 2 + ("{:.0f}".format,) * 7
 
 
-def _write(rows: IO[str], row: playing.Row, count: int) -> None:
-    name = f'"{row.phase}"' if "," in row.phase else row.phase
+def _cells(row: playing.Row, count: int) -> Iterator[tuple[str, ...]]:
     for card in range(count):
-        cells = tuple(form(value) for form, value in zip(_FORMS, row.values[:, card].tolist(), strict=True))
-        _write_row(rows, (f"{row.t:.6g}", name, *cells, *((str(card),) if count > 1 else ())))
+        cells = (form(value) for form, value in zip(_FORMS, row.values[:, card].tolist(), strict=True))
+        yield (f"{row.t:.6f}".rstrip("0").rstrip("."), row.phase, *cells, *((str(card),) if count > 1 else ()))
 
 
-class _Summary:
-    """What each phase came to, over all cards, and the first card's series for the picture."""
+def _check_numbers(profile: playing.LoadProfile, rate: float, count: int, inlet: float | None) -> None:
+    if math.isnan(rate) or (inlet is not None and math.isnan(inlet)):
+        raise errors.InputError("--rate" if math.isnan(rate) else "--inlet-temp", "must be a number")
+    if round(profile.seconds * rate) * count > 20_000_000:
+        raise errors.InputError("--rate", "that would be more than twenty million rows; lower --rate or --count")
 
-    def __init__(self, profile: playing.LoadProfile) -> None:
-        from simgpu.sim import playing
 
-        self.columns = playing.COLUMNS
-        self.phases = [phase.name or phase.shape or "demand" for phase in profile.phases]
-        self.rows: list[playing.Row] = []
-        self._energy = list(self.columns).index("energy_mj")
-
-    def add(self, row: playing.Row) -> None:
-        """Keep a row."""
-        self.rows.append(row)
-
-    def table(self) -> list[dict[str, Any]]:
-        """One entry for each phase, in the order in which they were played."""
-        import numpy as np
-
-        found: list[dict[str, Any]] = []
-        start = 0
-        for stop in range(1, len(self.rows) + 1):
-            if stop < len(self.rows) and self.rows[stop].phase == self.rows[start].phase:
-                continue
-            values = np.array([row.values for row in self.rows[start:stop]])
-            after = self.rows[min(stop, len(self.rows) - 1)].values
-            means = {name: round(float(values[:, index].mean()), 3) for index, name in enumerate(self.columns)}
-            del means["energy_mj"], means["throttle"]
-            joules = float((after - self.rows[start].values)[self._energy].sum()) / 1000
-            found.append(
-                {"phase": self.rows[start].phase, "t": self.rows[start].t, **means, "energy_j": round(joules, 3)}
-            )
-            start = stop
-        return found
+def _check_memory(profile: playing.LoadProfile, model: Model, path: Path) -> None:
+    most = model.memory_mib.total - model.memory_mib.reserved
+    for index, phase in enumerate(profile.phases):
+        if phase.fb_mib is not None and phase.fb_mib > most:
+            raise errors.InputError(f"{path}: phases[{index}].fb_mib", f"{model.product} has {most} MiB to use")
 
 
 def _print_summary(table: list[dict[str, Any]]) -> None:
@@ -215,9 +194,7 @@ def _print_summary(table: list[dict[str, Any]]) -> None:
     output.print_rows([header, *rows])
 
 
-def _draw(summary: _Summary, target: Path, title: str) -> None:
-    import numpy as np
-
+def _draw(rows: Sequence[tuple[float, list[float]]], columns: Sequence[str], target: Path, title: str) -> None:
     try:
         import matplotlib as mpl
     except ModuleNotFoundError:
@@ -225,9 +202,8 @@ def _draw(summary: _Summary, target: Path, title: str) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    times = [row.t for row in summary.rows]
-    values = np.array([row.values[:, 0] for row in summary.rows]).T
-    column = dict(zip(summary.columns, values, strict=True))
+    times = [t for t, _ in rows]
+    column = {name: [values[index] for _, values in rows] for index, name in enumerate(columns)}
     figure, axes = pyplot.subplots(4, 1, figsize=(11, 9), sharex=True, layout="constrained")
     for axis, names, label in zip(
         axes,

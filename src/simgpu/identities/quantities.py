@@ -129,9 +129,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     # Heat, in degrees.
     "temperature": whole(column("temperature")),
     "memory_temperature": whole(column("temperature_memory")),
-    "hottest": lambda machine: np.rint(
-        np.maximum(machine.column("temperature"), machine.column("temperature_memory"))
-    ),
+    "hottest": lambda machine: np.rint(np.maximum(machine.column("temperature"), machine.column("temperature_memory"))),
     "temperature_share": lambda machine: machine.column("temperature") / machine.fact("temperature_c.gpu_max"),
     "temperature_margin": _margin,
     "temperature_shutdown": fact("temperature_c.shutdown"),

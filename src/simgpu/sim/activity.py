@@ -22,6 +22,7 @@ CHANNELS: Final = (USAGE, *UNITS, MEMORY, YIELDING, *EVENTS)
 RUNTIME: Final = "runtime"
 LIMITS: Final = (*CHANNELS, RUNTIME)
 FOREVER: Final = 86400.0
+SHORTEST: Final = 0.01  # seconds: activities and periods
 
 _HIGHEST = 1e15
 
@@ -126,8 +127,8 @@ def check(profile: Profile) -> None:
 
 
 def _check_activity(activity: Activity, where: str) -> None:
-    if not 0 <= activity.seconds <= _HIGHEST:
-        raise errors.InputError(f"{where}.seconds", "must be a number from 0")
+    if activity.seconds and not SHORTEST <= activity.seconds <= _HIGHEST:
+        raise errors.InputError(f"{where}.seconds", f"must be 0 (a day) or a number from {SHORTEST}")
     if activity.pulse is not None:
         if not 0 <= activity.pulse.duty <= 1:
             raise errors.InputError(f"{where}.duty", "must be from 0 to 1")
@@ -148,5 +149,5 @@ def _check_value(value: Value, where: str, *, share: bool) -> None:
         raise errors.InputError(where, f"must be from 0 to {highest:g}" if share else "must not be negative")
     if value.low > value.high:
         raise errors.InputError(where, f"the lower end, {value.low:g}, is above the upper end, {value.high:g}")
-    if not 0 < value.period <= FOREVER:
-        raise errors.InputError(f"{where}.period", "must be above 0 and at most 86400 seconds")
+    if not SHORTEST <= value.period <= FOREVER:
+        raise errors.InputError(f"{where}.period", f"must be from {SHORTEST} to 86400 seconds")

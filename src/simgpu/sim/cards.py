@@ -25,7 +25,7 @@ WINDOWS: Final = ("busy_seconds", "memory_seconds", "tick_energy")
 COUNTERS: Final = (
     "energy", "busy_time", "power_throttle", "thermal_throttle", "hardware_throttle", "pcie_bytes", "fabric_bytes",
     "memory_bytes",
-    "hangs", "corrected", "uncorrected",
+    "hangs", "corrected", "uncorrected", "xids",
 )  # fmt: skip
 
 _BLOCK = 16384

@@ -63,6 +63,8 @@ class Demands:
         self._free: list[int] = []
         self._active: Rows | slice | None = None
         self._single = False
+        self.weighted: Floats = np.zeros(0, np.float32)
+        self.asked: npt.NDArray[Any] = np.zeros(0)
         self._varying: set[str] = set()
 
     # Rows.
@@ -108,7 +110,7 @@ class Demands:
         self.due[:, rows] = np.inf
         self.duty[rows], self.period[rows] = (doing.pulse.duty, doing.pulse.period) if doing.pulse else (1.0, 0.0)
         self.started[rows] = now
-        self.context[rows] = doing.context
+        self.context[rows] = doing.context or (USAGE in doing.values and doing.values[USAGE].high > 0)
         for name, value in doing.values.items():
             channel, factor = AT[name], scale.of(name, share=value.share)
             low, high = value.low * factor, value.high * factor
@@ -126,11 +128,11 @@ class Demands:
             self.values[AT[YIELDING], rows] = scale.context
         self.changed = True
 
-    def draw(self, now: float, rng: np.random.Generator) -> list[tuple[str, Rows, Doubles, Floats]]:
-        """Draw what is due. Returns the events that came: which, on which rows, how many, for how many seconds."""
+    def draw(self, now: float, rng: np.random.Generator, *, events: bool) -> list[tuple[str, Rows, Doubles, Floats]]:
+        """Draw what is due: values, or events. Returns the events: which, on which rows, how many, for how long."""
         came: list[tuple[str, Rows, Doubles, Floats]] = []
         for name, channel in AT.items():
-            if name not in self._varying:
+            if name not in self._varying or (name in EVENTS) is not events:
                 continue
             rows = np.flatnonzero(self.due[channel] <= now + _SOON)
             if not len(rows):
@@ -139,6 +141,8 @@ class Demands:
             turns = np.floor((now + _SOON - due) / every) + 1
             low = self.low[channel, rows]
             drawn = low + (self.high[channel, rows] - low) * rng.random(len(rows))
+            if events:
+                drawn = np.rint(drawn)
             self.due[channel, rows] = due + turns * every
             adds = self.adds[channel, rows]
             self.values[channel, rows] = np.where(adds, self.values[channel, rows] + drawn * turns, drawn)
@@ -163,6 +167,19 @@ class Demands:
         result: Floats = usage.copy()
         result[pulsed] *= np.clip((on_until(stop) - on_until(start)) / (stop - start), 0, 1)
         return result
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes held for each row."""
+        arrays = [getattr(self, name) for name in (*_PER_ROW, *_PER_CHANNEL)]
+        return sum(array.itemsize * (len(CHANNELS) if array.ndim == 2 else 1) for array in arrays)
+
+    def part_of(self, index: int) -> float:
+        """A row's part of all that is asked of its card, as of the last sum."""
+        row = int(self.card[index])
+        if index >= len(self.weighted) or row >= len(self.asked) or self.asked[row] <= 0:
+            return 0.0
+        return float(self.weighted[index] / self.asked[row])
 
     def memory(self, rows: Rows | int) -> npt.NDArray[np.float32]:
         """MiB that rows hold, what would give way included."""
@@ -191,8 +208,9 @@ class Demands:
     def add_up(self, group: cards.Cards, usage: Floats) -> None:
         """Sum per card, clamp to what a card has, and hand it to the cards."""
         summed = self.summing(group.count)
-        weighted = usage * self.share
-        busy = np.minimum(summed(weighted), 1)
+        weighted = self.weighted = usage * self.share
+        self.asked = summed(weighted)
+        busy = np.minimum(self.asked, 1)
         group["busy"][:] = busy
         group["context"][:] = summed(self.context) > 0
         per_busy = 1 / np.maximum(busy, np.float32(1e-9))

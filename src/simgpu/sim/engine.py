@@ -24,6 +24,10 @@ from simgpu.sim import activity, cards, demands, places
 
 FINISHED, REACHED = "OK", "Limit {} reached, terminated"
 
+_LONGEST = 5.0  # seconds: longer steps are taken in pieces
+_MOST_PIECES = 100
+_LARGEST_MEMORY = 1e9
+
 
 class Outcome(msgspec.Struct, frozen=True):
     """How a workload ended: the exit code and the message that its process ends with."""
@@ -93,7 +97,7 @@ class _Workload(msgspec.Struct):
 
     @property
     def deadline(self) -> float:
-        return self.begun + self.now.length / self.rate
+        return self.begun + max(self.now.length / self.rate, activity.SHORTEST)
 
 
 class Engine:
@@ -129,21 +133,24 @@ class Engine:
             self._keys.append(model.key)
         elif group.model != model:
             raise errors.InputError("model", f"there are cards of another model that is called {model.key} too")
+        if count < 0:
+            raise errors.InputError("count", "must not be negative")
         rows = group.add(count, inlet=inlet, spread=spread)
         self._demands[model.key].changed = True
         return self._places.add(self._keys.index(model.key), rows)
 
     def remove_cards(self, ids: Iterable[int]) -> list[Outcome]:
         """Cards are gone; workloads that ran on them end with an error."""
-        gone = set(ids)
+        gone = {card: self._find(card) for card in ids}
         ended = [
             self._end(work, 1, "Device removed, terminated")
             for work in list(self._workloads.values())
-            if gone & set(self._cards_of(work))
+            if gone.keys() & set(self._cards_of(work))
         ]
-        for card in gone:
-            model, row = self._find(card)
+        for card, (model, row) in gone.items():
             self._places.remove(card)
+            if model in self._hung and row < len(self._hung[model]):
+                self._hung[model][row] = 0
             self._groups[model].remove(np.array([row]))
             for part in self.parts(card):
                 del self._parts[part]
@@ -152,6 +159,9 @@ class Engine:
     def split(self, card: int, parts: Sequence[tuple[str, float, float]]) -> range:
         """Tiles or instances of a card: name, share of its work, memory in MiB. Workloads can run on each."""
         self._find(card)
+        for name, share, memory in parts:
+            if not (0 < share <= 1 and 0 < memory <= _LARGEST_MEMORY):
+                raise errors.InputError("parts", f"{name}: share and memory must be above 0, and the share at most 1")
         held = [part for part in self._parts.values() if part.card == card]
         if sum(part.share for part in held) + sum(share for _, share, _ in parts) > 1 + 1e-6:
             raise errors.InputError("parts", "together they are more than the card")
@@ -159,6 +169,18 @@ class Engine:
         for part, (name, share, memory) in zip(ids, parts, strict=True):
             self._parts[part] = Part(card, name, share, memory)
         return ids
+
+    def unsplit(self, card: int) -> list[Outcome]:
+        """The card is whole again; workloads that ran on its parts end with an error."""
+        gone = self.parts(card)
+        ended = [
+            self._end(work, 1, "Device removed, terminated")
+            for work in list(self._workloads.values())
+            if any(int(self._demands[work.model].part[row]) in gone for row in work.rows)
+        ]
+        for part in gone:
+            del self._parts[part]
+        return ended
 
     def parts(self, card: int) -> dict[int, Part]:
         """The parts of a card by id."""
@@ -240,8 +262,6 @@ class Engine:
         for index in work.rows:
             row = int(asked.card[index])
             usage = float(asked.values[demands.AT[activity.USAGE], index])
-            busy = float(group["busy"][row])
-            part = min(1.0, usage * float(asked.share[index]) / busy) if busy > 0 else 0.0
             working = max(0.0, float(group["power"][row]) - group.constants.idle)
             known = int(asked.part[index])
             result.append(
@@ -250,7 +270,7 @@ class Engine:
                     part=known or None,
                     usage=min(1.0, usage),
                     memory_mib=float(asked.memory(index)),
-                    power_w=part * working,
+                    power_w=asked.part_of(index) * working,
                     runtime=self.now - work.started,
                 )
             )
@@ -303,31 +323,40 @@ class Engine:
 
     def step(self, now: float) -> list[Outcome]:
         """Move on to `now`. Returns the workloads that ended on the way."""
+        ended: list[Outcome] = []
+        longest = max(_LONGEST, (now - self.now) / _MOST_PIECES)
+        for left in range(2 * _MOST_PIECES, 0, -1):
+            if now <= self.now:
+                break
+            until = min(now, self.now + longest)
+            if left > 1:
+                until = min(until, max(self._next_deadline(), self.now + activity.SHORTEST))
+            ended += self._step(until if left > 1 else now)
+        return ended
+
+    def _step(self, now: float) -> list[Outcome]:
         dt = now - self.now
-        if dt <= 0:
-            return []
         start, self._before, self.now = self.now, self.now, now
         ended: list[Outcome] = []
         for model, group in self._groups.items():
             asked = self._demands[model]
-            came = asked.draw(start, self._values)
+            asked.draw(start, self._values, events=False)
             if asked.changed:
                 ended += self._end_at_device_limits(model)
             usage = asked.usage(start, now)
             if asked.changed:
                 asked.add_up(group, usage)
-            self._befall(model, came, start)
+            self._pin(model, start)
             sensors = group.model.relations.sensors
             group.step(dt, ticks=_crossed(start, now, sensors.refresh), windows=_crossed(start, now, sensors.usage))
+            self._befall(model, asked.draw(now, self._values, events=True), now)
         ended += self._end_at_own_limits()
         ended += self._advance()
         return ended
 
     def next_change(self) -> float:
         """The next moment at which what is asked changes: an activity's end, or a pulse's edge."""
-        while self._deadlines and not self._current(*self._deadlines[0]):
-            heapq.heappop(self._deadlines)
-        soonest = self._deadlines[0][0] if self._deadlines else math.inf
+        soonest = self._next_deadline()
         for asked in self._demands.values():
             pulsed = np.flatnonzero(asked.duty < 1)
             if len(pulsed):
@@ -337,6 +366,11 @@ class Engine:
                 edge = np.where(self.now + 1e-9 < begun + on, begun + on, begun + period)
                 soonest = min(soonest, float(edge.min()))
         return soonest
+
+    def _next_deadline(self) -> float:
+        while self._deadlines and not self._current(*self._deadlines[0]):
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else math.inf
 
     def _current(self, deadline: float, workload: int) -> bool:
         work = self._workloads.get(workload)
@@ -368,8 +402,8 @@ class Engine:
                         held += float(wanted[index])
         return ended
 
-    def _befall(self, model: str, came: list[tuple[str, Any, Any, Any]], start: float) -> None:
-        """Events: they are counted, and a hang pins the card until its time is over."""
+    def _befall(self, model: str, came: list[tuple[str, Any, Any, Any]], now: float) -> None:
+        """Events are counted; a hang lasts for a period."""
         group, asked = self._groups[model], self._demands[model]
         for name, rows, counts, seconds in came:
             at = asked.card[rows]
@@ -378,7 +412,13 @@ class Engine:
                 until = self._hung.setdefault(model, np.zeros(0))
                 if len(until) < group.count:
                     until = self._hung[model] = np.pad(until, (0, group.count - len(until)))
-                np.maximum.at(until, at[struck], start + seconds[struck])
+                np.maximum.at(until, at[struck], now + seconds[struck])
+            if name in ("hangs", "uncorrected"):
+                np.add.at(group["xids"], at, counts)
+
+    def _pin(self, model: str, start: float) -> None:
+        """A card that hangs is busy with nothing until the hang is over."""
+        group, asked = self._groups[model], self._demands[model]
         if model in self._hung:
             until = self._hung[model]
             hung = np.flatnonzero(until > start)

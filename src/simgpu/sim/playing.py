@@ -7,7 +7,7 @@ how often the result is looked at.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -91,27 +91,55 @@ class Player:
             self._engine.add_workload(activity.Profile("load", self._phases), [card])
         self._ends = np.cumsum([phase.length for phase in self._phases])
         self._changed = 0.0
+        self._count = count
+        self._sums = np.zeros((len(self._phases), len(COLUMNS)))
+        self._energy = np.zeros(len(self._phases))
 
     def rows(self, rate: float) -> Iterator[Row]:
         """`rate` rows for each second that is played."""
         end = float(self._ends[-1])
-        for index in range(round(end * rate)):
+        for index in range(max(1, round(end * rate))):
             t = index / rate
-            while (following := self._following(end)) <= t + 1e-9:
-                if following == self._engine.next_change():
-                    self._changed = following
-                self._engine.step(following)
-            yield Row(t, self._phase_at(t), self._values())
+            self._play_until(t, end)
+            yield Row(t, self._phases[self._phase_at(t)].name, self._values())
+        self._play_until(end, end)
 
-    def _phase_at(self, t: float) -> str:
+    def totals(self) -> list[dict[str, Any]]:
+        """What each phase came to: means over its time, and joules, of all cards together."""
+        found = []
+        for index, phase in enumerate(self._phases):
+            means = self._sums[index] / phase.length / self._count
+            entry = {name: round(float(mean), 3) for name, mean in zip(COLUMNS, means, strict=True)}
+            del entry["energy_mj"], entry["throttle"]
+            found.append(
+                {
+                    "phase": phase.name,
+                    "seconds": phase.length,
+                    **entry,
+                    "energy_j": round(float(self._energy[index]), 3),
+                }
+            )
+        return found
+
+    def _play_until(self, t: float, end: float) -> None:
+        while (following := self._following(end)) <= t + 1e-9:
+            if following == self._engine.next_change():
+                self._changed = following
+            before, energy = self._engine.now, float(self._group["energy"].sum())
+            self._engine.step(following)
+            phase = self._phase_at(before)
+            self._sums[phase] += self._values().sum(axis=1) * (following - before)
+            self._energy[phase] += float(self._group["energy"].sum()) - energy
+
+    def _phase_at(self, t: float) -> int:
         index = int(np.searchsorted(self._ends, t + 1e-9, side="right"))
-        return self._phases[min(index, len(self._phases) - 1)].name
+        return min(index, len(self._phases) - 1)
 
     def _following(self, end: float) -> float:
         """When the next step ends."""
         now, change = self._engine.now, self._engine.next_change()
-        if change <= now + 1e-9 or change - now < 1e-6:
-            change = end
+        if change - now < 1e-6:
+            change = end if end > now else np.inf
         settled = now - self._changed > _UNSETTLED
         step = self._group.model.relations.sensors.refresh if settled else _FINE
         return min(now + step, change)

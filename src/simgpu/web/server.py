@@ -22,6 +22,11 @@ def parse_address(text: str, *, field: str) -> tuple[str, int]:
     return (host.strip("[]") or "0.0.0.0" if colon else "127.0.0.1"), int(port)  # noqa: S104 - asked for
 
 
+def get(path: str, handler: Handler) -> web.RouteDef:
+    """A path that can be read."""
+    return web.get(path, handler)
+
+
 def view(describe: Callable[[], object]) -> Handler:
     """A handler that answers with JSON."""
 

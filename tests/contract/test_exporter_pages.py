@@ -1,0 +1,203 @@
+"""Pages over HTTP, with Prometheus' own programs as readers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simgpu.identities import identity
+from tests.fixtures import debian
+from tests.fixtures.prometheus import Prometheus, free_port
+from tests.golden import boxes
+
+# What promtool finds in the real exporters' own names, and why it stays.
+_COUNTERS = "some fields are counters by type only, some only by name"
+_UNITS = "fields have the vendor's units"
+LINT = {
+    "dcgm": {
+        'counter metrics should have "_total" suffix': "DCGM's fields have no such suffix before 4.9",
+        'non-counter metrics should not have "_total" suffix': "NVLINK_BANDWIDTH_TOTAL is DCGM's name",
+        "snake_case": "DCGM's labels are gpu, UUID, modelName, Hostname",
+        "metric names should not contain abbreviated units": _UNITS,
+        "metric name should not include type": "PCIE_REPLAY_COUNTER is DCGM's name",
+    },
+    "nvidia-smi": {
+        "non-counter metrics should not have": _COUNTERS,
+        '"_count" suffix': "the query field is called count",
+        "metric name should not include type": "histogram is in the query fields' names",
+        "abbreviated units": _UNITS,
+    },
+    "xpum": {"abbreviated units": _UNITS},
+    "collectd": {"abbreviated units": _UNITS},
+    "amd": {
+        "non-counter metrics should not have": "all of AMD's families are gauges, totals too",
+        '"_count" suffix': "AMD's names",
+        "metric name should not include type": "AMD's names",
+        "abbreviated units": _UNITS,
+    },
+    "gaudi": {
+        '"_count" suffix': "habanalabs_pcie_replay_count is its name",
+        "snake_case": "habanalabs_power_mW and the labels Serial and UUID are its names",
+        "abbreviated units": _UNITS,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", identity.names())
+def test_promtool_finds_nothing_that_is_not_the_exporters_own(name: str, promtool: Path) -> None:
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=boxes.page(name), capture_output=True, text=True, check=False
+    )
+    known = LINT.get(name.split("-4", maxsplit=1)[0], {})
+    findings = [line for line in (done.stdout + done.stderr).splitlines() if line]
+    assert [line for line in findings if not any(reason in line for reason in known)] == []
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    return debian.program("prometheus", "usr/bin/promtool")
+
+
+class Exporter:
+    """A running `simgpu exporter`."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.target = f"127.0.0.1:{free_port()}"
+        command = [str(Path(sys.executable).parent / "simgpu"), "exporter", "--listen", self.target, *arguments]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        self.said = ""
+        for line in self.process.stderr:
+            self.said += line
+            if line.startswith("Ready"):
+                return
+        raise AssertionError(self.said)
+
+    def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        request = urllib.request.Request(f"http://{self.target}{path}", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status, dict(answer.headers), answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, dict(error.headers), error.read()
+
+    def json(self, path: str) -> Any:
+        return json.loads(self.get(path)[2])
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.communicate(timeout=10)
+        return self.process.returncode
+
+
+@pytest.fixture
+def exporter() -> Iterator[Callable[..., Exporter]]:
+    started: list[Exporter] = []
+
+    def start(*arguments: str) -> Exporter:
+        started.append(Exporter(*arguments))
+        return started[-1]
+
+    yield start
+    for item in started:
+        if item.process.poll() is None:
+            item.stop()
+
+
+def test_prometheus_stores_the_names_that_the_real_exporters_have(
+    exporter: Callable[..., Exporter], prometheus: Callable[..., Prometheus]
+) -> None:
+    running = exporter("--model", "h200", "--count", "2", "--identity", "dcgm", "--identity", "nvidia-smi")
+    for path, name in (("/metrics", "dcgm"), ("/metrics/nvidia-smi", "nvidia-smi")):
+        server = prometheus(running.target, path=path)
+        server.eventually("up == 1")
+        stored = set(server.get("/api/v1/label/__name__/values"))
+        assert {family.name for family in identity.load(name).families} - stored == set()
+
+
+def test_a_page_is_text_whatever_is_asked_for_and_compressed_if_that_is_accepted(
+    exporter: Callable[..., Exporter],
+) -> None:
+    running = exporter("--count", "1")
+    accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+    status, headers, body = running.get("/metrics", Accept=accept)
+    assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert b"# EOF" not in body
+    _, headers, packed = running.get("/metrics", **{"Accept-Encoding": "gzip"})
+    assert headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(packed).startswith(b"# HELP DCGM_FI_DEV_SM_CLOCK")
+
+
+def test_scrapes_change_nothing_and_those_of_one_step_see_the_same(exporter: Callable[..., Exporter]) -> None:
+    running = exporter("--count", "3", "--interval", "600", "--base-workload", "examples/load.yaml")
+    pages = {running.get("/metrics")[2] for _ in range(20)}
+    assert len(pages) == 1
+
+
+def test_large_pages_are_streamed_and_whole(exporter: Callable[..., Exporter]) -> None:
+    running = exporter("--count", "3000", "--interval", "600")
+    status, headers, body = running.get("/metrics")
+    assert (status, headers.get("Content-Length")) == (200, None)
+    assert body.count(b"DCGM_FI_DEV_GPU_UTIL{") == 3000
+    _, headers, packed = running.get("/metrics", **{"Accept-Encoding": "gzip"})
+    assert gzip.decompress(packed) == body
+
+
+def test_several_models_in_one_box_and_the_other_views(exporter: Callable[..., Exporter], tmp_path: Path) -> None:
+    config = tmp_path / "box.yaml"
+    config.write_text(
+        "gpus: [{type: h200, count: 2}, {type: Tesla-K80, memory: 12GB}, {type: NVIDIA X1, memory: 10GiB}]"
+    )
+    running = exporter("--config", str(config), "--hostname", "box")
+    devices = running.json("/api/v1/devices")
+    assert [device["product"] for device in devices] == ["NVIDIA H200", "NVIDIA H200", "Tesla K80", "NVIDIA X1"]
+    assert [device["memory_total_mib"] for device in devices] == [143771, 143771, 11444, 10240]
+    assert running.json("/api/v1/workloads") == []
+    assert running.get("/healthz")[0] == 200
+    assert running.get("/readyz")[0] == 200
+    assert running.get("/nothing")[0] == 404
+    page = running.get("/metrics")[2].decode()
+    assert set(re.findall('modelName="(.*?)"', page)) == {"NVIDIA H200", "Tesla K80", "NVIDIA X1"}
+    assert running.stop() == 0
+
+
+def test_time_goes_on_without_scrapes(exporter: Callable[..., Exporter]) -> None:
+    running = exporter("--count", "1", "--interval", "0.05")
+    first = int(re.findall(r"TOTAL_ENERGY_CONSUMPTION\{.* (\d+)", running.get("/metrics")[2].decode())[0])
+    deadline, later = time.monotonic() + 20, first
+    while time.monotonic() < deadline:
+        later = int(re.findall(r"TOTAL_ENERGY_CONSUMPTION\{.* (\d+)", running.get("/metrics")[2].decode())[0])
+        if later > first + 20_000:  # 20 J at idle take a quarter of a second
+            return
+    raise AssertionError((first, later))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--model", "h20"], "--model: no GPU model 'h20'"),
+        (["--identity", "nagios"], "--identity: no identity 'nagios'; there are: amd"),
+        (["--listen", "here"], "--listen: 'here': must be HOST:PORT"),
+        (["--config", "/no/such/file"], "/no/such/file: no such file"),
+        (["--base-workload", "/no/such/file"], "/no/such/file: no such file"),
+        (["--model", "h200", "--config", "x"], "--config: says which devices there are"),
+        (["--interval", "0"], "--interval"),
+    ],
+)
+def test_bad_input_is_named_and_ends_with_2(arguments: list[str], says: str) -> None:
+    command = [str(Path(sys.executable).parent / "simgpu"), "exporter", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 2
+    assert says in done.stderr

@@ -1,0 +1,131 @@
+"""Every identity's page: as it was, as Prometheus' own tools read it, and as its exporter prints it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client import parser
+
+from simgpu.app import exporting
+from simgpu.identities import identity, render
+from simgpu.workloads import documents
+from tests.golden import boxes
+
+PAGES = Path(__file__).parent / "pages"
+
+page = boxes.page
+
+
+@pytest.mark.parametrize("name", identity.names())
+def test_a_page_stays_what_it_was(name: str) -> None:
+    golden = PAGES / f"{name}.txt"
+    text = page(name)
+    if os.environ.get("UPDATE_GOLDEN"):
+        PAGES.mkdir(exist_ok=True)
+        golden.write_text(text)
+    assert text == golden.read_text(), "if this is meant, run again with UPDATE_GOLDEN=1 and look at the difference"
+
+
+@pytest.mark.parametrize("name", identity.names())
+def test_prometheus_python_parser_reads_every_page(name: str) -> None:
+    text = page(name)
+    families = list(parser.text_string_to_metric_families(text))
+    samples = [sample for family in families for sample in family.samples]
+    assert len(samples) == sum(1 for line in text.splitlines() if not line.startswith("#"))
+    seen = {(sample.name, tuple(sorted(sample.labels.items()))) for sample in samples}
+    assert len(seen) == len(samples)
+    if name != "xpum":  # prints all comments first, which the parser does not connect
+        assert all(family.documentation for family in families)
+
+
+def test_dcgm_prints_its_families_in_the_order_of_their_fields_and_labels_in_theirs() -> None:
+    lines = [line for line in page("dcgm").splitlines() if not line.startswith("#")]
+    names = list(dict.fromkeys(line.split("{")[0] for line in lines))
+    assert names[:4] == [
+        "DCGM_FI_DEV_SM_CLOCK",
+        "DCGM_FI_DEV_MEM_CLOCK",
+        "DCGM_FI_DEV_MEMORY_TEMP",
+        "DCGM_FI_DEV_GPU_TEMP",
+    ]
+    assert names[-1] == "DCGM_FI_PROF_PCIE_RX_BYTES"
+    assert len(names) == 25
+    labels = re.findall(r'(\w+)="', lines[0])
+    assert labels == [
+        "gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname", "DCGM_FI_DRIVER_VERSION", "container",
+        "namespace", "pod",
+    ]  # fmt: skip
+    assert "pod=" not in lines[1]
+    power = next(line for line in lines if line.startswith("DCGM_FI_DEV_POWER_USAGE"))
+    assert re.search(r" \d+\.\d{6}$", power)
+
+
+def test_the_newer_dcgm_has_new_names_and_units() -> None:
+    old, new = page("dcgm"), page("dcgm-4.9")
+    clock = float(re.findall(r"^DCGM_FI_DEV_SM_CLOCK\{.* (\S+)$", old, re.MULTILINE)[0])
+    assert float(re.findall(r"^DCGM_FI_DEV_SM_CLOCK_HERTZ\{.* (\S+)$", new, re.MULTILINE)[0]) == clock * 1e6
+    assert "DCGM_FI_DEV_FB_CAPACITY_BYTES" in new
+    assert 'hostname="sim-0"' in new
+    assert 'hostname="sim-0"' in page("dcgm-4.8.3")
+    assert "# TYPE DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL gauge" in page("dcgm-4.8.3")
+
+
+def test_xpu_manager_prints_comments_first_and_sorted_lines_after_them() -> None:
+    lines = page("xpum").splitlines()
+    comments = [line.startswith("#") for line in lines]
+    assert comments == sorted(comments, reverse=True)
+    samples = [line for line in lines if not line.startswith("#")]
+    assert samples == sorted(samples)
+    assert any(re.search(r"xpum_frequency_mhz\{.*\} \d+\.0$", line) for line in samples)
+
+
+def test_collectd_stamps_its_samples() -> None:
+    assert all(line.endswith(" 1700000060000") for line in page("collectd").splitlines() if not line.startswith("#"))
+
+
+def test_amd_has_pod_labels_on_idle_cards_too() -> None:
+    lines = [line for line in page("amd").splitlines() if line.startswith("gpu_gfx_activity")]
+    assert 'pod="train-0"' in lines[0]
+    assert 'pod=""' in lines[1]
+
+
+def test_tiles_have_series_of_their_own() -> None:
+    made = boxes.make("max-1550", 1)
+    wanted = documents.read({"Name": "w", "Profile": [{"Load": 100}], "Devices": ["card0.1"]})
+    made.admit(wanted.profile, wanted.devices)
+    for second in range(1, 4):
+        made.step(float(second), clock=0.0)
+    text = render.Renderer(made.machine, identity.load("xpum")).page().decode()
+    ratios = dict(re.findall(r'^xpum_engine_ratio\{.*?(sub_dev="\d"|),?src="\w+"\} (\S+)$', text, re.MULTILINE))
+    assert ratios == {'sub_dev="0"': "0.0", 'sub_dev="1"': "1.0", "": "0.5"}
+
+
+def test_instances_take_the_place_of_their_card() -> None:
+    made = boxes.busy("h200", 1, mig=("1g.18gb", "3g.71gb"))
+    text = render.Renderer(made.machine, identity.load("dcgm")).page().decode()
+    used = re.findall(r'^DCGM_FI_DEV_FB_FREE\{.*GPU_I_PROFILE="(\S+?)",GPU_I_ID="(\d)".* (\d+)$', text, re.MULTILINE)
+    assert used == [("1g.18gb", "1", "16384"), ("3g.71gb", "2", "71424")]
+    assert 'UUID="GPU-' in text
+
+
+def test_several_workloads_on_one_card_can_be_told_apart() -> None:
+    made = boxes.busy("h200", 1)
+    for name, load in (("a", 30), ("b", 20)):
+        document = {
+            "Name": name,
+            "Profile": [{"Load": load}],
+            "Devices": ["nvidia0"],
+            "Pod": {"Name": name, "Namespace": "x"},
+        }
+        wanted = documents.read(document)
+        made.admit(wanted.profile, wanted.devices, pod=wanted.pod)
+    made.step(61.0, clock=0.0)
+    shown = exporting.with_workloads(identity.load("dcgm"))
+    text = render.Renderer(made.machine, shown).page().decode()
+    assert re.findall(r'^DCGM_FI_DEV_GPU_UTIL\{.*pod="(\w+)",vgpu="(\d)"\} (\d+)$', text, re.MULTILINE) == [
+        ("a", "1", "30"),
+        ("b", "2", "20"),
+    ]
+    list(parser.text_string_to_metric_families(text))
