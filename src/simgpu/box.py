@@ -116,6 +116,8 @@ class Box:
             part = self._part_names[item]
             return part.device, part.handle
         index = item if isinstance(item, int) else self._by_name.get(item)
+        if index is None and isinstance(item, str) and item.isdecimal() and len(item) < 10:
+            index = int(item)
         if index is None or not 0 <= index < len(self.devices):
             raise errors.InputError("Devices", f"no device {item!r}; there are {len(self.devices)}: {self._names()}")
         return index, int(self.machine.ids[index])

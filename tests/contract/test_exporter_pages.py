@@ -201,3 +201,69 @@ def test_bad_input_is_named_and_ends_with_2(arguments: list[str], says: str) -> 
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     assert done.returncode == 2
     assert says in done.stderr
+
+
+def workload(*arguments: str) -> subprocess.Popen[str]:
+    command = [str(Path(sys.executable).parent / "simgpu"), "workload", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_workload_runs_on_the_devices_it_finds_and_ends_as_it_should(
+    exporter: Callable[..., Exporter], tmp_path: Path
+) -> None:
+    socket, files = tmp_path / "s", tmp_path / "dev"
+    running = exporter("--count", "2", "--socket", str(socket), "--device-files", str(files), "--interval", "0.1")
+    assert sorted(path.name for path in files.iterdir()) == ["nvidia0", "nvidia1"]
+    common = ("--socket", str(socket), "--devices", f"{files}/nvidia*")
+    done = workload(*common, "--activity", "60:0:1", "--pod", "ml/job-0/main")
+    deadline = time.monotonic() + 10
+    while 'pod="job-0"' not in running.get("/metrics")[2].decode():
+        assert time.monotonic() < deadline
+    assert done.communicate(timeout=20)[0] == "OK\n"
+    assert done.returncode == 0
+    limited = workload(*common, "--index-regex", r"nvidia(\d+)$", "--activity", "60:0:100", "--limit", "runtime=0.5")
+    said, _ = limited.communicate(timeout=20)
+    assert (said, limited.returncode) == ("Limit runtime reached, terminated\n", 1)
+    refused = workload("--socket", str(socket), "--devnames", "nvidia7")
+    said, _ = refused.communicate(timeout=20)
+    assert "no device 'nvidia7'" in said
+    assert refused.returncode == 1
+    assert running.stop() == 0
+    assert list(files.iterdir()) == []
+    assert not socket.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--devnames", "x", "--activity", "200:0:1"], "--activity: '200:0:1'"),
+        (["--devices", "/no/such/*"], "--devices: '/no/such/*' matches no file"),
+        (["--devnames", "x", "--limit", "much"], "--limit: 'much': must be NAME=VALUE"),
+        (["--devnames", "x", "--pod", "a"], "--pod: 'a': must be NAMESPACE/NAME"),
+        (["--devnames", "x", "--profile", "/no/such/file"], "/no/such/file: no such file"),
+    ],
+)
+def test_a_workload_that_cannot_be_is_refused_by_the_command_itself(arguments: list[str], says: str) -> None:
+    done = workload(*arguments)
+    _, said = done.communicate(timeout=20)
+    assert says in said
+    assert done.returncode == 2
+
+
+def test_a_client_can_survive_a_killed_exporter(exporter: Callable[..., Exporter], tmp_path: Path) -> None:
+    socket = tmp_path / "s"
+    first = exporter("--count", "1", "--socket", str(socket))
+    common = ("--socket", str(socket), "--devnames", "nvidia0", "--activity", "10:0:1")
+    patient = workload(*common, "--reconnect", "30")
+    hasty = workload("--socket", str(socket), "--devnames", "nvidia0", "--activity", "10:0:60")
+    deadline = time.monotonic() + 10
+    while len(first.json("/api/v1/workloads")) < 2:
+        assert time.monotonic() < deadline
+    first.process.kill()
+    first.process.communicate()
+    _, said = hasty.communicate(timeout=20)
+    assert "the exporter went away" in said
+    assert hasty.returncode == 1
+    exporter("--count", "1", "--socket", str(socket), "--interval", "0.2")
+    assert patient.communicate(timeout=30)[0] == "OK\n"
+    assert patient.returncode == 0

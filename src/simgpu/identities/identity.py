@@ -210,7 +210,8 @@ def from_json(document: Any, *, where: str, compatible: bool = False) -> Identit
     for name in form.metric_labels:
         if name not in form.metric_map:
             raise errors.InputError(f"{where}: MetricLabels.{name}", "is not in MetricMap")
-    labels = {(out or name): _ABSTRACT_LABELS.get(name, f"@{name}") for name, out in form.device_label_map.items()}
+    known = {} if compatible else _ABSTRACT_LABELS  # its labels come from its device files
+    labels = {(out or name): known.get(name, f"@{name}") for name, out in form.device_label_map.items()}
     families = tuple(_family(name, out or name, form) for name, out in sorted(form.metric_map.items(), key=_by_output))
     described = {**{name: labels[name] for name in sorted(labels)}, FAMILY: FAMILY, **form.pod_labels}
     if form.label_order:

@@ -130,11 +130,11 @@ async def _receive(reader: asyncio.StreamReader) -> Any:
         buffer += piece
         if len(buffer) > LARGEST:
             raise errors.InputError("workload", f"the document is larger than {LARGEST} bytes")
-        with contextlib.suppress(_Incomplete):
+        with contextlib.suppress(Incomplete):
             return decode(buffer)
 
 
-class _Incomplete(Exception):
+class Incomplete(Exception):
     """More has to come."""
 
 
@@ -144,7 +144,7 @@ def decode(buffer: bytes) -> Any:
         text = buffer.decode()
     except UnicodeDecodeError as error:
         if error.end == len(buffer) and len(buffer) - error.start < 4:
-            raise _Incomplete from None
+            raise Incomplete from None
         raise errors.InputError("workload", "not JSON: not UTF-8") from None
     try:
         return json.loads(text)
@@ -154,7 +154,7 @@ def decode(buffer: bytes) -> Any:
         if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
             if "\0" in text:
                 raise errors.InputError("workload", "not JSON: NUL bytes") from None
-            raise _Incomplete from None
+            raise Incomplete from None
         raise errors.InputError("workload", f"not JSON: {error.msg} at character {error.pos}") from None
     except ValueError as error:
         raise errors.InputError("workload", f"not JSON: {error}") from None

@@ -1,0 +1,251 @@
+"""The workload socket: both protocols, every way to end, and clients that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simgpu import box, errors
+from simgpu.catalog import models
+from simgpu.topology import devices
+from simgpu.workloads import client
+from simgpu.workloads.server import Server
+
+CATALOG = models.load()
+FOREVER = {
+    "Name": "job",
+    "Repeat": 1,
+    "Profile": [{"Load": 10, "Fluctuation": 1, "Seconds": 300}],
+    "Devices": ["nvidia0"],
+}
+
+Serve = Callable[..., Awaitable["Running"]]
+
+
+class Running:
+    """A box with a socket, and a hand on its clock."""
+
+    def __init__(self, made: box.Box, server: Server, path: Path) -> None:
+        self.box, self.server, self.path = made, server, path
+        self.now = 0.0
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def pass_time(self, seconds: float, step: float = 1.0) -> None:
+        for _ in range(round(seconds / step)):
+            self.now += step
+            self.box.step(self.now, clock=0.0)
+            await asyncio.sleep(0)
+
+    async def send(self, message: bytes | dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_unix_connection(self.path)
+        self.writers.append(writer)
+        writer.write(message if isinstance(message, bytes) else json.dumps(message).encode())
+        return reader, writer
+
+    async def settled(self, count: int) -> None:
+        async with asyncio.timeout(20):
+            while len(self.box.workloads()) != count:
+                await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
+    running: list[Running] = []
+
+    async def start(count: int = 2) -> Running:
+        wanted = devices.Box((devices.Entry("h200", count),))
+        made = box.Box(devices.build(wanted, CATALOG, node="n"), seed=1, hostname="n")
+        path = tmp_path / f"{len(running)}.sock"
+        names = {"DCGM_FI_DEV_FB_USED": "fb_used", "DCGM_FI_DEV_GPU_UTIL": "usage"}
+        server = Server(made, path, names=names)
+        await server.start()
+        running.append(Running(made, server, path))
+        return running[-1]
+
+    yield start
+    for item in running:
+        await item.server.stop()
+        for writer in item.writers:
+            writer.close()
+        await asyncio.gather(*(writer.wait_closed() for writer in item.writers), return_exceptions=True)
+
+
+async def test_version_one_is_answered_in_digits_when_all_is_done(serve: Serve) -> None:
+    running = await serve()
+    reader, _ = await running.send({**FOREVER, "Profile": [{"Load": 50, "Seconds": 5}], "Limits": None})
+    await running.settled(1)
+    await running.pass_time(4)
+    assert running.box.machine.column("usage")[0] == pytest.approx(50)
+    await running.pass_time(1)
+    assert await reader.read() == b"0"
+    assert not running.box.workloads()
+
+
+async def test_version_two_carries_the_message(serve: Serve) -> None:
+    running = await serve()
+    reader, _ = await running.send({**FOREVER, "Protocol": 2, "Profile": [{"Load": 50, "Seconds": 5}]})
+    await running.settled(1)
+    await running.pass_time(5)
+    assert json.loads(await reader.read()) == {"exit": 0, "message": "OK"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"runtime": 3}, "Limit runtime reached, terminated"),
+        ({"usage": 0.05}, "Limit usage reached, terminated"),
+        ({"memory": 1e9}, "Limit memory reached, terminated"),
+        ({"DCGM_FI_DEV_FB_USED": 1e9}, "Limit memory reached, terminated"),
+        ({"DCGM_FI_DEV_GPU_UTIL": 0.05}, "Limit usage reached, terminated"),
+    ],
+)
+async def test_limits_end_a_workload_in_our_words_and_in_the_exporters(
+    serve: Serve, limits: dict[str, float], message: str
+) -> None:
+    running = await serve()
+    leak = {"memory": {"Func": "random-increase", "Min": 5e8, "Max": 5e8, "Unit": "absolute"}}
+    document = {**FOREVER, "Protocol": 2, "Limits": limits, "Profile": [{"Load": 10, "Seconds": 300, "Metrics": leak}]}
+    reader, _ = await running.send(document)
+    await running.settled(1)
+    await running.pass_time(4)
+    assert json.loads(await reader.read()) == {"exit": 1, "message": message}
+
+
+async def test_a_client_that_goes_takes_its_workload_with_it(serve: Serve) -> None:
+    running = await serve()
+    _, writer = await running.send(FOREVER)
+    await running.settled(1)
+    writer.close()
+    await running.settled(0)
+
+
+async def test_a_client_that_talks_on_is_dropped(serve: Serve) -> None:
+    running = await serve()
+    reader, writer = await running.send(FOREVER)
+    await running.settled(1)
+    writer.write(b"x")
+    await running.settled(0)
+    assert await reader.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (b"foobar", "not JSON"),
+        (b"\0" * 200, "not JSON"),
+        (b'{"Foobar":0}', "missing required field"),
+        (json.dumps({**FOREVER, "Repeat": -1}).encode(), "Repeat"),
+        (b'{"Name":"a","Profile":[{"Load":1}],"Devices":["nvidia0"],"Profile":[{"Load":-1}]}', "Profile[0].Load"),
+        (json.dumps({**FOREVER, "Profile": [{"Load": 50, "Fluctuation": 75}]}).encode(), "Profile[0].Fluctuation"),
+        (json.dumps({**FOREVER, "Profile": [{"Load": 80, "Fluctuation": 30}]}).encode(), "at most 100"),
+        (json.dumps({**FOREVER, "Profile": []}).encode(), "Profile"),
+        (
+            json.dumps({**FOREVER, "Devices": ["nvidia7"]}).encode(),
+            "no device 'nvidia7'; there are 2: nvidia0 to nvidia1",
+        ),
+        (json.dumps({**FOREVER, "Devices": []}).encode(), "Devices"),
+        (json.dumps({**FOREVER, "Name": ""}).encode(), "Name"),
+        (json.dumps({**FOREVER, "Limits": {"height": 1}}).encode(), "Limits.height"),
+        (b'{"Name":"' + b"\0" * 65536, "NUL"),
+        (b'{"Name":"' + b"a" * (2 << 20), "larger than"),
+        (b"[" * 100_000, "not JSON"),
+        (b"\xff\xfe{}", "UTF-8"),
+    ],
+)
+async def test_what_is_not_allowed_is_refused_with_the_reason(serve: Serve, message: bytes, says: str) -> None:
+    running = await serve()
+    other, _ = await running.send(FOREVER)
+    await running.settled(1)
+    marked = message.replace(b'"Name":"', b'"Protocol":2,"Name":"', 1) if message.startswith(b"{") else message
+    reader, writer = await running.send(b"")
+    try:
+        writer.write(marked)
+        await writer.drain()
+    except ConnectionError:
+        pass  # it answered before we had said all
+    try:
+        answer = await asyncio.wait_for(reader.read(), 5)
+    except ConnectionError:
+        answer = b"1"
+    if answer.startswith(b"{"):
+        assert json.loads(answer)["exit"] == 1
+        assert says in json.loads(answer)["message"]
+    else:
+        assert answer == b"1"
+    assert len(running.box.workloads()) == 1
+    assert not other.at_eof()
+
+
+async def test_a_silent_client_is_refused_soon(serve: Serve) -> None:
+    running = await serve()
+    reader, _ = await running.send(b"")
+    assert await asyncio.wait_for(reader.read(), 2) == b"1"
+
+
+async def test_a_document_may_come_in_pieces(serve: Serve) -> None:
+    running = await serve()
+    whole = json.dumps({**FOREVER, "Name": "jöb"}, ensure_ascii=False).encode()
+    reader, writer = await running.send(b"")
+    for start in range(0, len(whole), 20):
+        writer.write(whole[start : start + 20])
+        await writer.drain()
+        await asyncio.sleep(0.002)
+    await running.settled(1)
+    assert not reader.at_eof()
+
+
+async def test_a_thousand_workloads_connect_run_and_leave_with_none_lost(serve: Serve) -> None:
+    running = await serve(8)
+
+    async def one(number: int) -> tuple[int, str]:
+        document = {**FOREVER, "Name": f"w{number}", "Protocol": 2, "Devices": [f"nvidia{number % 8}"]}
+        document["Profile"] = [{"Load": 1, "Seconds": 3 + number % 5}]
+        return await client.run(document, running.path)
+
+    tasks = [asyncio.create_task(one(number)) for number in range(1000)]
+    await running.settled(1000)
+    for _ in range(10):
+        await running.pass_time(1)
+        await asyncio.sleep(0.01)
+    assert await asyncio.gather(*tasks) == [(0, "OK")] * 1000
+    assert not running.box.workloads()
+
+
+async def test_who_waits_is_told_when_the_exporter_stops(serve: Serve) -> None:
+    running = await serve()
+    first, _ = await running.send(FOREVER)
+    second, _ = await running.send({**FOREVER, "Protocol": 2})
+    await running.settled(2)
+    await running.server.stop()
+    assert await first.read() == b"1"
+    assert json.loads(await second.read()) == {"exit": 1, "message": "exporter shutting down"}
+    assert not running.path.exists()
+
+
+async def test_without_being_told_to_reconnect_a_lost_exporter_is_an_error(tmp_path: Path) -> None:
+    async def drop(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _reader.read(10)
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_unix_server(drop, tmp_path / "s")
+    with pytest.raises(client.Lost, match="went away"):
+        await client.run(FOREVER, tmp_path / "s")
+    server.close()
+    with pytest.raises(errors.SimgpuError, match="is the exporter running"):
+        await client.run(FOREVER, tmp_path / "nothing")
+
+
+async def test_a_socket_in_use_is_not_taken_and_a_dead_one_is_replaced(serve: Serve, tmp_path: Path) -> None:
+    running = await serve()
+    with pytest.raises(errors.InputError, match="somebody else answers"):
+        await Server(running.box, running.path).start()
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(errors.InputError, match="is no socket"):
+        await Server(running.box, tmp_path / "file").start()
+    assert (tmp_path / "file").read_text() == "mine"

@@ -1,0 +1,208 @@
+"""Workload documents and identities: whatever comes in, it is read or refused, never a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simgpu import errors
+from simgpu.identities import identity, render
+from simgpu.topology import devices
+from simgpu.workloads import client, documents, server
+from tests.golden import boxes
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=20,
+)
+STEP = st.fixed_dictionaries(
+    {},
+    optional={
+        "Load": st.integers(-5, 120) | JSON, "Fluctuation": st.integers(-5, 120), "Seconds": st.integers(-5, 10**6),
+        "Metrics": st.dictionaries(
+            st.sampled_from(["memory", "usage", "hangs", "nonsense"]),
+            st.fixed_dictionaries(
+                {}, optional={"Func": st.sampled_from(["random", "x"]), "Min": st.floats(), "Max": st.floats()}
+            ),
+            max_size=3,
+        ),
+    },
+)  # fmt: skip
+DOCUMENT = st.fixed_dictionaries(
+    {"Name": st.text(max_size=5) | JSON, "Profile": st.lists(STEP, max_size=3) | JSON},
+    optional={"Repeat": JSON, "Devices": JSON, "Limits": JSON, "Pod": JSON, "Reference": JSON, "Protocol": JSON},
+)
+
+
+@given(st.one_of(JSON, DOCUMENT, st.fixed_dictionaries({"phases": JSON})))
+def test_a_document_is_read_or_refused(document: Any) -> None:
+    with contextlib.suppress(errors.InputError):
+        assert documents.read(document).profile.activities
+
+
+@given(st.binary(max_size=300) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_bytes_are_a_document_incomplete_or_refused(data: bytes) -> None:
+    with contextlib.suppress(errors.InputError, server.Incomplete):
+        server.decode(data)
+
+
+@given(st.binary(max_size=100))
+def test_any_answer_is_a_verdict_or_an_error(data: bytes) -> None:
+    try:
+        code, message = client.verdict(data)
+    except errors.SimgpuError:
+        return
+    assert isinstance(code, int)
+    assert isinstance(message, str)
+
+
+def test_names_of_members_match_whatever_their_case() -> None:
+    wanted = documents.read({"NAME": "a", "profile": [{"LOAD": 10, "seconds": 5}], "devices": ["x"], "limits": None})
+    assert wanted.profile.name == "a"
+    assert wanted.profile.activities[0].seconds == 5
+    assert wanted.profile.repeat == 0
+
+
+def test_fluctuation_goes_to_both_sides() -> None:
+    value = (
+        documents.read({"Name": "a", "Profile": [{"Load": 40, "Fluctuation": 8}]}).profile.activities[0].values["usage"]
+    )
+    assert (round(value.low, 9), round(value.high, 9)) == (0.32, 0.48)
+    half = documents.read({"Name": "a", "Profile": [{"Load": 40, "Fluctuation": 8}]}, half_amplitude=True)
+    value = half.profile.activities[0].values["usage"]
+    assert (round(value.low, 9), round(value.high, 9)) == (0.36, 0.44)
+
+
+def test_a_load_profile_is_a_document_too() -> None:
+    wanted = documents.read({"name": "night", "repeat": 2, "phases": [{"seconds": 5, "shape": "memcopy"}]})
+    assert (wanted.profile.name, wanted.profile.repeat) == ("night", 2)
+    with pytest.raises(errors.InputError, match="no shape 'sleep'"):
+        documents.read({"phases": [{"seconds": 5, "shape": "sleep"}]})
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [("12GB", 11444), ("40GiB", 40960), (16384, 16384), ("16384", 16384), ("1TiB", 1048576), ("1.5GiB", 1536)],
+)
+def test_memory_is_decimal_binary_or_mebibytes(text: str | int, mib: int) -> None:
+    assert devices.mebibytes(text, where="x") == mib
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-5", "1e9", "12 apples", "0", "99999999TB"])
+def test_what_is_no_memory_is_refused(text: str) -> None:
+    with pytest.raises(errors.InputError, match="x: "):
+        devices.mebibytes(text, where="x")
+
+
+@given(
+    JSON
+    | st.fixed_dictionaries(
+        {
+            "gpus": st.lists(
+                st.fixed_dictionaries(
+                    {"type": st.text(max_size=8)}, optional={"count": st.integers(-2, 5), "memory": JSON, "mig": JSON}
+                ),
+                max_size=3,
+            )
+        }
+    )
+)
+def test_a_box_is_built_or_refused(document: Any) -> None:
+    with contextlib.suppress(errors.InputError):
+        assert devices.build(devices.parse(document, where="box"), boxes.CATALOG, node="n")
+
+
+def test_an_index_becomes_the_jobs() -> None:
+    assert client.devices_by_name("cardINDEX,x", 8, {"JOB_COMPLETION_INDEX": "11"}) == ["card3", "x"]
+    with pytest.raises(errors.InputError, match="JOB_COMPLETION_INDEX"):
+        client.devices_by_name("cardINDEX", 8, {})
+
+
+def test_devices_are_found_by_glob_and_regular_expression(tmp_path: Path) -> None:
+    for name in ("card0", "card12"):
+        (tmp_path / name).touch()
+    assert client.devices_by_glob(f"{tmp_path}/card*", None) == ["card0", "card12"]
+    assert client.devices_by_glob(f"{tmp_path}/card*", r"card(\d+)$") == ["0", "12"]
+    for pattern, regex in ((f"{tmp_path}/gpu*", None), (f"{tmp_path}/card*", "("), (f"{tmp_path}/card*", "x")):
+        with pytest.raises(errors.InputError):
+            client.devices_by_glob(pattern, regex)
+
+
+@pytest.mark.parametrize("text", ["", "10", "10:1", "a:1:1", "10:1:5xyz", "101:0:1", "10:11:1", "10:1:1,"])
+def test_bad_activities_are_refused(text: str) -> None:
+    with pytest.raises(errors.InputError, match="--activity"):
+        client.activities(text)
+
+
+V1 = {
+    "DeviceLabelMap": {"file": "dev_file", "addr": "pci_bdf", "pciid": "pci_dev"},
+    "MetricMap": {"power": "demo_power_watts", "temperature": "demo_temperature_celsius"},
+    "MetricLabels": {"temperature": {"location": "gpu"}},
+}
+
+
+def test_an_identity_of_the_first_form_shows_the_engines_values(tmp_path: Path) -> None:
+    path = tmp_path / "demo.json"
+    path.write_text(json.dumps(V1))
+    page = render.Renderer(boxes.busy("dg1").machine, identity.load(str(path))).page().decode()
+    lines = page.splitlines()
+    assert lines[0].startswith('demo_power_watts{dev_file="card0",pci_bdf="0000:03:00.0",pci_dev="0x4905"} ')
+    assert 'location="gpu"' in lines[2]
+
+
+def test_the_second_form_adds_types_units_formats_and_dimensions(tmp_path: Path) -> None:
+    families = {
+        "power": {"Type": "gauge", "Help": "Power in mW.", "Scale": 1000, "Format": "%d"},
+        "temperature": {"Type": "gauge", "Dims": [{"location": "gpu"}, {"location": "board"}]},
+    }
+    path = tmp_path / "demo.json"
+    path.write_text(json.dumps({**V1, "MetricLabels": {}, "Families": families, "PodLabels": {"pod": "pod"}}))
+    page = render.Renderer(boxes.busy("dg1").machine, identity.load(str(path))).page().decode()
+    assert "# TYPE demo_power_watts gauge" in page
+    assert 'pod="train-0"' in page
+    assert page.count('location="board"') == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"MetricMap": {"colour": "x"}}, "no quantity 'colour'"),
+        ({"MetricLabels": {"height": {}}}, "MetricLabels.height: is not in MetricMap"),
+        ({"MetricMap": {"power": "1x"}}, "is no metric name"),
+        ({"DeviceLabelMap": {"colour": "x"}}, "DeviceLabelMap"),
+        ({"DeviceLabelMap": 5}, "DeviceLabelMap"),
+    ],
+)
+def test_a_bad_identity_is_answered_with_the_place(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    path = tmp_path / "demo.json"
+    path.write_text(json.dumps({**V1, "MetricLabels": {}, **change}))
+    with pytest.raises(errors.InputError, match=says):
+        identity.load(str(path))
+
+
+def test_users_write_identities_in_our_form_too(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    change = "{name: gpu_clock_ghz, scale: 0.001, form: shortest}"
+    path.write_text(f"base: dcgm\nabout: with a clock in GHz\nchange:\n  DCGM_FI_DEV_SM_CLOCK: {change}\n")
+    page = render.Renderer(boxes.busy("h200").machine, identity.load(str(path))).page().decode()
+    assert "# TYPE gpu_clock_ghz gauge" in page
+
+
+def test_label_values_are_escaped() -> None:
+    made = boxes.make("h200", 1)
+    made.machine.hostname = 'a"b\\c\nd'
+    page = render.Renderer(made.machine, identity.load("dcgm")).page().decode()
+    assert r'Hostname="a\"b\\c\nd"' in page
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_numbers_are_read_back_as_they_were(value: float) -> None:
+    for form in (render.go_number, render.python_number, render.shortest):
+        assert float(form(value)) == value
