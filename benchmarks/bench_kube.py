@@ -8,7 +8,6 @@ import gc
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import kubernetes_asyncio as theirs
@@ -207,15 +206,9 @@ async def memory_growth(client: Client) -> frame.Figure:
     for _ in range(4):
         await our_events(client, store)
     gc.collect()
-    early = resident_mib()
+    early = scratch.resident_mib()
     for _ in range(EVENTS // PODS):
         store.replace([])
         await our_events(client, store)
     gc.collect()
-    return frame.Figure("kube.memory", resident_mib(), early, "MiB", f"before {EVENTS:,} more events")
-
-
-def resident_mib() -> float:
-    """Resident memory of this process."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096 / 1024**2
+    return frame.Figure("kube.memory", scratch.resident_mib(), early, "MiB", f"before {EVENTS:,} more events")

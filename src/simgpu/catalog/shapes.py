@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import msgspec
@@ -31,6 +32,7 @@ class Shape(Facts, frozen=True):
     context: bool = True
 
 
+@functools.cache
 def load() -> dict[str, Shape]:
     """All shapes by name."""
     return msgspec.convert(yaml.safe_load(DATA.read_text()), dict[str, Shape])
