@@ -38,4 +38,4 @@ async def figures() -> AsyncIterator[frame.Figure]:
     step = statistics.median(pair[0] for pair in pairs)
     tenths = statistics.median(pair[1] for pair in pairs)
     yield frame.Figure("sim.step", step * 1000, tenths * 1000, "ms", "ten steps of a tenth: is the cost linear")
-    yield frame.Figure("sim.state", large.groups()["h200"].state_bytes, 1024, "B/card", "a kilobyte")
+    yield frame.Figure("sim.state", large.state_bytes("h200"), 1024, "B/card", "a kilobyte")

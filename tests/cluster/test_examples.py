@@ -88,3 +88,14 @@ async def test_the_controller_example_labels_nodes_and_puts_labels_right_again(
     assert process.returncode == 0
     assert "kwok-gpu-node-1 is large" in said.decode()
     assert said.decode().endswith("stopped\n")
+
+
+async def test_the_deployment_examples_are_accepted_under_the_strictest_rules(
+    cluster: Cluster, namespace: str, programs: Callable[..., dict[str, Path]]
+) -> None:
+    for name in ("daemonset.yaml", "job.yaml"):
+        manifest = str(EXAMPLES / "fakedev" / name)
+        said = await kubectl(
+            cluster, programs, "apply", "-n", namespace, "--dry-run=server", "--validate=strict", "-f", manifest
+        )
+        assert "(server dry run)" in said

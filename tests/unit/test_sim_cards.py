@@ -219,7 +219,7 @@ def test_state_is_small() -> None:
     made = engine.Engine(seed=1)
     made.add_cards(H200, 10)
     made.step(0.01)
-    assert made.groups()["h200"].state_bytes <= 1024
+    assert made.state_bytes("h200") <= 1024
 
 
 def test_relations_of_a_users_own_model_take_effect() -> None:

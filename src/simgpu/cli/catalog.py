@@ -105,5 +105,8 @@ def _flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{path}.")
         elif name == "aliases":
             yield path, ", ".join(value)
+        elif isinstance(value, tuple | list) and value and isinstance(value[0], dict) and name != "mig":
+            for number, item in enumerate(value):
+                yield f"{path}[{number}]", ", ".join(f"{key} {part}" for key, part in item.items())
         elif value is not None and name not in ("mig", "estimated"):
             yield path, value

@@ -493,6 +493,10 @@ class Engine:
             power_w=known.share * (group.constants.idle + (working * usage / busy if busy > 0 else 0.0)),
         )
 
+    def state_bytes(self, model: str) -> int:
+        """Bytes held for a card of a model with one workload on it."""
+        return self._groups[model].state_bytes + self._demands[model].row_bytes + self._places.card_bytes
+
     def groups(self) -> Mapping[str, cards.Cards]:
         """All cards by model, for those who read many at once; `rows` says which id is where."""
         return self._groups

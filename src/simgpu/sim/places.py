@@ -20,6 +20,11 @@ class Places:
         self._used = 1
         self._cards: dict[int, npt.NDArray[np.int32]] = {}
 
+    @property
+    def card_bytes(self) -> int:
+        """Bytes held for each card."""
+        return self._groups.itemsize + 2 * self._rows.itemsize
+
     def add(self, group: int, rows: npt.NDArray[np.intp]) -> range:
         """Ids for new rows."""
         ids = range(self._used, self._used + len(rows))
