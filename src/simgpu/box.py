@@ -22,12 +22,21 @@ Ended = Callable[[int, str], None]
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """A workload on the box: what it is called, where it runs, whose it is, and whom to tell when it ends."""
+    """A workload on the box: what it is called, where it runs, whose it is, and whom to tell when it ends.
+
+    One that spans several models is several for the engine, which start and end `together`.
+    """
 
     name: str
-    devices: tuple[int, ...]
+    places: tuple[tuple[int, int], ...]
     pod: view.Pod | None
-    ended: Ended | None = None
+    ended: Ended | None
+    together: list[int]
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Indices of its devices."""
+        return tuple(index for index, _ in self.places)
 
 
 class Box:
@@ -43,6 +52,7 @@ class Box:
         self._by_name |= {device.uuid: device.index for device in devices}
         self._part_names = {f"{devices[part.device].file}.{part.id}": part for part in parts}
         self._workloads: dict[int, Workload] = {}
+        self._index_of = {int(card): index for index, card in enumerate(self.machine.ids)}
         self.steps = 0
 
     def _add(self, devices: Sequence[Device], spread: float) -> list[int]:
@@ -105,11 +115,11 @@ class Box:
         numbers: list[int] = []
         for members in groups.values():
             number = self.engine.add_workload(profile, [handle for _, handle in members])
-            held = tuple(index for index, _ in members)
-            self._workloads[number] = Workload(profile.name, held, pod, ended if not numbers else None)
+            self._workloads[number] = Workload(profile.name, tuple(members), pod, ended, numbers)
             numbers.append(number)
-        self._tell_pods()
-        return numbers
+        if pod is not None:
+            self._tell_pods()
+        return list(numbers)
 
     def _target(self, item: str | int) -> tuple[int, int]:
         if isinstance(item, str) and item in self._part_names:
@@ -130,18 +140,29 @@ class Box:
 
     def drop(self, numbers: Sequence[int]) -> None:
         """Workloads are gone; their owners know."""
+        named = False
         for number in numbers:
             self.engine.end_workload(number)
-            self._workloads.pop(number, None)
-        self._tell_pods()
+            work = self._workloads.pop(number, None)
+            named = named or (work is not None and work.pod is not None)
+        if named:
+            self._tell_pods()
 
     def workloads(self) -> Mapping[int, Workload]:
         """Running workloads by number."""
         return self._workloads
 
     def _tell_pods(self) -> None:
-        pods = {index: work.pod for work in self._workloads.values() if work.pod for index in work.devices}
-        self.machine.set_pods(pods)
+        pods: dict[int, view.Pod] = {}
+        parts: dict[int, view.Pod] = {}
+        for work in self._workloads.values():
+            for index, handle in work.places if work.pod else ():
+                assert work.pod is not None  # noqa: S101 - asked above
+                if handle == self.machine.ids[index]:
+                    pods[index] = work.pod
+                else:
+                    parts[handle] = work.pod
+        self.machine.set_pods(pods, parts)
 
     # Time.
 
@@ -151,23 +172,36 @@ class Box:
         self.steps += 1
         self.machine.step, self.machine.time = self.steps, clock
         for outcome in outcomes:
-            work = self._workloads.pop(outcome.workload, None)
-            if work is not None and work.ended is not None:
-                work.ended(outcome.exit_code, outcome.message)
+            self._ended(outcome)
         if outcomes:
             self._tell_pods()
         self.machine.usages = tuple(self._usages())
 
+    def _ended(self, outcome: engine.Outcome) -> None:
+        work = self._workloads.pop(outcome.workload, None)
+        if work is None:
+            return
+        others = [number for number in work.together if number in self._workloads]
+        if outcome.exit_code:
+            self.drop(others)
+            others = []
+        if not others and work.ended is not None:
+            work.ended(outcome.exit_code, outcome.message)
+
     def _usages(self) -> list[view.Usage]:
         found = []
-        index_of = {int(card): index for index, card in enumerate(self.machine.ids)} if self._workloads else {}
         for number, work in self._workloads.items():
             if work.pod is not None:
                 found += [
-                    view.Usage(index_of[share.card], work.pod, share.usage, share.memory_mib)
+                    view.Usage(self._index_of[share.card], work.pod, share.usage, share.memory_mib)
                     for share in self.engine.shares(number)
                 ]
         return found
+
+    def _name_of(self, share: engine.Share) -> str:
+        file = self.devices[self._index_of[share.card]].file
+        part = next((part for part in self.machine.parts if part.handle == share.part), None) if share.part else None
+        return f"{file}.{part.id}" if part else file
 
     # Views as plain data.
 
@@ -202,10 +236,10 @@ class Box:
                 "pod": work.pod,
                 "devices": [
                     {
-                        "file": self.devices[index].file, "usage": round(share.usage, 4),
+                        "file": self._name_of(share), "usage": round(share.usage, 4),
                         "memory_mib": round(share.memory_mib, 1), "power_w": round(share.power_w, 2),
                     }
-                    for index, share in zip(work.devices, self.engine.shares(number), strict=True)
+                    for share in self.engine.shares(number)
                 ],
                 "runtime": round(self.engine.shares(number)[0].runtime, 3),
             }

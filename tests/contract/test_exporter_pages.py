@@ -162,14 +162,14 @@ def test_several_models_in_one_box_and_the_other_views(exporter: Callable[..., E
     )
     running = exporter("--config", str(config), "--hostname", "box")
     devices = running.json("/api/v1/devices")
-    assert [device["product"] for device in devices] == ["NVIDIA H200", "NVIDIA H200", "Tesla K80", "NVIDIA X1"]
+    assert [device["product"] for device in devices] == ["NVIDIA H200", "NVIDIA H200", "Tesla-K80", "NVIDIA X1"]
     assert [device["memory_total_mib"] for device in devices] == [143771, 143771, 11444, 10240]
     assert running.json("/api/v1/workloads") == []
     assert running.get("/healthz")[0] == 200
     assert running.get("/readyz")[0] == 200
     assert running.get("/nothing")[0] == 404
     page = running.get("/metrics")[2].decode()
-    assert set(re.findall('modelName="(.*?)"', page)) == {"NVIDIA H200", "Tesla K80", "NVIDIA X1"}
+    assert set(re.findall('modelName="(.*?)"', page)) == {"NVIDIA H200", "Tesla-K80", "NVIDIA X1"}
     assert running.stop() == 0
 
 
@@ -224,6 +224,8 @@ def test_a_workload_runs_on_the_devices_it_finds_and_ends_as_it_should(
     limited = workload(*common, "--index-regex", r"nvidia(\d+)$", "--activity", "60:0:100", "--limit", "runtime=0.5")
     said, _ = limited.communicate(timeout=20)
     assert (said, limited.returncode) == ("Limit runtime reached, terminated\n", 1)
+    played = workload(*common, "--profile", str(_short_load(tmp_path)), "--repeat", "1")
+    assert played.communicate(timeout=20)[0] == "OK\n"
     refused = workload("--socket", str(socket), "--devnames", "nvidia7")
     said, _ = refused.communicate(timeout=20)
     assert "no device 'nvidia7'" in said
@@ -231,6 +233,12 @@ def test_a_workload_runs_on_the_devices_it_finds_and_ends_as_it_should(
     assert running.stop() == 0
     assert list(files.iterdir()) == []
     assert not socket.exists()
+
+
+def _short_load(folder: Path) -> Path:
+    path = folder / "load.yaml"
+    path.write_text("phases: [{seconds: 0.5, shape: memcopy, fb_mib: 1000}]")
+    return path
 
 
 @pytest.mark.parametrize(
@@ -253,7 +261,7 @@ def test_a_workload_that_cannot_be_is_refused_by_the_command_itself(arguments: l
 def test_a_client_can_survive_a_killed_exporter(exporter: Callable[..., Exporter], tmp_path: Path) -> None:
     socket = tmp_path / "s"
     first = exporter("--count", "1", "--socket", str(socket))
-    common = ("--socket", str(socket), "--devnames", "nvidia0", "--activity", "10:0:1")
+    common = ("--socket", str(socket), "--devnames", "nvidia0", "--activity", "10:0:3")
     patient = workload(*common, "--reconnect", "30")
     hasty = workload("--socket", str(socket), "--devnames", "nvidia0", "--activity", "10:0:60")
     deadline = time.monotonic() + 10
@@ -264,6 +272,11 @@ def test_a_client_can_survive_a_killed_exporter(exporter: Callable[..., Exporter
     _, said = hasty.communicate(timeout=20)
     assert "the exporter went away" in said
     assert hasty.returncode == 1
+    second = exporter("--count", "1", "--socket", str(socket))
+    deadline = time.monotonic() + 10
+    while not second.json("/api/v1/workloads"):
+        assert time.monotonic() < deadline
+    assert second.stop() == 0
     exporter("--count", "1", "--socket", str(socket), "--interval", "0.2")
     assert patient.communicate(timeout=30)[0] == "OK\n"
     assert patient.returncode == 0

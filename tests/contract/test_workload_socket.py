@@ -61,7 +61,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         wanted = devices.Box((devices.Entry("h200", count),))
         made = box.Box(devices.build(wanted, CATALOG, node="n"), seed=1, hostname="n")
         path = tmp_path / f"{len(running)}.sock"
-        names = {"DCGM_FI_DEV_FB_USED": "fb_used", "DCGM_FI_DEV_GPU_UTIL": "usage"}
+        names = {"DCGM_FI_DEV_FB_USED": ("fb_used", 1.0), "DCGM_FI_DEV_GPU_UTIL": ("usage", 1.0)}
         server = Server(made, path, names=names)
         await server.start()
         running.append(Running(made, server, path))
@@ -100,8 +100,8 @@ async def test_version_two_carries_the_message(serve: Serve) -> None:
         ({"runtime": 3}, "Limit runtime reached, terminated"),
         ({"usage": 0.05}, "Limit usage reached, terminated"),
         ({"memory": 1e9}, "Limit memory reached, terminated"),
-        ({"DCGM_FI_DEV_FB_USED": 1e9}, "Limit memory reached, terminated"),
-        ({"DCGM_FI_DEV_GPU_UTIL": 0.05}, "Limit usage reached, terminated"),
+        ({"DCGM_FI_DEV_FB_USED": 900}, "Limit memory reached, terminated"),
+        ({"DCGM_FI_DEV_GPU_UTIL": 5}, "Limit usage reached, terminated"),
     ],
 )
 async def test_limits_end_a_workload_in_our_words_and_in_the_exporters(
@@ -114,6 +114,16 @@ async def test_limits_end_a_workload_in_our_words_and_in_the_exporters(
     await running.settled(1)
     await running.pass_time(4)
     assert json.loads(await reader.read()) == {"exit": 1, "message": message}
+
+
+async def test_a_plain_load_has_memory_that_limits_see(serve: Serve) -> None:
+    running = await serve()
+    reader, _ = await running.send(
+        {**FOREVER, "protocol": 2, "Limits": {"memory": 1e9}, "Profile": [{"Load": 90, "Seconds": 9}]}
+    )
+    await running.settled(1)
+    await running.pass_time(1)
+    assert json.loads(await reader.read())["message"] == "Limit memory reached, terminated"
 
 
 async def test_a_client_that_goes_takes_its_workload_with_it(serve: Serve) -> None:
@@ -155,6 +165,8 @@ async def test_a_client_that_talks_on_is_dropped(serve: Serve) -> None:
         (b'{"Name":"' + b"a" * (2 << 20), "larger than"),
         (b"[" * 100_000, "not JSON"),
         (b"\xff\xfe{}", "UTF-8"),
+        (b'{"Name":"a","Profile":[{"Load":1}],"Devices":["nvidia0"],"Pod":{"Name":"\\ud800"}}', "not Unicode"),
+        (json.dumps({**FOREVER, "Limits": {"DCGM_FI_DEV_FB_FREE": 1}}).encode(), "Limits.DCGM_FI_DEV_FB_FREE"),
     ],
 )
 async def test_what_is_not_allowed_is_refused_with_the_reason(serve: Serve, message: bytes, says: str) -> None:
@@ -223,7 +235,7 @@ async def test_who_waits_is_told_when_the_exporter_stops(serve: Serve) -> None:
     await running.settled(2)
     await running.server.stop()
     assert await first.read() == b"1"
-    assert json.loads(await second.read()) == {"exit": 1, "message": "exporter shutting down"}
+    assert json.loads(await second.read()) == {"exit": 1, "message": "exporter shutting down", "lost": True}
     assert not running.path.exists()
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from prometheus_client import parser
 
+from simgpu import box
 from simgpu.app import exporting
 from simgpu.identities import identity, render
+from simgpu.topology import devices
 from simgpu.workloads import documents
 from tests.golden import boxes
 
@@ -129,3 +131,56 @@ def test_several_workloads_on_one_card_can_be_told_apart() -> None:
         ("b", "2", "20"),
     ]
     list(parser.text_string_to_metric_families(text))
+
+
+def test_a_pod_on_one_instance_is_named_there_only() -> None:
+    made = boxes.make("h200", 1, mig=("1g.18gb", "3g.71gb"))
+    document = {
+        "Name": "w",
+        "Profile": [{"Load": 100}],
+        "Devices": ["nvidia0.1"],
+        "Pod": {"Name": "p", "Namespace": "n"},
+    }
+    wanted = documents.read(document)
+    made.admit(wanted.profile, wanted.devices, pod=wanted.pod)
+    made.step(1.0, clock=0.0)
+    text = render.Renderer(made.machine, identity.load("dcgm")).page().decode()
+    active = dict(
+        re.findall(r'^DCGM_FI_PROF_GR_ENGINE_ACTIVE\{.*GPU_I_ID="(\d)".*?(?:pod="\w")?\} (\S+)$', text, re.MULTILINE)
+    )
+    assert active == {"1": "1.000000", "2": "0.000000"}
+    assert re.findall(r'GPU_I_ID="(\d)",.*pod="p"', text) == ["1"] * text.count('pod="p"')
+    assert "DCGM_FI_DEV_GPU_UTIL" not in text
+
+
+def test_an_exporter_shows_its_own_vendors_devices() -> None:
+    wanted = devices.Box((devices.Entry("h200"), devices.Entry("max-1550")))
+    made = box.Box(devices.build(wanted, boxes.CATALOG, node="n"), seed=1, hostname="n")
+    made.step(1.0, clock=0.0)
+    for name, product in (("dcgm", "NVIDIA H200"), ("xpum", "Intel(R) Data Center GPU Max 1550")):
+        text = render.Renderer(made.machine, identity.load(name)).page().decode()
+        assert set(re.findall(r'(?:modelName|dev_name)="(.*?)"', text)) == {product}
+
+
+def test_a_page_that_is_sent_slowly_is_of_one_moment() -> None:
+    made = boxes.busy("mi300x", 4)
+    renderer = render.Renderer(made.machine, identity.load("amd"))
+    pieces = renderer.chunks()
+    first = [next(pieces) for _ in range(3)]
+    wanted = documents.read({"Name": "w", "Profile": [{"Load": 50}], "Devices": ["card3"], "Pod": {"Name": "tardy"}})
+    made.admit(wanted.profile, wanted.devices, pod=wanted.pod)
+    made.step(61.0, clock=0.0)
+    assert b"tardy" not in b"".join([*first, *pieces])
+    assert b"tardy" in renderer.page()
+
+
+def test_a_workload_over_several_models_ends_as_one() -> None:
+    wanted = devices.Box((devices.Entry("h200"), devices.Entry("t4")))
+    made = box.Box(devices.build(wanted, boxes.CATALOG, node="n"), seed=1, hostname="n")
+    metrics = {"memory": {"Func": "constant", "Min": 60e9, "Unit": "absolute"}}
+    document = {"Name": "w", "Profile": [{"Load": 10, "Metrics": metrics}], "Devices": ["nvidia0", "nvidia1"]}
+    read, ended = documents.read(document), list[tuple[int, str]]()
+    made.admit(read.profile, read.devices, ended=lambda code, message: ended.append((code, message)))
+    made.step(1.0, clock=0.0)
+    assert ended == [(1, "Limit memory reached, terminated")]
+    assert not made.workloads()

@@ -42,7 +42,7 @@ class ExporterSettings(msgspec.Struct, frozen=True):
 async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None]) -> None:
     """A simulated box with its metrics page, until it is cancelled."""
     box = Box(settings.devices, seed=settings.seed, hostname=settings.hostname)
-    names = {f.name: f.value for identity in settings.identities.values() for f in identity.families}
+    names = {f.name: (f.value, f.scale) for identity in settings.identities.values() for f in identity.families}
     for document in settings.base_workloads:
         wanted = documents.read(document, names=names)
         box.admit(wanted.profile, wanted.devices or [device.index for device in box.devices], pod=wanted.pod)
@@ -81,14 +81,17 @@ class FakedevSettings(msgspec.Struct, frozen=True):
     base_workloads: tuple[tuple[dict[str, Any], tuple[int, ...]], ...] = ()
 
 
-async def run_fakedev(settings: FakedevSettings, ready: Callable[[str], None]) -> None:
+async def run_fakedev(settings: FakedevSettings, ready: Callable[[str], None], warn: Callable[[str], None]) -> None:
     """fakedev-exporter: the same box, with its page and its rule that every metric is its range times the load."""
 
     box = Box(settings.devices, seed=time.time_ns() & 0xFFFFFFFF, hostname="", spread=0.0)
     for document, default in settings.base_workloads:
         wanted = documents.read(document, half_amplitude=True)
         if devices := wanted.devices or default:
-            box.admit(wanted.profile, devices)
+            try:
+                box.admit(wanted.profile, devices)
+            except errors.InputError as error:
+                warn(f"base workload {wanted.profile.name}: {error}")
 
     def linear(machine: Machine, name: str) -> Values:
         low, high = settings.limits[name]

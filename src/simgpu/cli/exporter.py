@@ -234,18 +234,15 @@ def workload(  # noqa: PLR0913 - one for each option
         devices = client.devices_by_name(devnames, max_index, os.environ)
     else:
         devices = client.devices_by_glob(pattern or "/dev/dri/card*", index_regex)
-    document: dict[str, Any] = {"Name": name, "Repeat": repeat, "Profile": client.activities(activity)}
-    if profile is not None:
-        given = _document(profile)
-        document = {**given, "devices": devices} if "phases" in given else {**document, **given}
+    given = {str(key).lower(): value for key, value in _document(profile).items()} if profile is not None else {}
+    document: dict[str, Any] = {"name": name, "repeat": repeat, **given}
+    document |= {"devices": devices, "limits": {**(given.get("limits") or {}), **_limits(limits)}}
+    if owner := _pod(pod):
+        document["pod"] = owner
     if "phases" not in document:
-        document |= {"Devices": devices, "Protocol": 2, "Limits": {**(document.get("Limits") or {}), **_limits(limits)}}
-        if owner := _pod(pod):
-            document["Pod"] = owner
+        document.setdefault("profile", client.activities(activity))
         documents.parse(document)
-    elif limits:
-        raise errors.InputError("--limit", "goes with a workload document, not with a load profile")
-    code, message = output.run(client.run({**document, "Protocol": 2}, socket, reconnect=reconnect))
+    code, message = output.run(client.run({**document, "protocol": 2}, socket, reconnect=reconnect))
     click.echo(message or ("OK" if code == 0 else f"ended with {code}"))
     return code
 

@@ -77,9 +77,12 @@ def _typed(name: str, value: str, default: Any) -> Any:
     if not isinstance(default, int):
         return value
     try:
-        return int(value, 0)
+        number = int(value, 0)
     except ValueError:
         raise Usage(f'invalid value "{value}" for flag -{name}: parse error', 2) from None
+    if name == "repeat" and number < 0:
+        raise Usage(f'invalid value "{value}" for flag -{name}: parse error', 2)
+    return number
 
 
 def _main(program: str, known: Mapping[str, tuple[Any, str]], run: Any) -> NoReturn:
@@ -131,7 +134,13 @@ def run_exporter(options: Options) -> int:
         base_workloads=tuple(_bases(options, len(devices))),
     )
     try:
-        output.run(exporting.run_fakedev(settings, lambda address: click.echo(f"listening on {address}", err=True)))
+        output.run(
+            exporting.run_fakedev(
+                settings,
+                ready=lambda address: click.echo(f"listening on {address}", err=True),
+                warn=lambda message: click.echo(f"WARN: {message}", err=True),
+            )
+        )
     except click.Abort:
         click.echo("terminated", err=True)
     return 0

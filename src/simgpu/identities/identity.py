@@ -6,9 +6,10 @@ maps of names (v1), and those with a type, unit and format for each family (v2).
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -58,7 +59,7 @@ class Family(Facts, frozen=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     dimensions: tuple[Dimension, ...] = ()
     information: dict[str, str] = msgspec.field(default_factory=dict)
-    of: Literal["devices", "parts", "both", "parts-or-devices", "node", "workloads"] = "devices"
+    of: Literal["devices", "parts", "both", "parts-or-devices", "undivided", "node", "workloads"] = "devices"
 
 
 class Layout(Facts, frozen=True):
@@ -84,14 +85,6 @@ class Identity(Facts, frozen=True):
     layout: Layout = Layout()
     openmetrics: bool = False
     vendors: tuple[str, ...] = ()
-
-    def output_name(self, quantity: str) -> str | None:
-        """How the exporter calls a quantity."""
-        return next((family.name for family in self.families if family.value == quantity), None)
-
-    def quantity(self, name: str) -> str | None:
-        """The quantity behind one of the exporter's names."""
-        return next((family.value for family in self.families if family.name == name), None)
 
 
 def names() -> list[str]:
@@ -131,7 +124,15 @@ def _derived(document: dict[str, Any], base: Any, path: Path) -> dict[str, Any]:
     if not isinstance(base, str) or base not in names():
         raise errors.InputError(str(path), f"base: no identity {base!r}; there are: {', '.join(names())}")
     parent: dict[str, Any] = models.parse_yaml(DATA / f"{base}.yaml")
-    change, more = document.pop("change", {}), document.pop("more", [])
+    change, more = document.pop("change", None) or {}, document.pop("more", None) or []
+    if not isinstance(change, dict) or not all(isinstance(item, dict) for item in change.values()):
+        raise errors.InputError(f"{path}: change", "must be a mapping from families to what differs about them")
+    if not isinstance(more, list):
+        raise errors.InputError(f"{path}: more", "must be a list of families")
+    known = {family["name"] for family in parent["families"]}
+    for name in change:
+        if name not in known:
+            raise errors.InputError(f"{path}: change.{name}", f"{base} has no such family")
     families = [{**family, **change.get(family["name"], {})} for family in parent["families"]]
     result = {**parent, "families": [*families, *more], **document}
     result.pop("base", None)
@@ -139,25 +140,38 @@ def _derived(document: dict[str, Any], base: Any, path: Path) -> dict[str, Any]:
 
 
 def checked(identity: Identity, *, where: str) -> Identity:
-    """Names must be allowed, quantities and sources must exist."""
+    """Names must be allowed and there once; quantities and sources must exist."""
+    seen: set[str] = set()
     for index, family in enumerate(identity.families):
-        place = f"{where}: families[{index}]"
-        if not _METRIC.fullmatch(family.name):
-            raise errors.InputError(f"{place}.name", f"{family.name!r} is no metric name")
-        for value in (family.value, *(item.value for item in family.dimensions if item.value)):
-            if value not in quantities.QUANTITIES:
-                known = ", ".join(sorted(quantities.QUANTITIES))
-                raise errors.InputError(f"{place}.value", f"no quantity {value!r}; there are: {known}")
-        for labels in (family.labels, *(item.labels for item in family.dimensions)):
-            _check_labels(labels, f"{place}.labels")
+        _check_family(family, f"{where}: families[{index}]")
+        if family.name in seen:
+            raise errors.InputError(f"{where}: families", f"{family.name} is there twice")
+        seen.add(family.name)
     for name, source in identity.labels.items():
         if name != FAMILY:
             _check_labels({name: source}, f"{where}: labels")
             if source not in SOURCES and not source.startswith("="):
+                known = ", ".join(SOURCES)
                 raise errors.InputError(
-                    f"{where}: labels.{name}", f"no source {source!r}; there are: {', '.join(SOURCES)}, or =text"
+                    f"{where}: labels.{name}", f"no source {source!r}; there are: {known}, or =text"
                 )
     return identity
+
+
+def _check_family(family: Family, place: str) -> None:
+    if not _METRIC.fullmatch(family.name):
+        raise errors.InputError(f"{place}.name", f"{family.name!r} is no metric name")
+    for value in (family.value, *(item.value for item in family.dimensions if item.value)):
+        if value not in quantities.QUANTITIES:
+            known = ", ".join(sorted(quantities.QUANTITIES))
+            raise errors.InputError(f"{place}.value", f"no quantity {value!r}; there are: {known}")
+    for name, source in family.information.items():
+        if source not in SOURCES:
+            raise errors.InputError(
+                f"{place}.information.{name}", f"no source {source!r}; there are: {', '.join(SOURCES)}"
+            )
+    for labels in (family.labels, family.information, *(item.labels for item in family.dimensions)):
+        _check_labels(labels, f"{place}.labels")
 
 
 def _check_labels(labels: dict[str, str], where: str) -> None:
@@ -178,7 +192,7 @@ class _FamilyV2(msgspec.Struct, rename="pascal"):
     scale: float = 1.0
     offset: float = 0.0
     format: Literal["%d", "%f", "shortest"] = "shortest"
-    dims: tuple[dict[str, str], ...] = ()
+    dims: tuple[dict[str, str], ...] | dict[str, list[str]] = ()
 
 
 class _Fakedev(msgspec.Struct, rename="pascal"):
@@ -212,10 +226,12 @@ def from_json(document: Any, *, where: str, compatible: bool = False) -> Identit
             raise errors.InputError(f"{where}: MetricLabels.{name}", "is not in MetricMap")
     known = {} if compatible else _ABSTRACT_LABELS  # its labels come from its device files
     labels = {(out or name): known.get(name, f"@{name}") for name, out in form.device_label_map.items()}
-    families = tuple(_family(name, out or name, form) for name, out in sorted(form.metric_map.items(), key=_by_output))
+    mapped = {**{name: item.name for name, item in form.families.items()}, **form.metric_map}
+    families = tuple(_family(name, out or name, form) for name, out in sorted(mapped.items(), key=_by_output))
     described = {**{name: labels[name] for name in sorted(labels)}, FAMILY: FAMILY, **form.pod_labels}
     if form.label_order:
-        described = {name: described[name] for name in form.label_order if name in described}
+        listed = [name for name in form.label_order if name in described]
+        described = {name: described[name] for name in (*listed, *(name for name in described if name not in listed))}
     layout = Layout(timestamps=form.timestamps)
     if compatible:
         layout = Layout(comments="none", order="device", separator=", ", header="# fakedev-exporter v0.1", numbers="go")
@@ -242,6 +258,15 @@ def without(identity: Identity, known: Collection[str]) -> Identity:
     )
 
 
+def _dimensions(dims: tuple[dict[str, str], ...] | dict[str, list[str]]) -> Iterator[dict[str, str]]:
+    """Label sets as they are listed, or every combination of the values of each label."""
+    if not isinstance(dims, dict):
+        yield from dims
+    elif dims:
+        for values in itertools.product(*dims.values()):
+            yield dict(zip(dims, values, strict=True))
+
+
 def _by_output(item: tuple[str, str]) -> str:
     return item[1] or item[0]
 
@@ -258,7 +283,7 @@ def _family(name: str, out: str, form: _Fakedev) -> Family:
         scale=more.scale,
         offset=more.offset,
         labels=dict(sorted(form.metric_labels.get(name, {}).items())),
-        dimensions=tuple(Dimension(labels) for labels in more.dims),
+        dimensions=tuple(Dimension(labels) for labels in _dimensions(more.dims)),
     )
 
 

@@ -178,6 +178,11 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "clock_ticks": lambda machine: np.full(len(machine.devices), np.floor(machine.time * 1000)),
     "healthy": lambda machine: (machine.column("uncorrected") < 1).astype(float),
     "xid": _xid,
+    "xid_none": lambda machine: np.where(_xid(machine) == 0, 0.0, np.nan),
+    "xid_hang": lambda machine: np.where(_xid(machine) == 43, 43.0, np.nan),
+    "xid_memory": lambda machine: np.where(_xid(machine) == 48, 48.0, np.nan),
+    "xids": lambda machine: np.floor(machine.column("xids")),
+    "clock_seconds": lambda machine: np.full(len(machine.devices), machine.time),
     # What people call them who know no vendor: MHz, bytes, watts, degrees.
     "frequency": column("sm_clock"),
     "memory": lambda machine: machine.column("memory_used") * MIB,
@@ -194,14 +199,40 @@ def of_devices(machine: Machine, name: str) -> Values:
     return QUANTITIES[name](machine)
 
 
+_ADDED_UP: Final = (
+    "energy",
+    "memory_bytes",
+    "memory_rate",
+    "fabric_bytes",
+    "fabric_rate",
+    "corrected",
+    "uncorrected",
+    "hangs",
+)
+_WHILE_BUSY: Final = ("sm_active", "sm_stall", "tensor_active", "dram_active", "memory_usage", "memory_usage_exact")
+
+
 def of_parts(machine: Machine, name: str) -> Values:
-    """A quantity of all parts."""
-    if name == "fb_free":
-        return of_parts(machine, "fb_total") - of_parts(machine, "fb_used")
-    if name == "fb_reserved":
-        return np.zeros(len(machine.parts))
+    """A quantity of all parts: their own, or their share of the device's, or what they have in common."""
     if name in _OF_PARTS:
         field, factor = _OF_PARTS[name]
         states = (machine.engine.read_part(part.handle) for part in machine.parts)
         return np.array([getattr(state, field) * factor for state in states], dtype=float)
-    return QUANTITIES[name](machine)[machine.parent]
+    if name in _FROM_PARTS:
+        return _FROM_PARTS[name](machine)
+    whole = QUANTITIES[name](machine)[machine.parent]
+    if name in _ADDED_UP:
+        share = 1 / np.bincount(machine.parent, minlength=len(machine.devices))[machine.parent]
+        return np.asarray(whole * share)
+    if name in _WHILE_BUSY:
+        busy = machine.column("busy")[machine.parent]
+        return np.where(busy > 0, whole / np.maximum(busy, 1e-9) * of_parts(machine, "busy"), 0.0)
+    return whole
+
+
+_FROM_PARTS: Final[dict[str, Quantity]] = {
+    "fb_free": lambda machine: of_parts(machine, "fb_total") - of_parts(machine, "fb_used"),
+    "fb_reserved": lambda machine: np.zeros(len(machine.parts)),
+    "idle_share": lambda machine: 100 - of_parts(machine, "usage"),
+    "memory_filled": lambda machine: of_parts(machine, "fb_used") / of_parts(machine, "fb_total"),
+}

@@ -6,20 +6,31 @@ What does not change from step to step (names, labels) is kept as text; a page i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat
 
 import numpy as np
+import numpy.typing as npt
 
 from simgpu.identities import identity as identities
 from simgpu.identities import quantities
 from simgpu.identities.view import Machine, Part, Pod, Values
 from simgpu.topology.devices import Device
 
-Prepared = list[tuple[identities.Family, tuple[tuple[str, str], ...], str, Values]]
+Labels = tuple[tuple[str, str], ...]
+Row = tuple[Device, Part | None, Pod | None, str]
+Prepared = list[tuple[identities.Family, Labels, str, Values]]
 
 _CHUNK = 8192
 _SOURCE = "\0"
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+
+class _Moment:
+    """Who had what when a page was begun; a page that is sent slowly stays of that moment."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.version = machine.version
+        self.pods, self.part_pods, self.usages = machine.pods, machine.part_pods, machine.usages
 
 
 class Renderer:
@@ -34,6 +45,9 @@ class Renderer:
         self.machine = machine
         self.identity = identity
         self._lookup = lookup
+        vendors = identity.vendors
+        others = np.array([bool(vendors) and device.model.vendor not in vendors for device in machine.devices], bool)
+        self._others = others if others.any() and not others.all() else None
         self._labels: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = {}
         self._version = -1
 
@@ -51,35 +65,35 @@ class Renderer:
 
         `open_metrics` is the newer text format; only for identities whose exporter speaks it.
         """
-        if self._version != self.machine.version:
+        now = _Moment(self.machine)
+        if self._version != now.version:
             self._labels.clear()
-            self._version = self.machine.version
+            self._version = now.version
         prepared = [
             (family, labels, kind, values)
-            for family in self.identity.families
-            for labels, kind, values in self._series(family)
+            for family in self._families()
+            for labels, kind, values in self._series(family, now)
         ]
         layout = self.identity.layout
         if layout.header is not None:
             yield f"{layout.header}\n".encode()
         if layout.order == "device":
-            yield from self._by_device(prepared)
+            yield from self._by_device(prepared, now)
             return
         comments = _open_comments if open_metrics else _comments
         if layout.comments == "first":
             yield "".join(comments(family) for family in self.identity.families).encode()
         by_family = comments if layout.comments == "family" else None
-        pieces = self._by_family(prepared, by_family)
-        if layout.order == "sorted":
-            yield "".join(sorted("".join(pieces).splitlines(keepends=True))).encode()
-        else:
-            yield from (piece.encode() for piece in pieces)
+        pieces = self._sorted(prepared, now) if layout.order == "sorted" else self._by_family(prepared, by_family, now)
+        yield from (piece.encode() for piece in pieces)
         if open_metrics:
             yield b"# EOF\n"
 
     # Series.
 
-    def _series(self, family: identities.Family) -> Iterator[tuple[tuple[tuple[str, str], ...], str, Values]]:
+    def _series(
+        self, family: identities.Family, now: _Moment
+    ) -> Iterator[tuple[tuple[tuple[str, str], ...], str, Values]]:
         """The series of a family: their labels, whether they are of devices or parts, and the values."""
         parted = bool(self.machine.parts)
         kinds = {
@@ -87,6 +101,7 @@ class Renderer:
             "parts": ("part",) if parted else (),
             "both": ("device", "part") if parted else ("device",),
             "parts-or-devices": ("rest", "part") if parted else ("device",),
+            "undivided": ("rest",) if parted else ("device",),
             "node": ("node",),
             "workloads": ("workload",),
         }[family.of]
@@ -95,25 +110,31 @@ class Renderer:
             labels = tuple({**family.labels, **dimension.labels, **told}.items())
             scale = family.scale if dimension.scale is None else dimension.scale
             for kind in kinds:
-                values = self._values(kind, dimension.value or family.value) * scale + family.offset
-                if len(values):
+                values = self._values(kind, dimension.value or family.value, now) * scale + family.offset
+                if len(values) and not np.isnan(values).all():
                     yield labels, kind, values
 
-    def _values(self, kind: str, name: str) -> Values:
-        if kind == "part":
-            return quantities.of_parts(self.machine, name)
+    def _values(self, kind: str, name: str, now: _Moment) -> Values:
         if kind == "workload":
-            return np.array([100 * item.usage if name == "usage" else item.memory_mib for item in self.machine.usages])
-        values = self._lookup(self.machine, name)
+            return np.array([100 * item.usage if name == "usage" else item.memory_mib for item in now.usages])
+        if kind == "part":
+            return self._masked(quantities.of_parts(self.machine, name), self.machine.parent)
+        values = self._masked(self._lookup(self.machine, name), slice(None))
         if kind == "rest":  # devices that have no parts
             values = values.copy()
             values[np.unique(self.machine.parent)] = np.nan
         return values[:1] if kind == "node" else values
 
+    def _masked(self, values: Values, devices: npt.NDArray[np.intp] | slice) -> Values:
+        """An exporter shows its own vendor's devices only."""
+        if self._others is None:
+            return values
+        return np.where(self._others[devices], np.nan, values)
+
     def _lines(
-        self, family: identities.Family, labels: tuple[tuple[str, str], ...], kind: str, values: Values
+        self, family: identities.Family, labels: Labels, kind: str, values: Values, now: _Moment
     ) -> Iterator[str]:
-        texts = self._texts(kind, labels)
+        texts = self._texts(kind, labels, now)
         absent = np.isnan(values)
         kept: Sequence[str] = texts
         if absent.any():
@@ -125,17 +146,36 @@ class Renderer:
             some = kept[start : start + _CHUNK]
             yield "".join(chain.from_iterable(zip(repeat(family.name), some, numbers, repeat(end))))
 
-    def _by_family(self, prepared: Prepared, comments: Callable[[identities.Family], str] | None) -> Iterator[str]:
+    def _families(self) -> Sequence[identities.Family]:
+        """In the order in which they are printed."""
+        families = self.identity.families
+        return (
+            sorted(families, key=lambda item: f"{item.name}{{") if self.identity.layout.order == "sorted" else families
+        )
+
+    def _sorted(self, prepared: Prepared, now: _Moment) -> Iterator[str]:
+        """Lines in their order, one family at a time."""
+        for _, group in groupby(prepared, key=lambda item: item[0].name):
+            text = "".join(piece for item in group for piece in self._lines(*item, now))
+            yield "".join(sorted(text.splitlines(keepends=True)))
+
+    def _by_family(
+        self, prepared: Prepared, comments: Callable[[identities.Family], str] | None, now: _Moment
+    ) -> Iterator[str]:
         before = None
         for family, labels, kind, values in prepared:
             if comments is not None and family.name != before:
                 yield comments(family)
                 before = family.name
-            yield from self._lines(family, labels, kind, values)
+            yield from self._lines(family, labels, kind, values, now)
 
-    def _by_device(self, prepared: Prepared) -> Iterator[bytes]:
+    def _by_device(self, prepared: Prepared, now: _Moment) -> Iterator[bytes]:
         columns = [
-            (family.name, self._texts(kind, labels), list(_numbers(values, family.form, self.identity.layout.numbers)))
+            (
+                family.name,
+                self._texts(kind, labels, now),
+                list(_numbers(values, family.form, self.identity.layout.numbers)),
+            )
             for family, labels, kind, values in prepared
         ]
         for row in range(len(self.machine.devices)):
@@ -143,37 +183,41 @@ class Renderer:
 
     # Labels.
 
-    def _texts(self, kind: str, labels: tuple[tuple[str, str], ...]) -> list[str]:
+    def _texts(self, kind: str, labels: Labels, now: _Moment) -> list[str]:
         """The text between a family's name and the number, for each device or part."""
-        known = self._labels.get((kind, labels))
+        known = self._labels.get((kind, labels)) if now.version == self._version else None
         if known is None or kind == "workload":
-            known = [self._text(row, labels) for row in self._rows(kind)]
-            if len(known) <= _CHUNK or len(self._labels) < 4:
+            known = [self._text(row, labels, whole=kind != "node") for row in self._rows(kind, now)]
+            room = len(known) <= _CHUNK or len(self._labels) < 4
+            if room and kind != "workload" and now.version == self._version:
                 self._labels[kind, labels] = known
         return known
 
-    def _rows(self, kind: str) -> Iterator[tuple[Device, Part | None, Pod | None, str]]:
+    def _rows(self, kind: str, now: _Moment) -> Iterator[Row]:
         machine = self.machine
         if kind == "part":
             for part in machine.parts:
-                yield machine.devices[part.device], part, machine.pods.get(part.device), ""
+                pod = now.part_pods.get(part.handle) or now.pods.get(part.device)
+                yield machine.devices[part.device], part, pod, ""
         elif kind == "workload":
-            for number, item in enumerate(machine.usages):
-                yield machine.devices[item.device], None, item.pod, str(number)
+            sharing: dict[int, int] = {}
+            for item in now.usages:
+                sharing[item.device] = sharing.get(item.device, -1) + 1
+                yield machine.devices[item.device], None, item.pod, str(sharing[item.device])
         elif kind == "node":
             yield machine.devices[0], None, None, ""
         else:
-            for device in machine.devices:
-                yield device, None, machine.pods.get(device.index), ""
+            for position, device in enumerate(machine.devices):
+                yield device, None, now.pods.get(position), ""
 
-    def _text(self, row: tuple[Device, Part | None, Pod | None, str], labels: tuple[tuple[str, str], ...]) -> str:
+    def _text(self, row: Row, labels: Labels, *, whole: bool) -> str:
         found: dict[str, str] = {}
         own = self._own(row, labels)
         for name, source in self.identity.labels.items():
             if name == identities.FAMILY:
                 found.update(own)
                 continue
-            if name in own:
+            if name in own or (not whole and source != "hostname"):  # what is told of the node has no device's labels
                 continue
             value = source[1:] if source.startswith("=") else self._label(source, *row)
             if value or name in self.identity.keep_empty:
@@ -184,9 +228,7 @@ class Renderer:
         text = self.identity.layout.separator.join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in items)
         return f"{{{text}}} " if text else " "
 
-    def _own(
-        self, row: tuple[Device, Part | None, Pod | None, str], labels: tuple[tuple[str, str], ...]
-    ) -> dict[str, str]:
+    def _own(self, row: Row, labels: Labels) -> dict[str, str]:
         """A family's own labels; those that come from the device are looked up."""
         return {name: self._label(value[1:], *row) if value.startswith(_SOURCE) else value for name, value in labels}
 
@@ -246,7 +288,8 @@ def _open_comments(family: identities.Family) -> str:
 
 def _numbers(values: Values, form: str, style: str) -> Iterator[str]:
     if form == "int":
-        return map(str, np.floor(values + 0.5).astype(np.int64).tolist())
+        whole = np.floor(values + 0.5)
+        return map(str, whole.astype(np.int64).tolist()) if style == "plain" else map(_STYLES[style], whole.tolist())
     if form == "fixed":
         return map("%.6f".__mod__, values.tolist())
     return map(_STYLES[style], values.tolist())

@@ -48,7 +48,7 @@ class Machine:
         self,
         devices: Sequence[Device],
         made: engine.Engine,
-        ids: Sequence[int],
+        ids: Sequence[int] | npt.NDArray[np.int64],
         *,
         hostname: str,
         parts: Sequence[Part] = (),
@@ -60,6 +60,7 @@ class Machine:
         self.parts = parts
         self.parent = np.array([part.device for part in parts], dtype=np.intp)
         self.pods: dict[int, Pod] = {}
+        self.part_pods: dict[int, Pod] = {}
         self.usages: tuple[Usage, ...] = ()
         self.version = 0
         self.step = 0
@@ -88,10 +89,10 @@ class Machine:
             self._columns[key] = np.array([found[device.model.key] for device in self.devices])
         return self._columns[key]
 
-    def set_pods(self, pods: Mapping[int, Pod]) -> None:
-        """Which pod has which device, by index."""
-        if pods != self.pods:
-            self.pods = dict(pods)
+    def set_pods(self, pods: Mapping[int, Pod], parts: Mapping[int, Pod] = {}) -> None:
+        """Which pod has which device, by index, and which part of one, by handle."""
+        if pods != self.pods or parts != self.part_pods:
+            self.pods, self.part_pods = dict(pods), dict(parts)
             self.version += 1
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -142,11 +142,7 @@ class Engine:
     def remove_cards(self, ids: Iterable[int]) -> list[Outcome]:
         """Cards are gone; workloads that ran on them end with an error."""
         gone = {card: self._find(card) for card in ids}
-        ended = [
-            self._end(work, 1, "Device removed, terminated")
-            for work in list(self._workloads.values())
-            if gone.keys() & set(self._cards_of(work))
-        ]
+        ended = [self._end(work, 1, "Device removed, terminated") for work in self._running_on(gone.values())]
         for card, (model, row) in gone.items():
             self._places.remove(card)
             if model in self._hung and row < len(self._hung[model]):
@@ -203,6 +199,13 @@ class Engine:
     def set_inlet(self, card: int, celsius: float) -> None:
         """The temperature of what cools the card."""
         self._set(card, "inlet", celsius)
+
+    def raise_counters(self, card: int, floors: Mapping[str, float]) -> None:
+        """Counters are at least this: they go on from where somebody saw them."""
+        model, row = self._find(card)
+        for name, floor in floors.items():
+            counter = self._groups[model][name]
+            counter[row] = max(counter[row], floor)
 
     def _set(self, card: int, name: str, value: float) -> None:
         model, row = self._find(card)
@@ -296,9 +299,13 @@ class Engine:
             memory_mib=min((part.memory_mib for part in known if part), default=float(memory.total - memory.reserved)),
         )
 
-    def _cards_of(self, work: _Workload) -> Iterator[int]:
-        asked = self._demands[work.model]
-        return (self._card_at(work.model, int(asked.card[index])) for index in work.rows)
+    def _running_on(self, places: Collection[tuple[str, int]]) -> list[_Workload]:
+        numbers: list[int] = []
+        for model in {model for model, _ in places}:
+            asked = self._demands[model]
+            on = asked.live & np.isin(asked.card, [row for key, row in places if key == model])
+            numbers += np.unique(asked.admitted[on]).tolist()
+        return [self._workloads[number] for number in numbers]
 
     def _card_at(self, model: str, row: int) -> int:
         return self._places.card(self._keys.index(model), row)
@@ -314,6 +321,9 @@ class Engine:
         self._demands[work.model].remove(np.array(work.rows, dtype=np.intp))
         del self._workloads[work.id]
         self._limited.pop(work.id, None)
+        if len(self._deadlines) > 2 * len(self._workloads) + 1000:  # those of workloads that are gone
+            self._deadlines = [item for item in self._deadlines if self._current(*item)]
+            heapq.heapify(self._deadlines)
 
     def _end(self, work: _Workload, exit_code: int, message: str) -> Outcome:
         self._drop(work)
@@ -438,6 +448,8 @@ class Engine:
             for name, limit in work.profile.limits.items():
                 if name == activity.RUNTIME:
                     reached = self.now - work.started >= limit
+                elif name == activity.MEMORY:
+                    reached = bool((asked.memory(np.array(work.rows)) > limit).any())
                 else:
                     reached = bool((asked.values[demands.AT[name], work.rows] > limit).any())
                 if reached:

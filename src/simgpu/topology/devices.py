@@ -63,7 +63,7 @@ def build(box: Box, catalog: models.Catalog, *, node: str) -> list[Device]:
     found: list[Device] = []
     for number, entry in enumerate(box.gpus):
         where = f"gpus[{number}]"
-        model = _model(entry, catalog, where)
+        model = model_of(entry, catalog, where)
         instances = tuple(_instances(entry, model, where))
         if len(found) + entry.count > MOST_DEVICES:
             raise errors.InputError(f"{where}.count", f"more than {MOST_DEVICES} devices")
@@ -82,16 +82,23 @@ def mebibytes(text: str | int, *, where: str) -> int:
     return amount
 
 
-def _model(entry: Entry, catalog: models.Catalog, where: str) -> models.Model:
-    known = catalog.find(entry.type)
+def model_of(entry: Entry, catalog: models.Catalog, where: str) -> models.Model:
+    """The model of an entry; one that the catalog does not know must say its memory."""
     memory = None if entry.memory is None else mebibytes(entry.memory, where=f"{where}.memory")
-    if known is None:
-        generic = catalog.get("h200", field=where)
-        known = msgspec.structs.replace(generic, key=re.sub(r"[^a-z0-9]+", "-", entry.type.lower()), product=entry.type)
-        if memory is None:
-            raise errors.InputError(
-                f"{where}.memory", f"{entry.type!r} is not in the catalog, so its memory must be said"
-            )
+    if memory is None and catalog.find(entry.type) is None:
+        raise errors.InputError(f"{where}.memory", f"{entry.type!r} is not in the catalog, so its memory must be said")
+    return named(entry.type, memory, catalog)
+
+
+def named(
+    product: str, memory: int | None, catalog: models.Catalog, *, like: models.Model | None = None
+) -> models.Model:
+    """A product with its own memory. One that the catalog does not know behaves like another model, or any card."""
+    known = catalog.find(product)
+    if known is None or product not in (known.key, known.product):
+        key = re.sub(r"[^a-z0-9]+", "-", product.lower()).strip("-") or "gpu"
+        base = known or like or catalog.models["h200"]
+        known = msgspec.structs.replace(base, key=f"{base.key}-as-{key}", product=product)
     if memory is None or memory == known.memory_mib.total:
         return known
     reserved = min(known.memory_mib.reserved, memory // 50)
@@ -107,12 +114,14 @@ def _instances(entry: Entry, model: models.Model, where: str) -> Iterator[models
             raise errors.InputError(
                 f"{where}.mig[{place}]", f"{model.product} has no profile {name!r}; it has: {known}"
             )
+        if entry.mig.count(name) > profiles[name].count:
+            raise errors.InputError(f"{where}.mig", f"a card has at most {profiles[name].count} of {name}")
         yield profiles[name]
 
 
 def _device(node: str, index: int, model: models.Model, instances: tuple[models.MigProfile, ...]) -> Device:
-    domain, rest = divmod(index, 256 * 7)
-    bus, slot = 3 + 7 * (rest // 7) % 252, rest % 7
+    rest, slot = divmod(index, 7)
+    domain, bus = rest // 36, 3 + 7 * (rest % 36)
     return Device(
         index=index,
         model=model,

@@ -15,6 +15,8 @@ def only_get(page: pages.Page) -> web.RouteDef:
             return web.Response(status=405)
         if request.can_read_body:
             return web.Response(status=400)
-        return await page(request)
+        answer = await page(request)
+        answer.headers["Content-Type"] = "text/plain; charset=utf-8"
+        return answer
 
     return web.route("*", "/metrics", handler)

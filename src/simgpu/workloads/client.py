@@ -73,7 +73,7 @@ async def run(document: dict[str, Any], socket: Path, *, reconnect: float = 0.0)
         except Lost:
             if not reconnect:
                 raise
-            until = until or loop.time() + reconnect
+            until = loop.time() + reconnect
         except OSError as error:
             if not until:
                 raise errors.SimgpuError(f"{socket}: {error.strerror or error}; is the exporter running?") from None
@@ -104,6 +104,8 @@ def verdict(answer: bytes) -> tuple[int, str]:
         return int(text), ""
     try:
         value = json.loads(text)
+        if value.get("lost"):
+            raise Lost(str(value["message"]))
         return int(value["exit"]), str(value["message"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         raise errors.SimgpuError(f"the exporter's answer makes no sense: {text[:80]!r}") from None

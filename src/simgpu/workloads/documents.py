@@ -7,6 +7,7 @@ Three forms are read into one. v1 is fakedev-exporter's: `Name`, `Repeat`, `Prof
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,9 @@ from simgpu import errors
 from simgpu.catalog import shapes
 from simgpu.identities import view
 from simgpu.sim import activity, playing
+
+Names = Mapping[str, tuple[str, float]]
+NO_NAMES: Names = {}
 
 TYPICAL = "training"
 MIB = 2.0**20
@@ -93,20 +97,18 @@ class Wanted(msgspec.Struct, frozen=True):
     profile: activity.Profile
     devices: tuple[str, ...]
     pod: view.Pod | None
-    protocol: int
 
 
-def read(document: Any, *, names: Mapping[str, str] = {}, half_amplitude: bool = False) -> Wanted:
-    """Any of the forms. `names` are quantities by the names that an exporter has for them, for limits.
+def read(document: Any, *, names: Names = NO_NAMES, half_amplitude: bool = False) -> Wanted:
+    """Any of the forms. `names` are an exporter's names for quantities, with the scale that it shows them in.
 
     Fluctuation is to both sides. `half_amplitude` makes it half as wide, as fakedev-exporter draws it.
     """
+    _check_text(document)
     if isinstance(document, dict) and "phases" in document:
-        return _from_phases(document)
+        return _from_phases(document, names)
     form = parse(document)
-    limits = {
-        _quantity(name, names): _limit(_quantity(name, names), value) for name, value in (form.limits or {}).items()
-    }
+    limits = dict(_limit(name, value, names) for name, value in (form.limits or {}).items())
     reference = form.reference
     profile = activity.Profile(
         name=form.name,
@@ -116,13 +118,26 @@ def read(document: Any, *, names: Mapping[str, str] = {}, half_amplitude: bool =
         reference=activity.Reference(reference.max_frequency, reference.capability) if reference else None,
     )
     activity.check(profile)
-    pod = form.pod
-    return Wanted(
-        profile=profile,
-        devices=tuple(form.devices or ()),
-        pod=view.Pod(pod.name or form.name, pod.namespace, pod.container, pod.uid) if pod else None,
-        protocol=form.protocol,
-    )
+    return Wanted(profile, tuple(form.devices or ()), _pod(form.pod, form.name))
+
+
+def _pod(pod: PodNames | None, name: str) -> view.Pod | None:
+    return view.Pod(pod.name or name, pod.namespace, pod.container, pod.uid) if pod else None
+
+
+def protocol(document: Any) -> int:
+    """The version of the protocol that a document's sender speaks."""
+    if not isinstance(document, dict):
+        return 1
+    return 2 if any(str(name).lower() == "protocol" and value == 2 for name, value in document.items()) else 1
+
+
+def _check_text(document: Any) -> None:
+    """Text must be text: half of a surrogate pair could be printed on no page."""
+    try:
+        json.dumps(document, ensure_ascii=False, default=str).encode()
+    except (UnicodeEncodeError, ValueError, RecursionError):
+        raise errors.InputError("workload", "holds text that is not Unicode, or is nested too deeply") from None
 
 
 def parse(document: Any) -> Document:
@@ -198,45 +213,55 @@ def _value(metric: Metric, quantity: str) -> activity.Value:
     )
 
 
-def _quantity(name: str, names: Mapping[str, str]) -> str:
-    found = _NAMES.get(name.lower()) or _NAMES.get(_of_exporter(names.get(name, "")))
-    if found is None:
-        raise errors.InputError(f"Limits.{name}", f"no such quantity; there are: {', '.join(activity.LIMITS)}")
-    return found
+# What a workload's limit can be on, by the quantity that an exporter shows, and what one of its units is to us.
+_SHOWN = {
+    "usage": ("usage", 0.01),
+    "usage_exact": ("usage", 0.01),
+    "busy": ("usage", 1.0),
+    "fb_used": ("memory", 1.0),
+    "memory": ("memory", 1 / MIB),
+}
 
 
-def _of_exporter(quantity: str) -> str:
-    """The workload's quantity behind one that an exporter shows."""
-    if quantity.startswith(("fb_", "memory_used")) or quantity == "memory":
-        return "memory"
-    if quantity.startswith(("usage", "busy")):
-        return "usage"
-    return quantity
+def _limit(name: str, value: float, names: Names) -> tuple[str, float]:
+    """A limit in our words (memory in bytes), or in those of the exporter and its units."""
+    if (own := _NAMES.get(name.lower())) is not None:
+        return own, value / MIB if own == activity.MEMORY else value
+    quantity, scale = names.get(name, ("", 1.0))
+    if quantity not in _SHOWN:
+        shown = ", ".join(sorted(item for item, (known, _) in names.items() if known in _SHOWN))
+        raise errors.InputError(
+            f"Limits.{name}", f"no such quantity; there are: {', '.join((*activity.LIMITS, shown))}"
+        )
+    own, unit = _SHOWN[quantity]
+    return own, value / scale * unit
 
 
-def _limit(quantity: str, value: float) -> float:
-    """Limits of memory are in bytes; a small number is meant as a share of nothing and stays what it is."""
-    return value / MIB if quantity == activity.MEMORY else value
-
-
-def _from_phases(document: dict[str, Any]) -> Wanted:
-    more = {name: value for name, value in document.items() if name != "phases"}
-    name, repeat, on = more.pop("name", "load"), more.pop("repeat", 0), more.pop("devices", [])
-    if more:
-        raise errors.InputError(next(iter(more)), "no such field beside phases; there are: name, repeat, devices")
+def _from_phases(document: dict[str, Any], names: Names) -> Wanted:
+    fields = {str(name).lower(): value for name, value in document.items() if value is not None}
+    phases = fields.pop("phases", None)
+    fields.pop("protocol", None)
     known = shapes.load()
     try:
-        profile = msgspec.convert({"phases": document["phases"]}, playing.LoadProfile)
-        devices = msgspec.convert(on, list[str])
+        form = msgspec.convert(fields, _Around)
+        profile = msgspec.convert({"phases": phases}, playing.LoadProfile)
+        owner = None if form.pod is None else msgspec.convert(_named(form.pod, "PodNames"), PodNames)
         activities = tuple(playing.activity_of(phase, known) for phase in profile.phases)
-        made = msgspec.convert({"name": name, "repeat": repeat}, _Named)
     except msgspec.ValidationError as error:
         raise errors.InputError("workload", str(error).replace("`$.", "`")) from None
     except KeyError as error:
         raise errors.InputError("phases", f"no shape {error}; there are: {', '.join(known)}") from None
-    return Wanted(activity.Profile(made.name, activities, repeat=made.repeat), tuple(devices), None, 1)
+    limits = dict(_limit(name, value, names) for name, value in form.limits.items())
+    made = activity.Profile(form.name, activities, repeat=form.repeat, limits=limits)
+    activity.check(made)
+    return Wanted(made, tuple(form.devices), _pod(owner, form.name))
 
 
-class _Named(msgspec.Struct):
-    name: Name
-    repeat: Whole
+class _Around(msgspec.Struct, forbid_unknown_fields=True):
+    """What may stand beside phases."""
+
+    name: Name = "load"
+    repeat: Whole = 0
+    devices: Annotated[list[str], msgspec.Meta(max_length=100_000)] = []
+    limits: Annotated[dict[str, float], msgspec.Meta(max_length=32)] = {}
+    pod: Any = None

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ LARGEST = 1 << 20
 MOST_CLIENTS = 20_000
 SILENCE = 0.15
 SLOWEST = 5.0
+SHUTDOWN = "exporter shutting down"
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,13 @@ class Server:
     """Takes workloads for a box. `names` are quantities by the names that an exporter shows, for limits."""
 
     def __init__(
-        self, box: Box, path: Path, *, names: Mapping[str, str] = {}, mode: int = 0o700, half_amplitude: bool = False
+        self,
+        box: Box,
+        path: Path,
+        *,
+        names: documents.Names = documents.NO_NAMES,
+        mode: int = 0o700,
+        half_amplitude: bool = False,
     ) -> None:
         self._box = box
         self._path = path
@@ -81,13 +87,13 @@ class Server:
                 answer = (1, f"there are {MOST_CLIENTS} workloads already")
             else:
                 document = await _receive(reader)
-                protocol = 2 if isinstance(document, dict) and document.get("Protocol") == 2 else 1
+                protocol = documents.protocol(document)
                 answer = await self._run(document, reader)
         except errors.InputError as error:
             _log.info("workload refused: %s", error)
             answer = (1, str(error))
         except asyncio.CancelledError:
-            answer = (1, "exporter shutting down")
+            answer = (1, SHUTDOWN)
         except (OSError, EOFError):
             answer = None
         finally:
@@ -130,8 +136,9 @@ async def _receive(reader: asyncio.StreamReader) -> Any:
         buffer += piece
         if len(buffer) > LARGEST:
             raise errors.InputError("workload", f"the document is larger than {LARGEST} bytes")
-        with contextlib.suppress(Incomplete):
-            return decode(buffer)
+        if len(buffer) == len(piece) or buffer.rstrip().endswith(b"}"):  # an object cannot end otherwise
+            with contextlib.suppress(Incomplete):
+                return decode(buffer)
 
 
 class Incomplete(Exception):
@@ -164,7 +171,10 @@ async def _reply(writer: asyncio.StreamWriter, protocol: int, answer: tuple[int,
     with contextlib.suppress(OSError, TimeoutError):
         if answer is not None:
             code, message = answer
-            line = json.dumps({"exit": code, "message": message}) + "\n" if protocol == 2 else str(code)
+            verdict: dict[str, Any] = {"exit": code, "message": message}
+            if message == SHUTDOWN:
+                verdict["lost"] = True  # the workload did not end: its client may come again
+            line = json.dumps(verdict) + "\n" if protocol == 2 else str(code)
             writer.write(line.encode())
             async with asyncio.timeout(1):
                 await writer.drain()

@@ -1,0 +1,1 @@
+"""From a pod to what it does on GPUs: requests, annotations, assignment."""

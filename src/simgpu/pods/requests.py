@@ -1,0 +1,85 @@
+"""What a pod asks of GPUs: how many for which container, and how busy it keeps them."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from simgpu import errors
+from simgpu.kube.views import Container, Pod
+
+GPU = "nvidia.com/gpu"
+UTILIZATION = "run.ai/simulated-gpu-utilization"
+ENDED = ("Succeeded", "Failed")
+
+_RANGE = re.compile(r"\s*(\d{1,9})\s*%?\s*(?:-\s*(\d{1,9})\s*%?\s*)?")
+
+
+class Request(msgspec.Struct, frozen=True):
+    """GPUs for one container."""
+
+    container: str
+    count: int
+
+
+class Range(msgspec.Struct, frozen=True):
+    """Utilisation in percent, both ends included."""
+
+    low: int
+    high: int
+
+
+ALL = Range(100, 100)
+NONE = Range(0, 0)
+
+
+def requests(pod: Pod) -> tuple[Request, ...]:
+    """Every container with GPUs: sidecars and init containers too, in the order in which they start."""
+    if pod.spec.containers is None:
+        return ()
+    found = []
+    for container in (*pod.spec.init_containers, *pod.spec.containers):
+        count = _gpus(container)
+        if count:
+            found.append(Request(container.name, count))
+    return tuple(found)
+
+
+def _gpus(container: Container) -> int:
+    amount = container.resources.limits.get(GPU) or container.resources.requests.get(GPU) or "0"
+    return int(amount) if amount.isdecimal() and len(amount) < 6 else 0
+
+
+def lasting(pod: Pod, container: str) -> bool:
+    """Whether a container holds its GPUs for as long as the pod lives; an init container gives them back."""
+    return not any(item.name == container and item.restart_policy != "Always" for item in pod.spec.init_containers)
+
+
+def holds(pod: Pod) -> bool:
+    """Whether a pod is on a node and has not ended."""
+    return bool(pod.spec.node_name) and pod.status.phase not in ENDED
+
+
+def running(pod: Pod) -> bool:
+    """Whether its containers run."""
+    return pod.status.phase == "Running"
+
+
+def utilisation(pod: Pod) -> Range:
+    """What the annotation says; without one, all. What makes no sense is an error that names the annotation."""
+    text = pod.metadata.annotations.get(UTILIZATION)
+    if text is None:
+        return ALL
+    found = _RANGE.fullmatch(text)
+    if found is None:
+        raise errors.InputError(
+            UTILIZATION, f"{text[:40]!r}: must be a percentage such as 80, or a range such as 10-30"
+        )
+    low = int(found[1])
+    high = int(found[2]) if found[2] is not None else low
+    if low > high:
+        raise errors.InputError(UTILIZATION, f"{text!r}: the lower end is above the upper end")
+    if high > 100:
+        raise errors.InputError(UTILIZATION, f"{text!r}: at most 100")
+    return Range(low, high)

@@ -1,0 +1,344 @@
+"""Which nodes have which GPUs: every configuration format, read into one model.
+
+A document has pools, and nodes are in one by a label; or it names nodes. Pools may be written in three ways, mixed in
+one document: a list of `gpus`, fake-gpu-operator's older form (`gpuProduct`, `gpuCount`, `gpuMemory`,
+`otherDevices`) and its newer one (`gpu.profile`, `overrides`, `resources`, `numa`). All mistakes are found at once,
+each with its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import yaml
+
+from simgpu import errors
+from simgpu.catalog import models
+from simgpu.topology import devices
+
+LABEL_KEY = "run.ai/simulated-gpu-node-pool"
+GPU_RESOURCE = "nvidia.com/gpu"
+MOST_GPUS = 1024
+MOST_NODES = 100_000
+_LARGEST = 4 << 20
+_RESOURCE = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
+
+Profiles = Callable[[str], Mapping[str, Any] | None]
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """What a GPU shows while no pod uses it, where the configuration says so."""
+
+    utilization: float = 0.0
+    fb_used: float = 0.0
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """One GPU of a node: its model (with the product's name and memory), and what was said of it alone."""
+
+    model: models.Model
+    id: str | None = None
+    shown: Shown | None = None
+
+
+class Numa(msgspec.Struct, frozen=True):
+    """How a node's GPUs lie on its NUMA zones."""
+
+    zones: int = 1
+    per_zone: tuple[int, ...] = ()
+
+
+class NodeGpus(msgspec.Struct, frozen=True):
+    """What a node of a pool has."""
+
+    gpus: tuple[Gpu, ...]
+    other: dict[str, int] = msgspec.field(default_factory=dict)
+    driver: str = ""
+    cuda: str = ""
+    numa: Numa | None = None
+
+    @property
+    def product(self) -> str:
+        """The product of the first GPU: what labels and the node's ConfigMap name."""
+        return self.gpus[0].model.product if self.gpus else ""
+
+    @property
+    def memory_mib(self) -> int:
+        """The memory of the first GPU."""
+        return self.gpus[0].model.memory_mib.total if self.gpus else 0
+
+
+class Fleet(msgspec.Struct, frozen=True):
+    """A whole configuration."""
+
+    pools: dict[str, NodeGpus] = msgspec.field(default_factory=dict)
+    nodes: dict[str, NodeGpus] = msgspec.field(default_factory=dict)
+    label_key: str = LABEL_KEY
+    mig_strategy: str = "mixed"
+
+
+class Mistakes(errors.InputError):
+    """Everything that is wrong with a document."""
+
+    def __init__(self, found: list[errors.InputError]) -> None:
+        super().__init__(found[0].field, "; ".join([found[0].problem, *(str(item) for item in found[1:])]))
+        self.found = found
+
+
+def parse(text: str, catalog: models.Catalog, profiles: Profiles = lambda _name: None) -> Fleet:
+    """A document of any format; `Mistakes` if there are any."""
+    return _Reader(catalog, profiles).read(text)
+
+
+def parse_gpus(text: str, catalog: models.Catalog, *, field: str) -> NodeGpus:
+    """`h200:8`, several with commas: what the annotation of a single node says."""
+    gpus: list[Gpu] = []
+    for item in text.split(","):
+        name, _, count = item.strip().partition(":")
+        if not count.isdecimal() or not 0 < int(count) <= MOST_GPUS:
+            raise errors.InputError(field, f"{item!r}: must be MODEL:COUNT, at most {MOST_GPUS}")
+        gpus += [Gpu(catalog.get(name, field=field))] * int(count)
+    if len(gpus) > MOST_GPUS:
+        raise errors.InputError(field, f"a node has at most {MOST_GPUS} GPUs")
+    return NodeGpus(tuple(gpus))
+
+
+class _Reader:
+    """Reads one document and gathers what is wrong with it."""
+
+    def __init__(self, catalog: models.Catalog, profiles: Profiles) -> None:
+        self._catalog = catalog
+        self._profiles = profiles
+        self._wrong: list[errors.InputError] = []
+
+    def read(self, text: str) -> Fleet:
+        document = self._document(text)
+        fleet = Fleet()
+        if document is not None:
+            fleet = self._fleet(document)
+        if self._wrong:
+            raise Mistakes(self._wrong)
+        return fleet
+
+    def _document(self, text: str) -> Mapping[str, Any] | None:
+        if len(text) > _LARGEST:
+            self._mistake("topology", f"larger than {_LARGEST} bytes")
+            return None
+        try:
+            document = yaml.safe_load(text)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            self._mistake("topology", f"not YAML: {' '.join(str(error).split())}")
+            return None
+        if document is None:
+            self._mistake("topology", "is empty")
+            return None
+        if not isinstance(document, dict):
+            self._mistake("topology", "must be a mapping")
+            return None
+        inner = document.get("topology")  # as in the chart's values
+        found: dict[str, Any] = inner if isinstance(inner, dict) else document
+        return found
+
+    def _mistake(self, field: str, problem: str) -> None:
+        self._wrong.append(errors.InputError(field, problem))
+
+    def _fleet(self, document: Mapping[str, Any]) -> Fleet:
+        pools, nodes = self._mapping(document, "nodePools"), self._mapping(document, "nodes")
+        if "nodePools" not in document and "nodes" not in document:
+            self._mistake("nodePools", "is missing; a topology has nodePools, or nodes by name")
+        strategy = document.get("migStrategy", document.get("mig-strategy", "mixed"))
+        if strategy not in ("none", "single", "mixed"):
+            self._mistake("migStrategy", f"{strategy!r}: must be none, single or mixed")
+        key = document.get("nodePoolLabelKey", LABEL_KEY)
+        if not isinstance(key, str) or not re.fullmatch(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9._-]{1,63}", key):
+            self._mistake("nodePoolLabelKey", f"{key!r} is no label key")
+        return Fleet(
+            pools={str(name): self._pool(pool, f"nodePools.{name}") for name, pool in pools.items()},
+            nodes={str(name): self._static(node, f"nodes.{name}") for name, node in nodes.items()},
+            label_key=str(key),
+            mig_strategy=str(strategy),
+        )
+
+    def _mapping(self, holder: Mapping[str, Any], name: str, where: str = "") -> Mapping[str, Any]:
+        value = holder.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            self._mistake(f"{where}{name}", "must be a mapping")
+            return {}
+        return value
+
+    # Pools.
+
+    def _pool(self, pool: Any, where: str) -> NodeGpus:
+        if not isinstance(pool, dict):
+            self._mistake(where, "must be a mapping")
+            return NodeGpus(())
+        other = {**self._other_devices(pool, where), **self._resources(pool, where)}
+        numa = self._numa(pool.get("numa"), f"{where}.numa")
+        if "gpus" in pool:
+            return NodeGpus(self._listed(pool["gpus"], f"{where}.gpus"), other, numa=numa)
+        if "gpu" in pool:
+            made = self._profiled(pool["gpu"], f"{where}.gpu")
+            return msgspec.structs.replace(made, other=other, numa=numa)
+        return NodeGpus(self._old(pool, where), other, numa=numa)
+
+    def _listed(self, listed: Any, where: str) -> tuple[Gpu, ...]:
+        try:
+            entries = msgspec.convert(listed, tuple[devices.Entry, ...])
+        except msgspec.ValidationError as error:
+            self._mistake(where, str(error).replace("`$", "`"))
+            return ()
+        found: list[Gpu] = []
+        for number, entry in enumerate(entries):
+            if entry.count + len(found) > MOST_GPUS:
+                self._mistake(f"{where}[{number}].count", f"a node has at most {MOST_GPUS} GPUs")
+                break
+            try:
+                found += [Gpu(devices.model_of(entry, self._catalog, f"{where}[{number}]"))] * entry.count
+            except errors.InputError as error:
+                self._wrong.append(error)
+        return tuple(found)
+
+    def _old(self, pool: Mapping[str, Any], where: str) -> tuple[Gpu, ...]:
+        count, memory = pool.get("gpuCount", 0), pool.get("gpuMemory", 0)
+        if not _whole(count, MOST_GPUS):
+            self._mistake(f"{where}.gpuCount", f"{count!r}: must be a whole number from 0 to {MOST_GPUS}")
+            return ()
+        if not count:
+            return ()
+        return (Gpu(self._product(str(pool.get("gpuProduct", "")), memory, where)),) * int(count)
+
+    def _product(self, product: str, memory: Any, where: str) -> models.Model:
+        """A product by name with its memory; the catalog's model behind it where there is one."""
+        size = None
+        if memory not in (None, 0, ""):
+            try:
+                size = devices.mebibytes(
+                    memory if isinstance(memory, str | int) else str(memory), where=f"{where}.gpuMemory"
+                )
+            except errors.InputError as error:
+                self._wrong.append(error)
+        return devices.named(product or "GPU", size, self._catalog)
+
+    def _profiled(self, gpu: Any, where: str) -> NodeGpus:
+        if not isinstance(gpu, dict):
+            self._mistake(where, "must be a mapping")
+            return NodeGpus(())
+        overrides = self._mapping(gpu, "overrides", f"{where}.")
+        profile, name = dict[str, Any](), gpu.get("profile")
+        known: models.Model | None = None
+        if name:
+            found = self._profiles(str(name))
+            known = self._catalog.find(str(name))
+            if found is None and known is None:
+                self._mistake(
+                    f"{where}.profile", f"no profile {name!r}: no ConfigMap gpu-profile-{name}, no such model"
+                )
+                return NodeGpus(())
+            profile = dict(found) if found is not None else {}
+        merged = models.merged(profile, overrides)
+        defaults = self._mapping(merged, "device_defaults", f"{where}.overrides.")
+        system = self._mapping(merged, "system", f"{where}.overrides.")
+        count = merged.get("device_count") or len(merged.get("devices") or ()) or (8 if known and not profile else 0)
+        if not _whole(count, MOST_GPUS):
+            self._mistake(f"{where}.overrides.device_count", f"{count!r}: must be a whole number from 0 to {MOST_GPUS}")
+            return NodeGpus(())
+        size = self._mapping(defaults, "memory", f"{where}.overrides.device_defaults.").get("total_bytes")
+        memory = int(size) >> 20 if isinstance(size, int | float) and size >= 1 << 20 else None
+        product = str(defaults.get("name") or (known.product if known else "GPU"))
+        model = devices.named(product, memory, self._catalog, like=known)
+        return NodeGpus(
+            (Gpu(model),) * int(count),
+            driver=str(system.get("driver_version", "")),
+            cuda=str(system.get("cuda_version", "")),
+        )
+
+    def _other_devices(self, pool: Mapping[str, Any], where: str) -> dict[str, int]:
+        listed = pool.get("otherDevices") or []
+        if not isinstance(listed, list):
+            self._mistake(f"{where}.otherDevices", "must be a list")
+            return {}
+        pairs = [(item.get("name"), item.get("count")) if isinstance(item, dict) else (None, None) for item in listed]
+        return self._counted(pairs, f"{where}.otherDevices")
+
+    def _resources(self, pool: Mapping[str, Any], where: str) -> dict[str, int]:
+        listed = pool.get("resources") or []
+        if not isinstance(listed, list):
+            self._mistake(f"{where}.resources", "must be a list of mappings with one entry")
+            return {}
+        pairs = [
+            next(iter(item.items())) if isinstance(item, dict) and len(item) == 1 else (None, None) for item in listed
+        ]
+        return {
+            name: count for name, count in self._counted(pairs, f"{where}.resources").items() if name != GPU_RESOURCE
+        }
+
+    def _counted(self, pairs: list[tuple[Any, Any]], where: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for number, (name, count) in enumerate(pairs):
+            if not isinstance(name, str) or not _RESOURCE.fullmatch(name):
+                self._mistake(f"{where}[{number}]", f"{name!r} is no resource name such as rdma/hca")
+            elif not _whole(count, 1_000_000):
+                self._mistake(f"{where}[{number}]", f"{name}: {count!r} is no count")
+            else:
+                found[name] = int(count)
+        return found
+
+    def _numa(self, numa: Any, where: str) -> Numa | None:
+        if numa is None:
+            return None
+        if not isinstance(numa, dict) or not _whole(numa.get("zones", 1), 64):
+            self._mistake(where, "must have zones, a whole number up to 64")
+            return None
+        spread = numa.get("gpusPerZone") or []
+        if not isinstance(spread, list) or not all(_whole(item, MOST_GPUS) for item in spread):
+            self._mistake(f"{where}.gpusPerZone", "must be a list of whole numbers")
+            return None
+        return Numa(int(numa.get("zones", 1)), tuple(int(item) for item in spread))
+
+    # Nodes by name.
+
+    def _static(self, node: Any, where: str) -> NodeGpus:
+        if not isinstance(node, dict):
+            self._mistake(where, "must be a mapping")
+            return NodeGpus(())
+        listed = node.get("gpus")
+        if not isinstance(listed, list) or len(listed) > MOST_GPUS:
+            self._mistake(f"{where}.gpus", f"must be a list of at most {MOST_GPUS} GPUs with ids")
+            return NodeGpus(())
+        model = self._product(str(node.get("gpu-product", "")), node.get("gpu-memory"), where)
+        gpus, seen = [], set[str]()
+        for number, item in enumerate(listed):
+            place = f"{where}.gpus[{number}]"
+            name = item.get("id") if isinstance(item, dict) else None
+            if not isinstance(name, str) or not 1 <= len(name) <= 63 or name in seen:
+                self._mistake(f"{place}.id", "must be a text of 1 to 63 characters that no other GPU of the node has")
+                continue
+            seen.add(name)
+            gpus.append(Gpu(model, name, self._shown(item.get("metrics"), place)))
+        return NodeGpus(tuple(gpus))
+
+    def _shown(self, metrics: Any, where: str) -> Shown | None:
+        if metrics is None:
+            return None
+        if not isinstance(metrics, dict):
+            self._mistake(f"{where}.metrics", "must be a mapping")
+            return None
+        owner = self._mapping(metrics, "metadata", f"{where}.metrics.")
+        usage, used = metrics.get("utilization", 0), metrics.get("fb-used", 0)
+        if not _whole(usage, 100) or not _whole(used, 100_000_000):
+            self._mistake(f"{where}.metrics", "utilization is from 0 to 100, and fb-used a number of MiB")
+            return None
+        names = {name: str(owner.get(name, "")) for name in ("namespace", "pod", "container")}
+        return Shown(float(usage), float(used), **names)
+
+
+def _whole(value: Any, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most

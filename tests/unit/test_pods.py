@@ -1,0 +1,107 @@
+"""Pods and GPUs: who asks for what, and who gets which."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simgpu import errors
+from simgpu.kube import views
+from simgpu.pods import assigning, requests
+
+
+def pod(*containers: views.Container, init: tuple[views.Container, ...] = (), **annotations: str) -> views.Pod:
+    meta = views.ObjectMeta(name="p", annotations={key.replace("_", "-"): value for key, value in annotations.items()})
+    return views.Pod(metadata=meta, spec=views.PodSpec(containers=containers, init_containers=init))
+
+
+def container(name: str, gpus: str = "", *, sidecar: bool = False, requested: str = "") -> views.Container:
+    resources = views.Resources(
+        limits={requests.GPU: gpus} if gpus else {}, requests={requests.GPU: requested} if requested else {}
+    )
+    return views.Container(name=name, resources=resources, restart_policy="Always" if sidecar else None)
+
+
+def test_every_container_counts() -> None:
+    made = pod(
+        container("a", "1"),
+        container("b"),
+        container("c", requested="2"),
+        init=(container("i", "4"), container("s", "1", sidecar=True)),
+    )
+    assert [(item.container, item.count) for item in requests.requests(made)] == [
+        ("i", 4),
+        ("s", 1),
+        ("a", 1),
+        ("c", 2),
+    ]
+    assert [requests.lasting(made, name) for name in ("i", "s", "a")] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high"), [("15", 15, 15), ("10-30", 10, 30), ("50%", 50, 50), (" 10 - 30 ", 10, 30), ("0", 0, 0)]
+)
+def test_a_utilisation_is_a_number_or_a_range(text: str, low: int, high: int) -> None:
+    made = views.Pod(metadata=views.ObjectMeta(annotations={requests.UTILIZATION: text}))
+    assert requests.utilisation(made) == requests.Range(low, high)
+
+
+@pytest.mark.parametrize("text", ["", "abc", "-5", "30-10", "150", "99999999999999999999", "10-30-50"])
+def test_a_utilisation_that_makes_no_sense_is_an_error_with_the_annotation(text: str) -> None:
+    made = views.Pod(metadata=views.ObjectMeta(annotations={requests.UTILIZATION: text}))
+    with pytest.raises(errors.InputError, match=requests.UTILIZATION):
+        requests.utilisation(made)
+
+
+def wish(uid: str, *lasting: int, first: tuple[int, ...] = ()) -> assigning.Wish:
+    return assigning.Wish(
+        uid,
+        tuple(requests.Request(f"c{number}", count) for number, count in enumerate(lasting)),
+        tuple(requests.Request(f"i{number}", count) for number, count in enumerate(first)),
+    )
+
+
+def test_the_lowest_free_come_first_and_what_is_held_stays() -> None:
+    ids = ["g0", "g1", "g2", "g3"]
+    first = assigning.assign(ids, {}, [wish("a", 1), wish("b", 2)])
+    assert first == {"a": ("g0",), "b": ("g1", "g2")}
+    assert assigning.assign(ids, first, [wish("b", 2), wish("c", 1)]) == {"b": ("g1", "g2"), "c": ("g0",)}
+    assert assigning.assign(ids[:2], first, [wish("b", 2)]) == {"b": ("g1", "g0")}
+
+
+def test_init_containers_use_what_the_others_will_have() -> None:
+    made = wish("a", 1, 1, first=(2,))
+    assert made.count == 2
+    assert assigning.by_container(made, ("g0", "g1")) == {"c0": ("g0",), "c1": ("g1",), "i0": ("g0", "g1")}
+
+
+WISHES = st.lists(
+    st.builds(
+        lambda uid, lasting, first: wish(uid, *lasting, first=tuple(first)),
+        st.sampled_from("abcdef"),
+        st.lists(st.integers(1, 3), max_size=2),
+        st.lists(st.integers(1, 3), max_size=1),
+    ),
+    unique_by=lambda item: item.uid,
+    max_size=6,
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), WISHES), min_size=1, max_size=6))
+def test_whatever_changes_no_gpu_is_held_twice_and_what_can_stay_stays(
+    history: list[tuple[int, list[assigning.Wish]]],
+) -> None:
+    held: dict[str, tuple[str, ...]] = {}
+    for count, wishes in history:
+        ids = [f"g{index}" for index in range(count)]
+        before, held = held, assigning.assign(ids, held, wishes)
+        given_out = [item for items in held.values() for item in items]
+        assert len(given_out) == len(set(given_out))
+        assert set(given_out) <= set(ids)
+        for item in wishes:
+            kept = [gpu for gpu in before.get(item.uid, ()) if gpu in ids][: item.count]
+            assert list(held[item.uid][: len(kept)]) == kept
+            assert len(held[item.uid]) <= item.count
+        short = sum(item.count - len(held[item.uid]) for item in wishes)
+        assert short == 0 or len(given_out) == count
