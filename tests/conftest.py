@@ -11,7 +11,12 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytest_plugins = ["tests.fixtures.cluster", "tests.fixtures.http", "tests.fixtures.prometheus"]
+pytest_plugins = [
+    "tests.fixtures.cluster",
+    "tests.fixtures.http",
+    "tests.fixtures.prometheus",
+    "tests.fixtures.controller",
+]
 
 
 def required(path: Path) -> bool:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
 
-if TYPE_CHECKING:
-    from simgpu.cluster.components import Role
+from simgpu.cluster.components import Role
 
 
 def cluster_roles() -> tuple[Role, ...]:
     """The processes of ours that a local cluster runs beside its control plane."""
-    return ()
+    listen = ("--listen", "127.0.0.1:{port:metrics}", "--topology-listen", "127.0.0.1:{port:topology}")
+    return (
+        Role(
+            name="controller",
+            command=(sys.executable, "-m", "simgpu", "controller", "--kubeconfig", "{kubeconfig}", *listen),
+            ports=("metrics", "topology"),
+            health="http://127.0.0.1:{port:metrics}/healthz",
+            endpoints={
+                "metrics": "http://127.0.0.1:{port:metrics}/metrics",
+                "topology": "http://127.0.0.1:{port:topology}/topology",
+            },
+        ),
+    )

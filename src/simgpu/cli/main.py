@@ -9,7 +9,7 @@ import click
 
 import simgpu
 from simgpu import errors
-from simgpu.cli import catalog, exporter, local, machine, simulate
+from simgpu.cli import catalog, controller, exporter, local, machine, simulate
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -38,6 +38,8 @@ for command in (
     simulate.simulate,
     exporter.exporter,
     exporter.workload,
+    controller.controller,
+    controller.config,
     machine.tools,
     machine.doctor,
 ):

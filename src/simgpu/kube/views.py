@@ -189,6 +189,7 @@ class PodStatus(View, frozen=True):
     reason: str = ""
     conditions: tuple[Condition, ...] = ()
     start_time: str | None = None
+    pod_ip: str = msgspec.field(default="", name="podIP")
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     resource_claim_statuses: tuple[PodClaimStatus, ...] = ()

@@ -7,7 +7,7 @@ kept: it is streamed piece by piece from a copy of the step's values, so that me
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from aiohttp import web
 
@@ -29,10 +29,11 @@ except ImportError:  # pragma: no cover - the extra is not installed
 
 
 class Page:
-    """One identity's page of a machine that moves on in steps."""
+    """One identity's page of a machine that moves on in steps; `more` stands at its end."""
 
-    def __init__(self, renderer: render.Renderer) -> None:
+    def __init__(self, renderer: render.Renderer, more: Callable[[], bytes] = bytes) -> None:
         self._renderer = renderer
+        self._more = more
         self._step = (-1, -1)
         self._kept: dict[tuple[bool, bool], bytes] = {}
 
@@ -58,7 +59,7 @@ class Page:
             if packed:
                 self._kept[key] = _compress(self._body(open_metrics=open_metrics, packed=False))
             else:
-                self._kept[key] = b"".join(self._renderer.chunks(open_metrics=open_metrics))
+                self._kept[key] = b"".join((*self._renderer.chunks(open_metrics=open_metrics), self._more()))
         return self._kept[key]
 
     async def _stream(self, request: web.Request, kind: str, *, open_metrics: bool, packed: bool) -> web.StreamResponse:
@@ -66,8 +67,10 @@ class Page:
         if packed:
             response.enable_compression(web.ContentCoding.gzip)
         await response.prepare(request)
+        more = self._more()
         for piece in self._renderer.chunks(open_metrics=open_metrics):
             await response.write(piece)
+        await response.write(more)
         await response.write_eof()
         return response
 

@@ -1,0 +1,178 @@
+"""`simgpu controller`: everything for fake nodes, and the pages that show them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import platform
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from simgpu.catalog import models
+from simgpu.controllers.fleet import Fleet
+from simgpu.controllers.nodes import TOPOLOGY, Nodes, Stores
+from simgpu.controllers.publishing import NODE_TOPOLOGY
+from simgpu.identities import identity as identities
+from simgpu.kube import resources
+from simgpu.kube.client import Client
+from simgpu.kube.kubeconfig import Target
+from simgpu.kube.leading import Election
+from simgpu.kube.queue import WorkQueue
+from simgpu.kube.recording import Recorder
+from simgpu.kube.reflector import Reflector
+from simgpu.kube.store import Store
+from simgpu.kube.views import ConfigMap, Node, Pod
+from simgpu.kube.writer import Writer
+from simgpu.web import fleet as pages
+from simgpu.web import server
+
+MANAGER = "simgpu"
+LEASE = "simgpu-controller"
+
+_log = logging.getLogger(__name__)
+
+
+class ControllerSettings(msgspec.Struct, frozen=True):
+    """What a controller is started with."""
+
+    target: Target
+    namespace: str
+    listen: tuple[str, int]
+    topology_listen: tuple[str, int]
+    identity: identities.Identity
+    seed: int = 1
+    interval: float = 0.5
+    plain_labels: bool = False
+    view_writes: float = 50.0
+
+
+class Controller:
+    """One process for all fake nodes. It works while it leads; otherwise it is alive and not ready."""
+
+    def __init__(self, settings: ControllerSettings, client: Client) -> None:
+        self._settings = settings
+        self._client = client
+        self._leading = False
+        self.fleet = Fleet(seed=settings.seed)
+        self.nodes: Nodes | None = None
+        self.queue: WorkQueue[str] | None = None
+        self.writer: Writer | None = None
+        self.steps = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether it leads and has made its first step."""
+        return self._leading and self.steps > 0
+
+    async def lead(self) -> None:
+        """Do the work, from what the API shows."""
+        settings = self._settings
+        nodes: Store[Node] = Store()
+        pods: Store[Pod] = Store({"node": lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ()})
+        config_maps: Store[ConfigMap] = Store()
+        self.fleet = Fleet(seed=settings.seed)
+        self.queue = WorkQueue()
+        self.writer = Writer(self._client, manager=MANAGER, per_second=settings.view_writes, burst=50, in_flight=32)
+        recorder = Recorder(self._client, component=LEASE)
+        self.nodes = Nodes(
+            Stores(nodes, pods, config_maps), self.fleet, self.queue, self.writer, recorder,
+            namespace=settings.namespace, catalog=models.load(),
+        )  # fmt: skip
+        reflectors = (
+            Reflector(self._client, resources.NODES, nodes),
+            Reflector(self._client, resources.PODS, pods),
+            Reflector(self._client, resources.CONFIG_MAPS, config_maps, namespace=settings.namespace),
+        )
+        self.steps = 0
+        self._leading = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                for reflector in reflectors:
+                    group.create_task(reflector.run())
+                group.create_task(self.writer.run())
+                group.create_task(recorder.run())
+                await asyncio.gather(*(store.synced.wait() for store in (nodes, pods, config_maps)))
+                self.nodes.watch()
+                self.nodes.configure()
+                for name in {node.metadata.name for node in nodes} | _known(config_maps):
+                    self.queue.add(name)
+                group.create_task(self.queue.run(self.nodes.reconcile, workers=8))
+                group.create_task(self._tick())
+        finally:
+            self._leading = False
+
+    async def _tick(self) -> None:
+        """The only clock."""
+        start = time.monotonic()
+        loop = asyncio.get_running_loop()
+        next_at = loop.time()
+        while True:
+            self.fleet.step(time.monotonic() - start + 1e-3, clock=time.time())
+            self.steps += 1
+            next_at = max(next_at + self._settings.interval, loop.time())
+            await asyncio.sleep(next_at - loop.time())
+
+    def problems(self) -> Iterator[str]:
+        """What users should know."""
+        if self.nodes is not None and self.nodes.problem:
+            yield f"topology: {self.nodes.problem}"
+
+    def describe(self) -> dict[str, Any] | None:
+        """The configuration, for the topology API."""
+        return self.nodes.describe() if self.nodes is not None and self.ready else None
+
+    def describe_node(self, name: str) -> dict[str, Any] | None:
+        """A node, for the topology API."""
+        return self.nodes.describe_node(name) if self.nodes is not None and self.ready else None
+
+    def self_metrics(self) -> dict[str, float]:
+        """How the controller itself is."""
+        writer, queue = self.writer, self.queue
+        return {
+            "simgpu_controller_leading": float(self._leading),
+            "simgpu_controller_nodes": float(len(self.fleet.nodes)),
+            "simgpu_controller_queue_depth": float(len(queue) if queue is not None else 0),
+            "simgpu_controller_writes_pending": float(writer.pending if writer is not None else 0),
+            "simgpu_controller_write_lag_seconds": writer.lag if writer is not None else 0.0,
+            "simgpu_controller_writes_sent_total": float(writer.counters.written if writer is not None else 0),
+        }
+
+
+def _known(config_maps: Store[ConfigMap]) -> set[str]:
+    """Nodes that were published before."""
+    return {
+        item.metadata.name.removeprefix(f"{TOPOLOGY}-")
+        for item in config_maps
+        if item.metadata.labels.get(NODE_TOPOLOGY) == "true"
+    }
+
+
+async def run_controller(settings: ControllerSettings, ready: Callable[[str], None]) -> None:
+    """The controller with its pages, until it is cancelled."""
+    async with Client(settings.target) as client, contextlib.AsyncExitStack() as stack:
+        controller = Controller(settings, client)
+        views = pages.FleetPages(
+            lambda: controller.fleet if controller.ready else None,
+            settings.identity,
+            namespace=settings.namespace,
+            plain=settings.plain_labels,
+        )
+        routes = [
+            *views.routes(),
+            server.get("/healthz", pages.health(controller.problems)),
+            server.get("/readyz", server.health(lambda: None if controller.ready else "not leading")),
+            server.get("/metrics/controller", pages.self_metrics(controller.self_metrics)),
+        ]
+        http = server.Server(routes)
+        await http.start(*settings.listen, field="--listen")
+        stack.push_async_callback(http.stop)
+        topology = server.Server(pages.topology_routes(controller.describe, controller.describe_node))
+        await topology.start(*settings.topology_listen, field="--topology-listen")
+        stack.push_async_callback(topology.stop)
+        ready(http.address)
+        identity = f"{platform.node()}-{time.time_ns()}"
+        await Election(client, LEASE, namespace=settings.namespace, identity=identity).run(controller.lead)

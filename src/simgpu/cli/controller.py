@@ -1,0 +1,150 @@
+"""`simgpu controller` and `simgpu config`: the fleet of fake nodes, and its configuration."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from simgpu import errors
+from simgpu.cli import catalog, output
+
+NAMESPACE = "gpu-operator"
+
+
+@click.command()
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The cluster; KUBECONFIG or the pod's own without it.",
+)
+@click.option(
+    "--namespace",
+    default=lambda: os.environ.get("POD_NAMESPACE", NAMESPACE),
+    show_default=NAMESPACE,
+    help="Where the topology and the nodes' views are.",
+)
+@click.option(
+    "--listen", default="127.0.0.1:9400", show_default=True, metavar="HOST:PORT", help="Metrics, health, discovery."
+)
+@click.option(
+    "--topology-listen", default="127.0.0.1:8080", show_default=True, metavar="HOST:PORT", help="The topology API."
+)
+@click.option("--identity", default="dcgm", show_default=True, metavar="NAME|FILE", help="The exporter to mimic.")
+@click.option(
+    "--plain-labels", is_flag=True, help="Without the labels that Prometheus would give to each node's exporter."
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.05, 60),
+    default=0.5,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between steps.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="The same seed, the same cards."
+)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+def controller(  # noqa: PLR0913 - one for each option
+    kubeconfig: Path | None, namespace: str, listen: str, topology_listen: str, identity: str, plain_labels: bool,
+    interval: float, seed: int, log_level: str,
+) -> None:  # fmt: skip
+    """Give fake (KWOK) nodes GPUs: capacity, labels, metrics that follow what pods do.
+
+    Nodes get GPUs by the label run.ai/simulated-gpu-node-pool and the pools in ConfigMap `topology`, or by the
+    annotation simgpu.dev/gpus, such as h200:8. `simgpu up` runs it for you.
+    """
+    from simgpu.app import controlling
+    from simgpu.identities import identity as known
+    from simgpu.kube import kubeconfig as config
+    from simgpu.web import server
+
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    settings = controlling.ControllerSettings(
+        target=config.load(kubeconfig),
+        namespace=namespace,
+        listen=server.parse_address(listen, field="--listen"),
+        topology_listen=server.parse_address(topology_listen, field="--topology-listen"),
+        identity=known.load(identity),
+        seed=seed,
+        interval=interval,
+        plain_labels=plain_labels,
+    )
+    try:
+        output.run(
+            controlling.run_controller(
+                settings, lambda address: click.echo(f"Ready: http://{address}/metrics", err=True)
+            ),
+            fast=True,
+        )
+    except click.Abort:
+        click.echo("Stopped.", err=True)
+
+
+@click.group()
+def config() -> None:
+    """Look at a topology before you give it to a cluster."""
+
+
+@config.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@catalog.files_option
+def check(file: Path, files: tuple[Path, ...]) -> int:
+    """List everything that is wrong with a topology FILE; ends with 2 if anything is."""
+    from simgpu.topology import pools
+
+    try:
+        fleet = _read(file, files)
+    except pools.Mistakes as mistakes:
+        for mistake in mistakes.found:
+            click.echo(f"{file}: {mistake}", err=True)
+        return 2
+    click.echo(f"{file}: {len(fleet.pools)} pools, {len(fleet.nodes)} nodes by name, all well")
+    return 0
+
+
+@config.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@catalog.files_option
+@output.output_option
+def show(file: Path, files: tuple[Path, ...], form: str) -> None:
+    """Print what a topology FILE comes to: every pool with its GPUs."""
+    fleet = _read(file, files)
+    entries = {f"pool {name}": pool for name, pool in fleet.pools.items()}
+    entries |= {f"node {name}": node for name, node in fleet.nodes.items()}
+    if form == "json":
+        output.print_json({name: _plain(entry) for name, entry in entries.items()})
+        return
+    rows = [("WHERE", "GPUS", "OTHER")]
+    for name, entry in entries.items():
+        described = _plain(entry)
+        gpus = ", ".join(
+            f"{item['count']} x {item['product']} ({item['memory_mib']} MiB)" for item in described["gpus"]
+        )
+        rows.append((name, gpus or "none", ", ".join(f"{key}: {count}" for key, count in entry.other.items())))
+    output.print_rows(rows)
+
+
+def _read(file: Path, files: tuple[Path, ...]) -> Any:
+    from simgpu.catalog import models
+    from simgpu.topology import pools
+
+    if not file.is_file():
+        raise errors.InputError(str(file), "no such file")
+    return pools.parse(file.read_text(), models.load([*catalog.user_files(), *files]))
+
+
+def _plain(entry: Any) -> dict[str, Any]:
+    counted: dict[tuple[str, int], int] = {}
+    for gpu in entry.gpus:
+        key = (gpu.model.product, gpu.model.memory_mib.total)
+        counted[key] = counted.get(key, 0) + 1
+    gpus = [{"product": product, "memory_mib": memory, "count": count} for (product, memory), count in counted.items()]
+    return {"gpus": gpus, "other": entry.other}

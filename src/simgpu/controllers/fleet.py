@@ -1,0 +1,240 @@
+"""All fake nodes' cards in one engine: which node has which, who uses them, and how that is shown."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from simgpu.catalog import shapes
+from simgpu.controllers.publishing import Use
+from simgpu.identities import view
+from simgpu.sim import activity, cards, engine
+from simgpu.topology import pools
+from simgpu.topology.devices import Device
+
+TYPICAL = "training"
+_NOBODY = uuid.UUID(int=0)
+_SAVED = tuple(name for name in cards.COUNTERS)
+
+
+class Card(msgspec.Struct):
+    """A GPU of a node: its id, its card in the engine, who has it."""
+
+    id: str
+    gpu: pools.Gpu
+    number: int
+    device: Device
+    use: Use | None = None
+    workload: int = 0
+
+
+class NodeCards(msgspec.Struct):
+    """A node's GPUs, in their order."""
+
+    name: str
+    spec: pools.NodeGpus
+    cards: list[Card]
+
+    @property
+    def ids(self) -> list[str]:
+        """Their ids."""
+        return [card.id for card in self.cards]
+
+
+def gpu_id(node: str, index: int) -> str:
+    """The id of a node's GPU."""
+    return f"GPU-{uuid.uuid5(_NOBODY, f'{node}-{index}')}"
+
+
+class Fleet:
+    """Cards of all nodes. Changes are idempotent; `machine` is what pages are rendered from."""
+
+    def __init__(self, *, seed: int) -> None:
+        self.engine = engine.Engine(seed=seed)
+        self.nodes: dict[str, NodeCards] = {}
+        self._machine: view.Machine | None = None
+        self._owners = 0
+        self.steps = 0
+        self.time = 0.0
+
+    # Nodes.
+
+    def place(self, name: str, spec: pools.NodeGpus) -> NodeCards:
+        """A node has these GPUs; cards that stay what they were go on as they are."""
+        known = self.nodes.get(name)
+        if known is not None and known.spec == spec:
+            return known
+        before = {card.id: card for card in known.cards} if known else {}
+        kept: list[Card] = []
+        for index, gpu in enumerate(spec.gpus):
+            identity = gpu.id or gpu_id(name, index)
+            card = before.pop(identity, None)
+            if card is not None and card.gpu.model == gpu.model:
+                card.gpu = gpu
+                kept.append(card)
+                continue
+            if card is not None:
+                before[identity] = card
+            kept.append(self._new(name, index, identity, gpu))
+        self._remove(before.values())
+        made = NodeCards(name, spec, kept)
+        self.nodes[name] = made
+        self._machine = None
+        return made
+
+    def remove(self, name: str) -> None:
+        """A node is gone, or has no GPUs any more."""
+        if known := self.nodes.pop(name, None):
+            self._remove(known.cards)
+            self._machine = None
+
+    def _new(self, node: str, index: int, identity: str, gpu: pools.Gpu) -> Card:
+        (number,) = self.engine.add_cards(gpu.model, 1)
+        number_of_bus = 3 + 7 * (index // 7)
+        device = Device(
+            index=index, model=gpu.model, uuid=identity, file=f"nvidia{index}",
+            pci_bus_id=f"00000000:{number_of_bus % 256:02X}:{index % 7:02X}.0", serial=str(number), numa=0,
+            labels=_exporter(node, "", ""),
+        )  # fmt: skip
+        return Card(identity, gpu, number, device)
+
+    def _remove(self, gone: Iterable[Card]) -> None:
+        listed = list(gone)
+        for card in listed:
+            if card.workload:
+                self.engine.end_workload(card.workload)
+        if listed:
+            self.engine.remove_cards([card.number for card in listed])
+
+    def name_exporter(self, name: str, pod: str, address: str) -> None:
+        """The pod that pretends to be a node's exporter; without one it has a made-up name and address."""
+        labels = _exporter(name, pod, address)
+        for card in self.nodes[name].cards:
+            if card.device.labels != labels:
+                card.device = msgspec.structs.replace(card.device, labels=labels)
+                self._machine = None
+
+    # Pods.
+
+    def use(self, node: NodeCards, uses: Mapping[str, Use]) -> bool:
+        """Who uses which of a node's GPUs, by id. True if that changes anything."""
+        changed = False
+        for card in node.cards:
+            wanted = uses.get(card.id)
+            if card.use == wanted and (card.workload or (wanted is None and card.gpu.shown is None)):
+                continue
+            if card.workload:
+                self.engine.end_workload(card.workload)
+                card.workload = 0
+            card.use = wanted
+            if wanted is not None:
+                card.workload = self.engine.add_workload(_profile(wanted), [card.number])
+            elif card.gpu.shown is not None:
+                card.workload = self.engine.add_workload(_shown(card.gpu.shown), [card.number])
+            changed = True
+        if changed:
+            self._owners += 1
+        return changed
+
+    # Time and views.
+
+    def step(self, now: float, *, clock: float) -> None:
+        """Move on."""
+        self.engine.step(now)
+        self.steps += 1
+        self.time = clock
+
+    def machine(self) -> view.Machine:
+        """All GPUs of all nodes, as one machine to render."""
+        if self._machine is None:
+            listed = [card for node in self.nodes.values() for card in node.cards]
+            self._machine = self._view(listed)
+        machine = self._machine
+        machine.set_pods(self._pods(card for node in self.nodes.values() for card in node.cards))
+        machine.step, machine.time = self.steps, self.time
+        return machine
+
+    def machine_of(self, name: str) -> view.Machine | None:
+        """One node's GPUs."""
+        node = self.nodes.get(name)
+        if node is None:
+            return None
+        machine = self._view(node.cards)
+        machine.set_pods(self._pods(iter(node.cards)))
+        machine.step, machine.time = self.steps, self.time
+        return machine
+
+    def _view(self, listed: Sequence[Card]) -> view.Machine:
+        ids = np.array([card.number for card in listed], dtype=np.int64)
+        return view.Machine([card.device for card in listed], self.engine, ids, hostname="")
+
+    @staticmethod
+    def _pods(listed: Iterator[Card]) -> dict[int, view.Pod]:
+        found: dict[int, view.Pod] = {}
+        for position, card in enumerate(listed):
+            if card.use is not None:
+                found[position] = view.Pod(card.use.pod, card.use.namespace, card.use.container)
+            elif card.gpu.shown is not None and card.gpu.shown.pod:
+                shown = card.gpu.shown
+                found[position] = view.Pod(shown.pod, shown.namespace, shown.container)
+        return found
+
+    def exporters(self) -> Iterator[tuple[str, str, str]]:
+        """Node, pod and address of the exporter that each node would have."""
+        for name, node in self.nodes.items():
+            if node.cards:
+                labels = node.cards[0].device.labels
+                yield name, labels["exporter"], labels["instance"]
+
+    def pod_usage(self) -> Iterator[tuple[str, int, float, float]]:
+        """Pod, index of the GPU, utilisation in percent, memory in bytes, for every GPU that a pod has."""
+        used = [(index, card) for node in self.nodes.values() for index, card in enumerate(node.cards) if card.use]
+        numbers = [card.number for _, card in used]
+        usage = np.rint(self.engine.read("usage", numbers)).tolist() if numbers else []
+        for (index, card), percent in zip(used, usage, strict=True):
+            assert card.use is not None  # noqa: S101 - asked above
+            yield card.use.uid, index, percent, card.use.fb_used * 2.0**20
+
+    # Counters.
+
+    def counters(self, node: NodeCards) -> dict[str, list[float]]:
+        """Where a node's counters stand, by GPU id."""
+        ids = [card.number for card in node.cards]
+        columns = [np.round(self.engine.read(name, ids), 3).tolist() for name in _SAVED]
+        return {card.id: [column[row] for column in columns] for row, card in enumerate(node.cards)}
+
+    def resume(self, node: NodeCards, saved: Mapping[str, Sequence[float]], seconds: float) -> None:
+        """Go on where counters stood, plus the most that they can have grown since."""
+        for card in node.cards:
+            values = saved.get(card.id)
+            if isinstance(values, list) and len(values) == len(_SAVED):
+                grown = card.gpu.model.power_w.max * max(0.0, seconds)
+                floors = {name: float(value) for name, value in zip(_SAVED, values, strict=True)}
+                floors["energy"] += grown
+                self.engine.raise_counters(card.number, floors)
+
+
+def _exporter(node: str, pod: str, address: str) -> dict[str, str]:
+    """Labels of a node's exporter."""
+    digest = hashlib.sha1(node.encode(), usedforsecurity=False).hexdigest()[:6]
+    made_up = f"10.{int(digest[:2], 16)}.{int(digest[2:4], 16)}.{int(digest[4:6], 16)}"
+    return {"node": node, "exporter": pod or f"nvidia-dcgm-exporter-{digest}", "instance": f"{address or made_up}:9400"}
+
+
+def _shown(shown: pools.Shown) -> activity.Profile:
+    """What the configuration says that a GPU shows."""
+    values = activity.mix(shapes.load()[TYPICAL].demand, usage=activity.constant(shown.utilization / 100))
+    values[activity.YIELDING] = activity.constant(shown.fb_used, share=False)
+    return activity.Profile("configured", (activity.Activity(values),), repeat=0)
+
+
+def _profile(use: Use) -> activity.Profile:
+    """A pod's container on one GPU: a level of a typical mix, and all of the memory that it has."""
+    usage = activity.Value(use.low / 100, use.high / 100, period=1.0)
+    values = activity.mix(shapes.load()[TYPICAL].demand, usage=usage)
+    values[activity.YIELDING] = activity.constant(1.0)
+    return activity.Profile(f"{use.namespace}/{use.pod}/{use.container}"[:253], (activity.Activity(values),), repeat=0)

@@ -1,0 +1,340 @@
+"""The controller of fake nodes: from nodes, pods and configuration to cards and to what is written about them.
+
+Level-triggered: a key is a node's name, and a reconcile looks at everything as it is now. What it writes is only what
+differs; what it cannot read it leaves alone and says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import yaml
+
+from simgpu import errors
+from simgpu.catalog import models
+from simgpu.controllers import publishing
+from simgpu.controllers.fleet import Fleet, NodeCards
+from simgpu.kube import resources
+from simgpu.kube.queue import WorkQueue
+from simgpu.kube.recording import Recorder, Subject
+from simgpu.kube.store import Store
+from simgpu.kube.views import ConfigMap, Node, Pod
+from simgpu.kube.writer import Target, Writer
+from simgpu.pods import assigning, requests
+from simgpu.topology import pools
+
+TOPOLOGY = "topology"
+PROFILE = "gpu-profile-"
+EXPORTER = "nvidia-dcgm-exporter"
+GPUS_ANNOTATION = "simgpu.dev/gpus"
+VIEW_EVERY = 1.0
+SAVE_EVERY = 300.0
+
+_log = logging.getLogger(__name__)
+
+
+class Stores(msgspec.Struct):
+    """What is seen of the cluster."""
+
+    nodes: Store[Node]
+    pods: Store[Pod]
+    config_maps: Store[ConfigMap]
+
+
+class Nodes:
+    """Keeps fake nodes and the fleet's cards in step with each other."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        fleet: Fleet,
+        queue: WorkQueue[str],
+        writer: Writer,
+        recorder: Recorder,
+        *,
+        namespace: str,
+        catalog: models.Catalog,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._stores = stores
+        self._fleet = fleet
+        self._queue = queue
+        self._writer = writer
+        self._recorder = recorder
+        self._namespace = namespace
+        self._catalog = catalog
+        self._clock = clock
+        self._config: pools.Fleet | None = None
+        self._problem: str | None = None
+        self._published: dict[str, float] = {}
+        self._held: dict[str, dict[str, tuple[str, ...]]] = {}
+        self._complained: dict[str, str] = {}
+        self._owned: dict[str, set[str]] = {}
+
+    # What came.
+
+    def watch(self) -> None:
+        """Let changes of nodes, pods and configuration become work."""
+        self._stores.nodes.listen(lambda change: self._queue.add(change.key))
+        self._stores.pods.listen(lambda change: self._pod_changed(change.old, change.new))
+        self._stores.config_maps.listen(lambda change: self._config_map_changed(change.key))
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        for pod in (old, new):
+            if pod is None or not pod.spec.node_name:
+                continue
+            if requests.requests(pod) or pod.metadata.labels.get("app") == EXPORTER:
+                self._queue.add(pod.spec.node_name)
+
+    def _config_map_changed(self, key: str) -> None:
+        name = key.rpartition("/")[2]
+        if name == TOPOLOGY or name.startswith(PROFILE):
+            self.configure()
+        elif name.startswith(f"{TOPOLOGY}-"):
+            self._queue.add(name.removeprefix(f"{TOPOLOGY}-"))
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the configuration that is there now; the last good one is in force."""
+        return self._problem
+
+    def configure(self) -> None:
+        """Read the configuration. A broken one changes nothing but what users are told."""
+        config_map = self._stores.config_maps.get(TOPOLOGY, namespace=self._namespace)
+        if config_map is None:
+            return
+        try:
+            found = pools.parse(config_map.data.get(publishing.KEY, ""), self._catalog, self._profile)
+        except errors.InputError as error:
+            if self._problem != str(error):
+                self._problem = str(error)
+                _log.error("the topology stays as it was: %s", error)
+                subject = Subject("v1", "ConfigMap", TOPOLOGY, self._namespace, config_map.metadata.uid)
+                self._recorder.record(subject, "Warning", "InvalidTopology", str(error))
+            return
+        self._problem = None
+        if found != self._config:
+            self._config = found
+            for node in self._stores.nodes:
+                self._queue.add(node.metadata.name)
+
+    def _profile(self, name: str) -> Mapping[str, Any] | None:
+        config_map = self._stores.config_maps.get(f"{PROFILE}{name}", namespace=self._namespace)
+        if config_map is None:
+            return None
+        try:
+            document = yaml.safe_load(config_map.data.get("profile.yaml", ""))
+        except (yaml.YAMLError, ValueError, RecursionError):
+            return None
+        return document if isinstance(document, dict) else None
+
+    def describe(self) -> dict[str, Any] | None:
+        """The configuration as the topology API tells it, whatever format it was written in."""
+        if self._config is None:
+            return None
+        return {
+            "NodePools": {name: _pool_json(pool) for name, pool in self._config.pools.items()},
+            "NodePoolLabelKey": self._config.label_key,
+            "MigStrategy": self._config.mig_strategy,
+        }
+
+    def describe_node(self, name: str) -> dict[str, Any] | None:
+        """One node as the topology API tells it."""
+        placed = self._fleet.nodes.get(name)
+        if placed is None or self._config is None:
+            return None
+        return publishing.node_json(
+            placed.spec, self._config.mig_strategy, {card.id: card.use for card in placed.cards}
+        )
+
+    # One node.
+
+    async def reconcile(self, name: str) -> float | None:
+        """Make everything about one node as it should be; seconds until it should be looked at again."""
+        if self._config is None:
+            return None
+        node = self._stores.nodes.get(name)
+        spec = self._spec(node) if node is not None else None
+        if node is None or spec is None:
+            self._retire(name, node)
+            return None
+        first = name not in self._fleet.nodes
+        config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
+        before = publishing.remembered(config_map) if first else None
+        placed = self._fleet.place(name, spec)
+        if before is not None:
+            self._owned[name] = set(before.resources)
+            self._resume(placed, before)
+        self._fleet.name_exporter(name, *self._exporter(name))
+        uses = self._uses(name, placed, before)
+        self._fleet.use(placed, uses)
+        self._publish_node(node, spec)
+        return self._publish_view(name, placed, uses, config_map, first=first or config_map is None)
+
+    def _spec(self, node: Node) -> pools.NodeGpus | None:
+        """What a node should have; None for one that is not ours."""
+        assert self._config is not None  # noqa: S101 - asked before
+        meta = node.metadata
+        if meta.annotations.get(publishing.KWOK) != "fake" or meta.deletion_timestamp:
+            return None
+        override = meta.annotations.get(GPUS_ANNOTATION)
+        if override is not None:
+            try:
+                return pools.parse_gpus(override, self._catalog, field=GPUS_ANNOTATION)
+            except errors.InputError as error:
+                self._complain(Subject("v1", "Node", meta.name, uid=meta.uid), "InvalidGpus", str(error))
+        if meta.name in self._config.nodes:
+            return self._config.nodes[meta.name]
+        pool = meta.labels.get(self._config.label_key)
+        if pool is None:
+            return None
+        if pool not in self._config.pools:
+            known = ", ".join(sorted(self._config.pools)) or "none"
+            message = f"{self._config.label_key}: no pool {pool!r}; there are: {known}"
+            self._complain(Subject("v1", "Node", meta.name, uid=meta.uid), "UnknownPool", message)
+            return None
+        return self._config.pools[pool]
+
+    def _complain(self, subject: Subject, reason: str, message: str) -> None:
+        key = f"{subject.kind}/{subject.namespace}/{subject.name}/{reason}"
+        if self._complained.get(key) != message:
+            self._complained[key] = message
+            self._recorder.record(subject, "Warning", reason, message)
+            while len(self._complained) > 10_000:
+                self._complained.pop(next(iter(self._complained)))
+
+    def _exporter(self, name: str) -> tuple[str, str]:
+        """The pod that pretends to be the node's exporter, where there is one: its name and address."""
+        for pod in self._stores.pods.by("node", name):
+            if pod.metadata.labels.get("app") == EXPORTER and requests.holds(pod):
+                return pod.metadata.name, pod.status.pod_ip
+        return "", ""
+
+    def _uses(self, name: str, placed: NodeCards, before: publishing.Remembered | None) -> dict[str, publishing.Use]:
+        """Who has which GPU of a node, by id."""
+        there = [pod for pod in self._stores.pods.by("node", name) if requests.holds(pod) and requests.requests(pod)]
+        there.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.uid))
+        wishes = [_wish(pod) for pod in there]
+        if before is not None:
+            self._held[name] = {wish.uid: _ordered(wish, before.held.get(wish.uid, ())) for wish in wishes}
+        held = assigning.assign(placed.ids, self._held.get(name, {}), wishes)
+        self._held[name] = held
+        memory = {card.id: card.gpu.model.memory_mib.total for card in placed.cards}
+        uses: dict[str, publishing.Use] = {}
+        for pod, wish in zip(there, wishes, strict=True):
+            span = self._range(pod)
+            for container, ids in assigning.by_container(wish, held[wish.uid]).items():
+                if not requests.lasting(pod, container) and requests.running(pod):
+                    continue
+                for gpu in ids:
+                    uses.setdefault(gpu, _use(pod, container, span, memory[gpu]))
+            for gpu in held[wish.uid]:
+                uses.setdefault(
+                    gpu, _use(pod, wish.first[0].container if wish.first else "", requests.NONE, memory[gpu])
+                )
+        return uses
+
+    def _range(self, pod: Pod) -> requests.Range:
+        if not requests.running(pod):
+            return requests.NONE
+        try:
+            return requests.utilisation(pod)
+        except errors.InputError as error:
+            meta = pod.metadata
+            self._complain(Subject("v1", "Pod", meta.name, meta.namespace, meta.uid), "InvalidUtilization", str(error))
+            return requests.ALL
+
+    # Writing.
+
+    def _publish_node(self, node: Node, spec: pools.NodeGpus) -> None:
+        assert self._config is not None  # noqa: S101 - asked before
+        name = node.metadata.name
+        labels = publishing.label_patch(spec, self._config.mig_strategy, node)
+        self._writer.merge(Target(resources.NODES, name), labels, observed=node, urgent=True)
+        owned = self._owned.setdefault(name, set())
+        owned.update(publishing.amounts(spec))
+        capacity = publishing.capacity_patch(spec, sorted(owned), node)
+        self._writer.merge(Target(resources.NODES, name, subresource="status"), capacity, observed=node, urgent=True)
+
+    def _publish_view(
+        self,
+        name: str,
+        placed: NodeCards,
+        uses: Mapping[str, publishing.Use],
+        config_map: ConfigMap | None,
+        *,
+        first: bool,
+    ) -> float | None:
+        assert self._config is not None  # noqa: S101 - asked before
+        now = self._clock()
+        since = now - self._published.get(name, 0.0)
+        if not first and since < VIEW_EVERY:
+            return VIEW_EVERY - since
+        counters = {"time": round(now, 1), "gpus": self._fleet.counters(placed)}
+        body = publishing.view(
+            name, placed.ids, placed.spec, strategy=self._config.mig_strategy, uses=uses, counters=counters
+        )
+        same = config_map is not None and config_map.data.get(publishing.KEY) == body["data"][publishing.KEY]
+        if same and since < SAVE_EVERY:
+            return SAVE_EVERY - since
+        self._published[name] = now
+        target = Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{name}", self._namespace)
+        self._writer.apply(target, body, urgent=first)
+        return SAVE_EVERY
+
+    def _resume(self, placed: NodeCards, before: publishing.Remembered) -> None:
+        saved = before.counters.get("gpus")
+        at = before.counters.get("time")
+        if isinstance(saved, dict) and isinstance(at, int | float):
+            self._fleet.resume(placed, saved, self._clock() - at)
+
+    def _retire(self, name: str, node: Node | None) -> None:
+        """A node is gone, or not ours any more: nothing of ours stays on it."""
+        self._fleet.remove(name)
+        self._held.pop(name, None)
+        self._published.pop(name, None)
+        self._owned.pop(name, None)
+        config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
+        ours = config_map is not None and config_map.metadata.labels.get(publishing.NODE_TOPOLOGY) == "true"
+        if node is not None and publishing.MARK in node.metadata.labels and ours:
+            self._writer.merge(
+                Target(resources.NODES, name), publishing.label_patch(None, "", node), observed=node, urgent=True
+            )
+            owned = publishing.remembered(config_map).resources
+            capacity = publishing.capacity_patch(None, owned, node)
+            self._writer.merge(
+                Target(resources.NODES, name, subresource="status"), capacity, observed=node, urgent=True
+            )
+        if ours and (node is None or publishing.MARK not in node.metadata.labels):
+            self._writer.delete(Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{name}", self._namespace))
+
+
+def _pool_json(pool: pools.NodeGpus) -> dict[str, Any]:
+    return {
+        "GpuCount": len(pool.gpus), "GpuMemory": pool.memory_mib, "GpuProduct": pool.product,
+        "OtherDevices": [{"Name": name, "Count": count} for name, count in pool.other.items()] or None,
+    }  # fmt: skip
+
+
+def _wish(pod: Pod) -> assigning.Wish:
+    asked = requests.requests(pod)
+    return assigning.Wish(
+        pod.metadata.uid,
+        tuple(item for item in asked if requests.lasting(pod, item.container)),
+        tuple(item for item in asked if not requests.lasting(pod, item.container)),
+    )
+
+
+def _ordered(wish: assigning.Wish, pairs: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    """GPUs that a pod held, in the order of its containers."""
+    places = {item.container: number for number, item in enumerate((*wish.lasting, *wish.first))}
+    return tuple(gpu for _, gpu in sorted(pairs, key=lambda pair: places.get(pair[0], len(places))))
+
+
+def _use(pod: Pod, container: str, span: requests.Range, memory: int) -> publishing.Use:
+    meta = pod.metadata
+    return publishing.Use(meta.uid, meta.namespace, meta.name, container, span.low, span.high, memory)

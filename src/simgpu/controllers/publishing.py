@@ -1,0 +1,230 @@
+"""What is written about a node with GPUs: labels, capacity, and the view of it in a ConfigMap. Pure functions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import yaml
+
+from simgpu.kube.views import ConfigMap, Node
+from simgpu.topology import pools
+
+NODE_TOPOLOGY, NODE_NAME = "node-topology", "node-name"
+KWOK = "kwok.x-k8s.io/node"
+KEY = "topology.yml"
+COUNTERS = "counters.json"
+MARK = "run.ai/fake.gpu"
+_DEPLOYED = "nvidia.com/gpu.deploy.dcgm-exporter"
+_DRIVER, _CUDA = "580.159.04", "13.0"
+
+LABELS = (
+    "nvidia.com/gpu.memory", "nvidia.com/gpu.product", "nvidia.com/mig.strategy", "nvidia.com/gpu.count",
+    "nvidia.com/gpu.present", MARK, "nvidia.com/gpu.family", "nvidia.com/gpu.compute.major",
+    "nvidia.com/gpu.compute.minor", "nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver-version.major",
+    "nvidia.com/cuda.driver-version.minor", "nvidia.com/cuda.driver-version.revision",
+    "nvidia.com/cuda.runtime-version.full", "nvidia.com/cuda.runtime-version.major",
+    "nvidia.com/cuda.runtime-version.minor", "nvidia.com/gpu.machine", "nvidia.com/gpu.replicas",
+    "nvidia.com/gpu.sharing-strategy", "nvidia.com/mig.capable", "nvidia.com/mps.capable", _DEPLOYED,
+)  # fmt: skip
+
+
+class Use(msgspec.Struct, frozen=True):
+    """Who has a GPU, and how it is used."""
+
+    uid: str
+    namespace: str
+    pod: str
+    container: str
+    low: int
+    high: int
+    fb_used: int
+
+
+def label_value(text: str) -> str:
+    """A text as a label's value may be: other characters become dashes, 63 at most, letters or digits at both ends."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "-", text)[:63]
+    return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9]+$", "", plain)
+
+
+def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
+    """Everything that feature discovery says about a node's GPUs."""
+    model = spec.gpus[0].model
+    driver = (spec.driver or model.driver or _DRIVER).split(".")
+    cuda = (spec.cuda or _CUDA).split(".")
+    capability = (model.compute_capability or "").split(".")
+    found = {
+        "nvidia.com/gpu.memory": str(spec.memory_mib),
+        "nvidia.com/gpu.product": label_value(spec.product),
+        "nvidia.com/mig.strategy": strategy,
+        "nvidia.com/gpu.count": str(len(spec.gpus)),
+        "nvidia.com/gpu.present": "true",
+        MARK: "true",
+        "nvidia.com/gpu.family": label_value(model.architecture.lower().replace(" ", "-")),
+        "nvidia.com/gpu.compute.major": capability[0],
+        "nvidia.com/gpu.compute.minor": [*capability, ""][1],
+        "nvidia.com/cuda.driver-version.full": label_value(".".join(driver)),
+        "nvidia.com/cuda.driver-version.major": label_value(driver[0]),
+        "nvidia.com/cuda.driver-version.minor": label_value([*driver, "0"][1]),
+        "nvidia.com/cuda.driver-version.revision": label_value([*driver, "0", ""][2]),
+        "nvidia.com/cuda.runtime-version.full": label_value(".".join(cuda[:2])),
+        "nvidia.com/cuda.runtime-version.major": label_value(cuda[0]),
+        "nvidia.com/cuda.runtime-version.minor": label_value([*cuda, "0"][1]),
+        "nvidia.com/gpu.machine": "SimGPU",
+        "nvidia.com/gpu.replicas": "1",
+        "nvidia.com/gpu.sharing-strategy": "none",
+        "nvidia.com/mig.capable": str(bool(model.mig)).lower(),
+        "nvidia.com/mps.capable": "false",
+        _DEPLOYED: "true",
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def label_patch(spec: pools.NodeGpus | None, strategy: str, node: Node) -> dict[str, Any]:
+    """The change of a node's labels; labels of ours that no longer hold go."""
+    wanted: dict[str, str | None] = dict(labels(spec, strategy)) if spec and spec.gpus else {}
+    for name in LABELS:
+        if name in node.metadata.labels:
+            wanted.setdefault(name, None)
+    return {"metadata": {"labels": wanted}}
+
+
+def amounts(spec: pools.NodeGpus | None) -> dict[str, str]:
+    """Extended resources of a node."""
+    if spec is None:
+        return {}
+    gpus = {pools.GPU_RESOURCE: str(len(spec.gpus))} if spec.gpus else {}
+    return {**gpus, **{name: str(count) for name, count in spec.other.items()}}
+
+
+def capacity_patch(spec: pools.NodeGpus | None, before: Sequence[str], node: Node) -> dict[str, Any]:
+    """The change of a node's capacity; `before` are resources that we had published and that may have to go."""
+    wanted: dict[str, str | None] = dict(amounts(spec))
+    for name in before:
+        if name in node.status.capacity or name in node.status.allocatable:
+            wanted.setdefault(name, None)
+    return {"status": {"capacity": wanted, "allocatable": wanted}}
+
+
+def view(
+    node: str,
+    ids: Sequence[str],
+    spec: pools.NodeGpus,
+    *,
+    strategy: str,
+    uses: Mapping[str, Use],
+    counters: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The node's ConfigMap."""
+    several = len({gpu.model.key for gpu in spec.gpus}) > 1
+    gpus = []
+    for gpu_id, gpu in zip(ids, spec.gpus, strict=True):
+        entry: dict[str, Any] = {"id": gpu_id, "status": _status(uses.get(gpu_id))}
+        if several:
+            entry |= {"gpuProduct": gpu.model.product, "gpuMemory": gpu.model.memory_mib.total}
+        gpus.append(entry)
+    document: dict[str, Any] = {"gpuMemory": spec.memory_mib, "gpuProduct": spec.product}
+    if spec.driver:
+        document["driverVersion"] = spec.driver
+    if spec.cuda:
+        document["cudaVersion"] = spec.cuda
+    document |= {"gpus": gpus, "migStrategy": strategy}
+    if spec.other:
+        document["otherDevices"] = [{"name": name, "count": count} for name, count in sorted(spec.other.items())]
+    return {
+        "metadata": {"labels": {NODE_TOPOLOGY: "true", NODE_NAME: node}, "annotations": {KWOK: "fake"}},
+        "data": {
+            KEY: "".join(_lines(document, 0)),
+            COUNTERS: json.dumps(counters, separators=(",", ":")),
+        },
+    }
+
+
+def node_json(spec: pools.NodeGpus, strategy: str, uses: Mapping[str, Use | None]) -> dict[str, Any]:
+    """A node as the topology API tells it."""
+    gpus = []
+    for gpu_id, use in uses.items():
+        names = (use.namespace, use.pod, use.container) if use else ("", "", "")
+        owner = dict(zip(("Namespace", "Pod", "Container"), names, strict=True))
+        status: dict[str, Any] = {"AllocatedBy": owner, "PodGpuUsageStatus": {}}
+        if use:
+            span = {"Min": use.low, "Max": use.high}
+            usage = {"Utilization": span, "FbUsed": use.fb_used, "UseKnativeUtilization": False}
+            status["PodGpuUsageStatus"] = {use.uid: usage}
+        gpus.append({"ID": gpu_id, "Status": status})
+    return {
+        "GpuMemory": spec.memory_mib, "GpuProduct": spec.product, "DriverVersion": spec.driver,
+        "CudaVersion": spec.cuda,
+        "Gpus": gpus, "MigStrategy": strategy,
+        "OtherDevices": [{"Name": name, "Count": count} for name, count in sorted(spec.other.items())],
+    }  # fmt: skip
+
+
+def _status(use: Use | None) -> dict[str, Any]:
+    if use is None:
+        return {"allocatedBy": {"namespace": "", "pod": "", "container": ""}, "podGpuUsageStatus": {}}
+    usage = {"utilization": {"min": use.low, "max": use.high}, "fbUsed": use.fb_used, "useKnativeUtilization": False}
+    owner = {"namespace": use.namespace, "pod": use.pod, "container": use.container}
+    return {"allocatedBy": owner, "podGpuUsageStatus": {use.uid: usage}}
+
+
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._/-]*( [A-Za-z0-9._/-]+)*")
+_WORDS = frozenset(("true", "false", "yes", "no", "on", "off", "null", "y", "n"))
+
+
+def _lines(value: Mapping[str, Any], depth: int) -> Iterator[str]:
+    """A mapping as YAML. What is written for every node of a fleet is not worth a general writer's time."""
+    pad = "  " * depth
+    for key, item in value.items():
+        if isinstance(item, dict) and item:
+            yield f"{pad}{_scalar(key)}:\n"
+            yield from _lines(item, depth + 1)
+        elif isinstance(item, list) and item:
+            yield f"{pad}{_scalar(key)}:\n"
+            for entry in item:
+                inner = "".join(_lines(entry, depth + 1))
+                yield f"{pad}- {inner[len(pad) + 2 :]}"
+        else:
+            yield f"{pad}{_scalar(key)}: {_scalar(item)}\n"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+        return value
+    return json.dumps(value)
+
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """What a node's ConfigMap says of before: who held what, which resources were published, where counters stood."""
+
+    held: dict[str, tuple[tuple[str, str], ...]]
+    resources: tuple[str, ...]
+    counters: dict[str, Any]
+
+
+def remembered(config_map: ConfigMap | None) -> Remembered:
+    """Read a view again. One that somebody broke says nothing."""
+    nothing = Remembered({}, (), {})
+    if config_map is None:
+        return nothing
+    try:
+        document = yaml.load(config_map.data.get(KEY, ""), Loader=_LOADER)  # noqa: S506 - a safe loader
+        held: dict[str, list[tuple[str, str]]] = {}
+        for gpu in document["gpus"]:
+            for uid in gpu["status"]["podGpuUsageStatus"]:
+                held.setdefault(str(uid), []).append((str(gpu["status"]["allocatedBy"]["container"]), str(gpu["id"])))
+        other = tuple(str(item["name"]) for item in document.get("otherDevices") or ())
+        counters = json.loads(config_map.data.get(COUNTERS, "{}"))
+    except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError):
+        return nothing
+    return Remembered(
+        {uid: tuple(pairs) for uid, pairs in held.items()},
+        (pools.GPU_RESOURCE, *other),
+        counters if isinstance(counters, dict) else {},
+    )

@@ -1,0 +1,201 @@
+"""Pages of a whole fleet: all fake nodes on one, each node on its own, and where to find them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import msgspec
+from aiohttp import web
+
+from simgpu.identities import render, view
+from simgpu.identities.identity import FAMILY, Identity
+from simgpu.web import pages
+from simgpu.web.server import Handler
+
+ENDPOINT = "gpu-metrics"
+EXPORTER = "nvidia-dcgm-exporter"
+
+
+class Shown(Protocol):
+    """What is shown of a fleet."""
+
+    def machine(self) -> view.Machine:
+        """All GPUs."""
+
+    def machine_of(self, name: str) -> view.Machine | None:
+        """One node's GPUs."""
+
+    def exporters(self) -> Iterator[tuple[str, str, str]]:
+        """Node, name and address of each exporter that is pretended to be."""
+
+    def pod_usage(self) -> Iterator[tuple[str, int, float, float]]:
+        """Pod, index of the GPU, utilisation in percent, memory in bytes."""
+
+
+def enriched(identity: Identity, namespace: str) -> Identity:
+    """An identity with the labels that Prometheus would have given to an exporter on each node.
+
+    What the exporter itself calls pod, namespace and container arrives under the names that Prometheus gives to labels
+    which clash with its own.
+    """
+    labels: dict[str, str] = {}
+    renamed = {"pod": "exported_pod", "namespace": "exported_namespace", "container": "exported_container"}
+    for name, source in identity.labels.items():
+        labels[renamed.get(name, name)] = "@node" if source == "hostname" else source
+    labels |= {
+        "container": f"={EXPORTER}", "endpoint": f"={ENDPOINT}", "instance": "@instance", "job": f"={EXPORTER}",
+        "namespace": f"={namespace}", "pod": "@exporter", "service": f"={EXPORTER}",
+    }  # fmt: skip
+    labels.setdefault(FAMILY, FAMILY)
+    return msgspec.structs.replace(identity, labels=labels)
+
+
+def plain(identity: Identity) -> Identity:
+    """An identity as an exporter on the node prints it."""
+    labels = {name: "@node" if source == "hostname" else source for name, source in identity.labels.items()}
+    return msgspec.structs.replace(identity, labels=labels)
+
+
+class FleetPages:
+    """Serves the fleet; nothing while there is none to show."""
+
+    def __init__(self, shown: Callable[[], Shown | None], identity: Identity, *, namespace: str, plain: bool) -> None:
+        self._shown = shown
+        self._node_identity = _plain(identity)
+        self._identity = self._node_identity if plain else enriched(identity, namespace)
+        self._namespace = namespace
+        self._page: tuple[view.Machine, pages.Page] | None = None
+        self._nodes: dict[str, tuple[tuple[int, int], bytes]] = {}
+        self.scrape_seconds = 0.0
+
+    def routes(self) -> list[web.RouteDef]:
+        """All paths."""
+        return [
+            web.get("/metrics", self._all),
+            web.get("/metrics/nodes/{node}", self._one),
+            web.get("/sd", self._discovery),
+        ]
+
+    async def _all(self, request: web.Request) -> web.StreamResponse:
+        shown = self._shown()
+        if shown is None:
+            return web.Response(status=503, text="not leading\n")
+        started = time.perf_counter()
+        machine = shown.machine()
+        if self._page is None or self._page[0] is not machine:
+            more = _Pods(shown)
+            self._page = (machine, pages.Page(render.Renderer(machine, self._identity), more))
+        answer = await self._page[1](request)
+        self.scrape_seconds = time.perf_counter() - started
+        return answer
+
+    async def _one(self, request: web.Request) -> web.StreamResponse:
+        shown = self._shown()
+        if shown is None:
+            return web.Response(status=503, text="not leading\n")
+        machine = shown.machine_of(request.match_info["node"])
+        if machine is None:
+            return web.Response(status=404, text="no such node\n")
+        body = render.Renderer(machine, self._node_identity).page()
+        return web.Response(body=body, headers={"Content-Type": pages.TEXT})
+
+    async def _discovery(self, request: web.Request) -> web.StreamResponse:
+        shown = self._shown()
+        if shown is None:
+            return web.Response(status=503, text="not leading\n")
+        found = [
+            {
+                "targets": [request.host],
+                "labels": {
+                    "__metrics_path__": f"/metrics/nodes/{node}", "namespace": self._namespace, "pod": pod,
+                    "container": EXPORTER, "service": EXPORTER, "endpoint": ENDPOINT, "node": node, "instance": address,
+                },
+            }
+            for node, pod, address in shown.exporters()
+        ]  # fmt: skip
+        return web.Response(body=msgspec.json.encode(found), content_type="application/json")
+
+
+_plain = plain
+
+
+class _Pods:
+    """Run:ai's own series: what each pod has of each GPU."""
+
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
+
+    def __call__(self) -> bytes:
+        usage, memory = [], []
+        for uid, index, percent, used in self._shown.pod_usage():
+            usage.append(f'runai_pod_gpu_utilization{{pod_uuid="{uid}",gpu="{index}"}} {percent:g}\n')
+            memory.append(f'runai_pod_gpu_memory_used_bytes{{pod_uuid="{uid}",gpu="{index}"}} {used:.0f}\n')
+        if not usage:
+            return b""
+        return "".join(
+            [
+                "# HELP runai_pod_gpu_utilization Utilisation of a GPU by a pod, in percent.\n",
+                "# TYPE runai_pod_gpu_utilization gauge\n",
+                *usage,
+                "# HELP runai_pod_gpu_memory_used_bytes Memory of a GPU that a pod uses.\n",
+                "# TYPE runai_pod_gpu_memory_used_bytes gauge\n",
+                *memory,
+            ]
+        ).encode()
+
+
+def health(problems: Callable[[], Iterable[str]]) -> Handler:
+    """Alive; `?verbose` says what is not as it should be."""
+
+    async def handler(request: web.Request) -> web.Response:
+        found = list(problems()) if "verbose" in request.query else []
+        return web.Response(text="\n".join(["ok", *found]) + "\n")
+
+    return handler
+
+
+def self_metrics(read: Callable[[], Mapping[str, float]]) -> Handler:
+    """The process' own numbers."""
+
+    async def handler(_request: web.Request) -> web.Response:
+        lines = []
+        for name, value in read().items():
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines.append(f"# HELP {name} {name.replace('_', ' ')}\n# TYPE {name} {kind}\n{name} {value:g}\n")
+        return web.Response(text="".join(lines), headers={"Content-Type": pages.TEXT})
+
+    return handler
+
+
+def topology_routes(
+    fleet: Callable[[], dict[str, Any] | None], node: Callable[[str], dict[str, Any] | None]
+) -> list[web.RouteDef]:
+    """The topology as JSON: the whole configuration, and each node's view."""
+
+    async def whole(_request: web.Request) -> web.Response:
+        found = fleet()
+        return _json(found) if found is not None else _error(503, "no topology yet")
+
+    async def one(request: web.Request) -> web.Response:
+        found = node(request.match_info["node"])
+        return _json(found) if found is not None else _error(404, "Node topology not found")
+
+    async def none(_request: web.Request) -> web.Response:
+        return _error(400, "which node?")
+
+    return [
+        web.get("/topology", whole),
+        web.get("/topology/nodes/", none),
+        web.get("/topology/nodes", none),
+        web.get("/topology/nodes/{node}", one),
+    ]
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+def _error(status: int, message: str) -> web.Response:
+    return _json({"error": message}, status)

@@ -1,0 +1,308 @@
+"""Label a KWOK node and it has GPUs; run pods and the metrics follow. On a real cluster, with a real controller."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+import yaml
+
+from simgpu.kube import resources
+from tests.fixtures.cluster import eventually
+from tests.fixtures.controller import Fleet, parse_json
+from tests.fixtures.prometheus import Prometheus
+
+TWO_K80 = {
+    "gpuProduct": "Tesla-K80",
+    "gpuCount": 2,
+    "gpuMemory": 11441,
+    "otherDevices": [{"name": "rdma/hca", "count": 3}],
+}
+FOUR_H100 = {"gpu": {"profile": "h100", "overrides": {"device_count": 4}}, "resources": [{"nvidia.com/mig-1g.5gb": 3}]}
+
+
+async def test_a_labelled_node_gets_gpus_and_an_unlabelled_one_loses_every_trace(fleet: Fleet) -> None:
+    await fleet.configure("", default=TWO_K80)
+    node = await fleet.node("a")
+    await fleet.start()
+    seen = await fleet.gpus(node, 2)
+    assert seen.status.capacity["rdma/hca"] == "3"
+    for name, value in {
+        "nvidia.com/gpu.product": "Tesla-K80", "nvidia.com/gpu.memory": "11441", "nvidia.com/gpu.count": "2",
+        "nvidia.com/gpu.present": "true", "run.ai/fake.gpu": "true", "nvidia.com/mig.strategy": "mixed",
+        "nvidia.com/gpu.deploy.dcgm-exporter": "true", "nvidia.com/mps.capable": "false",
+    }.items():  # fmt: skip
+        assert seen.metadata.labels[name] == value
+    view = await eventually(
+        lambda: fleet.client.find(resources.CONFIG_MAPS, f"topology-{node}", namespace=fleet.namespace)
+    )
+    assert view.metadata.labels == {"node-topology": "true", "node-name": node}
+    document = yaml.safe_load(view.data["topology.yml"])
+    assert (document["gpuProduct"], document["gpuMemory"], len(document["gpus"])) == ("Tesla-K80", 11441, 2)
+    await fleet.client.merge_patch(
+        resources.NODES, node, {"metadata": {"labels": {fleet.label: None, "mine": "stays"}}}
+    )
+    bare = await fleet.gpus(node, None)
+
+    async def clean() -> bool:
+        now = await fleet.client.get(resources.NODES, node)
+        gone = not any(name.startswith("nvidia.com/") for name in now.metadata.labels)
+        there = await fleet.client.find(resources.CONFIG_MAPS, f"topology-{node}", namespace=fleet.namespace)
+        return (
+            gone and there is None and "rdma/hca" not in now.status.capacity and now.metadata.labels["mine"] == "stays"
+        )
+
+    await eventually(clean)
+    assert bare.status.capacity["cpu"] == "32"
+
+
+async def test_each_container_has_its_own_gpus_and_reads_inside_its_range(fleet: Fleet) -> None:
+    await fleet.configure("", default=FOUR_H100)
+    node = await fleet.node("a")
+    await fleet.start()
+    assert (await fleet.gpus(node, 4)).status.allocatable["nvidia.com/mig-1g.5gb"] == "3"
+    await fleet.pod("train", node, 1, 2, init=2, simulated_gpu_utilization="10-30")
+    expected = {(node, "0"): ("train", "c0"), (node, "1"): ("train", "c1"), (node, "2"): ("train", "c1")}
+    await fleet.held(expected)
+
+    async def inside() -> bool:
+        values = [value for key, (_, value) in fleet.series().items() if key in expected]
+        assert all(value == 0 or 10 <= value <= 30 for value in values)
+        return all(10 <= value <= 30 for value in values)
+
+    await eventually(inside)
+    for _ in range(5):
+        await inside()
+        await asyncio.sleep(0.2)
+    used = fleet.series("DCGM_FI_DEV_FB_USED")
+    assert used[node, "0"][1] + fleet.series("DCGM_FI_DEV_FB_RESERVED")[node, "0"][1] == 81559
+    assert used[node, "3"][1] == 0
+    assert 'runai_pod_gpu_memory_used_bytes{pod_uuid="' in fleet.controller.get("/metrics")[1]
+    await fleet.client.delete(resources.PODS, "train", namespace=fleet.namespace)
+    await fleet.held({})
+
+
+async def test_a_nonsensical_range_is_told_and_harms_nothing(fleet: Fleet) -> None:
+    await fleet.configure("", default=TWO_K80)
+    node = await fleet.node("a")
+    await fleet.start()
+    await fleet.gpus(node, 2)
+    await fleet.pod("odd", node, 1, simulated_gpu_utilization="30-10")
+    await fleet.held({(node, "0"): ("odd", "c0")})
+
+    async def told() -> bool:
+        events = await fleet.client.list(resources.EVENTS, namespace=fleet.namespace)
+        return any("the lower end is above the upper end" in event.message for event in events)
+
+    await eventually(told)
+
+
+async def test_a_changed_topology_reaches_nodes_and_pods_keep_what_they_have(fleet: Fleet) -> None:
+    await fleet.configure("", default=TWO_K80, big=FOUR_H100)
+    node = await fleet.node("a")
+    controller = await fleet.start()
+    await fleet.gpus(node, 2)
+    await fleet.pod("stays", node, 1)
+    await fleet.held({(node, "0"): ("stays", "c0")})
+    await fleet.configure("", default={**TWO_K80, "gpuCount": 3}, big=FOUR_H100)
+    await fleet.gpus(node, 3)
+    await fleet.held({(node, "0"): ("stays", "c0")})
+    await fleet.configure("nodePools: {default: {gpuCount: many}}")
+
+    async def complained() -> bool:
+        return "nodePools.default.gpuCount" in controller.get("/healthz?verbose")[1]
+
+    await eventually(complained)
+    assert (await fleet.gpus(node, 3)).metadata.labels["nvidia.com/gpu.count"] == "3"
+    await fleet.configure("", default={**TWO_K80, "gpuCount": 3}, big=FOUR_H100)
+    await fleet.client.merge_patch(resources.NODES, node, {"metadata": {"labels": {fleet.label: "big"}}})
+    seen = await fleet.gpus(node, 4)
+    assert "rdma/hca" not in seen.status.allocatable
+    assert controller.get("/healthz?verbose")[1] == "ok\n"
+
+
+async def test_an_annotation_and_a_name_give_gpus_too(fleet: Fleet) -> None:
+    metrics = {"utilization": 40, "fb-used": 5000, "metadata": {"pod": "old"}}
+    static = {
+        "mig-strategy": "mixed",
+        "nodePoolLabelKey": fleet.label,
+        "nodes": {
+            f"{fleet.namespace}-named": {
+                "gpu-memory": 11441, "gpu-product": "Tesla-K80",
+                "gpus": [{"id": "GPU-mine", "metrics": metrics}],
+            }
+        },
+    }  # fmt: skip
+    await fleet.configure(yaml.safe_dump(static))
+    named = await fleet.node("named", None)
+    annotated = await fleet.node("annotated", None, gpus="h200:3,t4:1")
+    await fleet.start()
+    await fleet.gpus(annotated, 4)
+    await fleet.gpus(named, 1)
+
+    async def shown() -> bool:
+        labels, value = fleet.series().get((named, "0"), ({}, 0.0))
+        return labels.get("UUID") == "GPU-mine" and value == 40 and labels.get("exported_pod") == "old"
+
+    await eventually(shown)
+    assert [fleet.series()[annotated, str(index)][0]["modelName"] for index in range(4)] == [
+        *["NVIDIA H200"] * 3,
+        "Tesla T4",
+    ]
+    await fleet.pod("now", named, 1)
+    await fleet.held({(named, "0"): ("now", "c0")})
+
+
+async def test_a_killed_controller_goes_on_where_it_was(fleet: Fleet) -> None:
+    await fleet.configure("", default=FOUR_H100)
+    nodes = [await fleet.node(name) for name in ("a", "b")]
+    await fleet.start()
+    for node in nodes:
+        await fleet.gpus(node, 4)
+    for name in ("one", "two", "three"):
+        await fleet.pod(name, nodes[0], 1)
+        await asyncio.sleep(1.1)
+    before = {(nodes[0], "0"): ("one", "c0"), (nodes[0], "1"): ("two", "c0"), (nodes[0], "2"): ("three", "c0")}
+    await fleet.held(before)
+    await fleet.client.delete(resources.PODS, "two", namespace=fleet.namespace)
+    await fleet.held({key: value for key, value in before.items() if value[0] != "two"})
+    await asyncio.sleep(2.5)
+    energy = fleet.series("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")
+    fleet.controller.stop(signal.SIGKILL)
+    await fleet.client.delete(resources.NODES, nodes[1])
+    fleet.nodes.remove(nodes[1])
+    await fleet.start()
+    await fleet.held({key: value for key, value in before.items() if value[0] != "two"})
+    later = fleet.series("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")
+    for key in before:
+        assert later[key][1] >= energy[key][1]
+
+    async def forgotten() -> bool:
+        name = f"topology-{nodes[1]}"
+        return await fleet.client.find(resources.CONFIG_MAPS, name, namespace=fleet.namespace) is None
+
+    await eventually(forgotten)
+    assert {node for node, _ in fleet.series()} == {nodes[0]}
+
+
+async def test_of_two_controllers_one_works(fleet: Fleet) -> None:
+    await fleet.configure("", default=TWO_K80)
+    node = await fleet.node("a")
+    first = await fleet.start()
+    await fleet.gpus(node, 2)
+    second = await fleet.start()
+    assert second.get("/healthz")[0] == 200
+    assert second.get("/readyz")[0] == 503
+    assert second.get("/metrics")[0] == 503
+    assert first.get("/readyz")[0] == 200
+    assert first.stop() == 0
+
+    async def took_over() -> bool:
+        return second.get("/readyz")[0] == 200 and bool(fleet.series())
+
+    await eventually(took_over)
+
+
+async def test_pods_and_nodes_that_vanish_free_what_they_held(fleet: Fleet) -> None:
+    await fleet.configure("", default=TWO_K80)
+    node = await fleet.node("a")
+    await fleet.start()
+    await fleet.gpus(node, 2)
+    await fleet.pod("one", node, 2)
+    await fleet.held({(node, "0"): ("one", "c0"), (node, "1"): ("one", "c0")})
+    await fleet.client.delete(resources.PODS, "one", namespace=fleet.namespace)
+    await fleet.pod("two", node, 1)
+    await fleet.held({(node, "0"): ("two", "c0")})
+    await fleet.client.delete(resources.NODES, node)
+    fleet.nodes.remove(node)
+
+    async def gone() -> bool:
+        return not fleet.series()
+
+    await eventually(gone)
+
+
+async def test_prometheus_sees_the_labels_that_a_real_exporters_series_have(
+    fleet: Fleet, prometheus: Callable[..., Prometheus]
+) -> None:
+    await fleet.configure("", default=TWO_K80)
+    node = await fleet.node("a")
+    controller = await fleet.start()
+    await fleet.gpus(node, 2)
+    await fleet.pod("train", node, 1)
+    await fleet.held({(node, "0"): ("train", "c0")})
+    query = f'DCGM_FI_DEV_GPU_UTIL{{Hostname="{node}",gpu="0",exported_pod="train"}}'
+    enriched = prometheus(controller.target, honor_labels=True)
+    [whole] = await asyncio.to_thread(enriched.eventually, query)
+    discovered = prometheus(controller.target, discovery="/sd")
+    [single] = await asyncio.to_thread(discovered.eventually, query)
+    assert set(whole["metric"]) == set(single["metric"]) - {"node"}
+    assert whole["metric"]["exported_container"] == "c0"
+    assert whole["metric"]["container"] == whole["metric"]["job"] == "nvidia-dcgm-exporter"
+    assert whole["metric"]["instance"].endswith(":9400")
+
+
+async def test_the_topology_api_tells_of_both_formats(fleet: Fleet) -> None:
+    await fleet.configure("", default=TWO_K80, big=FOUR_H100)
+    node = await fleet.node("a", "big")
+    controller = await fleet.start()
+    await fleet.gpus(node, 4)
+    await fleet.pod("train", node, 1)
+    await fleet.held({(node, "0"): ("train", "c0")})
+    whole = parse_json(controller.get("/topology", topology=True)[1])
+    assert whole["NodePools"]["default"]["GpuProduct"] == "Tesla-K80"
+    assert whole["NodePools"]["big"]["GpuCount"] == 4
+    one = parse_json(controller.get(f"/topology/nodes/{node}", topology=True)[1])
+    assert one["Gpus"][0]["Status"]["AllocatedBy"] == {"Namespace": fleet.namespace, "Pod": "train", "Container": "c0"}
+    assert controller.get("/topology/nodes/nobody", topology=True)[0] == 404
+    assert controller.get("/topology/nodes/", topology=True)[0] == 400
+    status, page = controller.get(f"/metrics/nodes/{node}")
+    assert status == 200
+    assert 'pod="train"' in page
+    assert "exported_pod" not in page
+    assert "simgpu_controller_queue_depth" in controller.get("/metrics/controller")[1]
+
+
+async def test_a_storm_with_a_killed_controller_leaves_nothing_held_twice(fleet: Fleet) -> None:
+    await fleet.configure("", default=FOUR_H100)
+    nodes = [await fleet.node(f"n{number}") for number in range(6)]
+    await fleet.start()
+    for node in nodes:
+        await fleet.gpus(node, 4)
+
+    async def storm(rounds: range) -> None:
+        for turn in rounds:
+            node = nodes[turn % len(nodes)]
+            await fleet.pod(f"p{turn}", node, 1 + turn % 2)
+            if turn >= 8:
+                await fleet.client.delete(resources.PODS, f"p{turn - 8}", namespace=fleet.namespace)
+
+    await storm(range(20))
+    fleet.controller.stop(signal.SIGKILL)
+    await storm(range(20, 40))
+    gone = nodes.pop()
+    await fleet.client.delete(resources.NODES, gone)
+    fleet.nodes.remove(gone)
+    await fleet.start()
+    await storm(range(40, 50))
+
+    async def consistent() -> bool:
+        pods = await fleet.client.list(resources.PODS, namespace=fleet.namespace)
+        wanted = {
+            (pod.spec.node_name, pod.metadata.name): sum(
+                int(c.resources.limits["nvidia.com/gpu"]) for c in pod.spec.containers or ()
+            )
+            for pod in pods
+            if pod.spec.node_name in nodes
+        }
+        held: dict[tuple[str, str], int] = {}
+        for (node, _), (pod, _) in fleet.holders().items():
+            held[node, pod] = held.get((node, pod), 0) + 1
+        return bool(wanted) and held == wanted
+
+    await eventually(consistent, seconds=90)
+    for node in nodes:
+        view = await fleet.client.get(resources.CONFIG_MAPS, f"topology-{node}", namespace=fleet.namespace)
+        ids = [gpu["id"] for gpu in yaml.safe_load(view.data["topology.yml"])["gpus"]]
+        assert len(ids) == len(set(ids)) == 4

@@ -1,0 +1,148 @@
+"""Topologies: every format into one model, every mistake with its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simgpu import errors
+from simgpu.catalog import models
+from simgpu.cli import main
+from simgpu.topology import pools
+
+CATALOG = models.load()
+OLD = {"gpuProduct": "Tesla-K80", "gpuCount": 2, "gpuMemory": 11441, "otherDevices": [{"name": "rdma/hca", "count": 1}]}
+NEW = {
+    "gpu": {
+        "profile": "a100",
+        "overrides": {"device_count": 3, "system": {"driver_version": "550.1", "cuda_version": "12.4"}},
+    },
+    "resources": [{"nvidia.com/mig-1g.5gb": 3}, {"nvidia.com/gpu": 9}], "numa": {"zones": 2, "gpusPerZone": [2, 1]},
+}  # fmt: skip
+LISTED = {"gpus": [{"type": "h200", "count": 2}, {"type": "Tesla K80", "memory": "12GB", "count": 1}]}
+
+
+def parse(document: Any, **profiles: Any) -> pools.Fleet:
+    return pools.parse(yaml.safe_dump(document), CATALOG, profiles.get)
+
+
+def test_all_formats_load_in_one_document() -> None:
+    fleet = parse({"nodePools": {"old": OLD, "new": NEW, "listed": LISTED}, "migStrategy": "single"})
+    old, new, listed = (fleet.pools[name] for name in ("old", "new", "listed"))
+    assert (old.product, old.memory_mib, len(old.gpus), old.other) == ("Tesla-K80", 11441, 2, {"rdma/hca": 1})
+    assert (new.product, len(new.gpus), new.driver, new.cuda) == ("NVIDIA A100-SXM4-40GB", 3, "550.1", "12.4")
+    assert new.other == {"nvidia.com/mig-1g.5gb": 3}
+    assert new.numa == pools.Numa(2, (2, 1))
+    assert [gpu.model.product for gpu in listed.gpus] == ["NVIDIA H200", "NVIDIA H200", "Tesla K80"]
+    assert listed.gpus[2].model.memory_mib.total == 11444
+    assert fleet.mig_strategy == "single"
+
+
+def test_a_profile_of_the_clusters_own_comes_before_the_catalogs() -> None:
+    profile = {"device_count": 5, "device_defaults": {"name": "My A100", "memory": {"total_bytes": 10 << 30}}}
+    pool = parse({"nodePools": {"x": {"gpu": {"profile": "a100"}}}}, a100=profile).pools["x"]
+    assert (pool.product, pool.memory_mib, len(pool.gpus)) == ("My A100", 10240, 5)
+
+
+def test_the_charts_values_are_a_topology_too() -> None:
+    assert "default" in parse({"topology": {"nodePools": {"default": OLD}}}).pools
+
+
+def test_an_unknown_product_keeps_its_name() -> None:
+    pool = parse({"nodePools": {"x": {"gpuProduct": "NVIDIA X9000", "gpuCount": 1, "gpuMemory": 1000}}}).pools["x"]
+    assert (pool.product, pool.memory_mib) == ("NVIDIA X9000", 1000)
+
+
+def test_nodes_by_name_keep_their_ids() -> None:
+    node = {
+        "gpu-memory": 11441,
+        "gpu-product": "Tesla-K80",
+        "gpus": [{"id": "GPU-a"}, {"id": "GPU-b", "metrics": {"utilization": 10}}],
+    }
+    fleet = parse({"mig-strategy": "mixed", "nodes": {"node-a": node}})
+    assert [gpu.id for gpu in fleet.nodes["node-a"].gpus] == ["GPU-a", "GPU-b"]
+    assert fleet.nodes["node-a"].gpus[1].shown == pools.Shown(10.0)
+
+
+def test_every_mistake_is_found_at_once() -> None:
+    document = {
+        "nodePoolLabelKey": "no key!", "migStrategy": "some",
+        "nodePools": {
+            "a": {"gpuCount": -1}, "b": {"gpu": {"profile": "h999"}}, "c": {"gpus": [{"type": "X"}]}, "d": 5,
+            "e": {"gpuCount": 1, "otherDevices": [{"name": "nope"}], "resources": 7, "numa": {"zones": "two"}},
+        },
+        "nodes": {"n": {"gpus": [{"id": "x" * 64}]}},
+    }  # fmt: skip
+    with pytest.raises(pools.Mistakes) as caught:
+        parse(document)
+    assert {mistake.field for mistake in caught.value.found} == {
+        "nodePoolLabelKey", "migStrategy", "nodePools.a.gpuCount", "nodePools.b.gpu.profile",
+        "nodePools.c.gpus[0].memory", "nodePools.d", "nodePools.e.otherDevices[0]", "nodePools.e.resources", "nodePools.e.numa", "nodes.n.gpus[0].id",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "[]", "a: [", "x: 1", "nodePools: 5"])
+def test_what_is_no_topology_is_refused(text: str) -> None:
+    with pytest.raises(pools.Mistakes):
+        pools.parse(text, CATALOG)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=12,
+)
+POOL = st.dictionaries(
+    st.sampled_from(["gpuProduct", "gpuCount", "gpuMemory", "otherDevices", "gpu", "gpus", "resources", "numa"]),
+    JSON,
+    max_size=5,
+)
+
+
+@given(
+    st.fixed_dictionaries(
+        {"nodePools": st.dictionaries(st.text(max_size=4), POOL | JSON, max_size=3)}, optional={"nodes": JSON}
+    )
+)
+def test_any_document_is_read_or_refused(document: Any) -> None:
+    try:
+        fleet = pools.parse(json.dumps(document), CATALOG)
+    except errors.InputError:
+        return
+    assert all(len(pool.gpus) <= pools.MOST_GPUS for pool in fleet.pools.values())
+
+
+def test_the_command_lists_all_mistakes_and_shows_what_is_meant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text(yaml.safe_dump({"nodePools": {"old": OLD, "listed": LISTED}}))
+    bad.write_text(yaml.safe_dump({"nodePools": {"a": {"gpuCount": -1}, "b": {"gpu": {"profile": "h999"}}}}))
+    assert main.run(["config", "check", str(good)]) == 0
+    assert "2 pools" in capsys.readouterr().out
+    assert main.run(["config", "check", str(bad)]) == 2
+    said = capsys.readouterr().err
+    assert "nodePools.a.gpuCount" in said
+    assert "nodePools.b.gpu.profile" in said
+    assert main.run(["config", "show", str(good)]) == 0
+    assert "2 x NVIDIA H200 (143771 MiB), 1 x Tesla K80 (11444 MiB)" in capsys.readouterr().out
+    assert main.run(["config", "show", str(good), "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pool old"]["other"] == {"rdma/hca": 1}
+    assert main.run(["config", "check", str(tmp_path / "none")]) == 2
+
+
+@pytest.mark.parametrize(("text", "count"), [("h200:8", 8), ("h200:2,t4:1", 3)])
+def test_an_annotation_says_models_and_counts(text: str, count: int) -> None:
+    assert len(pools.parse_gpus(text, CATALOG, field="x").gpus) == count
+
+
+@pytest.mark.parametrize("text", ["", "h200", "h200:0", "h999:1", "h200:9999", "h200:1,"])
+def test_a_bad_annotation_is_refused(text: str) -> None:
+    with pytest.raises(errors.InputError):
+        pools.parse_gpus(text, CATALOG, field="x")
