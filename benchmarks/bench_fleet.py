@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import yaml
 
 from benchmarks import frame, scratch
 from simgpu.catalog import models
@@ -31,11 +32,11 @@ LIMIT = 1.0
 
 async def figures() -> AsyncIterator[frame.Figure]:
     """All figures of the package."""
-    async with scratch.cluster(nodes=1) as outcome, Client(kubeconfig.load(outcome.kubeconfig)) as client:
+    async with scratch.cluster(nodes=1) as outcome, Client(kubeconfig.load(outcome.status.kubeconfig)) as client:
         await make_nodes(client, "bare", NODES, pool=None)
         bare = await bare_writes(client)
         await make_nodes(client, "ours", NODES, pool="default")
-        async with controller(outcome.kubeconfig) as (process, url):
+        async with controller(outcome.status.kubeconfig) as (process, url):
             started = time.perf_counter()
             await configure(client)
             await until_published(url)
@@ -85,8 +86,6 @@ async def bare_writes(client: Client) -> float:
 
 
 async def configure(client: Client) -> None:
-    import yaml
-
     document = yaml.safe_dump({"nodePoolLabelKey": LABEL, "nodePools": {"default": POOL}})
     await client.apply(
         resources.CONFIG_MAPS,
@@ -138,7 +137,7 @@ async def until_published(url: str) -> None:
 async def large(process: asyncio.subprocess.Process, url: str) -> AsyncIterator[frame.Figure]:
     """What the large fleet costs."""
     await read(f"{url}/metrics")
-    times, single = [], []
+    times, single, page = [], [], b""
     for _ in range(3):
         started = time.perf_counter()
         page = await read(f"{url}/metrics")

@@ -83,7 +83,8 @@ def test_every_mistake_is_found_at_once() -> None:
         parse(document)
     assert {mistake.field for mistake in caught.value.found} == {
         "nodePoolLabelKey", "migStrategy", "nodePools.a.gpuCount", "nodePools.b.gpu.profile",
-        "nodePools.c.gpus[0].memory", "nodePools.d", "nodePools.e.otherDevices[0]", "nodePools.e.resources", "nodePools.e.numa", "nodes.n.gpus[0].id",
+        "nodePools.c.gpus[0].memory", "nodePools.d", "nodePools.e.otherDevices[0]",
+        "nodePools.e.resources", "nodePools.e.numa", "nodes.n.gpus[0].id",
     }  # fmt: skip
 
 
