@@ -98,7 +98,7 @@ async def configure(client: Client) -> None:
 
 
 @contextlib.asynccontextmanager
-async def controller(config: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+async def controller(config: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     address = f"127.0.0.1:{scratch.free_port()}"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "simgpu", "controller", "--kubeconfig", config, "--listen", address,

@@ -99,3 +99,20 @@ async def test_the_deployment_examples_are_accepted_under_the_strictest_rules(
             cluster, programs, "apply", "-n", namespace, "--dry-run=server", "--validate=strict", "-f", manifest
         )
         assert "(server dry run)" in said
+
+
+async def test_the_training_example_is_accepted(
+    cluster: Cluster, namespace: str, programs: Callable[..., dict[str, Path]]
+) -> None:
+    said = await kubectl(
+        cluster,
+        programs,
+        "apply",
+        "-n",
+        namespace,
+        "--dry-run=server",
+        "--validate=strict",
+        "-f",
+        str(EXAMPLES / "training.yaml"),
+    )
+    assert "(server dry run)" in said
