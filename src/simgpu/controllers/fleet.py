@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 
 import msgspec
 import numpy as np
@@ -69,19 +70,19 @@ class Fleet:
         if known is not None and known.spec == spec:
             return known
         before = {card.id: card for card in known.cards} if known else {}
-        kept: list[Card] = []
+        kept: dict[int, Card] = {}
+        new: list[tuple[int, str, pools.Gpu]] = []
         for index, gpu in enumerate(spec.gpus):
             identity = gpu.id or gpu_id(name, index)
-            card = before.pop(identity, None)
+            card = before.get(identity)
             if card is not None and card.gpu.model == gpu.model:
                 card.gpu = gpu
-                kept.append(card)
-                continue
-            if card is not None:
-                before[identity] = card
-            kept.append(self._new(name, index, identity, gpu))
+                kept[index] = before.pop(identity)
+            else:
+                new.append((index, identity, gpu))
         self._remove(before.values())
-        made = NodeCards(name, spec, kept)
+        kept |= self._new(name, new)
+        made = NodeCards(name, spec, [kept[index] for index in range(len(spec.gpus))])
         self.nodes[name] = made
         self._machine = None
         return made
@@ -92,8 +93,17 @@ class Fleet:
             self._remove(known.cards)
             self._machine = None
 
-    def _new(self, node: str, index: int, identity: str, gpu: pools.Gpu) -> Card:
-        (number,) = self.engine.add_cards(gpu.model, 1)
+    def _new(self, node: str, wanted: Sequence[tuple[int, str, pools.Gpu]]) -> dict[int, Card]:
+        made: dict[int, Card] = {}
+        for _, group in groupby(wanted, key=lambda item: item[2].model.key):
+            members = list(group)
+            numbers = self.engine.add_cards(members[0][2].model, len(members))
+            for (index, identity, gpu), number in zip(members, numbers, strict=True):
+                made[index] = self._card(node, index, identity, gpu, number)
+        return made
+
+    @staticmethod
+    def _card(node: str, index: int, identity: str, gpu: pools.Gpu, number: int) -> Card:
         number_of_bus = 3 + 7 * (index // 7)
         device = Device(
             index=index, model=gpu.model, uuid=identity, file=f"nvidia{index}",
@@ -203,9 +213,8 @@ class Fleet:
 
     def counters(self, node: NodeCards) -> dict[str, list[float]]:
         """Where a node's counters stand, by GPU id."""
-        ids = [card.number for card in node.cards]
-        columns = [np.round(self.engine.read(name, ids), 3).tolist() for name in _SAVED]
-        return {card.id: [column[row] for column in columns] for row, card in enumerate(node.cards)}
+        standing = np.round(self.engine.counters([card.number for card in node.cards]), 3).tolist()
+        return dict(zip(node.ids, standing, strict=True))
 
     def resume(self, node: NodeCards, saved: Mapping[str, Sequence[float]], seconds: float) -> None:
         """Go on where counters stood, plus the most that they can have grown since."""

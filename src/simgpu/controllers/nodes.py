@@ -6,6 +6,7 @@ differs; what it cannot read it leaves alone and says so.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -155,6 +156,7 @@ class Nodes:
 
     async def reconcile(self, name: str) -> float | None:
         """Make everything about one node as it should be; seconds until it should be looked at again."""
+        await asyncio.sleep(0)  # what was decided has to be written too
         if self._config is None:
             return None
         node = self._stores.nodes.get(name)

@@ -131,6 +131,10 @@ class Cards:
             return self._reasons[1, : self.count]
         return self._floats[self._names.index(name), : self.count]
 
+    def counters(self, rows: Rows) -> Doubles:
+        """All counters of some rows."""
+        return np.asarray(self._counters[:, rows].T)
+
     @property
     def state_bytes(self) -> int:
         """Bytes held for each card."""

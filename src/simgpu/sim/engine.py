@@ -489,6 +489,15 @@ class Engine:
             result[mine] = self._groups[self._keys[index]][name][rows[mine]]
         return result
 
+    def counters(self, ids: Sequence[int]) -> npt.NDArray[np.float64]:
+        """All counters of some cards: a row for each, in the order of `cards.COUNTERS`."""
+        groups, rows = self._places.find_all(ids)
+        result = np.empty((len(ids), len(cards.COUNTERS)))
+        for index in set(groups.tolist()):
+            mine = groups == index
+            result[mine] = self._groups[self._keys[index]].counters(rows[mine])
+        return result
+
     def read_part(self, part: int) -> PartState:
         """What a part of a card is doing: its own usage and memory, and its part of the card's power."""
         known = self._parts[part]
