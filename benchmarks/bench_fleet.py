@@ -58,6 +58,8 @@ async def make_nodes(client: Client, prefix: str, count: int, *, pool: str | Non
             await client.create(resources.NODES, {"metadata": meta})
 
     await asyncio.gather(*(worker() for _ in range(32)))
+    while not all(node.ready for node in await client.list(resources.NODES)):  # KWOK has its own work with them
+        await asyncio.sleep(2)
 
 
 async def bare_writes(client: Client) -> float:

@@ -55,7 +55,7 @@ def test_up_status_kubeconfig_logs_and_down(home: Path) -> None:
     assert "simgpu down --name a" in made.stdout
     seen = status(home, "a")
     assert seen["ready"] is True
-    assert (seen["name"], seen["nodes"], seen["gpus"], seen["pods"]) == ("a", 2, 0, 0)
+    assert (seen["name"], seen["nodes"], seen["gpus"], seen["pods"]) == ("a", 2, 8, 0)
     assert str(seen["endpoints"]["apiserver"]).startswith("https://127.0.0.1:")  # type: ignore[index]
     config = simgpu("kubeconfig", "--name", "a", state_home=home).stdout.strip()
     assert config == seen["kubeconfig"]
@@ -226,7 +226,7 @@ def test_a_port_of_the_users_choice_is_kept_through_repairs(home: Path) -> None:
     simgpu("up", "--nodes", "1", "--port", str(port), state_home=home)
     asyncio.run(processes.stop(record.Folder("simgpu").path, only=frozenset({"kwok"})))
     simgpu("up", "--port", str(port), state_home=home)
-    assert status(home, "simgpu")["endpoints"] == {"apiserver": f"https://127.0.0.1:{port}"}
+    assert status(home, "simgpu")["endpoints"]["apiserver"] == f"https://127.0.0.1:{port}"  # type: ignore[index]
     assert "'simgpu down' it first" in simgpu("up", "--port", str(port + 1), state_home=home, check=2).stderr
     simgpu("down", state_home=home)
 

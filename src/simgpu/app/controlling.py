@@ -62,11 +62,12 @@ class Controller:
         self.queue: WorkQueue[str] | None = None
         self.writer: Writer | None = None
         self.steps = 0
+        self.scrape_seconds = 0.0
 
     @property
     def ready(self) -> bool:
-        """Whether it leads and has made its first step."""
-        return self._leading and self.steps > 0
+        """Whether it leads, and has looked at every node since."""
+        return self._leading and self.steps > 0 and self.nodes is not None and not self.nodes.unseen
 
     async def lead(self) -> None:
         """Do the work, from what the API shows."""
@@ -88,6 +89,7 @@ class Controller:
             Reflector(self._client, resources.CONFIG_MAPS, config_maps, namespace=settings.namespace),
         )
         self.steps = 0
+        self.nodes.unseen = {""}  # nothing is known before the stores are filled
         self._leading = True
         try:
             async with asyncio.TaskGroup() as group:
@@ -98,7 +100,8 @@ class Controller:
                 await asyncio.gather(*(store.synced.wait() for store in (nodes, pods, config_maps)))
                 self.nodes.watch()
                 self.nodes.configure()
-                for name in {node.metadata.name for node in nodes} | _known(config_maps):
+                self.nodes.unseen = {node.metadata.name for node in nodes} | _known(config_maps)
+                for name in list(self.nodes.unseen):
                     self.queue.add(name)
                 group.create_task(self.queue.run(self.nodes.reconcile, workers=8))
                 group.create_task(self._tick())
@@ -138,7 +141,10 @@ class Controller:
             "simgpu_controller_queue_depth": float(len(queue) if queue is not None else 0),
             "simgpu_controller_writes_pending": float(writer.pending if writer is not None else 0),
             "simgpu_controller_write_lag_seconds": writer.lag if writer is not None else 0.0,
-            "simgpu_controller_writes_sent_total": float(writer.counters.written if writer is not None else 0),
+            "simgpu_controller_writes_total": float(writer.counters.written if writer is not None else 0),
+            "simgpu_controller_writes_unchanged_total": float(writer.counters.unchanged if writer is not None else 0),
+            "simgpu_controller_writes_failed_total": float(writer.counters.failed if writer is not None else 0),
+            "simgpu_controller_scrape_seconds": self.scrape_seconds,
         }
 
 
@@ -149,6 +155,11 @@ def _known(config_maps: Store[ConfigMap]) -> set[str]:
         for item in config_maps
         if item.metadata.labels.get(NODE_TOPOLOGY) == "true"
     }
+
+
+def _own_numbers(controller: Controller, views: pages.FleetPages) -> dict[str, float]:
+    controller.scrape_seconds = views.scrape_seconds
+    return controller.self_metrics()
 
 
 async def run_controller(settings: ControllerSettings, ready: Callable[[str], None]) -> None:
@@ -165,12 +176,14 @@ async def run_controller(settings: ControllerSettings, ready: Callable[[str], No
             *views.routes(),
             server.get("/healthz", pages.health(controller.problems)),
             server.get("/readyz", server.health(lambda: None if controller.ready else "not leading")),
-            server.get("/metrics/controller", pages.self_metrics(controller.self_metrics)),
+            server.get("/metrics/controller", pages.self_metrics(lambda: _own_numbers(controller, views))),
         ]
         http = server.Server(routes)
         await http.start(*settings.listen, field="--listen")
         stack.push_async_callback(http.stop)
-        topology = server.Server(pages.topology_routes(controller.describe, controller.describe_node))
+        topology = server.Server(
+            pages.topology_routes(lambda: controller.ready, controller.describe, controller.describe_node)
+        )
         await topology.start(*settings.topology_listen, field="--topology-listen")
         stack.push_async_callback(topology.stop)
         ready(http.address)

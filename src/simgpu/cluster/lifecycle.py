@@ -52,6 +52,7 @@ _PORT_ATTEMPTS = 3
 _DISK_GIB = 0.5
 _ROLE_GRACE_SECONDS = 10.0
 _NODES_READY_SECONDS = 300.0
+_GPU_LOOKS = 40
 _GPUS_SEEN_SECONDS = 30.0
 _POOL_LABELS = f"{fleet.POOL_LABEL}={fleet.POOL}"
 
@@ -223,6 +224,8 @@ async def _run(launch: _Launch, wanted: Record, known: Record | None) -> list[st
         await _wait_for_default_account(client, plane)
         for role in launch.roles:
             await plane.start_ready(role.name)
+        if launch.roles and launch.wish.wait:
+            await _look_for_gpus(client)
         sampled = launch.wish.sample and await _make_sample(client, plane, launch.roles)
     folder.save(msgspec.structs.replace(wanted, complete=True, published=wanted.gpus))
     if known is None:
@@ -293,6 +296,15 @@ async def _wait_for_default_account(client: Client, plane: control_plane.Control
         return await client.find(resources.SERVICE_ACCOUNTS, "default", namespace="default") is not None
 
     await plane.until("kube-controller-manager", there, seconds=control_plane.READY_SECONDS)
+
+
+async def _look_for_gpus(client: Client) -> None:
+    """Give the nodes a moment to get their GPUs; a topology of the user's may give them none."""
+    for _ in range(_GPU_LOOKS):
+        nodes = await client.list(resources.NODES, labels=_POOL_LABELS)
+        if all(fleet.gpu_count([node]) for node in nodes):
+            return
+        await asyncio.sleep(0.25)
 
 
 async def _make_sample(client: Client, plane: control_plane.ControlPlane, roles: Sequence[Role]) -> bool:

@@ -19,17 +19,19 @@ from simgpu.topology.devices import Device
 
 TYPICAL = "training"
 _NOBODY = uuid.UUID(int=0)
-_SAVED = tuple(name for name in cards.COUNTERS)
+_SAVED = cards.COUNTERS
+_REMEMBERED = 100_000  # counters of GPUs that are gone and may come back
 
 
 class Card(msgspec.Struct):
-    """A GPU of a node: its id, its card in the engine, who has it."""
+    """A GPU of a node: its id, its card in the engine, who has it, and who is seen to have it since the last step."""
 
     id: str
     gpu: pools.Gpu
     number: int
     device: Device
     use: Use | None = None
+    seen: Use | None = None
     workload: int = 0
 
 
@@ -58,7 +60,8 @@ class Fleet:
         self.engine = engine.Engine(seed=seed)
         self.nodes: dict[str, NodeCards] = {}
         self._machine: view.Machine | None = None
-        self._owners = 0
+        self._changed: list[Card] = []
+        self._gone: dict[str, list[float]] = {}
         self.steps = 0
         self.time = 0.0
 
@@ -77,11 +80,13 @@ class Fleet:
             card = before.get(identity)
             if card is not None and card.gpu.model == gpu.model:
                 card.gpu = gpu
+                if card.device.index != index:
+                    card.device = _device(name, index, identity, gpu, labels=card.device.labels)
                 kept[index] = before.pop(identity)
             else:
                 new.append((index, identity, gpu))
-        self._remove(before.values())
         kept |= self._new(name, new)
+        self._remove(before.values())
         made = NodeCards(name, spec, [kept[index] for index in range(len(spec.gpus))])
         self.nodes[name] = made
         self._machine = None
@@ -102,18 +107,21 @@ class Fleet:
                 made[index] = self._card(node, index, identity, gpu, number)
         return made
 
-    @staticmethod
-    def _card(node: str, index: int, identity: str, gpu: pools.Gpu, number: int) -> Card:
-        number_of_bus = 3 + 7 * (index // 7)
-        device = Device(
-            index=index, model=gpu.model, uuid=identity, file=f"nvidia{index}",
-            pci_bus_id=f"00000000:{number_of_bus % 256:02X}:{index % 7:02X}.0", serial=str(number), numa=0,
-            labels=_exporter(node, "", ""),
-        )  # fmt: skip
-        return Card(identity, gpu, number, device)
+    def _card(self, node: str, index: int, identity: str, gpu: pools.Gpu, number: int) -> Card:
+        card = Card(identity, gpu, number, _device(node, index, identity, gpu, labels=_exporter(node, "", "")))
+        if (before := self._gone.pop(identity, None)) is not None:
+            self._raise(card, before, 0.0)
+        return card
 
     def _remove(self, gone: Iterable[Card]) -> None:
         listed = list(gone)
+        if listed:
+            standing = self.engine.counters([card.number for card in listed]).tolist()
+            for card, values in zip(listed, standing, strict=True):
+                self._gone.pop(card.id, None)
+                self._gone[card.id] = values
+            while len(self._gone) > _REMEMBERED:
+                self._gone.pop(next(iter(self._gone)))
         for card in listed:
             if card.workload:
                 self.engine.end_workload(card.workload)
@@ -145,9 +153,8 @@ class Fleet:
                 card.workload = self.engine.add_workload(_profile(wanted), [card.number])
             elif card.gpu.shown is not None:
                 card.workload = self.engine.add_workload(_shown(card.gpu.shown), [card.number])
+            self._changed.append(card)
             changed = True
-        if changed:
-            self._owners += 1
         return changed
 
     # Time and views.
@@ -155,6 +162,9 @@ class Fleet:
     def step(self, now: float, *, clock: float) -> None:
         """Move on."""
         self.engine.step(now)
+        for card in self._changed:  # whose numbers these are now
+            card.seen = card.use
+        self._changed.clear()
         self.steps += 1
         self.time = clock
 
@@ -186,8 +196,8 @@ class Fleet:
     def _pods(listed: Iterator[Card]) -> dict[int, view.Pod]:
         found: dict[int, view.Pod] = {}
         for position, card in enumerate(listed):
-            if card.use is not None:
-                found[position] = view.Pod(card.use.pod, card.use.namespace, card.use.container)
+            if card.seen is not None:
+                found[position] = view.Pod(card.seen.pod, card.seen.namespace, card.seen.container)
             elif card.gpu.shown is not None and card.gpu.shown.pod:
                 shown = card.gpu.shown
                 found[position] = view.Pod(shown.pod, shown.namespace, shown.container)
@@ -202,12 +212,12 @@ class Fleet:
 
     def pod_usage(self) -> Iterator[tuple[str, int, float, float]]:
         """Pod, index of the GPU, utilisation in percent, memory in bytes, for every GPU that a pod has."""
-        used = [(index, card) for node in self.nodes.values() for index, card in enumerate(node.cards) if card.use]
+        used = [(index, card) for node in self.nodes.values() for index, card in enumerate(node.cards) if card.seen]
         numbers = [card.number for _, card in used]
         usage = np.rint(self.engine.read("usage", numbers)).tolist() if numbers else []
         for (index, card), percent in zip(used, usage, strict=True):
-            assert card.use is not None  # noqa: S101 - asked above
-            yield card.use.uid, index, percent, card.use.fb_used * 2.0**20
+            assert card.seen is not None  # noqa: S101 - asked above
+            yield card.seen.uid, index, percent, card.seen.fb_used * 2.0**20
 
     # Counters.
 
@@ -221,15 +231,33 @@ class Fleet:
         for card in node.cards:
             values = saved.get(card.id)
             if isinstance(values, list) and len(values) == len(_SAVED):
-                grown = card.gpu.model.power_w.max * max(0.0, seconds)
-                floors = {name: float(value) for name, value in zip(_SAVED, values, strict=True)}
-                floors["energy"] += grown
-                self.engine.raise_counters(card.number, floors)
+                self._raise(card, values, max(0.0, seconds))
+
+    def _raise(self, card: Card, values: Sequence[float], seconds: float) -> None:
+        highest = self.engine.groups()[card.gpu.model.key].highest
+        most = {
+            "energy": card.gpu.model.power_w.max, "busy_time": 1.0, "power_throttle": 1.0, "thermal_throttle": 1.0,
+            "hardware_throttle": 1.0, "pcie_bytes": highest["pcie"], "fabric_bytes": highest["fabric"],
+            "memory_bytes": highest["bandwidth"],
+        }  # fmt: skip
+        floors = {
+            name: float(value) + most.get(name, 0.0) * seconds for name, value in zip(_SAVED, values, strict=True)
+        }
+        self.engine.raise_counters(card.number, floors)
+
+
+def _device(node: str, index: int, identity: str, gpu: pools.Gpu, *, labels: dict[str, str]) -> Device:
+    bus = (3 + 7 * (index // 7)) % 256
+    return Device(
+        index=index, model=gpu.model, uuid=identity, file=f"nvidia{index}",
+        pci_bus_id=f"00000000:{bus:02X}:{index % 7:02X}.0",
+        serial=str(uuid.uuid5(_NOBODY, f"{node}/{index}").int % 10**13), numa=0, labels=labels,
+    )  # fmt: skip
 
 
 def _exporter(node: str, pod: str, address: str) -> dict[str, str]:
     """Labels of a node's exporter."""
-    digest = hashlib.sha1(node.encode(), usedforsecurity=False).hexdigest()[:6]
+    digest = hashlib.sha1(node.encode(), usedforsecurity=False).hexdigest()[:10]
     made_up = f"10.{int(digest[:2], 16)}.{int(digest[2:4], 16)}.{int(digest[4:6], 16)}"
     return {"node": node, "exporter": pod or f"nvidia-dcgm-exporter-{digest}", "instance": f"{address or made_up}:9400"}
 

@@ -35,6 +35,8 @@ GPUS_ANNOTATION = "simgpu.dev/gpus"
 VIEW_EVERY = 1.0
 SAVE_EVERY = 300.0
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 _log = logging.getLogger(__name__)
 
 
@@ -75,6 +77,8 @@ class Nodes:
         self._held: dict[str, dict[str, tuple[str, ...]]] = {}
         self._complained: dict[str, str] = {}
         self._owned: dict[str, set[str]] = {}
+        self._restored: set[str] = set()
+        self.unseen: set[str] = set()
 
     # What came.
 
@@ -107,6 +111,10 @@ class Nodes:
         """Read the configuration. A broken one changes nothing but what users are told."""
         config_map = self._stores.config_maps.get(TOPOLOGY, namespace=self._namespace)
         if config_map is None:
+            self._problem = f"there is no ConfigMap {TOPOLOGY} in namespace {self._namespace}"
+            if self._config is None:
+                self._config = pools.Fleet()
+                self._look_at_all()
             return
         try:
             found = pools.parse(config_map.data.get(publishing.KEY, ""), self._catalog, self._profile)
@@ -120,15 +128,21 @@ class Nodes:
         self._problem = None
         if found != self._config:
             self._config = found
-            for node in self._stores.nodes:
-                self._queue.add(node.metadata.name)
+            self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        for node in self._stores.nodes:
+            self._queue.add(node.metadata.name)
+        for item in self._stores.config_maps:
+            if item.metadata.labels.get(publishing.NODE_TOPOLOGY) == "true":
+                self._queue.add(item.metadata.name.removeprefix(f"{TOPOLOGY}-"))
 
     def _profile(self, name: str) -> Mapping[str, Any] | None:
         config_map = self._stores.config_maps.get(f"{PROFILE}{name}", namespace=self._namespace)
         if config_map is None:
             return None
         try:
-            document = yaml.safe_load(config_map.data.get("profile.yaml", ""))
+            document = yaml.load(config_map.data.get("profile.yaml", ""), Loader=_LOADER)  # noqa: S506 - a safe loader
         except (yaml.YAMLError, ValueError, RecursionError):
             return None
         return document if isinstance(document, dict) else None
@@ -159,12 +173,15 @@ class Nodes:
         await asyncio.sleep(0)  # what was decided has to be written too
         if self._config is None:
             return None
+        self.unseen.discard(name)
         node = self._stores.nodes.get(name)
         spec = self._spec(node) if node is not None else None
         if node is None or spec is None:
             self._retire(name, node)
             return None
-        first = name not in self._fleet.nodes
+        first = name not in self._restored
+        known = self._fleet.nodes.get(name)
+        urgent = known is None or known.spec != spec
         config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
         before = publishing.remembered(config_map) if first else None
         placed = self._fleet.place(name, spec)
@@ -173,9 +190,10 @@ class Nodes:
             self._resume(placed, before)
         self._fleet.name_exporter(name, *self._exporter(name))
         uses = self._uses(name, placed, before)
+        self._restored.add(name)
         self._fleet.use(placed, uses)
         self._publish_node(node, spec)
-        return self._publish_view(name, placed, uses, config_map, first=first or config_map is None)
+        return self._publish_view(name, placed, uses, config_map, first=urgent or config_map is None)
 
     def _spec(self, node: Node) -> pools.NodeGpus | None:
         """What a node should have; None for one that is not ours."""
@@ -202,7 +220,7 @@ class Nodes:
         return self._config.pools[pool]
 
     def _complain(self, subject: Subject, reason: str, message: str) -> None:
-        key = f"{subject.kind}/{subject.namespace}/{subject.name}/{reason}"
+        key = f"{subject.kind}/{subject.namespace}/{subject.name}/{subject.uid}/{reason}"
         if self._complained.get(key) != message:
             self._complained[key] = message
             self._recorder.record(subject, "Warning", reason, message)
@@ -256,11 +274,17 @@ class Nodes:
         assert self._config is not None  # noqa: S101 - asked before
         name = node.metadata.name
         labels = publishing.label_patch(spec, self._config.mig_strategy, node)
-        self._writer.merge(Target(resources.NODES, name), labels, observed=node, urgent=True)
+        again = self._again(name)
+        self._writer.merge(Target(resources.NODES, name), labels, observed=node, urgent=True, failed=again)
         owned = self._owned.setdefault(name, set())
         owned.update(publishing.amounts(spec))
         capacity = publishing.capacity_patch(spec, sorted(owned), node)
-        self._writer.merge(Target(resources.NODES, name, subresource="status"), capacity, observed=node, urgent=True)
+        status = Target(resources.NODES, name, subresource="status")
+        self._writer.merge(status, capacity, observed=node, urgent=True, failed=again)
+
+    def _again(self, name: str) -> Callable[[Exception], None]:
+        """What could not be written is looked at again later."""
+        return lambda _error: self._queue.add_after(name, 5.0)
 
     def _publish_view(
         self,
@@ -285,34 +309,46 @@ class Nodes:
             return SAVE_EVERY - since
         self._published[name] = now
         target = Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{name}", self._namespace)
-        self._writer.apply(target, body, urgent=first)
+        self._writer.apply(target, body, urgent=first, failed=self._again(name))
         return SAVE_EVERY
 
     def _resume(self, placed: NodeCards, before: publishing.Remembered) -> None:
-        saved = before.counters.get("gpus")
-        at = before.counters.get("time")
+        saved, at = before.counters.get("gpus"), before.counters.get("time")
         if isinstance(saved, dict) and isinstance(at, int | float):
-            self._fleet.resume(placed, saved, self._clock() - at)
+            try:
+                self._fleet.resume(placed, saved, self._clock() - at)
+            except (TypeError, ValueError) as error:
+                _log.warning("counters of %s start anew: %s", placed.name, error)
 
     def _retire(self, name: str, node: Node | None) -> None:
         """A node is gone, or not ours any more: nothing of ours stays on it."""
         self._fleet.remove(name)
         self._held.pop(name, None)
         self._published.pop(name, None)
-        self._owned.pop(name, None)
+        self._restored.discard(name)
+        owned = self._owned.pop(name, set())
         config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
-        ours = config_map is not None and config_map.metadata.labels.get(publishing.NODE_TOPOLOGY) == "true"
-        if node is not None and publishing.MARK in node.metadata.labels and ours:
+        if config_map is not None and not _is_ours(config_map):
+            config_map = None
+        marked = node is not None and publishing.MARK in node.metadata.labels
+        if node is not None and marked and node.metadata.annotations.get(publishing.KWOK) == "fake":
+            # The mark goes last, so that a clean-up that was cut short is found again.
+            known = sorted(owned | set(publishing.remembered(config_map).resources) | {pools.GPU_RESOURCE})
+            status = Target(resources.NODES, name, subresource="status")
+            again = self._again(name)
             self._writer.merge(
-                Target(resources.NODES, name), publishing.label_patch(None, "", node), observed=node, urgent=True
+                status, publishing.capacity_patch(None, known, node), observed=node, urgent=True, failed=again
             )
-            owned = publishing.remembered(config_map).resources
-            capacity = publishing.capacity_patch(None, owned, node)
-            self._writer.merge(
-                Target(resources.NODES, name, subresource="status"), capacity, observed=node, urgent=True
-            )
-        if ours and (node is None or publishing.MARK not in node.metadata.labels):
+            labels = publishing.label_patch(None, "", node)
+            self._writer.merge(Target(resources.NODES, name), labels, observed=node, urgent=True, failed=again)
+        elif config_map is not None:
             self._writer.delete(Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{name}", self._namespace))
+
+
+def _is_ours(config_map: ConfigMap) -> bool:
+    """Views of fake nodes only: those of real nodes belong to whoever serves these."""
+    meta = config_map.metadata
+    return meta.labels.get(publishing.NODE_TOPOLOGY) == "true" and meta.annotations.get(publishing.KWOK) == "fake"
 
 
 def _pool_json(pool: pools.NodeGpus) -> dict[str, Any]:
@@ -323,12 +359,16 @@ def _pool_json(pool: pools.NodeGpus) -> dict[str, Any]:
 
 
 def _wish(pod: Pod) -> assigning.Wish:
-    asked = requests.requests(pod)
-    return assigning.Wish(
-        pod.metadata.uid,
-        tuple(item for item in asked if requests.lasting(pod, item.container)),
-        tuple(item for item in asked if not requests.lasting(pod, item.container)),
-    )
+    lasting, first, beside, sidecars = [], [], [], 0
+    early = {item.name for item in pod.spec.init_containers}
+    for item in requests.requests(pod):
+        if not requests.lasting(pod, item.container):
+            first.append(item)
+            beside.append(sidecars)
+        else:
+            lasting.append(item)
+            sidecars += item.count if item.container in early else 0
+    return assigning.Wish(pod.metadata.uid, tuple(lasting), tuple(first), tuple(beside))
 
 
 def _ordered(wish: assigning.Wish, pairs: tuple[tuple[str, str], ...]) -> tuple[str, ...]:

@@ -52,6 +52,8 @@ def label_value(text: str) -> str:
 
 def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
     """Everything that feature discovery says about a node's GPUs."""
+    if not spec.gpus:
+        return {MARK: "true"}
     model = spec.gpus[0].model
     driver = (spec.driver or model.driver or _DRIVER).split(".")
     cuda = (spec.cuda or _CUDA).split(".")
@@ -85,7 +87,7 @@ def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
 
 def label_patch(spec: pools.NodeGpus | None, strategy: str, node: Node) -> dict[str, Any]:
     """The change of a node's labels; labels of ours that no longer hold go."""
-    wanted: dict[str, str | None] = dict(labels(spec, strategy)) if spec and spec.gpus else {}
+    wanted: dict[str, str | None] = dict(labels(spec, strategy)) if spec is not None else {}
     for name in LABELS:
         if name in node.metadata.labels:
             wanted.setdefault(name, None)
@@ -194,7 +196,7 @@ def _lines(value: Mapping[str, Any], depth: int) -> Iterator[str]:
 def _scalar(value: Any) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
         return value
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

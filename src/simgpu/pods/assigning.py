@@ -14,16 +14,29 @@ from simgpu.pods.requests import Request
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """A pod's containers with GPUs: those that last, and those that are done before the others start."""
+    """A pod's containers with GPUs: those that last, and those that are done before the others start.
+
+    `beside` are the GPUs that sidecars have already when each of the latter runs.
+    """
 
     uid: str
     lasting: tuple[Request, ...]
     first: tuple[Request, ...] = ()
+    beside: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
         """GPUs that the pod needs: what is done first may use the same ones."""
-        return max(sum(item.count for item in self.lasting), max((item.count for item in self.first), default=0))
+        early = (item.count + beside for item, beside in zip(self.first, self._beside, strict=True))
+        return max(sum(item.count for item in self.lasting), max(early, default=0))
+
+    @property
+    def _beside(self) -> tuple[int, ...]:
+        return self.beside or (0,) * len(self.first)
+
+    def early(self) -> zip[tuple[Request, int]]:
+        """Containers that are done first, each with where its GPUs begin."""
+        return zip(self.first, self._beside, strict=True)
 
 
 def assign(ids: Sequence[str], held: Mapping[str, Sequence[str]], wishes: Sequence[Wish]) -> dict[str, tuple[str, ...]]:
@@ -50,6 +63,6 @@ def by_container(wish: Wish, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
     for item in wish.lasting:
         found[item.container] = tuple(ids[start : start + item.count])
         start += item.count
-    for item in wish.first:
-        found[item.container] = tuple(ids[: item.count])
+    for item, beside in wish.early():
+        found[item.container] = tuple(ids[beside : beside + item.count])
     return found

@@ -96,9 +96,9 @@ def named(
     """A product with its own memory. One that the catalog does not know behaves like another model, or any card."""
     known = catalog.find(product)
     if known is None or product not in (known.key, known.product):
-        key = re.sub(r"[^a-z0-9]+", "-", product.lower()).strip("-") or "gpu"
         base = known or like or catalog.models["h200"]
-        known = msgspec.structs.replace(base, key=f"{base.key}-as-{key}", product=product)
+        key = f"{base.key}-as-{uuid.uuid5(_NOBODY, product).hex[:12]}"  # another for each spelling
+        known = msgspec.structs.replace(base, key=key, product=product)
     if memory is None or memory == known.memory_mib.total:
         return known
     reserved = min(known.memory_mib.reserved, memory // 50)

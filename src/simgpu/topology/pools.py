@@ -24,6 +24,7 @@ GPU_RESOURCE = "nvidia.com/gpu"
 MOST_GPUS = 1024
 MOST_NODES = 100_000
 _LARGEST = 4 << 20
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOURCE = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
 
 Profiles = Callable[[str], Mapping[str, Any] | None]
@@ -101,7 +102,7 @@ def parse_gpus(text: str, catalog: models.Catalog, *, field: str) -> NodeGpus:
     gpus: list[Gpu] = []
     for item in text.split(","):
         name, _, count = item.strip().partition(":")
-        if not count.isdecimal() or not 0 < int(count) <= MOST_GPUS:
+        if not re.fullmatch("[0-9]{1,5}", count) or not 0 < int(count) <= MOST_GPUS:
             raise errors.InputError(field, f"{item!r}: must be MODEL:COUNT, at most {MOST_GPUS}")
         gpus += [Gpu(catalog.get(name, field=field))] * int(count)
     if len(gpus) > MOST_GPUS:
@@ -131,7 +132,7 @@ class _Reader:
             self._mistake("topology", f"larger than {_LARGEST} bytes")
             return None
         try:
-            document = yaml.safe_load(text)
+            document = yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             self._mistake("topology", f"not YAML: {' '.join(str(error).split())}")
             return None
@@ -213,7 +214,7 @@ class _Reader:
             return ()
         if not count:
             return ()
-        return (Gpu(self._product(str(pool.get("gpuProduct", "")), memory, where)),) * int(count)
+        return (Gpu(self._product(str(pool.get("gpuProduct") or ""), memory, where)),) * int(count)
 
     def _product(self, product: str, memory: Any, where: str) -> models.Model:
         """A product by name with its memory; the catalog's model behind it where there is one."""
@@ -246,12 +247,14 @@ class _Reader:
         merged = models.merged(profile, overrides)
         defaults = self._mapping(merged, "device_defaults", f"{where}.overrides.")
         system = self._mapping(merged, "system", f"{where}.overrides.")
-        count = merged.get("device_count") or len(merged.get("devices") or ()) or (8 if known and not profile else 0)
+        listed = merged.get("devices")
+        counted = len(listed) if isinstance(listed, list) else 0
+        count = merged.get("device_count") or counted or (8 if known and not profile else 0)
         if not _whole(count, MOST_GPUS):
             self._mistake(f"{where}.overrides.device_count", f"{count!r}: must be a whole number from 0 to {MOST_GPUS}")
             return NodeGpus(())
         size = self._mapping(defaults, "memory", f"{where}.overrides.device_defaults.").get("total_bytes")
-        memory = int(size) >> 20 if isinstance(size, int | float) and size >= 1 << 20 else None
+        memory = int(size) >> 20 if isinstance(size, int | float) and 1 << 20 <= size <= 1 << 50 else None
         product = str(defaults.get("name") or (known.product if known else "GPU"))
         model = devices.named(product, memory, self._catalog, like=known)
         return NodeGpus(
@@ -266,7 +269,8 @@ class _Reader:
             self._mistake(f"{where}.otherDevices", "must be a list")
             return {}
         pairs = [(item.get("name"), item.get("count")) if isinstance(item, dict) else (None, None) for item in listed]
-        return self._counted(pairs, f"{where}.otherDevices")
+        found = self._counted(pairs, f"{where}.otherDevices")
+        return {name: count for name, count in found.items() if name != GPU_RESOURCE}
 
     def _resources(self, pool: Mapping[str, Any], where: str) -> dict[str, int]:
         listed = pool.get("resources") or []

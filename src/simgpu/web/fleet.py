@@ -163,14 +163,14 @@ def self_metrics(read: Callable[[], Mapping[str, float]]) -> Handler:
         lines = []
         for name, value in read().items():
             kind = "counter" if name.endswith("_total") else "gauge"
-            lines.append(f"# HELP {name} {name.replace('_', ' ')}\n# TYPE {name} {kind}\n{name} {value:g}\n")
+            lines.append(f"# HELP {name} {name.replace('_', ' ')}\n# TYPE {name} {kind}\n{name} {value!r}\n")
         return web.Response(text="".join(lines), headers={"Content-Type": pages.TEXT})
 
     return handler
 
 
 def topology_routes(
-    fleet: Callable[[], dict[str, Any] | None], node: Callable[[str], dict[str, Any] | None]
+    ready: Callable[[], bool], fleet: Callable[[], dict[str, Any] | None], node: Callable[[str], dict[str, Any] | None]
 ) -> list[web.RouteDef]:
     """The topology as JSON: the whole configuration, and each node's view."""
 
@@ -179,6 +179,8 @@ def topology_routes(
         return _json(found) if found is not None else _error(503, "no topology yet")
 
     async def one(request: web.Request) -> web.Response:
+        if not ready():
+            return _error(503, "not leading")
         found = node(request.match_info["node"])
         return _json(found) if found is not None else _error(404, "Node topology not found")
 
