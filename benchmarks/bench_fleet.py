@@ -131,7 +131,7 @@ async def until_published(url: str) -> None:
     while True:
         seen = dict(numbers(await read(f"{url}/metrics/controller")))
         done = seen["simgpu_controller_nodes"] >= NODES and seen["simgpu_controller_writes_pending"] == 0
-        if done and seen["simgpu_controller_queue_depth"] == 0:
+        if done and seen["simgpu_controller_writes_total"] >= 3 * NODES:
             return
         await asyncio.sleep(0.1)
 
