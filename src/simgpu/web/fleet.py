@@ -67,7 +67,6 @@ class FleetPages:
         self._identity = self._node_identity if plain else enriched(identity, namespace)
         self._namespace = namespace
         self._page: tuple[view.Machine, pages.Page] | None = None
-        self._nodes: dict[str, tuple[tuple[int, int], bytes]] = {}
         self.scrape_seconds = 0.0
 
     def routes(self) -> list[web.RouteDef]:
