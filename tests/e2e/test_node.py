@@ -1,0 +1,57 @@
+"""The real node itself: what everything else in this folder stands on."""
+
+from __future__ import annotations
+
+import subprocess
+import urllib.parse
+import uuid
+from pathlib import Path
+
+from simgpu.kube import kubeconfig
+from tests.fixtures.machine import Machine, Service, child_of
+from tests.fixtures.node import Node
+
+
+def _name() -> str:
+    return f"pod-{uuid.uuid4().hex[:8]}"
+
+
+def test_a_pod_prints_a_line_that_kubectl_logs_shows(node: Node) -> None:
+    name = _name()
+    node.pod(name, "echo hello from the node")
+    node.phase(name, "Succeeded")
+    assert node.kubectl("logs", name) == "hello from the node\n"
+
+
+def test_kubectl_exec_runs_a_command_in_a_pod(node: Node) -> None:
+    name = _name()
+    node.pod(name, "sleep 1000")
+    node.phase(name, "Running")
+    assert node.kubectl("exec", name, "--", "cat", "/proc/1/cmdline") == "sleep\x001000\x00"
+    node.kubectl("delete", "pod", name, "--now")
+
+
+def test_a_pod_reaches_the_api_server(node: Node) -> None:
+    name, server = _name(), urllib.parse.urlsplit(kubeconfig.load(node.cluster.kubeconfig).server)
+    node.pod(name, f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc {server.hostname} {server.port}")
+    node.phase(name, "Succeeded")
+    assert "Client sent an HTTP request to an HTTPS server" in node.kubectl("logs", name)
+
+
+def test_a_machine_leaves_nothing_behind(tmp_path: Path) -> None:
+    def seen() -> tuple[str, list[str], list[str], str]:
+        links = sorted(path.name for path in Path("/sys/class/net").iterdir())
+        groups = [str(path) for path in Path("/sys/fs/cgroup").glob("*/simgpu-*")]
+        routes = subprocess.run(["ip", "route"], capture_output=True, text=True, check=True).stdout
+        return Path("/proc/mounts").read_text(), links, groups, routes
+
+    before = seen()
+    with Machine(tmp_path) as machine:
+        process = Service(machine, "orphan", ["sh", "-c", "setsid sleep 1000 & wait"])
+        process.start()
+        left = child_of(process.pid)
+        machine.run("mkdir", "/var/lib/kubelet")
+        machine.run("mount", "-t", "tmpfs", "tmpfs", "/var/lib/kubelet")
+        assert seen() != before
+    assert seen() == before
+    assert not Path(f"/proc/{left}").exists()
