@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import subprocess
 import urllib.parse
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from simgpu.kube import kubeconfig
+from simgpu.node import messages
+from simgpu.node.offers import Offer, Offered
+from simgpu.node.plugins import Plugins
 from tests.fixtures.machine import Machine, Service, child_of
 from tests.fixtures.node import Node
 
@@ -55,3 +61,30 @@ def test_a_machine_leaves_nothing_behind(tmp_path: Path) -> None:
         assert seen() != before
     assert seen() == before
     assert not Path(f"/proc/{left}").exists()
+
+
+async def test_a_cdi_device_arrives(node: Node) -> None:
+    edits = {"env": ["FROM_CDI=yes"], "deviceNodes": [{"path": "/dev/from-cdi", "hostPath": "/dev/null"}]}
+    spec = {"cdiVersion": "0.6.0", "kind": "simgpu.test/thing", "devices": [{"name": "one", "containerEdits": edits}]}
+    (node.machine.scratch / "cdi").mkdir(exist_ok=True)
+    (node.machine.scratch / "cdi" / "thing.json").write_text(json.dumps(spec))
+
+    async def allocate(_resource: str, _ids: Sequence[str]) -> messages.ContainerAllocateResponse:
+        return messages.ContainerAllocateResponse(cdi_devices=(messages.CdiDevice("simgpu.test/thing=one"),))
+
+    def use() -> str:
+        name = _name()
+        node.allocatable("simgpu.test/thing", 1)
+        script = "echo $FROM_CDI; ls /dev/from-cdi"
+        node.pod(name, script, resources={"limits": {"simgpu.test/thing": 1}})
+        node.phase(name, "Succeeded")
+        return node.kubectl("logs", name)
+
+    plugins = Plugins(allocate, folder=node.machine.path("/var/lib/kubelet/device-plugins"))
+    plugins.offer({"simgpu.test/thing": Offer("simgpu.test/thing", (Offered("thing-0"),))})
+    running = asyncio.create_task(plugins.run())
+    try:
+        assert await asyncio.to_thread(use) == "yes\n/dev/from-cdi\n"
+    finally:
+        running.cancel()
+        await asyncio.wait([running])

@@ -1,0 +1,171 @@
+"""Messages of the kubelet's device plugin interface (v1beta1) and of its pod resources interface (v1)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from simgpu.node.protobuf import Message
+
+HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
+VERSION = "v1beta1"
+REGISTRATION = "v1beta1.Registration"
+DEVICE_PLUGIN = "v1beta1.DevicePlugin"
+POD_RESOURCES = "v1.PodResourcesLister"
+
+
+class Empty(Message, frozen=True):
+    """Nothing."""
+
+
+# Device plugin.
+
+
+class DevicePluginOptions(Message, frozen=True):
+    """What a plugin wants to be asked."""
+
+    pre_start_required: Annotated[bool, 1] = False
+    get_preferred_allocation_available: Annotated[bool, 2] = False
+
+
+class RegisterRequest(Message, frozen=True):
+    """A plugin makes itself known."""
+
+    version: Annotated[str, 1] = ""
+    endpoint: Annotated[str, 2] = ""
+    resource_name: Annotated[str, 3] = ""
+    options: Annotated[DevicePluginOptions | None, 4] = None
+
+
+class NumaNode(Message, frozen=True):
+    """A NUMA node."""
+
+    id: Annotated[int, 1] = 0
+
+
+class TopologyInfo(Message, frozen=True):
+    """Where a device is."""
+
+    nodes: Annotated[tuple[NumaNode, ...], 1] = ()
+
+
+class Device(Message, frozen=True):
+    """A device, and how it is."""
+
+    id: Annotated[str, 1] = ""
+    health: Annotated[str, 2] = ""
+    topology: Annotated[TopologyInfo | None, 3] = None
+
+
+class ListAndWatchResponse(Message, frozen=True):
+    """All devices of a plugin."""
+
+    devices: Annotated[tuple[Device, ...], 1] = ()
+
+
+class ContainerPreferredAllocationRequest(Message, frozen=True):
+    """Which of these should a container get?"""
+
+    available: Annotated[tuple[str, ...], 1] = ()
+    must_include: Annotated[tuple[str, ...], 2] = ()
+    size: Annotated[int, 3] = 0
+
+
+class PreferredAllocationRequest(Message, frozen=True):
+    """The question for all containers of a pod."""
+
+    containers: Annotated[tuple[ContainerPreferredAllocationRequest, ...], 1] = ()
+
+
+class ContainerPreferredAllocationResponse(Message, frozen=True):
+    """These."""
+
+    ids: Annotated[tuple[str, ...], 1] = ()
+
+
+class PreferredAllocationResponse(Message, frozen=True):
+    """The answer for all containers."""
+
+    containers: Annotated[tuple[ContainerPreferredAllocationResponse, ...], 1] = ()
+
+
+class ContainerAllocateRequest(Message, frozen=True):
+    """A container gets these."""
+
+    ids: Annotated[tuple[str, ...], 1] = ()
+
+
+class AllocateRequest(Message, frozen=True):
+    """What the containers of a pod get."""
+
+    containers: Annotated[tuple[ContainerAllocateRequest, ...], 1] = ()
+
+
+class Mount(Message, frozen=True):
+    """A file or directory of the node in a container."""
+
+    container_path: Annotated[str, 1] = ""
+    host_path: Annotated[str, 2] = ""
+    read_only: Annotated[bool, 3] = False
+
+
+class DeviceSpec(Message, frozen=True):
+    """A device file of the node in a container."""
+
+    container_path: Annotated[str, 1] = ""
+    host_path: Annotated[str, 2] = ""
+    permissions: Annotated[str, 3] = ""
+
+
+class CdiDevice(Message, frozen=True):
+    """A device that the container runtime knows by name."""
+
+    name: Annotated[str, 1] = ""
+
+
+class ContainerAllocateResponse(Message, frozen=True):
+    """What a container is started with to have its devices."""
+
+    envs: Annotated[dict[str, str], 1] = msgspec.field(default_factory=dict)
+    mounts: Annotated[tuple[Mount, ...], 2] = ()
+    devices: Annotated[tuple[DeviceSpec, ...], 3] = ()
+    annotations: Annotated[dict[str, str], 4] = msgspec.field(default_factory=dict)
+    cdi_devices: Annotated[tuple[CdiDevice, ...], 5] = ()
+
+
+class AllocateResponse(Message, frozen=True):
+    """The same for all containers."""
+
+    containers: Annotated[tuple[ContainerAllocateResponse, ...], 1] = ()
+
+
+# Pod resources.
+
+
+class ContainerDevices(Message, frozen=True):
+    """Devices of one resource that a container has."""
+
+    resource: Annotated[str, 1] = ""
+    ids: Annotated[tuple[str, ...], 2] = ()
+
+
+class ContainerResources(Message, frozen=True):
+    """What a container has."""
+
+    name: Annotated[str, 1] = ""
+    devices: Annotated[tuple[ContainerDevices, ...], 2] = ()
+
+
+class PodResources(Message, frozen=True):
+    """What a pod has."""
+
+    name: Annotated[str, 1] = ""
+    namespace: Annotated[str, 2] = ""
+    containers: Annotated[tuple[ContainerResources, ...], 3] = ()
+
+
+class ListPodResourcesResponse(Message, frozen=True):
+    """What all pods of the node have."""
+
+    pods: Annotated[tuple[PodResources, ...], 1] = ()

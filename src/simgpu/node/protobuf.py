@@ -1,0 +1,164 @@
+"""Protocol buffers, as much of them as the kubelet's interfaces use: structs to bytes and back.
+
+A field is annotated with its number, as in `name: Annotated[str, 1] = ""`, and may be a text, a truth value, a whole
+number, another message, a tuple of texts or messages, or a map of texts. Fields that are not known are skipped, and
+fields that are not there have their defaults, so either side may be older or newer than the other.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any, Self, Union
+
+import msgspec
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+class Message(msgspec.Struct, frozen=True):
+    """Base of all messages."""
+
+    def encode(self) -> bytes:
+        """The message on the wire."""
+        return b"".join(
+            _tag(field.number, field.wire) + piece
+            for field in _fields(type(self)).values()
+            for piece in field.encode(getattr(self, field.name))
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """The message from the wire; ValueError for what is none."""
+        fields, found = _fields(cls), dict[str, Any]()
+        for number, wire, value in _pieces(data):
+            field = fields.get(number)
+            if field is not None and field.wire == wire:
+                found[field.name] = field.add(found.get(field.name), field.decode(value))
+        return cls(**found)
+
+
+class _Field(msgspec.Struct, frozen=True):
+    """One field: how its values become pieces of bytes and come back, and how a further value joins those before."""
+
+    name: str
+    number: int
+    wire: int
+    encode: Callable[[Any], Iterator[bytes]]
+    decode: Callable[[Any], Any]
+    add: Callable[[Any, Any], Any]
+
+
+@functools.cache
+def _fields(message: type[Message]) -> dict[int, _Field]:
+    hints = typing.get_type_hints(message, include_extras=True)
+    found = {}
+    for name, hint in hints.items():
+        kind, number = typing.get_args(hint)
+        found[number] = _field(name, number, kind)
+    return found
+
+
+def _field(name: str, number: int, kind: Any) -> _Field:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple:
+        one = _scalar(arguments[0])
+        return _Field(
+            name,
+            number,
+            one.wire,
+            lambda items: map(one.encode, items),
+            one.decode,
+            lambda old, new: (*(old or ()), new),
+        )
+    if origin is dict:
+        return _Field(
+            name, number, _BYTES,
+            lambda items: (_lengthened(_Entry(*pair).encode()) for pair in items.items()), _Entry.decode,
+            lambda old, new: {**(old or {}), new.key: new.value},
+        )  # fmt: skip
+    if origin in (Union, types.UnionType):  # a message that may be absent
+        kind = next(item for item in arguments if item is not type(None))
+    one = _scalar(kind)
+    return _Field(
+        name, number, one.wire, lambda value: iter([one.encode(value)] if value else []), one.decode,
+        lambda _old, new: new,
+    )  # fmt: skip
+
+
+class _Scalar(msgspec.Struct, frozen=True):
+    wire: int
+    encode: Callable[[Any], bytes]
+    decode: Callable[[Any], Any]
+
+
+def _scalar(kind: Any) -> _Scalar:
+    if kind is str:
+        return _Scalar(_BYTES, lambda value: _lengthened(value.encode()), lambda data: data.decode())
+    if kind is bool:
+        return _Scalar(_VARINT, _varint, bool)
+    if kind is int:
+        return _Scalar(_VARINT, _varint, _signed)
+    return _Scalar(_BYTES, lambda value: _lengthened(value.encode()), kind.decode)
+
+
+class _Entry(Message, frozen=True):
+    """An entry of a map."""
+
+    key: typing.Annotated[str, 1] = ""
+    value: typing.Annotated[str, 2] = ""
+
+
+def _tag(number: int, wire: int) -> bytes:
+    return _varint(number << 3 | wire)
+
+
+def _lengthened(data: bytes) -> bytes:
+    return _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    value &= 2**64 - 1
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value
+
+
+def _pieces(data: bytes) -> Iterator[tuple[int, int, Any]]:
+    """Number, kind and raw value of each field."""
+    at = 0
+    while at < len(data):
+        tag, at = _read_varint(data, at)
+        number, wire = tag >> 3, tag & 7
+        if wire == _VARINT:
+            value, at = _read_varint(data, at)
+            yield number, wire, value
+            continue
+        size = {_FIXED64: 8, _FIXED32: 4}.get(wire)
+        if wire == _BYTES:
+            size, at = _read_varint(data, at)
+        if size is None or at + size > len(data):
+            raise ValueError(f"no protocol buffer: field {number} is cut short or of an unknown kind")
+        yield number, wire, data[at : at + size]
+        at += size
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for place in range(10):
+        if at + place >= len(data):
+            break
+        byte = data[at + place]
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return value & 2**64 - 1, at + place + 1
+    raise ValueError("no protocol buffer: a number does not end")

@@ -1,0 +1,65 @@
+"""Failures that a real node's devices mimic: what they are, and how things stand some time after they began."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from simgpu import errors
+
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=86400)]
+_Index = Annotated[int, msgspec.Meta(ge=0, le=1023)]
+
+
+class Death(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A GPU dies, and returns; 0 seconds is for good."""
+
+    gpu: _Index
+    after: _Seconds = 0.0
+    seconds: _Seconds = msgspec.field(default=0.0, name="for")
+
+    def covers(self, elapsed: float) -> bool:
+        """Whether it is dead at that time."""
+        return elapsed >= self.after and (not self.seconds or elapsed < self.after + self.seconds)
+
+    def changes(self) -> tuple[float, ...]:
+        """When it dies, and when it returns."""
+        return (self.after, self.after + self.seconds) if self.seconds else (self.after,)
+
+
+class Failures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`refuse` or `delay` what pods are given; `vanish` from the kubelet, or `flap`: be gone and there in turns."""
+
+    refuse: bool = False
+    delay: _Seconds = 0.0
+    vanish: bool = False
+    flap: _Seconds = 0.0
+    unhealthy: tuple[_Index, ...] = ()
+    dying: tuple[Death, ...] = ()
+
+    def present(self, elapsed: float) -> bool:
+        """Whether the kubelet finds the devices at all."""
+        return not self.vanish and (not self.flap or int(elapsed / self.flap) % 2 == 1)
+
+    def healthy(self, gpu: int, elapsed: float) -> bool:
+        """Whether a GPU is well."""
+        return gpu not in self.unhealthy and not any(item.gpu == gpu and item.covers(elapsed) for item in self.dying)
+
+    def next_change(self, elapsed: float) -> float | None:
+        """Seconds until any of this is otherwise; None if it stays."""
+        times = [time for item in self.dying for time in item.changes() if time > elapsed]
+        if self.flap and not self.vanish:
+            times.append((int(elapsed / self.flap) + 1) * self.flap)
+        return min(times) - elapsed if times else None
+
+
+NONE = Failures()
+
+
+def parse(document: Any, *, field: str) -> Failures:
+    """Failures from a configuration; what is wrong is said with its place."""
+    try:
+        return msgspec.convert(document, Failures)
+    except msgspec.ValidationError as error:
+        raise errors.InputError(field, str(error).replace("`$.", "`")) from None
