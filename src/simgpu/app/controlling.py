@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from simgpu.catalog import models
+from simgpu.controllers.configuring import TOPOLOGY
 from simgpu.controllers.fleet import Fleet
-from simgpu.controllers.nodes import TOPOLOGY, Nodes, Stores
+from simgpu.controllers.nodes import Nodes, Stores
 from simgpu.controllers.publishing import NODE_TOPOLOGY
 from simgpu.identities import identity as identities
 from simgpu.kube import resources

@@ -14,7 +14,7 @@ from simgpu.catalog import shapes
 from simgpu.controllers.publishing import Use
 from simgpu.identities import view
 from simgpu.sim import activity, cards, engine
-from simgpu.topology import pools
+from simgpu.topology import devices, pools
 from simgpu.topology.devices import Device
 
 TYPICAL = "training"
@@ -81,7 +81,7 @@ class Fleet:
             if card is not None and card.gpu.model == gpu.model:
                 card.gpu = gpu
                 if card.device.index != index:
-                    card.device = _device(name, index, identity, gpu, labels=card.device.labels)
+                    card.device = devices.device(name, index, gpu.model, name=identity, labels=card.device.labels)
                 kept[index] = before.pop(identity)
             else:
                 new.append((index, identity, gpu))
@@ -108,7 +108,8 @@ class Fleet:
         return made
 
     def _card(self, node: str, index: int, identity: str, gpu: pools.Gpu, number: int) -> Card:
-        card = Card(identity, gpu, number, _device(node, index, identity, gpu, labels=_exporter(node, "", "")))
+        device = devices.device(node, index, gpu.model, name=identity, labels=_exporter(node, "", ""))
+        card = Card(identity, gpu, number, device)
         if (before := self._gone.pop(identity, None)) is not None:
             self._raise(card, before, 0.0)
         return card
@@ -244,15 +245,6 @@ class Fleet:
             name: float(value) + most.get(name, 0.0) * seconds for name, value in zip(_SAVED, values, strict=True)
         }
         self.engine.raise_counters(card.number, floors)
-
-
-def _device(node: str, index: int, identity: str, gpu: pools.Gpu, *, labels: dict[str, str]) -> Device:
-    bus = (3 + 7 * (index // 7)) % 256
-    return Device(
-        index=index, model=gpu.model, uuid=identity, file=f"nvidia{index}",
-        pci_bus_id=f"00000000:{bus:02X}:{index % 7:02X}.0",
-        serial=str(uuid.uuid5(_NOBODY, f"{node}/{index}").int % 10**13), numa=0, labels=labels,
-    )  # fmt: skip
 
 
 def _exporter(node: str, pod: str, address: str) -> dict[str, str]:

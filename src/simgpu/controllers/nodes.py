@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-import yaml
 
 from simgpu import errors
 from simgpu.catalog import models
 from simgpu.controllers import publishing
+from simgpu.controllers.configuring import TOPOLOGY, Configuration
 from simgpu.controllers.fleet import Fleet, NodeCards
 from simgpu.kube import resources
 from simgpu.kube.queue import WorkQueue
@@ -28,14 +28,9 @@ from simgpu.kube.writer import Target, Writer
 from simgpu.pods import assigning, requests
 from simgpu.topology import pools
 
-TOPOLOGY = "topology"
-PROFILE = "gpu-profile-"
 EXPORTER = "nvidia-dcgm-exporter"
-GPUS_ANNOTATION = "simgpu.dev/gpus"
 VIEW_EVERY = 1.0
 SAVE_EVERY = 300.0
-
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _log = logging.getLogger(__name__)
 
@@ -67,15 +62,13 @@ class Nodes:
         self._fleet = fleet
         self._queue = queue
         self._writer = writer
-        self._recorder = recorder
         self._namespace = namespace
-        self._catalog = catalog
         self._clock = clock
-        self._config: pools.Fleet | None = None
-        self._problem: str | None = None
+        self._configuration = Configuration(
+            stores.config_maps, recorder, self._look_at_all, namespace=namespace, catalog=catalog
+        )
         self._published: dict[str, float] = {}
         self._held: dict[str, dict[str, tuple[str, ...]]] = {}
-        self._complained: dict[str, str] = {}
         self._owned: dict[str, set[str]] = {}
         self._restored: set[str] = set()
         self.unseen: set[str] = set()
@@ -97,7 +90,7 @@ class Nodes:
 
     def _config_map_changed(self, key: str) -> None:
         name = key.rpartition("/")[2]
-        if name == TOPOLOGY or name.startswith(PROFILE):
+        if self._configuration.concerns(name):
             self.configure()
         elif name.startswith(f"{TOPOLOGY}-"):
             self._queue.add(name.removeprefix(f"{TOPOLOGY}-"))
@@ -105,30 +98,15 @@ class Nodes:
     @property
     def problem(self) -> str | None:
         """What is wrong with the configuration that is there now; the last good one is in force."""
-        return self._problem
+        return self._configuration.problem
+
+    @property
+    def _config(self) -> pools.Fleet | None:
+        return self._configuration.fleet
 
     def configure(self) -> None:
-        """Read the configuration. A broken one changes nothing but what users are told."""
-        config_map = self._stores.config_maps.get(TOPOLOGY, namespace=self._namespace)
-        if config_map is None:
-            self._problem = f"there is no ConfigMap {TOPOLOGY} in namespace {self._namespace}"
-            if self._config is None:
-                self._config = pools.Fleet()
-                self._look_at_all()
-            return
-        try:
-            found = pools.parse(config_map.data.get(publishing.KEY, ""), self._catalog, self._profile)
-        except errors.InputError as error:
-            if self._problem != str(error):
-                self._problem = str(error)
-                _log.error("the topology stays as it was: %s", error)
-                subject = Subject("v1", "ConfigMap", TOPOLOGY, self._namespace, config_map.metadata.uid)
-                self._recorder.record(subject, "Warning", "InvalidTopology", str(error))
-            return
-        self._problem = None
-        if found != self._config:
-            self._config = found
-            self._look_at_all()
+        """Read the configuration."""
+        self._configuration.read()
 
     def _look_at_all(self) -> None:
         for node in self._stores.nodes:
@@ -136,16 +114,6 @@ class Nodes:
         for item in self._stores.config_maps:
             if item.metadata.labels.get(publishing.NODE_TOPOLOGY) == "true":
                 self._queue.add(item.metadata.name.removeprefix(f"{TOPOLOGY}-"))
-
-    def _profile(self, name: str) -> Mapping[str, Any] | None:
-        config_map = self._stores.config_maps.get(f"{PROFILE}{name}", namespace=self._namespace)
-        if config_map is None:
-            return None
-        try:
-            document = yaml.load(config_map.data.get("profile.yaml", ""), Loader=_LOADER)  # noqa: S506 - a safe loader
-        except (yaml.YAMLError, ValueError, RecursionError):
-            return None
-        return document if isinstance(document, dict) else None
 
     def describe(self) -> dict[str, Any] | None:
         """The configuration as the topology API tells it, whatever format it was written in."""
@@ -197,35 +165,10 @@ class Nodes:
 
     def _spec(self, node: Node) -> pools.NodeGpus | None:
         """What a node should have; None for one that is not ours."""
-        assert self._config is not None  # noqa: S101 - asked before
         meta = node.metadata
         if meta.annotations.get(publishing.KWOK) != "fake" or meta.deletion_timestamp:
             return None
-        override = meta.annotations.get(GPUS_ANNOTATION)
-        if override is not None:
-            try:
-                return pools.parse_gpus(override, self._catalog, field=GPUS_ANNOTATION)
-            except errors.InputError as error:
-                self._complain(Subject("v1", "Node", meta.name, uid=meta.uid), "InvalidGpus", str(error))
-        if meta.name in self._config.nodes:
-            return self._config.nodes[meta.name]
-        pool = meta.labels.get(self._config.label_key)
-        if pool is None:
-            return None
-        if pool not in self._config.pools:
-            known = ", ".join(sorted(self._config.pools)) or "none"
-            message = f"{self._config.label_key}: no pool {pool!r}; there are: {known}"
-            self._complain(Subject("v1", "Node", meta.name, uid=meta.uid), "UnknownPool", message)
-            return None
-        return self._config.pools[pool]
-
-    def _complain(self, subject: Subject, reason: str, message: str) -> None:
-        key = f"{subject.kind}/{subject.namespace}/{subject.name}/{subject.uid}/{reason}"
-        if self._complained.get(key) != message:
-            self._complained[key] = message
-            self._recorder.record(subject, "Warning", reason, message)
-            while len(self._complained) > 10_000:
-                self._complained.pop(next(iter(self._complained)))
+        return self._configuration.of(node)
 
     def _exporter(self, name: str) -> tuple[str, str]:
         """The pod that pretends to be the node's exporter, where there is one: its name and address."""
@@ -265,7 +208,9 @@ class Nodes:
             return requests.utilisation(pod)
         except errors.InputError as error:
             meta = pod.metadata
-            self._complain(Subject("v1", "Pod", meta.name, meta.namespace, meta.uid), "InvalidUtilization", str(error))
+            self._configuration.complain(
+                Subject("v1", "Pod", meta.name, meta.namespace, meta.uid), "InvalidUtilization", str(error)
+            )
             return requests.ALL
 
     # Writing.

@@ -67,7 +67,9 @@ def build(box: Box, catalog: models.Catalog, *, node: str) -> list[Device]:
         instances = tuple(_instances(entry, model, where))
         if len(found) + entry.count > MOST_DEVICES:
             raise errors.InputError(f"{where}.count", f"more than {MOST_DEVICES} devices")
-        found += (_device(node, index, model, instances) for index in range(len(found), len(found) + entry.count))
+        found += (
+            device(node, index, model, instances=instances) for index in range(len(found), len(found) + entry.count)
+        )
     return found
 
 
@@ -119,16 +121,15 @@ def _instances(entry: Entry, model: models.Model, where: str) -> Iterator[models
         yield profiles[name]
 
 
-def _device(node: str, index: int, model: models.Model, instances: tuple[models.MigProfile, ...]) -> Device:
+def device(node: str, index: int, model: models.Model, *, name: str | None = None, **more: Any) -> Device:
+    """One device of a node, with the names that follow from the node's and its index; it may have an id of its own."""
     rest, slot = divmod(index, 7)
     domain, bus = rest // 36, 3 + 7 * (rest % 36)
-    return Device(
-        index=index,
-        model=model,
-        uuid=f"GPU-{uuid.uuid5(_NOBODY, f'{node}-{index}')}",
-        file=f"{_FILES[model.vendor]}{index}",
-        pci_bus_id=f"{domain:08X}:{bus:02X}:{slot:02X}.0",
-        serial=f"{1_650_000_000_000 + uuid.uuid5(_NOBODY, f'{node}/{index}').int % 10_000_000_000}",
-        numa=index * 2 // 8 % 2,
-        instances=instances,
-    )
+    found: dict[str, Any] = {
+        "uuid": name or f"GPU-{uuid.uuid5(_NOBODY, f'{node}-{index}')}",
+        "file": f"{_FILES[model.vendor]}{index}",
+        "pci_bus_id": f"{domain:08X}:{bus:02X}:{slot:02X}.0",
+        "serial": f"{1_650_000_000_000 + uuid.uuid5(_NOBODY, f'{node}/{index}').int % 10_000_000_000}",
+        "numa": index * 2 // 8 % 2,
+    }
+    return Device(index=index, model=model, **{**found, **more})

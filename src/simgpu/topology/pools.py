@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ import yaml
 
 from simgpu import errors
 from simgpu.catalog import models
-from simgpu.topology import devices
+from simgpu.topology import devices, failures, sharing
 
 LABEL_KEY = "run.ai/simulated-gpu-node-pool"
 GPU_RESOURCE = "nvidia.com/gpu"
@@ -54,6 +55,12 @@ class Numa(msgspec.Struct, frozen=True):
     zones: int = 1
     per_zone: tuple[int, ...] = ()
 
+    def zone(self, index: int, count: int) -> int:
+        """The zone of a GPU: as many in each as was said, else evenly, those left over in the lowest zones."""
+        each, rest = divmod(count, self.zones)
+        sizes = self.per_zone or tuple(each + (zone < rest) for zone in range(self.zones))
+        return next((zone for zone, last in enumerate(accumulate(sizes)) if index < last), self.zones - 1)
+
 
 class NodeGpus(msgspec.Struct, frozen=True):
     """What a node of a pool has."""
@@ -63,6 +70,8 @@ class NodeGpus(msgspec.Struct, frozen=True):
     driver: str = ""
     cuda: str = ""
     numa: Numa | None = None
+    slicing: sharing.TimeSlicing = sharing.NONE
+    failures: failures.Failures = failures.NONE
 
     @property
     def product(self) -> str:
@@ -73,6 +82,14 @@ class NodeGpus(msgspec.Struct, frozen=True):
     def memory_mib(self) -> int:
         """The memory of the first GPU."""
         return self.gpus[0].model.memory_mib.total if self.gpus else 0
+
+
+def build(spec: NodeGpus, node: str) -> list[devices.Device]:
+    """The GPUs of a node."""
+    found = [devices.device(node, index, gpu.model, name=gpu.id) for index, gpu in enumerate(spec.gpus)]
+    if spec.numa is None:
+        return found
+    return [msgspec.structs.replace(item, numa=spec.numa.zone(item.index, len(found))) for item in found]
 
 
 class Fleet(msgspec.Struct, frozen=True):
@@ -184,11 +201,22 @@ class _Reader:
         other = {**self._other_devices(pool, where), **self._resources(pool, where)}
         numa = self._numa(pool.get("numa"), f"{where}.numa")
         if "gpus" in pool:
-            return NodeGpus(self._listed(pool["gpus"], f"{where}.gpus"), other, numa=numa)
-        if "gpu" in pool:
+            made = NodeGpus(self._listed(pool["gpus"], f"{where}.gpus"))
+        elif "gpu" in pool:
             made = self._profiled(pool["gpu"], f"{where}.gpu")
-            return msgspec.structs.replace(made, other=other, numa=numa)
-        return NodeGpus(self._old(pool, where), other, numa=numa)
+        else:
+            made = NodeGpus(self._old(pool, where))
+        return msgspec.structs.replace(made, other=other, numa=numa, **self._real(pool, where))
+
+    def _real(self, pool: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """What only real nodes do: share their GPUs, and fail."""
+        found: dict[str, Any] = {}
+        try:
+            found["slicing"] = sharing.parse(pool.get("sharing"), field=f"{where}.sharing")
+            found["failures"] = failures.parse(pool.get("failures") or {}, field=f"{where}.failures")
+        except errors.InputError as error:
+            self._wrong.append(error)
+        return found
 
     def _listed(self, listed: Any, where: str) -> tuple[Gpu, ...]:
         try:
@@ -301,6 +329,8 @@ class _Reader:
         if not isinstance(numa, dict) or not _whole(numa.get("zones", 1), 64):
             self._mistake(where, "must have zones, a whole number up to 64")
             return None
+        if numa.get("zones") == 0:
+            return None
         spread = numa.get("gpusPerZone") or []
         if not isinstance(spread, list) or not all(_whole(item, MOST_GPUS) for item in spread):
             self._mistake(f"{where}.gpusPerZone", "must be a list of whole numbers")
@@ -327,7 +357,7 @@ class _Reader:
                 continue
             seen.add(name)
             gpus.append(Gpu(model, name, self._shown(item.get("metrics"), place)))
-        return NodeGpus(tuple(gpus))
+        return NodeGpus(tuple(gpus), **self._real(node, where))
 
     def _shown(self, metrics: Any, where: str) -> Shown | None:
         if metrics is None:
