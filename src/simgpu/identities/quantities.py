@@ -95,7 +95,9 @@ def _video(machine: Machine) -> Values:
 
 def _pstate(machine: Machine) -> Values:
     """A card with nothing open whose memory clock is down is in P8; one that never lowers it stays in P0."""
-    resting = (machine.column("context") <= 0) & (machine.column("memory_clock") < machine.fact("clocks_mhz.memory_max"))
+    resting = (machine.column("context") <= 0) & (
+        machine.column("memory_clock") < machine.fact("clocks_mhz.memory_max")
+    )
     return np.where(resting, 8.0, 0.0)
 
 

@@ -202,7 +202,7 @@ def _numpy(fields: tuple[Field, ...]) -> np.dtype[np.void]:
     for field in fields:
         kind = _numpy(RECORDS[field.type]) if field.type in RECORDS else np.dtype(_little(field.type))
         columns.append((field.name, kind) if field.count == 1 else (field.name, kind, (field.count,)))
-    return np.dtype(columns, align=True)  # type: ignore[arg-type]
+    return np.dtype(columns, align=True)
 
 
 def _little(kind: str) -> str:
@@ -234,8 +234,7 @@ def _header() -> Iterator[str]:
         yield from (f"    {_member(field)};" + (f" /* {field.about} */" if field.about else "") for field in fields)
         yield "};"
     yield f'_Static_assert(sizeof(struct page) == {DTYPE.itemsize}, "the page is as large as the table says");'
-    for name in DTYPE.names or ():
-        offset = DTYPE.fields[name][1]  # type: ignore[index]
+    for name, (_, offset, *_) in (DTYPE.fields or {}).items():
         yield f'_Static_assert(__builtin_offsetof(struct page, {name}) == {offset}, "{name}");'
     yield "#endif"
 

@@ -30,6 +30,8 @@ FILE: Final = "page"
 DRIVER: Final = "580.159.04"
 CUDA: Final = 13000
 
+MODES: Final = {"persistence": 1, "compute_mode": 3}  # what can be set besides clocks and power, and its highest value
+
 _ROOM: Final = (layout.DTYPE.itemsize + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
 _STATE: Final = [field for field in layout.PAGE if field.state]
 _NOBODY: Final = uuid.UUID(int=0)
@@ -79,6 +81,12 @@ class Pages:
         self._rows["processes"] = access.processes
         self._rows["process_root"] = access.process_root
         self._rows["control"] = access.control.encode()
+
+    def set_mode(self, index: int, name: str, value: int) -> None:
+        """Change a mode of a card."""
+        if not 0 <= value <= MODES[name]:
+            raise errors.InputError(name, f"must be from 0 to {MODES[name]}")
+        self._rows[index][name] = value
 
     def write(
         self, read: Read, *, clock: float, monotonic_ns: int, instances: Mapping[int, Sequence[InstanceState]] = {}
