@@ -94,10 +94,9 @@ class Pages:
         """All cards as they are now; `read` gives a quantity of all of them."""
         rows = self._rows
         for field in _STATE:
-            kind = layout.DTYPE[field.name]
-            most = np.iinfo(kind).max if kind.kind == "u" and kind.itemsize < 8 else 2**62
-            values = np.nan_to_num(read(field.state)) * field.scale
-            rows[field.name] = np.clip(np.rint(values), 0 if kind.kind == "u" else -(2**31), most)
+            limits = np.iinfo(layout.DTYPE[field.name])
+            values = np.rint(np.nan_to_num(read(field.state)) * field.scale)
+            rows[field.name] = np.clip(values, limits.min, min(limits.max, 2**62))  # a double knows no 2**64 - 1
         for index, states in instances.items():
             mine = rows[index]["instances"]
             for place, state in enumerate(states[: layout.INSTANCES]):
