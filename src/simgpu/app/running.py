@@ -11,9 +11,9 @@ import contextlib
 import os
 import signal
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -25,7 +25,9 @@ from simgpu.topology.devices import Device
 from simgpu.workloads import documents
 from simgpu.workloads.server import Server as WorkloadServer
 
-_FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT")
+_FORWARDED = (
+    signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGCONT,
+)  # fmt: skip
 
 
 class RunSettings(msgspec.Struct, frozen=True):
@@ -47,6 +49,7 @@ async def run_command(settings: RunSettings) -> int:
         wanted = documents.read(settings.load)
         box.admit(wanted.profile, wanted.devices or [device.index for device in box.devices])
     async with contextlib.AsyncExitStack() as stack:
+        signals = stack.enter_context(_Signals())
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="simgpu-run-")))
         socket = home / "workload.sock"
         shown = showing.Shown(box, home / "gpus", stale=ticking.stale(settings.interval))
@@ -66,8 +69,8 @@ async def run_command(settings: RunSettings) -> int:
             )
         )
         shown.write()
-        with _forwarding(child):
-            return await child.wait()
+        signals.forward_to(child)
+        return await child.wait()
 
 
 def environment(given: Mapping[str, str], home: Path, socket: Path) -> dict[str, str]:
@@ -96,21 +99,37 @@ async def _start(command: Sequence[str], environ: dict[str, str]) -> asyncio.sub
         raise errors.NotRunnable(command[0], error.strerror or str(error), found=True) from None
 
 
-@contextlib.contextmanager
-def _forwarding(child: asyncio.subprocess.Process) -> Iterator[None]:
-    """Signals are the command's. The terminal sends Ctrl-C to both of us, so that one is only ignored here."""
-    loop = asyncio.get_running_loop()
-    numbers = [getattr(signal, name) for name in _FORWARDED]
-    for number in numbers:
-        loop.add_signal_handler(number, _send, child, number)
-    loop.add_signal_handler(signal.SIGINT, lambda: None)
-    try:
-        yield
-    finally:
-        for number in (*numbers, signal.SIGINT):
+class _Signals:
+    """Signals are the command's, even those that come while it starts.
+
+    The terminal sends Ctrl-C to both of us, so that one is only ignored here.
+    """
+
+    def __init__(self) -> None:
+        self._child: asyncio.subprocess.Process | None = None
+        self._early: list[int] = []
+
+    def __enter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        for number in _FORWARDED:
+            loop.add_signal_handler(number, self._send, number)
+        loop.add_signal_handler(signal.SIGINT, lambda: None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (*_FORWARDED, signal.SIGINT):
             loop.remove_signal_handler(number)
 
+    def forward_to(self, child: asyncio.subprocess.Process) -> None:
+        """The command is there."""
+        self._child = child
+        for number in self._early:
+            self._send(number)
 
-def _send(child: asyncio.subprocess.Process, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        child.send_signal(number)
+    def _send(self, number: int) -> None:
+        if self._child is None:
+            self._early.append(number)
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self._child.send_signal(number)
