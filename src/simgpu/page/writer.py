@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simgpu import errors
-from simgpu.catalog import models
+from simgpu.catalog import models, placing
 from simgpu.page import layout
 from simgpu.topology.devices import Device
 
@@ -67,8 +67,10 @@ class Pages:
         self._devices = devices
         self._rows: npt.NDArray[Any] = np.zeros(len(devices), layout.DTYPE)
         self._fence = threading.Lock()
+        self._places: list[list[int]] = []  # of each card's instances, on its page
         for row, device in zip(self._rows, devices, strict=True):
             _describe(row, device, devices)
+            self._places.append(_describe_instances(row, device))
             row["stale_ns"] = int(stale * 1e9)
         self.allow(access or Access())
         try:
@@ -98,11 +100,10 @@ class Pages:
             values = np.rint(np.nan_to_num(read(field.state)) * field.scale)
             rows[field.name] = np.clip(values, limits.min, min(limits.max, 2**62))  # a double knows no 2**64 - 1
         for index, states in instances.items():
-            mine = rows[index]["instances"]
-            for place, state in enumerate(states[: layout.INSTANCES]):
-                mine[place]["usage"] = round(state.usage)
-                mine[place]["memory_used"] = int(state.memory_used)
-                mine[place]["open"] = state.memory_used > 0
+            for place, state in zip(self._places[index], states, strict=True):
+                mine = rows[index]["instances"][place]
+                mine["usage"], mine["memory_used"] = round(state.usage), int(state.memory_used)
+                mine["open"] = state.memory_used > 0
         self._sample(clock)
         rows["written_ns"] = monotonic_ns
         for row, mapped in zip(rows, self._maps, strict=True):
@@ -205,7 +206,6 @@ def _describe(row: Any, device: Device, all_devices: Sequence[Device]) -> None:
     _describe_cpus(row, device, all_devices)
     if model.links is not None and sum(other.model is model for other in all_devices) > 1:
         row["links"], row["fabric"] = model.links.count, True
-    _describe_instances(row, device)
 
 
 def _describe_cpus(row: Any, device: Device, all_devices: Sequence[Device]) -> None:
@@ -216,29 +216,28 @@ def _describe_cpus(row: Any, device: Device, all_devices: Sequence[Device]) -> N
     row["first_cpu"], row["cpus"] = min(device.numa * each, cpus - 1), each
 
 
-def _describe_instances(row: Any, device: Device) -> None:
+def _describe_instances(row: Any, device: Device) -> list[int]:
+    """The card's profiles and instances, these by number; where on the page each instance stands."""
     model = device.model
-    row["mig_capable"] = bool(model.mig)
-    row["mig_mode"] = row["instance_count"] = 0
-    names = [profile.name for profile in model.mig]
+    row["mig_capable"], row["mig_mode"] = bool(model.mig), bool(device.instances)
+    row["instance_count"] = len(device.instances)
     for place, profile in enumerate(model.mig[: layout.PROFILES]):
         row["profiles"][place] = _profile(profile, model)
-    row["mig_mode"] = bool(device.instances)
-    row["instance_count"] = min(len(device.instances), layout.INSTANCES)
-    start = 0
-    for place, instance in enumerate(device.instances[: layout.INSTANCES]):
-        mine = row["instances"][place]
-        slices = int(row["profiles"][names.index(instance.name)]["slices"])
-        mine["uuid"] = f"MIG-{uuid.uuid5(_NOBODY, f'{device.uuid}/{place}')}".encode()
-        mine["gpu_instance"], mine["compute_instance"] = place + 1, 0
-        mine["profile"], mine["start"], mine["slices"] = names.index(instance.name), start, slices
+    placements = placing.place(device.instances, model, where="mig")
+    order = sorted(range(len(placements)), key=lambda which: placements[which].number)
+    names = [profile.name for profile in model.mig]
+    for place, which in enumerate(order):
+        instance, placement, mine = device.instances[which], placements[which], row["instances"][place]
+        mine["uuid"] = f"MIG-{uuid.uuid5(_NOBODY, f'{device.uuid}/{placement.number}/0')}".encode()
+        mine["gpu_instance"], mine["compute_instance"] = placement.number, 0
+        mine["profile"], mine["start"], mine["slices"] = names.index(instance.name), placement.start, placement.size
         mine["memory_total"] = (instance.memory_mib or model.memory_mib.total // 8) * 2**20
-        start += slices
+    return [order.index(which) for which in range(len(placements))]
 
 
 def _profile(profile: models.MigProfile, model: models.Model) -> tuple[Any, ...]:
-    slices = int(profile.name.partition("g")[0])
-    whole = slices == max(int(other.name.partition("g")[0]) for other in model.mig)
+    slices = placing.compute_slices(profile)
+    whole = slices == max(placing.compute_slices(other) for other in model.mig)
     memory = profile.memory_mib or model.memory_mib.total * slices // 8
     extra = int(whole or profile.name.endswith("+me"))
     return (
