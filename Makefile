@@ -11,6 +11,7 @@ help: ## Show what can be made
 
 setup: .venv/ready ## Make the Python environment in .venv; seconds when nothing changed
 	@$(BIN)/python -m compileall -q src
+	@$(BIN)/python -m native.build
 
 .venv/ready: pyproject.toml constraints.txt
 	@echo "Setting up .venv"

@@ -41,7 +41,7 @@ class Power(Facts, frozen=True):
 
 
 class Clocks(Facts, frozen=True):
-    """MHz. `sm` is whatever the vendor's main clock is."""
+    """MHz. `sm` is whatever the vendor's main clock is; `memory` lists what the memory's can be set to."""
 
     sm_idle: Amount
     sm_min: Amount
@@ -51,6 +51,7 @@ class Clocks(Facts, frozen=True):
     memory_max: Amount
     video_idle: Amount | None = None
     video_max: Amount | None = None
+    memory: tuple[Amount, ...] = ()
 
 
 class Temperatures(Facts, frozen=True):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from simgpu import errors
-from simgpu.catalog import models
+from simgpu.catalog import models, placing
 
 _NOBODY = uuid.UUID(int=0)
 _FILES = {"nvidia": "nvidia", "intel": "card", "amd": "card", "habana": "accel"}
@@ -118,7 +118,9 @@ def _instances(entry: Entry, model: models.Model, where: str) -> Iterator[models
             )
         if entry.mig.count(name) > profiles[name].count:
             raise errors.InputError(f"{where}.mig", f"a card has at most {profiles[name].count} of {name}")
-        yield profiles[name]
+    found = [profiles[name] for name in entry.mig]
+    placing.place(found, model, where=f"{where}.mig")
+    yield from found
 
 
 def device(node: str, index: int, model: models.Model, *, name: str | None = None, **more: Any) -> Device:
