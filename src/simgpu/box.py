@@ -43,17 +43,52 @@ class Box:
     """Devices in their order; names and indices of devices find them, and `card0.1` finds the second part of one."""
 
     def __init__(self, devices: Sequence[Device], *, seed: int, hostname: str, spread: float = 1.0) -> None:
-        self.devices = devices
+        self.devices: Sequence[Device] = ()
         self.engine = engine.Engine(seed=seed)
-        ids = self._add(devices, spread)
+        self.machine = view.Machine((), self.engine, (), hostname=hostname)
+        self.steps = 0
+        self._spread = spread
+        self._workloads: dict[int, Workload] = {}
+        self._gone: dict[str, list[float]] = {}
+        self.change(devices)
+
+    def change(self, devices: Sequence[Device]) -> None:
+        """These are the devices now. One that stays what it was goes on as it is; what runs on one that goes ends."""
+        before = {device.uuid: (device, int(card)) for device, card in zip(self.devices, self.machine.ids, strict=True)}
+        kept = {
+            device.uuid: known[1]
+            for device in devices
+            if (known := before.get(device.uuid)) and _alike(known[0], device)
+        }
+        self._remove({name: card for name, (_, card) in before.items() if name not in kept})
+        new = iter(self._add([device for device in devices if device.uuid not in kept], self._spread))
+        ids = [kept[device.uuid] if device.uuid in kept else next(new) for device in devices]
+        self._place(devices, ids)
+        for device, card in zip(devices, ids, strict=True):
+            if (standing := self._gone.pop(device.uuid, None)) is not None:
+                self.engine.resume_counters(card, standing, 0.0)
+
+    def _remove(self, gone: Mapping[str, int]) -> None:
+        self._gone |= zip(gone, self.engine.counters(list(gone.values())).tolist(), strict=True)
+        for outcome in self.engine.remove_cards(gone.values()):
+            self._ended(outcome)
+
+    def _place(self, devices: Sequence[Device], ids: list[int]) -> None:
         parts = [part for device, card in zip(devices, ids, strict=True) for part in self._split(device, card)]
-        self.machine = view.Machine(devices, self.engine, ids, hostname=hostname, parts=parts)
+        places = {card: index for index, card in enumerate(ids)} | {part.handle: part.device for part in parts}
+        self._workloads = {
+            number: msgspec.structs.replace(work, places=tuple((places[handle], handle) for _, handle in work.places))
+            for number, work in self._workloads.items()
+        }
+        step, time, version = self.machine.step, self.machine.time, self.machine.version
+        self.devices = devices
+        self.machine = view.Machine(devices, self.engine, ids, hostname=self.machine.hostname, parts=parts)
+        self.machine.step, self.machine.time, self.machine.version = step, time, version + 1
         self._by_name = {device.file: device.index for device in devices}
         self._by_name |= {device.uuid: device.index for device in devices}
         self._part_names = {f"{devices[part.device].file}.{part.id}": part for part in parts}
-        self._workloads: dict[int, Workload] = {}
-        self._index_of = {int(card): index for index, card in enumerate(self.machine.ids)}
-        self.steps = 0
+        self._index_of = {card: index for index, card in enumerate(ids)}
+        self._tell_pods()
 
     def _add(self, devices: Sequence[Device], spread: float) -> list[int]:
         ids: list[int] = []
@@ -78,7 +113,7 @@ class Box:
             ]
         else:
             return []
-        handles = self.engine.split(card, wanted)
+        handles = list(self.engine.parts(card)) or self.engine.split(card, wanted)
         first = 1 if device.instances else 0
         return [
             view.Part(device.index, number, name if device.instances else "", handle)
@@ -203,6 +238,22 @@ class Box:
         part = next((part for part in self.machine.parts if part.handle == share.part), None) if share.part else None
         return f"{file}.{part.id}" if part else file
 
+    # Counters.
+
+    def counters(self) -> dict[str, list[float]]:
+        """Where the counters of each device stand."""
+        standing = self.engine.counters(self.machine.ids.tolist()).tolist()
+        return dict(zip((device.uuid for device in self.devices), standing, strict=True))
+
+    def resume(self, saved: Mapping[str, Sequence[float]], seconds: float) -> None:
+        """Counters go on from where they stood that long ago; those of devices that are not there are kept for them."""
+        for name, values in saved.items():
+            index = self._by_name.get(name)
+            if index is None:
+                self._gone[name] = list(values)
+            else:
+                self.engine.resume_counters(int(self.machine.ids[index]), values, seconds)
+
     # Views as plain data.
 
     def describe_devices(self) -> list[dict[str, Any]]:
@@ -245,3 +296,8 @@ class Box:
             }
             for number, work in self._workloads.items()
         ]  # fmt: skip
+
+
+def _alike(one: Device, other: Device) -> bool:
+    """Whether two are the same card."""
+    return one.model == other.model and one.instances == other.instances

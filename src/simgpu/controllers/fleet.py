@@ -10,16 +10,14 @@ from itertools import groupby
 import msgspec
 import numpy as np
 
-from simgpu.catalog import shapes
 from simgpu.controllers.publishing import Use
 from simgpu.identities import view
-from simgpu.sim import activity, cards, engine
+from simgpu.pods import profiles, requests
+from simgpu.sim import activity, engine
 from simgpu.topology import devices, pools
 from simgpu.topology.devices import Device
 
-TYPICAL = "training"
 _NOBODY = uuid.UUID(int=0)
-_SAVED = cards.COUNTERS
 _REMEMBERED = 100_000  # counters of GPUs that are gone and may come back
 
 
@@ -111,7 +109,7 @@ class Fleet:
         device = devices.device(node, index, gpu.model, name=identity, labels=_exporter(node, "", ""))
         card = Card(identity, gpu, number, device)
         if (before := self._gone.pop(identity, None)) is not None:
-            self._raise(card, before, 0.0)
+            self.engine.resume_counters(card.number, before, 0.0)
         return card
 
     def _remove(self, gone: Iterable[Card]) -> None:
@@ -153,7 +151,9 @@ class Fleet:
             if wanted is not None:
                 card.workload = self.engine.add_workload(_profile(wanted), [card.number])
             elif card.gpu.shown is not None:
-                card.workload = self.engine.add_workload(_shown(card.gpu.shown), [card.number])
+                shown = card.gpu.shown
+                standing = profiles.standing(shown.utilization, shown.fb_used)
+                card.workload = self.engine.add_workload(standing, [card.number])
             self._changed.append(card)
             changed = True
         return changed
@@ -231,20 +231,8 @@ class Fleet:
         """Go on where counters stood, plus the most that they can have grown since."""
         for card in node.cards:
             values = saved.get(card.id)
-            if isinstance(values, list) and len(values) == len(_SAVED):
-                self._raise(card, values, max(0.0, seconds))
-
-    def _raise(self, card: Card, values: Sequence[float], seconds: float) -> None:
-        highest = self.engine.groups()[card.gpu.model.key].highest
-        most = {
-            "energy": card.gpu.model.power_w.max, "busy_time": 1.0, "power_throttle": 1.0, "thermal_throttle": 1.0,
-            "hardware_throttle": 1.0, "pcie_bytes": highest["pcie"], "fabric_bytes": highest["fabric"],
-            "memory_bytes": highest["bandwidth"],
-        }  # fmt: skip
-        floors = {
-            name: float(value) + most.get(name, 0.0) * seconds for name, value in zip(_SAVED, values, strict=True)
-        }
-        self.engine.raise_counters(card.number, floors)
+            if isinstance(values, list):
+                self.engine.resume_counters(card.number, values, max(0.0, seconds))
 
 
 def _exporter(node: str, pod: str, address: str) -> dict[str, str]:
@@ -254,16 +242,5 @@ def _exporter(node: str, pod: str, address: str) -> dict[str, str]:
     return {"node": node, "exporter": pod or f"nvidia-dcgm-exporter-{digest}", "instance": f"{address or made_up}:9400"}
 
 
-def _shown(shown: pools.Shown) -> activity.Profile:
-    """What the configuration says that a GPU shows."""
-    values = activity.mix(shapes.load()[TYPICAL].demand, usage=activity.constant(shown.utilization / 100))
-    values[activity.YIELDING] = activity.constant(shown.fb_used, share=False)
-    return activity.Profile("configured", (activity.Activity(values),), repeat=0)
-
-
 def _profile(use: Use) -> activity.Profile:
-    """A pod's container on one GPU: a level of a typical mix, and all of the memory that it has."""
-    usage = activity.Value(use.low / 100, use.high / 100, period=1.0)
-    values = activity.mix(shapes.load()[TYPICAL].demand, usage=usage)
-    values[activity.YIELDING] = activity.constant(1.0)
-    return activity.Profile(f"{use.namespace}/{use.pod}/{use.container}"[:253], (activity.Activity(values),), repeat=0)
+    return profiles.of(f"{use.namespace}/{use.pod}/{use.container}", requests.Range(use.low, use.high))

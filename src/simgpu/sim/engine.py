@@ -207,6 +207,22 @@ class Engine:
             counter = self._groups[model][name]
             counter[row] = max(counter[row], floor)
 
+    def resume_counters(self, card: int, values: Sequence[float], seconds: float) -> None:
+        """Go on from where counters stood that long ago, plus the most that they can have grown since.
+
+        Values that are not of this version's counters say nothing.
+        """
+        if len(values) != len(cards.COUNTERS):
+            return
+        highest = self._groups[self._find(card)[0]].highest
+        most = {
+            "energy": self._model(card).power_w.max, "busy_time": 1.0, "power_throttle": 1.0, "thermal_throttle": 1.0,
+            "hardware_throttle": 1.0, "pcie_bytes": highest["pcie"], "fabric_bytes": highest["fabric"],
+            "memory_bytes": highest["bandwidth"],
+        }  # fmt: skip
+        floors = zip(cards.COUNTERS, values, strict=True)
+        self.raise_counters(card, {name: float(value) + most.get(name, 0.0) * seconds for name, value in floors})
+
     def _set(self, card: int, name: str, value: float) -> None:
         model, row = self._find(card)
         self._groups[model][name][row] = value

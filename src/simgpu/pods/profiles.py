@@ -1,0 +1,26 @@
+"""What a pod's container does on a GPU, as a profile for the engine."""
+
+from __future__ import annotations
+
+from simgpu.catalog import shapes
+from simgpu.pods.requests import Range
+from simgpu.sim import activity
+
+_TYPICAL = "training"
+
+
+def of(name: str, span: Range, *, share: float = 1.0) -> activity.Profile:
+    """A level of a typical mix, and its share of the card's memory."""
+    usage = activity.Value(span.low / 100, span.high / 100, period=1.0)
+    return _profile(name[:253], usage, activity.constant(share))
+
+
+def standing(utilization: float, memory_mib: float) -> activity.Profile:
+    """What a configuration says that a GPU shows while nobody uses it."""
+    return _profile("configured", activity.constant(utilization / 100), activity.constant(memory_mib, share=False))
+
+
+def _profile(name: str, usage: activity.Value, memory: activity.Value) -> activity.Profile:
+    values = activity.mix(shapes.load()[_TYPICAL].demand, usage=usage)
+    values[activity.YIELDING] = memory
+    return activity.Profile(name, (activity.Activity(values),), repeat=0)
