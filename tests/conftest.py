@@ -18,6 +18,7 @@ pytest_plugins = [
     "tests.fixtures.controller",
     "tests.fixtures.kubelet",
     "tests.fixtures.node",
+    "tests.fixtures.agent",
 ]
 
 

@@ -9,7 +9,7 @@ import click
 
 import simgpu
 from simgpu import errors
-from simgpu.cli import catalog, controller, exporter, local, machine, running, simulate
+from simgpu.cli import agent, catalog, controller, exporter, local, machine, running, simulate
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -40,6 +40,7 @@ for command in (
     exporter.workload,
     running.run,
     controller.controller,
+    agent.agent,
     controller.config,
     machine.tools,
     machine.doctor,

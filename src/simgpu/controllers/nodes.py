@@ -26,7 +26,7 @@ from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Target, Writer
 from simgpu.pods import assigning, requests
-from simgpu.topology import pools
+from simgpu.topology import pools, sharing
 
 EXPORTER = "nvidia-dcgm-exporter"
 VIEW_EVERY = 1.0
@@ -168,7 +168,8 @@ class Nodes:
         meta = node.metadata
         if meta.annotations.get(publishing.KWOK) != "fake" or meta.deletion_timestamp:
             return None
-        return self._configuration.of(node)
+        spec = self._configuration.of(node)
+        return msgspec.structs.replace(spec, slicing=sharing.NONE) if spec else None  # nobody here offers shares
 
     def _exporter(self, name: str) -> tuple[str, str]:
         """The pod that pretends to be the node's exporter, where there is one: its name and address."""
@@ -247,8 +248,9 @@ class Nodes:
             return VIEW_EVERY - since
         counters = {"time": round(now, 1), "gpus": self._fleet.counters(placed)}
         body = publishing.view(
-            name, placed.ids, placed.spec, strategy=self._config.mig_strategy, uses=uses, counters=counters
-        )
+            name, placed.ids, placed.spec, strategy=self._config.mig_strategy,
+            uses={gpu: (use,) for gpu, use in uses.items()}, counters=counters,
+        )  # fmt: skip
         same = config_map is not None and config_map.data.get(publishing.KEY) == body["data"][publishing.KEY]
         if same and since < SAVE_EVERY:
             return SAVE_EVERY - since

@@ -18,7 +18,7 @@ KWOK = "kwok.x-k8s.io/node"
 KEY = "topology.yml"
 COUNTERS = "counters.json"
 MARK = "run.ai/fake.gpu"
-_DEPLOYED = "nvidia.com/gpu.deploy.dcgm-exporter"
+_DEPLOYED = ("nvidia.com/gpu.deploy.dcgm-exporter", "nvidia.com/gpu.deploy.device-plugin")
 _DRIVER, _CUDA = "580.159.04", "13.0"
 
 LABELS = (
@@ -28,7 +28,7 @@ LABELS = (
     "nvidia.com/cuda.driver-version.minor", "nvidia.com/cuda.driver-version.revision",
     "nvidia.com/cuda.runtime-version.full", "nvidia.com/cuda.runtime-version.major",
     "nvidia.com/cuda.runtime-version.minor", "nvidia.com/gpu.machine", "nvidia.com/gpu.replicas",
-    "nvidia.com/gpu.sharing-strategy", "nvidia.com/mig.capable", "nvidia.com/mps.capable", _DEPLOYED,
+    "nvidia.com/gpu.sharing-strategy", "nvidia.com/mig.capable", "nvidia.com/mps.capable", *_DEPLOYED,
 )  # fmt: skip
 
 
@@ -50,6 +50,19 @@ def label_value(text: str) -> str:
     return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9]+$", "", plain)
 
 
+def _sharing(spec: pools.NodeGpus) -> dict[str, str]:
+    """How GPUs are shared; a product that is not renamed as a resource is renamed itself."""
+    slicing = spec.slicing
+    shared = slicing.replicas(pools.GPU_RESOURCE) > 1
+    renamed = slicing.name(pools.GPU_RESOURCE) != pools.GPU_RESOURCE
+    suffix = "-SHARED" if shared and not renamed else ""
+    return {
+        "nvidia.com/gpu.product": label_value(spec.product)[: 63 - len(suffix)] + suffix,
+        "nvidia.com/gpu.replicas": str(slicing.replicas(pools.GPU_RESOURCE)),
+        "nvidia.com/gpu.sharing-strategy": "time-slicing" if shared else "none",
+    }
+
+
 def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
     """Everything that feature discovery says about a node's GPUs."""
     if not spec.gpus:
@@ -60,7 +73,6 @@ def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
     capability = (model.compute_capability or "").split(".")
     found = {
         "nvidia.com/gpu.memory": str(spec.memory_mib),
-        "nvidia.com/gpu.product": label_value(spec.product),
         "nvidia.com/mig.strategy": strategy,
         "nvidia.com/gpu.count": str(len(spec.gpus)),
         "nvidia.com/gpu.present": "true",
@@ -76,11 +88,10 @@ def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
         "nvidia.com/cuda.runtime-version.major": label_value(cuda[0]),
         "nvidia.com/cuda.runtime-version.minor": label_value([*cuda, "0"][1]),
         "nvidia.com/gpu.machine": "SimGPU",
-        "nvidia.com/gpu.replicas": "1",
-        "nvidia.com/gpu.sharing-strategy": "none",
+        **_sharing(spec),
         "nvidia.com/mig.capable": str(bool(model.mig)).lower(),
         "nvidia.com/mps.capable": "false",
-        _DEPLOYED: "true",
+        **dict.fromkeys(_DEPLOYED, "true"),
     }
     return {name: value for name, value in found.items() if value}
 
@@ -117,14 +128,15 @@ def view(
     spec: pools.NodeGpus,
     *,
     strategy: str,
-    uses: Mapping[str, Use],
+    uses: Mapping[str, Sequence[Use]],
     counters: Mapping[str, Any],
+    fake: bool = True,
 ) -> dict[str, Any]:
     """The node's ConfigMap."""
     several = len({gpu.model.key for gpu in spec.gpus}) > 1
     gpus = []
     for gpu_id, gpu in zip(ids, spec.gpus, strict=True):
-        entry: dict[str, Any] = {"id": gpu_id, "status": _status(uses.get(gpu_id))}
+        entry: dict[str, Any] = {"id": gpu_id, "status": _status(uses.get(gpu_id, ()))}
         if several:
             entry |= {"gpuProduct": gpu.model.product, "gpuMemory": gpu.model.memory_mib.total}
         gpus.append(entry)
@@ -136,8 +148,9 @@ def view(
     document |= {"gpus": gpus, "migStrategy": strategy}
     if spec.other:
         document["otherDevices"] = [{"name": name, "count": count} for name, count in sorted(spec.other.items())]
+    labels = {NODE_TOPOLOGY: "true", NODE_NAME: node}
     return {
-        "metadata": {"labels": {NODE_TOPOLOGY: "true", NODE_NAME: node}, "annotations": {KWOK: "fake"}},
+        "metadata": {"labels": labels, "annotations": {KWOK: "fake"}} if fake else {"labels": labels},
         "data": {
             KEY: "".join(_lines(document, 0)),
             COUNTERS: json.dumps(counters, separators=(",", ":")),
@@ -165,12 +178,20 @@ def node_json(spec: pools.NodeGpus, strategy: str, uses: Mapping[str, Use | None
     }  # fmt: skip
 
 
-def _status(use: Use | None) -> dict[str, Any]:
-    if use is None:
-        return {"allocatedBy": {"namespace": "", "pod": "", "container": ""}, "podGpuUsageStatus": {}}
-    usage = {"utilization": {"min": use.low, "max": use.high}, "fbUsed": use.fb_used, "useKnativeUtilization": False}
-    owner = {"namespace": use.namespace, "pod": use.pod, "container": use.container}
-    return {"allocatedBy": owner, "podGpuUsageStatus": {use.uid: usage}}
+def _status(uses: Sequence[Use]) -> dict[str, Any]:
+    """Who has a GPU, and how all that share it use it."""
+    owner = {"namespace": "", "pod": "", "container": ""}
+    if uses:
+        owner = {"namespace": uses[0].namespace, "pod": uses[0].pod, "container": uses[0].container}
+    usage = {
+        use.uid: {
+            "utilization": {"min": use.low, "max": use.high},
+            "fbUsed": use.fb_used,
+            "useKnativeUtilization": False,
+        }
+        for use in uses
+    }
+    return {"allocatedBy": owner, "podGpuUsageStatus": usage}
 
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._/-]*( [A-Za-z0-9._/-]+)*")

@@ -7,7 +7,7 @@ kept: it is streamed piece by piece from a copy of the step's values, so that me
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from aiohttp import web
 
@@ -73,6 +73,16 @@ class Page:
         await response.write(more)
         await response.write_eof()
         return response
+
+
+def current(page: Callable[[], Page | None]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """The page of a machine that may become another; while there is no machine the page is empty."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        found = page()
+        return await found(request) if found is not None else web.Response(headers={"Content-Type": TEXT})
+
+    return handler
 
 
 def routes(pages: dict[str, Page], first: str) -> Iterator[web.RouteDef]:

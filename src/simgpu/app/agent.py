@@ -1,0 +1,196 @@
+"""`simgpu agent`: makes the node that it runs on a GPU node, for the kubelet, for pods and for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from simgpu import page
+from simgpu.app import ticking
+from simgpu.app.equipping import Equipment
+from simgpu.catalog import models
+from simgpu.controllers.own_node import OwnNode, Stores
+from simgpu.identities import identity as identities
+from simgpu.kube import resources
+from simgpu.kube.client import Client
+from simgpu.kube.kubeconfig import Target
+from simgpu.kube.recording import Recorder
+from simgpu.kube.reflector import Reflector
+from simgpu.kube.store import Store
+from simgpu.kube.writer import Writer
+from simgpu.node import granting, messages, offers, owners, plugins
+from simgpu.pods.holding import Held
+from simgpu.topology import failures, pools
+from simgpu.web import fleet as health
+from simgpu.web import pages, server
+
+NAME = "simgpu-agent"
+LOOK_SECONDS = 5.0
+
+_BUILT = Path(page.__file__).parent / "built"
+
+_log = logging.getLogger(__name__)
+
+
+class AgentSettings(msgspec.Struct, frozen=True):
+    """What an agent is started with."""
+
+    target: Target
+    node: str
+    namespace: str
+    listen: tuple[str, int]
+    identity: identities.Identity
+    state: Path
+    plugins: Path = plugins.FOLDER
+    pod_resources: Path = owners.POD_RESOURCES
+    seed: int = 1
+    interval: float = 0.5
+
+
+class Agent:
+    """One process for one real node."""
+
+    def __init__(self, settings: AgentSettings, client: Client) -> None:
+        self._settings = settings
+        self._client = client
+        self._wake = asyncio.Event()
+        self._held: list[Held] = []
+        self._failures = failures.NONE
+        self._failing_since = time.monotonic()
+        self._programs = granting.install(_BUILT, settings.state)
+        self._owners = owners.Owners(pod_resources=settings.pod_resources, plugins=settings.plugins)
+        self.looked = False
+        self.equipment = Equipment(
+            settings.node, settings.identity, settings.state, seed=settings.seed, interval=settings.interval
+        )
+        self.plugins = plugins.Plugins(self._allocate, folder=settings.plugins)
+        stores = Stores(Store(), Store(), Store())
+        self._recorder = Recorder(client, component=NAME)
+        self._writer = Writer(client, manager=NAME, in_flight=2)
+        self.node = OwnNode(
+            settings.node, stores, self._writer, self._recorder, self._wake.set,
+            namespace=settings.namespace, catalog=models.load(),
+        )  # fmt: skip
+        self._stores = stores
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything was looked at and brought to what it should be once."""
+        return self.looked and self.equipment.box.steps > 0
+
+    def problems(self) -> Iterator[str]:
+        """What users should know."""
+        if self.node.configuration.problem:
+            yield f"topology: {self.node.configuration.problem}"
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Work until cancelled."""
+        stores, name = self._stores, self._settings.node
+        reflectors = (
+            Reflector(self._client, resources.NODES, stores.nodes, fields=f"metadata.name={name}"),
+            Reflector(self._client, resources.PODS, stores.pods, fields=f"spec.nodeName={name}"),
+            Reflector(
+                self._client, resources.CONFIG_MAPS, stores.config_maps, namespace=self._settings.namespace
+            ),
+        )  # fmt: skip
+        async with asyncio.TaskGroup() as group:
+            for reflector in reflectors:
+                group.create_task(reflector.run())
+            group.create_task(self._writer.run())
+            group.create_task(self._recorder.run())
+            await asyncio.gather(*(store.synced.wait() for store in (stores.nodes, stores.pods, stores.config_maps)))
+            self.node.watch()
+            self.node.configuration.read()
+            group.create_task(self._keep())
+            group.create_task(self.plugins.run())
+            tick = ticking.tick(self.equipment.box, self._settings.interval, ready, self.equipment.stepped)
+            group.create_task(tick)
+
+    async def _keep(self) -> None:
+        while True:
+            self._wake.clear()
+            pause = await self._reconcile()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+
+    async def _reconcile(self) -> float:
+        """Make everything as it should be; seconds until it should be looked at again."""
+        spec, equipment = self.node.spec(), self.equipment
+        equipment.equip(spec)
+        change = self._offer(spec)
+        resource = spec.slicing.name(pools.GPU_RESOURCE)
+        if spec.gpus and (held := await self._owners.look({resource})) is not None:
+            self._held = held
+        memory = {device.uuid: device.model.memory_mib.total for device in equipment.box.devices}
+        uses = self.node.uses(spec, self._held, memory)
+        equipment.use(uses)
+        ids = [device.uuid for device in equipment.box.devices]
+        again = self.node.publish(spec, ids, uses, equipment.box.counters())
+        self.looked = True
+        return min(again, LOOK_SECONDS, *([change] if change is not None else []))
+
+    # The kubelet.
+
+    def _offer(self, spec: pools.NodeGpus) -> float | None:
+        """Offer what there is, as well as it is; seconds until that changes by itself."""
+        wanted = self.node.failures(spec)
+        if wanted != self._failures:
+            _log.info("failures are now: %s", wanted)
+            self._failures, self._failing_since = wanted, time.monotonic()
+        elapsed = time.monotonic() - self._failing_since
+        found = {item.resource: item for item in _offers(spec, self.equipment, wanted, elapsed)}
+        self.plugins.offer(found, present=wanted.present(elapsed))
+        return wanted.next_change(elapsed)
+
+    async def _allocate(self, resource: str, ids: Sequence[str]) -> messages.ContainerAllocateResponse:
+        if self._failures.delay:
+            await asyncio.sleep(self._failures.delay)
+        if self._failures.refuse:
+            raise plugins.Refusal(f"{resource}: refused, as the node's failures say")
+        self._wake.set()
+        node = self._settings.node
+        if resource != self.equipment.spec.slicing.name(pools.GPU_RESOURCE):
+            return granting.others(node=node)
+        return granting.gpus(ids, node=node, pages=self.equipment.pages, programs=self._programs)
+
+
+def _offers(
+    spec: pools.NodeGpus, equipment: Equipment, failing: failures.Failures, elapsed: float
+) -> Iterator[offers.Offer]:
+    """GPUs, and each of the other devices. The kubelet is told of NUMA nodes where the topology speaks of them."""
+    gpus = [
+        offers.Offered(
+            device.uuid, device.numa, healthy=failing.healthy(device.index, elapsed), tell=spec.numa is not None
+        )
+        for device in equipment.box.devices
+    ]
+    if gpus:
+        yield offers.offer(pools.GPU_RESOURCE, gpus, spec.slicing)
+    for resource, count in spec.other.items():
+        named = [offers.Offered(f"{resource.replace('/', '-')}-{number}") for number in range(count)]
+        yield offers.offer(resource, named, spec.slicing)
+
+
+async def run_agent(settings: AgentSettings, ready: Callable[[str], None]) -> None:
+    """The agent with its pages, until it is cancelled."""
+    async with Client(settings.target) as client, contextlib.AsyncExitStack() as stack:
+        agent = Agent(settings, client)
+        box = agent.equipment.box
+        routes = [
+            server.get("/metrics", pages.current(lambda: agent.equipment.page)),
+            server.get("/healthz", health.health(agent.problems)),
+            server.get("/readyz", server.health(lambda: None if agent.ready else "not started")),
+            server.get("/api/v1/devices", server.view(box.describe_devices)),
+            server.get("/api/v1/workloads", server.view(box.describe_workloads)),
+        ]
+        http = server.Server(routes)
+        await http.start(*settings.listen, field="--listen")
+        stack.push_async_callback(http.stop)
+        await agent.run(lambda: ready(http.address))

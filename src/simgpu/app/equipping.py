@@ -1,0 +1,116 @@
+"""The agent's box: its devices as the topology has them, its pages, its metrics, and counters that outlive it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from simgpu import errors
+from simgpu.app import showing, ticking
+from simgpu.box import Box
+from simgpu.controllers.own_node import Shared, Uses
+from simgpu.identities import render, view
+from simgpu.identities.identity import Identity
+from simgpu.page import layout, writer
+from simgpu.pods import profiles, requests
+from simgpu.topology import pools
+from simgpu.web import pages
+
+_log = logging.getLogger(__name__)
+
+
+class Equipment:
+    """A node's simulated GPUs. Files below `state` stay when it ends, for running pods and for the next start."""
+
+    def __init__(self, node: str, identity: Identity, state: Path, *, seed: int, interval: float) -> None:
+        self.spec = pools.NodeGpus(())
+        self.pages = state / "gpus"
+        self.box = Box((), seed=seed, hostname=hostname(node))
+        self.page: pages.Page | None = None
+        self._node = node
+        self._identity = identity
+        self._stale = ticking.stale(interval)
+        self._saved = state / "counters.json"
+        self._shown: showing.Shown | None = None
+        self._running: dict[tuple[str, str, str], tuple[Shared | pools.Shown, list[int]]] = {}
+        state.mkdir(parents=True, exist_ok=True)
+        self.box.resume(self._read_counters(), 0.0)
+
+    def equip(self, spec: pools.NodeGpus) -> None:
+        """The node has these GPUs now."""
+        if spec == self.spec:
+            return
+        devices = pools.build(spec, self._node)
+        self.box.change(devices)
+        self._shown = self.page = None
+        if devices:
+            access = writer.Access(processes=layout.ALL_PROCESSES)
+            self._shown = showing.Shown(self.box, self.pages, stale=self._stale, access=access)
+            self._shown.write()
+            self.page = pages.Page(render.Renderer(self.box.machine, self._identity))
+        self._tidy({device.uuid for device in devices})
+        self.spec = spec
+
+    def _tidy(self, names: set[str]) -> None:
+        """Pages of GPUs that are gone go too: whoever has one mounted finds no card there."""
+        for folder in self.pages.glob("*"):
+            if folder.name not in names:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    # Who uses it.
+
+    def use(self, uses: Mapping[str, Uses]) -> None:
+        """Let each container's work run on its GPUs, and end what is no more."""
+        wanted: dict[tuple[str, str, str], Shared | pools.Shown] = {}
+        for device, gpu in zip(self.box.devices, self.spec.gpus, strict=True):
+            shares = uses.get(device.uuid, ())
+            wanted |= {(device.uuid, item.use.uid, item.use.container): item for item in shares}
+            if not shares and gpu.shown is not None:
+                wanted[device.uuid, "", ""] = gpu.shown
+        alive = self.box.workloads().keys()
+        for key, (before, numbers) in list(self._running.items()):
+            if wanted.get(key) != before or not alive >= set(numbers):
+                self.box.drop(numbers)
+                del self._running[key]
+        for key, item in wanted.items():
+            if key not in self._running:
+                self._running[key] = (item, self._admit(key[0], item))
+
+    def _admit(self, device: str, item: Shared | pools.Shown) -> list[int]:
+        if isinstance(item, pools.Shown):
+            pod = view.Pod(item.pod, item.namespace, item.container) if item.pod else None
+            return self.box.admit(profiles.standing(item.utilization, item.fb_used), [device], pod=pod)
+        use = item.use
+        span = requests.Range(use.low, use.high)
+        profile = profiles.of(f"{use.namespace}/{use.pod}/{use.container}", span, share=item.share)
+        return self.box.admit(profile, [device], pod=view.Pod(use.pod, use.namespace, use.container, use.uid))
+
+    # Time.
+
+    def stepped(self) -> None:
+        """After each step, and before anybody sees it: show it, and remember where counters stand."""
+        if self._shown is not None:
+            self._shown.write()
+        unfinished = self._saved.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(self.box.counters()))
+        unfinished.rename(self._saved)
+
+    def _read_counters(self) -> dict[str, list[float]]:
+        try:
+            found = json.loads(self._saved.read_text())
+            return {str(name): [float(value) for value in values] for name, values in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            explained = errors.explain(error) if isinstance(error, OSError) else error
+            _log.warning("counters start anew: %s: %s", self._saved, explained)
+            return {}
+
+
+def hostname(node: str) -> str:
+    """The host that dcgm-exporter names on a node: its pod."""
+    return f"nvidia-dcgm-exporter-{hashlib.sha1(node.encode(), usedforsecurity=False).hexdigest()[:6]}"

@@ -1,0 +1,165 @@
+"""The agent's own node: what it should have, who uses it, and what is written about it.
+
+The same configuration, annotations and views as for fake nodes; only that here the kubelet chose the devices, and that
+it is the kubelet who writes the node's capacity.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import yaml
+
+from simgpu import errors
+from simgpu.catalog import models
+from simgpu.controllers import publishing
+from simgpu.controllers.configuring import TOPOLOGY, Configuration, about
+from simgpu.kube import resources
+from simgpu.kube.recording import Recorder, Subject
+from simgpu.kube.store import Store
+from simgpu.kube.views import ConfigMap, Node, Pod
+from simgpu.kube.writer import Target, Writer
+from simgpu.pods import holding, requests
+from simgpu.topology import failures, pools
+
+FAILURES_ANNOTATION = "simgpu.dev/failures"
+VIEW_EVERY = 1.0
+SAVE_EVERY = 300.0
+
+
+class Stores(msgspec.Struct):
+    """What is seen of the cluster: this node, its pods, and the configuration."""
+
+    nodes: Store[Node]
+    pods: Store[Pod]
+    config_maps: Store[ConfigMap]
+
+
+class OwnNode:
+    """Reads what is wanted of the node, and writes what it has. `changed` is called when something may be new."""
+
+    def __init__(
+        self,
+        name: str,
+        stores: Stores,
+        writer: Writer,
+        recorder: Recorder,
+        changed: Callable[[], None],
+        *,
+        namespace: str,
+        catalog: models.Catalog,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.name = name
+        self.configuration = Configuration(stores.config_maps, recorder, changed, namespace=namespace, catalog=catalog)
+        self._stores = stores
+        self._writer = writer
+        self._changed = changed
+        self._namespace = namespace
+        self._clock = clock
+        self._published = 0.0
+
+    def watch(self) -> None:
+        """Let changes be noticed from here on."""
+        self._stores.nodes.listen(lambda _change: self._changed())
+        self._stores.pods.listen(lambda _change: self._changed())
+        self._stores.config_maps.listen(lambda change: self._config_map_changed(change.key))
+
+    def _config_map_changed(self, key: str) -> None:
+        if self.configuration.concerns(key.rpartition("/")[2]):
+            self.configuration.read()
+
+    # What is wanted.
+
+    @property
+    def node(self) -> Node | None:
+        """The node, if it is there and nobody else's."""
+        node = self._stores.nodes.get(self.name)
+        return node if node is not None and node.metadata.annotations.get(publishing.KWOK) != "fake" else None
+
+    def spec(self) -> pools.NodeGpus:
+        """What the node should have; nothing if nothing is said of it."""
+        spec = self.configuration.of(self.node) if self.node is not None else None
+        return spec or pools.NodeGpus(())
+
+    def failures(self, spec: pools.NodeGpus) -> failures.Failures:
+        """What fails: as the node's annotation says, else as its pool does."""
+        text = self.node.metadata.annotations.get(FAILURES_ANNOTATION) if self.node is not None else None
+        if self.node is None or text is None:
+            return spec.failures
+        try:
+            return failures.parse(yaml.safe_load(text) or {}, field=FAILURES_ANNOTATION)
+        except (errors.InputError, yaml.YAMLError) as error:
+            self.configuration.complain(about(self.node), "InvalidFailures", " ".join(str(error).split()))
+            return spec.failures
+
+    # Who uses it.
+
+    def uses(self, spec: pools.NodeGpus, held: Sequence[holding.Held], memory: Mapping[str, int]) -> dict[str, Uses]:
+        """Who has which GPU, by id; `memory` is each GPU's, in MiB."""
+        replicas = spec.slicing.replicas(pools.GPU_RESOURCE)
+        found = holding.holders(self._stores.pods, held, replicas=replicas)
+        return {
+            gpu: tuple(self._use(holder, memory[gpu]) for holder in items)
+            for gpu, items in found.items()
+            if gpu in memory
+        }
+
+    def _use(self, holder: holding.Holder, memory: int) -> Shared:
+        pod, meta = holder.pod, holder.pod.metadata
+        span = requests.NONE
+        if requests.running(pod):
+            try:
+                span = requests.utilisation(pod)
+            except errors.InputError as error:
+                subject = Subject("v1", "Pod", meta.name, meta.namespace, meta.uid)
+                self.configuration.complain(subject, "InvalidUtilization", str(error))
+                span = requests.ALL
+        use = publishing.Use(
+            meta.uid, meta.namespace, meta.name, holder.container, span.low, span.high, int(memory * holder.share)
+        )
+        return Shared(use, holder.share)
+
+    # What is written.
+
+    def publish(self, spec: pools.NodeGpus, ids: Sequence[str], uses: Mapping[str, Uses], counters: Any) -> float:
+        """Write labels and the node's view where they differ; seconds until the view should be looked at again."""
+        node, fleet = self.node, self.configuration.fleet
+        if node is None or fleet is None:
+            return SAVE_EVERY
+        wanted = spec if spec.gpus or spec.other else None
+        labels = publishing.label_patch(wanted, fleet.mig_strategy, node)
+        self._writer.merge(Target(resources.NODES, self.name), labels, observed=node, urgent=True)
+        config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{self.name}", namespace=self._namespace)
+        target = Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{self.name}", self._namespace)
+        if wanted is None:
+            if config_map is not None:
+                self._writer.delete(target)
+            return SAVE_EVERY
+        since = self._clock() - self._published
+        if config_map is not None and since < VIEW_EVERY:
+            return VIEW_EVERY - since
+        body = publishing.view(
+            self.name, ids, spec, strategy=fleet.mig_strategy, fake=False,
+            uses={gpu: tuple(item.use for item in items) for gpu, items in uses.items()},
+            counters={"time": round(self._clock(), 1), "gpus": counters},
+        )  # fmt: skip
+        same = config_map is not None and config_map.data.get(publishing.KEY) == body["data"][publishing.KEY]
+        if same and since < SAVE_EVERY:
+            return SAVE_EVERY - since
+        self._published = self._clock()
+        self._writer.apply(target, body)
+        return SAVE_EVERY
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """A use of a GPU, and how much of it."""
+
+    use: publishing.Use
+    share: float
+
+
+Uses = tuple[Shared, ...]

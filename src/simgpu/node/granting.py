@@ -1,0 +1,76 @@
+"""What a container is started with to see its GPUs: environment, pages, library and tool. Pure but for `install`.
+
+Pages are mounted as directories, so that they can be made anew beneath a running container. Library and tool are
+files, and stay with it as they were when it started: each version lies at a place of its own, and is never changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from simgpu import errors
+from simgpu.node import messages
+from simgpu.topology import sharing
+
+LIBRARY, TOOL = "libnvidia-ml.so.1", "nvidia-smi"
+
+_PAGES = "/run/simgpu/gpus"
+_TRIPLETS = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
+_TOOL_PLACES = ("/usr/bin", "/bin")
+
+
+class Programs(msgspec.Struct, frozen=True):
+    """Library and tool on the node."""
+
+    library: Path
+    tool: Path
+
+
+def install(built: Path, state: Path) -> Programs:
+    """Put library and tool for this processor below the state folder, where containers can have them from."""
+    made = {name: built / platform.machine() / name for name in (LIBRARY, TOOL)}
+    for path in made.values():
+        if not path.is_file():
+            raise errors.SimgpuError(f"{path}: is not built; run 'make setup', or install the package anew")
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in made.values())).hexdigest()[:16]
+    folder = state / "programs" / digest
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, path in made.items():
+        if not (folder / name).exists():
+            unfinished = folder / f".{name}"
+            shutil.copyfile(path, unfinished)
+            unfinished.chmod(0o755)
+            unfinished.rename(folder / name)
+    return Programs(folder / LIBRARY, folder / TOOL)
+
+
+def gpus(ids: Sequence[str], *, node: str, pages: Path, programs: Programs) -> messages.ContainerAllocateResponse:
+    """For a container with GPUs, or shares of them."""
+    names = list(dict.fromkeys(map(sharing.device, ids)))
+    visible = ",".join(names)
+    return messages.ContainerAllocateResponse(
+        envs={"NVIDIA_VISIBLE_DEVICES": visible, "MOCK_NVIDIA_VISIBLE_DEVICES": visible, "NODE_NAME": node},
+        mounts=(*(_mount(f"{_PAGES}/{name}", pages / name) for name in names), *_programs(programs)),
+    )
+
+
+def others(*, node: str) -> messages.ContainerAllocateResponse:
+    """For a container with devices of another resource: nothing that could clash with what its GPUs bring."""
+    return messages.ContainerAllocateResponse(envs={"NODE_NAME": node})
+
+
+def _programs(programs: Programs) -> Iterator[messages.Mount]:
+    for folder in (f"/usr/lib/{_TRIPLETS[platform.machine()]}", "/usr/lib64", "/usr/lib"):
+        yield _mount(f"{folder}/{LIBRARY}", programs.library)
+    for folder in _TOOL_PLACES:
+        yield _mount(f"{folder}/{TOOL}", programs.tool)
+
+
+def _mount(inside: str, outside: Path) -> messages.Mount:
+    return messages.Mount(inside, str(outside), read_only=True)

@@ -1,0 +1,62 @@
+"""Who has which GPU of a real node: what the kubelet says, brought together with the pods of the node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from simgpu.kube.views import Pod
+from simgpu.pods import requests
+from simgpu.topology import sharing
+
+
+class Held(msgspec.Struct, frozen=True):
+    """Devices that a container was given; its pod is known by uid, or else by its names."""
+
+    container: str
+    ids: tuple[str, ...]
+    uid: str = ""
+    namespace: str = ""
+    pod: str = ""
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A container that has a GPU, or `share` of it."""
+
+    pod: Pod
+    container: str
+    share: float = 1.0
+
+
+def holders(pods: Iterable[Pod], held: Sequence[Held], *, replicas: int = 1) -> dict[str, tuple[Holder, ...]]:
+    """Holders of each GPU, by id."""
+    found: dict[str, list[Holder]] = {}
+    for pod in pods:
+        if requests.holds(pod) and pod.spec.containers is not None:
+            for name, (container, count) in _devices(pod, held).items():
+                found.setdefault(name, []).append(Holder(pod, container, min(1.0, count / replicas)))
+    return {name: tuple(items) for name, items in found.items()}
+
+
+def _devices(pod: Pod, held: Sequence[Held]) -> dict[str, tuple[str, int]]:
+    """A pod's GPUs: which container has each, and how many shares. An init container has them until it is done."""
+    early = {item.name for item in pod.status.init_container_statuses if item.state.running is not None}
+    containers = [item.name for item in (*pod.spec.init_containers, *(pod.spec.containers or ()))]
+    lasting = [name for name in containers if requests.lasting(pod, name)]
+    found: dict[str, tuple[str, int]] = {}
+    for container in (*lasting, *(name for name in containers if name in early and name not in lasting)):
+        mine = [sharing.device(name) for name in _given(pod, container, held)]
+        found |= {name: (container, mine.count(name)) for name in mine}
+    return found
+
+
+def _given(pod: Pod, container: str, held: Sequence[Held]) -> tuple[str, ...]:
+    """By uid where that is known: another pod may have had the same name."""
+    meta = pod.metadata
+    mine = [item for item in held if item.container == container]
+    by_uid = next((item.ids for item in mine if item.uid and item.uid == meta.uid), None)
+    if by_uid is not None:
+        return by_uid
+    names = (meta.namespace, meta.name)
+    return next((item.ids for item in mine if not item.uid and (item.namespace, item.pod) == names), ())

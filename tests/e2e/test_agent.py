@@ -1,0 +1,182 @@
+"""`simgpu agent` on a real node: what pods, the kubelet and Prometheus see."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+import uuid
+from typing import Any
+
+import pytest
+import yaml
+
+from simgpu.app import equipping
+from tests.fixtures.agent import H200, Gpus
+from tests.fixtures.machine import wait_for
+
+IDS = [f"GPU-{uuid.uuid5(uuid.UUID(int=0), f'real-1-{index}')}" for index in range(8)]
+
+
+def test_a_node_becomes_a_gpu_node(gpus: Gpus) -> None:
+    node = json.loads(gpus.node.kubectl("get", "node", gpus.node.name, "-o", "json"))
+    assert node["status"]["capacity"]["nvidia.com/gpu"] == "8"
+    labels = node["metadata"]["labels"]
+    assert labels["nvidia.com/gpu.product"] == "NVIDIA-H200"
+    assert labels["nvidia.com/gpu.count"] == "8"
+    assert labels["nvidia.com/gpu.replicas"] == "1"
+    assert labels["nvidia.com/gpu.deploy.device-plugin"] == "true"
+    view = json.loads(gpus.node.kubectl("get", "configmap", "-n", "gpu-operator", "topology-real-1", "-o", "json"))
+    assert "kwok.x-k8s.io/node" not in view["metadata"].get("annotations", {})
+    assert [gpu["id"] for gpu in yaml.safe_load(view["data"]["topology.yml"])["gpus"]] == IDS
+
+
+def test_a_pod_gets_one_gpu_and_sees_only_that(gpus: Gpus) -> None:
+    names = [gpus.pod(), gpus.pod()]
+    gpus.running(*names)
+    seen = [gpus.holds(name)[0] for name in names]
+    assert len(set(seen)) == 2
+    for name, gpu in zip(names, seen, strict=True):
+        assert gpus.exec(name, "nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader").split() == [gpu]
+        assert gpus.exec(name, "ls", "/run/simgpu/gpus").split() == [gpu]
+        assert f"NVIDIA_VISIBLE_DEVICES={gpu}\n" in gpus.exec(name, "env")
+
+
+def test_what_is_mounted_cannot_be_changed(gpus: Gpus) -> None:
+    name = gpus.pod()
+    gpus.running(name)
+    tries = "for f in /run/simgpu/gpus/*/page /bin/nvidia-smi /usr/lib64/libnvidia-ml.so.1; do (echo >>$f) 2>&1; done"
+    assert gpus.exec(name, "sh", "-c", f"{tries}; true").count("Read-only file system") == 3
+
+
+def test_metrics_and_nvidia_smi_tell_the_same_of_a_busy_pod(gpus: Gpus) -> None:
+    name = gpus.pod(annotations={"run.ai/simulated-gpu-utilization": "40"})
+    gpus.running(name)
+    gpu = gpus.holds(name)[0]
+    wait_for(lambda: (gpu, 40) in [(labels["UUID"], value) for labels, value in gpus.series()], "40 %", seconds=10)
+    assert gpus.exec(name, "nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader").strip() == "40 %"
+    labels = next(labels for labels, _ in gpus.series() if labels["UUID"] == gpu)
+    assert labels["Hostname"] == equipping.hostname(gpus.node.name)
+    assert (labels["namespace"], labels["pod"], labels["container"]) == ("default", name, "main")
+
+
+def test_gpus_of_one_pod_are_on_one_numa_node(gpus: Gpus) -> None:
+    one = gpus.pod()
+    gpus.running(one)
+    four = gpus.pod(gpus=4)
+    gpus.running(four)
+    assert [IDS.index(gpu) for gpu in gpus.holds(one)] == [0]
+    assert sorted(IDS.index(gpu) for gpu in gpus.holds(four, 4)) == [4, 5, 6, 7]
+
+
+def test_a_gpu_is_free_again_when_its_pod_is_gone(gpus: Gpus) -> None:
+    name = gpus.pod()
+    gpus.running(name)
+    gpus.holds(name)
+    gpus.delete(name)
+    wait_for(lambda: not gpus.held(), "the GPU to be free", seconds=10)
+
+
+def test_an_init_container_has_its_gpu_until_it_is_done(gpus: Gpus) -> None:
+    init = {
+        "name": "first", "image": "simgpu.test/busybox:1", "resources": {"limits": {"nvidia.com/gpu": 1}},
+        "command": ["sh", "-c", "until [ -e /shared/go ]; do sleep 0.1; done"],
+        "volumeMounts": [{"name": "shared", "mountPath": "/shared"}],
+    }  # fmt: skip
+    name = gpus.pod(initContainers=[init], volumes=[{"name": "shared", "emptyDir": {}}])
+    gpu = gpus.holds(name, container="first")
+    gpus.node.kubectl("exec", name, "-c", "first", "--", "touch", "/shared/go")
+    assert gpus.holds(name, container="main") == gpu
+
+
+@pytest.mark.parametrize("killed", ["agent", "kubelet", "containerd"])
+def test_nothing_is_lost_when_a_part_is_killed(gpus: Gpus, killed: str) -> None:
+    name = gpus.pod()
+    gpus.running(name)
+    gpu = gpus.holds(name)
+    before = {labels["UUID"]: value for labels, value in gpus.series("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")}
+    service = gpus.agent if killed == "agent" else getattr(gpus.node, killed)
+    service.stop(signal.SIGKILL)
+    gpus.start() if killed == "agent" else service.start()
+    gpus.have(8)
+    assert gpus.holds(name) == gpu
+    after = {labels["UUID"]: value for labels, value in gpus.series("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")}
+    assert all(after[key] >= value for key, value in before.items())
+    assert gpus.exec(name, "nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader").split() == gpu
+    other = gpus.pod()
+    gpus.running(other)
+    assert gpus.holds(other) != gpu
+
+
+def test_more_and_fewer_gpus_without_a_restart(gpus: Gpus) -> None:
+    name = gpus.pod()
+    gpus.running(name)
+    gpu = gpus.holds(name)
+    gpus.configure({"gpus": [{"type": "h200", "count": 3}], "otherDevices": [{"name": "rdma/hca", "count": 2}]})
+    gpus.have(3)
+    gpus.have(2, "rdma/hca")
+    assert gpus.holds(name) == gpu
+    assert len(gpus.series()) == 3
+    gpus.configure(H200)
+    gpus.have(8)
+    gpus.have(0, "rdma/hca")
+    assert gpus.holds(name) == gpu
+
+
+def test_a_gpu_that_dies_is_taken_away_and_comes_back(gpus: Gpus) -> None:
+    gpus.fail("unhealthy: [2, 3]")
+    gpus.have(6)
+    gpus.fail("dying: [{gpu: 0, for: 4}]")
+    gpus.have(7)
+    gpus.have(8)
+
+
+def test_a_plugin_that_vanishes_takes_all_gpus_with_it(gpus: Gpus) -> None:
+    gpus.fail("vanish: true")
+    gpus.have(0)
+    gpus.fail("")
+    gpus.have(8)
+
+
+def test_a_pod_whose_gpus_are_refused_says_why(gpus: Gpus) -> None:
+    gpus.fail("refuse: true")
+    wait_for(lambda: "refuse=True" in gpus.agent.log.read_text(), "the agent to know")
+    name = gpus.pod()
+    gpus.node.phase(name, "Failed")
+    said = json.loads(gpus.node.kubectl("get", "pod", name, "-o", "json"))["status"]
+    assert said["reason"] == "UnexpectedAdmissionError"
+    assert "refused, as the node's failures say" in said["message"]
+    gpus.fail("")
+    gpus.delete(name)
+
+
+def test_a_mistake_in_the_failures_is_an_event_and_changes_nothing(gpus: Gpus) -> None:
+    gpus.fail("explode: true")
+    wait_for(lambda: "explode" in gpus.node.kubectl("get", "events", "-A"), "an event")
+    gpus.have(8)
+
+
+def test_shared_gpus_are_there_several_times(gpus: Gpus) -> None:
+    sharing: dict[str, Any] = {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}
+    gpus.configure({"gpus": [{"type": "h200", "count": 2}], "sharing": sharing})
+    gpus.have(8)
+    names = [gpus.pod() for _ in range(3)]
+    gpus.running(*names)
+    seen = [gpus.exec(name, "nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader").strip() for name in names]
+    assert sorted(seen.count(gpu) for gpu in set(seen)) == [1, 2]
+    labels = json.loads(gpus.node.kubectl("get", "node", gpus.node.name, "-o", "json"))["metadata"]["labels"]
+    assert labels["nvidia.com/gpu.product"] == "NVIDIA-H200-SHARED"
+    assert labels["nvidia.com/gpu.replicas"] == "4"
+    gpus.delete(*names)
+    sharing["timeSlicing"] |= {"renameByDefault": True}
+    gpus.configure({"gpus": [{"type": "h200", "count": 2}], "sharing": sharing})
+    gpus.have(8, "nvidia.com/gpu.shared")
+    gpus.have(0)
+
+
+def test_metrics_follow_a_pod_within_a_second(gpus: Gpus) -> None:
+    name = gpus.pod()
+    gpus.running(name)
+    seen = time.monotonic()
+    gpus.holds(name)
+    assert time.monotonic() - seen < 1
