@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import statistics
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from simgpu.app import equipping
+from simgpu.node import messages, rpc
 from tests.fixtures.agent import H200, Gpus
 from tests.fixtures.machine import wait_for
 
@@ -37,7 +41,7 @@ def test_a_pod_gets_one_gpu_and_sees_only_that(gpus: Gpus) -> None:
     seen = [gpus.holds(name)[0] for name in names]
     assert len(set(seen)) == 2
     for name, gpu in zip(names, seen, strict=True):
-        assert gpus.exec(name, "nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader").split() == [gpu]
+        assert gpus.sees(name) == [gpu]
         assert gpus.exec(name, "ls", "/run/simgpu/gpus").split() == [gpu]
         assert f"NVIDIA_VISIBLE_DEVICES={gpu}\n" in gpus.exec(name, "env")
 
@@ -89,20 +93,26 @@ def test_an_init_container_has_its_gpu_until_it_is_done(gpus: Gpus) -> None:
     assert gpus.holds(name, container="main") == gpu
 
 
-@pytest.mark.parametrize("killed", ["agent", "kubelet", "containerd"])
-def test_nothing_is_lost_when_a_part_is_killed(gpus: Gpus, killed: str) -> None:
+@pytest.mark.parametrize(
+    "killed", ["agent", "kubelet", "containerd", "kubelet agent containerd", "containerd agent kubelet"]
+)
+def test_nothing_is_lost_when_parts_are_killed(gpus: Gpus, killed: str) -> None:
     name = gpus.pod()
     gpus.running(name)
     gpu = gpus.holds(name)
-    before = {labels["UUID"]: value for labels, value in gpus.series("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")}
-    service = gpus.agent if killed == "agent" else getattr(gpus.node, killed)
-    service.stop(signal.SIGKILL)
-    gpus.start() if killed == "agent" else service.start()
+    before = gpus.energy()
+    parts = [gpus.agent if part == "agent" else getattr(gpus.node, part) for part in killed.split()]
+    known = gpus.registrations()
+    for part in parts:
+        part.stop(signal.SIGKILL)
+    for part in sorted(parts, key=lambda part: part is not gpus.node.containerd):  # without it a kubelet ends at once
+        part.start()
+    gpus.wait_ready()
+    wait_for(lambda: killed == "containerd" or gpus.registrations() > known, "the kubelet to know the GPUs again")
     gpus.have(8)
     assert gpus.holds(name) == gpu
-    after = {labels["UUID"]: value for labels, value in gpus.series("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")}
-    assert all(after[key] >= value for key, value in before.items())
-    assert gpus.exec(name, "nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader").split() == gpu
+    assert all(gpus.energy()[key] >= value for key, value in before.items())
+    wait_for(lambda: gpus.sees(name) == gpu, "the running pod to see its GPU")
     other = gpus.pod()
     gpus.running(other)
     assert gpus.holds(other) != gpu
@@ -162,7 +172,7 @@ def test_shared_gpus_are_there_several_times(gpus: Gpus) -> None:
     gpus.have(8)
     names = [gpus.pod() for _ in range(3)]
     gpus.running(*names)
-    seen = [gpus.exec(name, "nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader").strip() for name in names]
+    seen = [gpus.sees(name)[0] for name in names]
     assert sorted(seen.count(gpu) for gpu in set(seen)) == [1, 2]
     labels = json.loads(gpus.node.kubectl("get", "node", gpus.node.name, "-o", "json"))["metadata"]["labels"]
     assert labels["nvidia.com/gpu.product"] == "NVIDIA-H200-SHARED"
@@ -180,3 +190,29 @@ def test_metrics_follow_a_pod_within_a_second(gpus: Gpus) -> None:
     seen = time.monotonic()
     gpus.holds(name)
     assert time.monotonic() - seen < 1
+
+
+def test_an_agent_with_eight_idle_gpus_needs_little(gpus: Gpus) -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+
+    def used() -> float:
+        fields = Path(f"/proc/{gpus.agent.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / ticks
+
+    before, started = used(), time.monotonic()
+    time.sleep(10)
+    share = (used() - before) / (time.monotonic() - started)
+    resident = int(Path(f"/proc/{gpus.agent.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    assert resident < 80, f"{resident:.1f} MB"
+    assert share < 0.02, f"{share:.2%} of a core"
+
+
+async def test_a_container_has_its_gpus_within_20_milliseconds(gpus: Gpus) -> None:
+    socket = gpus.node.machine.path("/var/lib/kubelet/device-plugins/simgpu-nvidia_com_gpu.sock")
+    request = messages.AllocateRequest((messages.ContainerAllocateRequest(tuple(IDS)),))
+    times = []
+    for _ in range(20):
+        started = time.perf_counter()
+        await rpc.call(socket, f"{messages.DEVICE_PLUGIN}/Allocate", request, messages.AllocateResponse, seconds=5)
+        times.append(time.perf_counter() - started)
+    assert statistics.median(times) < 0.02, f"{times}"
