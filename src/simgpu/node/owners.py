@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -52,7 +51,6 @@ class Owners:
     def __init__(self, *, pod_resources: Path, plugins: Path) -> None:
         self._socket = pod_resources
         self._checkpoint = plugins / CHECKPOINT
-        self._seen: Any = None
 
     async def look(self, resources: Collection[str]) -> list[Held] | None:
         """Every container with devices of these resources; None if the kubelet does not answer."""

@@ -1,0 +1,48 @@
+"""Asking a kubelet who has which device, over a real socket and from its checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simgpu.node import messages
+from simgpu.node.owners import Owners
+from simgpu.pods.holding import Held
+from tests.fixtures.kubelet import Kubelet
+
+GPU = "nvidia.com/gpu"
+
+
+def owners(folder: Path) -> Owners:
+    return Owners(pod_resources=folder / "pods.sock", plugins=folder)
+
+
+def checkpoint(folder: Path, *entries: dict[str, object]) -> None:
+    document = {"Data": {"PodDeviceEntries": list(entries), "RegisteredDevices": {GPU: ["a", "b"]}}, "Checksum": 1}
+    (folder / "kubelet_internal_checkpoint").write_text(json.dumps(document))
+
+
+async def test_containers_are_named_with_their_devices(kubelet: Kubelet) -> None:
+    devices = (messages.ContainerDevices(GPU, ("a",)), messages.ContainerDevices("rdma/hca", ("h",)))
+    container = messages.ContainerResources("main", devices)
+    kubelet.pods = messages.ListPodResourcesResponse((messages.PodResources("p", "ns", (container,)),))
+    assert await owners(kubelet.folder).look({GPU}) == [Held("main", ("a",), namespace="ns", pod="p")]
+
+
+async def test_the_checkpoint_names_init_containers_too(kubelet: Kubelet) -> None:
+    entry = {"PodUID": "u", "ContainerName": "first", "ResourceName": GPU, "AllocResp": "x"}
+    checkpoint(kubelet.folder, {**entry, "DeviceIDs": {"-1": ["a"], "1": ["b"]}}, {**entry, "ResourceName": "rdma/hca"})
+    assert await owners(kubelet.folder).look({GPU}) == [Held("first", ("a", "b"), uid="u")]
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"Data": {"PodDeviceEntries": null}}', '{"Data": 3}', "\xff"])
+async def test_a_checkpoint_that_cannot_be_read_says_nothing(kubelet: Kubelet, content: str) -> None:
+    (kubelet.folder / "kubelet_internal_checkpoint").write_text(content, encoding="latin-1")
+    assert await owners(kubelet.folder).look({GPU}) == []
+
+
+async def test_a_kubelet_that_is_gone_is_not_one_without_pods(kubelet: Kubelet) -> None:
+    await kubelet.stop()
+    assert await owners(kubelet.folder).look({GPU}) is None

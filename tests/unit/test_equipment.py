@@ -1,0 +1,172 @@
+"""The agent's box: devices that come and go, counters that never fall, what is published of it."""
+
+from __future__ import annotations
+
+import json
+import platform
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simgpu.app import equipping
+from simgpu.app.equipping import Equipment
+from simgpu.box import Box
+from simgpu.catalog import models
+from simgpu.controllers import publishing
+from simgpu.controllers.own_node import Shared
+from simgpu.identities import identity
+from simgpu.node import granting
+from simgpu.pods import profiles, requests
+from simgpu.topology import devices, pools, sharing
+
+CATALOG = models.load()
+IDS = [f"GPU-{uuid.uuid5(uuid.UUID(int=0), f'node-a-{index}')}" for index in range(8)]
+
+
+def spec(count: int, model: str = "h200", **more: Any) -> pools.NodeGpus:
+    return pools.NodeGpus((pools.Gpu(CATALOG.models[model]),) * count, **more)
+
+
+def equipment(folder: Path) -> Equipment:
+    return Equipment("node-a", identity.load("dcgm"), folder, seed=1, interval=1.0)
+
+
+def share(name: str, low: int = 100, part: float = 1.0) -> Shared:
+    return Shared(publishing.Use(f"uid-{name}", "ns", name, "main", low, low, 1000), part)
+
+
+def test_hosts_are_named_as_the_exporters_pod() -> None:
+    names = [equipping.hostname(node) for node in ("node-1", "node-1-2-3", "fake-node")]
+    assert names == [f"nvidia-dcgm-exporter-{end}" for end in ("b36828", "a0d194", "ce8600")]
+
+
+def test_gpus_have_the_ids_that_follow_from_the_nodes_name() -> None:
+    assert pools.build(spec(1), "node-a")[0].uuid == "GPU-6b7039b6-4015-594d-b849-1ac701dab12e"
+
+
+@pytest.mark.parametrize(
+    ("numa", "zones"),
+    [
+        (pools.Numa(2), [0, 0, 0, 0, 1, 1, 1]),
+        (pools.Numa(3, (1, 2, 4)), [0, 1, 1, 2, 2, 2, 2]),
+        (pools.Numa(1), [0] * 7),
+    ],
+)
+def test_gpus_lie_on_numa_nodes_as_the_pool_says(numa: pools.Numa, zones: list[int]) -> None:
+    assert [device.numa for device in pools.build(spec(7, numa=numa), "node-a")] == zones
+
+
+def test_a_page_is_there_for_each_gpu_and_goes_with_it(tmp_path: Path) -> None:
+    made = equipment(tmp_path)
+    made.equip(spec(3))
+    assert sorted(path.name for path in made.pages.iterdir()) == sorted(IDS[:3])
+    made.equip(spec(1))
+    assert [path.name for path in made.pages.iterdir()] == IDS[:1]
+    made.equip(pools.NodeGpus(()))
+    assert not list(made.pages.iterdir())
+    assert made.page is None
+
+
+def test_work_stays_on_its_gpu_when_others_come_and_go(tmp_path: Path) -> None:
+    made = equipment(tmp_path)
+    made.equip(spec(4))
+    made.use({IDS[1]: (share("p"),), IDS[3]: (share("q"),)})
+    made.box.step(5.0, clock=0.0)
+    made.equip(spec(2))
+    made.use({IDS[1]: (share("p"),)})
+    assert [(work.devices, work.pod.name if work.pod else "") for work in made.box.workloads().values()] == [
+        ((1,), "p")
+    ]
+    made.equip(spec(4))
+    made.use({IDS[1]: (share("p"),), IDS[3]: (share("q"),)})
+    made.box.step(6.0, clock=0.0)
+    assert {index: pod.name for index, pod in made.box.machine.pods.items()} == {1: "p", 3: "q"}
+
+
+def test_counters_go_on_after_a_kill(tmp_path: Path) -> None:
+    made = equipment(tmp_path)
+    made.equip(spec(2))
+    made.use({IDS[0]: (share("p"),)})
+    made.box.step(60.0, clock=0.0)
+    made.stepped()
+    before = made.box.counters()
+    again = equipment(tmp_path)
+    again.equip(spec(2))
+    assert again.box.counters() == before
+    again.box.step(1.0, clock=0.0)
+    assert all(new >= old for name in before for new, old in zip(again.box.counters()[name], before[name], strict=True))
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"GPU-x": 3}', '{"GPU-x": ["a"]}', "null"])
+def test_a_broken_file_of_counters_is_no_reason_to_fail(tmp_path: Path, content: str) -> None:
+    (tmp_path / "counters.json").write_text(content)
+    equipment(tmp_path).equip(spec(1))
+
+
+counts = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["h200", "a100"])), min_size=1, max_size=6)
+
+
+@given(counts)
+@settings(deadline=None, max_examples=30)
+def test_counters_never_fall_whatever_the_topology_does(changes: list[tuple[int, str]]) -> None:
+    box = Box((), seed=1, hostname="")
+    highest: dict[str, float] = {}
+    for now, (count, model) in enumerate(changes, 1):
+        box.change([devices.device("n", index, CATALOG.models[model]) for index in range(count)])
+        if count:
+            box.admit(profiles.of("w", requests.ALL), [0])
+        box.step(float(now), clock=0.0)
+        for name, values in box.counters().items():
+            assert values[0] >= highest.get(name, 0.0)
+            highest[name] = values[0]
+
+
+def test_a_container_gets_its_own_pages_and_nothing_more(tmp_path: Path) -> None:
+    programs = granting.Programs(tmp_path / "lib", tmp_path / "smi")
+    answer = granting.gpus(["GPU-a::3", "GPU-a::4", "GPU-b"], node="n", pages=tmp_path, programs=programs)
+    assert answer.envs["MOCK_NVIDIA_VISIBLE_DEVICES"] == answer.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+    assert answer.envs["NODE_NAME"] == "n"
+    assert all(mount.read_only for mount in answer.mounts)
+    pages = [mount.container_path for mount in answer.mounts if mount.container_path.startswith("/run")]
+    assert pages == ["/run/simgpu/gpus/GPU-a", "/run/simgpu/gpus/GPU-b"]
+    assert "/bin/nvidia-smi" in {mount.container_path for mount in answer.mounts}
+    assert granting.others(node="n").mounts == ()
+
+
+def test_programs_of_another_version_lie_beside_those_in_use(tmp_path: Path) -> None:
+    built = tmp_path / "built" / platform.machine()
+    built.mkdir(parents=True)
+    for name in (granting.LIBRARY, granting.TOOL):
+        (built / name).write_text("one")
+    first = granting.install(tmp_path / "built", tmp_path / "state")
+    (built / granting.TOOL).write_text("two")
+    second = granting.install(tmp_path / "built", tmp_path / "state")
+    assert (first.tool.read_text(), second.tool.read_text()) == ("one", "two")
+    assert granting.install(tmp_path / "built", tmp_path / "state") == second
+
+
+def labels(**slicing: Any) -> dict[str, str]:
+    resource = {"name": "nvidia.com/gpu", "replicas": 4}
+    made = sharing.parse({"timeSlicing": {"resources": [resource], **slicing}}, field="sharing")
+    return publishing.labels(spec(2, slicing=made), "mixed")
+
+
+def test_labels_say_how_gpus_are_shared() -> None:
+    names = ("nvidia.com/gpu.product", "nvidia.com/gpu.replicas", "nvidia.com/gpu.sharing-strategy")
+    assert [labels()[name] for name in names] == ["NVIDIA-H200-SHARED", "4", "time-slicing"]
+    assert [labels(renameByDefault=True)[name] for name in names] == ["NVIDIA-H200", "4", "time-slicing"]
+    assert [publishing.labels(spec(2), "mixed")[name] for name in names] == ["NVIDIA-H200", "1", "none"]
+
+
+def test_the_view_names_all_that_share_a_gpu() -> None:
+    uses = {IDS[0]: (share("p").use, share("q").use)}
+    body = publishing.view("node-a", IDS[:1], spec(1), strategy="mixed", uses=uses, counters={}, fake=False)
+    text = body["data"]["topology.yml"]
+    assert "uid-p" in text
+    assert "uid-q" in text
+    assert json.loads(body["data"]["counters.json"]) == {}
+    assert "annotations" not in body["metadata"]

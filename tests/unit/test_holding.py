@@ -1,0 +1,72 @@
+"""Who has which GPU of a real node, from what the kubelet says and the pods there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simgpu.kube import views
+from simgpu.pods.holding import Held, holders
+
+
+def pod(name: str = "p", uid: str = "u", phase: str = "Running", **more: Any) -> views.Pod:
+    meta = views.ObjectMeta(name=name, namespace="ns", uid=uid)
+    containers = tuple(views.Container(name=item) for item in more.pop("containers", ("main",)))
+    init = tuple(views.Container(name=item) for item in more.pop("init", ()))
+    sidecars = tuple(views.Container(name=item, restart_policy="Always") for item in more.pop("sidecars", ()))
+    running = tuple(
+        views.ContainerStatus(name=item, state=views.ContainerState(running={})) for item in more.pop("now", ())
+    )
+    spec = views.PodSpec(containers=containers, init_containers=(*init, *sidecars), node_name="n")
+    return views.Pod(metadata=meta, spec=spec, status=views.PodStatus(phase=phase, init_container_statuses=running))
+
+
+def listed(container: str, *ids: str, name: str = "p") -> Held:
+    return Held(container, ids, namespace="ns", pod=name)
+
+
+def saved(container: str, *ids: str, uid: str = "u") -> Held:
+    return Held(container, ids, uid=uid)
+
+
+def shown(*args: Any, **more: Any) -> dict[str, list[tuple[str, str]]]:
+    return {
+        gpu: [(item.pod.metadata.name, item.container) for item in items]
+        for gpu, items in holders(*args, **more).items()
+    }
+
+
+def test_each_container_has_the_gpus_that_the_kubelet_gave_it() -> None:
+    both = pod(containers=("a", "b"))
+    assert shown([both], [listed("a", "g0"), listed("b", "g3", "g4")]) == {
+        "g0": [("p", "a")], "g3": [("p", "b")], "g4": [("p", "b")],
+    }  # fmt: skip
+
+
+def test_a_pod_is_not_taken_for_an_earlier_one_of_the_same_name() -> None:
+    assert shown([pod(uid="new")], [listed("main", "g0"), saved("main", "g5", uid="new")]) == {"g5": [("p", "main")]}
+
+
+def test_a_pod_that_ended_or_that_nobody_knows_has_nothing() -> None:
+    held = [saved("main", "g0"), saved("main", "g1", uid="unknown"), listed("main", "g2", name="other")]
+    assert shown([pod(phase="Succeeded")], held) == {}
+    assert shown([], held) == {}
+
+
+def test_an_init_container_has_its_gpu_while_it_runs() -> None:
+    held = [listed("main", "g0", "g1"), saved("first", "g0")]
+    assert shown([pod(phase="Pending", init=("first",), now=("first",))], held) == {
+        "g0": [("p", "first")], "g1": [("p", "main")],
+    }  # fmt: skip
+    assert shown([pod(init=("first",))], held) == {"g0": [("p", "main")], "g1": [("p", "main")]}
+
+
+def test_a_sidecar_keeps_its_gpu() -> None:
+    held = [saved("main", "g0"), saved("side", "g1")]
+    assert shown([pod(sidecars=("side",), now=("side",))], held) == {"g0": [("p", "main")], "g1": [("p", "side")]}
+
+
+def test_several_pods_share_a_gpu() -> None:
+    pods = [pod("p", "u"), pod("q", "v")]
+    held = [saved("main", "g0::0", "g0::3"), saved("main", "g0::1", uid="v")]
+    found = holders(pods, held, replicas=4)
+    assert [(item.pod.metadata.name, item.share) for item in found["g0"]] == [("p", 0.5), ("q", 0.25)]
