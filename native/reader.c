@@ -85,6 +85,16 @@ static void copy_bytes(void *to, const volatile void *from, size_t size)
     for (size_t i = 0; i < size / 8; i++) a[i] = b[i];
 }
 
+/* A page is only as good as who wrote it: texts end, and nothing is counted beyond its table. */
+static void bound(struct page *page)
+{
+#define END(text) page->text[sizeof page->text - 1] = 0;
+    PAGE_TEXTS(END)
+    for (unsigned i = 0; i < PAGE_PROFILES; i++) { struct profile *profile = &page->profiles[i]; profile->name[sizeof profile->name - 1] = 0; }
+    for (unsigned i = 0; i < PAGE_INSTANCES; i++) { struct instance *instance = &page->instances[i]; instance->uuid[sizeof instance->uuid - 1] = 0; }
+    if (page->instance_count > PAGE_INSTANCES) page->instance_count = PAGE_INSTANCES;
+}
+
 int card_read(const struct card *card, struct page *into)
 {
     const struct page *page = card->page;
@@ -99,6 +109,7 @@ int card_read(const struct card *card, struct page *into)
             if (__atomic_load_n(&page->sequence, __ATOMIC_RELAXED) == before) {
                 if (into->magic != PAGE_MAGIC) return READ_LOST;
                 if (into->major != PAGE_MAJOR) return READ_OTHER_VERSION;
+                bound(into);
                 uint64_t now = sys_nanoseconds(1);
                 return now > into->written_ns + into->stale_ns ? READ_LOST : READ_OK;
             }

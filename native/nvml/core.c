@@ -1,2 +1,135 @@
+/* Starting, stopping, and what codes mean. */
+#include "library.h"
+
+/* Any number of readers, or one that starts or stops: those who wait for it hold up new readers. */
+static int readers;
+static int waiting;
+static unsigned users;
+static struct cards cards;
+
+static void reading_begins(void)
+{
+    for (;;) {
+        int now = __atomic_load_n(&readers, __ATOMIC_RELAXED);
+        if (now >= 0 && !__atomic_load_n(&waiting, __ATOMIC_RELAXED)
+            && __atomic_compare_exchange_n(&readers, &now, now + 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return;
+        sys_yield();
+    }
+}
+
+static void reading_ends(void) { __atomic_fetch_sub(&readers, 1, __ATOMIC_RELEASE); }
+
+static void changing_begins(void)
+{
+    __atomic_fetch_add(&waiting, 1, __ATOMIC_RELAXED);
+    for (int none = 0; !__atomic_compare_exchange_n(&readers, &none, -1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED); none = 0)
+        sys_yield();
+    __atomic_fetch_sub(&waiting, 1, __ATOMIC_RELAXED);
+}
+
+static void changing_ends(void) { __atomic_store_n(&readers, 0, __ATOMIC_RELEASE); }
+
+void lock_take(struct lock *lock) { while (__atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE)) sys_yield(); }
+void lock_give(struct lock *lock) { __atomic_store_n(&lock->held, 0, __ATOMIC_RELEASE); }
+
+int library_start(void)
+{
+    changing_begins();
+    int code = users ? OK : cards_open(&cards);
+    if (code == OK) users++;
+    changing_ends();
+    return code;
+}
+
+int library_stop(void)
+{
+    changing_begins();
+    int code = users ? OK : UNINITIALIZED;
+    if (users && --users == 0) cards_close(&cards);
+    changing_ends();
+    return code;
+}
+
+API nvmlInit(void) { return library_start(); }
+API nvmlInit_v2(void) { return library_start(); }
+API nvmlInitWithFlags(unsigned flags) { (void)flags; return library_start(); }
+API nvmlShutdown(void) { return library_stop(); }
+
+int library_ready(void)
+{
+    reading_begins();
+    int code = users ? OK : UNINITIALIZED;
+    reading_ends();
+    return code;
+}
+
+unsigned card_count(void)
+{
+    reading_begins();
+    unsigned count = cards.count;
+    reading_ends();
+    return count;
+}
+
+int card_page(unsigned card, struct page *into)
+{
+    reading_begins();
+    int code = !users ? UNINITIALIZED : card >= cards.count ? INVALID_ARGUMENT : card_read(&cards.card[card], into);
+    reading_ends();
+    return code;
+}
+
+/* What the functions that nobody wrote say. */
 int nvml_unsupported(void);
-int nvml_unsupported(void) { return 3; }
+int nvml_unsupported(void)
+{
+    int code = library_ready();
+    return code == OK ? NOT_SUPPORTED : code;
+}
+
+static const char *const MEANINGS[] = {
+    "Success", "Uninitialized", "Invalid Argument", "Not Supported", "Insufficient Permissions", "Already Initialized",
+    "Not Found", "Insufficient Size", "Insufficient External Power", "Driver Not Loaded", "Timeout",
+    "Interrupt Request Issue", "NVML Shared Library Not Found", "Function Not Found", "Corrupted infoROM", "GPU is lost",
+    "GPU requires reset", "GPU access blocked by the operating system", "Driver/library version mismatch",
+    "In use by another client", "Insufficient Memory", "No data", "vGPU ECC not supported", "Insufficient Resources",
+    "Invalid Frequency", "Argument version mismatch", "Requested functionality has been deprecated",
+    "System is not in ready state", "No supported GPUs were found",
+    "Resource not in correct state to perform requested operation", "Reset type is not supported for given device",
+};
+
+EXPORTED const char *nvmlErrorString(unsigned code);
+EXPORTED const char *nvmlErrorString(unsigned code)
+{
+    return code < sizeof MEANINGS / sizeof *MEANINGS ? MEANINGS[code] : "Unknown Error";
+}
+
+/* Private tables of the driver, for its own programs: there are none here. */
+API nvmlInternalGetExportTable(const void **table, const void *id)
+{
+    if (!table || !id) return INVALID_ARGUMENT;
+    *table = 0;
+    return NOT_FOUND;
+}
+
+int answer_text(char *into, unsigned size, const char *text)
+{
+    if (!into || !size) return INVALID_ARGUMENT;
+    if (text_length(text) >= size) return INSUFFICIENT_SIZE;
+    text_copy(into, text, size);
+    return OK;
+}
+
+int answer_count(unsigned *count, const void *into, unsigned there)
+{
+    if (!count) return INVALID_ARGUMENT;
+    unsigned room = *count;
+    *count = there;
+    if (room < there) return INSUFFICIENT_SIZE;
+    return there && !into ? INVALID_ARGUMENT : OK;
+}
+
+void clear(void *at, size_t size)
+{
+    for (size_t i = 0; i < size; i++) ((unsigned char *)at)[i] = 0;
+}
