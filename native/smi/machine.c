@@ -26,18 +26,20 @@ void bus_id(const struct page *page, char *into)
     snprintf(into, CELL, "%08X:%02X:%02X.0", page->pci_domain, page->pci_bus, page->pci_device);
 }
 
-/* An identifier is an index, a UUID, or a bus id with a domain of any length. */
+/* An identifier is an index, a UUID, or a bus id with a domain of any length, or none. */
 static int is_called(const struct gpu *gpu, const char *name)
 {
-    char bus[CELL], *end;
+    char *end;
     unsigned long index = strtoul(name, &end, 10);
     if (end != name && !*end) return index == gpu->index;
     if (!strcmp(name, gpu->page.uuid)) return 1;
-    unsigned domain, number, slot, function;
+    unsigned domain = 0, number, slot, function;
     int used = 0;
-    bus_id(&gpu->page, bus);
-    if (sscanf(name, "%8x:%2x:%2x.%1x%n", &domain, &number, &slot, &function, &used) != 4 || name[used]) return 0;
-    return domain == gpu->page.pci_domain && number == gpu->page.pci_bus && slot == gpu->page.pci_device && !function;
+    if (sscanf(name, "%8x:%2x:%2x.%1x%n", &domain, &number, &slot, &function, &used) != 4) {
+        domain = 0;
+        if (sscanf(name, "%2x:%2x.%1x%n", &number, &slot, &function, &used) != 3) return 0;
+    }
+    return !name[used] && domain == gpu->page.pci_domain && number == gpu->page.pci_bus && slot == gpu->page.pci_device && !function;
 }
 
 static int is_chosen(const struct gpu *gpu, const char *ids)
