@@ -15,6 +15,16 @@ ALWAYS_VERSION(nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts, 0x1000010u, NOT
 ALWAYS_VERSION(nvmlDeviceWorkloadPowerProfileGetCurrentProfiles, 0x1000064u, NOT_SUPPORTED)
 ALWAYS_VERSION(nvmlDeviceWorkloadPowerProfileGetProfilesInfo, 0x1002bf8u, NOT_SUPPORTED)
 
+ALWAYS(nvmlDeviceGetAutoBoostedClocksEnabled, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetBridgeChipInfo, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetClkMonStatus, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetDramEncryptionMode, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetHostname_v1, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetNumaNodeId, NOT_SUPPORTED) /* of its memory, where processors can reach it */
+ALWAYS(nvmlDeviceGetNvlinkBwMode, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetNvlinkSupportedBwModes, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetRetiredPagesPendingStatus, NOT_SUPPORTED) /* rows are remapped instead */
+
 ALWAYS(nvmlDeviceGetConfComputeGpuCertificate, UNKNOWN)
 ALWAYS(nvmlDeviceGetConfComputeGpuAttestationReport, UNKNOWN)
 ALWAYS(nvmlDeviceGetLastBBXFlushTime, NOT_READY)

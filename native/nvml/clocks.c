@@ -114,6 +114,7 @@ API nvmlDeviceGetSupportedGraphicsClocks(handle device, unsigned memory, unsigne
     struct device d;
     int code = gpu_open(device, count, &d);
     if (code != OK) return code;
+    if (!memory) return INVALID_ARGUMENT;
     const struct page *page = &d.page;
     unsigned known = 0, step = page->sm_clock_step_khz ? page->sm_clock_step_khz : 1000;
     while (known < memory_clock_count(page) && page->memory_clocks[known] != memory) known++;
@@ -134,6 +135,7 @@ API nvmlDeviceGetSupportedPerformanceStates(handle device, unsigned *into, unsig
     int code = gpu_open(device, into, &d);
     if (code != OK) return code;
     unsigned count = memory_clock_count(&d.page), room = size / sizeof *into;
+    if (!size) return INVALID_ARGUMENT;
     if (room < count) return INSUFFICIENT_SIZE;
     for (unsigned i = 0; i < room && i < PSTATES; i++) into[i] = i < count ? STATE_OF_CLOCK[count - 1 - i] : PSTATE_UNKNOWN;
     return OK;

@@ -114,7 +114,7 @@ API nvmlInternalGetExportTable(const void **table, const void *id)
 
 int answer_text(char *into, unsigned size, const char *text)
 {
-    if (!into || !size) return INVALID_ARGUMENT;
+    if (!into) return INVALID_ARGUMENT;
     if (text_length(text) >= size) return INSUFFICIENT_SIZE;
     text_copy(into, text, size);
     return OK;

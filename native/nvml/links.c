@@ -38,10 +38,9 @@ API nvmlDeviceGetNvLinkCapability(handle device, unsigned link, unsigned capabil
 {
     struct device d;
     int code = open_link(device, link, into, &d);
-    if (code != OK) return code;
-    if (capability >= CAPABILITIES) return INVALID_ARGUMENT;
-    *into = 1;
-    return OK;
+    if ((code == OK || code == NOT_SUPPORTED) && capability >= CAPABILITIES) return INVALID_ARGUMENT;
+    if (code == OK) *into = 1;
+    return code;
 }
 
 API nvmlDeviceGetNvLinkErrorCounter(handle device, unsigned link, unsigned kind, uint64_t *into)

@@ -124,9 +124,11 @@ enum { PROFILE_KINDS = 18 };
 static int profile_info_v(void *into, const struct profile *profile)
 {
     uint32_t version = *(const uint32_t *)into;
-    if (version == VERSION(struct profile_info_v2, 2)) fill_v2(into, profile);
-    else if (version == VERSION(struct profile_info_v3, 3)) fill_v3(into, profile);
-    else return INVALID_ARGUMENT;
+    int second = version == VERSION(struct profile_info_v2, 2);
+    if (!second && version != VERSION(struct profile_info_v3, 3)) return INVALID_ARGUMENT;
+    if (!profile) return NOT_SUPPORTED;
+    if (second) fill_v2(into, profile);
+    else fill_v3(into, profile);
     return OK;
 }
 
@@ -136,7 +138,7 @@ static int find_kind(handle device, unsigned kind, const void *into, struct devi
     if (code != OK) return code;
     if (kind >= PROFILE_KINDS) return INVALID_ARGUMENT;
     *profile = profile_by_kind(&d->page, kind);
-    return *profile ? OK : NOT_SUPPORTED;
+    return OK;
 }
 
 static int find_id(handle device, unsigned id, const void *into, struct device *d, const struct profile **profile)
@@ -153,6 +155,7 @@ API nvmlDeviceGetGpuInstanceProfileInfo(handle device, unsigned kind, struct pro
     struct device d;
     const struct profile *profile;
     int code = find_kind(device, kind, into, &d, &profile);
+    if (code == OK && !profile) return NOT_SUPPORTED;
     if (code == OK) *into = describe(profile);
     return code;
 }
@@ -176,12 +179,13 @@ API nvmlDeviceGetGpuInstanceProfileInfoByIdV(handle device, unsigned id, void *i
 API nvmlDeviceGetGpuInstanceRemainingCapacity(handle device, unsigned id, unsigned *into)
 {
     struct device d;
-    const struct profile *profile;
-    int code = find_id(device, id, into, &d, &profile);
-    if (code == UNINITIALIZED || code == GPU_IS_LOST) return code;
-    if (code == OK && !d.page.mig_mode) return NOT_SUPPORTED;
-    if (code == OK) *into = capacity_left(&d.page, profile);
-    return code;
+    int code = gpu_open(device, into, &d);
+    if (code != OK) return code;
+    if (!d.page.mig_mode) return NOT_SUPPORTED;
+    const struct profile *profile = profile_by_id(&d.page, id);
+    if (!profile) return INVALID_ARGUMENT;
+    *into = capacity_left(&d.page, profile);
+    return OK;
 }
 
 static int placements(handle device, unsigned id, struct placement *into, unsigned *count)
@@ -198,9 +202,12 @@ static int placements(handle device, unsigned id, struct placement *into, unsign
 
 API nvmlDeviceGetGpuInstancePossiblePlacements(handle device, unsigned id, struct placement *into, unsigned *count)
 {
-    return placements(device, id, into, count);
+    int code = library_ready();
+    if (code != OK) return code;
+    return into ? placements(device, id, into, count) : INVALID_ARGUMENT;
 }
 
+/* The later form tells whoever brings no room how many there are. */
 API nvmlDeviceGetGpuInstancePossiblePlacements_v2(handle device, unsigned id, struct placement *into, unsigned *count)
 {
     return placements(device, id, into, count);
@@ -211,13 +218,10 @@ API nvmlDeviceGetGpuInstances(handle device, unsigned id, handle *into, unsigned
     struct device d;
     const struct profile *profile;
     int code = find_id(device, id, count, &d, &profile);
-    if (code != OK) return code;
+    if (code != OK || !into) return code == OK ? INVALID_ARGUMENT : code;
     *count = 0;
     for (unsigned i = 0; i < d.page.instance_count; i++)
-        if (profile_of(&d.page, &d.page.instances[i]) == profile) {
-            if (into) into[*count] = gpu_instance_handle(d.card, i);
-            (*count)++;
-        }
+        if (profile_of(&d.page, &d.page.instances[i]) == profile) into[(*count)++] = gpu_instance_handle(d.card, i);
     return OK;
 }
 

@@ -60,8 +60,6 @@ API nvmlDeviceGetTopologyCommonAncestor(handle one, handle other, unsigned *into
     return OK;
 }
 
-static int is_level(unsigned level) { return level <= LEVEL_SYSTEM && level % 10 == 0; }
-
 API nvmlDeviceGetTopologyNearestGpus(handle device, unsigned level, unsigned *count, handle *into)
 {
     struct device d;
@@ -69,7 +67,7 @@ API nvmlDeviceGetTopologyNearestGpus(handle device, unsigned level, unsigned *co
     unsigned found = 0;
     int code = gpu_open(device, count, &d);
     if (code != OK) return code;
-    if (!is_level(level)) return INVALID_ARGUMENT;
+    if (into && !*count) return INVALID_ARGUMENT;
     for (unsigned card = 0; card < card_count(); card++)
         if (card != d.card && card_page(card, &other) == OK && level_of(&d.page, &other) == level) {
             if (into && found < *count) into[found] = device_handle(card);
