@@ -27,10 +27,11 @@ _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _LARGEST = 1 << 20
 
 SOURCES = (
-    "index", "uuid", "short_uuid", "serial", "file", "pci_bus_id", "pci_short", "product", "hostname", "driver",
-    "vendor", "pci_device", "architecture", "compute_capability", "pod", "namespace", "container", "pod_uid", "part",
-    "part_profile",
-    "summed", "averaged", "vbios", "vgpu", "numa", "device_id", "subsystem_id",
+    "index", "uuid", "short_uuid", "serial", "file", "pci_bus_id", "pci_short", "product", "hostname", "driver", "cuda",
+    "vendor", "pci_device", "device_id", "subsystem_id", "architecture", "compute_capability", "vbios", "memory_type",
+    "numa", "cpus", "card", "summed", "averaged", "vgpu", "pod", "namespace", "container", "pod_uid", "part",
+    "part_profile", "part_uuid", "tile", "on_tile", "lanes", "port", "remote_port", "peer", "peer_file",
+    "peer_pci_short",
 )  # fmt: skip
 FAMILY = "*"
 
@@ -44,9 +45,11 @@ class Dimension(Facts, frozen=True):
 
 
 class Family(Facts, frozen=True):
-    """A metric family. `of` says whether it is told of devices, of their parts, or of both.
+    """A metric family. `of` says what it is told of.
 
-    `information` are labels of its own that come from the device, for families that only say what it is.
+    `both` are devices and their parts, `cards` those and the boards that carry them, `undivided` devices without parts.
+    `links` go from one device to another, `topology` are these and each device's to itself, `ports` their single ports.
+    `information` are labels of its own that come from the device.
     """
 
     name: str
@@ -59,7 +62,10 @@ class Family(Facts, frozen=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     dimensions: tuple[Dimension, ...] = ()
     information: dict[str, str] = msgspec.field(default_factory=dict)
-    of: Literal["devices", "parts", "both", "parts-or-devices", "undivided", "node", "workloads"] = "devices"
+    of: Literal[
+        "devices", "parts", "both", "cards", "parts-or-devices", "undivided", "links", "topology", "ports", "node",
+        "workloads",
+    ] = "devices"  # fmt: skip
 
 
 class Layout(Facts, frozen=True):

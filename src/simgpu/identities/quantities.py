@@ -6,13 +6,14 @@ some have values of their own; the others are the device's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 
 from simgpu.identities.view import Machine, Values
 from simgpu.sim import physics
+from simgpu.topology import links
 
 MIB: Final = 2.0**20
 Quantity = Callable[[Machine], Values]
@@ -61,6 +62,17 @@ def _highest(machine: Machine, kind: str) -> Values:
 def _fabric_or_nothing(machine: Machine) -> Values:
     highest = _highest(machine, "fabric")
     return np.where(highest > 0, served("nvlink")(machine) * highest, np.nan)
+
+
+def over_link(number: int, name: str) -> Quantity:
+    """What goes over a device's link of that number; link 0 is to itself."""
+
+    def share(machine: Machine) -> Values:
+        peers = machine.peers
+        each = machine.fact("links.count") // np.maximum(peers, 1) / machine.fact("links.count")
+        return np.where(number > peers, np.nan, QUANTITIES[name](machine) * (each if number else 0.0))
+
+    return share
 
 
 def _free(machine: Machine) -> Values:
@@ -154,6 +166,8 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "pcie_width": fact("pci.width"),
     "fabric_bytes": column("fabric_bytes"),
     "fabric_rate": _fabric_or_nothing,
+    "fabric_share": served("nvlink"),
+    "linked": lambda machine: np.where(machine.peers > 0, 1.0, np.nan),
     # Throttling and errors.
     "reasons": column("reasons"),
     "reason_idle": reason(physics.IDLE),
@@ -194,6 +208,15 @@ _OF_PARTS: Final = {
 }  # fmt: skip
 
 
+QUANTITIES.update(
+    {
+        f"{name}_{number}": over_link(number, name)
+        for name in ("fabric_bytes", "fabric_rate")
+        for number in range(links.BOARD)
+    }
+)
+
+
 def of_devices(machine: Machine, name: str) -> Values:
     """A quantity of all devices."""
     return QUANTITIES[name](machine)
@@ -216,8 +239,7 @@ def of_parts(machine: Machine, name: str) -> Values:
     """A quantity of all parts: their own, or their share of the device's, or what they have in common."""
     if name in _OF_PARTS:
         field, factor = _OF_PARTS[name]
-        states = (machine.engine.read_part(part.handle) for part in machine.parts)
-        return np.array([getattr(state, field) * factor for state in states], dtype=float)
+        return machine.part_column(field) * factor
     if name in _FROM_PARTS:
         return _FROM_PARTS[name](machine)
     whole = QUANTITIES[name](machine)[machine.parent]
@@ -228,6 +250,18 @@ def of_parts(machine: Machine, name: str) -> Values:
         busy = machine.column("busy")[machine.parent]
         return np.where(busy > 0, whole / np.maximum(busy, 1e-9) * of_parts(machine, "busy"), 0.0)
     return whole
+
+
+def of_links(machine: Machine, listed: Sequence[links.Link], name: str) -> Values:
+    """A quantity of links: their share of the device's traffic, by ports, or what is the same for all of them."""
+    ports = np.array([link.ports for link in listed], dtype=float)
+    if name == "linked":
+        return (ports > 0).astype(float)
+    device = np.array([link.device for link in listed], dtype=np.intp)
+    values = QUANTITIES[name](machine)[device]
+    if name in ("fabric_bytes", "fabric_rate"):
+        values = values * ports / machine.fact("links.count")[device]
+    return values
 
 
 _FROM_PARTS: Final[dict[str, Quantity]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simgpu.sim import engine
+from simgpu.topology import links as fabric
 from simgpu.topology.devices import Device
 
 Values = npt.NDArray[np.float64]
@@ -77,6 +79,15 @@ class Machine:
             self._columns[name] = self.engine.read(name, self.ids)
         return self._columns[name]
 
+    def part_column(self, name: str) -> Values:
+        """A quantity of the engine for each part, at this step."""
+        key = f"part.{name}"
+        if self._at != self.step or key not in self._columns:
+            self.column("power")  # start the step's cache
+            states = self.engine.read_parts([part.handle for part in self.parts])
+            self._columns |= {f"part.{field}": values for field, values in states.items()}
+        return self._columns[key]
+
     def fact(self, name: str) -> Values:
         """A figure of each device's model, by path."""
         key = f"model.{name}"
@@ -88,6 +99,28 @@ class Machine:
                     found[device.model.key] = _figure(device.model, name)
             self._columns[key] = np.array([found[device.model.key] for device in self.devices])
         return self._columns[key]
+
+    @functools.cached_property
+    def topology(self) -> tuple[fabric.Link, ...]:
+        """All links between devices, and each device's to itself."""
+        return tuple(fabric.links(self.devices))
+
+    @functools.cached_property
+    def links(self) -> tuple[fabric.Link, ...]:
+        """Links from one device to another."""
+        return tuple(link for link in self.topology if link.ports)
+
+    @functools.cached_property
+    def ports(self) -> tuple[fabric.Link, ...]:
+        """The single ports of links."""
+        return tuple(port for link in self.links for port in link.split())
+
+    @functools.cached_property
+    def peers(self) -> npt.NDArray[np.intp]:
+        """How many others each device is linked to; with tiles, by each of them."""
+        found = np.zeros(len(self.devices), dtype=np.intp)
+        np.add.at(found, [link.device for link in self.links if not link.tile], 1)
+        return found
 
     def set_pods(self, pods: Mapping[int, Pod], parts: Mapping[int, Pod] = {}) -> None:
         """Which pod has which device, by index, and which part of one, by handle."""
