@@ -49,7 +49,7 @@ class Family(Facts, frozen=True):
 
     `both` are devices and their parts, `cards` those and the boards that carry them, `undivided` devices without parts.
     `links` go from one device to another, `topology` are these and each device's to itself, `ports` their single ports.
-    `information` are labels of its own that come from the device.
+    `information` are labels of its own that come from the device, or `=text`.
     """
 
     name: str
@@ -156,11 +156,7 @@ def checked(identity: Identity, *, where: str) -> Identity:
     for name, source in identity.labels.items():
         if name != FAMILY:
             _check_labels({name: source}, f"{where}: labels")
-            if source not in SOURCES and not source.startswith("="):
-                known = ", ".join(SOURCES)
-                raise errors.InputError(
-                    f"{where}: labels.{name}", f"no source {source!r}; there are: {known}, or =text"
-                )
+            _check_source(source, f"{where}: labels.{name}")
     return identity
 
 
@@ -172,12 +168,14 @@ def _check_family(family: Family, place: str) -> None:
             known = ", ".join(sorted(quantities.QUANTITIES))
             raise errors.InputError(f"{place}.value", f"no quantity {value!r}; there are: {known}")
     for name, source in family.information.items():
-        if source not in SOURCES:
-            raise errors.InputError(
-                f"{place}.information.{name}", f"no source {source!r}; there are: {', '.join(SOURCES)}"
-            )
+        _check_source(source, f"{place}.information.{name}")
     for labels in (family.labels, family.information, *(item.labels for item in family.dimensions)):
         _check_labels(labels, f"{place}.labels")
+
+
+def _check_source(source: str, where: str) -> None:
+    if source not in SOURCES and not source.startswith("="):
+        raise errors.InputError(where, f"no source {source!r}; there are: {', '.join(SOURCES)}, or =text")
 
 
 def _check_labels(labels: dict[str, str], where: str) -> None:

@@ -81,7 +81,7 @@ class Texts:
         ends = dict.fromkeys(self._ends, 1)
         length = 1
         for name, source in self._shown:
-            value = source[1:] if source.startswith("=") else look_up(source, row)
+            value = look_up(source, row)
             if value or name in self._identity.keep_empty:
                 pieces.append(f'{name}="{value.translate(_ESCAPES)}"')
                 length += len(pieces[-1]) + (len(self._separator) if len(pieces) > 1 else 0)
@@ -149,6 +149,8 @@ def _chosen(items: Sequence[T], rows: Sequence[int]) -> list[T]:
 
 def look_up(source: str, row: Row) -> str:
     """A label's value; empty if there is none."""
+    if source.startswith("="):
+        return source[1:]
     if source.startswith("@"):
         return row.device.labels.get(source[1:], "")
     return _SOURCES[source](row)

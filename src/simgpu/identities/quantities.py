@@ -127,7 +127,10 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "sm_clock_share": lambda machine: machine.column("sm_clock") / machine.fact("clocks_mhz.sm_max"),
     "memory_clock": column("memory_clock"),
     "memory_clock_max": fact("clocks_mhz.memory_max"),
+    "memory_clock_min": fact("clocks_mhz.memory_idle"),
     "video_clock": _video,
+    "video_clock_max": fact("clocks_mhz.video_max"),
+    "video_clock_min": fact("clocks_mhz.video_idle"),
     # Power, in watts, and energy, in joules.
     "power": column("power_average"),
     "power_whole": column("power_average"),
@@ -189,6 +192,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "compute_capability": lambda machine: machine.fact("compute_capability"),
     "host_memory": constant(256 * 1024.0),
     "busy_time": column("busy_time"),
+    "idle_time": lambda machine: np.maximum(0.0, machine.engine.now - machine.column("busy_time")),
     "clock_ticks": lambda machine: np.full(len(machine.devices), np.floor(machine.time * 1000)),
     "healthy": lambda machine: (machine.column("uncorrected") < 1).astype(float),
     "xid": _xid,

@@ -114,7 +114,10 @@ class Renderer:
         """All series of this step. Those that have the same values share them."""
         known: dict[tuple[str, str, float, float], Values | None] = {}
         for family in self._families():
-            told = {name: f"{labels.SOURCE}{source}" for name, source in family.information.items()}
+            told = {
+                name: source[1:] if source.startswith("=") else f"{labels.SOURCE}{source}"
+                for name, source in family.information.items()
+            }
             for dimension in family.dimensions or (identities.Dimension({}),):
                 scale = family.scale if dimension.scale is None else dimension.scale
                 for kind in _KINDS[family.of]:
