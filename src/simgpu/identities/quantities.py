@@ -6,6 +6,7 @@ some have values of their own; the others are the device's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -14,8 +15,11 @@ import numpy as np
 from simgpu.identities.view import Machine, Values
 from simgpu.sim import physics
 from simgpu.topology import links
+from simgpu.topology.devices import Device
 
 MIB: Final = 2.0**20
+_HOPPER: Final = 9.0
+_NUMBER: Final = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 Quantity = Callable[[Machine], Values]
 
 
@@ -37,6 +41,33 @@ def constant(value: float) -> Quantity:
 def whole(inner: Quantity) -> Quantity:
     """Rounded to the nearest whole number, as a sensor's register is."""
     return lambda machine: np.rint(inner(machine))
+
+
+def rounded(inner: Quantity, digits: int) -> Quantity:
+    """With as many digits after the point as the driver tells, or fewer before it."""
+    return lambda machine: np.round(inner(machine), digits)
+
+
+def seen(inner: Quantity) -> Quantity:
+    """A count that nobody shows before it has begun."""
+    return lambda machine: np.where(inner(machine) > 0, inner(machine), np.nan)
+
+
+def since_hopper(inner: Quantity) -> Quantity:
+    """What NVIDIA cards before Hopper do not tell."""
+    return lambda machine: np.where(_capability(machine) >= _HOPPER, inner(machine), np.nan)
+
+
+def number(look: Callable[[Device], str | None]) -> Quantity:
+    """The first number in a text, hexadecimal or decimal."""
+
+    def read(device: Device) -> float:
+        found = _NUMBER.search(look(device) or "")
+        if found is None:
+            return np.nan
+        return float(int(found[0], 0) if found[0].startswith("0x") else found[0])
+
+    return lambda machine: machine.told(read)
 
 
 def reason(mask: int) -> Quantity:
@@ -62,6 +93,15 @@ def _highest(machine: Machine, kind: str) -> Values:
 def _fabric_or_nothing(machine: Machine) -> Values:
     highest = _highest(machine, "fabric")
     return np.where(highest > 0, served("nvlink")(machine) * highest, np.nan)
+
+
+def _capability(machine: Machine) -> Values:
+    return np.nan_to_num(machine.fact("compute_capability"))
+
+
+def _fabric_state(machine: Machine) -> Values:
+    """3 is a card that has joined its peers; one that has none is in no fabric."""
+    return np.where((machine.peers > 0) & (_capability(machine) >= _HOPPER), 3.0, np.nan)
 
 
 def over_link(number: int, name: str) -> Quantity:
@@ -103,6 +143,19 @@ def _video(machine: Machine) -> Values:
     return np.rint(np.minimum(np.maximum(share * high, low), high))
 
 
+def _c2c_mode(device: Device) -> float:
+    return {"Enabled": 1.0, "Disabled": 0.0}.get(device.model.c2c_mode or "", np.nan)
+
+
+def _mig_mode(device: Device) -> float:
+    return float(bool(device.instances))
+
+
+def _module(device: Device) -> float:
+    """Its place on the board."""
+    return device.index % links.BOARD + 1.0
+
+
 QUANTITIES: Final[dict[str, Quantity]] = {
     "zero": constant(0.0),
     "one": constant(1.0),
@@ -114,6 +167,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "idle_share": lambda machine: 100 - machine.column("usage"),
     "sm_active": lambda machine: machine.column("busy") * np.maximum(machine.column("sm"), machine.column("tensor")),
     "sm_stall": lambda machine: machine.column("busy") * (1 - machine.column("throughput")),
+    "sm_occupancy": served("sm"),
     "busy": column("busy"),
     "tensor_active": served("tensor"),
     "dram_active": served("memory"),
@@ -136,11 +190,14 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "power_whole": column("power_average"),
     "power_share": lambda machine: machine.column("power_average") / machine.column("limit"),
     "power_instant": column("power_instant"),
+    "power_hundredths": rounded(column("power_average"), 2),
+    "power_instant_hundredths": rounded(column("power_instant"), 2),
     "power_limit": column("limit"),
     "power_default": fact("power_w.default"),
     "power_min": fact("power_w.min"),
     "power_max": fact("power_w.max"),
     "energy": column("energy"),
+    "energy_thousandths": rounded(column("energy"), 3),
     # Heat, in degrees.
     "temperature": whole(column("temperature")),
     "memory_temperature": whole(column("temperature_memory")),
@@ -164,6 +221,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "memory_rate_max": fact("memory_gb_per_second"),
     "pcie_bytes": column("pcie_bytes"),
     "pcie_rate": rate("pcie", "pcie"),
+    "pcie_rate_thousands": rounded(rate("pcie", "pcie"), -3),
     "pcie_speed": lambda machine: np.exp2(machine.fact("pci.generation")),
     "pcie_generation": fact("pci.generation"),
     "pcie_width": fact("pci.width"),
@@ -179,17 +237,32 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "reason_thermal": reason(physics.SOFTWARE_THERMAL),
     "reason_hardware_thermal": reason(physics.HARDWARE_THERMAL),
     "reason_any": lambda machine: (machine.column("reasons") > physics.IDLE).astype(float),
-    "reasons_supported": constant(0x1EF),
+    "reasons_supported": constant(0x1FF),
     "throttled": lambda machine: machine.column("power_throttle") + machine.column("thermal_throttle"),
     "power_throttle": column("power_throttle"),
     "thermal_throttle": column("thermal_throttle"),
     "hardware_throttle": column("hardware_throttle"),
+    "hangs_seen": seen(lambda machine: np.floor(machine.column("hangs"))),
+    "uncorrected_seen": seen(lambda machine: np.floor(machine.column("uncorrected"))),
     "hangs": lambda machine: np.floor(machine.column("hangs")),
     "corrected": lambda machine: np.floor(machine.column("corrected")),
     "uncorrected": lambda machine: np.floor(machine.column("uncorrected")),
     "remap_banks": fact("row_remap_banks"),
-    "mig_mode": lambda machine: np.array([float(bool(device.instances)) for device in machine.devices]),
+    "mig_mode": lambda machine: machine.told(_mig_mode),
     "compute_capability": lambda machine: machine.fact("compute_capability"),
+    # What a card is.
+    "name": number(lambda device: device.model.product),
+    "serial": number(lambda device: device.serial),
+    "module": since_hopper(lambda machine: machine.told(_module)),
+    "pci_domain": number(lambda device: f"0x{device.pci_bus_id[:8]}"),
+    "pci_bus": number(lambda device: f"0x{device.pci_bus_id[9:11]}"),
+    "pci_slot": number(lambda device: f"0x{device.pci_bus_id[12:14]}"),
+    "pci_device_id": number(lambda device: device.model.pci.device),
+    "pci_subsystem_id": number(lambda device: device.model.pci.subsystem),
+    "inforom_ecc": fact("board.inforom_ecc"),
+    "inforom_oem": fact("board.inforom_oem"),
+    "c2c_mode": lambda machine: machine.told(_c2c_mode),
+    "fabric_state": _fabric_state,
     "host_memory": constant(256 * 1024.0),
     "busy_time": column("busy_time"),
     "idle_time": lambda machine: np.maximum(0.0, machine.engine.now - machine.column("busy_time")),
@@ -212,6 +285,8 @@ _OF_PARTS: Final = {
 }  # fmt: skip
 
 
+_MEASURED: Final = ("busy", "sm_active", "sm_occupancy", "tensor_active", "pcie_rate")
+QUANTITIES.update({f"gpm_{name}": since_hopper(QUANTITIES[name]) for name in _MEASURED})
 QUANTITIES.update(
     {
         f"{name}_{number}": over_link(number, name)
@@ -236,7 +311,15 @@ _ADDED_UP: Final = (
     "uncorrected",
     "hangs",
 )
-_WHILE_BUSY: Final = ("sm_active", "sm_stall", "tensor_active", "dram_active", "memory_usage", "memory_usage_exact")
+_WHILE_BUSY: Final = (
+    "sm_active",
+    "sm_occupancy",
+    "sm_stall",
+    "tensor_active",
+    "dram_active",
+    "memory_usage",
+    "memory_usage_exact",
+)
 
 
 def of_parts(machine: Machine, name: str) -> Values:
@@ -256,6 +339,16 @@ def of_parts(machine: Machine, name: str) -> Values:
     return whole
 
 
+def _part_pcie_rate(machine: Machine) -> Values:
+    """A card's traffic by the work that its parts do."""
+    whole, busy = QUANTITIES["pcie_rate"](machine), np.maximum(machine.column("busy"), 1e-9)
+    return np.asarray((whole / busy)[machine.parent] * of_parts(machine, "busy") * machine.part_column("share"))
+
+
+def _part_since_hopper(name: str) -> Quantity:
+    return lambda machine: np.where(_capability(machine)[machine.parent] >= _HOPPER, of_parts(machine, name), np.nan)
+
+
 def of_links(machine: Machine, listed: Sequence[links.Link], name: str) -> Values:
     """A quantity of links: their share of the device's traffic, by ports, or what is the same for all of them."""
     ports = np.array([link.ports for link in listed], dtype=float)
@@ -273,4 +366,6 @@ _FROM_PARTS: Final[dict[str, Quantity]] = {
     "fb_reserved": lambda machine: np.zeros(len(machine.parts)),
     "idle_share": lambda machine: 100 - of_parts(machine, "usage"),
     "memory_filled": lambda machine: of_parts(machine, "fb_used") / of_parts(machine, "fb_total"),
+    "pcie_rate": _part_pcie_rate,
+    **{f"gpm_{name}": _part_since_hopper(name) for name in _MEASURED},
 }

@@ -123,7 +123,7 @@ class Renderer:
                 for kind in _KINDS[family.of]:
                     key = (kind, dimension.value or family.value, scale, family.offset)
                     if key not in known:
-                        values = self._values(kind, key[1], now) * scale + family.offset
+                        values = _scaled(self._values(kind, key[1], now), scale) + family.offset
                         known[key] = None if np.isnan(values).all() else values
                     if (found := known[key]) is not None:
                         yield _Series(family, tuple({**family.labels, **dimension.labels, **told}.items()), kind, found)
@@ -248,6 +248,11 @@ class Renderer:
             sharing[item.device] = sharing.get(item.device, -1) + 1
             device, vgpu = self.machine.devices[item.device], str(sharing[item.device])
             yield labels.Row(device, pod=item.pod, vgpu=vgpu, hostname=self.machine.hostname)
+
+
+def _scaled(values: Values, scale: float) -> Values:
+    """83 / 100 is 0.83; 83 * 0.01 is a little more."""
+    return np.asarray(values / (1 / scale) if 0 < scale < 1 else values * scale)
 
 
 def _comments(family: identities.Family) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -69,6 +69,8 @@ class Machine:
         self.time = 0.0
         self._columns: dict[str, Values] = {}
         self._at = -1
+        self._told: dict[object, Values] = {}
+        self._models = {device.model.key: device for device in devices}
 
     def column(self, name: str) -> Values:
         """A quantity of the engine for each device, at this step."""
@@ -90,15 +92,16 @@ class Machine:
 
     def fact(self, name: str) -> Values:
         """A figure of each device's model, by path."""
-        key = f"model.{name}"
-        if key not in self._columns or self._at != self.step:
-            self.column("power")  # start the step's cache
-            found: dict[str, float] = {}
-            for device in self.devices:
-                if device.model.key not in found:
-                    found[device.model.key] = _figure(device.model, name)
-            self._columns[key] = np.array([found[device.model.key] for device in self.devices])
-        return self._columns[key]
+        if name not in self._told:
+            found = {device.model.key: _figure(device.model, name) for device in self._models.values()}
+            self._told[name] = np.array([found[device.model.key] for device in self.devices])
+        return self._told[name]
+
+    def told(self, look: Callable[[Device], float]) -> Values:
+        """What each device is, as a number; it does not change."""
+        if look not in self._told:
+            self._told[look] = np.array([look(device) for device in self.devices])
+        return self._told[look]
 
     @functools.cached_property
     def topology(self) -> tuple[fabric.Link, ...]:

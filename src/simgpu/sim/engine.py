@@ -59,8 +59,9 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class PartState(msgspec.Struct, frozen=True):
-    """What a part of a card is doing."""
+    """What a part of a card is doing; `share` is what it is of the card."""
 
+    share: float
     usage: float
     memory_mib: float
     memory_total_mib: float
@@ -531,7 +532,8 @@ class Engine:
             working = np.maximum(0.0, group["power_average"][rows[mine]] - group.constants.idle)
             doing = np.divide(working * usage[mine], busy, out=np.zeros(len(mine)), where=busy > 0)
             power[mine] = share[mine] * (group.constants.idle + doing)
-        return {"usage": 100 * usage, "memory_mib": memory, "memory_total_mib": room, "power_w": power}
+        fields = {"usage": 100 * usage, "memory_mib": memory, "memory_total_mib": room, "power_w": power}
+        return {"share": share, **fields}
 
     def _memory_share(self, card: int) -> float:
         """What each MiB of a card's parts is of all of theirs; 0 if the parts are not all of the card."""
