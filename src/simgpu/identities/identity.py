@@ -80,13 +80,14 @@ class Layout(Facts, frozen=True):
 
 
 class Identity(Facts, frozen=True):
-    """An exporter."""
+    """An exporter. Its labels stand in the order in which they are listed, or sorted after `first_labels`."""
 
     about: str
     labels: dict[str, str]
     families: tuple[Family, ...]
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 9400
     sort_labels: bool = False
+    first_labels: tuple[str, ...] = ()
     keep_empty: tuple[str, ...] = ()
     layout: Layout = Layout()
     openmetrics: bool = False

@@ -56,7 +56,7 @@ class Texts:
         self._rows = rows
         self._separator = identity.layout.separator
         names = [name for name in identity.labels if name != identities.FAMILY]
-        self._order = sorted(names) if identity.sort_labels else names
+        self._order = sorted(names, key=self._rank) if identity.sort_labels else names
         shown = [(name, identity.labels[name]) for name in self._order if name not in hidden]
         self._shown = [item for item in shown if only is None or item[1] in only]
         self._ends: dict[int, array[int]] = {place: array("I") for place in self._places()}
@@ -105,9 +105,13 @@ class Texts:
 
     def _place(self, name: str) -> int:
         if self._identity.sort_labels:
-            return sum(other < name for other in self._order)
+            return sum(self._rank(other) < self._rank(name) for other in self._order)
         names = list(self._identity.labels)
         return names.index(identities.FAMILY) if identities.FAMILY in names else len(names)
+
+    def _rank(self, name: str) -> tuple[int, str]:
+        first = self._identity.first_labels
+        return (first.index(name) if name in first else len(first), name)
 
     def _inserts(self, own: Own) -> list[tuple[int, str | list[str]]]:
         """What is put where, from the right to the left, so that places stay where they are."""

@@ -75,6 +75,18 @@ def reason(mask: int) -> Quantity:
     return lambda machine: ((machine.column("reasons").astype(np.int64) & mask) != 0).astype(float)
 
 
+def held_back(inner: Quantity, *, power: bool, heat: bool) -> Quantity:
+    """A clock while exactly these hold it back."""
+
+    def held(machine: Machine) -> Values:
+        reasons = machine.column("reasons").astype(np.int64)
+        hot = (reasons & (physics.SOFTWARE_THERMAL | physics.HARDWARE_THERMAL)) != 0
+        capped = (reasons & physics.POWER_CAP) != 0
+        return np.where((capped == power) & (hot == heat), inner(machine), np.nan)
+
+    return held
+
+
 def served(name: str) -> Quantity:
     """What is done of a demand, from 0 to 1."""
     return lambda machine: machine.column("busy") * machine.column("throughput") * machine.column(name)
@@ -179,7 +191,9 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "sm_clock_min": fact("clocks_mhz.sm_min"),
     "sm_clock_request": _request,
     "sm_clock_share": lambda machine: machine.column("sm_clock") / machine.fact("clocks_mhz.sm_max"),
+    "sm_clock_request_share": lambda machine: _request(machine) / machine.fact("clocks_mhz.sm_max"),
     "memory_clock": column("memory_clock"),
+    "memory_clock_share": lambda machine: machine.column("memory_clock") / machine.fact("clocks_mhz.memory_max"),
     "memory_clock_max": fact("clocks_mhz.memory_max"),
     "memory_clock_min": fact("clocks_mhz.memory_idle"),
     "video_clock": _video,
@@ -203,6 +217,9 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "memory_temperature": whole(column("temperature_memory")),
     "hottest": lambda machine: np.rint(np.maximum(machine.column("temperature"), machine.column("temperature_memory"))),
     "temperature_share": lambda machine: machine.column("temperature") / machine.fact("temperature_c.gpu_max"),
+    "memory_temperature_share": lambda machine: (
+        machine.column("temperature_memory") / machine.fact("temperature_c.memory_max")
+    ),
     "temperature_margin": _margin,
     "temperature_shutdown": fact("temperature_c.shutdown"),
     "temperature_slowdown": fact("temperature_c.slowdown"),
@@ -228,6 +245,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "fabric_bytes": column("fabric_bytes"),
     "fabric_rate": _fabric_or_nothing,
     "fabric_share": served("nvlink"),
+    "has_links": lambda machine: np.where(machine.fact("links.count") > 0, 1.0, np.nan),
     "linked": lambda machine: np.where(machine.peers > 0, 1.0, np.nan),
     # Throttling and errors.
     "reasons": column("reasons"),
@@ -265,6 +283,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "fabric_state": _fabric_state,
     "host_memory": constant(256 * 1024.0),
     "busy_time": column("busy_time"),
+    "copy_time": lambda machine: machine.column("memory_bytes") / _highest(machine, "bandwidth"),
     "idle_time": lambda machine: np.maximum(0.0, machine.engine.now - machine.column("busy_time")),
     "clock_ticks": lambda machine: np.full(len(machine.devices), np.floor(machine.time * 1000)),
     "healthy": lambda machine: (machine.column("uncorrected") < 1).astype(float),
@@ -285,6 +304,14 @@ _OF_PARTS: Final = {
 }  # fmt: skip
 
 
+_CLOCKS: Final = ("sm_clock", "sm_clock_request", "sm_clock_share", "sm_clock_request_share")
+QUANTITIES.update(
+    {
+        f"{name}_{why}": held_back(QUANTITIES[name], power=why in ("power", "both"), heat=why in ("heat", "both"))
+        for name in _CLOCKS
+        for why in ("free", "power", "heat", "both")
+    }
+)
 _MEASURED: Final = ("busy", "sm_active", "sm_occupancy", "tensor_active", "pcie_rate")
 QUANTITIES.update({f"gpm_{name}": since_hopper(QUANTITIES[name]) for name in _MEASURED})
 QUANTITIES.update(
