@@ -1,7 +1,8 @@
 """The fabric of a machine: which device is linked to which, tile by tile.
 
 Cards of one model sit on boards of eight. On a board each is linked to every other, a tile to the tile of the same
-number, and all of them over the same number of ports; ports that are left over go nowhere.
+number, and all of them over the same number of ports; ports that are left over go nowhere. Ports that cannot be shared
+out among tiles belong to the card.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ class Link(msgspec.Struct, frozen=True):
 def links(devices: Sequence[Device]) -> Iterator[Link]:
     """All links of devices that have peers, in both directions, those to themselves included."""
     for board in boards(devices):
-        made = devices[board.start].model.links
-        tiles = devices[board.start].model.tiles
-        each = made.count // tiles // (len(board) - 1) if made and len(board) > 1 else 0
+        model = devices[board.start].model
+        count = model.links.count if model.links else 0
+        tiles = model.tiles if count % model.tiles == 0 else 1
+        each = count // tiles // (len(board) - 1) if len(board) > 1 else 0
         if each:
             for here in range(len(board)):
                 for tile in range(tiles):
