@@ -123,7 +123,7 @@ def test_work_on_a_card_is_done_by_all_of_its_tiles() -> None:
     for family, whole in (("xpum_power_watts", 2.0), ("xpum_memory_used_bytes", 2.0), ("xpum_engine_ratio", 1.0)):
         found = values(text, family, "sub_dev", "card")
         assert found["0", ""] == found["1", ""]
-        assert found["0", ""] * whole == pytest.approx(found["", ""], rel=1e-6)
+        assert found["0", ""] * whole == pytest.approx(found["", ""], rel=1e-4)
 
 
 def test_xpu_manager_names_both_ends_of_its_links_and_tells_the_power_of_cards() -> None:

@@ -49,7 +49,8 @@ class Family(Facts, frozen=True):
 
     `both` are devices and their parts, `cards` those and the boards that carry them, `undivided` devices without parts.
     `links` go from one device to another, `topology` are these and each device's to itself, `ports` their single ports.
-    `information` are labels of its own that come from the device, or `=text`.
+    `information` are labels of its own that come from the device, or `=text`. `digits` after the point are all that the
+    exporter knows of a value; with a negative number as many before it are zeros.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Family(Facts, frozen=True):
     form: Literal["int", "fixed", "shortest"] = "shortest"
     scale: float = 1.0
     offset: float = 0.0
+    digits: Annotated[int, msgspec.Meta(ge=-12, le=12)] | None = None
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     dimensions: tuple[Dimension, ...] = ()
     information: dict[str, str] = msgspec.field(default_factory=dict)

@@ -43,11 +43,6 @@ def whole(inner: Quantity) -> Quantity:
     return lambda machine: np.rint(inner(machine))
 
 
-def rounded(inner: Quantity, digits: int) -> Quantity:
-    """With as many digits after the point as the driver tells, or fewer before it."""
-    return lambda machine: np.round(inner(machine), digits)
-
-
 def seen(inner: Quantity) -> Quantity:
     """A count that nobody shows before it has begun."""
     return lambda machine: np.where(inner(machine) > 0, inner(machine), np.nan)
@@ -204,14 +199,11 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "power_whole": column("power_average"),
     "power_share": lambda machine: machine.column("power_average") / machine.column("limit"),
     "power_instant": column("power_instant"),
-    "power_hundredths": rounded(column("power_average"), 2),
-    "power_instant_hundredths": rounded(column("power_instant"), 2),
     "power_limit": column("limit"),
     "power_default": fact("power_w.default"),
     "power_min": fact("power_w.min"),
     "power_max": fact("power_w.max"),
     "energy": column("energy"),
-    "energy_thousandths": rounded(column("energy"), 3),
     # Heat, in degrees.
     "temperature": whole(column("temperature")),
     "memory_temperature": whole(column("temperature_memory")),
@@ -238,7 +230,6 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "memory_rate_max": fact("memory_gb_per_second"),
     "pcie_bytes": column("pcie_bytes"),
     "pcie_rate": rate("pcie", "pcie"),
-    "pcie_rate_thousands": rounded(rate("pcie", "pcie"), -3),
     "pcie_speed": lambda machine: np.exp2(machine.fact("pci.generation")),
     "pcie_generation": fact("pci.generation"),
     "pcie_width": fact("pci.width"),

@@ -112,7 +112,7 @@ class Renderer:
 
     def _prepared(self, now: _Moment) -> Iterator[_Series]:
         """All series of this step. Those that have the same values share them."""
-        known: dict[tuple[str, str, float, float], Values | None] = {}
+        known: dict[tuple[str, str, float, float, int | None], Values | None] = {}
         for family in self._families():
             told = {
                 name: source[1:] if source.startswith("=") else f"{labels.SOURCE}{source}"
@@ -121,9 +121,9 @@ class Renderer:
             for dimension in family.dimensions or (identities.Dimension({}),):
                 scale = family.scale if dimension.scale is None else dimension.scale
                 for kind in _KINDS[family.of]:
-                    key = (kind, dimension.value or family.value, scale, family.offset)
+                    key = (kind, dimension.value or family.value, scale, family.offset, family.digits)
                     if key not in known:
-                        values = _scaled(self._values(kind, key[1], now), scale) + family.offset
+                        values = _scaled(self._values(kind, key[1], now), *key[2:])
                         known[key] = None if np.isnan(values).all() else values
                     if (found := known[key]) is not None:
                         yield _Series(family, tuple({**family.labels, **dimension.labels, **told}.items()), kind, found)
@@ -250,9 +250,10 @@ class Renderer:
             yield labels.Row(device, pod=item.pod, vgpu=vgpu, hostname=self.machine.hostname)
 
 
-def _scaled(values: Values, scale: float) -> Values:
-    """83 / 100 is 0.83; 83 * 0.01 is a little more."""
-    return np.asarray(values / (1 / scale) if 0 < scale < 1 else values * scale)
+def _scaled(values: Values, scale: float, offset: float, digits: int | None) -> Values:
+    """In the family's unit. 83 / 100 is 0.83; 83 * 0.01 is a little more."""
+    scaled = (values / (1 / scale) if 0 < scale < 1 else values * scale) + offset
+    return np.asarray(scaled if digits is None else np.round(scaled, digits))
 
 
 def _comments(family: identities.Family) -> str:
