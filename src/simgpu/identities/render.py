@@ -69,7 +69,6 @@ class Renderer:
         self._others = others if others.any() and not others.all() else None
         self._texts: dict[tuple[str, frozenset[str]], labels.Texts] = {}
         self._version = -1
-        self._numbers: tuple[Values | None, str, list[str]] = (None, "", [])
 
     def page(self) -> bytes:
         """The whole page."""
@@ -152,27 +151,19 @@ class Renderer:
 
     def _lines(self, series: _Series, now: _Moment) -> Iterator[str]:
         choose = self._text(series, now)
-        absent = np.isnan(series.values)
-        rows: Sequence[int] = np.flatnonzero(~absent).tolist() if absent.any() else range(len(absent))
-        numbers = self._formatted(series)
+        there = ~np.isnan(series.values)
+        rows: Sequence[int] = range(len(there)) if there.all() else np.flatnonzero(there).tolist()
+        values = series.values[there]
+        same = len(values) > _CHUNK and bool((values == values[0]).all())
         name = repeat(series.family.name)
         end = f" {round(self.machine.time * 1000)}\n" if self.identity.layout.timestamps else "\n"
         for start in range(0, len(rows), _CHUNK):
-            some = choose(rows[start : start + _CHUNK])
-            yield "".join(chain.from_iterable(zip(name, some, numbers[start : start + _CHUNK], repeat(end))))
-
-    def _formatted(self, series: _Series) -> list[str]:
-        """The numbers of a series as text. One that follows with the same values has the same ones."""
-        values, form = series.values, series.family.form
-        if self._numbers[0] is not values or self._numbers[1] != form:
-            there = values[~np.isnan(values)]
-            style = self.identity.layout.numbers
-            if len(there) > _CHUNK and (there == there[0]).all():
-                texts = list(_numbers(there[:1], form, style)) * len(there)
-            else:
-                texts = list(_numbers(there, form, style))
-            self._numbers = (values, form, texts)
-        return self._numbers[2]
+            some = values[start : start + 1] if same else values[start : start + _CHUNK]
+            numbers = _numbers(some, series.family.form, self.identity.layout.numbers)
+            texts = choose(rows[start : start + _CHUNK])
+            yield "".join(
+                chain.from_iterable(zip(name, texts, repeat(next(numbers)) if same else numbers, repeat(end)))
+            )
 
     def _families(self) -> Sequence[identities.Family]:
         """In the order in which they are printed."""
