@@ -5,6 +5,7 @@ What does not change from step to step (names, labels) is kept as text; a page i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, groupby, repeat
 from typing import NamedTuple
@@ -74,6 +75,7 @@ class Renderer:
         """The whole page."""
         return b"".join(self.chunks())
 
+    @functools.cached_property
     def size(self) -> int:
         """Series on the page, roughly: what decides whether it is kept or streamed."""
         machine, rows = self.machine, len(self.machine.devices) + len(self.machine.parts)
