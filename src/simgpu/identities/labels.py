@@ -57,8 +57,8 @@ class Texts:
         self._separator = identity.layout.separator
         names = [name for name in identity.labels if name != identities.FAMILY]
         self._order = sorted(names, key=self._rank) if identity.sort_labels else names
-        shown = [(name, identity.labels[name]) for name in self._order if name not in hidden]
-        self._shown = [item for item in shown if only is None or item[1] in only]
+        placed = ((place, name, identity.labels[name]) for place, name in enumerate(self._order, 1))
+        self._shown = [item for item in placed if item[1] not in hidden and (only is None or item[2] in only)]
         self._ends: dict[int, array[int]] = {place: array("I") for place in self._places()}
         self._texts = [self._text(row) for row in rows()]
         self._complete: dict[Own, list[str]] = {}
@@ -80,17 +80,16 @@ class Texts:
         pieces: list[str] = []
         ends = dict.fromkeys(self._ends, 1)
         length = 1
-        for name, source in self._shown:
+        for place, name, source in self._shown:
             value = look_up(source, row)
             if value or name in self._identity.keep_empty:
                 pieces.append(f'{name}="{value.translate(_ESCAPES)}"')
                 length += len(pieces[-1]) + (len(self._separator) if len(pieces) > 1 else 0)
-                place = self._order.index(name) + 1
-                for end in ends:
-                    if end >= place:
-                        ends[end] = length
-        for place, end in ends.items():
-            self._ends[place].append(end)
+                for gap in ends:
+                    if gap >= place:
+                        ends[gap] = length
+        for gap, end in ends.items():
+            self._ends[gap].append(end)
         return f"{{{self._separator.join(pieces)}}} " if pieces else " "
 
     # A family's own labels.
