@@ -226,12 +226,12 @@ def _describe_instances(row: Any, device: Device) -> list[int]:
     row["instance_count"] = len(device.instances)
     for place, profile in enumerate(model.mig[: layout.PROFILES]):
         row["profiles"][place] = _profile(profile, model)
-    placements = placing.place(device.instances, model, where="mig")
+    placements = device.placements()
     order = sorted(range(len(placements)), key=lambda which: placements[which].number)
     names = [profile.name for profile in model.mig]
     for place, which in enumerate(order):
         instance, placement, mine = device.instances[which], placements[which], row["instances"][place]
-        mine["uuid"] = f"MIG-{uuid.uuid5(_NOBODY, f'{device.uuid}/{placement.number}/0')}".encode()
+        mine["uuid"] = f"MIG-{device.part_uuid(placement.number)}".encode()
         mine["gpu_instance"], mine["compute_instance"] = placement.number, 0
         mine["profile"], mine["start"], mine["slices"] = names.index(instance.name), placement.start, placement.size
         mine["memory_total"] = (instance.memory_mib or model.memory_mib.total // 8) * 2**20

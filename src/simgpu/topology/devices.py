@@ -46,6 +46,10 @@ class Device(msgspec.Struct, frozen=True):
         first, second = (thread + self.numa * _CORES for thread in (0, _SOCKETS * _CORES))
         return f"{first}-{first + _CORES - 1},{second}-{second + _CORES - 1}"
 
+    def placements(self) -> list[placing.Placement]:
+        """Where its instances lie, and their numbers."""
+        return placing.place(self.instances, self.model, where="mig")
+
     def part_uuid(self, number: int) -> str:
         """The id of a MIG instance."""
         return str(uuid.uuid5(_NOBODY, f"{self.uuid}/{number}"))
