@@ -44,14 +44,14 @@ static void print_process(struct monitor *monitor, const struct gpu *gpu, const 
 static void print_round(struct monitor *monitor, int first)
 {
     (void)first;
-    static struct process processes[MOST_PROCESSES];
+    const struct process *processes = 0;
     static const char *const NOTHING_USED[2] = {"-", "-"};
     int heads = monitor_heads(monitor);
     if (heads && !monitor->no_header) print_headings(monitor, NAMES);
     if (heads && !monitor->no_units) print_headings(monitor, UNITS);
     for (unsigned i = 0; i < monitor->machine.count; i++) {
         const struct gpu *gpu = &monitor->machine.gpu[i];
-        unsigned many = card_processes(&gpu->page, processes, MOST_PROCESSES);
+        unsigned many = gpu_processes(gpu, &processes);
         for (unsigned j = 0; j < many; j++) print_process(monitor, gpu, &processes[j]);
         if (!many) print_line(monitor, gpu, "-", "-", NOTHING_USED, NOTHING_USED, "-");
     }

@@ -23,6 +23,8 @@ struct machine {
 int machine_open(struct machine *machine, const char *ids);
 /* Read the chosen cards anew. */
 int machine_read(struct machine *machine, const char *ids);
+/* The processes on a card, until the next call. */
+unsigned gpu_processes(const struct gpu *gpu, const struct process **found);
 void bus_id(const struct page *page, char *into);
 unsigned memory_slices(const struct page *page, const struct profile *profile);
 const struct profile *instance_profile(const struct page *page, const struct instance *instance);

@@ -172,17 +172,16 @@ def test_every_field_has_the_header_and_the_value_that_was_recorded(
 
 ROWS: Final = {
     "pwr": ("power_mw", 1000), "gtemp": ("temperature", 1), "mtemp": ("temperature_memory", 1), "sm": ("usage", 1),
-    "mem": ("memory_usage", 1), "pclk": ("sm_clock", 1), "rxpci": ("pcie_rx_kbps", 1000), "txpci": ("pcie_tx_kbps", 1000),
+    "mem": ("memory_usage", 1), "pclk": ("sm_clock", 1), "rxpci": ("pcie_rx_kbps", 1000),
+    "txpci": ("pcie_tx_kbps", 1000),
 }  # fmt: skip
 
 
 def moment(header: str, row: str) -> dict[str, int]:
     """The state that a recorded row shows."""
     cells = dict(zip(header.removeprefix("#").split(), row.split(), strict=False))
-    found = {
-        ROWS[column][0]: int(cell) * ROWS[column][1] for column, cell in cells.items() if column in ROWS and cell != "-"
-    }
-    return found if "pwr" in cells else {name: found[name] for name in ("usage", "memory_usage") if name in found}
+    shown = ROWS.items() if "pwr" in cells else [(column, ROWS[column]) for column in ("sm", "mem")]
+    return {field: int(cells[column]) * scale for column, (field, scale) in shown if cells.get(column, "-") != "-"}
 
 
 @pytest.mark.parametrize("name", sorted(SCROLLING - {"load-smi-dmon-all"}))
