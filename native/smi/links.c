@@ -103,12 +103,9 @@ static const struct option LINKS[N_MANY] = {
     {"-gt", "--getthroughput", VALUE}, {"-i", "--id", VALUE}, {"-l", "--link", VALUE}, {"-h", "--help", NOTHING},
 };
 
-static void print_lines(const char *const *lines, unsigned many, const char *format, unsigned link)
+static void print_lines(const char *const *lines, unsigned many, char mark, unsigned link)
 {
-    for (unsigned i = 0; i < many; i++) {
-        printf("\t Link %u%s ", link, format);
-        puts(lines[i]);
-    }
+    for (unsigned i = 0; i < many; i++) printf("\t Link %u%c %s\n", link, mark, lines[i]);
 }
 
 static void print_link(const struct page *page, unsigned link, const char **values)
@@ -120,9 +117,9 @@ static void print_link(const struct page *page, unsigned link, const char **valu
     static const char *const ERRORS[] = {"Replay Errors: 0", "Recovery Errors: 0", "CRC Errors: 0"};
     unsigned long long each = (unsigned long long)page->link_bytes / 2 / page->links / 1024;
     if (values[N_STATUS]) printf("\t Link %u: %u.%03u GB/s\n", link, page->link_mbps / 1000, page->link_mbps % 1000);
-    if (values[N_CAPABILITIES]) print_lines(CAPABILITIES, 6, ",", link);
+    if (values[N_CAPABILITIES]) print_lines(CAPABILITIES, 6, ',', link);
     if (values[N_ERRORS]) {
-        print_lines(ERRORS, 3, ":", link);
+        print_lines(ERRORS, 3, ':', link);
         putchar('\n');
     }
     if (values[N_THROUGHPUT]) printf("\t Link %u: Data Tx: %llu KiB\n\t Link %u: Data Rx: %llu KiB\n", link, each, link, each);
