@@ -357,8 +357,8 @@ def test_text_and_counts_of_a_broken_page_stay_within_it(tmp_path: Path) -> None
 
 OPTIONS: Final = [
     "-q", "-x", "-d", "-i", "-L", "-h", "-pl", "-ac", "-lgc", "-pm", "-c", "--format=csv", "--query-gpu=name", "--id=",
-    "--query-compute-apps", "--version", "MEMORY,ECC", "0", "0,1", "topo", "-m", "-p2p", "r", "nvlink", "-s", "mig", "-lgip",
-    "c2c", "=", ",", "-",
+    "--query-compute-apps", "--version", "MEMORY,ECC", "0", "0,1", "topo", "-m", "-p2p", "r", "nvlink", "-s", "mig",
+    "-lgip", "c2c", "=", ",", "-",
 ]  # fmt: skip
 WORDS: Final = st.lists(st.sampled_from(OPTIONS) | st.text(max_size=600).filter(str.isprintable), max_size=6)
 
