@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -103,12 +104,14 @@ def test_every_recorded_call_is_answered_as_the_real_card_answered(name: str, tm
     told = nvml.ask(pages.write(tmp_path, pages.recorded(**fields)), [question(call) for call in seen])
     answers = dict(zip(seen, told, strict=True))
 
-    other_shapes = {call: (seen[call], answer) for call, answer in answers.items() if shape(answer) != shape(seen[call])}
+    other_shapes = {
+        call: (seen[call], answer) for call, answer in answers.items() if shape(answer) != shape(seen[call])
+    }
     exempt = OTHER_FIGURES.keys() | (READ_TWICE if name == "load" else set())
     same = {call for call, answer in answers.items() if timeless(answer) == timeless(seen[call])}
-    print(
+    sys.stdout.write(
         f"{name}: {1 - len(other_shapes) / len(seen):.1%} of {len(seen)} calls with the same code and type, "
-        f"{len(same) / len(seen):.1%} with the same value"
+        f"{len(same) / len(seen):.1%} with the same value\n"
     )
 
     assert other_shapes == {}
