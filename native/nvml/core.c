@@ -4,11 +4,21 @@
 /* Any number of readers, or one that starts or stops: those who wait for it hold up new readers. */
 static int readers;
 static int waiting;
+static int owner;
 static unsigned users;
 static struct cards cards;
 
+/* A fork takes along what other threads hold, but not the threads that would let go of it. */
+static void forget_parent(void)
+{
+    int self = sys_pid(), before = __atomic_load_n(&owner, __ATOMIC_RELAXED);
+    if (before == self || !__atomic_compare_exchange_n(&owner, &before, self, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return;
+    if (before) readers = waiting = 0;
+}
+
 static void reading_begins(void)
 {
+    forget_parent();
     for (;;) {
         int now = __atomic_load_n(&readers, __ATOMIC_RELAXED);
         if (now >= 0 && !__atomic_load_n(&waiting, __ATOMIC_RELAXED)
@@ -21,6 +31,7 @@ static void reading_ends(void) { __atomic_fetch_sub(&readers, 1, __ATOMIC_RELEAS
 
 static void changing_begins(void)
 {
+    forget_parent();
     __atomic_fetch_add(&waiting, 1, __ATOMIC_RELAXED);
     for (int none = 0; !__atomic_compare_exchange_n(&readers, &none, -1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED); none = 0)
         sys_yield();
@@ -29,8 +40,17 @@ static void changing_begins(void)
 
 static void changing_ends(void) { __atomic_store_n(&readers, 0, __ATOMIC_RELEASE); }
 
-void lock_take(struct lock *lock) { while (__atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE)) sys_yield(); }
-void lock_give(struct lock *lock) { __atomic_store_n(&lock->held, 0, __ATOMIC_RELEASE); }
+void lock_take(struct lock *lock)
+{
+    int self = sys_pid();
+    for (int held = 0; !__atomic_compare_exchange_n(&lock->holder, &held, self, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);) {
+        if (held != self) continue; /* free by now, or the parent's: take it from that */
+        held = 0;
+        sys_yield();
+    }
+}
+
+void lock_give(struct lock *lock) { __atomic_store_n(&lock->holder, 0, __ATOMIC_RELEASE); }
 
 int library_start(void)
 {

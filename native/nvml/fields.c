@@ -114,7 +114,6 @@ static int margin_field(struct field_value *field, const struct page *page)
 /* A field of one link, which is the scope, or of all links. */
 static int link_field(struct field_value *field, const struct page *page)
 {
-    static const unsigned VERSIONS[] = {0, 1, 2, 4, 6, 7, 8};
     int one = field->scope < page->links, there = one || (page->links && field->scope == EVERY_LINK);
     uint64_t way = page->link_bytes / 2 / 1024, moved = one ? way / page->links : way;
     switch (field->id) {
@@ -124,7 +123,7 @@ static int link_field(struct field_value *field, const struct page *page)
     case 161: case 162: case 163: return set_long_if(field, there, 0);
     case 164: return set_uint_if(field, there, page->link_mbps);
     case 165: return set_uint_if(field, one, 1);
-    case 166: return set_uint_if(field, there, page->link_version < 7 ? VERSIONS[page->link_version] : 0);
+    case 166: return set_uint_if(field, there, link_version(page));
     default: return set_uint_if(field, one, 0);
     }
 }

@@ -45,9 +45,11 @@ int answer_text(char *into, unsigned size, const char *text);
 int answer_count(unsigned *count, const void *into, unsigned there);
 
 void clear(void *at, size_t size);
+unsigned link_version(const struct page *page);
 struct pci pci_of(unsigned domain, unsigned bus, unsigned device, unsigned id, unsigned subsystem);
 
-struct lock { int held; };
+/* Held by a process; one that a fork brought along does not count. */
+struct lock { int holder; };
 void lock_take(struct lock *lock);
 void lock_give(struct lock *lock);
 

@@ -20,17 +20,17 @@ API nvmlDeviceGetNvLinkState(handle device, unsigned link, unsigned *into)
 }
 
 /* NVML counts versions, not generations: 2.2 and 3.1 are some of them. */
-static unsigned version_number(unsigned generation)
+unsigned link_version(const struct page *page)
 {
     static const unsigned NUMBERS[] = {0, 1, 2, 4, 6, 7, 8};
-    return generation < sizeof NUMBERS / sizeof *NUMBERS ? NUMBERS[generation] : 0;
+    return page->link_version < sizeof NUMBERS / sizeof *NUMBERS ? NUMBERS[page->link_version] : 0;
 }
 
 API nvmlDeviceGetNvLinkVersion(handle device, unsigned link, unsigned *into)
 {
     struct device d;
     int code = open_link(device, link, into, &d);
-    if (code == OK) *into = version_number(d.page.link_version);
+    if (code == OK) *into = link_version(&d.page);
     return code;
 }
 

@@ -143,6 +143,40 @@ print(json.dumps([wrong, min(answers), library.nvmlShutdown()]))
     assert stopped == 1, "all starts were undone"
 
 
+def test_a_fork_in_the_middle_of_a_call_leaves_a_child_that_can_go_on(tmp_path: Path) -> None:
+    """As with a program that measures in a thread while it starts workers: they ask, stop and start again."""
+    program = """
+import ctypes, os, threading, time
+library = ctypes.CDLL("libnvidia-ml.so.1")
+card, power, going = ctypes.c_void_p(), ctypes.c_uint(), True
+library.nvmlInit()
+library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(card))
+def ask():
+    count, room = ctypes.c_uint(), ctypes.create_string_buffer(1 << 16)
+    while going:
+        count.value = 1000
+        library.nvmlDeviceGetPowerUsage(card, ctypes.byref(power))
+        library.nvmlDeviceGetComputeRunningProcesses_v3(card, ctypes.byref(count), room)
+threads = [threading.Thread(target=ask) for _ in range(4)]
+[thread.start() for thread in threads]
+codes = []
+for _ in range(60):
+    child = os.fork()
+    if child == 0:
+        count, room = ctypes.c_uint(1000), ctypes.create_string_buffer(1 << 16)
+        os._exit(library.nvmlDeviceGetPowerUsage(card, ctypes.byref(power))
+                 or library.nvmlDeviceGetComputeRunningProcesses_v3(card, ctypes.byref(count), room)
+                 or library.nvmlShutdown() or library.nvmlInit())
+    codes.append(os.waitpid(child, 0)[1])
+going = False
+[thread.join() for thread in threads]
+print(set(codes))
+"""
+    root = pages.write(tmp_path, pages.recorded(open=1, processes=1, memory_used=1 << 30))
+
+    assert nvml.run(root, program) == "{0}\n"
+
+
 # Settings.
 
 
