@@ -90,8 +90,9 @@ static void bound(struct page *page)
 {
 #define END(text) page->text[sizeof page->text - 1] = 0;
     PAGE_TEXTS(END)
-    for (unsigned i = 0; i < PAGE_PROFILES; i++) { struct profile *profile = &page->profiles[i]; profile->name[sizeof profile->name - 1] = 0; }
-    for (unsigned i = 0; i < PAGE_INSTANCES; i++) { struct instance *instance = &page->instances[i]; instance->uuid[sizeof instance->uuid - 1] = 0; }
+    for (unsigned i = 0; i < PAGE_PROFILES; i++) END(profiles[i].name)
+    for (unsigned i = 0; i < PAGE_INSTANCES; i++) END(instances[i].uuid)
+#undef END
     if (page->instance_count > PAGE_INSTANCES) page->instance_count = PAGE_INSTANCES;
 }
 

@@ -21,7 +21,8 @@ static unsigned now(const struct page *page, unsigned clock)
 
 static unsigned highest(const struct page *page, unsigned clock)
 {
-    return clock == CLOCK_MEMORY ? page->memory_clocks[0] : clock == CLOCK_VIDEO ? page->video_clock_max : page->sm_clock_max;
+    if (clock == CLOCK_MEMORY) return page->memory_clocks[0];
+    return clock == CLOCK_VIDEO ? page->video_clock_max : page->sm_clock_max;
 }
 
 static unsigned applied(const struct page *page, unsigned clock)
@@ -137,7 +138,8 @@ API nvmlDeviceGetSupportedPerformanceStates(handle device, unsigned *into, unsig
     unsigned count = memory_clock_count(&d.page), room = size / sizeof *into;
     if (!size) return INVALID_ARGUMENT;
     if (room < count) return INSUFFICIENT_SIZE;
-    for (unsigned i = 0; i < room && i < PSTATES; i++) into[i] = i < count ? STATE_OF_CLOCK[count - 1 - i] : PSTATE_UNKNOWN;
+    for (unsigned i = 0; i < room && i < PSTATES; i++)
+        into[i] = i < count ? STATE_OF_CLOCK[count - 1 - i] : PSTATE_UNKNOWN;
     return OK;
 }
 
@@ -180,9 +182,12 @@ API nvmlDeviceGetClockOffsets(handle device, struct clock_offset *into)
 }
 
 /* "name=now, namemin=..., namemax=..., nameeditable=0" */
-static size_t describe(char *text, size_t at, size_t size, const char *name, unsigned now, unsigned least, unsigned most)
+static size_t describe(char *text, size_t at, size_t size, const char *name, unsigned now, unsigned least,
+                       unsigned most)
 {
-    const struct { const char *what; unsigned value; } PARTS[] = {{"", now}, {"min", least}, {"max", most}, {"editable", 0}};
+    const struct { const char *what; unsigned value; } PARTS[] = {
+        {"", now}, {"min", least}, {"max", most}, {"editable", 0},
+    };
     for (unsigned i = 0; i < 4; i++) {
         at = text_add(text, at, i ? ", " : "", size);
         at = text_add(text, at, name, size);

@@ -8,12 +8,17 @@ static int owner;
 static unsigned users;
 static struct cards cards;
 
+/* If a number is as expected, make it another; else learn what it is. */
+static int swap(int *number, int *expected, int wanted)
+{
+    return __atomic_compare_exchange_n(number, expected, wanted, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+}
+
 /* A fork takes along what other threads hold, but not the threads that would let go of it. */
 static void forget_parent(void)
 {
     int self = sys_pid(), before = __atomic_load_n(&owner, __ATOMIC_RELAXED);
-    if (before == self || !__atomic_compare_exchange_n(&owner, &before, self, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return;
-    if (before) readers = waiting = 0;
+    if (before != self && swap(&owner, &before, self) && before) readers = waiting = 0;
 }
 
 static void reading_begins(void)
@@ -21,8 +26,7 @@ static void reading_begins(void)
     forget_parent();
     for (;;) {
         int now = __atomic_load_n(&readers, __ATOMIC_RELAXED);
-        if (now >= 0 && !__atomic_load_n(&waiting, __ATOMIC_RELAXED)
-            && __atomic_compare_exchange_n(&readers, &now, now + 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return;
+        if (now >= 0 && !__atomic_load_n(&waiting, __ATOMIC_RELAXED) && swap(&readers, &now, now + 1)) return;
         sys_yield();
     }
 }
@@ -33,8 +37,7 @@ static void changing_begins(void)
 {
     forget_parent();
     __atomic_fetch_add(&waiting, 1, __ATOMIC_RELAXED);
-    for (int none = 0; !__atomic_compare_exchange_n(&readers, &none, -1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED); none = 0)
-        sys_yield();
+    for (int none = 0; !swap(&readers, &none, -1); none = 0) sys_yield();
     __atomic_fetch_sub(&waiting, 1, __ATOMIC_RELAXED);
 }
 
@@ -43,7 +46,7 @@ static void changing_ends(void) { __atomic_store_n(&readers, 0, __ATOMIC_RELEASE
 void lock_take(struct lock *lock)
 {
     int self = sys_pid();
-    for (int held = 0; !__atomic_compare_exchange_n(&lock->holder, &held, self, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);) {
+    for (int held = 0; !swap(&lock->holder, &held, self);) {
         if (held != self) continue; /* free by now, or the parent's: take it from that */
         held = 0;
         sys_yield();
@@ -108,13 +111,13 @@ int nvml_unsupported(void)
 }
 
 static const char *const MEANINGS[] = {
-    "Success", "Uninitialized", "Invalid Argument", "Not Supported", "Insufficient Permissions", "Already Initialized",
-    "Not Found", "Insufficient Size", "Insufficient External Power", "Driver Not Loaded", "Timeout",
-    "Interrupt Request Issue", "NVML Shared Library Not Found", "Function Not Found", "Corrupted infoROM", "GPU is lost",
-    "GPU requires reset", "GPU access blocked by the operating system", "Driver/library version mismatch",
-    "In use by another client", "Insufficient Memory", "No data", "vGPU ECC not supported", "Insufficient Resources",
-    "Invalid Frequency", "Argument version mismatch", "Requested functionality has been deprecated",
-    "System is not in ready state", "No supported GPUs were found",
+    "Success", "Uninitialized", "Invalid Argument", "Not Supported", "Insufficient Permissions",
+    "Already Initialized", "Not Found", "Insufficient Size", "Insufficient External Power", "Driver Not Loaded",
+    "Timeout", "Interrupt Request Issue", "NVML Shared Library Not Found", "Function Not Found", "Corrupted infoROM",
+    "GPU is lost", "GPU requires reset", "GPU access blocked by the operating system",
+    "Driver/library version mismatch", "In use by another client", "Insufficient Memory", "No data",
+    "vGPU ECC not supported", "Insufficient Resources", "Invalid Frequency", "Argument version mismatch",
+    "Requested functionality has been deprecated", "System is not in ready state", "No supported GPUs were found",
     "Resource not in correct state to perform requested operation", "Reset type is not supported for given device",
 };
 

@@ -75,7 +75,8 @@ static int open_rows(handle device, const void *into, struct device *d)
     return code == OK && !d->page.row_remap_banks ? NOT_SUPPORTED : code;
 }
 
-API nvmlDeviceGetRemappedRows(handle device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed)
+API nvmlDeviceGetRemappedRows(handle device, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
+                              unsigned *failed)
 {
     struct device d;
     int code = open_rows(device, corrected, &d);

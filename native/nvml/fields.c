@@ -46,9 +46,9 @@ static int set_uint_if(struct field_value *field, int condition, uint32_t value)
 static int absent_field(struct field_value *field)
 {
     static const struct { uint16_t first, last; uint8_t type; } TYPES[] = {
-        {7, 31, TYPE_ULONGLONG}, {92, 93, TYPE_ULONGLONG}, {170, 172, TYPE_UINT}, {200, 200, TYPE_UINT}, {223, 225, TYPE_UINT},
-        {231, 234, TYPE_UINT}, {251, 253, TYPE_UINT}, {259, 259, TYPE_UINT}, {263, 264, TYPE_UINT}, {268, 268, TYPE_UINT},
-        {272, 273, TYPE_ULONGLONG}, {279, 279, TYPE_USHORT},
+        {7, 31, TYPE_ULONGLONG}, {92, 93, TYPE_ULONGLONG}, {170, 172, TYPE_UINT}, {200, 200, TYPE_UINT},
+        {223, 225, TYPE_UINT}, {231, 234, TYPE_UINT}, {251, 253, TYPE_UINT}, {259, 259, TYPE_UINT},
+        {263, 264, TYPE_UINT}, {268, 268, TYPE_UINT}, {272, 273, TYPE_ULONGLONG}, {279, 279, TYPE_USHORT},
     };
     for (unsigned i = 0; i < sizeof TYPES / sizeof *TYPES; i++)
         if (field->id >= TYPES[i].first && field->id <= TYPES[i].last) return absent(field, TYPES[i].type);
@@ -170,11 +170,13 @@ static const struct subject {
     uint16_t first, last;
     int (*answer)(struct field_value *field, const struct page *page);
 } SUBJECTS[] = {
-    {1, 6, memory_field}, {32, 59, old_link_field}, {74, 81, limit_field}, {82, 82, heat_field}, {83, 83, energy_field},
-    {84, 90, old_link_field}, {91, 91, link_field}, {94, 95, pcie_field}, {96, 119, old_link_field}, {132, 137, old_link_field},
-    {138, 141, link_field}, {142, 145, memory_field}, {146, 146, link_field}, {147, 147, switch_field}, {148, 160, old_link_field},
-    {161, 168, link_field}, {169, 169, pcie_field}, {173, 183, pcie_field}, {184, 184, flag_field}, {185, 192, power_field},
-    {193, 196, margin_field}, {197, 198, pcie_field}, {199, 199, flag_field}, {226, 230, flag_field}, {269, 271, limit_field},
+    {1, 6, memory_field}, {32, 59, old_link_field}, {74, 81, limit_field}, {82, 82, heat_field},
+    {83, 83, energy_field}, {84, 90, old_link_field}, {91, 91, link_field}, {94, 95, pcie_field},
+    {96, 119, old_link_field}, {132, 137, old_link_field}, {138, 141, link_field}, {142, 145, memory_field},
+    {146, 146, link_field}, {147, 147, switch_field}, {148, 160, old_link_field}, {161, 168, link_field},
+    {169, 169, pcie_field}, {173, 183, pcie_field}, {184, 184, flag_field}, {185, 192, power_field},
+    {193, 196, margin_field}, {197, 198, pcie_field}, {199, 199, flag_field}, {226, 230, flag_field},
+    {269, 271, limit_field},
 };
 
 static int answer(struct field_value *field, const struct page *page)

@@ -57,8 +57,10 @@ static int take(const struct page *page, const void *handle)
     lock_take(&lock);
     struct gpm_sample *sample = sample_at(handle);
     if (sample)
-        *sample = (struct gpm_sample){1, 1, page->written_ns, page->pcie_tx_bytes, page->pcie_rx_bytes, page->link_bytes,
-                                      page->busy_ppm, page->sm_ppm, page->tensor_ppm, page->dram_ppm, page->links != 0};
+        *sample = (struct gpm_sample){
+            1, 1, page->written_ns, page->pcie_tx_bytes, page->pcie_rx_bytes, page->link_bytes,
+            page->busy_ppm, page->sm_ppm, page->tensor_ppm, page->dram_ppm, page->links != 0,
+        };
     lock_give(&lock);
     return sample ? OK : INVALID_ARGUMENT;
 }
@@ -99,7 +101,10 @@ API nvmlGpmQueryDeviceSupport(handle device, struct versioned *into)
 
 NUMBER(nvmlGpmQueryIfStreamingEnabled, unsigned, 0)
 
-static double percent(uint32_t before, uint32_t after) { return ((double)before + (double)after) / 2 / PARTS_OF_A_PERCENT; }
+static double percent(uint32_t before, uint32_t after)
+{
+    return ((double)before + (double)after) / 2 / PARTS_OF_A_PERCENT;
+}
 
 static double rate(uint64_t before, uint64_t after, uint64_t nanoseconds)
 {
@@ -107,8 +112,8 @@ static double rate(uint64_t before, uint64_t after, uint64_t nanoseconds)
     return nanoseconds && after > before ? (double)(after - before) / MEBIBYTE * 1e9 / (double)nanoseconds : 0;
 }
 
-enum { GRAPHICS_BUSY = 1, SM_BUSY = 2, TENSOR_BUSY = 5, HALF_TENSOR_BUSY = 7, DRAM_BUSY = 10, PCIE_OUT = 20, PCIE_IN = 21,
-       LINKS_IN = 60, LINKS_OUT = 61 };
+enum { GRAPHICS_BUSY = 1, SM_BUSY = 2, TENSOR_BUSY = 5, HALF_TENSOR_BUSY = 7, DRAM_BUSY = 10,
+       PCIE_OUT = 20, PCIE_IN = 21, LINKS_IN = 60, LINKS_OUT = 61 };
 
 static int measure(struct gpm_metric *metric, const struct gpm_sample *a, const struct gpm_sample *b)
 {
@@ -122,7 +127,9 @@ static int measure(struct gpm_metric *metric, const struct gpm_sample *a, const 
     case DRAM_BUSY: metric->value = percent(a->dram, b->dram); return OK;
     case PCIE_OUT: metric->value = rate(a->pcie_out, b->pcie_out, time); return OK;
     case PCIE_IN: metric->value = rate(a->pcie_in, b->pcie_in, time); return OK;
-    case LINKS_IN: case LINKS_OUT: metric->value = rate(a->links / 2, b->links / 2, time); return b->has_links ? OK : NOT_SUPPORTED;
+    case LINKS_IN: case LINKS_OUT:
+        metric->value = rate(a->links / 2, b->links / 2, time);
+        return b->has_links ? OK : NOT_SUPPORTED;
     default: metric->value = 0; return metric->id && metric->id < GPM_METRICS ? NOT_SUPPORTED : INVALID_ARGUMENT;
     }
 }

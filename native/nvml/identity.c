@@ -171,7 +171,8 @@ API nvmlDeviceGetPlatformInfo(handle device, struct platform *into)
     struct device d;
     int code = gpu_open(device, into, &d);
     if (code != OK) return code;
-    if (into->version && into->version != VERSION(*into, 1) && into->version != VERSION(*into, 2)) return VERSION_MISMATCH;
+    uint32_t version = into->version;
+    if (version && version != VERSION(*into, 1) && version != VERSION(*into, 2)) return VERSION_MISMATCH;
     clear(into, sizeof *into);
     into->version = VERSION(*into, 2);
     into->host = 1;

@@ -1,7 +1,8 @@
 /* NVLink: where a card has links, all of them are up and end in switches, or in the next card. */
 #include "library.h"
 
-enum { REMOTE_GPU = 0, REMOTE_SWITCH = 2, CAPABILITIES = 6, ERROR_KINDS = 5, FABRIC_COMPLETED = 3, SWITCHES = 4, FIRST_SWITCH = 0xf0 };
+enum { REMOTE_GPU = 0, REMOTE_SWITCH = 2, CAPABILITIES = 6, ERROR_KINDS = 5, FABRIC_COMPLETED = 3 };
+enum { SWITCHES = 4, FIRST_SWITCH = 0xf0 };
 
 static int open_link(handle device, unsigned link, const void *into, struct device *d)
 {

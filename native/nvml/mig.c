@@ -243,8 +243,10 @@ API nvmlGpuInstanceGetInfo(handle instance, struct gpu_instance_info *into)
     struct device d;
     int code = gpu_instance_open(instance, into, &d);
     if (code == OK)
-        *into = (struct gpu_instance_info){device_handle(d.card), d.instance->gpu_instance, profile_of(&d.page, d.instance)->id,
-                                           {d.instance->start, d.instance->slices}};
+        *into = (struct gpu_instance_info){
+            device_handle(d.card), d.instance->gpu_instance, profile_of(&d.page, d.instance)->id,
+            {d.instance->start, d.instance->slices},
+        };
     return code;
 }
 
@@ -292,22 +294,33 @@ static int compute_instance_info(handle instance, struct compute_instance_info *
     return OK;
 }
 
-API nvmlComputeInstanceGetInfo(handle instance, struct compute_instance_info *into) { return compute_instance_info(instance, into); }
-API nvmlComputeInstanceGetInfo_v2(handle instance, struct compute_instance_info *into) { return compute_instance_info(instance, into); }
+API nvmlComputeInstanceGetInfo(handle instance, struct compute_instance_info *into)
+{
+    return compute_instance_info(instance, into);
+}
 
-static int compute_profile(handle instance, unsigned kind, const void *into, struct device *d, struct compute_profile_info *info)
+API nvmlComputeInstanceGetInfo_v2(handle instance, struct compute_instance_info *into)
+{
+    return compute_instance_info(instance, into);
+}
+
+static int compute_profile(handle instance, unsigned kind, const void *into, struct device *d,
+                           struct compute_profile_info *info)
 {
     int code = gpu_instance_open(instance, into, d);
     if (code != OK) return code;
     const struct profile *profile = profile_of(&d->page, d->instance);
-    if (kind >= sizeof COMPUTE_SLICES / sizeof *COMPUTE_SLICES || COMPUTE_SLICES[kind] > profile->slices) return NOT_SUPPORTED;
-    unsigned slices = COMPUTE_SLICES[kind];
-    *info = (struct compute_profile_info){kind, slices, profile->slices / slices, profile->sm * slices / profile->slices,
-                                          profile->copy_engines, profile->decoders, 0, profile->jpegs, profile->ofas};
+    unsigned slices = kind < sizeof COMPUTE_SLICES / sizeof *COMPUTE_SLICES ? COMPUTE_SLICES[kind] : ~0u;
+    if (slices > profile->slices) return NOT_SUPPORTED;
+    *info = (struct compute_profile_info){
+        kind, slices, profile->slices / slices, profile->sm * slices / profile->slices,
+        profile->copy_engines, profile->decoders, 0, profile->jpegs, profile->ofas,
+    };
     return OK;
 }
 
-API nvmlGpuInstanceGetComputeInstanceProfileInfo(handle instance, unsigned kind, unsigned engines, struct compute_profile_info *into)
+API nvmlGpuInstanceGetComputeInstanceProfileInfo(handle instance, unsigned kind, unsigned engines,
+                                                 struct compute_profile_info *into)
 {
     struct device d;
     struct compute_profile_info info;
@@ -317,18 +330,20 @@ API nvmlGpuInstanceGetComputeInstanceProfileInfo(handle instance, unsigned kind,
     return code;
 }
 
-API nvmlGpuInstanceGetComputeInstanceProfileInfoV(handle instance, unsigned kind, unsigned engines, struct compute_profile_info_v2 *into)
+API nvmlGpuInstanceGetComputeInstanceProfileInfoV(handle instance, unsigned kind, unsigned engines,
+                                                  struct compute_profile_info_v2 *into)
 {
     struct device d;
     struct compute_profile_info info;
-    char slices[16] = "";
+    char slices[16];
     int code = compute_profile(instance, kind, into, &d, &info);
     if (code != OK) return code;
     if (engines || into->version != VERSION(*into, 2)) return INVALID_ARGUMENT;
     const struct profile *profile = profile_of(&d.page, d.instance);
-    if (info.slices < profile->slices) text_add(slices, text_add_number(slices, 0, info.slices, sizeof slices), "c.", sizeof slices);
+    size_t end = text_add_number(slices, 0, info.slices, sizeof slices);
+    text_add(slices, end, "c.", sizeof slices);
     into->info = info;
-    name_profile(into->name, sizeof into->name, slices, profile);
+    name_profile(into->name, sizeof into->name, info.slices < profile->slices ? slices : "", profile);
     return OK;
 }
 
@@ -341,7 +356,8 @@ API nvmlGpuInstanceGetComputeInstanceRemainingCapacity(handle instance, unsigned
     return code;
 }
 
-API nvmlGpuInstanceGetComputeInstancePossiblePlacements(handle instance, unsigned kind, struct placement *into, unsigned *count)
+API nvmlGpuInstanceGetComputeInstancePossiblePlacements(handle instance, unsigned kind, struct placement *into,
+                                                        unsigned *count)
 {
     struct device d;
     struct compute_profile_info info;

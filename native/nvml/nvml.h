@@ -1,4 +1,4 @@
-/* NVML's codes and structures, as far as the library answers with them; sizes are checked, since callers rely on them. */
+/* NVML's codes and structures, as far as the library uses them; sizes are checked, since callers rely on them. */
 #ifndef SIMGPU_NVML_H
 #define SIMGPU_NVML_H
 

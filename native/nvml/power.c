@@ -72,7 +72,8 @@ API nvmlDeviceGetTemperatureThreshold(handle device, unsigned which, unsigned *i
     if (code != OK) return code;
     if (which >= THRESHOLDS) return INVALID_ARGUMENT;
     const unsigned known[] = {
-        d.page.temperature_shutdown, d.page.temperature_slowdown, d.page.temperature_memory_max, d.page.temperature_gpu_max,
+        d.page.temperature_shutdown, d.page.temperature_slowdown,
+        d.page.temperature_memory_max, d.page.temperature_gpu_max,
     };
     if (which >= sizeof known / sizeof *known || !known[which]) return NOT_SUPPORTED;
     *into = known[which];
@@ -93,7 +94,8 @@ API nvmlDeviceGetThermalSettings(handle device, unsigned sensor, struct thermal_
     return OK;
 }
 
-enum { POLICY_POWER, POLICY_THERMAL, POLICY_BOARD = 3, POLICY_LAST = 5, POLICY_APPLICATION_CLOCKS = 10, POLICY_BASE_CLOCKS };
+enum { POLICY_POWER, POLICY_THERMAL, POLICY_BOARD = 3, POLICY_LAST = 5 };
+enum { POLICY_APPLICATION_CLOCKS = 10, POLICY_BASE_CLOCKS };
 
 API nvmlDeviceGetViolationStatus(handle device, unsigned policy, struct violation *into)
 {

@@ -1,4 +1,4 @@
-/* The processes that use a card. Their lists are long, and threads' stacks may be small: one list for all, with a lock. */
+/* The processes that use a card. Lists are long, and threads' stacks may be small: one list for all, with a lock. */
 #include "library.h"
 
 enum { MODE_COMPUTE, MODE_GRAPHICS, MODE_MPS, MODE_ALL, MODES };
@@ -43,9 +43,12 @@ static int compute_processes(handle device, unsigned *count, void *into, int ver
     return code;
 }
 
-API nvmlDeviceGetComputeRunningProcesses(handle d, unsigned *count, void *into) { return compute_processes(d, count, into, 1); }
-API nvmlDeviceGetComputeRunningProcesses_v2(handle d, unsigned *count, void *into) { return compute_processes(d, count, into, 2); }
-API nvmlDeviceGetComputeRunningProcesses_v3(handle d, unsigned *count, void *into) { return compute_processes(d, count, into, 3); }
+#define LIST(function, version) \
+    API function(handle device, unsigned *count, void *into) { return compute_processes(device, count, into, version); }
+
+LIST(nvmlDeviceGetComputeRunningProcesses, 1)
+LIST(nvmlDeviceGetComputeRunningProcesses_v2, 2)
+LIST(nvmlDeviceGetComputeRunningProcesses_v3, 3)
 
 /* Nothing draws, and nothing shares a card through a server. */
 static int no_processes(handle device, unsigned *count)
@@ -56,12 +59,15 @@ static int no_processes(handle device, unsigned *count)
     return code;
 }
 
-API nvmlDeviceGetGraphicsRunningProcesses(handle d, unsigned *count, void *into) { (void)into; return no_processes(d, count); }
-API nvmlDeviceGetGraphicsRunningProcesses_v2(handle d, unsigned *count, void *into) { (void)into; return no_processes(d, count); }
-API nvmlDeviceGetGraphicsRunningProcesses_v3(handle d, unsigned *count, void *into) { (void)into; return no_processes(d, count); }
-API nvmlDeviceGetMPSComputeRunningProcesses(handle d, unsigned *count, void *into) { (void)into; return no_processes(d, count); }
-API nvmlDeviceGetMPSComputeRunningProcesses_v2(handle d, unsigned *count, void *into) { (void)into; return no_processes(d, count); }
-API nvmlDeviceGetMPSComputeRunningProcesses_v3(handle d, unsigned *count, void *into) { (void)into; return no_processes(d, count); }
+#define EMPTY(function) \
+    API function(handle device, unsigned *count) { return no_processes(device, count); }
+
+EMPTY(nvmlDeviceGetGraphicsRunningProcesses)
+EMPTY(nvmlDeviceGetGraphicsRunningProcesses_v2)
+EMPTY(nvmlDeviceGetGraphicsRunningProcesses_v3)
+EMPTY(nvmlDeviceGetMPSComputeRunningProcesses)
+EMPTY(nvmlDeviceGetMPSComputeRunningProcesses_v2)
+EMPTY(nvmlDeviceGetMPSComputeRunningProcesses_v3)
 
 API nvmlDeviceGetRunningProcessDetailList(handle device, struct process_details *into)
 {

@@ -24,7 +24,8 @@ static unsigned kind_of(const struct page *page, const struct profile *profile)
     if (ends_with(profile->name, "+me")) return profile->slices <= 2 ? WITH_MEDIA + profile->slices - 1 : NO_KIND;
     for (unsigned i = 0; i < profile_count(page); i++) {
         const struct profile *other = &page->profiles[i];
-        if (other->slices == profile->slices && other->memory_mib < profile->memory_mib && !ends_with(other->name, "+me"))
+        int smaller = other->slices == profile->slices && other->memory_mib < profile->memory_mib;
+        if (smaller && !ends_with(other->name, "+me"))
             return profile->slices == 1 ? WITH_MORE_MEMORY : NO_KIND;
     }
     return BY_SLICES[profile->slices];

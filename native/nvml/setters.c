@@ -14,7 +14,10 @@ static int set_power_limit(handle device, unsigned milliwatts)
     return card_set(&d.page, "power_limit", milliwatts, 0);
 }
 
-API nvmlDeviceSetPowerManagementLimit(handle device, unsigned milliwatts) { return set_power_limit(device, milliwatts); }
+API nvmlDeviceSetPowerManagementLimit(handle device, unsigned milliwatts)
+{
+    return set_power_limit(device, milliwatts);
+}
 
 API nvmlDeviceSetPowerManagementLimit_v2(handle device, const struct power_value *value)
 {
@@ -28,7 +31,8 @@ API nvmlDeviceSetPowerManagementLimit_v2(handle device, const struct power_value
 /* Some numbers stand for "as high as it goes". */
 static unsigned meant(unsigned clock, unsigned highest) { return clock >= LIMIT_IDS ? highest : clock; }
 
-static int set_range(struct device *d, const char *setting, unsigned least, unsigned most, unsigned lowest, unsigned highest)
+static int set_range(struct device *d, const char *setting, unsigned least, unsigned most, unsigned lowest,
+                     unsigned highest)
 {
     least = meant(least, highest);
     most = meant(most, highest);
@@ -70,7 +74,8 @@ API nvmlDeviceSetApplicationsClocks(handle device, unsigned memory, unsigned sm)
     struct device d;
     int code = gpu_only(device, &d);
     if (code != OK) return code;
-    if (!is_memory_clock(&d.page, memory) || sm < d.page.sm_clock_min || sm > d.page.sm_clock_max) return INVALID_ARGUMENT;
+    if (!is_memory_clock(&d.page, memory)) return INVALID_ARGUMENT;
+    if (sm < d.page.sm_clock_min || sm > d.page.sm_clock_max) return INVALID_ARGUMENT;
     return card_set(&d.page, "applications_clocks", memory, sm);
 }
 

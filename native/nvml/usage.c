@@ -25,10 +25,13 @@ static int engine(handle device, unsigned *percent, unsigned *period)
     return OK;
 }
 
-API nvmlDeviceGetEncoderUtilization(handle device, unsigned *percent, unsigned *period) { return engine(device, percent, period); }
-API nvmlDeviceGetDecoderUtilization(handle device, unsigned *percent, unsigned *period) { return engine(device, percent, period); }
-API nvmlDeviceGetJpgUtilization(handle device, unsigned *percent, unsigned *period) { return engine(device, percent, period); }
-API nvmlDeviceGetOfaUtilization(handle device, unsigned *percent, unsigned *period) { return engine(device, percent, period); }
+#define ENGINE(function) \
+    API function(handle device, unsigned *percent, unsigned *period) { return engine(device, percent, period); }
+
+ENGINE(nvmlDeviceGetEncoderUtilization)
+ENGINE(nvmlDeviceGetDecoderUtilization)
+ENGINE(nvmlDeviceGetJpgUtilization)
+ENGINE(nvmlDeviceGetOfaUtilization)
 
 API nvmlDeviceGetEncoderCapacity(handle device, unsigned codec, unsigned *into)
 {
@@ -67,8 +70,8 @@ static int no_sessions(handle device, unsigned *count)
     return code;
 }
 
-API nvmlDeviceGetEncoderSessions(handle device, unsigned *count, void *into) { (void)into; return no_sessions(device, count); }
-API nvmlDeviceGetFBCSessions(handle device, unsigned *count, void *into) { (void)into; return no_sessions(device, count); }
+API nvmlDeviceGetEncoderSessions(handle device, unsigned *count) { return no_sessions(device, count); }
+API nvmlDeviceGetFBCSessions(handle device, unsigned *count) { return no_sessions(device, count); }
 
 API nvmlDeviceGetDynamicPstatesInfo(handle device, struct pstates_info *into)
 {
@@ -83,8 +86,8 @@ API nvmlDeviceGetDynamicPstatesInfo(handle device, struct pstates_info *into)
     return OK;
 }
 
-enum { SAMPLES_POWER, SAMPLES_GPU, SAMPLES_MEMORY, SAMPLES_ENCODER, SAMPLES_DECODER, SAMPLES_SM_CLOCK, SAMPLES_MEMORY_CLOCK,
-       SAMPLES_MODULE_POWER, SAMPLES_JPEG, SAMPLES_OFA, SAMPLINGS };
+enum { SAMPLES_POWER, SAMPLES_GPU, SAMPLES_MEMORY, SAMPLES_ENCODER, SAMPLES_DECODER, SAMPLES_SM_CLOCK,
+       SAMPLES_MEMORY_CLOCK, SAMPLES_MODULE_POWER, SAMPLES_JPEG, SAMPLES_OFA, SAMPLINGS };
 
 static unsigned sampled(const struct sample *sample, unsigned kind)
 {
@@ -97,7 +100,8 @@ static unsigned sampled(const struct sample *sample, unsigned kind)
 }
 
 /* Without room the caller is told how many there are; nobody keeps samples of the clocks. */
-API nvmlDeviceGetSamples(handle device, unsigned kind, uint64_t since, unsigned *type, unsigned *count, struct value_sample *into)
+API nvmlDeviceGetSamples(handle device, unsigned kind, uint64_t since, unsigned *type, unsigned *count,
+                         struct value_sample *into)
 {
     struct device d;
     int code = gpu_open(device, count, &d);
