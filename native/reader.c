@@ -85,6 +85,17 @@ static void copy_bytes(void *to, const volatile void *from, size_t size)
     for (size_t i = 0; i < size / 8; i++) a[i] = b[i];
 }
 
+/* A page is only as good as who wrote it: texts end, and nothing is counted beyond its table. */
+static void bound(struct page *page)
+{
+#define END(text) page->text[sizeof page->text - 1] = 0;
+    PAGE_TEXTS(END)
+    for (unsigned i = 0; i < PAGE_PROFILES; i++) END(profiles[i].name)
+    for (unsigned i = 0; i < PAGE_INSTANCES; i++) END(instances[i].uuid)
+#undef END
+    if (page->instance_count > PAGE_INSTANCES) page->instance_count = PAGE_INSTANCES;
+}
+
 int card_read(const struct card *card, struct page *into)
 {
     const struct page *page = card->page;
@@ -99,6 +110,7 @@ int card_read(const struct card *card, struct page *into)
             if (__atomic_load_n(&page->sequence, __ATOMIC_RELAXED) == before) {
                 if (into->magic != PAGE_MAGIC) return READ_LOST;
                 if (into->major != PAGE_MAJOR) return READ_OTHER_VERSION;
+                bound(into);
                 uint64_t now = sys_nanoseconds(1);
                 return now > into->written_ns + into->stale_ns ? READ_LOST : READ_OK;
             }
@@ -219,7 +231,7 @@ static const struct instance *busiest(const struct page *page)
     return found;
 }
 
-unsigned card_processes(const struct page *page, struct process *into, unsigned most)
+unsigned process_list(const struct page *page, struct process *into, unsigned most)
 {
     struct relative all[2048];
     if (!page->open || page->processes == PAGE_NO_PROCESSES) return 0;
@@ -231,19 +243,32 @@ unsigned card_processes(const struct page *page, struct process *into, unsigned 
         if (all[i].pid != self) all[kept++] = all[i];
     if (kept > most) kept = most;
     sort_by_pid(all, kept);
-    const struct instance *instance = page->mig_mode ? busiest(page) : 0;
-    uint64_t memory = instance ? instance->memory_used : page->memory_used;
     for (unsigned i = 0; i < kept; i++) {
-        struct process *process = &into[i];
-        process->pid = all[i].pid;
-        process->memory = memory / kept + (i < memory % kept);
-        process->usage = page->usage / kept + (i < page->usage % kept);
-        process->memory_usage = page->memory_usage / kept + (i < page->memory_usage % kept);
-        process->gpu_instance = instance ? (int)instance->gpu_instance : -1;
-        process->compute_instance = instance ? (int)instance->compute_instance : -1;
-        if (!process_name(process->pid, process->name, PROCESS_NAME)) text_copy(process->name, "[Not Found]", PROCESS_NAME);
+        into[i].pid = all[i].pid;
+        if (!process_name(all[i].pid, into[i].name, PROCESS_NAME)) text_copy(into[i].name, "[Not Found]", PROCESS_NAME);
     }
     return kept;
+}
+
+void process_shares(const struct page *page, struct process *processes, unsigned count)
+{
+    const struct instance *instance = page->mig_mode ? busiest(page) : 0;
+    uint64_t memory = instance ? instance->memory_used : page->memory_used;
+    for (unsigned i = 0; i < count; i++) {
+        struct process *process = &processes[i];
+        process->memory = memory / count + (i < memory % count);
+        process->usage = page->usage / count + (i < page->usage % count);
+        process->memory_usage = page->memory_usage / count + (i < page->memory_usage % count);
+        process->gpu_instance = instance ? (int)instance->gpu_instance : -1;
+        process->compute_instance = instance ? (int)instance->compute_instance : -1;
+    }
+}
+
+unsigned card_processes(const struct page *page, struct process *into, unsigned most)
+{
+    unsigned count = process_list(page, into, most);
+    process_shares(page, into, count);
+    return count;
 }
 
 /* Settings. */

@@ -29,6 +29,9 @@ int card_read(const struct card *card, struct page *into);
 
 /* Those that use the card, without the one that asks, by pid; returns their number. */
 unsigned card_processes(const struct page *page, struct process *into, unsigned most);
+/* The same in two steps, for whoever asks about several cards: who they are, and what each has of a card. */
+unsigned process_list(const struct page *page, struct process *into, unsigned most);
+void process_shares(const struct page *page, struct process *processes, unsigned count);
 
 /* A process's name: the first word of its command line, or what the kernel calls it; 0 if there is no such process. */
 int process_name(int pid, char *into, size_t size);

@@ -6,7 +6,7 @@
 
 /* What a cell is made of: the card now, and as it was a row before (itself in the first row). */
 struct look { const struct page *now, *before; int first; };
-enum { NOT_THERE = -1 };
+static const int64_t NOT_THERE = -1;
 struct column { char group; const char *name, *unit; int64_t (*read)(const struct look *look); unsigned metric; };
 
 #define CELL_OF(name, value) static int64_t name(const struct look *look) { const struct page *page = look->now; (void)page; return value; }
@@ -28,6 +28,9 @@ CELL_OF(sent, page->pcie_tx_kbps / 1000)
 CELL_OF(graphics_activity, look->first ? NOT_THERE : page->busy_ppm / 10000)
 CELL_OF(sm_activity, look->first ? NOT_THERE : page->sm_ppm / 10000)
 CELL_OF(tensor_activity, look->first ? NOT_THERE : page->tensor_ppm / 10000)
+CELL_OF(unknown, NOT_THERE)
+CELL_OF(bus_sent, look->first ? NOT_THERE : page->pcie_tx_kbps / 1024)
+CELL_OF(bus_received, look->first ? NOT_THERE : page->pcie_rx_kbps / 1024)
 CELL_OF(memory_activity, look->first ? NOT_THERE : page->dram_ppm / 10000)
 
 static uint64_t thermal(const struct page *page) { return page->throttle_thermal_ns + page->throttle_hardware_ns; }
@@ -51,11 +54,17 @@ static const struct column COLUMNS[] = {
     {'e', "sbecc", "errs", corrected, 0}, {'e', "dbecc", "errs", uncorrected, 0}, {'e', "pci", "errs", none, 0},
     {'t', "rxpci", "MB/s", received, 0}, {'t', "txpci", "MB/s", sent, 0},
     {0, "gract", "GPM:%", graphics_activity, 1}, {0, "smutil", "GPM:%", sm_activity, 2},
-    {0, "mmaact", "GPM:%", tensor_activity, 5}, {0, "dram", "GPM:%", memory_activity, 10},
+    {0, "smocc", "GPM:%", unknown, 3}, {0, "intutil", "GPM:%", unknown, 4}, {0, "mmaact", "GPM:%", tensor_activity, 5},
+    {0, "dfmat", "GPM:%", unknown, 6}, {0, "hmmat", "GPM:%", unknown, 7}, {0, "immat", "GPM:%", unknown, 9},
+    {0, "dram", "GPM:%", memory_activity, 10}, {0, "fp64", "GPM:%", unknown, 11}, {0, "fp32", "GPM:%", unknown, 12},
+    {0, "fp16", "GPM:%", unknown, 13}, {0, "pcitx", "GPM:MiB/s", bus_sent, 20}, {0, "pcirx", "GPM:MiB/s", bus_received, 21},
+    {0, "nvlrx", "GPM:MiB/s", unknown, 60}, {0, "nvltx", "GPM:MiB/s", unknown, 61},
 };
 enum { COLUMN_COUNT = sizeof COLUMNS / sizeof *COLUMNS };
 
 static struct { const struct column *column[COLUMN_COUNT]; unsigned count; } chosen;
+
+enum { HIGHEST_METRIC = 209 };
 
 static int choose_metrics(const char *names)
 {
@@ -66,7 +75,8 @@ static int choose_metrics(const char *names)
         for (unsigned i = 0; i < COLUMN_COUNT; i++)
             if (COLUMNS[i].metric && COLUMNS[i].metric == strtoul(name, 0, 10)) found = &COLUMNS[i];
         if (!found || chosen.count == COLUMN_COUNT) {
-            printf("GPM metric %s is not known\nFailed to process command line \n\n", name);
+            if (strtoul(name, 0, 10) > HIGHEST_METRIC) printf("Metric value too high: %s\n", name);
+            puts("Could not parse GPM metrics\nFailed to process command line \n");
             return EXIT_BAD_OPTION;
         }
         chosen.column[chosen.count++] = found;
@@ -102,7 +112,7 @@ static void print_headings(const struct monitor *monitor, enum heading heading)
     puts(monitor->csv ? "" : " ");
 }
 
-static void print_card(const struct monitor *monitor, const struct gpu *gpu, const struct look *look)
+static void print_card(struct monitor *monitor, const struct gpu *gpu, const struct look *look)
 {
     char text[32];
     monitor_card(monitor, gpu);
@@ -118,8 +128,9 @@ static void print_card(const struct monitor *monitor, const struct gpu *gpu, con
 static void print_round(struct monitor *monitor, int first)
 {
     static struct page before[MOST_CARDS];
-    if (first && !monitor->no_header) print_headings(monitor, NAMES);
-    if (first && !monitor->no_units) print_headings(monitor, UNITS);
+    int heads = monitor_heads(monitor);
+    if (heads && !monitor->no_header) print_headings(monitor, NAMES);
+    if (heads && !monitor->no_units) print_headings(monitor, UNITS);
     for (unsigned i = 0; i < monitor->machine.count; i++) {
         const struct gpu *gpu = &monitor->machine.gpu[i];
         struct look look = {&gpu->page, first ? &gpu->page : &before[gpu->index], first};
@@ -128,10 +139,12 @@ static void print_round(struct monitor *monitor, int first)
     }
 }
 
+static const struct monitoring AS = {"dmon", 600, M_MANY};
+
 int run_devices(int count, char **words)
 {
     static struct monitor monitor;
-    int code = monitor_open(&monitor, "dmon", count, words);
+    int code = monitor_open(&monitor, &AS, count, words);
     if (code < 0) code = choose(&monitor);
     else return code;
     return code ? code : monitor_run(&monitor, print_round);

@@ -74,15 +74,22 @@ static void print_peers(char capability)
 int run_topology(int count, char **words)
 {
     const char *values[T_MANY];
-    int code = options_read(count, words, TOPOLOGY, T_MANY, values);
+    int code = options_read(count, words, COMMAND, TOPOLOGY, T_MANY, values);
     if (code) return code;
     const char *peers = values[T_P2P];
-    int wanted = values[T_MATRIX] || values[T_PCI] || (peers && strlen(peers) == 1 && strchr("rwnap", *peers));
-    if (!wanted || values[T_HELP]) {
+    if (values[T_HELP] || !(peers || values[T_MATRIX] || values[T_PCI])) {
         print_command_help("topo");
         return EXIT_GOOD;
     }
-    if ((code = machine_open(&machine, values[T_ID]))) return code;
+    if (values[T_ID]) {
+        puts("The -i command line argument must be used in conjunction with -n or -p.\n");
+        return EXIT_BAD_OPTION;
+    }
+    if (peers && (strlen(peers) != 1 || !strchr("rwnap", *peers))) {
+        puts("Invalid p2p capability index specified at the command-line");
+        return EXIT_BAD_INPUT;
+    }
+    if ((code = machine_open(&machine, 0))) return code;
     if (peers) print_peers(*peers);
     else print_matrix(!values[T_MATRIX]);
     return EXIT_GOOD;
@@ -96,12 +103,9 @@ static const struct option LINKS[N_MANY] = {
     {"-gt", "--getthroughput", VALUE}, {"-i", "--id", VALUE}, {"-l", "--link", VALUE}, {"-h", "--help", NOTHING},
 };
 
-static void print_lines(const char *const *lines, unsigned many, const char *format, unsigned link)
+static void print_lines(const char *const *lines, unsigned many, char mark, unsigned link)
 {
-    for (unsigned i = 0; i < many; i++) {
-        printf("\t Link %u%s ", link, format);
-        puts(lines[i]);
-    }
+    for (unsigned i = 0; i < many; i++) printf("\t Link %u%c %s\n", link, mark, lines[i]);
 }
 
 static void print_link(const struct page *page, unsigned link, const char **values)
@@ -113,9 +117,9 @@ static void print_link(const struct page *page, unsigned link, const char **valu
     static const char *const ERRORS[] = {"Replay Errors: 0", "Recovery Errors: 0", "CRC Errors: 0"};
     unsigned long long each = (unsigned long long)page->link_bytes / 2 / page->links / 1024;
     if (values[N_STATUS]) printf("\t Link %u: %u.%03u GB/s\n", link, page->link_mbps / 1000, page->link_mbps % 1000);
-    if (values[N_CAPABILITIES]) print_lines(CAPABILITIES, 6, ",", link);
+    if (values[N_CAPABILITIES]) print_lines(CAPABILITIES, 6, ',', link);
     if (values[N_ERRORS]) {
-        print_lines(ERRORS, 3, ":", link);
+        print_lines(ERRORS, 3, ':', link);
         putchar('\n');
     }
     if (values[N_THROUGHPUT]) printf("\t Link %u: Data Tx: %llu KiB\n\t Link %u: Data Rx: %llu KiB\n", link, each, link, each);
@@ -133,7 +137,7 @@ static void print_links(const struct gpu *gpu, const char **values)
 int run_links(int count, char **words)
 {
     const char *values[N_MANY];
-    int code = options_read(count, words, LINKS, N_MANY, values);
+    int code = options_read(count, words, COMMAND, LINKS, N_MANY, values);
     if (code) return code;
     if (values[N_HELP] || !(values[N_STATUS] || values[N_CAPABILITIES] || values[N_ERRORS] || values[N_THROUGHPUT])) {
         print_command_help("nvlink");
@@ -152,7 +156,7 @@ static const struct option CHIPS[C_MANY] = {{"-s", "--status", NOTHING}, {"-i", 
 int run_chip_links(int count, char **words)
 {
     const char *values[C_MANY];
-    int code = options_read(count, words, CHIPS, C_MANY, values), found = 0;
+    int code = options_read(count, words, COMMAND, CHIPS, C_MANY, values), found = 0;
     if (code) return code;
     if (!values[C_STATUS] || values[C_HELP]) {
         print_command_help("c2c");

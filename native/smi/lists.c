@@ -107,8 +107,8 @@ static void number_or_none(int number, char *into)
 
 void list_processes(struct writer *to, const struct subject *of)
 {
-    static struct process processes[MOST_PROCESSES];
-    unsigned many = card_processes(&of->gpu->page, processes, MOST_PROCESSES);
+    const struct process *processes = 0;
+    unsigned many = gpu_processes(of->gpu, &processes);
     if (!to->xml && !many) {
         write_line(to, "Processes", 0, "None");
         return;

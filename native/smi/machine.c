@@ -26,18 +26,20 @@ void bus_id(const struct page *page, char *into)
     snprintf(into, CELL, "%08X:%02X:%02X.0", page->pci_domain, page->pci_bus, page->pci_device);
 }
 
-/* An identifier is an index, a UUID, or a bus id with a domain of any length. */
+/* An identifier is an index, a UUID, or a bus id with a domain of any length, or none. */
 static int is_called(const struct gpu *gpu, const char *name)
 {
-    char bus[CELL], *end;
+    char *end;
     unsigned long index = strtoul(name, &end, 10);
     if (end != name && !*end) return index == gpu->index;
     if (!strcmp(name, gpu->page.uuid)) return 1;
-    unsigned domain, number, slot, function;
+    unsigned domain = 0, number, slot, function;
     int used = 0;
-    bus_id(&gpu->page, bus);
-    if (sscanf(name, "%8x:%2x:%2x.%1x%n", &domain, &number, &slot, &function, &used) != 4 || name[used]) return 0;
-    return domain == gpu->page.pci_domain && number == gpu->page.pci_bus && slot == gpu->page.pci_device && !function;
+    if (sscanf(name, "%8x:%2x:%2x.%1x%n", &domain, &number, &slot, &function, &used) != 4) {
+        domain = 0;
+        if (sscanf(name, "%2x:%2x.%1x%n", &number, &slot, &function, &used) != 3) return 0;
+    }
+    return !name[used] && domain == gpu->page.pci_domain && number == gpu->page.pci_bus && slot == gpu->page.pci_device && !function;
 }
 
 static int is_chosen(const struct gpu *gpu, const char *ids)
@@ -56,11 +58,29 @@ static void say_lost(const struct gpu *gpu)
            gpu->index, gpu->page.pci_domain, gpu->page.pci_bus, gpu->page.pci_device);
 }
 
+/* Looking for processes takes longer than all else, and cards of one owner have the same ones. */
+static struct { struct process list[MOST_PROCESSES]; unsigned count, known, whose; int root; } processes;
+
+unsigned gpu_processes(const struct gpu *gpu, const struct process **found)
+{
+    const struct page *page = &gpu->page;
+    if (!page->open || page->processes == PAGE_NO_PROCESSES) return 0;
+    if (!processes.known || processes.whose != page->processes || processes.root != page->process_root)
+        processes.count = process_list(page, processes.list, MOST_PROCESSES);
+    processes.known = 1;
+    processes.whose = page->processes;
+    processes.root = page->process_root;
+    process_shares(page, processes.list, processes.count);
+    *found = processes.list;
+    return processes.count;
+}
+
 int machine_read(struct machine *machine, const char *ids)
 {
     machine->count = 0;
     machine->attached = machine->cards.count;
     machine->lost = 0;
+    processes.known = 0;
     for (unsigned i = 0; i < machine->cards.count; i++) {
         struct gpu *gpu = &machine->gpu[machine->count];
         gpu->index = i;

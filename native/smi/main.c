@@ -79,11 +79,21 @@ static int read_request(const char **values, struct request *request)
         int code = query_form_read(values[O_FORMAT], &request->form);
         if (code) return code;
     }
+    if (!request->query && values[O_FORMAT]) {
+        printf("ERROR: Option --format=%s is not recognized. Please run 'nvidia-smi -h'.\n\n", values[O_FORMAT]);
+        return EXIT_BAD_OPTION;
+    }
     request->details = values[O_QUERY] != 0;
     request->report.xml = values[O_XML] != 0;
     if (request->report.xml && !request->details)
         return say("Invalid combination of input arguments. Specify -q/--query and -x/--xml-format to run an XML query.  "
                    "Please run 'nvidia-smi -h' for help.\n", EXIT_BAD_INPUT);
+    if (values[O_DISPLAY] && !request->details)
+        return say("Invalid combination of input arguments. Specify -q/--query and -d/--display to run a filtered query.  "
+                   "Please run 'nvidia-smi -h' for help.\n", EXIT_BAD_INPUT);
+    if (values[O_DISPLAY] && request->report.xml)
+        return say("Invalid combination of input arguments: --display/-d flags can not be combined with -x/--xml-format flags.",
+                   EXIT_BAD_INPUT);
     if (values[O_DISPLAY] && !(request->report.topics = report_topics(values[O_DISPLAY])))
         return say("Failed to parse --display/-d flags", EXIT_BAD_INPUT);
     long seconds = values[O_LOOP] ? atol(values[O_LOOP]) : 0, milliseconds = values[O_LOOP_MS] ? atol(values[O_LOOP_MS]) : 0;
@@ -128,11 +138,9 @@ static int run(const char **values)
     if (values[O_HELP]) print_help();
     else if (help) print_query_help(help);
     if (values[O_HELP] || help) return EXIT_GOOD;
-    if (values[O_LIST] && values[O_ID])
-        return say("ERROR: Option -i is not valid for this command. Please run 'nvidia-smi -h' for help.\n", EXIT_BAD_INPUT);
     int code = read_request(values, &request);
     if (code) return code;
-    if (values[O_FILE] && !freopen(values[O_FILE], "w", stdout)) return EXIT_BAD_INPUT;
+    if ((code = print_to(values[O_FILE]))) return code;
     if ((code = machine_open(&machine, values[O_ID]))) return code;
     if (values[O_VERSION]) return print_version(&machine);
     if (values[O_LIST]) return print_list(&machine);
@@ -141,11 +149,24 @@ static int run(const char **values)
     return answer(&machine, &request);
 }
 
+/* A list takes no other option. */
+static int check_list(int count, char **words)
+{
+    for (int i = 1; i < count; i++)
+        if (strcmp(words[i], OPTIONS[O_LIST].brief) && strcmp(words[i], OPTIONS[O_LIST].full)) {
+            printf("ERROR: Option %s is not valid for this command. Please run 'nvidia-smi -h' for help.\n\n", words[i]);
+            return EXIT_BAD_INPUT;
+        }
+    return EXIT_GOOD;
+}
+
 int main(int count, char **words)
 {
     const char *values[O_MANY];
     for (size_t i = 0; count > 1 && i < sizeof COMMANDS / sizeof *COMMANDS; i++)
         if (!strcmp(words[1], COMMANDS[i].name)) return COMMANDS[i].run(count - 2, words + 2);
-    int code = options_read(count - 1, words + 1, OPTIONS, O_MANY, values);
+    enum asker asker = count > 1 && !strncmp(words[1], "--query-", 8) ? QUERY : TOOL;
+    int code = options_read(count - 1, words + 1, asker, OPTIONS, O_MANY, values);
+    if (!code && values[O_LIST]) code = check_list(count, words);
     return code ? code : run(values);
 }

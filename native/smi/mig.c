@@ -135,7 +135,7 @@ static int is_cut(const struct page *page) { return page->mig_mode != 0; }
 int run_mig(int count, char **words)
 {
     const char *values[G_MANY];
-    int code = options_read(count, words, OPTIONS, G_MANY, values);
+    int code = options_read(count, words, COMMAND, OPTIONS, G_MANY, values);
     if (code) return code;
     int kinds = values[G_PROFILES] || values[G_PLACEMENTS], cuts = values[G_INSTANCES] || values[G_COMPUTE];
     if (values[G_HELP] || !(kinds || cuts)) {

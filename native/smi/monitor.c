@@ -7,7 +7,7 @@
 static const struct option OPTIONS[M_MANY] = {
     {"-i", "--id", VALUE}, {"-d", "--delay", VALUE}, {"-c", "--count", VALUE}, {"-s", "--select", VALUE},
     {"-o", "--options", VALUE}, {"-f", "--filename", VALUE}, {"-h", "--help", NOTHING}, {0, "--format", VALUE},
-    {0, "--gpm-metrics", VALUE}, {0, "--gpm-options", VALUE},
+    {0, "--gpm-metrics", VALUE},
 };
 
 static int read_format(struct monitor *monitor, const char *format)
@@ -26,34 +26,45 @@ static int read_format(struct monitor *monitor, const char *format)
     return -1;
 }
 
-static int read_pace(struct monitor *monitor, const char *command)
+static int explain(const struct monitoring *as)
 {
-    const char *delay = monitor->values[M_DELAY], *count = monitor->values[M_COUNT];
-    monitor->delay_ms = 1000;
-    if (delay && atol(delay) > 0) monitor->delay_ms = (uint64_t)atol(delay) * 1000;
-    monitor->count = count ? atol(count) : 0;
-    if (!count || monitor->count > 0) return -1;
-    puts("Invalid value for number of samples to be displayed");
-    print_command_help(command);
+    print_command_help(as->command);
     return EXIT_GOOD;
 }
 
-int monitor_open(struct monitor *monitor, const char *command, int count, char **words)
+static int read_pace(struct monitor *monitor, const struct monitoring *as)
 {
-    int code = options_read(count, words, OPTIONS, M_MANY, monitor->values);
-    if (code) return code;
-    if (monitor->values[M_HELP]) {
-        print_command_help(command);
-        return EXIT_GOOD;
-    }
+    const char *delay = monitor->values[M_DELAY], *count = monitor->values[M_COUNT];
+    long seconds = delay ? atol(delay) : 1;
+    monitor->delay_ms = (uint64_t)seconds * 1000;
+    monitor->count = count ? atol(count) : 0;
+    if (seconds < 1 || seconds > as->longest)
+        printf("Collection delay/interval should be between 1 second and %ld seconds\n", as->longest);
+    else if (count && monitor->count < 1) puts("Invalid value for number of samples to be displayed");
+    else return -1;
+    return explain(as);
+}
+
+int monitor_open(struct monitor *monitor, const struct monitoring *as, int count, char **words)
+{
+    int code = options_read(count, words, COMMAND, OPTIONS, as->options, monitor->values);
+    if (code || monitor->values[M_HELP]) return explain(as);
     if (monitor->values[M_FORMAT] && (code = read_format(monitor, monitor->values[M_FORMAT])) >= 0) return code;
-    if ((code = read_pace(monitor, command)) >= 0) return code;
+    if ((code = read_pace(monitor, as)) >= 0) return code;
     const char *columns = monitor->values[M_OPTIONS] ? monitor->values[M_OPTIONS] : "";
     monitor->date = strchr(columns, 'D') != 0;
     monitor->time = strchr(columns, 'T') != 0;
-    if (monitor->values[M_FILE] && !freopen(monitor->values[M_FILE], "w", stdout)) return EXIT_BAD_INPUT;
+    if ((code = print_to(monitor->values[M_FILE]))) return code;
     code = machine_open(&monitor->machine, monitor->values[M_ID]);
     return code ? code : -1;
+}
+
+int monitor_heads(struct monitor *monitor)
+{
+    enum { SCREEN = 44 };
+    int due = !monitor->since_heading || (monitor->since_heading > SCREEN && !monitor->csv);
+    if (due) monitor->since_heading = 1;
+    return due;
 }
 
 static void print_start(const struct monitor *monitor, char mark, const char *date, const char *time, const char *card)
@@ -77,7 +88,7 @@ void monitor_heading(const struct monitor *monitor, enum heading heading)
     else print_start(monitor, '#', "YYYYMMDD", "HH:MM:SS", "Idx");
 }
 
-void monitor_card(const struct monitor *monitor, const struct gpu *gpu)
+void monitor_card(struct monitor *monitor, const struct gpu *gpu)
 {
     char date[32], time[32], card[16];
     struct tm now;
@@ -86,6 +97,7 @@ void monitor_card(const struct monitor *monitor, const struct gpu *gpu)
     strftime(time, sizeof time, "%H:%M:%S", &now);
     snprintf(card, sizeof card, "%u", gpu->index);
     print_start(monitor, ' ', date, time, card);
+    monitor->since_heading++;
 }
 
 int monitor_run(struct monitor *monitor, void (*round)(struct monitor *monitor, int first))

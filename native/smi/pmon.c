@@ -19,7 +19,7 @@ static void print_headings(const struct monitor *monitor, enum heading heading)
     printf("    %s \n", names ? "command" : "name");
 }
 
-static void print_line(const struct monitor *monitor, const struct gpu *gpu, const char *pid, const char *type,
+static void print_line(struct monitor *monitor, const struct gpu *gpu, const char *pid, const char *type,
                        const char *const usage[2], const char *const memory[2], const char *command)
 {
     monitor_card(monitor, gpu);
@@ -29,7 +29,7 @@ static void print_line(const struct monitor *monitor, const struct gpu *gpu, con
     printf("    %-15.15s\n", command);
 }
 
-static void print_process(const struct monitor *monitor, const struct gpu *gpu, const struct process *process)
+static void print_process(struct monitor *monitor, const struct gpu *gpu, const struct process *process)
 {
     char pid[16], usage[16], memory_usage[16], memory[32];
     const char *slash = strrchr(process->name, '/');
@@ -43,21 +43,29 @@ static void print_process(const struct monitor *monitor, const struct gpu *gpu, 
 
 static void print_round(struct monitor *monitor, int first)
 {
-    static struct process processes[MOST_PROCESSES];
+    (void)first;
+    const struct process *processes = 0;
     static const char *const NOTHING_USED[2] = {"-", "-"};
-    if (first && !monitor->no_header) print_headings(monitor, NAMES);
-    if (first && !monitor->no_units) print_headings(monitor, UNITS);
+    int heads = monitor_heads(monitor);
+    if (heads && !monitor->no_header) print_headings(monitor, NAMES);
+    if (heads && !monitor->no_units) print_headings(monitor, UNITS);
     for (unsigned i = 0; i < monitor->machine.count; i++) {
         const struct gpu *gpu = &monitor->machine.gpu[i];
-        unsigned many = card_processes(&gpu->page, processes, MOST_PROCESSES);
+        unsigned many = gpu_processes(gpu, &processes);
         for (unsigned j = 0; j < many; j++) print_process(monitor, gpu, &processes[j]);
         if (!many) print_line(monitor, gpu, "-", "-", NOTHING_USED, NOTHING_USED, "-");
     }
 }
 
+static const struct monitoring AS = {"pmon", 10, M_HELP + 1};
+
 int run_processes(int count, char **words)
 {
     static struct monitor monitor;
-    int code = monitor_open(&monitor, "pmon", count, words);
+    int code = monitor_open(&monitor, &AS, count, words);
+    if (code < 0 && !shows(&monitor, 'u') && !shows(&monitor, 'm')) {
+        puts("Failed to find any metric to display\nFailed to process command line \n");
+        return EXIT_BAD_OPTION;
+    }
     return code >= 0 ? code : monitor_run(&monitor, print_round);
 }

@@ -90,8 +90,8 @@ static void each_accounted(struct subject *of, struct rows *rows) { (void)of, (v
 
 static void each_process(struct subject *of, struct rows *rows)
 {
-    static struct process processes[MOST_PROCESSES];
-    unsigned many = card_processes(&of->gpu->page, processes, MOST_PROCESSES);
+    const struct process *processes = 0;
+    unsigned many = gpu_processes(of->gpu, &processes);
     for (unsigned i = 0; i < many; i++) {
         of->process = &processes[i];
         print_row(of, rows);

@@ -16,7 +16,7 @@ static const struct { const char *name; uint32_t topic; } TOPICS[] = {
 static uint32_t topic_named(const char *name)
 {
     for (size_t i = 0; i < sizeof TOPICS / sizeof *TOPICS; i++)
-        if (!strcmp(name, TOPICS[i].name)) return TOPICS[i].topic;
+        if (!strcasecmp(name, TOPICS[i].name)) return TOPICS[i].topic;
     return 0;
 }
 
@@ -105,8 +105,8 @@ static int is_shown(const struct row *row, const struct report *report, const st
 {
     if (report->xml ? !row->tag : !row->label) return 0;
     if (row->when && !row->when(page)) return 0;
-    if (row->depth) return 1;
-    return report->topics ? (report->topics & row->topics) != 0 : report->xml || !row->asked;
+    if (row->depth || report->xml) return 1;
+    return report->topics ? (report->topics & row->topics) != 0 : !row->asked;
 }
 
 static void write_rows(const struct report *report, const struct subject *of)

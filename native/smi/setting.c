@@ -1,5 +1,4 @@
 /* What changes a card: power limit, clocks and modes. The card's owner decides, and its answer is passed on. */
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +12,17 @@ struct attempt { const struct page *page; char bus[CELL]; const char *given; int
 
 static enum outcome refuse(struct attempt *attempt, int code, const char *what)
 {
-    static const char *const REASONS[] = {[READ_NO_PERMISSION] = "Insufficient Permissions", [NOT_SUPPORTED] = "Not Supported"};
     attempt->code = code;
-    printf("Unable to set %s for GPU %s: %s\n", what, attempt->bus,
-           code == READ_NO_PERMISSION || code == NOT_SUPPORTED ? REASONS[code] : "Unknown Error");
+    printf("%s for GPU %s: %s\n", what, attempt->bus,
+           code == READ_NO_PERMISSION ? "Insufficient Permissions" : code == NOT_SUPPORTED ? "Not Supported" : "Unknown Error");
+    return FAILED;
+}
+
+static enum outcome refuse_clocks(struct attempt *attempt, int code)
+{
+    if (code != READ_NO_PERMISSION) return refuse(attempt, code, "Unable to set clocks");
+    attempt->code = code;
+    printf("The current user does not have permission to change clocks for GPU %s.\n", attempt->bus);
     return FAILED;
 }
 
@@ -32,7 +38,7 @@ static enum outcome set_power_limit(struct attempt *attempt)
         return invalid(attempt);
     }
     int code = card_set(page, "power_limit", (int64_t)(watts * 1000 + 0.5), 0);
-    if (code) return refuse(attempt, code, "power limit");
+    if (code) return refuse(attempt, code, "Failed to set power management limit");
     printf("Power limit for GPU %s was set to %.2f W from %.2f W.\n", attempt->bus, watts, page->power_limit_mw / 1000.0);
     return DONE;
 }
@@ -45,6 +51,13 @@ static int read_numbers(const char *text, unsigned numbers[2])
     return sscanf(text, "%u%n", &numbers[0], &end) == 1 && !text[end] ? 1 : 0;
 }
 
+static enum outcome unsupported(const struct attempt *attempt, const char *first, unsigned a, const char *second, unsigned b)
+{
+    printf("Specified clock combination \"(%s %u, %s %u)\" is not supported for GPU %s. "
+           "Run 'nvidia-smi -q -d SUPPORTED_CLOCKS' to see list of supported clock combinations\n", first, a, second, b, attempt->bus);
+    return WARNED;
+}
+
 static enum outcome lock_clocks(struct attempt *attempt)
 {
     unsigned clock[2];
@@ -55,8 +68,9 @@ static enum outcome lock_clocks(struct attempt *attempt)
         return invalid(attempt);
     }
     if (many == 1) clock[1] = clock[0];
+    if (clock[0] > clock[1]) return unsupported(attempt, "gpuClkMin", clock[0], "gpuClkMax", clock[1]);
     int code = card_set(attempt->page, "sm_clocks", clock[0], clock[1]);
-    if (code) return refuse(attempt, code, "locked clocks");
+    if (code) return refuse_clocks(attempt, code);
     printf("GPU clocks set to \"(gpuClkMin %u, gpuClkMax %u)\" for GPU %s\n", clock[0], clock[1], attempt->bus);
     return DONE;
 }
@@ -64,7 +78,7 @@ static enum outcome lock_clocks(struct attempt *attempt)
 static enum outcome reset_clocks(struct attempt *attempt)
 {
     int code = card_set(attempt->page, "reset_sm_clocks", 0, 0);
-    return code ? refuse(attempt, code, "locked clocks") : DONE;
+    return code ? refuse_clocks(attempt, code) : DONE;
 }
 
 static int is_supported(const struct page *page, unsigned memory, unsigned sm)
@@ -80,16 +94,12 @@ static enum outcome set_applications_clocks(struct attempt *attempt)
 {
     unsigned clock[2];
     if (read_numbers(attempt->given, clock) != 2) {
-        printf("Specified clocks \"%s\" are not valid. Please format input as 'memory,graphics'\n", attempt->given);
+        printf("Specified clocks \"%s\" are not valid. Please format input as memClk,smClk e.g. --applications-clocks=2000,300\n", attempt->given);
         return invalid(attempt);
     }
-    if (!is_supported(attempt->page, clock[0], clock[1])) {
-        printf("Specified clock combination \"(MEM %u, SM %u)\" is not supported for GPU %s. "
-               "Run 'nvidia-smi -q -d SUPPORTED_CLOCKS' to see list of supported clock combinations\n", clock[0], clock[1], attempt->bus);
-        return WARNED;
-    }
+    if (!is_supported(attempt->page, clock[0], clock[1])) return unsupported(attempt, "MEM", clock[0], "SM", clock[1]);
     int code = card_set(attempt->page, "applications_clocks", clock[0], clock[1]);
-    if (code) return refuse(attempt, code, "applications clocks");
+    if (code) return refuse_clocks(attempt, code);
     printf("Applications clocks set to \"(MEM %u, SM %u)\" for GPU %s\n", clock[0], clock[1], attempt->bus);
     return DONE;
 }
@@ -97,50 +107,58 @@ static enum outcome set_applications_clocks(struct attempt *attempt)
 static enum outcome reset_applications_clocks(struct attempt *attempt)
 {
     int code = card_set(attempt->page, "reset_applications_clocks", 0, 0);
-    return code ? refuse(attempt, code, "applications clocks") : DONE;
+    return code ? refuse_clocks(attempt, code) : DONE;
+}
+
+static const char *const PERSISTENCE[] = {"DISABLED", "ENABLED"}, *const PERSISTENCE_DONE[] = {"Disabled", "Enabled"};
+static const char *const COMPUTE[] = {"DEFAULT", "EXCLUSIVE_THREAD", "PROHIBITED", "EXCLUSIVE_PROCESS"};
+
+static int is_number(const char *text)
+{
+    char *end;
+    strtod(text, &end);
+    return end != text && !*end;
 }
 
 /* A mode is given by number or by name; -1 for anything else. */
 static int mode_named(const char *given, const char *const *names, int many)
 {
     for (int i = 0; i < many; i++)
-        if (!strcasecmp(given, names[i]) || (isdigit((unsigned char)given[0]) && !given[1] && given[0] - '0' == i)) return i;
+        if (!strcasecmp(given, names[i]) || (is_number(given) && atoi(given) == i)) return i;
     return -1;
 }
 
 static enum outcome set_persistence(struct attempt *attempt)
 {
-    static const char *const NAMES[] = {"DISABLED", "ENABLED"}, *const DONE_NAMES[] = {"Disabled", "Enabled"};
-    int mode = mode_named(attempt->given, NAMES, 2);
+    int mode = mode_named(attempt->given, PERSISTENCE, 2);
     if (mode < 0) {
         printf("Invalid persistence mode: %s\n", attempt->given);
         return invalid(attempt);
     }
     if ((int)attempt->page->persistence == mode) {
-        printf("Persistence mode is already %s for GPU %s.\n", DONE_NAMES[mode], attempt->bus);
+        printf("Persistence mode is already %s for GPU %s.\n", PERSISTENCE_DONE[mode], attempt->bus);
         return DONE;
     }
     int code = card_set(attempt->page, "persistence", mode, 0);
-    if (code) return refuse(attempt, code, "persistence mode");
-    printf("%s persistence mode for GPU %s.\n", DONE_NAMES[mode], attempt->bus);
+    if (code) return refuse(attempt, code, "Unable to set persistence mode");
+    printf("%s persistence mode for GPU %s.\n", PERSISTENCE_DONE[mode], attempt->bus);
     return DONE;
 }
 
 static enum outcome set_compute_mode(struct attempt *attempt)
 {
-    static const char *const NAMES[] = {"DEFAULT", "EXCLUSIVE_THREAD", "PROHIBITED", "EXCLUSIVE_PROCESS"};
-    int mode = mode_named(attempt->given, NAMES, 4);
+    int mode = mode_named(attempt->given, COMPUTE, 4);
     if (mode < 0) {
         printf("Invalid compute mode: %s\n", attempt->given);
         return invalid(attempt);
     }
     if ((int)attempt->page->compute_mode == mode) {
-        printf("Compute mode is already set to %s for GPU %s.\n", NAMES[mode], attempt->bus);
+        printf("Compute mode is already set to %s for GPU %s.\n", COMPUTE[mode], attempt->bus);
         return DONE;
     }
     int code = card_set(attempt->page, "compute_mode", mode, 0);
-    if (code) return refuse(attempt, code, "compute mode");
-    printf("Set compute mode to %s for GPU %s.\n", NAMES[mode], attempt->bus);
+    if (code) return refuse(attempt, code, "Unable to set the compute mode");
+    printf("Set compute mode to %s for GPU %s.\n", COMPUTE[mode], attempt->bus);
     return DONE;
 }
 
@@ -150,19 +168,20 @@ static const struct { int option; enum outcome (*set)(struct attempt *attempt); 
     {O_RESET_APPLICATIONS_CLOCKS, reset_applications_clocks},
 };
 
-static int is_number(const char *text)
+/* A value that is neither a number nor a name is wrong whatever the cards can do. */
+static int check(const char *given, const char *option, const char *const *names, int many)
 {
-    char *end;
-    strtod(text, &end);
-    return end != text && !*end;
+    if (!given || is_number(given) || mode_named(given, names, many) >= 0) return EXIT_GOOD;
+    printf("ERROR: Option %s is invalid for %s. Please run 'nvidia-smi -h' for help.\n\n", given, option);
+    return EXIT_BAD_INPUT;
 }
 
 int change_settings(struct machine *machine, const char **values)
 {
-    if (values[O_POWER_LIMIT] && !is_number(values[O_POWER_LIMIT])) {
-        printf("ERROR: Option %s is invalid for -pl. Please run 'nvidia-smi -h' for help.\n\n", values[O_POWER_LIMIT]);
-        return EXIT_BAD_INPUT;
-    }
+    int code = check(values[O_POWER_LIMIT], "-pl", 0, 0);
+    if (!code) code = check(values[O_PERSISTENCE], "-pm", PERSISTENCE, 2);
+    if (!code) code = check(values[O_COMPUTE_MODE], "-c", COMPUTE, 4);
+    if (code) return code;
     for (size_t i = 0; i < sizeof SETTERS / sizeof *SETTERS; i++)
         for (unsigned j = 0; values[SETTERS[i].option] && j < machine->count; j++) {
             struct attempt attempt = {.page = &machine->gpu[j].page, .given = values[SETTERS[i].option]};

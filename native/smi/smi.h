@@ -23,6 +23,8 @@ struct machine {
 int machine_open(struct machine *machine, const char *ids);
 /* Read the chosen cards anew. */
 int machine_read(struct machine *machine, const char *ids);
+/* The processes on a card, until the next call. */
+unsigned gpu_processes(const struct gpu *gpu, const struct process **found);
 void bus_id(const struct page *page, char *into);
 unsigned memory_slices(const struct page *page, const struct profile *profile);
 const struct profile *instance_profile(const struct page *page, const struct instance *instance);
@@ -34,17 +36,20 @@ const char *compute_mode_name(unsigned mode);
 /* Options (options.c). */
 
 enum takes { NOTHING, VALUE, MAYBE };
+enum asker { TOOL, QUERY, COMMAND };
 struct option { const char *brief, *full; enum takes takes; };
 /* Put into `values` what each option was given, "" for one without a value, null for one that is absent. */
-int options_read(int count, char **words, const struct option *options, unsigned many, const char **values);
+int options_read(int count, char **words, enum asker asker, const struct option *options, unsigned many, const char **values);
 
-/* Times (moment.c). */
+/* The world outside (outside.c). */
 
 struct tm;
 void clock_text(char *into);    /* Sun Nov 15 06:58:51 2026 */
 void moment_text(char *into);   /* 2026/11/15 06:58:58.021 */
 void local_time(struct tm *into);
 void sleep_milliseconds(uint64_t many);
+/* Send what is printed to a file; the exit code. */
+int print_to(const char *file);
 
 /* Commands. */
 
@@ -52,7 +57,8 @@ void print_table(struct machine *machine);
 int print_list(const struct machine *machine);
 int print_version(const struct machine *machine);
 
-struct report { int xml; uint32_t topics; /* 0: all */ };
+/* -q; `topics` 0 is everything. */
+struct report { int xml; uint32_t topics; };
 /* The topics of a list such as MEMORY,POWER, or 0 if there is an unknown one. */
 uint32_t report_topics(const char *names);
 void print_report(struct machine *machine, struct report report);
@@ -66,7 +72,6 @@ int query_check(const struct query *query, const char *names);
 void print_query(const struct query *query, struct machine *machine, const char *names, struct query_form form);
 void print_query_help(const struct query *query);
 
-/* Whether it is a setter, and what it does: null if there is none among the options given. */
 int change_settings(struct machine *machine, const char **values);
 
 int run_devices(int count, char **words);   /* dmon */

@@ -120,8 +120,8 @@ static void number_cell(int number, char *into)
 
 static unsigned print_processes_of(const struct gpu *gpu)
 {
-    static struct process processes[MOST_PROCESSES];
-    unsigned many = card_processes(&gpu->page, processes, MOST_PROCESSES);
+    const struct process *processes = 0;
+    unsigned many = gpu_processes(gpu, &processes);
     for (unsigned i = 0; i < many; i++) {
         char instance[16], compute[16], name[64], memory[32];
         number_cell(processes[i].gpu_instance, instance);

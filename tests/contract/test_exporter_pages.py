@@ -124,7 +124,10 @@ def test_prometheus_stores_the_names_that_the_real_exporters_have(
         server = prometheus(running.target, path=path)
         server.eventually("up == 1")
         stored = set(server.get("/api/v1/label/__name__/values"))
-        assert {family.name for family in identity.load(name).families} - stored == set()
+        missing = {family.name for family in identity.load(name).families} - stored
+        assert {
+            item for item in missing if not re.search("_mig_(?!mode)|_xid_", item)
+        } == set()  # of instances, of errors
 
 
 def test_a_page_is_text_whatever_is_asked_for_and_compressed_if_that_is_accepted(

@@ -46,7 +46,7 @@ def test_gpustat_shows_the_cards_with_their_load_and_processes() -> None:
 def test_nvitop_shows_the_cards() -> None:
     page = seen("nvitop", "-1", "--ascii")
 
-    assert page.count("NVIDIA H200") == 2
+    assert page.count("  H200 ") == 2
     assert "Driver Version: 580.159.04" in page
     assert "140.4GiB" in page
     assert "sleep 60" in page

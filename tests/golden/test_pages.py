@@ -11,7 +11,7 @@ from prometheus_client import parser
 
 from simgpu import box
 from simgpu.app import exporting
-from simgpu.identities import identity, render
+from simgpu.identities import identity, labels, render
 from simgpu.topology import devices
 from simgpu.workloads import documents
 from tests.golden import boxes
@@ -104,11 +104,151 @@ def test_tiles_have_series_of_their_own() -> None:
     assert ratios == {'sub_dev="0"': "0.0", 'sub_dev="1"': "1.0", "": "0.5"}
 
 
+def values(text: str, family: str, *shown: str) -> dict[tuple[str, ...], float]:
+    """Numbers of a family by some of its labels."""
+    return {
+        tuple(sample.labels.get(name, "") for name in shown): sample.value
+        for found in parser.text_string_to_metric_families(text)
+        for sample in found.samples
+        if sample.name == family
+    }
+
+
+def show(made: box.Box, name: str) -> str:
+    return render.Renderer(made.machine, identity.load(name)).page().decode()
+
+
+def test_work_on_a_card_is_done_by_all_of_its_tiles() -> None:
+    text = show(boxes.busy("max-1550", 1), "xpum")
+    for family, whole in (("xpum_power_watts", 2.0), ("xpum_memory_used_bytes", 2.0), ("xpum_engine_ratio", 1.0)):
+        found = values(text, family, "sub_dev", "card")
+        assert found["0", ""] == found["1", ""]
+        assert found["0", ""] * whole == pytest.approx(found["", ""], rel=1e-4)
+
+
+def test_xpu_manager_names_both_ends_of_its_links_and_tells_the_power_of_cards() -> None:
+    text = show(boxes.busy("max-1550", 3), "xpum")
+    ends = ("local_device_id", "local_subdevice_id", "remote_device_id", "remote_subdevice_id")
+    rates = values(text, "xpum_xelink_throughput", *ends)
+    assert set(rates) == {(a, t, b, t) for a in "012" for b in "012" if a != b for t in "01"}
+    assert {rate > 0 for (local, *_), rate in rates.items() if local == "0"} == {True}
+    assert {rate for (local, *_), rate in rates.items() if local != "0"} == {0.0}
+    topology = values(text, "xpum_topology_link", *ends, "lane_count")
+    assert {lanes for (*_, lanes), code in topology.items() if code == 1} == {"16"}
+    assert {local == remote for (local, _, remote, _, _), code in topology.items() if code == 0} == {True}
+    sent = values(
+        text, "xpum_fabric_tx_bytes_total", "dev_file", "sub_dev", "dst_dev_file", "dst_pci_bdf", "dst_sub_dev"
+    )
+    assert ("card0", "0", "card2", "0000:03:02.0", "0") in sent
+    assert set(values(text, "xpum_xelink_port_status", "device_id")) == {("0",), ("1",), ("2",)}
+    assert re.search(r'^xpum_power_watts\{node="sim-0",card="2147483651",src="sum"\} ', text, re.MULTILINE)
+
+
+def test_a_card_without_peers_has_no_links() -> None:
+    assert "xpum_topology_link{" not in show(boxes.busy("max-1550", 1), "xpum")
+    assert "gpu_xgmi_nbr_0_beats_tx{" not in show(boxes.busy("mi300x", 1), "amd")
+
+
+def test_amd_tells_what_goes_to_each_neighbour() -> None:
+    text = show(boxes.busy("mi300x", 4), "amd")
+    links = values(text, "gpu_xgmi_link_tx", "gpu_id", "link_index")
+    assert {index for gpu, index in links if gpu == "0"} == {"0", "1", "2", "3"}
+    assert links["0", "0"] == 0
+    assert links["0", "1"] == links["0", "3"] > 0
+    beats = values(text, "gpu_xgmi_nbr_1_beats_tx", "gpu_id")["0",]
+    assert beats * 32 / 1000 == pytest.approx(links["0", "2"], rel=1e-6)
+    assert "gpu_xgmi_nbr_3_tx_thrput{" not in text
+
+
+def test_collectd_tells_of_tiles_and_ports() -> None:
+    text = show(boxes.busy("max-1550", 2), "collectd")
+    clocks = values(
+        text, "collectd_gpu_sysman_frequency_mhz", "dev_file", "sub_dev", "type", "function", "throttled_by"
+    )
+    assert (
+        clocks["card0", "1", "request", "max", "average-power"] > clocks["card0", "1", "actual", "max", "average-power"]
+    )
+    assert ("card1", "0", "actual", "min", "") in clocks
+    ports = values(text, "collectd_gpu_sysman_fabric_port_ratio", "dev_file", "port", "remote", "direction")
+    assert len(ports) == 2 * 16 * 2
+    assert 0 < ports["card0", "00000000.00000001.08", "00000001.00000001.08", "write"] <= 1
+    labels = re.findall(r'(\w+)="', next(line for line in text.splitlines() if "frequency_mhz{" in line))
+    assert labels[:2] == ["job", "instance"]
+    assert labels[2:] == sorted(labels[2:])
+
+
+@pytest.mark.parametrize(("model", "kind"), [("dg1", "LPDDR4"), ("flex-170", "GDDR6"), ("max-1550", "HBM")])
+def test_collectd_names_the_kind_of_memory(model: str, kind: str) -> None:
+    found = values(show(boxes.busy(model, 1), "collectd"), "collectd_gpu_sysman_memory_used_bytes", "type")
+    assert set(found) == {(kind,)}
+
+
+def test_nvidia_gpu_exporter_tells_of_mig_instances() -> None:
+    made = boxes.make("h200", 2, mig=("1g.18gb", "3g.71gb"))
+    wanted = documents.read({"Name": "w", "Profile": [{"Load": 60}], "Devices": ["nvidia0.2"]})
+    made.admit(wanted.profile, wanted.devices)
+    for second in range(1, 4):
+        made.step(float(second), clock=0.0)
+    text = show(made, "nvidia-smi")
+    first = made.devices[0].uuid.removeprefix("GPU-")
+    information = values(text, "nvidia_smi_mig_info", "uuid", "gpu_instance_id", "compute_instance_id", "profile")
+    assert (first, "2", "0", "3g.71gb") in information
+    assert len(values(text, "nvidia_smi_mig_info", "mig_uuid")) == 4
+    active = values(text, "nvidia_smi_mig_graphics_activity_ratio", "uuid", "gpu_instance_id")
+    assert active[first, "2"] == pytest.approx(0.6, abs=0.01)
+    assert active[first, "7"] == 0
+    rates = values(text, "nvidia_smi_mig_pcie_throughput_rx_bytes_per_second", "uuid", "gpu_instance_id")
+    whole = values(text, "nvidia_smi_pcie_throughput_rx_bytes_per_second", "uuid")
+    assert rates[first, "2"] == pytest.approx(whole[first,], rel=1e-3)
+    sizes = {
+        part: values(text, f"nvidia_smi_mig_memory_{part}_bytes", "uuid", "gpu_instance_id")[first, "2"]
+        for part in ("total", "used", "free")
+    }
+    assert sizes["total"] == sizes["used"] + sizes["free"] == 71424 * 2**20
+    assert "nvidia_smi_utilization_gpu_ratio{" not in text
+
+
+def test_a_card_before_hopper_tells_no_activity_of_its_instances() -> None:
+    text = show(boxes.busy("a100", 1, mig=("1g.5gb",)), "nvidia-smi")
+    assert "nvidia_smi_mig_info{" in text
+    assert "nvidia_smi_mig_graphics_activity_ratio{" not in text
+
+
+def test_errors_are_counted_by_code_once_they_came() -> None:
+    made = boxes.make("h200", 1)
+    assert "nvidia_smi_xid_errors_total{" not in show(made, "nvidia-smi")
+    metrics = {"hangs": {"Func": "constant", "Min": 1, "Unit": "absolute"}}
+    wanted = documents.read({"Name": "w", "Profile": [{"Load": 10, "Metrics": metrics}], "Devices": ["nvidia0"]})
+    made.admit(wanted.profile, wanted.devices)
+    for second in range(1, 20):
+        made.step(float(second), clock=0.0)
+    assert values(show(made, "nvidia-smi"), "nvidia_smi_xid_errors_total", "xid").keys() == {("43",)}
+
+
+def test_gaudi_says_where_it_runs() -> None:
+    text = page("gaudi")
+    assert values(text, "habanalabs_kube_info", "node", "hostname", "podName", "podIP", "namespace") == {
+        ("sim-0", "sim-0", "", "", ""): 1.0
+    }
+    assert len(values(text, "habanalabs_nic_port_status", "id", "port")) == 2 * 24
+
+
+def test_labels_of_many_devices_are_those_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of many devices put families' labels into kept texts for each page anew."""
+    for name, model in boxes.OWN.items():
+        machine = boxes.busy(model, 3).machine
+        kept = render.Renderer(machine, identity.load(name)).page()
+        with monkeypatch.context() as changed:
+            changed.setattr(labels, "KEPT", 0)
+            changed.setattr(render, "_CHUNK", 2)
+            assert render.Renderer(machine, identity.load(name)).page() == kept
+
+
 def test_instances_take_the_place_of_their_card() -> None:
     made = boxes.busy("h200", 1, mig=("1g.18gb", "3g.71gb"))
     text = render.Renderer(made.machine, identity.load("dcgm")).page().decode()
     used = re.findall(r'^DCGM_FI_DEV_FB_FREE\{.*GPU_I_PROFILE="(\S+?)",GPU_I_ID="(\d)".* (\d+)$', text, re.MULTILINE)
-    assert used == [("1g.18gb", "1", "16384"), ("3g.71gb", "2", "71424")]
+    assert used == [("1g.18gb", "7", "16384"), ("3g.71gb", "2", "71424")]
     assert 'UUID="GPU-' in text
 
 
@@ -138,7 +278,7 @@ def test_a_pod_on_one_instance_is_named_there_only() -> None:
     document = {
         "Name": "w",
         "Profile": [{"Load": 100}],
-        "Devices": ["nvidia0.1"],
+        "Devices": ["nvidia0.7"],
         "Pod": {"Name": "p", "Namespace": "n"},
     }
     wanted = documents.read(document)
@@ -148,8 +288,8 @@ def test_a_pod_on_one_instance_is_named_there_only() -> None:
     active = dict(
         re.findall(r'^DCGM_FI_PROF_GR_ENGINE_ACTIVE\{.*GPU_I_ID="(\d)".*?(?:pod="\w")?\} (\S+)$', text, re.MULTILINE)
     )
-    assert active == {"1": "1.000000", "2": "0.000000"}
-    assert re.findall(r'GPU_I_ID="(\d)",.*pod="p"', text) == ["1"] * text.count('pod="p"')
+    assert active == {"7": "1.000000", "2": "0.000000"}
+    assert re.findall(r'GPU_I_ID="(\d)",.*pod="p"', text) == ["7"] * text.count('pod="p"')
     assert "DCGM_FI_DEV_GPU_UTIL" not in text
 
 

@@ -20,6 +20,8 @@ from simgpu.catalog.facts import Amount, Count, Facts
 
 DATA = Path(__file__).parent / "data" / "models"
 
+_CUDA = {"470": "11.4", "535": "12.2", "570": "12.8", "580": "13.0", "590": "13.1", "595": "13.2"}  # by driver branch
+
 _KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
@@ -117,6 +119,7 @@ class Model(Facts, frozen=True, kw_only=True):
     pci: Pci
     relations: relations.Relations
     memory_gb_per_second: Amount
+    memory_type: Literal["HBM", "GDDR5", "GDDR6", "LPDDR4", "unknown"] = "unknown"
     aliases: tuple[str, ...] = ()
     driver: str | None = None
     compute_capability: str | None = None
@@ -130,6 +133,11 @@ class Model(Facts, frozen=True, kw_only=True):
     c2c_mode: str | None = None
     mig: tuple[MigProfile, ...] = ()
     estimated: tuple[str, ...] = ()
+
+    @property
+    def cuda(self) -> str:
+        """The CUDA version that its driver supports; empty if nobody knows."""
+        return _CUDA.get((self.driver or "").partition(".")[0], "")
 
     @property
     def capability(self) -> float:

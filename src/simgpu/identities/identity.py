@@ -27,10 +27,11 @@ _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _LARGEST = 1 << 20
 
 SOURCES = (
-    "index", "uuid", "short_uuid", "serial", "file", "pci_bus_id", "pci_short", "product", "hostname", "driver",
-    "vendor", "pci_device", "architecture", "compute_capability", "pod", "namespace", "container", "pod_uid", "part",
-    "part_profile",
-    "summed", "averaged", "vbios", "vgpu", "numa", "device_id", "subsystem_id",
+    "index", "uuid", "short_uuid", "serial", "file", "pci_bus_id", "pci_short", "product", "hostname", "driver", "cuda",
+    "vendor", "pci_device", "device_id", "subsystem_id", "architecture", "compute_capability", "vbios", "memory_type",
+    "numa", "cpus", "card", "summed", "averaged", "vgpu", "pod", "namespace", "container", "pod_uid", "part",
+    "part_profile", "part_uuid", "tile", "on_tile", "lanes", "port", "remote_port", "peer", "peer_file",
+    "peer_pci_short",
 )  # fmt: skip
 FAMILY = "*"
 
@@ -44,9 +45,12 @@ class Dimension(Facts, frozen=True):
 
 
 class Family(Facts, frozen=True):
-    """A metric family. `of` says whether it is told of devices, of their parts, or of both.
+    """A metric family. `of` says what it is told of.
 
-    `information` are labels of its own that come from the device, for families that only say what it is.
+    `both` are devices and their parts, `cards` those and the boards that carry them, `undivided` devices without parts.
+    `links` go from one device to another, `topology` are these and each device's to itself, `ports` their single ports.
+    `information` are labels of its own that come from the device, or `=text`. `digits` after the point are all that the
+    exporter knows of a value; with a negative number as many before it are zeros.
     """
 
     name: str
@@ -56,10 +60,14 @@ class Family(Facts, frozen=True):
     form: Literal["int", "fixed", "shortest"] = "shortest"
     scale: float = 1.0
     offset: float = 0.0
+    digits: Annotated[int, msgspec.Meta(ge=-12, le=12)] | None = None
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     dimensions: tuple[Dimension, ...] = ()
     information: dict[str, str] = msgspec.field(default_factory=dict)
-    of: Literal["devices", "parts", "both", "parts-or-devices", "undivided", "node", "workloads"] = "devices"
+    of: Literal[
+        "devices", "parts", "both", "cards", "parts-or-devices", "undivided", "links", "topology", "ports", "node",
+        "workloads",
+    ] = "devices"  # fmt: skip
 
 
 class Layout(Facts, frozen=True):
@@ -74,13 +82,14 @@ class Layout(Facts, frozen=True):
 
 
 class Identity(Facts, frozen=True):
-    """An exporter."""
+    """An exporter. Its labels stand in the order in which they are listed, or sorted after `first_labels`."""
 
     about: str
     labels: dict[str, str]
     families: tuple[Family, ...]
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 9400
     sort_labels: bool = False
+    first_labels: tuple[str, ...] = ()
     keep_empty: tuple[str, ...] = ()
     layout: Layout = Layout()
     openmetrics: bool = False
@@ -150,11 +159,7 @@ def checked(identity: Identity, *, where: str) -> Identity:
     for name, source in identity.labels.items():
         if name != FAMILY:
             _check_labels({name: source}, f"{where}: labels")
-            if source not in SOURCES and not source.startswith("="):
-                known = ", ".join(SOURCES)
-                raise errors.InputError(
-                    f"{where}: labels.{name}", f"no source {source!r}; there are: {known}, or =text"
-                )
+            _check_source(source, f"{where}: labels.{name}")
     return identity
 
 
@@ -166,12 +171,14 @@ def _check_family(family: Family, place: str) -> None:
             known = ", ".join(sorted(quantities.QUANTITIES))
             raise errors.InputError(f"{place}.value", f"no quantity {value!r}; there are: {known}")
     for name, source in family.information.items():
-        if source not in SOURCES:
-            raise errors.InputError(
-                f"{place}.information.{name}", f"no source {source!r}; there are: {', '.join(SOURCES)}"
-            )
+        _check_source(source, f"{place}.information.{name}")
     for labels in (family.labels, family.information, *(item.labels for item in family.dimensions)):
         _check_labels(labels, f"{place}.labels")
+
+
+def _check_source(source: str, where: str) -> None:
+    if source not in SOURCES and not source.startswith("="):
+        raise errors.InputError(where, f"no source {source!r}; there are: {', '.join(SOURCES)}, or =text")
 
 
 def _check_labels(labels: dict[str, str], where: str) -> None:

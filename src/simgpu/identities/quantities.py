@@ -6,17 +6,22 @@ some have values of their own; the others are the device's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 
 from simgpu.identities.view import Machine, Values
 from simgpu.sim import physics
+from simgpu.topology import links
+from simgpu.topology.devices import Device
 
 MIB: Final = 2.0**20
 _PCIE_OUT: Final = 0.09  # of what comes in, how much goes back: acknowledgements and results
 _BAR1_AT_REST: Final = 1_703_936  # bytes, as recorded
+_HOPPER: Final = 9.0
+_NUMBER: Final = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 Quantity = Callable[[Machine], Values]
 
 
@@ -40,9 +45,43 @@ def whole(inner: Quantity) -> Quantity:
     return lambda machine: np.rint(inner(machine))
 
 
+def seen(inner: Quantity) -> Quantity:
+    """A count that nobody shows before it has begun."""
+    return lambda machine: np.where(inner(machine) > 0, inner(machine), np.nan)
+
+
+def since_hopper(inner: Quantity) -> Quantity:
+    """What NVIDIA cards before Hopper do not tell."""
+    return lambda machine: np.where(_capability(machine) >= _HOPPER, inner(machine), np.nan)
+
+
+def number(look: Callable[[Device], str | None]) -> Quantity:
+    """The first number in a text, hexadecimal or decimal."""
+
+    def read(device: Device) -> float:
+        found = _NUMBER.search(look(device) or "")
+        if found is None:
+            return np.nan
+        return float(int(found[0], 0) if found[0].startswith("0x") else found[0])
+
+    return lambda machine: machine.told(read)
+
+
 def reason(mask: int) -> Quantity:
     """Whether a reason for a lower clock is up."""
     return lambda machine: ((machine.column("reasons").astype(np.int64) & mask) != 0).astype(float)
+
+
+def held_back(inner: Quantity, *, power: bool, heat: bool) -> Quantity:
+    """A clock while exactly these hold it back."""
+
+    def held(machine: Machine) -> Values:
+        reasons = machine.column("reasons").astype(np.int64)
+        hot = (reasons & (physics.SOFTWARE_THERMAL | physics.HARDWARE_THERMAL)) != 0
+        capped = (reasons & physics.POWER_CAP) != 0
+        return np.where((capped == power) & (hot == heat), inner(machine), np.nan)
+
+    return held
 
 
 def served(name: str) -> Quantity:
@@ -63,6 +102,26 @@ def _highest(machine: Machine, kind: str) -> Values:
 def _fabric_or_nothing(machine: Machine) -> Values:
     highest = _highest(machine, "fabric")
     return np.where(highest > 0, served("nvlink")(machine) * highest, np.nan)
+
+
+def _capability(machine: Machine) -> Values:
+    return np.nan_to_num(machine.fact("compute_capability"))
+
+
+def _fabric_state(machine: Machine) -> Values:
+    """3 is a card that has joined its peers; one that has none is in no fabric."""
+    return np.where((machine.peers > 0) & (_capability(machine) >= _HOPPER), 3.0, np.nan)
+
+
+def over_link(number: int, name: str) -> Quantity:
+    """What goes over a device's link of that number; link 0 is to itself."""
+
+    def share(machine: Machine) -> Values:
+        peers = machine.peers
+        each = machine.fact("links.count") // np.maximum(peers, 1) / machine.fact("links.count")
+        return np.where(number > peers, np.nan, QUANTITIES[name](machine) * (each if number else 0.0))
+
+    return share
 
 
 def _free(machine: Machine) -> Values:
@@ -107,6 +166,19 @@ def _memory_power(machine: Machine) -> Values:
     return 0.5 * idle + 0.114 * np.maximum(machine.column("power_average") - idle, 0.0)
 
 
+def _c2c_mode(device: Device) -> float:
+    return {"Enabled": 1.0, "Disabled": 0.0}.get(device.model.c2c_mode or "", np.nan)
+
+
+def _mig_mode(device: Device) -> float:
+    return float(bool(device.instances))
+
+
+def _module(device: Device) -> float:
+    """Its place on the board."""
+    return device.index % links.BOARD + 1.0
+
+
 QUANTITIES: Final[dict[str, Quantity]] = {
     "zero": constant(0.0),
     "one": constant(1.0),
@@ -118,6 +190,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "idle_share": lambda machine: 100 - machine.column("usage"),
     "sm_active": lambda machine: machine.column("busy") * np.maximum(machine.column("sm"), machine.column("tensor")),
     "sm_stall": lambda machine: machine.column("busy") * (1 - machine.column("throughput")),
+    "sm_occupancy": served("sm"),
     "busy": column("busy"),
     "tensor_active": served("tensor"),
     "dram_active": served("memory"),
@@ -130,9 +203,14 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "sm_clock_request": _request,
     "sm_clock_highest": lambda machine: machine.fact("clocks_mhz.sm_max") * machine.column("highest"),
     "sm_clock_share": lambda machine: machine.column("sm_clock") / machine.fact("clocks_mhz.sm_max"),
+    "sm_clock_request_share": lambda machine: _request(machine) / machine.fact("clocks_mhz.sm_max"),
     "memory_clock": column("memory_clock"),
+    "memory_clock_share": lambda machine: machine.column("memory_clock") / machine.fact("clocks_mhz.memory_max"),
     "memory_clock_max": fact("clocks_mhz.memory_max"),
+    "memory_clock_min": fact("clocks_mhz.memory_idle"),
     "video_clock": _video,
+    "video_clock_max": fact("clocks_mhz.video_max"),
+    "video_clock_min": fact("clocks_mhz.video_idle"),
     # Power, in watts, and energy, in joules.
     "power": column("power_average"),
     "power_whole": column("power_average"),
@@ -149,6 +227,9 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "memory_temperature": whole(column("temperature_memory")),
     "hottest": lambda machine: np.rint(np.maximum(machine.column("temperature"), machine.column("temperature_memory"))),
     "temperature_share": lambda machine: machine.column("temperature") / machine.fact("temperature_c.gpu_max"),
+    "memory_temperature_share": lambda machine: (
+        machine.column("temperature_memory") / machine.fact("temperature_c.memory_max")
+    ),
     "temperature_margin": _margin,
     "temperature_shutdown": fact("temperature_c.shutdown"),
     "temperature_slowdown": fact("temperature_c.slowdown"),
@@ -179,6 +260,9 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "pcie_width": fact("pci.width"),
     "fabric_bytes": column("fabric_bytes"),
     "fabric_rate": _fabric_or_nothing,
+    "fabric_share": served("nvlink"),
+    "has_links": lambda machine: np.where(machine.fact("links.count") > 0, 1.0, np.nan),
+    "linked": lambda machine: np.where(machine.peers > 0, 1.0, np.nan),
     # Throttling and errors.
     "reasons": column("reasons"),
     "reason_idle": reason(physics.IDLE),
@@ -187,19 +271,36 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "reason_thermal": reason(physics.SOFTWARE_THERMAL),
     "reason_hardware_thermal": reason(physics.HARDWARE_THERMAL),
     "reason_any": lambda machine: (machine.column("reasons") > physics.IDLE).astype(float),
-    "reasons_supported": constant(0x1EF),
+    "reasons_supported": constant(0x1FF),
     "throttled": lambda machine: machine.column("power_throttle") + machine.column("thermal_throttle"),
     "power_throttle": column("power_throttle"),
     "thermal_throttle": column("thermal_throttle"),
     "hardware_throttle": column("hardware_throttle"),
+    "hangs_seen": seen(lambda machine: np.floor(machine.column("hangs"))),
+    "uncorrected_seen": seen(lambda machine: np.floor(machine.column("uncorrected"))),
     "hangs": lambda machine: np.floor(machine.column("hangs")),
     "corrected": lambda machine: np.floor(machine.column("corrected")),
     "uncorrected": lambda machine: np.floor(machine.column("uncorrected")),
     "remap_banks": fact("row_remap_banks"),
-    "mig_mode": lambda machine: np.array([float(bool(device.instances)) for device in machine.devices]),
+    "mig_mode": lambda machine: machine.told(_mig_mode),
     "compute_capability": lambda machine: machine.fact("compute_capability"),
+    # What a card is.
+    "name": number(lambda device: device.model.product),
+    "serial": number(lambda device: device.serial),
+    "module": since_hopper(lambda machine: machine.told(_module)),
+    "pci_domain": number(lambda device: f"0x{device.pci_bus_id[:8]}"),
+    "pci_bus": number(lambda device: f"0x{device.pci_bus_id[9:11]}"),
+    "pci_slot": number(lambda device: f"0x{device.pci_bus_id[12:14]}"),
+    "pci_device_id": number(lambda device: device.model.pci.device),
+    "pci_subsystem_id": number(lambda device: device.model.pci.subsystem),
+    "inforom_ecc": fact("board.inforom_ecc"),
+    "inforom_oem": fact("board.inforom_oem"),
+    "c2c_mode": lambda machine: machine.told(_c2c_mode),
+    "fabric_state": _fabric_state,
     "host_memory": constant(256 * 1024.0),
     "busy_time": column("busy_time"),
+    "copy_time": lambda machine: machine.column("memory_bytes") / _highest(machine, "bandwidth"),
+    "idle_time": lambda machine: np.maximum(0.0, machine.engine.now - machine.column("busy_time")),
     "clock_ticks": lambda machine: np.full(len(machine.devices), np.floor(machine.time * 1000)),
     "healthy": lambda machine: (machine.column("uncorrected") < 1).astype(float),
     "xid": _xid,
@@ -219,6 +320,25 @@ _OF_PARTS: Final = {
 }  # fmt: skip
 
 
+_CLOCKS: Final = ("sm_clock", "sm_clock_request", "sm_clock_share", "sm_clock_request_share")
+QUANTITIES.update(
+    {
+        f"{name}_{why}": held_back(QUANTITIES[name], power=why in ("power", "both"), heat=why in ("heat", "both"))
+        for name in _CLOCKS
+        for why in ("free", "power", "heat", "both")
+    }
+)
+_MEASURED: Final = ("busy", "sm_active", "sm_occupancy", "tensor_active", "pcie_rate")
+QUANTITIES.update({f"gpm_{name}": since_hopper(QUANTITIES[name]) for name in _MEASURED})
+QUANTITIES.update(
+    {
+        f"{name}_{number}": over_link(number, name)
+        for name in ("fabric_bytes", "fabric_rate")
+        for number in range(links.BOARD)
+    }
+)
+
+
 def of_devices(machine: Machine, name: str) -> Values:
     """A quantity of all devices."""
     return QUANTITIES[name](machine)
@@ -234,15 +354,22 @@ _ADDED_UP: Final = (
     "uncorrected",
     "hangs",
 )
-_WHILE_BUSY: Final = ("sm_active", "sm_stall", "tensor_active", "dram_active", "memory_usage", "memory_usage_exact")
+_WHILE_BUSY: Final = (
+    "sm_active",
+    "sm_occupancy",
+    "sm_stall",
+    "tensor_active",
+    "dram_active",
+    "memory_usage",
+    "memory_usage_exact",
+)
 
 
 def of_parts(machine: Machine, name: str) -> Values:
     """A quantity of all parts: their own, or their share of the device's, or what they have in common."""
     if name in _OF_PARTS:
         field, factor = _OF_PARTS[name]
-        states = (machine.engine.read_part(part.handle) for part in machine.parts)
-        return np.array([getattr(state, field) * factor for state in states], dtype=float)
+        return machine.part_column(field) * factor
     if name in _FROM_PARTS:
         return _FROM_PARTS[name](machine)
     whole = QUANTITIES[name](machine)[machine.parent]
@@ -255,9 +382,33 @@ def of_parts(machine: Machine, name: str) -> Values:
     return whole
 
 
+def _part_pcie_rate(machine: Machine) -> Values:
+    """A card's traffic by the work that its parts do."""
+    whole, busy = QUANTITIES["pcie_rate"](machine), np.maximum(machine.column("busy"), 1e-9)
+    return np.asarray((whole / busy)[machine.parent] * of_parts(machine, "busy") * machine.part_column("share"))
+
+
+def _part_since_hopper(name: str) -> Quantity:
+    return lambda machine: np.where(_capability(machine)[machine.parent] >= _HOPPER, of_parts(machine, name), np.nan)
+
+
+def of_links(machine: Machine, listed: Sequence[links.Link], name: str) -> Values:
+    """A quantity of links: their share of the device's traffic, by ports, or what is the same for all of them."""
+    ports = np.array([link.ports for link in listed], dtype=float)
+    if name == "linked":
+        return (ports > 0).astype(float)
+    device = np.array([link.device for link in listed], dtype=np.intp)
+    values = QUANTITIES[name](machine)[device]
+    if name in ("fabric_bytes", "fabric_rate"):
+        values = values * ports / machine.fact("links.count")[device]
+    return values
+
+
 _FROM_PARTS: Final[dict[str, Quantity]] = {
     "fb_free": lambda machine: of_parts(machine, "fb_total") - of_parts(machine, "fb_used"),
     "fb_reserved": lambda machine: np.zeros(len(machine.parts)),
     "idle_share": lambda machine: 100 - of_parts(machine, "usage"),
     "memory_filled": lambda machine: of_parts(machine, "fb_used") / of_parts(machine, "fb_total"),
+    "pcie_rate": _part_pcie_rate,
+    **{f"gpm_{name}": _part_since_hopper(name) for name in _MEASURED},
 }

@@ -5,24 +5,44 @@ What does not change from step to step (names, labels) is kept as text; a page i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, groupby, repeat
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from simgpu.identities import identity as identities
-from simgpu.identities import quantities
-from simgpu.identities.view import Machine, Part, Pod, Values
-from simgpu.topology.devices import Device
-
-Labels = tuple[tuple[str, str], ...]
-Row = tuple[Device, Part | None, Pod | None, str]
-Prepared = list[tuple[identities.Family, Labels, str, Values]]
+from simgpu.identities import labels, quantities
+from simgpu.identities.view import Machine, Values
 
 _CHUNK = 8192
-_SOURCE = "\0"
-_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+_KINDS: dict[str, tuple[str, ...]] = {
+    "devices": ("device",),
+    "parts": ("part",),
+    "both": ("device", "part"),
+    "cards": ("device", "part", "card"),
+    "parts-or-devices": ("rest", "part"),
+    "undivided": ("rest",),
+    "links": ("links",),
+    "topology": ("topology",),
+    "ports": ("ports",),
+    "node": ("node",),
+    "workloads": ("workload",),
+}
+_SOURCES = {"node": ("hostname",), "card": ("hostname", "card")}  # what is not told of a device has few labels
+_LINKED = ("links", "topology", "ports")  # kinds that machines list by these names
+_FIRST_CARD = 0x80000001  # how XPU Manager numbers its own groups
+
+
+class _Series(NamedTuple):
+    """Series of a family that differ in their rows only."""
+
+    family: identities.Family
+    own: labels.Own
+    kind: str
+    values: Values
 
 
 class _Moment:
@@ -48,17 +68,21 @@ class Renderer:
         vendors = identity.vendors
         others = np.array([bool(vendors) and device.model.vendor not in vendors for device in machine.devices], bool)
         self._others = others if others.any() and not others.all() else None
-        self._labels: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = {}
+        self._texts: dict[tuple[str, frozenset[str]], labels.Texts] = {}
         self._version = -1
 
     def page(self) -> bytes:
         """The whole page."""
         return b"".join(self.chunks())
 
+    @functools.cached_property
     def size(self) -> int:
         """Series on the page, roughly: what decides whether it is kept or streamed."""
-        each = sum(max(1, len(family.dimensions)) for family in self.identity.families)
-        return each * (len(self.machine.devices) + len(self.machine.parts))
+        machine, rows = self.machine, len(self.machine.devices) + len(self.machine.parts)
+        return sum(
+            max(1, len(family.dimensions)) * (len(getattr(machine, family.of)) if family.of in _LINKED else rows)
+            for family in self.identity.families
+        )
 
     def chunks(self, *, open_metrics: bool = False) -> Iterator[bytes]:
         """The page in pieces. All values are taken before the first piece, so that all pieces are of one step.
@@ -67,13 +91,9 @@ class Renderer:
         """
         now = _Moment(self.machine)
         if self._version != now.version:
-            self._labels.clear()
+            self._texts.clear()
             self._version = now.version
-        prepared = [
-            (family, labels, kind, values)
-            for family in self._families()
-            for labels, kind, values in self._series(family, now)
-        ]
+        prepared = list(self._prepared(now))
         layout = self.identity.layout
         if layout.header is not None:
             yield f"{layout.header}\n".encode()
@@ -91,38 +111,38 @@ class Renderer:
 
     # Series.
 
-    def _series(
-        self, family: identities.Family, now: _Moment
-    ) -> Iterator[tuple[tuple[tuple[str, str], ...], str, Values]]:
-        """The series of a family: their labels, whether they are of devices or parts, and the values."""
-        parted = bool(self.machine.parts)
-        kinds = {
-            "devices": ("device",),
-            "parts": ("part",) if parted else (),
-            "both": ("device", "part") if parted else ("device",),
-            "parts-or-devices": ("rest", "part") if parted else ("device",),
-            "undivided": ("rest",) if parted else ("device",),
-            "node": ("node",),
-            "workloads": ("workload",),
-        }[family.of]
-        for dimension in family.dimensions or (identities.Dimension({}),):
-            told = {name: f"{_SOURCE}{source}" for name, source in family.information.items()}
-            labels = tuple({**family.labels, **dimension.labels, **told}.items())
-            scale = family.scale if dimension.scale is None else dimension.scale
-            for kind in kinds:
-                values = self._values(kind, dimension.value or family.value, now) * scale + family.offset
-                if len(values) and not np.isnan(values).all():
-                    yield labels, kind, values
+    def _prepared(self, now: _Moment) -> Iterator[_Series]:
+        """All series of this step. Those that have the same values share them."""
+        known: dict[tuple[str, str, float, float, int | None], Values | None] = {}
+        for family in self._families():
+            told = {
+                name: source[1:] if source.startswith("=") else f"{labels.SOURCE}{source}"
+                for name, source in family.information.items()
+            }
+            for dimension in family.dimensions or (identities.Dimension({}),):
+                scale = family.scale if dimension.scale is None else dimension.scale
+                for kind in _KINDS[family.of]:
+                    key = (kind, dimension.value or family.value, scale, family.offset, family.digits)
+                    if key not in known:
+                        values = _scaled(self._values(kind, key[1], now), *key[2:])
+                        known[key] = None if np.isnan(values).all() else values
+                    if (found := known[key]) is not None:
+                        yield _Series(family, tuple({**family.labels, **dimension.labels, **told}.items()), kind, found)
 
     def _values(self, kind: str, name: str, now: _Moment) -> Values:
+        machine = self.machine
         if kind == "workload":
             return np.array([100 * item.usage if name == "usage" else item.memory_mib for item in now.usages])
         if kind == "part":
-            return self._masked(quantities.of_parts(self.machine, name), self.machine.parent)
-        values = self._masked(self._lookup(self.machine, name), slice(None))
-        if kind == "rest":  # devices that have no parts
+            return self._masked(quantities.of_parts(machine, name), machine.parent) if machine.parts else np.empty(0)
+        if kind in _LINKED:
+            listed = getattr(machine, kind)
+            ends = np.array([link.device for link in listed], dtype=np.intp)
+            return self._masked(quantities.of_links(machine, listed, name), ends)
+        values = self._masked(self._lookup(machine, name), slice(None))
+        if kind == "rest" and machine.parts:  # devices that have no parts
             values = values.copy()
-            values[np.unique(self.machine.parent)] = np.nan
+            values[np.unique(machine.parent)] = np.nan
         return values[:1] if kind == "node" else values
 
     def _masked(self, values: Values, devices: npt.NDArray[np.intp] | slice) -> Values:
@@ -131,20 +151,21 @@ class Renderer:
             return values
         return np.where(self._others[devices], np.nan, values)
 
-    def _lines(
-        self, family: identities.Family, labels: Labels, kind: str, values: Values, now: _Moment
-    ) -> Iterator[str]:
-        texts = self._texts(kind, labels, now)
-        absent = np.isnan(values)
-        kept: Sequence[str] = texts
-        if absent.any():
-            rows = np.flatnonzero(~absent)
-            kept, values = [texts[row] for row in rows], values[rows]
+    def _lines(self, series: _Series, now: _Moment) -> Iterator[str]:
+        choose = self._text(series, now)
+        there = ~np.isnan(series.values)
+        rows: Sequence[int] = range(len(there)) if there.all() else np.flatnonzero(there).tolist()
+        values = series.values[there]
+        same = len(values) > _CHUNK and bool((values == values[0]).all())
+        name = repeat(series.family.name)
         end = f" {round(self.machine.time * 1000)}\n" if self.identity.layout.timestamps else "\n"
-        for start in range(0, len(kept), _CHUNK):
-            numbers = _numbers(values[start : start + _CHUNK], family.form, self.identity.layout.numbers)
-            some = kept[start : start + _CHUNK]
-            yield "".join(chain.from_iterable(zip(repeat(family.name), some, numbers, repeat(end))))
+        for start in range(0, len(rows), _CHUNK):
+            some = values[start : start + 1] if same else values[start : start + _CHUNK]
+            numbers = _numbers(some, series.family.form, self.identity.layout.numbers)
+            texts = choose(rows[start : start + _CHUNK])
+            yield "".join(
+                chain.from_iterable(zip(name, texts, repeat(next(numbers)) if same else numbers, repeat(end)))
+            )
 
     def _families(self) -> Sequence[identities.Family]:
         """In the order in which they are printed."""
@@ -153,123 +174,79 @@ class Renderer:
             sorted(families, key=lambda item: f"{item.name}{{") if self.identity.layout.order == "sorted" else families
         )
 
-    def _sorted(self, prepared: Prepared, now: _Moment) -> Iterator[str]:
+    def _sorted(self, prepared: list[_Series], now: _Moment) -> Iterator[str]:
         """Lines in their order, one family at a time."""
-        for _, group in groupby(prepared, key=lambda item: item[0].name):
-            text = "".join(piece for item in group for piece in self._lines(*item, now))
+        for _, group in groupby(prepared, key=lambda series: series.family.name):
+            text = "".join(piece for series in group for piece in self._lines(series, now))
             yield "".join(sorted(text.splitlines(keepends=True)))
 
     def _by_family(
-        self, prepared: Prepared, comments: Callable[[identities.Family], str] | None, now: _Moment
+        self, prepared: list[_Series], comments: Callable[[identities.Family], str] | None, now: _Moment
     ) -> Iterator[str]:
         before = None
-        for family, labels, kind, values in prepared:
-            if comments is not None and family.name != before:
-                yield comments(family)
-                before = family.name
-            yield from self._lines(family, labels, kind, values, now)
+        for series in prepared:
+            if comments is not None and series.family.name != before:
+                yield comments(series.family)
+                before = series.family.name
+            yield from self._lines(series, now)
 
-    def _by_device(self, prepared: Prepared, now: _Moment) -> Iterator[bytes]:
+    def _by_device(self, prepared: list[_Series], now: _Moment) -> Iterator[bytes]:
+        rows = range(len(self.machine.devices))
         columns = [
             (
-                family.name,
-                self._texts(kind, labels, now),
-                list(_numbers(values, family.form, self.identity.layout.numbers)),
+                series.family.name,
+                self._text(series, now)(rows),
+                list(_numbers(series.values, series.family.form, self.identity.layout.numbers)),
             )
-            for family, labels, kind, values in prepared
+            for series in prepared
         ]
-        for row in range(len(self.machine.devices)):
+        for row in rows:
             yield "".join(f"{name}{texts[row]}{numbers[row]}\n" for name, texts, numbers in columns).encode()
 
     # Labels.
 
-    def _texts(self, kind: str, labels: Labels, now: _Moment) -> list[str]:
-        """The text between a family's name and the number, for each device or part."""
-        known = self._labels.get((kind, labels)) if now.version == self._version else None
-        if known is None or kind == "workload":
-            known = [self._text(row, labels, whole=kind != "node") for row in self._rows(kind, now)]
-            room = len(known) <= _CHUNK or len(self._labels) < 4
-            if room and kind != "workload" and now.version == self._version:
-                self._labels[kind, labels] = known
-        return known
+    def _text(self, series: _Series, now: _Moment) -> Callable[[Sequence[int]], list[str]]:
+        """The texts between the family's name and the numbers. A family's own label hides the identity's."""
+        kind, hidden = series.kind, frozenset(name for name, _ in series.own if name in self.identity.labels)
+        lasting = now.version == self._version and kind != "workload"
+        texts = self._texts.get((kind, hidden)) if lasting else None
+        if texts is None:
+            texts = labels.Texts(self.identity, lambda: self._rows(kind, now), hidden=hidden, only=_SOURCES.get(kind))
+            if lasting:
+                self._texts[kind, hidden] = texts
+        return texts.choose(series.own)
 
-    def _rows(self, kind: str, now: _Moment) -> Iterator[Row]:
-        machine = self.machine
+    def _rows(self, kind: str, now: _Moment) -> Iterator[labels.Row]:
+        machine, host = self.machine, self.machine.hostname
         if kind == "part":
             for part in machine.parts:
                 pod = now.part_pods.get(part.handle) or now.pods.get(part.device)
-                yield machine.devices[part.device], part, pod, ""
+                yield labels.Row(machine.devices[part.device], part, pod, hostname=host)
+        elif kind in _LINKED:
+            for link in getattr(machine, kind):
+                device, peer = machine.devices[link.device], machine.devices[link.peer]
+                yield labels.Row(device, pod=now.pods.get(link.device), link=link, peer=peer, hostname=host)
         elif kind == "workload":
-            sharing: dict[int, int] = {}
-            for item in now.usages:
-                sharing[item.device] = sharing.get(item.device, -1) + 1
-                yield machine.devices[item.device], None, item.pod, str(sharing[item.device])
+            yield from self._workload_rows(now)
         elif kind == "node":
-            yield machine.devices[0], None, None, ""
+            yield labels.Row(machine.devices[0], hostname=host)
         else:
             for position, device in enumerate(machine.devices):
-                yield device, None, now.pods.get(position), ""
+                card = str(_FIRST_CARD + position) if kind == "card" else ""
+                yield labels.Row(device, pod=now.pods.get(position), card=card, hostname=host)
 
-    def _text(self, row: Row, labels: Labels, *, whole: bool) -> str:
-        found: dict[str, str] = {}
-        own = self._own(row, labels)
-        for name, source in self.identity.labels.items():
-            if name == identities.FAMILY:
-                found.update(own)
-                continue
-            if name in own or (not whole and source != "hostname"):  # what is told of the node has no device's labels
-                continue
-            value = source[1:] if source.startswith("=") else self._label(source, *row)
-            if value or name in self.identity.keep_empty:
-                found[name] = value
-        if identities.FAMILY not in self.identity.labels:
-            found.update(own)
-        items = sorted(found.items()) if self.identity.sort_labels else found.items()
-        text = self.identity.layout.separator.join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in items)
-        return f"{{{text}}} " if text else " "
-
-    def _own(self, row: Row, labels: Labels) -> dict[str, str]:
-        """A family's own labels; those that come from the device are looked up."""
-        return {name: self._label(value[1:], *row) if value.startswith(_SOURCE) else value for name, value in labels}
-
-    def _label(self, source: str, device: Device, part: Part | None, pod: Pod | None, vgpu: str) -> str:
-        if source.startswith("@"):
-            return device.labels.get(source[1:], "")
-        if source in _OF_DEVICE:
-            return _OF_DEVICE[source](device)
-        if source in ("hostname", "vgpu"):
-            return vgpu if source == "vgpu" else self.machine.hostname
-        if source in ("part", "part_profile"):
-            return "" if part is None else (str(part.id) if source == "part" else part.profile)
-        if source in ("summed", "averaged"):
-            whole = "sum" if source == "summed" else "avg"
-            return "direct" if part is not None or device.model.tiles == 1 else whole
-        return (
-            {"pod": pod.name, "namespace": pod.namespace, "container": pod.container, "pod_uid": pod.uid}[source]
-            if pod
-            else ""
-        )
+    def _workload_rows(self, now: _Moment) -> Iterator[labels.Row]:
+        sharing: dict[int, int] = {}
+        for item in now.usages:
+            sharing[item.device] = sharing.get(item.device, -1) + 1
+            device, vgpu = self.machine.devices[item.device], str(sharing[item.device])
+            yield labels.Row(device, pod=item.pod, vgpu=vgpu, hostname=self.machine.hostname)
 
 
-_OF_DEVICE: dict[str, Callable[[Device], str]] = {
-    "index": lambda device: str(device.index),
-    "uuid": lambda device: device.uuid,
-    "short_uuid": lambda device: device.uuid.removeprefix("GPU-"),
-    "serial": lambda device: device.serial,
-    "file": lambda device: device.file,
-    "pci_bus_id": lambda device: device.pci_bus_id,
-    "pci_short": lambda device: device.pci_bus_id[4:].lower(),
-    "product": lambda device: device.model.product,
-    "driver": lambda device: device.model.driver or "",
-    "vendor": lambda device: device.model.vendor,
-    "pci_device": lambda device: f"0x{device.model.pci.device[2:6].lower()}",
-    "device_id": lambda device: device.model.pci.device,
-    "subsystem_id": lambda device: device.model.pci.subsystem or "",
-    "architecture": lambda device: device.model.architecture,
-    "compute_capability": lambda device: device.model.compute_capability or "",
-    "vbios": lambda device: device.model.board.vbios if device.model.board else "",
-    "numa": lambda device: str(device.numa),
-}
+def _scaled(values: Values, scale: float, offset: float, digits: int | None) -> Values:
+    """In the family's unit. 83 / 100 is 0.83; 83 * 0.01 is a little more."""
+    scaled = (values / (1 / scale) if 0 < scale < 1 else values * scale) + offset
+    return np.asarray(scaled if digits is None else np.round(scaled, digits))
 
 
 def _comments(family: identities.Family) -> str:

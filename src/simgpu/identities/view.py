@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from simgpu.sim import engine
+from simgpu.topology import links as fabric
 from simgpu.topology.devices import Device
 
 Values = npt.NDArray[np.float64]
@@ -67,6 +69,8 @@ class Machine:
         self.time = 0.0
         self._columns: dict[str, Values] = {}
         self._at = -1
+        self._told: dict[object, Values] = {}
+        self._models = {device.model.key: device for device in devices}
 
     def column(self, name: str) -> Values:
         """A quantity of the engine for each device, at this step."""
@@ -77,17 +81,49 @@ class Machine:
             self._columns[name] = self.engine.read(name, self.ids)
         return self._columns[name]
 
+    def part_column(self, name: str) -> Values:
+        """A quantity of the engine for each part, at this step."""
+        key = f"part.{name}"
+        if self._at != self.step or key not in self._columns:
+            self.column("power")  # start the step's cache
+            states = self.engine.read_parts([part.handle for part in self.parts])
+            self._columns |= {f"part.{field}": values for field, values in states.items()}
+        return self._columns[key]
+
     def fact(self, name: str) -> Values:
         """A figure of each device's model, by path."""
-        key = f"model.{name}"
-        if key not in self._columns or self._at != self.step:
-            self.column("power")  # start the step's cache
-            found: dict[str, float] = {}
-            for device in self.devices:
-                if device.model.key not in found:
-                    found[device.model.key] = _figure(device.model, name)
-            self._columns[key] = np.array([found[device.model.key] for device in self.devices])
-        return self._columns[key]
+        if name not in self._told:
+            found = {device.model.key: _figure(device.model, name) for device in self._models.values()}
+            self._told[name] = np.array([found[device.model.key] for device in self.devices])
+        return self._told[name]
+
+    def told(self, look: Callable[[Device], float]) -> Values:
+        """What each device is, as a number; it does not change."""
+        if look not in self._told:
+            self._told[look] = np.array([look(device) for device in self.devices])
+        return self._told[look]
+
+    @functools.cached_property
+    def topology(self) -> tuple[fabric.Link, ...]:
+        """All links between devices, and each device's to itself."""
+        return tuple(fabric.links(self.devices))
+
+    @functools.cached_property
+    def links(self) -> tuple[fabric.Link, ...]:
+        """Links from one device to another."""
+        return tuple(link for link in self.topology if link.ports)
+
+    @functools.cached_property
+    def ports(self) -> tuple[fabric.Link, ...]:
+        """The single ports of links."""
+        return tuple(port for link in self.links for port in link.split())
+
+    @functools.cached_property
+    def peers(self) -> npt.NDArray[np.intp]:
+        """How many others each device is linked to; with tiles, by each of them."""
+        found = np.zeros(len(self.devices), dtype=np.intp)
+        np.add.at(found, [link.device for link in self.links if not link.tile], 1)
+        return found
 
     def set_pods(self, pods: Mapping[int, Pod], parts: Mapping[int, Pod] = {}) -> None:
         """Which pod has which device, by index, and which part of one, by handle."""

@@ -194,6 +194,7 @@ PAGE: Final = (
     _f("instances", "instance", "the card's MIG devices", count=INSTANCES),
     _f("sample_count", "u8", "samples so far; the last is at (sample_count - 1) % SAMPLES"),
     _f("samples", "sample", "readings of the last steps", count=SAMPLES),
+    _f("branch", "S32", "of the driver's sources"),
 )  # fmt: skip
 
 
@@ -233,6 +234,9 @@ def _header() -> Iterator[str]:
         yield f"struct {name} {{"
         yield from (f"    {_member(field)};" + (f" /* {field.about} */" if field.about else "") for field in fields)
         yield "};"
+    yield "/* Every text of a page by its place, for a reader that trusts none of them to end. */"
+    texts = [field.name for field in PAGE if field.type.startswith("S")]
+    yield f"#define PAGE_TEXTS(text) {' '.join(f'text({name})' for name in texts)}"
     yield f'_Static_assert(sizeof(struct page) == {DTYPE.itemsize}, "the page is as large as the table says");'
     for name, (_, offset, *_) in (DTYPE.fields or {}).items():
         yield f'_Static_assert(__builtin_offsetof(struct page, {name}) == {offset}, "{name}");'

@@ -29,6 +29,7 @@ MOST_CARDS: Final = 128
 FILE: Final = "page"
 DRIVER: Final = "580.159.04"
 CUDA: Final = 13000
+BRANCH: Final = "r582_49"
 
 MODES: Final = {"persistence": 1, "compute_mode": 3}  # what can be set besides clocks and power, and its highest value
 
@@ -184,7 +185,9 @@ def _describe(row: Any, device: Device, all_devices: Sequence[Device]) -> None:
     row["index"] = row["minor_number"] = device.index
     row["product"], row["architecture"] = model.product.encode(), model.architecture.encode()
     row["uuid"], row["serial"] = device.uuid.encode(), device.serial.encode()
-    row["driver"], row["cuda"] = (model.driver or DRIVER).encode(), CUDA
+    driver = model.driver or DRIVER
+    row["driver"], row["cuda"] = driver.encode(), CUDA
+    row["branch"] = (BRANCH if driver == DRIVER else f"r{driver.partition('.')[0]}_00").encode()
     row["capability"] = round(float(model.compute_capability or "0") * 100)
     domain, bus, slot = device.pci_bus_id.split(":")
     row["pci_domain"], row["pci_bus"], row["pci_device"] = int(domain, 16), int(bus, 16), int(slot.split(".")[0], 16)
@@ -223,12 +226,12 @@ def _describe_instances(row: Any, device: Device) -> list[int]:
     row["instance_count"] = len(device.instances)
     for place, profile in enumerate(model.mig[: layout.PROFILES]):
         row["profiles"][place] = _profile(profile, model)
-    placements = placing.place(device.instances, model, where="mig")
+    placements = device.placements()
     order = sorted(range(len(placements)), key=lambda which: placements[which].number)
     names = [profile.name for profile in model.mig]
     for place, which in enumerate(order):
         instance, placement, mine = device.instances[which], placements[which], row["instances"][place]
-        mine["uuid"] = f"MIG-{uuid.uuid5(_NOBODY, f'{device.uuid}/{placement.number}/0')}".encode()
+        mine["uuid"] = f"MIG-{device.part_uuid(placement.number)}".encode()
         mine["gpu_instance"], mine["compute_instance"] = placement.number, 0
         mine["profile"], mine["start"], mine["slices"] = names.index(instance.name), placement.start, placement.size
         mine["memory_total"] = (instance.memory_mib or model.memory_mib.total // 8) * 2**20

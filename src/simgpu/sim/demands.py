@@ -181,7 +181,17 @@ class Demands:
             return 0.0
         return float(self.weighted[index] / self.asked[row])
 
-    def memory(self, rows: Rows | int) -> npt.NDArray[np.float32]:
+    def of_parts(
+        self, values: npt.NDArray[Any], parts: npt.NDArray[np.int64], cards_of: Rows, of_whole: npt.NDArray[Any]
+    ) -> Doubles:
+        """A quantity of the rows added up per part, and what parts have `of_whole` of what is asked of their cards."""
+        live = np.flatnonzero(self.live)
+        values, whole = values[live], self.part[live] == 0
+        own = np.bincount(self.part[live], weights=values, minlength=int(parts.max()) + 1)
+        on_card = np.bincount(self.card[live][whole], weights=values[whole], minlength=int(cards_of.max()) + 1)
+        return np.asarray(own[parts] + on_card[cards_of] * of_whole)
+
+    def memory(self, rows: Rows | slice | int) -> npt.NDArray[np.float32]:
         """MiB that rows hold, what would give way included."""
         return np.asarray(self.values[AT[MEMORY], rows] + self.values[AT[YIELDING], rows])
 

@@ -59,8 +59,9 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class PartState(msgspec.Struct, frozen=True):
-    """What a part of a card is doing."""
+    """What a part of a card is doing; `share` is what it is of the card."""
 
+    share: float
     usage: float
     memory_mib: float
     memory_total_mib: float
@@ -113,6 +114,7 @@ class Engine:
         self._keys: list[str] = []
         self._places = places.Places()
         self._parts: dict[int, Part] = {}
+        self._split: dict[int, list[int]] = {}
         self._hung: dict[str, npt.NDArray[np.float64]] = {}
         self._workloads: dict[int, _Workload] = {}
         self._deadlines: list[tuple[float, int]] = []
@@ -148,8 +150,7 @@ class Engine:
             if model in self._hung and row < len(self._hung[model]):
                 self._hung[model][row] = 0
             self._groups[model].remove(np.array([row]))
-            for part in self.parts(card):
-                del self._parts[part]
+            self._forget_parts(card)
         return ended
 
     def split(self, card: int, parts: Sequence[tuple[str, float, float]]) -> range:
@@ -158,12 +159,13 @@ class Engine:
         for name, share, memory in parts:
             if not (0 < share <= 1 and 0 < memory <= _LARGEST_MEMORY):
                 raise errors.InputError("parts", f"{name}: share and memory must be above 0, and the share at most 1")
-        held = [part for part in self._parts.values() if part.card == card]
+        held = self.parts(card).values()
         if sum(part.share for part in held) + sum(share for _, share, _ in parts) > 1 + 1e-6:
             raise errors.InputError("parts", "together they are more than the card")
         ids = self._places.add(-1, np.arange(len(parts)))
         for part, (name, share, memory) in zip(ids, parts, strict=True):
             self._parts[part] = Part(card, name, share, memory)
+        self._split.setdefault(card, []).extend(ids)
         return ids
 
     def unsplit(self, card: int) -> list[Outcome]:
@@ -174,13 +176,16 @@ class Engine:
             for work in list(self._workloads.values())
             if any(int(self._demands[work.model].part[row]) in gone for row in work.rows)
         ]
-        for part in gone:
-            del self._parts[part]
+        self._forget_parts(card)
         return ended
+
+    def _forget_parts(self, card: int) -> None:
+        for part in self._split.pop(card, ()):
+            del self._parts[part]
 
     def parts(self, card: int) -> dict[int, Part]:
         """The parts of a card by id."""
-        return {part: known for part, known in self._parts.items() if known.card == card}
+        return {part: self._parts[part] for part in self._split.get(card, ())}
 
     def set_limit(self, card: int, watts: float) -> None:
         """A power limit; the model's lowest and highest bound it."""
@@ -515,20 +520,41 @@ class Engine:
         return result
 
     def read_part(self, part: int) -> PartState:
-        """What a part of a card is doing: its own usage and memory, and its part of the card's power."""
-        known = self._parts[part]
-        model, row = self._find(known.card)
-        group, asked = self._groups[model], self._demands[model]
-        rows = np.flatnonzero(asked.live & (asked.part == part))
-        usage = min(1.0, float(asked.usage(self._before, self.now)[rows].sum())) if self.now > self._before else 0.0
-        busy = float(group["busy"][row])
-        working = max(0.0, float(group["power"][row]) - group.constants.idle)
-        return PartState(
-            usage=100 * usage,
-            memory_mib=min(known.memory_mib, float(asked.memory(rows).sum())),
-            memory_total_mib=known.memory_mib,
-            power_w=known.share * (group.constants.idle + (working * usage / busy if busy > 0 else 0.0)),
-        )
+        """What a part of a card is doing."""
+        return PartState(**{name: float(values[0]) for name, values in self.read_parts([part]).items()})
+
+    def read_parts(self, parts: Sequence[int]) -> dict[str, npt.NDArray[np.float64]]:
+        """What parts of cards are doing, by the fields of `PartState`: their usage and memory, and their part of power.
+
+        Work on a whole card is done by all of its parts if they are all of the card, as tiles are.
+        """
+        ids = np.asarray(parts, dtype=np.int64)
+        known = [self._parts[part] for part in parts]
+        share, room = np.array([part.share for part in known]), np.array([part.memory_mib for part in known])
+        of_whole = room * [self._memory_share(part.card) for part in known]
+        groups, rows = self._places.find_all([part.card for part in known])
+        usage, memory, power = np.zeros((3, len(known)))
+        for index in np.unique(groups):
+            mine = np.flatnonzero(groups == index)
+            group, asked = self._groups[self._keys[index]], self._demands[self._keys[index]]
+            if self.now > self._before:
+                usage[mine] = np.minimum(
+                    1.0, asked.of_parts(asked.usage(self._before, self.now), ids[mine], rows[mine], of_whole[mine] > 0)
+                )
+            memory[mine] = np.minimum(
+                room[mine], asked.of_parts(asked.memory(slice(None)), ids[mine], rows[mine], of_whole[mine])
+            )
+            busy = group["busy"][rows[mine]].astype(float)
+            working = np.maximum(0.0, group["power_average"][rows[mine]] - group.constants.idle)
+            doing = np.divide(working * usage[mine], busy, out=np.zeros(len(mine)), where=busy > 0)
+            power[mine] = share[mine] * (group.constants.idle + doing)
+        fields = {"usage": 100 * usage, "memory_mib": memory, "memory_total_mib": room, "power_w": power}
+        return {"share": share, **fields}
+
+    def _memory_share(self, card: int) -> float:
+        """What each MiB of a card's parts is of all of theirs; 0 if the parts are not all of the card."""
+        parts = self.parts(card).values()
+        return 1 / sum(part.memory_mib for part in parts) if sum(part.share for part in parts) > 1 - 1e-6 else 0.0
 
     def state_bytes(self, model: str) -> int:
         """Bytes held for a card of a model with one workload on it."""
@@ -586,6 +612,8 @@ class Engine:
         self._values.bit_generator.state = cards.random_state_from(kept["rng"])
         self._places.restore(kept["places"])
         self._parts = {part: msgspec.convert(known, Part) for part, known in kept["parts"].items()}
+        for part, known in self._parts.items():
+            self._split.setdefault(known.card, []).append(part)
         self._hung = {key: cards.unpack(until, np.float64) for key, until in kept["hung"].items()}
         for item in kept["workloads"]:
             work = msgspec.convert(item, _Workload)

@@ -19,6 +19,7 @@ _UNITS = {
     "KiB": 2**-10, "MiB": 1.0, "GiB": 1024.0, "TiB": 1024.0**2,
 }  # fmt: skip
 MOST_DEVICES = 1_000_000
+_SOCKETS, _CORES = 2, 24  # of the machine around them
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -33,6 +34,25 @@ class Device(msgspec.Struct, frozen=True):
     numa: int
     instances: tuple[models.MigProfile, ...] = ()
     labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+    @property
+    def pci_short(self) -> str:
+        """The address on the bus as the kernel writes it."""
+        return self.pci_bus_id[4:].lower()
+
+    @property
+    def cpus(self) -> str:
+        """The processors near it: those of its socket, both threads of each core."""
+        first, second = (thread + self.numa * _CORES for thread in (0, _SOCKETS * _CORES))
+        return f"{first}-{first + _CORES - 1},{second}-{second + _CORES - 1}"
+
+    def placements(self) -> list[placing.Placement]:
+        """Where its instances lie, and their numbers."""
+        return placing.place(self.instances, self.model, where="mig")
+
+    def part_uuid(self, number: int) -> str:
+        """The id of a MIG instance."""
+        return str(uuid.uuid5(_NOBODY, f"{self.uuid}/{number}"))
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -42,7 +42,7 @@ class Page:
         open_metrics = self._renderer.identity.openmetrics and OPENMETRICS[:28] in request.headers.get("Accept", "")
         packed = "gzip" in request.headers.get("Accept-Encoding", "")
         kind = OPENMETRICS if open_metrics else TEXT
-        if self._renderer.size() > STREAMED:
+        if self._renderer.size > STREAMED:
             return await self._stream(request, kind, open_metrics=open_metrics, packed=packed)
         headers = {"Content-Type": kind, "Vary": "Accept-Encoding"}
         if packed:
