@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import statistics
+import subprocess
 import time
 import uuid
 from pathlib import Path
@@ -16,9 +18,10 @@ import yaml
 
 from simgpu.app import equipping
 from simgpu.node import messages, rpc
-from tests.fixtures.agent import H200, Gpus
+from tests.fixtures.agent import H200, POOL_LABEL, Gpus
 from tests.fixtures.machine import wait_for
 
+ROOT = Path(__file__).parent.parent.parent
 IDS = [f"GPU-{uuid.uuid5(uuid.UUID(int=0), f'real-1-{index}')}" for index in range(8)]
 
 
@@ -216,3 +219,22 @@ async def test_a_container_has_its_gpus_within_20_milliseconds(gpus: Gpus) -> No
         await rpc.call(socket, f"{messages.DEVICE_PLUGIN}/Allocate", request, messages.AllocateResponse, seconds=5)
         times.append(time.perf_counter() - started)
     assert statistics.median(times) < 0.02, f"{times}"
+
+
+def test_the_commands_of_the_guide_work(gpus: Gpus) -> None:
+    text = (ROOT / "docs" / "guides" / "real-nodes.md").read_text()
+    lines = [line for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+    assert lines
+    kubectl = Path(gpus.node.programs["kubectl"])
+    environment = {
+        **os.environ, "NODE": gpus.node.name, "KUBECONFIG": str(gpus.node.cluster.kubeconfig),
+        "PATH": f"{kubectl.parent}:{os.environ['PATH']}",
+    }  # fmt: skip
+    try:
+        for line in lines:
+            done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=environment, capture_output=True, check=False)
+            assert done.returncode == 0, f"{line}\n{done.stdout!r}\n{done.stderr!r}"
+        gpus.have(2, "rdma/hca")
+        gpus.have(8)
+    finally:
+        gpus.node.kubectl("label", "node", gpus.node.name, f"{POOL_LABEL}=real", "--overwrite")
