@@ -46,6 +46,7 @@ class Plugin:
         self._changed = asyncio.Event()
         self._server: grpc.aio.Server | None = None
         self._known_to: tuple[int, ...] | None = None
+        self._refused: grpc.StatusCode | None = None
 
     def offer(self, offer: Offer) -> None:
         """Tell the kubelet, if anything is new."""
@@ -73,9 +74,11 @@ class Plugin:
             await rpc.call(kubelet, f"{messages.REGISTRATION}/Register", request, messages.Empty, seconds=_CALL_SECONDS)
         except rpc.Refused as error:
             await self.stop()
-            _log.warning("the kubelet does not take %s: %s", self._offer.resource, error.details())
+            if error.code() != self._refused:
+                self._refused = error.code()
+                _log.warning("the kubelet does not take %s: %s", self._offer.resource, error.details())
             return
-        self._known_to = now
+        self._known_to, self._refused = now, None
         _log.info("the kubelet knows %s", self._offer.resource)
 
     async def stop(self) -> None:
