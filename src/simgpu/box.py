@@ -241,9 +241,9 @@ class Box:
     # Counters.
 
     def counters(self) -> dict[str, list[float]]:
-        """Where the counters of each device stand."""
+        """Where the counters of each device stand, and where those of devices that are gone stood."""
         standing = self.engine.counters(self.machine.ids.tolist()).tolist()
-        return dict(zip((device.uuid for device in self.devices), standing, strict=True))
+        return self._gone | dict(zip((device.uuid for device in self.devices), standing, strict=True))
 
     def resume(self, saved: Mapping[str, Sequence[float]], seconds: float) -> None:
         """Counters go on from where they stood that long ago; those of devices that are not there are kept for them."""

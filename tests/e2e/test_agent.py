@@ -165,6 +165,22 @@ def test_a_pod_whose_gpus_are_refused_says_why(gpus: Gpus) -> None:
     gpus.delete(name)
 
 
+def test_gpus_that_are_given_late_are_given(gpus: Gpus) -> None:
+    gpus.fail("delay: 0.7")
+    wait_for(lambda: "delay=0.7" in gpus.agent.log.read_text(), "the agent to know")
+    name, started = gpus.pod(), time.monotonic()
+    gpus.running(name)
+    assert time.monotonic() - started > 0.7
+    gpus.holds(name)
+
+
+def test_a_plugin_that_flaps_is_gone_and_there_in_turns(gpus: Gpus) -> None:
+    gpus.fail("flap: 4")
+    gpus.have(0)
+    gpus.have(8)
+    gpus.have(0)
+
+
 def test_a_mistake_in_the_failures_is_an_event_and_changes_nothing(gpus: Gpus) -> None:
     gpus.fail("explode: true")
     wait_for(lambda: "explode" in gpus.node.kubectl("get", "events", "-A"), "an event")

@@ -101,6 +101,21 @@ def test_counters_go_on_after_a_kill(tmp_path: Path) -> None:
     assert all(new >= old for name in before for new, old in zip(again.box.counters()[name], before[name], strict=True))
 
 
+def test_a_gpu_that_comes_back_after_a_restart_goes_on_counting(tmp_path: Path) -> None:
+    made = equipment(tmp_path)
+    made.equip(spec(2))
+    made.box.step(60.0, clock=0.0)
+    before = made.box.counters()[IDS[1]]
+    made.equip(spec(1))
+    made.stepped()
+    again = equipment(tmp_path)
+    again.equip(spec(1))
+    again.stepped()
+    third = equipment(tmp_path)
+    third.equip(spec(2))
+    assert third.box.counters()[IDS[1]] == before
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"GPU-x": 3}', '{"GPU-x": ["a"]}', "null"])
 def test_a_broken_file_of_counters_is_no_reason_to_fail(tmp_path: Path, content: str) -> None:
     (tmp_path / "counters.json").write_text(content)

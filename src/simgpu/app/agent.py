@@ -132,7 +132,8 @@ class Agent:
         uses = self.node.uses(spec, self._held, memory)
         equipment.use(uses)
         ids = [device.uuid for device in equipment.box.devices]
-        again = self.node.publish(spec, ids, uses, equipment.box.counters())
+        counters = equipment.box.counters()
+        again = self.node.publish(spec, ids, uses, {name: counters[name] for name in ids})
         self.looked = True
         return min(again, LOOK_SECONDS, *([change] if change is not None else []))
 
