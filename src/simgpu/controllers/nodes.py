@@ -18,7 +18,7 @@ import yaml
 from simgpu import errors
 from simgpu.catalog import models
 from simgpu.controllers import publishing
-from simgpu.controllers.fleet import Fleet, NodeCards
+from simgpu.controllers.fleet import EXPORTER, Fleet, NodeCards
 from simgpu.kube import resources
 from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder, Subject
@@ -29,8 +29,7 @@ from simgpu.pods import assigning, requests
 from simgpu.topology import pools
 
 TOPOLOGY = "topology"
-PROFILE = "gpu-profile-"
-EXPORTER = "nvidia-dcgm-exporter"
+PROFILE, PROFILE_KEY = "gpu-profile-", "profile.yaml"
 GPUS_ANNOTATION = "simgpu.dev/gpus"
 VIEW_EVERY = 1.0
 SAVE_EVERY = 300.0
@@ -72,7 +71,7 @@ class Nodes:
         self._catalog = catalog
         self._clock = clock
         self._config: pools.Fleet | None = None
-        self._problem: str | None = None
+        self._problems: tuple[str, ...] = ()
         self._published: dict[str, float] = {}
         self._held: dict[str, dict[str, tuple[str, ...]]] = {}
         self._complained: dict[str, str] = {}
@@ -92,7 +91,8 @@ class Nodes:
         for pod in (old, new):
             if pod is None or not pod.spec.node_name:
                 continue
-            if requests.requests(pod) or pod.metadata.labels.get("app") == EXPORTER:
+            meta = pod.metadata
+            if requests.requests(pod) or meta.labels.get("app") == EXPORTER or requests.RUN_TIME in meta.annotations:
                 self._queue.add(pod.spec.node_name)
 
     def _config_map_changed(self, key: str) -> None:
@@ -103,32 +103,42 @@ class Nodes:
             self._queue.add(name.removeprefix(f"{TOPOLOGY}-"))
 
     @property
-    def problem(self) -> str | None:
-        """What is wrong with the configuration that is there now; the last good one is in force."""
-        return self._problem
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with the configuration that is there now."""
+        return self._problems
 
     def configure(self) -> None:
-        """Read the configuration. A broken one changes nothing but what users are told."""
-        config_map = self._stores.config_maps.get(TOPOLOGY, namespace=self._namespace)
-        if config_map is None:
-            self._problem = f"there is no ConfigMap {TOPOLOGY} in namespace {self._namespace}"
-            if self._config is None:
-                self._config = pools.Fleet()
-                self._look_at_all()
-            return
-        try:
-            found = pools.parse(config_map.data.get(publishing.KEY, ""), self._catalog, self._profile)
-        except errors.InputError as error:
-            if self._problem != str(error):
-                self._problem = str(error)
-                _log.error("the topology stays as it was: %s", error)
-                subject = Subject("v1", "ConfigMap", TOPOLOGY, self._namespace, config_map.metadata.uid)
-                self._recorder.record(subject, "Warning", "InvalidTopology", str(error))
-            return
-        self._problem = None
+        """Read the configuration. A broken one, or none, changes nothing but what users are told."""
+        found = self._parsed() or self._config or pools.Fleet()
         if found != self._config:
             self._config = found
             self._look_at_all()
+
+    def _parsed(self) -> pools.Fleet | None:
+        config_map = self._stores.config_maps.get(TOPOLOGY, namespace=self._namespace)
+        if config_map is None:
+            missing = f"{TOPOLOGY}: there is no such ConfigMap in namespace {self._namespace}"
+            self._tell("NoTopology", (missing,), "the topology stays as it was")
+            return None
+        try:
+            found = pools.parse(config_map.data.get(publishing.KEY, ""), self._catalog, self._profile)
+        except pools.Mistakes as mistakes:
+            self._tell("InvalidTopology", tuple(map(str, mistakes.found)), "the topology stays as it was")
+            return None
+        self._tell("UnknownKeys", found.unknown, "the topology has keys that mean nothing")
+        return found
+
+    def _tell(self, reason: str, problems: tuple[str, ...], what: str) -> None:
+        """Say once what is wrong with the configuration."""
+        if problems and problems != self._problems:
+            message = "; ".join(problems)
+            _log.warning("%s: %s", what, message)
+            config_map = self._stores.config_maps.get(TOPOLOGY, namespace=self._namespace)
+            uid = config_map.metadata.uid if config_map is not None else ""
+            self._recorder.record(
+                Subject("v1", "ConfigMap", TOPOLOGY, self._namespace, uid), "Warning", reason, message
+            )
+        self._problems = problems
 
     def _look_at_all(self) -> None:
         for node in self._stores.nodes:
@@ -141,11 +151,16 @@ class Nodes:
         config_map = self._stores.config_maps.get(f"{PROFILE}{name}", namespace=self._namespace)
         if config_map is None:
             return None
+        place = f"ConfigMap {PROFILE}{name}"
+        if PROFILE_KEY not in config_map.data:
+            raise errors.InputError(place, f"has no {PROFILE_KEY}")
         try:
-            document = yaml.load(config_map.data.get("profile.yaml", ""), Loader=_LOADER)  # noqa: S506 - a safe loader
-        except (yaml.YAMLError, ValueError, RecursionError):
-            return None
-        return document if isinstance(document, dict) else None
+            document = yaml.load(config_map.data[PROFILE_KEY], Loader=_LOADER)  # noqa: S506 - a safe loader
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise errors.InputError(place, f"{PROFILE_KEY} is not YAML: {' '.join(str(error).split())}") from None
+        if not isinstance(document, dict):
+            raise errors.InputError(place, f"{PROFILE_KEY} must be a mapping")
+        return document
 
     def describe(self) -> dict[str, Any] | None:
         """The configuration as the topology API tells it, whatever format it was written in."""
@@ -179,21 +194,25 @@ class Nodes:
         if node is None or spec is None:
             self._retire(name, node)
             return None
+        for pod in self._stores.pods.by("node", name):
+            self._check_run_time(pod)
         first = name not in self._restored
         known = self._fleet.nodes.get(name)
         urgent = known is None or known.spec != spec
         config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
         before = publishing.remembered(config_map) if first else None
-        placed = self._fleet.place(name, spec)
         if before is not None:
             self._owned[name] = set(before.resources)
+            self._fleet.address(name, str(before.counters.get("address", "")))
+        placed = self._fleet.place(name, spec)
+        if before is not None:
             self._resume(placed, before)
         self._fleet.name_exporter(name, *self._exporter(name))
         uses = self._uses(name, placed, before)
         self._restored.add(name)
         self._fleet.use(placed, uses)
         self._publish_node(node, spec)
-        return self._publish_view(name, placed, uses, config_map, first=urgent or config_map is None)
+        return self._publish_view(placed, config_map, first=urgent or config_map is None)
 
     def _spec(self, node: Node) -> pools.NodeGpus | None:
         """What a node should have; None for one that is not ours."""
@@ -240,7 +259,7 @@ class Nodes:
         there.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.uid))
         wishes = [_wish(pod) for pod in there]
         if before is not None:
-            self._held[name] = {wish.uid: _ordered(wish, before.held.get(wish.uid, ())) for wish in wishes}
+            self._held[name] = {wish.uid: assigning.places(wish, before.held.get(wish.uid, ())) for wish in wishes}
         held = assigning.assign(placed.ids, self._held.get(name, {}), wishes)
         self._held[name] = held
         memory = {card.id: card.gpu.model.memory_mib.total for card in placed.cards}
@@ -252,7 +271,7 @@ class Nodes:
                     continue
                 for gpu in ids:
                     uses.setdefault(gpu, _use(pod, container, span, memory[gpu]))
-            for gpu in held[wish.uid]:
+            for gpu in filter(None, held[wish.uid]):
                 uses.setdefault(
                     gpu, _use(pod, wish.first[0].container if wish.first else "", requests.NONE, memory[gpu])
                 )
@@ -264,9 +283,14 @@ class Nodes:
         try:
             return requests.utilisation(pod)
         except errors.InputError as error:
-            meta = pod.metadata
-            self._complain(Subject("v1", "Pod", meta.name, meta.namespace, meta.uid), "InvalidUtilization", str(error))
+            self._complain(_subject(pod), "InvalidUtilization", str(error))
             return requests.ALL
+
+    def _check_run_time(self, pod: Pod) -> None:
+        try:
+            requests.check_run_time(pod)
+        except errors.InputError as error:
+            self._complain(_subject(pod), "InvalidRunTime", str(error))
 
     # Writing.
 
@@ -286,31 +310,38 @@ class Nodes:
         """What could not be written is looked at again later."""
         return lambda _error: self._queue.add_after(name, 5.0)
 
-    def _publish_view(
-        self,
-        name: str,
-        placed: NodeCards,
-        uses: Mapping[str, publishing.Use],
-        config_map: ConfigMap | None,
-        *,
-        first: bool,
-    ) -> float | None:
-        assert self._config is not None  # noqa: S101 - asked before
-        now = self._clock()
-        since = now - self._published.get(name, 0.0)
+    def _publish_view(self, placed: NodeCards, config_map: ConfigMap | None, *, first: bool) -> float:
+        since = self._clock() - self._published.get(placed.name, 0.0)
         if not first and since < VIEW_EVERY:
             return VIEW_EVERY - since
-        counters = {"time": round(now, 1), "gpus": self._fleet.counters(placed)}
-        body = publishing.view(
-            name, placed.ids, placed.spec, strategy=self._config.mig_strategy, uses=uses, counters=counters
-        )
+        body = self._view(placed)
         same = config_map is not None and config_map.data.get(publishing.KEY) == body["data"][publishing.KEY]
         if same and since < SAVE_EVERY:
             return SAVE_EVERY - since
-        self._published[name] = now
-        target = Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{name}", self._namespace)
-        self._writer.apply(target, body, urgent=first, failed=self._again(name))
+        self._write_view(placed, body, urgent=first)
         return SAVE_EVERY
+
+    def _view(self, placed: NodeCards) -> dict[str, Any]:
+        assert self._config is not None  # noqa: S101 - asked before
+        name = placed.name
+        counters = {
+            "time": round(self._clock(), 1), "address": self._fleet.address(name), "gpus": self._fleet.counters(placed),
+        }  # fmt: skip
+        uses = {card.id: card.use for card in placed.cards if card.use is not None}
+        return publishing.view(
+            name, placed.ids, placed.spec, strategy=self._config.mig_strategy, uses=uses, counters=counters
+        )
+
+    def _write_view(self, placed: NodeCards, body: dict[str, Any], *, urgent: bool) -> None:
+        self._published[placed.name] = self._clock()
+        target = Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{placed.name}", self._namespace)
+        self._writer.apply(target, body, urgent=urgent, failed=self._again(placed.name))
+
+    async def save(self) -> None:
+        """Write where all counters stand, for whoever goes on from here."""
+        for placed in list(self._fleet.nodes.values()):
+            self._write_view(placed, self._view(placed), urgent=True)
+            await asyncio.sleep(0)  # what was decided has to be written too
 
     def _resume(self, placed: NodeCards, before: publishing.Remembered) -> None:
         saved, at = before.counters.get("gpus"), before.counters.get("time")
@@ -371,10 +402,8 @@ def _wish(pod: Pod) -> assigning.Wish:
     return assigning.Wish(pod.metadata.uid, tuple(lasting), tuple(first), tuple(beside))
 
 
-def _ordered(wish: assigning.Wish, pairs: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    """GPUs that a pod held, in the order of its containers."""
-    places = {item.container: number for number, item in enumerate((*wish.lasting, *wish.first))}
-    return tuple(gpu for _, gpu in sorted(pairs, key=lambda pair: places.get(pair[0], len(places))))
+def _subject(pod: Pod) -> Subject:
+    return Subject("v1", "Pod", pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
 
 
 def _use(pod: Pod, container: str, span: requests.Range, memory: int) -> publishing.Use:

@@ -51,7 +51,7 @@ def label_value(text: str) -> str:
 
 
 def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
-    """Everything that feature discovery says about a node's GPUs."""
+    """Everything that feature discovery says about a node's GPUs; what nobody knows of a card is left out."""
     if not spec.gpus:
         return {MARK: "true"}
     model = spec.gpus[0].model
@@ -65,7 +65,7 @@ def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
         "nvidia.com/gpu.count": str(len(spec.gpus)),
         "nvidia.com/gpu.present": "true",
         MARK: "true",
-        "nvidia.com/gpu.family": label_value(model.architecture.lower().replace(" ", "-")),
+        "nvidia.com/gpu.family": label_value(re.sub("[ _]", "-", model.architecture.lower())),
         "nvidia.com/gpu.compute.major": capability[0],
         "nvidia.com/gpu.compute.minor": [*capability, ""][1],
         "nvidia.com/cuda.driver-version.full": label_value(".".join(driver)),
@@ -78,7 +78,7 @@ def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
         "nvidia.com/gpu.machine": "SimGPU",
         "nvidia.com/gpu.replicas": "1",
         "nvidia.com/gpu.sharing-strategy": "none",
-        "nvidia.com/mig.capable": str(bool(model.mig)).lower(),
+        "nvidia.com/mig.capable": str(bool(model.mig)).lower() if model.architecture else "",
         "nvidia.com/mps.capable": "false",
         _DEPLOYED: "true",
     }
