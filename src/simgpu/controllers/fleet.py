@@ -150,7 +150,7 @@ class Fleet:
     def address(self, node: str, before: str = "") -> str:
         """A made-up address that no other node's exporter has: the one from before, or else one from the name."""
         if node not in self._addresses:
-            for address in _made_up(node, before):
+            for address in made_up(node, before):
                 if address not in self._taken:
                     self._addresses[node], self._taken[address] = address, node
                     break
@@ -275,7 +275,7 @@ def _device(node: str, index: int, identity: str, gpu: pools.Gpu, *, labels: dic
     )  # fmt: skip
 
 
-def _made_up(node: str, before: str) -> Iterator[str]:
+def made_up(node: str, before: str) -> Iterator[str]:
     """Addresses that a node's exporter may have, best first."""
     if re.fullmatch(r"10(\.\d{1,3}){3}", before):
         yield before
