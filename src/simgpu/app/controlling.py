@@ -14,8 +14,7 @@ import msgspec
 
 from simgpu.catalog import models
 from simgpu.controllers.fleet import Fleet
-from simgpu.controllers.nodes import TOPOLOGY, Nodes, Stores
-from simgpu.controllers.publishing import NODE_TOPOLOGY
+from simgpu.controllers.nodes import Nodes, Stores
 from simgpu.identities import identity as identities
 from simgpu.kube import resources
 from simgpu.kube.client import Client
@@ -103,10 +102,7 @@ class Controller:
                 group.create_task(recorder.run())
                 await asyncio.gather(*(store.synced.wait() for store in (nodes, pods, config_maps)))
                 self.nodes.watch()
-                self.nodes.configure()
-                self.nodes.unseen = {node.metadata.name for node in nodes} | _known(config_maps)
-                for name in list(self.nodes.unseen):
-                    self.queue.add(name)
+                self.nodes.start()
                 group.create_task(self.queue.run(self.nodes.reconcile, workers=8))
                 group.create_task(self._tick())
         finally:
@@ -165,15 +161,6 @@ class Controller:
             "writes_unchanged": float(writer.counters.unchanged if writer is not None else 0),
             "writes_failed": float(writer.counters.failed if writer is not None else 0),
         }
-
-
-def _known(config_maps: Store[ConfigMap]) -> set[str]:
-    """Nodes that were published before."""
-    return {
-        item.metadata.name.removeprefix(f"{TOPOLOGY}-")
-        for item in config_maps
-        if item.metadata.labels.get(NODE_TOPOLOGY) == "true"
-    }
 
 
 async def run_controller(settings: ControllerSettings, ready: Callable[[str], None]) -> None:

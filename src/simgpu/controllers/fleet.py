@@ -63,7 +63,7 @@ class Fleet:
         self.nodes: dict[str, NodeCards] = {}
         self._machine: view.Machine | None = None
         self._changed: list[Card] = []
-        self._gone: dict[str, list[float]] = {}
+        self._gone: dict[str, tuple[Sequence[float], float]] = {}
         self._addresses: dict[str, str] = {}
         self._taken: dict[str, str] = {}
         self.steps = 0
@@ -116,18 +116,14 @@ class Fleet:
     def _card(self, node: str, index: int, identity: str, gpu: pools.Gpu, number: int) -> Card:
         card = Card(identity, gpu, number, _device(node, index, identity, gpu, labels=self._exporter(node)))
         if (before := self._gone.pop(identity, None)) is not None:
-            self._raise(card, before, 0.0)
+            self._raise(card, *before)
         return card
 
     def _remove(self, gone: Iterable[Card]) -> None:
         listed = list(gone)
         if listed:
             standing = self.engine.counters([card.number for card in listed]).tolist()
-            for card, values in zip(listed, standing, strict=True):
-                self._gone.pop(card.id, None)
-                self._gone[card.id] = values
-            while len(self._gone) > _REMEMBERED:
-                self._gone.pop(next(iter(self._gone)))
+            self.remember(dict(zip((card.id for card in listed), standing, strict=True)), 0.0)
         for card in listed:
             if card.workload:
                 self.engine.end_workload(card.workload)
@@ -245,6 +241,13 @@ class Fleet:
         """Where a node's counters stand, by GPU id."""
         standing = np.round(self.engine.counters([card.number for card in node.cards]), 3).tolist()
         return dict(zip(node.ids, standing, strict=True))
+
+    def remember(self, saved: Mapping[str, Sequence[float]], seconds: float) -> None:
+        """Where counters of GPUs that are not there stood, that long ago; if these come back, they go on from there."""
+        for gpu, values in saved.items():
+            self._gone.setdefault(gpu, (values, seconds))
+        while len(self._gone) > _REMEMBERED:
+            self._gone.pop(next(iter(self._gone)))
 
     def resume(self, node: NodeCards, saved: Mapping[str, Sequence[float]], seconds: float) -> None:
         """Go on where counters stood, plus the most that they can have grown since."""

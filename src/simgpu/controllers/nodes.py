@@ -47,6 +47,14 @@ class Stores(msgspec.Struct):
     config_maps: Store[ConfigMap]
 
 
+class _Saved(msgspec.Struct, frozen=True):
+    """What is kept of a node's counters."""
+
+    time: float = 0.0
+    address: str = ""
+    gpus: dict[str, list[float]] = {}
+
+
 class Nodes:
     """Keeps fake nodes and the fleet's cards in step with each other."""
 
@@ -109,7 +117,7 @@ class Nodes:
 
     def configure(self) -> None:
         """Read the configuration. A broken one, or none, changes nothing but what users are told."""
-        found = self._parsed() or self._config or pools.Fleet()
+        found = self._parsed() or self._config or publishing.published(self._views(), self._catalog)
         if found != self._config:
             self._config = found
             self._look_at_all()
@@ -140,12 +148,24 @@ class Nodes:
             )
         self._problems = problems
 
+    def start(self) -> None:
+        """Read the configuration and look at everything; `unseen` is what has not been looked at yet."""
+        self.configure()
+        self.unseen = self._all()
+        self._look_at_all()
+
     def _look_at_all(self) -> None:
-        for node in self._stores.nodes:
-            self._queue.add(node.metadata.name)
-        for item in self._stores.config_maps:
-            if item.metadata.labels.get(publishing.NODE_TOPOLOGY) == "true":
-                self._queue.add(item.metadata.name.removeprefix(f"{TOPOLOGY}-"))
+        for name in self._all():
+            self._queue.add(name)
+
+    def _all(self) -> set[str]:
+        """Nodes that are there, and those that something was published of."""
+        published = {item.metadata.labels[publishing.NODE_NAME] for item in self._views()}
+        return published | {node.metadata.name for node in self._stores.nodes}
+
+    def _views(self) -> list[ConfigMap]:
+        """What was published of fake nodes."""
+        return [item for item in self._stores.config_maps if publishing.is_view(item)]
 
     def _profile(self, name: str) -> Mapping[str, Any] | None:
         config_map = self._stores.config_maps.get(f"{PROFILE}{name}", namespace=self._namespace)
@@ -206,7 +226,7 @@ class Nodes:
             self._fleet.address(name, str(before.counters.get("address", "")))
         placed = self._fleet.place(name, spec)
         if before is not None:
-            self._resume(placed, before)
+            self._fleet.resume(placed, *self._saved(before))
         self._fleet.name_exporter(name, *self._exporter(name))
         uses = self._uses(name, placed, before)
         self._restored.add(name)
@@ -343,24 +363,29 @@ class Nodes:
             self._write_view(placed, self._view(placed), urgent=True)
             await asyncio.sleep(0)  # what was decided has to be written too
 
-    def _resume(self, placed: NodeCards, before: publishing.Remembered) -> None:
-        saved, at = before.counters.get("gpus"), before.counters.get("time")
-        if isinstance(saved, dict) and isinstance(at, int | float):
-            try:
-                self._fleet.resume(placed, saved, self._clock() - at)
-            except (TypeError, ValueError) as error:
-                _log.warning("counters of %s start anew: %s", placed.name, error)
+    def _saved(self, before: publishing.Remembered) -> tuple[dict[str, list[float]], float]:
+        """Counters as they were saved, by GPU, and how long ago that was. What somebody broke is left out."""
+        try:
+            found = msgspec.convert(before.counters, _Saved)
+        except msgspec.ValidationError as error:
+            _log.warning("saved counters cannot be read, and start anew: %s", error)
+            return {}, 0.0
+        return found.gpus, max(0.0, self._clock() - found.time)
 
     def _retire(self, name: str, node: Node | None) -> None:
         """A node is gone, or not ours any more: nothing of ours stays on it."""
         self._fleet.remove(name)
         self._held.pop(name, None)
         self._published.pop(name, None)
+        restored = name in self._restored
         self._restored.discard(name)
         owned = self._owned.pop(name, set())
         config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
-        if config_map is not None and not _is_ours(config_map):
+        if config_map is not None and not publishing.is_view(config_map):
             config_map = None
+        if not restored:  # it went while nobody looked, and may come back
+            saved, seconds = self._saved(publishing.remembered(config_map))
+            self._fleet.remember(saved, seconds)
         marked = node is not None and publishing.MARK in node.metadata.labels
         if node is not None and marked and node.metadata.annotations.get(publishing.KWOK) == "fake":
             # The mark goes last, so that a clean-up that was cut short is found again.
@@ -374,12 +399,6 @@ class Nodes:
             self._writer.merge(Target(resources.NODES, name), labels, observed=node, urgent=True, failed=again)
         elif config_map is not None:
             self._writer.delete(Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{name}", self._namespace))
-
-
-def _is_ours(config_map: ConfigMap) -> bool:
-    """Views of fake nodes only: those of real nodes belong to whoever serves these."""
-    meta = config_map.metadata
-    return meta.labels.get(publishing.NODE_TOPOLOGY) == "true" and meta.annotations.get(publishing.KWOK) == "fake"
 
 
 def _pool_json(pool: pools.NodeGpus) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class Writer:
         self._normal: dict[Target, _Write] = {}
         self._behind: dict[Target, _Write] = {}  # the same object is being written
         self._failing: dict[Target, _Write] = {}  # until its next try
-        self._writing: dict[Target, float] = {}
+        self._writing: dict[Target, _Write] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -119,8 +119,8 @@ class Writer:
     @property
     def lag(self) -> float:
         """Seconds since the oldest write that is not yet done was asked for."""
-        lanes = (self._urgent, self._normal, self._behind, self._failing)
-        ages = [write.since for lane in lanes for write in lane.values()] + list(self._writing.values())
+        lanes = (self._urgent, self._normal, self._behind, self._failing, self._writing)
+        ages = [write.since for lane in lanes for write in lane.values()]
         return self._clock() - min(ages) if ages else 0.0
 
     def merge(
@@ -173,14 +173,25 @@ class Writer:
     ) -> bool:
         self.counters.wanted += 1
         key = target.object
-        if self._waiting(key) is None and key not in self._writing:
+        last = self._last(key, target.subresource)
+        if last is not None:
+            same = last.kind == kind and last.body == body
+        else:
             same = self._memory.knows(target, kind, body) if observed is None else not patches.differs(observed, body)
-            if same:
-                self.counters.unchanged += 1
-                return False
+        if same:
+            self.counters.unchanged += 1
+            return False
         body = msgspec.json.decode(msgspec.json.encode(body))  # ours from here on, and certain to be JSON
         self._enqueue(key, Operation(kind, target.subresource, body, [failed] if failed else []), urgent=urgent)
         return True
+
+    def _last(self, key: Target, subresource: str) -> Operation | None:
+        """The newest operation on a part of an object that waits or is on its way; a delete is on all parts."""
+        for write in (self._waiting(key), self._writing.get(key)):
+            for operation in reversed(write.operations if write is not None else ()):
+                if operation.subresource == subresource or operation.kind == "delete":
+                    return operation
+        return None
 
     def _waiting(self, key: Target) -> _Write | None:
         for lane in (self._urgent, self._normal, self._behind, self._failing):
@@ -226,7 +237,7 @@ class Writer:
     async def _worker(self) -> None:
         while True:
             key, write = await self._next()
-            self._writing[key] = write.since
+            self._writing[key] = write
             try:
                 await self._write(key, write)
             finally:

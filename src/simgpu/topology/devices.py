@@ -20,7 +20,7 @@ _UNITS = {
 }  # fmt: skip
 MOST_DEVICES = 1_000_000
 _ANY_CARD = "h200"  # what a card of which nothing is known behaves like
-_UNKNOWN: dict[str, Any] = {"architecture": "", "compute_capability": None, "mig": ()}
+_UNKNOWN: dict[str, Any] = {"architecture": "", "compute_capability": None, "mig": (), "estimated": ("mig",)}
 
 
 class Device(msgspec.Struct, frozen=True):
