@@ -157,4 +157,5 @@ def _plain(entry: Any) -> dict[str, Any]:
         key = (gpu.model.product, gpu.model.memory_mib.total)
         counted[key] = counted.get(key, 0) + 1
     gpus = [{"product": product, "memory_mib": memory, "count": count} for (product, memory), count in counted.items()]
-    return {"gpus": gpus, "other": entry.other}
+    more = {"driver": entry.driver, "cuda": entry.cuda, "numa": entry.numa}
+    return {"gpus": gpus, "other": entry.other, **{name: value for name, value in more.items() if value}}

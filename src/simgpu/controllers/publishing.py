@@ -79,7 +79,7 @@ def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
         "nvidia.com/gpu.machine": "SimGPU",
         "nvidia.com/gpu.replicas": "1",
         "nvidia.com/gpu.sharing-strategy": "none",
-        "nvidia.com/mig.capable": "" if model.is_estimated("mig") else str(bool(model.mig)).lower(),
+        "nvidia.com/mig.capable": "true" if model.mig else "" if model.is_estimated("mig") else "false",
         "nvidia.com/mps.capable": "false",
         _DEPLOYED: "true",
     }
