@@ -13,7 +13,7 @@ from prometheus_client import parser
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.fleet import Fleet
-from simgpu.identities import identity
+from simgpu.identities import identity, render
 from simgpu.topology import pools
 from simgpu.web import fleet, metering, server
 
@@ -101,6 +101,27 @@ async def test_the_page_of_all_nodes_has_what_prometheus_would_add_to_each_nodes
     assert target["labels"]["__metrics_path__"] == "/metrics/nodes/n1"
     assert (target["labels"]["pod"], target["labels"]["instance"]) == (used["pod"], used["instance"])
     assert 'runai_pod_gpu_memory_used_bytes{pod_uuid="uid-1",gpu="1"} 150754820096' in page
+
+
+def test_a_page_after_any_changes_of_pods_is_what_a_fresh_one_would_be() -> None:
+    cards = Fleet(seed=1)
+    node = cards.place("n1", pools.parse_gpus("h200:4", models.load(), field="x"))
+    look = fleet.enriched(identity.load("dcgm"), "gpu-operator")
+    kept = render.Renderer(cards.machine(), look)
+    for turn, uses in enumerate([{0: "a"}, {0: "a", 2: "b"}, {2: "b", 3: "c"}, {}, {1: "d", 2: "e"}], start=1):
+        wanted = {
+            node.ids[place]: publishing.Use(f"uid-{name}", "team", name, "main", 10, 30, 143771)
+            for place, name in uses.items()
+        }
+        under_way = kept.chunks()
+        begun = [next(under_way)]
+        before = render.Renderer(cards.machine(), look).page()
+        cards.use(node, wanted)
+        cards.step(float(turn), clock=0.0)
+        assert kept.machine is cards.machine()
+        assert kept.page() == render.Renderer(cards.machine(), look).page()
+        assert all(f'exported_pod="{name}"'.encode() in kept.page() for name in uses.values())
+        assert b"".join([*begun, *under_way]) == before
 
 
 async def test_plain_labels_are_those_of_an_exporter_on_the_node() -> None:

@@ -5,7 +5,7 @@ What does not change from step to step (names, labels) is kept as text; a page i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, repeat
 
 import numpy as np
@@ -21,6 +21,7 @@ Row = tuple[Device, Part | None, Pod | None, str]
 Prepared = list[tuple[identities.Family, Labels, str, Values]]
 
 _CHUNK = 8192
+_WHOLE_DEVICES = ("device", "rest")
 _SOURCE = "\0"
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
@@ -49,6 +50,7 @@ class Renderer:
         others = np.array([bool(vendors) and device.model.vendor not in vendors for device in machine.devices], bool)
         self._others = others if others.any() and not others.all() else None
         self._labels: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = {}
+        self._pods: Mapping[int, Pod] = {}
         self._version = -1
 
     def page(self) -> bytes:
@@ -67,8 +69,7 @@ class Renderer:
         """
         now = _Moment(self.machine)
         if self._version != now.version:
-            self._labels.clear()
-            self._version = now.version
+            self._refresh(now)
         prepared = [
             (family, labels, kind, values)
             for family in self._families()
@@ -182,6 +183,18 @@ class Renderer:
             yield "".join(f"{name}{texts[row]}{numbers[row]}\n" for name, texts, numbers in columns).encode()
 
     # Labels.
+
+    def _refresh(self, now: _Moment) -> None:
+        """Only devices whose pod is another have other labels now. A page under way keeps the lists that it has."""
+        before, self._pods, self._version = self._pods, now.pods, now.version
+        changed = [place for place in before.keys() | now.pods.keys() if before.get(place) != now.pods.get(place)]
+        for kind, labels in list(self._labels):
+            texts = self._labels.pop((kind, labels)).copy()
+            if kind in _WHOLE_DEVICES:
+                for place in changed:
+                    row = (self.machine.devices[place], None, now.pods.get(place), "")
+                    texts[place] = self._text(row, labels, whole=True)
+                self._labels[kind, labels] = texts
 
     def _texts(self, kind: str, labels: Labels, now: _Moment) -> list[str]:
         """The text between a family's name and the number, for each device or part."""
