@@ -80,7 +80,8 @@ class Nodes:
         self._clock = clock
         self._config: pools.Fleet | None = None
         self._problems: tuple[str, ...] = ()
-        self._published: dict[str, float] = {}
+        self._published: dict[str, float] = {}  # when a node's view was written last
+        self._unpublished: set[str] = set()  # nodes whose pods have changed since
         self._held: dict[str, dict[str, tuple[str, ...]]] = {}
         self._complained: dict[str, str] = {}
         self._owned: dict[str, set[str]] = {}
@@ -93,7 +94,7 @@ class Nodes:
         """Let changes of nodes, pods and configuration become work."""
         self._stores.nodes.listen(lambda change: self._queue.add(change.key))
         self._stores.pods.listen(lambda change: self._pod_changed(change.old, change.new))
-        self._stores.config_maps.listen(lambda change: self._config_map_changed(change.key))
+        self._stores.config_maps.listen(lambda change: self._config_map_changed(change.key, gone=change.new is None))
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         for pod in (old, new):
@@ -103,12 +104,15 @@ class Nodes:
             if requests.requests(pod) or meta.labels.get("app") == EXPORTER or requests.RUN_TIME in meta.annotations:
                 self._queue.add(pod.spec.node_name)
 
-    def _config_map_changed(self, key: str) -> None:
+    def _config_map_changed(self, key: str, *, gone: bool) -> None:
         name = key.rpartition("/")[2]
         if name == TOPOLOGY or name.startswith(PROFILE):
             self.configure()
         elif name.startswith(f"{TOPOLOGY}-"):
-            self._queue.add(name.removeprefix(f"{TOPOLOGY}-"))
+            node = name.removeprefix(f"{TOPOLOGY}-")
+            if gone:
+                self._published.pop(node, None)
+            self._queue.add(node)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -230,9 +234,12 @@ class Nodes:
         self._fleet.name_exporter(name, *self._exporter(name))
         uses = self._uses(name, placed, before)
         self._restored.add(name)
-        self._fleet.use(placed, uses)
+        if self._fleet.use(placed, uses):
+            self._unpublished.add(name)
         self._publish_node(node, spec)
-        return self._publish_view(placed, config_map, first=urgent or config_map is None)
+        if urgent or (config_map is None and name not in self._published):
+            return self._write_view(placed, self._view(placed), urgent=True)
+        return self._publish_view(placed, config_map)
 
     def _spec(self, node: Node) -> pools.NodeGpus | None:
         """What a node should have; None for one that is not ours."""
@@ -328,18 +335,27 @@ class Nodes:
 
     def _again(self, name: str) -> Callable[[Exception], None]:
         """What could not be written is looked at again later."""
-        return lambda _error: self._queue.add_after(name, 5.0)
 
-    def _publish_view(self, placed: NodeCards, config_map: ConfigMap | None, *, first: bool) -> float:
+        def failed(_error: Exception) -> None:
+            self._published.pop(name, None)
+            self._queue.add_after(name, 5.0)
+
+        return failed
+
+    def _publish_view(self, placed: NodeCards, config_map: ConfigMap | None) -> float:
+        """Write the view if it says something new, or has not been written for long; seconds until the next look."""
         since = self._clock() - self._published.get(placed.name, 0.0)
-        if not first and since < VIEW_EVERY:
+        changed = placed.name in self._unpublished
+        if changed and since < VIEW_EVERY:
             return VIEW_EVERY - since
+        if config_map is None and not changed and since < SAVE_EVERY:
+            return SAVE_EVERY - since  # it is on its way
         body = self._view(placed)
         same = config_map is not None and config_map.data.get(publishing.KEY) == body["data"][publishing.KEY]
         if same and since < SAVE_EVERY:
+            self._unpublished.discard(placed.name)
             return SAVE_EVERY - since
-        self._write_view(placed, body, urgent=first)
-        return SAVE_EVERY
+        return self._write_view(placed, body, urgent=False)
 
     def _view(self, placed: NodeCards) -> dict[str, Any]:
         assert self._config is not None  # noqa: S101 - asked before
@@ -352,10 +368,12 @@ class Nodes:
             name, placed.ids, placed.spec, strategy=self._config.mig_strategy, uses=uses, counters=counters
         )
 
-    def _write_view(self, placed: NodeCards, body: dict[str, Any], *, urgent: bool) -> None:
+    def _write_view(self, placed: NodeCards, body: dict[str, Any], *, urgent: bool) -> float:
         self._published[placed.name] = self._clock()
+        self._unpublished.discard(placed.name)
         target = Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{placed.name}", self._namespace)
         self._writer.apply(target, body, urgent=urgent, failed=self._again(placed.name))
+        return SAVE_EVERY
 
     async def save(self) -> None:
         """Write where all counters stand, for whoever goes on from here."""
@@ -377,6 +395,7 @@ class Nodes:
         self._fleet.remove(name)
         self._held.pop(name, None)
         self._published.pop(name, None)
+        self._unpublished.discard(name)
         restored = name in self._restored
         self._restored.discard(name)
         owned = self._owned.pop(name, set())
