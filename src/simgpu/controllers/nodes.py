@@ -345,11 +345,10 @@ class Nodes:
     def _publish_view(self, placed: NodeCards, config_map: ConfigMap | None) -> float:
         """Write the view if it says something new, or has not been written for long; seconds until the next look."""
         since = self._clock() - self._published.get(placed.name, 0.0)
-        changed = placed.name in self._unpublished
-        if changed and since < VIEW_EVERY:
-            return VIEW_EVERY - since
-        if config_map is None and not changed and since < SAVE_EVERY:
+        if config_map is None and placed.name not in self._unpublished and since < SAVE_EVERY:
             return SAVE_EVERY - since  # it is on its way
+        if since < VIEW_EVERY:
+            return VIEW_EVERY - since
         body = self._view(placed)
         same = config_map is not None and config_map.data.get(publishing.KEY) == body["data"][publishing.KEY]
         if same and since < SAVE_EVERY:
