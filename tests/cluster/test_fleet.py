@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import yaml
 
@@ -217,6 +218,17 @@ async def test_an_annotation_and_a_name_give_gpus_too(fleet: Fleet) -> None:
     ]
     await fleet.pod("now", named, 1)
     await fleet.held({(named, "0"): ("now", "c0")})
+
+
+async def test_nodes_can_have_models_of_the_users_own(fleet: Fleet, tmp_path: Path) -> None:
+    (tmp_path / "my-card.yaml").write_text("base: t4\nproduct: My Card\n")
+    await fleet.configure("", default={"gpus": [{"type": "my-card", "count": 3}]})
+    pooled = await fleet.node("a")
+    annotated = await fleet.node("b", None, gpus="my-card:2")
+    await fleet.start("--catalog", str(tmp_path))
+    for node, count in ((pooled, 3), (annotated, 2)):
+        seen = await fleet.gpus(node, count)
+        assert seen.metadata.labels["nvidia.com/gpu.product"] == "My-Card"
 
 
 async def test_a_killed_controller_goes_on_where_it_was(fleet: Fleet) -> None:

@@ -138,12 +138,12 @@ class Controller:
 
     def problems(self) -> Iterator[str]:
         """What users should know."""
-        for problem in self.nodes.problems if self.nodes is not None else ():
+        for problem in self.nodes.configuration.problems if self.nodes is not None else ():
             yield f"topology: {problem}"
 
     def describe(self) -> dict[str, Any] | None:
         """The configuration, for the topology API."""
-        return self.nodes.describe() if self.nodes is not None and self.ready else None
+        return self.nodes.configuration.describe() if self.nodes is not None and self.ready else None
 
     def describe_node(self, name: str) -> dict[str, Any] | None:
         """A node, for the topology API."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import yaml
 
 from simgpu import errors
 from simgpu.catalog import models
-from simgpu.controllers import publishing
+from simgpu.controllers import configuring, publishing
+from simgpu.controllers.configuring import PROFILE, TOPOLOGY
 from simgpu.controllers.fleet import EXPORTER, Fleet, NodeCards
 from simgpu.kube import resources
 from simgpu.kube.queue import WorkQueue
@@ -28,13 +28,9 @@ from simgpu.kube.writer import Target, Writer
 from simgpu.pods import assigning, requests
 from simgpu.topology import pools
 
-TOPOLOGY = "topology"
-PROFILE, PROFILE_KEY = "gpu-profile-", "profile.yaml"
 GPUS_ANNOTATION = "simgpu.dev/gpus"
 VIEW_EVERY = 1.0
 SAVE_EVERY = 300.0
-
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _log = logging.getLogger(__name__)
 
@@ -78,8 +74,9 @@ class Nodes:
         self._namespace = namespace
         self._catalog = catalog
         self._clock = clock
-        self._config: pools.Fleet | None = None
-        self._problems: tuple[str, ...] = ()
+        self.configuration = configuring.Configuration(
+            stores.config_maps, recorder, namespace=namespace, catalog=catalog
+        )
         self._published: dict[str, float] = {}  # when a node's view was written last
         self._unpublished: set[str] = set()  # nodes whose pods have changed since
         self._held: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -114,43 +111,10 @@ class Nodes:
                 self._published.pop(node, None)
             self._queue.add(node)
 
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """What is wrong with the configuration that is there now."""
-        return self._problems
-
     def configure(self) -> None:
-        """Read the configuration. A broken one, or none, changes nothing but what users are told."""
-        found = self._parsed() or self._config or publishing.published(self._views(), self._catalog)
-        if found != self._config:
-            self._config = found
+        """Read the configuration."""
+        if self.configuration.read():
             self._look_at_all()
-
-    def _parsed(self) -> pools.Fleet | None:
-        config_map = self._stores.config_maps.get(TOPOLOGY, namespace=self._namespace)
-        if config_map is None:
-            missing = f"{TOPOLOGY}: there is no such ConfigMap in namespace {self._namespace}"
-            self._tell("NoTopology", (missing,), "the topology stays as it was")
-            return None
-        try:
-            found = pools.parse(config_map.data.get(publishing.KEY, ""), self._catalog, self._profile)
-        except pools.Mistakes as mistakes:
-            self._tell("InvalidTopology", tuple(map(str, mistakes.found)), "the topology stays as it was")
-            return None
-        self._tell("UnknownKeys", found.unknown, "the topology has keys that mean nothing")
-        return found
-
-    def _tell(self, reason: str, problems: tuple[str, ...], what: str) -> None:
-        """Say once what is wrong with the configuration."""
-        if problems and problems != self._problems:
-            message = "; ".join(problems)
-            _log.warning("%s: %s", what, message)
-            config_map = self._stores.config_maps.get(TOPOLOGY, namespace=self._namespace)
-            uid = config_map.metadata.uid if config_map is not None else ""
-            self._recorder.record(
-                Subject("v1", "ConfigMap", TOPOLOGY, self._namespace, uid), "Warning", reason, message
-            )
-        self._problems = problems
 
     def start(self) -> None:
         """Read the configuration and look at everything; `unseen` is what has not been looked at yet."""
@@ -164,54 +128,29 @@ class Nodes:
 
     def _all(self) -> set[str]:
         """Nodes that are there, and those that something was published of."""
-        published = {item.metadata.labels[publishing.NODE_NAME] for item in self._views()}
+        published = {item.metadata.labels[publishing.NODE_NAME] for item in self.configuration.views()}
         return published | {node.metadata.name for node in self._stores.nodes}
-
-    def _views(self) -> list[ConfigMap]:
-        """What was published of fake nodes."""
-        return [item for item in self._stores.config_maps if publishing.is_view(item)]
-
-    def _profile(self, name: str) -> Mapping[str, Any] | None:
-        config_map = self._stores.config_maps.get(f"{PROFILE}{name}", namespace=self._namespace)
-        if config_map is None:
-            return None
-        place = f"ConfigMap {PROFILE}{name}"
-        if PROFILE_KEY not in config_map.data:
-            raise errors.InputError(place, f"has no {PROFILE_KEY}")
-        try:
-            document = yaml.load(config_map.data[PROFILE_KEY], Loader=_LOADER)  # noqa: S506 - a safe loader
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise errors.InputError(place, f"{PROFILE_KEY} is not YAML: {' '.join(str(error).split())}") from None
-        if not isinstance(document, dict):
-            raise errors.InputError(place, f"{PROFILE_KEY} must be a mapping")
-        return document
-
-    def describe(self) -> dict[str, Any] | None:
-        """The configuration as the topology API tells it, whatever format it was written in."""
-        if self._config is None:
-            return None
-        return {
-            "NodePools": {name: _pool_json(pool) for name, pool in self._config.pools.items()},
-            "NodePoolLabelKey": self._config.label_key,
-            "MigStrategy": self._config.mig_strategy,
-        }
 
     def describe_node(self, name: str) -> dict[str, Any] | None:
         """One node as the topology API tells it."""
         placed = self._fleet.nodes.get(name)
-        if placed is None or self._config is None:
+        if placed is None:
             return None
         return publishing.node_json(
             placed.spec, self._config.mig_strategy, {card.id: card.use for card in placed.cards}
         )
+
+    @property
+    def _config(self) -> pools.Fleet:
+        """What is in force; nodes are looked at only once it was read."""
+        assert self.configuration.current is not None  # noqa: S101
+        return self.configuration.current
 
     # One node.
 
     async def reconcile(self, name: str) -> float | None:
         """Make everything about one node as it should be; seconds until it should be looked at again."""
         await asyncio.sleep(0)  # what was decided has to be written too
-        if self._config is None:
-            return None
         self.unseen.discard(name)
         node = self._stores.nodes.get(name)
         spec = self._spec(node) if node is not None else None
@@ -243,7 +182,6 @@ class Nodes:
 
     def _spec(self, node: Node) -> pools.NodeGpus | None:
         """What a node should have; None for one that is not ours."""
-        assert self._config is not None  # noqa: S101 - asked before
         meta = node.metadata
         if meta.annotations.get(publishing.KWOK) != "fake" or meta.deletion_timestamp:
             return None
@@ -322,7 +260,6 @@ class Nodes:
     # Writing.
 
     def _publish_node(self, node: Node, spec: pools.NodeGpus) -> None:
-        assert self._config is not None  # noqa: S101 - asked before
         name = node.metadata.name
         labels = publishing.label_patch(spec, self._config.mig_strategy, node)
         again = self._again(name)
@@ -357,7 +294,6 @@ class Nodes:
         return self._write_view(placed, body, urgent=False)
 
     def _view(self, placed: NodeCards) -> dict[str, Any]:
-        assert self._config is not None  # noqa: S101 - asked before
         name = placed.name
         counters = {
             "time": round(self._clock(), 1), "address": self._fleet.address(name), "gpus": self._fleet.counters(placed),
@@ -417,13 +353,6 @@ class Nodes:
             self._writer.merge(Target(resources.NODES, name), labels, observed=node, urgent=True, failed=again)
         elif config_map is not None:
             self._writer.delete(Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{name}", self._namespace))
-
-
-def _pool_json(pool: pools.NodeGpus) -> dict[str, Any]:
-    return {
-        "GpuCount": len(pool.gpus), "GpuMemory": pool.memory_mib, "GpuProduct": pool.product,
-        "OtherDevices": [{"Name": name, "Count": count} for name, count in pool.other.items()] or None,
-    }  # fmt: skip
 
 
 def _wish(pod: Pod) -> assigning.Wish:
