@@ -112,7 +112,7 @@ class Controller:
             seen = await self.numbers()
             if seen["writes_pending"] == seen["queue_depth"] == 0 and done(seen):
                 return seen
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
 
     def cpu_seconds(self) -> float:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().split()
