@@ -16,6 +16,7 @@ pytest_plugins = [
     "tests.fixtures.http",
     "tests.fixtures.prometheus",
     "tests.fixtures.controller",
+    "tests.fixtures.rough",
 ]
 
 

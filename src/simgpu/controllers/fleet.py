@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -18,6 +19,7 @@ from simgpu.topology import pools
 from simgpu.topology.devices import Device
 
 TYPICAL = "training"
+EXPORTER = "nvidia-dcgm-exporter"
 _NOBODY = uuid.UUID(int=0)
 _SAVED = cards.COUNTERS
 _REMEMBERED = 100_000  # counters of GPUs that are gone and may come back
@@ -61,7 +63,9 @@ class Fleet:
         self.nodes: dict[str, NodeCards] = {}
         self._machine: view.Machine | None = None
         self._changed: list[Card] = []
-        self._gone: dict[str, list[float]] = {}
+        self._gone: dict[str, tuple[Sequence[float], float]] = {}
+        self._addresses: dict[str, str] = {}
+        self._taken: dict[str, str] = {}
         self.steps = 0
         self.time = 0.0
 
@@ -97,6 +101,8 @@ class Fleet:
         if known := self.nodes.pop(name, None):
             self._remove(known.cards)
             self._machine = None
+        if address := self._addresses.pop(name, None):
+            del self._taken[address]
 
     def _new(self, node: str, wanted: Sequence[tuple[int, str, pools.Gpu]]) -> dict[int, Card]:
         made: dict[int, Card] = {}
@@ -108,20 +114,16 @@ class Fleet:
         return made
 
     def _card(self, node: str, index: int, identity: str, gpu: pools.Gpu, number: int) -> Card:
-        card = Card(identity, gpu, number, _device(node, index, identity, gpu, labels=_exporter(node, "", "")))
+        card = Card(identity, gpu, number, _device(node, index, identity, gpu, labels=self._exporter(node)))
         if (before := self._gone.pop(identity, None)) is not None:
-            self._raise(card, before, 0.0)
+            self._raise(card, *before)
         return card
 
     def _remove(self, gone: Iterable[Card]) -> None:
         listed = list(gone)
         if listed:
             standing = self.engine.counters([card.number for card in listed]).tolist()
-            for card, values in zip(listed, standing, strict=True):
-                self._gone.pop(card.id, None)
-                self._gone[card.id] = values
-            while len(self._gone) > _REMEMBERED:
-                self._gone.pop(next(iter(self._gone)))
+            self.remember(dict(zip((card.id for card in listed), standing, strict=True)), 0.0)
         for card in listed:
             if card.workload:
                 self.engine.end_workload(card.workload)
@@ -130,11 +132,25 @@ class Fleet:
 
     def name_exporter(self, name: str, pod: str, address: str) -> None:
         """The pod that pretends to be a node's exporter; without one it has a made-up name and address."""
-        labels = _exporter(name, pod, address)
+        labels = self._exporter(name, pod, address)
         for card in self.nodes[name].cards:
             if card.device.labels != labels:
                 card.device = msgspec.structs.replace(card.device, labels=labels)
                 self._machine = None
+
+    def _exporter(self, node: str, pod: str = "", address: str = "") -> dict[str, str]:
+        digest = hashlib.sha1(node.encode(), usedforsecurity=False).hexdigest()[:10]
+        name = pod or f"{EXPORTER}-{digest}"
+        return {"node": node, "exporter": name, "instance": f"{address or self.address(node)}:9400"}
+
+    def address(self, node: str, before: str = "") -> str:
+        """A made-up address that no other node's exporter has: the one from before, or else one from the name."""
+        if node not in self._addresses:
+            for address in made_up(node, before):
+                if address not in self._taken:
+                    self._addresses[node], self._taken[address] = address, node
+                    break
+        return self._addresses[node]
 
     # Pods.
 
@@ -226,6 +242,13 @@ class Fleet:
         standing = np.round(self.engine.counters([card.number for card in node.cards]), 3).tolist()
         return dict(zip(node.ids, standing, strict=True))
 
+    def remember(self, saved: Mapping[str, Sequence[float]], seconds: float) -> None:
+        """Where counters of GPUs that are not there stood, that long ago; if these come back, they go on from there."""
+        for gpu, values in saved.items():
+            self._gone.setdefault(gpu, (values, seconds))
+        while len(self._gone) > _REMEMBERED:
+            self._gone.pop(next(iter(self._gone)))
+
     def resume(self, node: NodeCards, saved: Mapping[str, Sequence[float]], seconds: float) -> None:
         """Go on where counters stood, plus the most that they can have grown since."""
         for card in node.cards:
@@ -255,11 +278,13 @@ def _device(node: str, index: int, identity: str, gpu: pools.Gpu, *, labels: dic
     )  # fmt: skip
 
 
-def _exporter(node: str, pod: str, address: str) -> dict[str, str]:
-    """Labels of a node's exporter."""
-    digest = hashlib.sha1(node.encode(), usedforsecurity=False).hexdigest()[:10]
-    made_up = f"10.{int(digest[:2], 16)}.{int(digest[2:4], 16)}.{int(digest[4:6], 16)}"
-    return {"node": node, "exporter": pod or f"nvidia-dcgm-exporter-{digest}", "instance": f"{address or made_up}:9400"}
+def made_up(node: str, before: str) -> Iterator[str]:
+    """Addresses that a node's exporter may have, best first."""
+    if re.fullmatch(r"10(\.\d{1,3}){3}", before):
+        yield before
+    first = int.from_bytes(hashlib.sha1(node.encode(), usedforsecurity=False).digest()[:3])
+    for number in range(first, first + 2**24):
+        yield f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
 
 
 def _shown(shown: pools.Shown) -> activity.Profile:

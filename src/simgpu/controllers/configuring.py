@@ -1,0 +1,109 @@
+"""The configuration of a fleet as the cluster's ConfigMaps have it, and what users are told about it.
+
+A broken one, or none, changes nothing: the last good one stays in force. A controller that starts and cannot read it
+goes by what was published of the nodes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from simgpu import errors
+from simgpu.catalog import models
+from simgpu.controllers import publishing
+from simgpu.kube.recording import Recorder, Subject
+from simgpu.kube.store import Store
+from simgpu.kube.views import ConfigMap
+from simgpu.topology import pools
+
+TOPOLOGY = "topology"
+PROFILE, PROFILE_KEY = "gpu-profile-", "profile.yaml"
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_STAYS = "the topology stays as it was"
+
+_log = logging.getLogger(__name__)
+
+
+class Configuration:
+    """Which GPUs nodes are to have. `problems` is what is wrong with what is written there now."""
+
+    def __init__(
+        self, config_maps: Store[ConfigMap], recorder: Recorder, *, namespace: str, catalog: models.Catalog
+    ) -> None:
+        self.current: pools.Fleet | None = None
+        self.problems: tuple[str, ...] = ()
+        self._config_maps = config_maps
+        self._recorder = recorder
+        self._namespace = namespace
+        self._catalog = catalog
+
+    def read(self) -> bool:
+        """Read it again; whether another is in force now."""
+        before = self.current
+        self.current = self._parsed() or before or publishing.published(self.views(), self._catalog)
+        return self.current != before
+
+    def views(self) -> list[ConfigMap]:
+        """What was published of fake nodes."""
+        return [item for item in self._config_maps if publishing.is_view(item)]
+
+    def describe(self) -> dict[str, Any] | None:
+        """As the topology API tells it, whatever format it was written in."""
+        if self.current is None:
+            return None
+        return {
+            "NodePools": {name: _pool_json(pool) for name, pool in self.current.pools.items()},
+            "NodePoolLabelKey": self.current.label_key,
+            "MigStrategy": self.current.mig_strategy,
+        }
+
+    def _parsed(self) -> pools.Fleet | None:
+        config_map = self._config_maps.get(TOPOLOGY, namespace=self._namespace)
+        if config_map is None:
+            missing = f"{TOPOLOGY}: there is no such ConfigMap in namespace {self._namespace}"
+            self._tell("NoTopology", (missing,), _STAYS)
+            return None
+        try:
+            found = pools.parse(config_map.data.get(publishing.KEY, ""), self._catalog, self._profile)
+        except pools.Mistakes as mistakes:
+            self._tell("InvalidTopology", tuple(map(str, mistakes.found)), _STAYS, uid=config_map.metadata.uid)
+            return None
+        told = "the topology has keys that mean nothing"
+        self._tell("UnknownKeys", found.unknown, told, uid=config_map.metadata.uid)
+        return found
+
+    def _tell(self, reason: str, problems: tuple[str, ...], what: str, *, uid: str = "") -> None:
+        """Say once what is wrong."""
+        if problems and problems != self.problems:
+            message = "; ".join(problems)
+            _log.warning("%s: %s", what, message)
+            subject = Subject("v1", "ConfigMap", TOPOLOGY, self._namespace, uid)
+            self._recorder.record(subject, "Warning", reason, message)
+        self.problems = problems
+
+    def _profile(self, name: str) -> Mapping[str, Any] | None:
+        config_map = self._config_maps.get(f"{PROFILE}{name}", namespace=self._namespace)
+        if config_map is None:
+            return None
+        place = f"ConfigMap {PROFILE}{name}"
+        if PROFILE_KEY not in config_map.data:
+            raise errors.InputError(place, f"has no {PROFILE_KEY}")
+        try:
+            document = yaml.load(config_map.data[PROFILE_KEY], Loader=_LOADER)  # noqa: S506 - a safe loader
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise errors.InputError(place, f"{PROFILE_KEY} is not YAML: {' '.join(str(error).split())}") from None
+        if not isinstance(document, dict):
+            raise errors.InputError(place, f"{PROFILE_KEY} must be a mapping")
+        return document
+
+
+def _pool_json(pool: pools.NodeGpus) -> dict[str, Any]:
+    return {
+        "GpuCount": len(pool.gpus), "GpuMemory": pool.memory_mib, "GpuProduct": pool.product,
+        "OtherDevices": [{"Name": name, "Count": count} for name, count in pool.other.items()] or None,
+    }  # fmt: skip
