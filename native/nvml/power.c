@@ -3,18 +3,18 @@
 
 enum { SENSOR_GPU = 0, THERMAL_ALL = 15, CONTROLLER_GPU = 1, TARGET_GPU = 1 };
 
-NUMBER(nvmlDeviceGetPowerUsage, unsigned, page->power_mw)
-NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned, page->power_limit_mw)
-NUMBER(nvmlDeviceGetPowerManagementLimit, unsigned, page->power_limit_mw)
-NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, page->power_default_mw)
-NUMBER(nvmlDeviceGetPowerManagementMode, unsigned, 1)
+SHARED_NUMBER(nvmlDeviceGetPowerUsage, unsigned, page->power_mw)
+SHARED_NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned, page->power_limit_mw)
+SHARED_NUMBER(nvmlDeviceGetPowerManagementLimit, unsigned, page->power_limit_mw)
+SHARED_NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, page->power_default_mw)
+SHARED_NUMBER(nvmlDeviceGetPowerManagementMode, unsigned, 1)
 NUMBER(nvmlDeviceGetPowerSource, unsigned, 0)
-NUMBER(nvmlDeviceGetTotalEnergyConsumption, uint64_t, page->energy_mj)
+SHARED_NUMBER(nvmlDeviceGetTotalEnergyConsumption, uint64_t, page->energy_mj)
 
 API nvmlDeviceGetPowerManagementLimitConstraints(handle device, unsigned *least, unsigned *most)
 {
     struct device d;
-    int code = gpu_open(device, least, &d);
+    int code = shared_open(device, least, &d);
     if (code != OK || !most) return code == OK ? INVALID_ARGUMENT : code;
     *least = d.page.power_min_mw;
     *most = d.page.power_max_mw;

@@ -40,16 +40,16 @@ def recording(name: str) -> dict[str, Any]:
     return found
 
 
-def question(call: str) -> str:
+def question(call: str, device: str = "card") -> str:
     name, arguments = re.fullmatch(r"(\w+)(?:\[(.*)])?", call).groups()  # type: ignore[union-attr]
     if name == "field":
         reading = "{'ret': it.nvmlReturn, 'type': it.valueType, 'ull': it.value.ullVal, 'ui': it.value.uiVal}"
-        return f"[{reading} for it in N.nvmlDeviceGetFieldValues(card, [{arguments}])][0]"
+        return f"[{reading} for it in N.nvmlDeviceGetFieldValues({device}, [{arguments}])][0]"
     if name == "nvmlDeviceGetFieldValues":
-        return "N.nvmlDeviceGetFieldValues(card, list(range(1, 65)))"
+        return f"N.nvmlDeviceGetFieldValues({device}, list(range(1, 65)))"
     if name == "nvmlDeviceGetCount" or not name.startswith("nvmlDevice"):
         return f"N.{name}()"
-    return f"N.{name}(card, {arguments or ''})"
+    return f"N.{name}({device}, {arguments or ''})"
 
 
 def state(seen: dict[str, Any]) -> dict[str, Any]:
@@ -118,3 +118,34 @@ def test_every_recorded_call_is_answered_as_the_real_card_answered(name: str, tm
     assert {call: (seen[call], answers[call]) for call in answers.keys() - same - exempt} == {}
     assert exempt & same == set(), "these no longer need an exception"
     assert len(seen) > 500
+
+
+def divided(seen: dict[str, Any]) -> Any:
+    """The recorded card in three parts: its page, as far as the recording tells."""
+    parts, memory = seen["devices"], seen["card"]["nvmlDeviceGetMemoryInfo"]
+    state = {
+        **pages.RECORDED, **pages.IDLE, "power_mw": seen["card"]["nvmlDeviceGetPowerUsage"],
+        "memory_used": memory["used"] - pages.RECORDED["memory_reserved"],
+    }  # fmt: skip
+    rows = pages.cards("h200", 1, mig=("3g.71gb", "1g.18gb", "1g.18gb"), **state)
+    for instance, part in zip(rows[0]["instances"], parts, strict=False):
+        instance["uuid"] = part["nvmlDeviceGetUUID"].encode()
+        instance["memory_used"] = part["nvmlDeviceGetMemoryInfo"]["used"]
+        instance["bar1_kib"] = part["nvmlDeviceGetBAR1MemoryInfo"]["bar1Total"] // 1024
+    return rows
+
+
+def test_a_divided_card_and_its_parts_answer_as_the_real_ones_answered(tmp_path: Path) -> None:
+    seen = recording("mig")
+    asked = {
+        f"part {index}: {call}": (question(call, f"N.nvmlDeviceGetMigDeviceHandleByIndex(card, {index})"), answer)
+        for index, part in enumerate(seen["devices"])
+        for call, answer in part.items()
+    }
+    asked |= {call: (question(call), answer) for call, answer in seen["card"].items()}
+    told = nvml.ask(pages.write(tmp_path, divided(seen)), [asking_for for asking_for, _ in asked.values()])
+    answers = dict(zip(asked, told, strict=True))
+    sys.stdout.write(f"{len(asked)} calls\n")
+
+    assert {call: (answer, asked[call][1]) for call, answer in answers.items() if answer != asked[call][1]} == {}
+    assert len(asked) > 400
