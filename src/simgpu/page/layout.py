@@ -67,7 +67,7 @@ INSTANCE: Final = (
     _f("memory_total", "u8", "bytes"),
     _f("memory_used", "u8", "bytes"),
     _f("open", "u4", "whether a program has it open"),
-    _f("spare", "u4", ""),
+    _f("bar1_kib", "u4", "its window on the bus; the card's own if it is the whole card"),
 )
 SAMPLE: Final = (
     _f("time_us", "u8", "microseconds since 1970"),

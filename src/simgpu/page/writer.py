@@ -35,6 +35,7 @@ MODES: Final = {"persistence": 1, "compute_mode": 3}  # what can be set besides 
 
 _ROOM: Final = (layout.DTYPE.itemsize + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
 _STATE: Final = [field for field in layout.PAGE if field.state]
+_WINDOW_KEPT: Final = 512 * 2**20  # what the driver takes of the window when there are instances
 _NOBODY: Final = uuid.UUID(int=0)
 
 Read = Callable[[str], npt.NDArray[np.float64]]
@@ -69,9 +70,11 @@ class Pages:
         self._rows: npt.NDArray[Any] = np.zeros(len(devices), layout.DTYPE)
         self._fence = threading.Lock()
         self._places: list[list[int]] = []  # of each card's instances, on its page
-        for row, device in zip(self._rows, devices, strict=True):
+        self._mapped = np.zeros(len(devices), np.uint64)  # bytes of the window that instances take
+        for index, (row, device) in enumerate(zip(self._rows, devices, strict=True)):
             _describe(row, device, devices)
             self._places.append(_describe_instances(row, device))
+            self._mapped[index] = _map_windows(row, device)
             row["stale_ns"] = int(stale * 1e9)
         self.allow(access or Access())
         try:
@@ -100,6 +103,7 @@ class Pages:
             limits = np.iinfo(layout.DTYPE[field.name])
             values = np.rint(np.nan_to_num(read(field.state)) * field.scale)
             rows[field.name] = np.clip(values, limits.min, min(limits.max, 2**62))  # a double knows no 2**64 - 1
+        rows["bar1_used"] = np.maximum(rows["bar1_used"], self._mapped)
         for index, states in instances.items():
             for place, state in zip(self._places[index], states, strict=True):
                 mine = rows[index]["instances"][place]
@@ -234,8 +238,28 @@ def _describe_instances(row: Any, device: Device) -> list[int]:
         mine["uuid"] = f"MIG-{device.part_uuid(placement.number)}".encode()
         mine["gpu_instance"], mine["compute_instance"] = placement.number, 0
         mine["profile"], mine["start"], mine["slices"] = names.index(instance.name), placement.start, placement.size
-        mine["memory_total"] = (instance.memory_mib or model.memory_mib.total // 8) * 2**20
+        memory = (instance.memory_mib or model.memory_mib.total // 8) * 2**20
+        mine["memory_total"] = min(memory, int(row["memory_total"] - row["memory_reserved"]))
     return [order.index(which) for which in range(len(placements))]
+
+
+def _map_windows(row: Any, device: Device) -> int:
+    """Each instance's window on the bus; how much of the card's they take.
+
+    For instances that are parts of a card, the driver maps all of its memory, and what remains of the window is theirs.
+    """
+    if not device.instances:
+        return 0
+    model, instances = device.model, row["instances"]
+    slices = max(placing.memory_slices(profile, model) for profile in model.mig)
+    window = int(row["bar1_total"])
+    if instances["slices"][0] == slices:
+        instances["bar1_kib"][0] = window // 1024
+        return 0
+    mapped = int(row["memory_total"] - row["memory_reserved"])
+    each = max(window - mapped - _WINDOW_KEPT, 0) // 1024 // slices
+    instances["bar1_kib"] = instances["slices"] * each
+    return mapped
 
 
 def _profile(profile: models.MigProfile, model: models.Model) -> tuple[Any, ...]:
