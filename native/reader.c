@@ -2,6 +2,7 @@
 #include "sys.h"
 
 static const char DEFAULT_PAGES[] = "/run/simgpu/gpus";
+enum { MOST_SLICES = 8 }; /* that a card can be divided into */
 
 #ifdef FREESTANDING
 extern char *getenv(const char *) __attribute__((weak)); /* that of the program's C library, where it has one */
@@ -90,7 +91,10 @@ static void bound(struct page *page)
 {
 #define END(text) page->text[sizeof page->text - 1] = 0;
     PAGE_TEXTS(END)
-    for (unsigned i = 0; i < PAGE_PROFILES; i++) END(profiles[i].name)
+    for (unsigned i = 0; i < PAGE_PROFILES; i++) {
+        END(profiles[i].name)
+        if (page->profiles[i].slices > MOST_SLICES) page->profiles[i].slices = MOST_SLICES;
+    }
     for (unsigned i = 0; i < PAGE_INSTANCES; i++) END(instances[i].uuid)
 #undef END
     if (page->instance_count > PAGE_INSTANCES) page->instance_count = PAGE_INSTANCES;

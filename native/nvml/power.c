@@ -94,7 +94,7 @@ API nvmlDeviceGetThermalSettings(handle device, unsigned sensor, struct thermal_
     return OK;
 }
 
-enum { POLICY_POWER, POLICY_THERMAL, POLICY_BOARD = 3, POLICY_LAST = 5 };
+enum { POLICY_POWER, POLICY_THERMAL, POLICY_BOARD = 3, POLICY_LOW_USE, POLICY_LAST };
 enum { POLICY_APPLICATION_CLOCKS = 10, POLICY_BASE_CLOCKS };
 
 API nvmlDeviceGetViolationStatus(handle device, unsigned policy, struct violation *into)
@@ -108,6 +108,7 @@ API nvmlDeviceGetViolationStatus(handle device, unsigned policy, struct violatio
     if (policy == POLICY_POWER) into->violated = page->throttle_power_ns;
     else if (policy == POLICY_THERMAL) into->violated = page->throttle_thermal_ns;
     else if (policy == POLICY_BOARD) into->violated = page->throttle_hardware_ns;
+    else if (policy == POLICY_LOW_USE) into->violated = page->idle_ns;
     else if (policy == POLICY_APPLICATION_CLOCKS || policy == POLICY_BASE_CLOCKS)
         into->violated = page->throttle_power_ns + page->throttle_thermal_ns + page->throttle_hardware_ns;
     else if (policy > POLICY_LAST) return INVALID_ARGUMENT;

@@ -352,3 +352,25 @@ print(turns / (time.perf_counter() - start))
     sys.stdout.write(f"{turns:.0f} turns a second\n")
 
     assert turns > 500
+
+
+@pytest.mark.parametrize(("load", "idle"), [(0, True), (100, False)])
+def test_time_with_nothing_to_do_is_counted(load: int, idle: bool, tmp_path: Path) -> None:
+    program = f"""
+import pynvml as N
+N.nvmlInit()
+card = N.nvmlDeviceGetHandleByIndex(0)
+def rest():
+    return N.nvmlDeviceGetFieldValues(card, [N.NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION])[0].value.ullVal
+while N.nvmlDeviceGetUtilizationRates(card).gpu != {load}:
+    pass
+energy, before = N.nvmlDeviceGetTotalEnergyConsumption(card), rest()
+while N.nvmlDeviceGetTotalEnergyConsumption(card) == energy:
+    pass
+print(rest() > before)
+"""
+    simgpu = str(Path(sys.executable).parent / "simgpu")
+    command = [simgpu, "run", "--load", str(load), "--", sys.executable, "-c", program]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path).stdout
+
+    assert told == f"{idle}\n"

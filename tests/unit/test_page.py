@@ -47,6 +47,7 @@ def test_a_page_says_what_the_card_is(tmp_path: Path) -> None:
     assert page["product"][0] == b"NVIDIA H200"
     assert page["index"][0] == 1
     assert page["memory_total"][0] == 143771 * 2**20
+    assert page["bus_width"][0] == 6016
     assert page["links"][0] == 18
     assert page["written_ns"][0] == 7
 

@@ -120,6 +120,7 @@ class Model(Facts, frozen=True, kw_only=True):
     relations: relations.Relations
     memory_gb_per_second: Amount
     memory_type: Literal["HBM", "GDDR5", "GDDR6", "LPDDR4", "unknown"] = "unknown"
+    memory_bus_bits: Count | None = None
     aliases: tuple[str, ...] = ()
     driver: str | None = None
     compute_capability: str | None = None

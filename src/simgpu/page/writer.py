@@ -35,7 +35,7 @@ MODES: Final = {"persistence": 1, "compute_mode": 3}  # what can be set besides 
 
 _ROOM: Final = (layout.DTYPE.itemsize + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
 _STATE: Final = [field for field in layout.PAGE if field.state]
-_WINDOW_KEPT: Final = 512 * 2**20  # what the driver takes of the window when there are instances
+_WINDOW_KEPT: Final = 535_953_408  # what the driver takes of the window when there are instances
 _NOBODY: Final = uuid.UUID(int=0)
 
 Read = Callable[[str], npt.NDArray[np.float64]]
