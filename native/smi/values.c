@@ -14,6 +14,7 @@ static int has_ecc(const struct page *page) { return page->inforom_ecc[0] != 0; 
 static int averages_power(const struct page *page) { return page->capability > 800; }
 static int retires_pages(const struct page *page) { return has_ecc(page) && page->capability < 800; }
 static int remaps_rows(const struct page *page) { return page->row_remap_banks && !page->instance_count; }
+static int joins_fabric(const struct page *page) { return page->fabric && page->capability >= 900; }
 static int has_health(const struct page *page) { return page->fabric && page->link_version >= 5; }
 
 /* Values of any field. */
@@ -140,10 +141,10 @@ READING(v_memory_power)
 /* The fabric between cards: plain words, without brackets, where there is none. */
 
 static enum known fabric(int there, const char *words, char *into) { return WRITE("%s", there ? words : "N/A"); }
-READING(v_fabric_state) { (void)value; return fabric((int)page_of(of)->fabric, "Completed", into); }
-READING(v_fabric_status) { (void)value; return fabric((int)page_of(of)->fabric, "Success", into); }
-READING(v_fabric_clique) { (void)value; return fabric((int)page_of(of)->fabric, "0", into); }
-READING(v_fabric_cluster) { (void)value; return fabric((int)page_of(of)->fabric, "00000000-0000-0000-0000-000000000000", into); }
+READING(v_fabric_state) { (void)value; return fabric(joins_fabric(page_of(of)), "Completed", into); }
+READING(v_fabric_status) { (void)value; return fabric(joins_fabric(page_of(of)), "Success", into); }
+READING(v_fabric_clique) { (void)value; return fabric(joins_fabric(page_of(of)), "0", into); }
+READING(v_fabric_cluster) { (void)value; return fabric(joins_fabric(page_of(of)), "00000000-0000-0000-0000-000000000000", into); }
 READING(v_fabric_health) { return fabric(has_health(page_of(of)), value->text, into); }
 
 /* A process, a clock or a cause. */

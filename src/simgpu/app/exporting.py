@@ -64,7 +64,7 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
             stack.enter_context(_device_files(settings.device_files, [device.file for device in box.devices]))
         shown = None
         if settings.page is not None:
-            access = writer.Access(control=str(settings.socket.absolute()) if settings.socket else "")
+            access = writer.Access(control=_control(settings.socket))
             shown = showing.Shown(box, settings.page, stale=ticking.stale(settings.interval), access=access)
             stack.callback(shown.pages.remove)
         if settings.socket is not None:
@@ -77,6 +77,14 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
         await http.start(*settings.listen, field="--listen")
         stack.push_async_callback(http.stop)
         await ticking.tick(box, settings.interval, lambda: ready(http.address), shown.write if shown else None)
+
+
+def _control(socket: Path | None) -> str:
+    """Where settings are taken, as the pages say it."""
+    path = str(socket.absolute()) if socket else ""
+    if len(path.encode()) > writer.LONGEST_SOCKET:
+        raise errors.InputError("--socket", f"{path}: a socket's path has at most {writer.LONGEST_SOCKET} bytes")
+    return path
 
 
 class FakedevSettings(msgspec.Struct, frozen=True):

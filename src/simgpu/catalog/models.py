@@ -87,11 +87,15 @@ class Board(Facts, frozen=True):
 
 
 class Links(Facts, frozen=True):
-    """The fabric between cards (NVLink, Xe Link, XGMI, Ethernet): GB/s for each link and direction."""
+    """The fabric between cards (NVLink, Xe Link, XGMI, Ethernet): GB/s for each link and direction.
+
+    Links that are `switched` reach every other card; the others lead from one card to another.
+    """
 
     version: int
     count: int
     gb_per_second: float
+    switched: bool = True
 
 
 class MigProfile(Facts, frozen=True):
