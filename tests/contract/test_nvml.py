@@ -403,10 +403,11 @@ def test_a_page_of_another_major_version_is_a_driver_of_another_version(tmp_path
     ("rows", "age_ns"),
     [
         (pages.recorded(), 2 * pages.HOUR_NS),
+        (pages.recorded(), -2 * pages.HOUR_NS),
         (pages.recorded(sequence=7), 0),
         (pages.recorded(magic=0), 0),
     ],
-    ids=["stale", "torn", "not a page"],
+    ids=["stale", "of an earlier start of the machine", "torn", "not a page"],
 )
 def test_a_card_whose_page_cannot_be_believed_is_lost(rows: Any, age_ns: int, tmp_path: Path) -> None:
     questions = [

@@ -239,3 +239,12 @@ def test_an_ordinary_user_needs_no_rights(home: Path) -> None:
     if "Permission denied" in done.stderr and str(BIN) in done.stderr:
         pytest.skip("this checkout cannot be read by others")
     assert done.stdout.startswith("GPU 0: NVIDIA H200"), done.stderr
+
+
+def test_a_load_on_a_divided_card_is_on_its_instances(home: Path) -> None:
+    config = home / "box.yaml"
+    config.write_text("gpus: [{type: h200, mig: [3g.71gb, 1g.18gb]}]")
+    script = "until nvidia-smi | grep -q ' C '; do sleep 0.1; done; nvidia-smi --query-compute-apps=pid --format=csv"
+    page = run(home, "--config", str(config), "--load", "50", "--", "sh", "-c", f"{script}; nvidia-smi").stdout
+
+    assert " 2    0 " in page, "GPU instance 2, compute instance 0"

@@ -47,7 +47,7 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
     names = {f.name: (f.value, f.scale) for identity in settings.identities.values() for f in identity.families}
     for document in settings.base_workloads:
         wanted = documents.read(document, names=names)
-        box.admit(wanted.profile, wanted.devices or [device.index for device in box.devices], pod=wanted.pod)
+        box.admit(wanted.profile, wanted.devices or box.places(), pod=wanted.pod)
     views = {
         name: pages.Page(render.Renderer(box.machine, with_workloads(identity) if settings.per_workload else identity))
         for name, identity in settings.identities.items()

@@ -49,7 +49,7 @@ async def run_command(settings: RunSettings) -> int:
     box = Box(settings.devices, seed=settings.seed, hostname=settings.hostname)
     if settings.load is not None:
         wanted = documents.read(settings.load)
-        box.admit(wanted.profile, wanted.devices or [device.index for device in box.devices])
+        box.admit(wanted.profile, wanted.devices or box.places())
     async with contextlib.AsyncExitStack() as stack:
         signals = stack.enter_context(_Signals())
         home = stack.enter_context(_home())
