@@ -40,7 +40,7 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 class Box:
-    """Devices in their order; names and indices of devices find them, and `card0.1` finds the second part of one."""
+    """Devices in their order; names and indices find them, and `card0.1` finds a part of one by its number."""
 
     def __init__(self, devices: Sequence[Device], *, seed: int, hostname: str, spread: float = 1.0) -> None:
         self.devices = devices
@@ -79,10 +79,10 @@ class Box:
         else:
             return []
         handles = self.engine.split(card, wanted)
-        first = 1 if device.instances else 0
+        numbers = [place.number for place in device.placements()] if device.instances else range(model.tiles)
         return [
             view.Part(device.index, number, name if device.instances else "", handle)
-            for number, ((name, _, _), handle) in enumerate(zip(wanted, handles, strict=True), first)
+            for number, (name, _, _), handle in zip(numbers, wanted, handles, strict=True)
         ]
 
     # Workloads.
@@ -90,6 +90,12 @@ class Box:
     def find(self, name: str) -> int | None:
         """The index of a device by name."""
         return self._by_name.get(name)
+
+    def places(self) -> list[str]:
+        """Everything that a workload can be put on: cards, and of divided ones the instances."""
+        instances = {name: part.device for name, part in self._part_names.items() if part.profile}
+        divided = set(instances.values())
+        return [device.file for device in self.devices if device.index not in divided] + list(instances)
 
     def admit(
         self,

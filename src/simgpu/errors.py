@@ -4,7 +4,8 @@ Everything that a command reports without a traceback derives from `SimgpuError`
 that the command ends with.
 
     SimgpuError            1   something failed; the message says what, where and what to do
-    └── InputError         2   the input was bad; the message names the field and what is allowed
+    ├── InputError         2   the input was bad; the message names the field and what is allowed
+    └── NotRunnable  126, 127   a command of the user's could not be started, or was not found, as shells say it
 """
 
 import errno
@@ -25,6 +26,14 @@ class InputError(SimgpuError):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+
+
+class NotRunnable(SimgpuError):
+    """A command that the user gave could not be started."""
+
+    def __init__(self, command: str, problem: str, *, found: bool) -> None:
+        super().__init__(f"{command}: {problem}")
+        self.exit_code = 126 if found else 127
 
 
 def explain(error: OSError) -> str:

@@ -196,7 +196,7 @@ def test_nvidia_gpu_exporter_tells_of_mig_instances() -> None:
     assert len(values(text, "nvidia_smi_mig_info", "mig_uuid")) == 4
     active = values(text, "nvidia_smi_mig_graphics_activity_ratio", "uuid", "gpu_instance_id")
     assert active[first, "2"] == pytest.approx(0.6, abs=0.01)
-    assert active[first, "1"] == 0
+    assert active[first, "7"] == 0
     rates = values(text, "nvidia_smi_mig_pcie_throughput_rx_bytes_per_second", "uuid", "gpu_instance_id")
     whole = values(text, "nvidia_smi_pcie_throughput_rx_bytes_per_second", "uuid")
     assert rates[first, "2"] == pytest.approx(whole[first,], rel=1e-3)
@@ -248,7 +248,7 @@ def test_instances_take_the_place_of_their_card() -> None:
     made = boxes.busy("h200", 1, mig=("1g.18gb", "3g.71gb"))
     text = render.Renderer(made.machine, identity.load("dcgm")).page().decode()
     used = re.findall(r'^DCGM_FI_DEV_FB_FREE\{.*GPU_I_PROFILE="(\S+?)",GPU_I_ID="(\d)".* (\d+)$', text, re.MULTILINE)
-    assert used == [("1g.18gb", "1", "16384"), ("3g.71gb", "2", "71424")]
+    assert used == [("1g.18gb", "7", "16384"), ("3g.71gb", "2", "71424")]
     assert 'UUID="GPU-' in text
 
 
@@ -278,7 +278,7 @@ def test_a_pod_on_one_instance_is_named_there_only() -> None:
     document = {
         "Name": "w",
         "Profile": [{"Load": 100}],
-        "Devices": ["nvidia0.1"],
+        "Devices": ["nvidia0.7"],
         "Pod": {"Name": "p", "Namespace": "n"},
     }
     wanted = documents.read(document)
@@ -288,8 +288,8 @@ def test_a_pod_on_one_instance_is_named_there_only() -> None:
     active = dict(
         re.findall(r'^DCGM_FI_PROF_GR_ENGINE_ACTIVE\{.*GPU_I_ID="(\d)".*?(?:pod="\w")?\} (\S+)$', text, re.MULTILINE)
     )
-    assert active == {"1": "1.000000", "2": "0.000000"}
-    assert re.findall(r'GPU_I_ID="(\d)",.*pod="p"', text) == ["1"] * text.count('pod="p"')
+    assert active == {"7": "1.000000", "2": "0.000000"}
+    assert re.findall(r'GPU_I_ID="(\d)",.*pod="p"', text) == ["7"] * text.count('pod="p"')
     assert "DCGM_FI_DEV_GPU_UTIL" not in text
 
 

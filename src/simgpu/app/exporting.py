@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +12,12 @@ import msgspec
 import numpy as np
 
 from simgpu import errors
+from simgpu.app import showing, ticking
 from simgpu.box import Box
 from simgpu.identities import render
 from simgpu.identities.identity import Family, Identity
 from simgpu.identities.view import Machine, Values
+from simgpu.page import writer
 from simgpu.topology.devices import Device
 from simgpu.web import fakedev, pages, server
 from simgpu.workloads import documents
@@ -37,6 +38,7 @@ class ExporterSettings(msgspec.Struct, frozen=True):
     base_workloads: tuple[dict[str, Any], ...] = ()
     device_files: Path | None = None
     per_workload: bool = False
+    page: Path | None = None
 
 
 async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None]) -> None:
@@ -45,7 +47,7 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
     names = {f.name: (f.value, f.scale) for identity in settings.identities.values() for f in identity.families}
     for document in settings.base_workloads:
         wanted = documents.read(document, names=names)
-        box.admit(wanted.profile, wanted.devices or [device.index for device in box.devices], pod=wanted.pod)
+        box.admit(wanted.profile, wanted.devices or box.places(), pod=wanted.pod)
     views = {
         name: pages.Page(render.Renderer(box.machine, with_workloads(identity) if settings.per_workload else identity))
         for name, identity in settings.identities.items()
@@ -60,14 +62,29 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
     async with contextlib.AsyncExitStack() as stack:
         if settings.device_files is not None:
             stack.enter_context(_device_files(settings.device_files, [device.file for device in box.devices]))
+        shown = None
+        if settings.page is not None:
+            access = writer.Access(control=_control(settings.socket))
+            shown = showing.Shown(box, settings.page, stale=ticking.stale(settings.interval), access=access)
+            stack.callback(shown.pages.remove)
         if settings.socket is not None:
-            sockets = WorkloadServer(box, settings.socket, names=names, mode=settings.socket_mode)
+            sockets = WorkloadServer(
+                box, settings.socket, names=names, mode=settings.socket_mode, settings=shown.set if shown else None
+            )
             await sockets.start()
             stack.push_async_callback(sockets.stop)
         http = server.Server(routes)
         await http.start(*settings.listen, field="--listen")
         stack.push_async_callback(http.stop)
-        await _tick(box, settings.interval, lambda: ready(http.address))
+        await ticking.tick(box, settings.interval, lambda: ready(http.address), shown.write if shown else None)
+
+
+def _control(socket: Path | None) -> str:
+    """Where settings are taken, as the pages say it."""
+    path = str(socket.absolute()) if socket else ""
+    if len(path.encode()) > writer.LONGEST_SOCKET:
+        raise errors.InputError("--socket", f"{path}: a socket's path has at most {writer.LONGEST_SOCKET} bytes")
+    return path
 
 
 class FakedevSettings(msgspec.Struct, frozen=True):
@@ -108,20 +125,7 @@ async def run_fakedev(settings: FakedevSettings, ready: Callable[[str], None], w
         http = server.Server([fakedev.only_get(page)])
         await http.start(*settings.listen, field="address")
         stack.push_async_callback(http.stop)
-        await _tick(box, 0.1, lambda: ready(http.address))
-
-
-async def _tick(box: Box, interval: float, ready: Callable[[], None]) -> None:
-    """The only clock: steps at regular times; a step that comes late is as long as it was late."""
-    start = time.monotonic()
-    box.step(1e-3, clock=time.time())
-    ready()
-    loop = asyncio.get_running_loop()
-    next_at = loop.time()
-    while True:
-        next_at = max(next_at + interval, loop.time())
-        await asyncio.sleep(next_at - loop.time())
-        box.step(time.monotonic() - start + 1e-3, clock=time.time())
+        await ticking.tick(box, 0.1, lambda: ready(http.address))
 
 
 def with_workloads(identity: Identity) -> Identity:

@@ -43,7 +43,7 @@ class Power(Facts, frozen=True):
 
 
 class Clocks(Facts, frozen=True):
-    """MHz. `sm` is whatever the vendor's main clock is."""
+    """MHz. `sm` is whatever the vendor's main clock is; `memory` lists what the memory's can be set to."""
 
     sm_idle: Amount
     sm_min: Amount
@@ -53,6 +53,7 @@ class Clocks(Facts, frozen=True):
     memory_max: Amount
     video_idle: Amount | None = None
     video_max: Amount | None = None
+    memory: tuple[Amount, ...] = ()
 
 
 class Temperatures(Facts, frozen=True):
@@ -86,11 +87,15 @@ class Board(Facts, frozen=True):
 
 
 class Links(Facts, frozen=True):
-    """The fabric between cards (NVLink, Xe Link, XGMI, Ethernet): GB/s for each link and direction."""
+    """The fabric between cards (NVLink, Xe Link, XGMI, Ethernet): GB/s for each link and direction.
+
+    Links that are `switched` reach every other card; the others lead from one card to another.
+    """
 
     version: int
     count: int
     gb_per_second: float
+    switched: bool = True
 
 
 class MigProfile(Facts, frozen=True):
@@ -119,6 +124,7 @@ class Model(Facts, frozen=True, kw_only=True):
     relations: relations.Relations
     memory_gb_per_second: Amount
     memory_type: Literal["HBM", "GDDR5", "GDDR6", "LPDDR4", "unknown"] = "unknown"
+    memory_bus_bits: Count | None = None
     aliases: tuple[str, ...] = ()
     driver: str | None = None
     compute_capability: str | None = None

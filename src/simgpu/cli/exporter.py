@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from simgpu import errors
 from simgpu.cli import catalog, output
+
+if TYPE_CHECKING:
+    from simgpu.catalog import models
+    from simgpu.topology import devices as topology
 
 SOCKET = "/tmp/simgpu.sock"  # noqa: S108 - where workloads look; only its owner may connect
 
@@ -60,6 +64,12 @@ SOCKET = "/tmp/simgpu.sock"  # noqa: S108 - where workloads look; only its owner
     help="Put a file for each device here, for workloads to find.",
 )
 @click.option(
+    "--page",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Show the cards to NVML and nvidia-smi too: write state pages here. With --socket they can be set.",
+)
+@click.option(
     "--per-workload",
     is_flag=True,
     help="Series of each workload beside those of each device, where the exporter has such.",
@@ -68,7 +78,7 @@ SOCKET = "/tmp/simgpu.sock"  # noqa: S108 - where workloads look; only its owner
 def exporter(  # noqa: PLR0913 - one for each option
     model: str | None, count: int | None, config: Path | None, identities: tuple[str, ...], listen: str,
     socket: Path | None, bases: tuple[Path, ...], seed: int, interval: float, hostname: str | None,
-    device_files: Path | None, per_workload: bool, files: tuple[Path, ...],
+    device_files: Path | None, page: Path | None, per_workload: bool, files: tuple[Path, ...],
 ) -> None:  # fmt: skip
     """Serve the metrics of a simulated GPU box, as the vendor's own exporter would.
 
@@ -91,18 +101,11 @@ def exporter(  # noqa: PLR0913 - one for each option
     from simgpu.app import exporting
     from simgpu.catalog import models
     from simgpu.identities import identity as known
-    from simgpu.topology import devices as topology
     from simgpu.web import server
 
-    if config is not None and (model or count):
-        raise errors.InputError("--config", "says which devices there are; leave --model and --count out")
     loaded = models.load([*catalog.user_files(), *files])
-    if config is not None:
-        box = topology.parse(models.parse_yaml(_existing(config)), where=str(config))
-    else:
-        box = topology.Box((topology.Entry(loaded.get(model or "h200", field="--model").key, count or 1),))
     name = hostname or platform.node()
-    found = topology.build(box, loaded, node=name)
+    found = find_devices(loaded, model=model, count=count, config=config, node=name)
     wanted = identities or (_own_identity(found[0].model.vendor),)
     settings = exporting.ExporterSettings(
         devices=found,
@@ -112,20 +115,36 @@ def exporter(  # noqa: PLR0913 - one for each option
         seed=seed,
         interval=interval,
         socket=socket,
-        base_workloads=tuple(_document(path) for path in bases),
+        base_workloads=tuple(read_document(path) for path in bases),
         device_files=device_files,
         per_workload=per_workload,
+        page=page,
     )
 
     def ready(address: str) -> None:
-        click.echo(
-            f"{len(found)} x {found[0].model.product}" if len(box.gpus) == 1 else f"{len(found)} devices", err=True
-        )
+        alike = len({device.model.product for device in found}) == 1
+        click.echo(f"{len(found)} x {found[0].model.product}" if alike else f"{len(found)} devices", err=True)
         for item in settings.identities:
             click.echo(f"  http://{address}/metrics/{item}", err=True)
         click.echo(f"Ready: http://{address}/metrics", err=True)
 
     _run(exporting.run_exporter(settings, ready))
+
+
+def find_devices(
+    loaded: models.Catalog, *, model: str | None, count: int | None, config: Path | None, node: str
+) -> list[topology.Device]:
+    """The devices that options name."""
+    from simgpu.catalog import models
+    from simgpu.topology import devices as topology
+
+    if config is None:
+        box = topology.Box((topology.Entry(loaded.get(model or "h200", field="--model").key, count or 1),))
+    elif model or count:
+        raise errors.InputError("--config", "says which devices there are; leave --model and --count out")
+    else:
+        box = topology.parse(models.parse_yaml(_existing(config)), where=str(config))
+    return topology.build(box, loaded, node=node)
 
 
 def _run(work: Any) -> None:
@@ -149,7 +168,8 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _document(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> dict[str, Any]:
+    """A workload document or load profile from a file."""
     from simgpu.catalog import models
     from simgpu.workloads import documents
 
@@ -205,6 +225,7 @@ def _document(path: Path) -> dict[str, Any]:
     type=click.Path(path_type=Path),
     default=SOCKET,
     show_default=True,
+    envvar="SIMGPU_SOCKET",
     metavar="PATH",
     help="The exporter's socket.",
 )
@@ -234,7 +255,7 @@ def workload(  # noqa: PLR0913 - one for each option
         devices = client.devices_by_name(devnames, max_index, os.environ)
     else:
         devices = client.devices_by_glob(pattern or "/dev/dri/card*", index_regex)
-    given = {str(key).lower(): value for key, value in _document(profile).items()} if profile is not None else {}
+    given = {str(key).lower(): value for key, value in read_document(profile).items()} if profile is not None else {}
     document: dict[str, Any] = {"name": name, "repeat": repeat, **given}
     document |= {"devices": devices, "limits": {**(given.get("limits") or {}), **_limits(limits)}}
     if owner := _pod(pod):

@@ -9,7 +9,7 @@ import click
 
 import simgpu
 from simgpu import errors
-from simgpu.cli import catalog, controller, exporter, local, machine, simulate
+from simgpu.cli import catalog, controller, exporter, local, machine, running, simulate
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -38,6 +38,7 @@ for command in (
     simulate.simulate,
     exporter.exporter,
     exporter.workload,
+    running.run,
     controller.controller,
     controller.config,
     machine.tools,

@@ -18,6 +18,8 @@ from simgpu.topology import links
 from simgpu.topology.devices import Device
 
 MIB: Final = 2.0**20
+_PCIE_OUT: Final = 0.09  # of what comes in, how much goes back: acknowledgements and results
+_BAR1_AT_REST: Final = 1_703_936  # bytes, as recorded
 _HOPPER: Final = 9.0
 _NUMBER: Final = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 Quantity = Callable[[Machine], Values]
@@ -150,6 +152,20 @@ def _video(machine: Machine) -> Values:
     return np.rint(np.minimum(np.maximum(share * high, low), high))
 
 
+def _pstate(machine: Machine) -> Values:
+    """A card with nothing open whose memory clock is down is in P8; one that never lowers it stays in P0."""
+    resting = (machine.column("context") <= 0) & (
+        machine.column("memory_clock") < machine.fact("clocks_mhz.memory_max")
+    )
+    return np.where(resting, 8.0, 0.0)
+
+
+def _memory_power(machine: Machine) -> Values:
+    """The memory's part of the power; the line through what a recorded H200 showed at rest and at full load."""
+    idle = machine.fact("power_w.idle")
+    return 0.5 * idle + 0.114 * np.maximum(machine.column("power_average") - idle, 0.0)
+
+
 def _c2c_mode(device: Device) -> float:
     return {"Enabled": 1.0, "Disabled": 0.0}.get(device.model.c2c_mode or "", np.nan)
 
@@ -185,6 +201,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "sm_clock_max": fact("clocks_mhz.sm_max"),
     "sm_clock_min": fact("clocks_mhz.sm_min"),
     "sm_clock_request": _request,
+    "sm_clock_highest": lambda machine: machine.fact("clocks_mhz.sm_max") * machine.column("highest"),
     "sm_clock_share": lambda machine: machine.column("sm_clock") / machine.fact("clocks_mhz.sm_max"),
     "sm_clock_request_share": lambda machine: _request(machine) / machine.fact("clocks_mhz.sm_max"),
     "memory_clock": column("memory_clock"),
@@ -199,6 +216,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "power_whole": column("power_average"),
     "power_share": lambda machine: machine.column("power_average") / machine.column("limit"),
     "power_instant": column("power_instant"),
+    "power_memory": _memory_power,
     "power_limit": column("limit"),
     "power_default": fact("power_w.default"),
     "power_min": fact("power_w.min"),
@@ -224,12 +242,19 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "fb_free": lambda machine: np.rint(_free(machine)),
     "fb_taken": lambda machine: np.rint(machine.column("memory_used")) + machine.fact("memory_mib.reserved"),
     "memory_filled": lambda machine: machine.column("memory_used") / machine.fact("memory_mib.total"),
+    "bar1_used": lambda machine: np.minimum(
+        machine.column("memory_used") * MIB + _BAR1_AT_REST, machine.fact("memory_mib.bar1") * MIB
+    ),
+    "open": lambda machine: (machine.column("context") > 0).astype(float),
+    "pstate": _pstate,
     # Traffic.
     "memory_bytes": column("memory_bytes"),
     "memory_rate": rate("memory", "bandwidth"),
     "memory_rate_max": fact("memory_gb_per_second"),
     "pcie_bytes": column("pcie_bytes"),
     "pcie_rate": rate("pcie", "pcie"),
+    "pcie_bytes_out": lambda machine: machine.column("pcie_bytes") * _PCIE_OUT,
+    "pcie_rate_out": lambda machine: rate("pcie", "pcie")(machine) * _PCIE_OUT,
     "pcie_speed": lambda machine: np.exp2(machine.fact("pci.generation")),
     "pcie_generation": fact("pci.generation"),
     "pcie_width": fact("pci.width"),

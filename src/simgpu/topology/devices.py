@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from simgpu import errors
-from simgpu.catalog import models
+from simgpu.catalog import models, placing
 
 _NOBODY = uuid.UUID(int=0)
 _FILES = {"nvidia": "nvidia", "intel": "card", "amd": "card", "habana": "accel"}
@@ -47,6 +47,10 @@ class Device(msgspec.Struct, frozen=True):
         """The processors near it: those of its socket, both threads of each core."""
         first, second = (thread + self.numa * _CORES for thread in (0, _SOCKETS * _CORES))
         return f"{first}-{first + _CORES - 1},{second}-{second + _CORES - 1}"
+
+    def placements(self) -> list[placing.Placement]:
+        """Where its instances lie, and their numbers."""
+        return placing.place(self.instances, self.model, where="mig")
 
     def part_uuid(self, number: int) -> str:
         """The id of a MIG instance."""
@@ -146,7 +150,9 @@ def _instances(entry: Entry, model: models.Model, where: str) -> Iterator[models
             )
         if entry.mig.count(name) > profiles[name].count:
             raise errors.InputError(f"{where}.mig", f"a card has at most {profiles[name].count} of {name}")
-        yield profiles[name]
+    found = [profiles[name] for name in entry.mig]
+    placing.place(found, model, where=f"{where}.mig")
+    yield from found
 
 
 def _device(node: str, index: int, model: models.Model, instances: tuple[models.MigProfile, ...]) -> Device:

@@ -64,6 +64,14 @@ class Reference(msgspec.Struct):
     capability: Annotated[float, msgspec.Meta(gt=0)] = msgspec.field(name="Capability", default=1.0)
 
 
+class Setting(msgspec.Struct, rename="pascal", forbid_unknown_fields=True):
+    """What a program sets on a device through NVML: a power limit in mW, clocks in MHz."""
+
+    device: Name
+    setting: Name
+    values: Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=2**32)]], msgspec.Meta(min_length=2, max_length=2)]
+
+
 class PodNames(msgspec.Struct, rename="pascal"):
     """Whose it is."""
 
@@ -130,6 +138,19 @@ def protocol(document: Any) -> int:
     if not isinstance(document, dict):
         return 1
     return 2 if any(str(name).lower() == "protocol" and value == 2 for name, value in document.items()) else 1
+
+
+def wants_setting(document: Any) -> bool:
+    """Whether a document is no workload but wants something set."""
+    return isinstance(document, dict) and "Set" in document
+
+
+def setting(document: Any) -> Setting:
+    """What a document wants set."""
+    try:
+        return msgspec.convert(document["Set"], Setting)
+    except msgspec.ValidationError as error:
+        raise errors.InputError("Set", str(error)) from None
 
 
 def _check_text(document: Any) -> None:

@@ -2,7 +2,8 @@
 
 A client sends one JSON document and then only waits; the answer is how its workload ended, after which the connection
 closes. v1 is answered with the exit code in digits, v2 with one line of JSON that carries a message too. A connection
-that goes away takes its workload with it. Everything that comes in is bounded: size, time, number.
+that goes away takes its workload with it. A document that wants something set on a device is answered at once, with
+one of NVML's codes. Everything that comes in is bounded: size, time, number.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,18 @@ SILENCE = 0.15
 SLOWEST = 5.0
 SHUTDOWN = "exporter shutting down"
 
+INVALID_ARGUMENT, NO_PERMISSION = 2, 4  # as NVML says it
+
+Settings = Callable[[str, str, Sequence[int]], int]
+
 _log = logging.getLogger(__name__)
 
 
 class Server:
-    """Takes workloads for a box. `names` are quantities by the names that an exporter shows, for limits."""
+    """Takes workloads for a box. `names` are quantities by the names that an exporter shows, for limits.
+
+    `settings` is told the device, what to set and to what; without it nothing can be set.
+    """
 
     def __init__(
         self,
@@ -38,12 +47,14 @@ class Server:
         names: documents.Names = documents.NO_NAMES,
         mode: int = 0o700,
         half_amplitude: bool = False,
+        settings: Settings | None = None,
     ) -> None:
         self._box = box
         self._path = path
         self._names = names
         self._mode = mode
         self._half = half_amplitude
+        self._settings = settings
         self._clients: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -101,7 +112,9 @@ class Server:
             await _reply(writer, protocol, answer)
 
     async def _run(self, document: Any, reader: asyncio.StreamReader) -> tuple[int, str] | None:
-        """Run the workload until it ends, or its client goes."""
+        """Set what is to be set; or run the workload until it ends, or its client goes."""
+        if documents.wants_setting(document):
+            return self._set(document), ""
         wanted = documents.read(document, names=self._names, half_amplitude=self._half)
         done: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
 
@@ -118,6 +131,17 @@ class Server:
         finally:
             gone.cancel()
             self._box.drop(numbers)
+
+    def _set(self, document: Any) -> int:
+        """Whoever sets something understands NVML's codes only."""
+        if self._settings is None:
+            return NO_PERMISSION
+        try:
+            wish = documents.setting(document)
+        except errors.InputError as error:
+            _log.info("setting refused: %s", error)
+            return INVALID_ARGUMENT
+        return self._settings(wish.device, wish.setting, wish.values)
 
 
 async def _receive(reader: asyncio.StreamReader) -> Any:

@@ -1,0 +1,62 @@
+/* What data centre cards do not have, with the code by which they say so. */
+#include "library.h"
+
+ALWAYS(nvmlDeviceGetFanSpeed, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetFanSpeed_v2, INVALID_ARGUMENT) /* of a fan by its number */
+ALWAYS(nvmlDeviceGetTargetFanSpeed, INVALID_ARGUMENT)
+ALWAYS(nvmlDeviceGetMinMaxFanSpeed, INVALID_ARGUMENT)
+ALWAYS(nvmlDeviceGetFanControlPolicy_v2, INVALID_ARGUMENT)
+SHARED_ALWAYS_VERSION(nvmlDeviceGetFanSpeedRPM, 0x100000cu, INVALID_ARGUMENT)
+SHARED_ALWAYS_VERSION(nvmlDeviceGetCoolerInfo, 0x1000010u, NOT_SUPPORTED)
+NUMBER(nvmlDeviceGetNumFans, unsigned, 0)
+
+ALWAYS_VERSION(nvmlDeviceGetNvLinkInfo, 0x1000008u, NOT_SUPPORTED)
+ALWAYS_VERSION(nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts, 0x1000010u, NOT_SUPPORTED)
+ALWAYS_VERSION(nvmlDeviceWorkloadPowerProfileGetCurrentProfiles, 0x1000064u, NOT_SUPPORTED)
+ALWAYS_VERSION(nvmlDeviceWorkloadPowerProfileGetProfilesInfo, 0x1002bf8u, NOT_SUPPORTED)
+
+ALWAYS(nvmlDeviceGetAutoBoostedClocksEnabled, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetBridgeChipInfo, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetClkMonStatus, NOT_SUPPORTED)
+SHARED_ALWAYS(nvmlDeviceGetDramEncryptionMode, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetHostname_v1, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetNumaNodeId, NOT_SUPPORTED) /* of its memory, where processors can reach it */
+ALWAYS(nvmlDeviceGetNvlinkBwMode, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetNvlinkSupportedBwModes, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetRetiredPagesPendingStatus, NOT_SUPPORTED) /* rows are remapped instead */
+
+ALWAYS(nvmlDeviceGetDriverModel, NOT_SUPPORTED) /* another operating system's */
+ALWAYS(nvmlDeviceGetDriverModel_v2, NOT_SUPPORTED)
+SHARED_ALWAYS(nvmlDeviceGetGpuOperationMode, NOT_SUPPORTED)
+
+/* A card is not divided among virtual machines. */
+ALWAYS(nvmlDeviceGetHostVgpuMode, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetPgpuMetadataString, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetVgpuMetadata, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetVgpuSchedulerCapabilities, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetVgpuSchedulerLog, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetVgpuSchedulerState, NOT_SUPPORTED)
+SHARED_ALWAYS(nvmlDeviceGetVgpuHeterogeneousMode, NOT_SUPPORTED)
+
+ALWAYS(nvmlDeviceGetConfComputeGpuCertificate, UNKNOWN)
+ALWAYS(nvmlDeviceGetConfComputeGpuAttestationReport, UNKNOWN)
+SHARED_ALWAYS(nvmlDeviceGetLastBBXFlushTime, NOT_READY)
+
+/* There are no units, the boxes of an older generation: every handle of one is wrong. */
+#define NO_UNIT(function) \
+    API function(void) \
+    { \
+        int code = library_ready(); \
+        return code == OK ? INVALID_ARGUMENT : code; \
+    }
+
+NO_UNIT(nvmlUnitGetHandleByIndex)
+NO_UNIT(nvmlUnitGetUnitInfo)
+NO_UNIT(nvmlUnitGetLedState)
+NO_UNIT(nvmlUnitGetPsuInfo)
+NO_UNIT(nvmlUnitGetTemperature)
+NO_UNIT(nvmlUnitGetFanSpeedInfo)
+NO_UNIT(nvmlUnitGetDevices)
+NO_UNIT(nvmlUnitSetLedState)
+NO_UNIT(nvmlGetExcludedDeviceInfoByIndex)
+NO_UNIT(nvmlGetBlacklistDeviceInfoByIndex)

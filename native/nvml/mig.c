@@ -1,0 +1,364 @@
+/* MIG: whether a card is divided, into what, and into what it could be. */
+#include "mig.h"
+
+API nvmlDeviceIsMigDeviceHandle(handle device, unsigned *into)
+{
+    struct device d;
+    int code = any_open(device, into, &d);
+    if (code == OK) *into = d.instance != 0;
+    return code;
+}
+
+API nvmlDeviceGetMigMode(handle device, unsigned *now, unsigned *pending)
+{
+    struct device d;
+    int code = gpu_open(device, now, &d);
+    if (code != OK || !pending) return code == OK ? INVALID_ARGUMENT : code;
+    if (!d.page.mig_capable) return NOT_SUPPORTED;
+    *now = *pending = d.page.mig_mode;
+    return OK;
+}
+
+static unsigned most_instances(const struct page *page)
+{
+    unsigned most = 0;
+    for (unsigned i = 0; page->mig_mode && i < PAGE_PROFILES; i++)
+        if (page->profiles[i].most > most) most = page->profiles[i].most;
+    return most;
+}
+
+NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned, most_instances(page))
+
+API nvmlDeviceGetMigDeviceHandleByIndex(handle device, unsigned index, handle *into)
+{
+    struct device d;
+    int code = gpu_open(device, into, &d);
+    if (code != OK) return code;
+    if (index >= d.page.instance_count) return NOT_FOUND;
+    *into = mig_handle(d.card, index);
+    return OK;
+}
+
+/* Questions that only a handle of a MIG device can answer. */
+static int mig_open(handle device, const void *into, struct device *d)
+{
+    int code = any_open(device, into, d);
+    return code == OK && !d->instance ? INVALID_ARGUMENT : code;
+}
+
+API nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle device, handle *into)
+{
+    struct device d;
+    int code = mig_open(device, into, &d);
+    if (code == OK) *into = device_handle(d.card);
+    return code;
+}
+
+API nvmlDeviceGetGpuInstanceId(handle device, unsigned *into)
+{
+    struct device d;
+    int code = mig_open(device, into, &d);
+    if (code == OK) *into = d.instance->gpu_instance;
+    return code;
+}
+
+API nvmlDeviceGetComputeInstanceId(handle device, unsigned *into)
+{
+    struct device d;
+    int code = mig_open(device, into, &d);
+    if (code == OK) *into = d.instance->compute_instance;
+    return code;
+}
+
+static int attributes(handle device, struct attributes *into)
+{
+    struct device d;
+    int code = any_open(device, into, &d);
+    if (code != OK || !d.instance) return code == OK ? NOT_SUPPORTED : code;
+    const struct profile *profile = profile_of(&d.page, d.instance);
+    *into = (struct attributes){profile->sm, profile->copy_engines, profile->decoders, 0, profile->jpegs, profile->ofas,
+                                profile->slices, profile->slices, d.instance->memory_total >> 20};
+    return OK;
+}
+
+API nvmlDeviceGetAttributes(handle device, struct attributes *into) { return attributes(device, into); }
+API nvmlDeviceGetAttributes_v2(handle device, struct attributes *into) { return attributes(device, into); }
+
+static struct profile_info describe(const struct profile *profile)
+{
+    return (struct profile_info){profile->id, 0, profile->slices, profile->most, profile->sm, profile->copy_engines,
+                                 profile->decoders, 0, profile->jpegs, profile->ofas, profile->memory_mib};
+}
+
+static void name_profile(char *into, size_t size, const char *slices, const struct profile *profile)
+{
+    size_t end = text_add(into, 0, "MIG ", size);
+    end = text_add(into, end, slices, size);
+    text_add(into, end, profile->name, size);
+}
+
+static void fill_v2(struct profile_info_v2 *into, const struct profile *profile)
+{
+    struct profile_info info = describe(profile);
+    *into = (struct profile_info_v2){0, info.id, info.p2p, info.slices, info.instances, info.multiprocessors,
+        info.copy_engines, info.decoders, info.encoders, info.jpegs, info.ofas, info.memory_mb, {0}};
+    name_profile(into->name, sizeof into->name, "", profile);
+}
+
+static void fill_v3(struct profile_info_v3 *into, const struct profile *profile)
+{
+    struct profile_info info = describe(profile);
+    *into = (struct profile_info_v3){0, info.id, info.slices, info.instances, info.multiprocessors, info.copy_engines,
+        info.decoders, info.encoders, info.jpegs, info.ofas, info.memory_mb, {0}, 0};
+    name_profile(into->name, sizeof into->name, "", profile);
+}
+
+enum { PROFILE_KINDS = 18 };
+
+/* The version word says which structure it is, and reads 0 afterwards, as with the real library. */
+static int profile_info_v(void *into, const struct profile *profile)
+{
+    uint32_t version = *(const uint32_t *)into;
+    int second = version == VERSION(struct profile_info_v2, 2);
+    if (!second && version != VERSION(struct profile_info_v3, 3)) return INVALID_ARGUMENT;
+    if (!profile) return NOT_SUPPORTED;
+    if (second) fill_v2(into, profile);
+    else fill_v3(into, profile);
+    return OK;
+}
+
+static int find_kind(handle device, unsigned kind, const void *into, struct device *d, const struct profile **profile)
+{
+    int code = gpu_open(device, into, d);
+    if (code != OK) return code;
+    if (kind >= PROFILE_KINDS) return INVALID_ARGUMENT;
+    *profile = profile_by_kind(&d->page, kind);
+    return OK;
+}
+
+static int find_id(handle device, unsigned id, const void *into, struct device *d, const struct profile **profile)
+{
+    int code = gpu_open(device, into, d);
+    if (code != OK) return code;
+    if (!d->page.mig_capable) return NOT_SUPPORTED;
+    *profile = profile_by_id(&d->page, id);
+    return *profile ? OK : INVALID_ARGUMENT;
+}
+
+API nvmlDeviceGetGpuInstanceProfileInfo(handle device, unsigned kind, struct profile_info *into)
+{
+    struct device d;
+    const struct profile *profile;
+    int code = find_kind(device, kind, into, &d, &profile);
+    if (code == OK && !profile) return NOT_SUPPORTED;
+    if (code == OK) *into = describe(profile);
+    return code;
+}
+
+API nvmlDeviceGetGpuInstanceProfileInfoV(handle device, unsigned kind, void *into)
+{
+    struct device d;
+    const struct profile *profile;
+    int code = find_kind(device, kind, into, &d, &profile);
+    return code == OK ? profile_info_v(into, profile) : code;
+}
+
+API nvmlDeviceGetGpuInstanceProfileInfoByIdV(handle device, unsigned id, void *into)
+{
+    struct device d;
+    const struct profile *profile;
+    int code = find_id(device, id, into, &d, &profile);
+    return code == OK ? profile_info_v(into, profile) : code;
+}
+
+API nvmlDeviceGetGpuInstanceRemainingCapacity(handle device, unsigned id, unsigned *into)
+{
+    struct device d;
+    int code = gpu_open(device, into, &d);
+    if (code != OK) return code;
+    if (!d.page.mig_mode) return NOT_SUPPORTED;
+    const struct profile *profile = profile_by_id(&d.page, id);
+    if (!profile) return INVALID_ARGUMENT;
+    *into = capacity_left(&d.page, profile);
+    return OK;
+}
+
+static int placements(handle device, unsigned id, struct placement *into, unsigned *count)
+{
+    struct device d;
+    const struct profile *profile;
+    struct placement places[MOST_PLACEMENTS];
+    int code = find_id(device, id, count, &d, &profile);
+    if (code != OK) return code;
+    *count = placements_of(&d.page, profile, places);
+    for (unsigned i = 0; into && i < *count; i++) into[i] = places[i];
+    return OK;
+}
+
+API nvmlDeviceGetGpuInstancePossiblePlacements(handle device, unsigned id, struct placement *into, unsigned *count)
+{
+    int code = library_ready();
+    if (code != OK) return code;
+    return into ? placements(device, id, into, count) : INVALID_ARGUMENT;
+}
+
+/* The later form tells whoever brings no room how many there are. */
+API nvmlDeviceGetGpuInstancePossiblePlacements_v2(handle device, unsigned id, struct placement *into, unsigned *count)
+{
+    return placements(device, id, into, count);
+}
+
+API nvmlDeviceGetGpuInstances(handle device, unsigned id, handle *into, unsigned *count)
+{
+    struct device d;
+    const struct profile *profile;
+    int code = find_id(device, id, count, &d, &profile);
+    if (code != OK || !into) return code == OK ? INVALID_ARGUMENT : code;
+    *count = 0;
+    for (unsigned i = 0; i < d.page.instance_count; i++)
+        if (profile_of(&d.page, &d.page.instances[i]) == profile) into[(*count)++] = gpu_instance_handle(d.card, i);
+    return OK;
+}
+
+API nvmlDeviceGetGpuInstanceById(handle device, unsigned id, handle *into)
+{
+    struct device d;
+    int code = gpu_open(device, into, &d);
+    if (code != OK) return code;
+    for (unsigned i = 0; i < d.page.instance_count; i++)
+        if (d.page.instances[i].gpu_instance == id) {
+            *into = gpu_instance_handle(d.card, i);
+            return OK;
+        }
+    return NOT_FOUND;
+}
+
+API nvmlGpuInstanceGetInfo(handle instance, struct gpu_instance_info *into)
+{
+    struct device d;
+    int code = gpu_instance_open(instance, into, &d);
+    if (code == OK)
+        *into = (struct gpu_instance_info){
+            device_handle(d.card), d.instance->gpu_instance, profile_of(&d.page, d.instance)->id,
+            {d.instance->start, d.instance->slices},
+        };
+    return code;
+}
+
+/* Every instance of the simulation is used as a whole: one compute instance as large as it. */
+
+static const unsigned COMPUTE_SLICES[] = {1, 2, 3, 4, 7, 8, 6};
+
+static unsigned compute_kind(unsigned slices)
+{
+    unsigned kind = 0;
+    while (kind < sizeof COMPUTE_SLICES / sizeof *COMPUTE_SLICES && COMPUTE_SLICES[kind] != slices) kind++;
+    return kind;
+}
+
+static unsigned number_of(const struct device *d) { return (unsigned)(d->instance - d->page.instances); }
+
+API nvmlGpuInstanceGetComputeInstanceById(handle instance, unsigned id, handle *into)
+{
+    struct device d;
+    int code = gpu_instance_open(instance, into, &d);
+    if (code != OK) return code;
+    if (id != d.instance->compute_instance) return NOT_FOUND;
+    *into = compute_instance_handle(d.card, number_of(&d));
+    return OK;
+}
+
+API nvmlGpuInstanceGetComputeInstances(handle instance, unsigned kind, handle *into, unsigned *count)
+{
+    struct device d;
+    int code = gpu_instance_open(instance, count, &d);
+    if (code != OK) return code;
+    *count = kind == compute_kind(profile_of(&d.page, d.instance)->slices);
+    if (into && *count) *into = compute_instance_handle(d.card, number_of(&d));
+    return OK;
+}
+
+static int compute_instance_info(handle instance, struct compute_instance_info *into)
+{
+    struct device d;
+    int code = compute_instance_open(instance, into, &d);
+    if (code != OK) return code;
+    unsigned slices = profile_of(&d.page, d.instance)->slices;
+    *into = (struct compute_instance_info){device_handle(d.card), gpu_instance_handle(d.card, number_of(&d)),
+                                           d.instance->compute_instance, compute_kind(slices), {0, slices}};
+    return OK;
+}
+
+API nvmlComputeInstanceGetInfo(handle instance, struct compute_instance_info *into)
+{
+    return compute_instance_info(instance, into);
+}
+
+API nvmlComputeInstanceGetInfo_v2(handle instance, struct compute_instance_info *into)
+{
+    return compute_instance_info(instance, into);
+}
+
+static int compute_profile(handle instance, unsigned kind, const void *into, struct device *d,
+                           struct compute_profile_info *info)
+{
+    int code = gpu_instance_open(instance, into, d);
+    if (code != OK) return code;
+    const struct profile *profile = profile_of(&d->page, d->instance);
+    unsigned slices = kind < sizeof COMPUTE_SLICES / sizeof *COMPUTE_SLICES ? COMPUTE_SLICES[kind] : ~0u;
+    if (slices > profile->slices) return NOT_SUPPORTED;
+    *info = (struct compute_profile_info){
+        kind, slices, profile->slices / slices, profile->sm * slices / profile->slices,
+        profile->copy_engines, profile->decoders, 0, profile->jpegs, profile->ofas,
+    };
+    return OK;
+}
+
+API nvmlGpuInstanceGetComputeInstanceProfileInfo(handle instance, unsigned kind, unsigned engines,
+                                                 struct compute_profile_info *into)
+{
+    struct device d;
+    struct compute_profile_info info;
+    int code = compute_profile(instance, kind, into, &d, &info);
+    if (code == OK && engines) code = INVALID_ARGUMENT;
+    if (code == OK) *into = info;
+    return code;
+}
+
+API nvmlGpuInstanceGetComputeInstanceProfileInfoV(handle instance, unsigned kind, unsigned engines,
+                                                  struct compute_profile_info_v2 *into)
+{
+    struct device d;
+    struct compute_profile_info info;
+    char slices[16];
+    int code = compute_profile(instance, kind, into, &d, &info);
+    if (code != OK) return code;
+    if (engines || into->version != VERSION(*into, 2)) return INVALID_ARGUMENT;
+    const struct profile *profile = profile_of(&d.page, d.instance);
+    size_t end = text_add_number(slices, 0, info.slices, sizeof slices);
+    text_add(slices, end, "c.", sizeof slices);
+    into->info = info;
+    name_profile(into->name, sizeof into->name, info.slices < profile->slices ? slices : "", profile);
+    return OK;
+}
+
+API nvmlGpuInstanceGetComputeInstanceRemainingCapacity(handle instance, unsigned kind, unsigned *into)
+{
+    struct device d;
+    struct compute_profile_info info;
+    int code = compute_profile(instance, kind, into, &d, &info);
+    if (code == OK) *into = 0;
+    return code;
+}
+
+API nvmlGpuInstanceGetComputeInstancePossiblePlacements(handle instance, unsigned kind, struct placement *into,
+                                                        unsigned *count)
+{
+    struct device d;
+    struct compute_profile_info info;
+    int code = compute_profile(instance, kind, count, &d, &info);
+    if (code != OK) return code;
+    *count = info.instances;
+    for (unsigned i = 0; into && i < *count; i++) into[i] = (struct placement){i * info.slices, info.slices};
+    return OK;
+}

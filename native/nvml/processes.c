@@ -1,0 +1,130 @@
+/* The processes that use a card. Lists are long, and threads' stacks may be small: one list for all, with a lock. */
+#include "library.h"
+
+enum { MODE_COMPUTE, MODE_GRAPHICS, MODE_MPS, MODE_ALL, MODES };
+
+static struct process found[MOST_PROCESSES];
+static struct lock lock;
+
+/* Those of a card, or of one of its instances. The lock is held afterwards. */
+static unsigned take_processes(const struct device *d)
+{
+    lock_take(&lock);
+    unsigned count = card_processes(&d->page, found, MOST_PROCESSES), kept = 0;
+    for (unsigned i = 0; i < count; i++)
+        if (!d->instance || found[i].gpu_instance == (int)d->instance->gpu_instance) found[kept++] = found[i];
+    return kept;
+}
+
+static struct process_v2 told(const struct process *process)
+{
+    return (struct process_v2){(uint32_t)process->pid, process->memory, (uint32_t)process->gpu_instance,
+                               (uint32_t)process->compute_instance};
+}
+
+static int compute_processes(handle device, unsigned *count, void *into, int version)
+{
+    struct device d;
+    int code = any_open(device, count, &d);
+    if (code != OK) return code;
+    unsigned there = take_processes(&d);
+    code = answer_count(count, into, there);
+    for (unsigned i = 0; code == OK && i < there; i++) {
+        if (version == 1) ((struct process_v1 *)into)[i] = (struct process_v1){(uint32_t)found[i].pid, found[i].memory};
+        else ((struct process_v2 *)into)[i] = told(&found[i]);
+    }
+    lock_give(&lock);
+    return code;
+}
+
+#define LIST(function, version) \
+    API function(handle device, unsigned *count, void *into) { return compute_processes(device, count, into, version); }
+
+LIST(nvmlDeviceGetComputeRunningProcesses, 1)
+LIST(nvmlDeviceGetComputeRunningProcesses_v2, 2)
+LIST(nvmlDeviceGetComputeRunningProcesses_v3, 3)
+
+/* Nothing draws, and nothing shares a card through a server. */
+static int no_processes(handle device, unsigned *count)
+{
+    struct device d;
+    int code = any_open(device, count, &d);
+    if (code == OK) *count = 0;
+    return code;
+}
+
+#define EMPTY(function) \
+    API function(handle device, unsigned *count) { return no_processes(device, count); }
+
+EMPTY(nvmlDeviceGetGraphicsRunningProcesses)
+EMPTY(nvmlDeviceGetGraphicsRunningProcesses_v2)
+EMPTY(nvmlDeviceGetGraphicsRunningProcesses_v3)
+EMPTY(nvmlDeviceGetMPSComputeRunningProcesses)
+EMPTY(nvmlDeviceGetMPSComputeRunningProcesses_v2)
+EMPTY(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+
+API nvmlDeviceGetRunningProcessDetailList(handle device, struct process_details *into)
+{
+    struct device d;
+    int code = any_open(device, into, &d);
+    if (code != OK) return code;
+    if (into->version != VERSION(*into, 1)) return VERSION_MISMATCH;
+    if (into->mode >= MODES) return INVALID_ARGUMENT;
+    unsigned there = take_processes(&d);
+    if (into->mode == MODE_GRAPHICS || into->mode == MODE_MPS) there = 0;
+    code = answer_count(&into->count, into->processes, there);
+    for (unsigned i = 0; code == OK && i < there; i++) into->processes[i] = (struct process_detail){told(&found[i]), 0};
+    lock_give(&lock);
+    return code;
+}
+
+/* When the last sample was taken, which is what the percentages below are of. */
+static uint64_t sampled_at(const struct page *page)
+{
+    return page->sample_count ? page->samples[(page->sample_count - 1) % PAGE_SAMPLES].time_us : 0;
+}
+
+/* Who asks without room learns how much to bring, even if there turns out to be nothing. */
+static int answer_usages(unsigned *count, const void *into, unsigned there)
+{
+    unsigned room = *count;
+    if (!room || !into) {
+        *count = there ? there : 1;
+        return INSUFFICIENT_SIZE;
+    }
+    *count = there;
+    return !there ? NOT_FOUND : room < there ? INSUFFICIENT_SIZE : OK;
+}
+
+API nvmlDeviceGetProcessUtilization(handle device, struct process_sample *into, unsigned *count, uint64_t since)
+{
+    struct device d;
+    int code = shared_open(device, count, &d);
+    if (code != OK) return code;
+    if (d.page.mig_mode) return NOT_SUPPORTED;
+    uint64_t time = sampled_at(&d.page);
+    unsigned there = take_processes(&d);
+    code = answer_usages(count, into, time > since ? there : 0);
+    for (unsigned i = 0; code == OK && i < there; i++)
+        into[i] = (struct process_sample){(uint32_t)found[i].pid, time, found[i].usage, found[i].memory_usage, 0, 0};
+    lock_give(&lock);
+    return code;
+}
+
+API nvmlDeviceGetProcessesUtilizationInfo(handle device, struct process_usages *into)
+{
+    struct device d;
+    int code = shared_open(device, into, &d);
+    if (code != OK) return code;
+    if (into->version != VERSION(*into, 1)) return VERSION_MISMATCH;
+    if (d.page.mig_mode) return NOT_SUPPORTED;
+    uint64_t time = sampled_at(&d.page);
+    unsigned there = take_processes(&d);
+    code = answer_usages(&into->count, into->processes, time > into->last_seen ? there : 0);
+    for (unsigned i = 0; code == OK && i < there; i++)
+        into->processes[i] = (struct process_usage){
+            .time = time, .pid = (uint32_t)found[i].pid, .sm = found[i].usage, .memory = found[i].memory_usage,
+        };
+    lock_give(&lock);
+    return code;
+}

@@ -1,0 +1,345 @@
+#include "reader.h"
+#include "sys.h"
+
+static const char DEFAULT_PAGES[] = "/run/simgpu/gpus";
+enum { MOST_SLICES = 8 }; /* that a card can be divided into */
+
+#ifdef FREESTANDING
+extern char *getenv(const char *) __attribute__((weak)); /* that of the program's C library, where it has one */
+#define HAS_ENVIRONMENT (getenv != 0)
+#else
+#include <stdlib.h>
+#define HAS_ENVIRONMENT 1
+#endif
+
+static const char *pages_folder(void)
+{
+    const char *given = HAS_ENVIRONMENT ? getenv("SIMGPU_PAGES") : 0;
+    return given && *given ? given : DEFAULT_PAGES;
+}
+
+static int map_page(const char *path, struct card *card)
+{
+    int file = sys_open(path);
+    if (file < 0) return file == -13 ? READ_NO_PERMISSION : READ_LOST;
+    long size = sys_size(file);
+    void *at = size >= 64 ? sys_map(file, (size_t)size) : (void *)-1;
+    sys_close(file);
+    if (sys_failed(at)) return READ_LOST;
+    card->page = at;
+    card->size = (size_t)size;
+    return READ_OK;
+}
+
+static void sort_by_index(struct cards *cards)
+{
+    for (unsigned i = 1; i < cards->count; i++)
+        for (unsigned j = i; j > 0 && cards->card[j].page->index < cards->card[j - 1].page->index; j--) {
+            struct card other = cards->card[j];
+            cards->card[j] = cards->card[j - 1];
+            cards->card[j - 1] = other;
+        }
+}
+
+int cards_open(struct cards *cards)
+{
+    enum { LONGEST = 4096 };
+    char path[LONGEST], entries[4096] __attribute__((aligned(8)));
+    const char *folder = pages_folder();
+    cards->count = 0;
+    int file = sys_open(folder);
+    if (file < 0) return file == -13 ? READ_NO_PERMISSION : READ_NOT_LOADED;
+    int worst = READ_OK;
+    for (long n; (n = sys_list(file, entries, sizeof entries)) > 0;)
+        for (long at = 0; at < n;) {
+            struct entry *entry = (struct entry *)(entries + at);
+            at += entry->length;
+            if (entry->name[0] == '.' || cards->count == MOST_CARDS) continue;
+            size_t end = text_add(path, 0, folder, LONGEST);
+            end = text_add(path, end, "/", LONGEST);
+            end = text_add(path, end, entry->name, LONGEST);
+            text_add(path, end, "/page", LONGEST);
+            struct card *card = &cards->card[cards->count];
+            int result = map_page(path, card);
+            if (result == READ_OK && card->page->magic == PAGE_MAGIC && card->page->major != PAGE_MAJOR)
+                worst = READ_OTHER_VERSION;
+            if (result == READ_OK) cards->count++;
+            else if (result == READ_NO_PERMISSION && worst == READ_OK) worst = result;
+        }
+    sys_close(file);
+    if (worst == READ_OK && cards->count == 0) worst = READ_NOT_LOADED;
+    if (worst != READ_OK) cards_close(cards);
+    else sort_by_index(cards);
+    return worst;
+}
+
+void cards_close(struct cards *cards)
+{
+    for (unsigned i = 0; i < cards->count; i++) sys_unmap((void *)cards->card[i].page, cards->card[i].size);
+    cards->count = 0;
+}
+
+static void copy_bytes(void *to, const volatile void *from, size_t size)
+{
+    uint64_t *a = to;
+    const volatile uint64_t *b = from;
+    for (size_t i = 0; i < size / 8; i++) a[i] = b[i];
+}
+
+/* A page is only as good as who wrote it: texts end, and nothing is counted beyond its table. */
+static void bound(struct page *page)
+{
+#define END(text) page->text[sizeof page->text - 1] = 0;
+    PAGE_TEXTS(END)
+    for (unsigned i = 0; i < PAGE_PROFILES; i++) {
+        END(profiles[i].name)
+        if (page->profiles[i].slices > MOST_SLICES) page->profiles[i].slices = MOST_SLICES;
+    }
+    for (unsigned i = 0; i < PAGE_INSTANCES; i++) END(instances[i].uuid)
+#undef END
+    if (page->instance_count > PAGE_INSTANCES) page->instance_count = PAGE_INSTANCES;
+}
+
+/* Whether nobody has written it for too long; a time to come is that of a machine before it started anew. */
+static int is_stale(const struct page *page)
+{
+    uint64_t now = sys_nanoseconds(1), written = page->written_ns;
+    return (now > written ? now - written : written - now) > page->stale_ns;
+}
+
+int card_read(const struct card *card, struct page *into)
+{
+    const struct page *page = card->page;
+    for (int attempt = 0; attempt < 200; attempt++) {
+        uint64_t before = __atomic_load_n(&page->sequence, __ATOMIC_ACQUIRE);
+        if (!(before & 1)) {
+            size_t known = __atomic_load_n(&page->size, __ATOMIC_RELAXED);
+            if (known > sizeof *into) known = sizeof *into;
+            if (known > card->size) known = card->size;
+            for (size_t i = known / 8; i < sizeof *into / 8; i++) ((uint64_t *)into)[i] = 0;
+            copy_bytes(into, page, known);
+            __atomic_thread_fence(__ATOMIC_ACQUIRE);
+            if (__atomic_load_n(&page->sequence, __ATOMIC_RELAXED) == before) {
+                if (into->magic != PAGE_MAGIC) return READ_LOST;
+                if (into->major != PAGE_MAJOR) return READ_OTHER_VERSION;
+                bound(into);
+                return is_stale(into) ? READ_LOST : READ_OK;
+            }
+        }
+        if (attempt < 20) sys_yield();
+        else sys_sleep(1000000);
+    }
+    return READ_LOST; /* torn: its writer died while writing */
+}
+
+/* Processes. */
+
+struct relative { int pid, parent; };
+
+static long read_file(const char *path, char *into, size_t size)
+{
+    int file = sys_open(path);
+    if (file < 0) return -1;
+    long n = sys_read(file, into, size - 1);
+    sys_close(file);
+    into[n > 0 ? n : 0] = 0;
+    return n;
+}
+
+static void proc_path(char *path, int pid, const char *name, size_t size)
+{
+    size_t end = text_add(path, 0, "/proc/", size);
+    end = text_add_number(path, end, (uint64_t)pid, size);
+    text_add(path, end, name, size);
+}
+
+/* The parent of a process, or -1 for one that is gone or only waits to be buried. */
+static int parent_of(int pid)
+{
+    char path[64], stat[512];
+    proc_path(path, pid, "/stat", sizeof path);
+    if (read_file(path, stat, sizeof stat) <= 0) return -1;
+    const char *after = 0;
+    for (const char *c = stat; *c; c++)
+        if (*c == ')') after = c; /* a name may contain brackets; nothing after it does */
+    if (!after || after[1] != ' ' || after[2] == 'Z' || after[2] == 'X') return -1;
+    int parent = 0;
+    for (const char *c = after + 4; is_digit(*c); c++) parent = parent * 10 + (*c - '0');
+    return parent;
+}
+
+static unsigned all_processes(struct relative *into, unsigned most)
+{
+    char entries[4096] __attribute__((aligned(8)));
+    unsigned count = 0;
+    int file = sys_open("/proc");
+    if (file < 0) return 0;
+    for (long n; (n = sys_list(file, entries, sizeof entries)) > 0;)
+        for (long at = 0; at < n;) {
+            struct entry *entry = (struct entry *)(entries + at);
+            at += entry->length;
+            int pid = 0;
+            const char *c = entry->name;
+            while (is_digit(*c)) pid = pid * 10 + (*c++ - '0');
+            if (*c || !pid || count == most) continue;
+            int parent = parent_of(pid);
+            if (parent >= 0 && pid != 2 && parent != 2) into[count++] = (struct relative){pid, parent};
+        }
+    sys_close(file);
+    return count;
+}
+
+/* Keep the root and its descendants only; children have no order among pids. */
+static unsigned keep_tree(struct relative *all, unsigned count, int root)
+{
+    unsigned kept = 0;
+    for (unsigned i = 0; i < count; i++)
+        if (all[i].pid == root) {
+            struct relative found = all[i];
+            all[i] = all[0];
+            all[0] = found;
+            kept = 1;
+        }
+    for (unsigned done = 0; done < kept; done++)
+        for (unsigned i = kept; i < count; i++)
+            if (all[i].parent == all[done].pid) {
+                struct relative found = all[i];
+                all[i] = all[kept];
+                all[kept++] = found;
+            }
+    return kept;
+}
+
+static void sort_by_pid(struct relative *all, unsigned count)
+{
+    for (unsigned i = 1; i < count; i++)
+        for (unsigned j = i; j > 0 && all[j].pid < all[j - 1].pid; j--) {
+            struct relative other = all[j];
+            all[j] = all[j - 1];
+            all[j - 1] = other;
+        }
+}
+
+int process_name(int pid, char *into, size_t size)
+{
+    char path[64];
+    proc_path(path, pid, "/cmdline", sizeof path);
+    long n = read_file(path, into, size);
+    if (n < 0) return 0;
+    if (n > 0 && into[0]) return 1;
+    proc_path(path, pid, "/comm", sizeof path);
+    n = read_file(path, into, size);
+    if (n > 0 && into[n - 1] == '\n') into[n - 1] = 0;
+    return n >= 0;
+}
+
+static const struct instance *busiest(const struct page *page)
+{
+    const struct instance *found = 0;
+    for (unsigned i = 0; i < page->instance_count && i < PAGE_INSTANCES; i++)
+        if (page->instances[i].open && (!found || page->instances[i].memory_used > found->memory_used))
+            found = &page->instances[i];
+    return found;
+}
+
+unsigned process_list(const struct page *page, struct process *into, unsigned most)
+{
+    struct relative all[2048];
+    if (!page->open || page->processes == PAGE_NO_PROCESSES) return 0;
+    unsigned count = all_processes(all, sizeof all / sizeof *all);
+    if (page->processes == PAGE_TREE_OF_PROCESSES) count = keep_tree(all, count, page->process_root);
+    unsigned kept = 0;
+    int self = sys_pid();
+    for (unsigned i = 0; i < count; i++)
+        if (all[i].pid != self) all[kept++] = all[i];
+    if (kept > most) kept = most;
+    sort_by_pid(all, kept);
+    for (unsigned i = 0; i < kept; i++) {
+        into[i].pid = all[i].pid;
+        if (!process_name(all[i].pid, into[i].name, PROCESS_NAME)) text_copy(into[i].name, "[Not Found]", PROCESS_NAME);
+    }
+    return kept;
+}
+
+void process_shares(const struct page *page, struct process *processes, unsigned count)
+{
+    const struct instance *instance = page->mig_mode ? busiest(page) : 0;
+    uint64_t memory = instance ? instance->memory_used : page->memory_used;
+    for (unsigned i = 0; i < count; i++) {
+        struct process *process = &processes[i];
+        process->memory = memory / count + (i < memory % count);
+        process->usage = page->usage / count + (i < page->usage % count);
+        process->memory_usage = page->memory_usage / count + (i < page->memory_usage % count);
+        process->gpu_instance = instance ? (int)instance->gpu_instance : -1;
+        process->compute_instance = instance ? (int)instance->compute_instance : -1;
+    }
+}
+
+unsigned card_processes(const struct page *page, struct process *into, unsigned most)
+{
+    unsigned count = process_list(page, into, most);
+    process_shares(page, into, count);
+    return count;
+}
+
+/* Settings. */
+
+struct address { uint16_t family; char path[108]; };
+
+static size_t setting_text(char *into, size_t size, const struct page *page, const char *setting, int64_t first, int64_t second)
+{
+    size_t end = text_add(into, 0, "{\"Set\":{\"Device\":\"", size);
+    end = text_add(into, end, page->uuid, size);
+    end = text_add(into, end, "\",\"Setting\":\"", size);
+    end = text_add(into, end, setting, size);
+    end = text_add(into, end, "\",\"Values\":[", size);
+    end = text_add_number(into, end, (uint64_t)first, size);
+    end = text_add(into, end, ",", size);
+    end = text_add_number(into, end, (uint64_t)second, size);
+    return text_add(into, end, "]}}\n", size);
+}
+
+enum { INTERRUPTED = -4, NO_SIGNAL = 0x4000 };
+static const uint64_t PATIENCE = 5000000000u;
+
+/* A call that a signal of the program's interrupts is made again. */
+static long again(long call, int file, long a, long b, long c)
+{
+    long result;
+    do result = sys(call, file, a, b, c, 0, 0); while (result == INTERRUPTED);
+    return result;
+}
+
+static int answered(int file)
+{
+    struct { int file; short events, revents; } wait = {file, 1, 0};
+    uint64_t latest = sys_nanoseconds(1) + PATIENCE;
+    for (uint64_t now; (now = sys_nanoseconds(1)) < latest;) {
+        uint64_t left = latest - now;
+        struct moment patience = {(int64_t)(left / 1000000000u), (int64_t)(left % 1000000000u)};
+        long ready = sys(SYS_ppoll, (long)&wait, 1, (long)&patience, 0, 8, 0);
+        if (ready != INTERRUPTED) return ready == 1;
+    }
+    return 0;
+}
+
+int card_set(const struct page *page, const char *setting, int64_t first, int64_t second)
+{
+    if (!page->control[0]) return READ_NO_PERMISSION;
+    struct address address = {1, {0}};
+    text_copy(address.path, page->control, sizeof address.path);
+    int file = (int)sys(SYS_socket, 1, 1 | OPEN_CLOEXEC, 0, 0, 0, 0);
+    if (file < 0) return READ_NO_PERMISSION;
+    int answer = READ_NO_PERMISSION;
+    char text[512], reply[16] = {0};
+    if (again(SYS_connect, file, (long)&address, sizeof address, 0) == 0) {
+        size_t size = setting_text(text, sizeof text, page, setting, first, second);
+        if (again(SYS_sendto, file, (long)text, (long)size, NO_SIGNAL) == (long)size && answered(file)
+            && again(SYS_read, file, (long)reply, sizeof reply - 1, 0) > 0 && is_digit(reply[0])) {
+            answer = 0;
+            for (const char *c = reply; is_digit(*c); c++) answer = answer * 10 + (*c - '0');
+        }
+    }
+    sys_close(file);
+    return answer;
+}

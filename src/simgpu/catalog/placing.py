@@ -1,0 +1,63 @@
+"""Where MIG instances lie on a card, and which number each gets, as the driver does it.
+
+Memory is cut into eight slices and compute into seven (four and four on an A30). An instance starts at a multiple of
+its own size. Instances of one slice are put at the beginning first, all others at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simgpu import errors
+from simgpu.catalog import models
+from simgpu.catalog.facts import Facts
+
+_FIRST_NUMBER = {8: 0, 4: 1, 2: 3, 1: 7}  # of the instances that have so many slices
+
+
+class Placement(Facts, frozen=True):
+    """An instance's slices of memory, and its number."""
+
+    start: int
+    size: int
+    number: int
+
+
+def compute_slices(profile: models.MigProfile) -> int:
+    """Slices of compute: the number that its name starts with."""
+    return int(profile.name.partition("g")[0])
+
+
+def memory_slices(profile: models.MigProfile, model: models.Model) -> int:
+    """Slices of memory: as many as its memory takes, a power of two."""
+    all_slices = 8 if _compute(model) > 4 else 4
+    wanted = compute_slices(profile)
+    if profile.memory_mib is not None:
+        wanted = max(1, round(profile.memory_mib / model.memory_mib.total * all_slices))
+    return next(size for size in (1, 2, 4, 8) if size >= wanted)
+
+
+def starts(profile: models.MigProfile, model: models.Model) -> list[int]:
+    """Where an instance can start on an empty card."""
+    size = memory_slices(profile, model)
+    return [start for start in range(0, 8, size) if start + compute_slices(profile) <= _compute(model)]
+
+
+def place(instances: Sequence[models.MigProfile], model: models.Model, *, where: str) -> list[Placement]:
+    """Where instances lie that are made in this order."""
+    taken: set[int] = set()
+    found: list[Placement] = []
+    for position, profile in enumerate(instances):
+        size = memory_slices(profile, model)
+        options = [start for start in starts(profile, model) if taken.isdisjoint(range(start, start + size))]
+        if not options:
+            before = ", ".join(other.name for other in instances[:position])
+            raise errors.InputError(f"{where}[{position}]", f"there is no room for {profile.name} beside {before}")
+        start = options[0] if size == 1 else options[-1]
+        taken.update(range(start, start + size))
+        found.append(Placement(start, size, _FIRST_NUMBER[size] + start // size))
+    return found
+
+
+def _compute(model: models.Model) -> int:
+    return max(compute_slices(profile) for profile in model.mig)

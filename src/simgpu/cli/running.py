@@ -1,0 +1,96 @@
+"""`simgpu run`: any command, with simulated GPUs visible to it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+
+from simgpu import errors
+from simgpu.cli import catalog, exporter
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--model", help="A GPU model of the catalog; h200 if nothing is said.")
+@click.option("--count", type=click.IntRange(1, 128), help="How many of them; 1 if nothing is said.")
+@click.option(
+    "--config", type=click.Path(path_type=Path), metavar="FILE",
+    help="Devices from a file instead, as for `simgpu exporter`.",
+)  # fmt: skip
+@click.option(
+    "--load",
+    metavar="PERCENT|SHAPE|FILE",
+    help="What the command does to the GPUs: 60, training, or a load profile; nothing if nothing is said.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="The same seed, the same cards."
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.01, 10),
+    default=0.1,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between steps.",
+)
+@click.option("--no-settings", is_flag=True, help="Refuse to set power limits and clocks, as to an ordinary user.")
+@catalog.files_option
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(  # noqa: PLR0913 - one for each option
+    model: str | None, count: int | None, config: Path | None, load: str | None, seed: int, interval: float,
+    no_settings: bool, files: tuple[Path, ...], command: tuple[str, ...],
+) -> int:  # fmt: skip
+    """Run a command that sees simulated GPUs through NVML and nvidia-smi.
+
+    \b
+      simgpu run -- nvidia-smi
+      simgpu run --model h200 --count 8 -- nvidia-smi topo -m
+      simgpu run --model a100 --count 2 --load training -- python train.py
+
+    Nothing is installed and no rights are needed. What --load says is done by the command and the processes that it
+    starts, on all GPUs; further workloads can be added with `simgpu workload` from within. Power limits and clocks can
+    be set, and the cards follow.
+
+    The command's exit code is passed on; 126 and 127 mean that it could not be started, or was not found.
+    """
+    from simgpu.app import running
+    from simgpu.catalog import models
+
+    loaded = models.load([*catalog.user_files(), *files])
+    name = platform.node()
+    settings = running.RunSettings(
+        command=command,
+        devices=exporter.find_devices(loaded, model=model, count=count, config=config, node=name),
+        hostname=name,
+        load=None if load is None else _load(load),
+        seed=seed,
+        interval=interval,
+        settable=not no_settings,
+    )
+    code = asyncio.run(running.run_command(settings))
+    if code < 0:  # end as the command did, so that whoever started us sees the signal
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+        return 128 - code
+    return code
+
+
+def _load(text: str) -> dict[str, Any]:
+    from simgpu.catalog import shapes
+
+    known = shapes.load()
+    if text in known:
+        return {"name": text, "phases": [{"seconds": 86400, "shape": text}], "repeat": 0}
+    if text.isdecimal() and int(text) <= 100:
+        return {"name": "load", "profile": [{"load": int(text), "seconds": 0}], "repeat": 0}
+    if Path(text).is_file():
+        return exporter.read_document(Path(text))
+    raise errors.InputError(
+        "--load", f"{text!r}: must be a percentage from 0 to 100, a file, or one of: {', '.join(known)}"
+    )

@@ -1,0 +1,327 @@
+"""Writes pages: one directory for each GPU, with its page in it.
+
+Files stay where they are when the writer comes back, so that programs which have them open, and containers in which
+their directory is mounted, go on seeing the card.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from simgpu import errors
+from simgpu.catalog import models, placing
+from simgpu.page import layout
+from simgpu.topology.devices import Device
+
+MOST_CARDS: Final = 128
+LONGEST_SOCKET: Final = layout.DTYPE["control"].itemsize - 1
+FILE: Final = "page"
+DRIVER: Final = "580.159.04"
+CUDA: Final = "13.0"
+BRANCH: Final = "r582_49"
+
+MODES: Final = {"persistence": 1, "compute_mode": 3}  # what can be set besides clocks and power, and its highest value
+
+_LOCK: Final = ".lock"
+_ROOM: Final = (layout.DTYPE.itemsize + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
+_STATE: Final = [field for field in layout.PAGE if field.state]
+_WINDOW_KEPT: Final = 535_953_408  # what the driver takes of the window when there are instances
+_NOBODY: Final = uuid.UUID(int=0)
+
+Read = Callable[[str], npt.NDArray[np.float64]]
+
+
+class InstanceState(msgspec.Struct, frozen=True):
+    """What a MIG instance does: percent, and bytes."""
+
+    usage: float
+    memory_used: float
+
+
+class Access(msgspec.Struct, frozen=True):
+    """What readers may see and do: whose processes use the cards, and where settings are taken."""
+
+    processes: int = layout.NO_PROCESSES
+    process_root: int = 0
+    control: str = ""
+
+
+class Pages:
+    """The pages of a machine's cards, below one directory, which is ours alone as long as they are there.
+
+    Whatever cards an earlier writer left there that are no longer is removed.
+    """
+
+    def __init__(self, root: Path, devices: Sequence[Device], *, stale: float, access: Access | None = None) -> None:
+        _check(devices)
+        self.root = root
+        self._devices = devices
+        self._rows: npt.NDArray[Any] = np.zeros(len(devices), layout.DTYPE)
+        self._fence = threading.Lock()
+        self._places: list[list[int]] = []  # of each card's instances, on its page
+        self._mapped = np.zeros(len(devices), np.uint64)  # bytes of the window that instances take
+        for index, (row, device) in enumerate(zip(self._rows, devices, strict=True)):
+            _describe(row, device, devices)
+            self._places.append(_describe_instances(row, device))
+            self._mapped[index] = _map_windows(row, device)
+            row["stale_ns"] = int(stale * 1e9)
+        self.allow(access or Access())
+        try:
+            self._lock = _lock(root)
+            _remove_others(root, {device.uuid for device in devices})
+            self._maps = [_map(root / device.uuid) for device in devices]
+        except OSError as error:
+            raise errors.InputError("pages", errors.explain(error)) from None
+
+    def allow(self, access: Access) -> None:
+        """Say from the next write on what readers may see and do."""
+        self._rows["processes"] = access.processes
+        self._rows["process_root"] = access.process_root
+        self._rows["control"] = access.control.encode()
+
+    def set_mode(self, index: int, name: str, value: int) -> None:
+        """Change a mode of a card."""
+        if not 0 <= value <= MODES[name]:
+            raise errors.InputError(name, f"must be from 0 to {MODES[name]}")
+        self._rows[index][name] = value
+
+    def write(
+        self, read: Read, *, clock: float, monotonic_ns: int, instances: Mapping[int, Sequence[InstanceState]] = {}
+    ) -> None:
+        """All cards as they are now; `read` gives a quantity of all of them."""
+        rows = self._rows
+        for field in _STATE:
+            limits = np.iinfo(layout.DTYPE[field.name])
+            values = np.rint(np.nan_to_num(read(field.state)) * field.scale)
+            rows[field.name] = np.clip(values, limits.min, min(limits.max, 2**62))  # a double knows no 2**64 - 1
+        rows["bar1_used"] = np.maximum(rows["bar1_used"], self._mapped)
+        for index, states in instances.items():
+            for place, state in zip(self._places[index], states, strict=True):
+                mine = rows[index]["instances"][place]
+                mine["usage"], mine["memory_used"] = round(state.usage), int(state.memory_used)
+                mine["open"] = state.memory_used > 0
+        self._sample(clock)
+        rows["written_ns"] = monotonic_ns
+        for row, mapped in zip(rows, self._maps, strict=True):
+            self._publish(row, mapped)
+
+    def _sample(self, clock: float) -> None:
+        rows = self._rows
+        place = rows["sample_count"].astype(np.intp) % layout.SAMPLES
+        sample = np.zeros(len(rows), layout.DTYPE["samples"].base)
+        sample["time_us"] = int(clock * 1e6)
+        for name in ("power_mw", "usage", "memory_usage", "sm_clock", "memory_clock"):
+            sample[name] = rows[name]
+        rows["samples"][np.arange(len(rows)), place] = sample
+        rows["sample_count"] += 1
+
+    def _publish(self, row: Any, mapped: npt.NDArray[Any]) -> None:
+        """The sequence is odd while the rest changes; the lock keeps the processor from reordering."""
+        page = mapped[0]
+        before = int(page["sequence"]) | 1
+        with self._fence:
+            page["sequence"] = before
+        with self._fence:
+            row["sequence"] = before
+            mapped[0] = row
+        with self._fence:
+            page["sequence"] = before + 1
+
+    def remove(self) -> None:
+        """Take the pages away: whoever looks now finds no card, and whoever has one open has lost it."""
+        self._rows["written_ns"] = self._rows["stale_ns"] = 0
+        for row, mapped, device in zip(self._rows, self._maps, self._devices, strict=True):
+            self._publish(row, mapped)
+            _remove(self.root / device.uuid)
+        (self.root / _LOCK).unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Write no more; the pages stay for the next writer."""
+        self._maps.clear()
+        os.close(self._lock)
+
+
+def read(path: Path) -> npt.NDArray[Any] | None:
+    """The page in a file, as it was last written; None if there is none that can be read."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    if len(content) < layout.DTYPE.itemsize:
+        return None
+    page: npt.NDArray[Any] = np.frombuffer(content[: layout.DTYPE.itemsize], layout.DTYPE)
+    whole = page["magic"][0] == layout.MAGIC and page["major"][0] == layout.MAJOR and page["sequence"][0] % 2 == 0
+    return page if whole else None
+
+
+def _check(devices: Sequence[Device]) -> None:
+    if len(devices) > MOST_CARDS:
+        raise errors.InputError("pages", f"at most {MOST_CARDS} cards have them, not {len(devices)}")
+    foreign = next((device for device in devices if device.model.vendor != "nvidia"), None)
+    if foreign is not None:
+        raise errors.InputError("pages", f"NVML shows NVIDIA's cards only, not {foreign.model.product}")
+
+
+def _lock(root: Path) -> int:
+    """Two writers would undo each other's work."""
+    root.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise errors.InputError("pages", f"somebody else writes those in {root}") from None
+    return descriptor
+
+
+def _remove_others(root: Path, ours: set[str]) -> None:
+    for folder in root.glob("GPU-*"):
+        if folder.name not in ours and (folder / FILE).is_file():
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    (folder / FILE).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _usable(path: Path) -> bool:
+    """Whether a page is there that can be written on, be it torn: those who have it open will see the card again."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return False
+    known = np.array([layout.MAGIC, layout.MAJOR], "<u4").tobytes()
+    return len(content) >= _ROOM and content.startswith(known)
+
+
+def _map(folder: Path) -> npt.NDArray[Any]:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / FILE
+    if not _usable(path):
+        handle, made = tempfile.mkstemp(dir=folder, prefix=".page-")
+        with open(handle, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
+            file.write(bytes(_ROOM))
+        Path(made).chmod(0o644)
+        Path(made).rename(path)
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.ftruncate(descriptor, _ROOM)
+        return np.frombuffer(mmap.mmap(descriptor, _ROOM), layout.DTYPE, count=1)
+    finally:
+        os.close(descriptor)
+
+
+def _describe(row: Any, device: Device, all_devices: Sequence[Device]) -> None:
+    """What never changes."""
+    model = device.model
+    row["magic"], row["major"], row["minor"] = layout.MAGIC, layout.MAJOR, layout.MINOR
+    row["size"] = layout.DTYPE.itemsize
+    for field in layout.PAGE:
+        if field.fact:
+            value: Any = model
+            for part in field.fact.split("."):
+                value = getattr(value, part, None)
+            row[field.name] = round((value or 0) * field.scale)
+    row["index"] = row["minor_number"] = device.index
+    row["product"], row["architecture"] = model.product.encode(), model.architecture.encode()
+    row["uuid"], row["serial"] = device.uuid.encode(), device.serial.encode()
+    first = all_devices[0].model  # a machine has one driver
+    driver = first.driver or DRIVER
+    major, minor = (first.cuda or CUDA).split(".")
+    row["driver"], row["cuda"] = driver.encode(), 1000 * int(major) + 10 * int(minor)
+    row["branch"] = (BRANCH if driver == DRIVER else f"r{driver.partition('.')[0]}_00").encode()
+    row["capability"] = round(float(model.compute_capability or "0") * 100)
+    domain, bus, slot = device.pci_bus_id.split(":")
+    row["pci_domain"], row["pci_bus"], row["pci_device"] = int(domain, 16), int(bus, 16), int(slot.split(".")[0], 16)
+    row["pci_id"], row["pci_subsystem"] = int(model.pci.device, 16), int(model.pci.subsystem or "0", 16)
+    row["board_id"] = int(row["pci_bus"]) << 8 | int(row["pci_device"])
+    row["module_id"] = device.index % 8 + 1
+    row["pdi"] = uuid.uuid5(_NOBODY, device.uuid).int >> 64
+    row["memory_reserved"] = model.memory_mib.reserved * 2**20
+    row["addressing"], row["c2c"] = (model.addressing_mode or "N/A").encode(), (model.c2c_mode or "N/A").encode()
+    row["persistence"], row["virtualization"] = 1, 0
+    row["margins"] = model.temperature_c.shown == "margin"
+    if model.board is not None:
+        board = model.board
+        row["part_number"], row["gpu_part_number"] = board.part_number.encode(), board.gpu_part_number.encode()
+        row["vbios"], row["inforom_image"] = board.vbios.encode(), board.inforom_image.encode()
+        row["inforom_oem"], row["inforom_ecc"] = board.inforom_oem.encode(), board.inforom_ecc.encode()
+    clocks = model.clocks_mhz.memory or (model.clocks_mhz.memory_max,)
+    row["memory_clocks"][: len(clocks)] = clocks
+    _describe_cpus(row, device, all_devices)
+    if model.links is not None and sum(other.model is model for other in all_devices) > 1:
+        row["links"], row["fabric"] = model.links.count, model.links.switched
+
+
+def _describe_cpus(row: Any, device: Device, all_devices: Sequence[Device]) -> None:
+    nodes = max(other.numa for other in all_devices) + 1
+    cpus = os.cpu_count() or 1
+    each = max(1, cpus // nodes)
+    row["numa"] = device.numa
+    row["first_cpu"], row["cpus"] = min(device.numa * each, cpus - 1), each
+
+
+def _describe_instances(row: Any, device: Device) -> list[int]:
+    """The card's profiles and instances, these by number; where on the page each instance stands."""
+    model = device.model
+    row["mig_capable"], row["mig_mode"] = bool(model.mig), bool(device.instances)
+    row["instance_count"] = len(device.instances)
+    for place, profile in enumerate(model.mig[: layout.PROFILES]):
+        row["profiles"][place] = _profile(profile, model)
+    placements = device.placements()
+    order = sorted(range(len(placements)), key=lambda which: placements[which].number)
+    names = [profile.name for profile in model.mig]
+    for place, which in enumerate(order):
+        instance, placement, mine = device.instances[which], placements[which], row["instances"][place]
+        mine["uuid"] = f"MIG-{device.part_uuid(placement.number)}".encode()
+        mine["gpu_instance"], mine["compute_instance"] = placement.number, 0
+        mine["profile"], mine["start"], mine["slices"] = names.index(instance.name), placement.start, placement.size
+        memory = (instance.memory_mib or model.memory_mib.total // 8) * 2**20
+        mine["memory_total"] = min(memory, int(row["memory_total"] - row["memory_reserved"]))
+    return [order.index(which) for which in range(len(placements))]
+
+
+def _map_windows(row: Any, device: Device) -> int:
+    """Each instance's window on the bus; how much of the card's they take.
+
+    For instances that are parts of a card, the driver maps all of its memory, and what remains of the window is theirs.
+    """
+    if not device.instances:
+        return 0
+    model, instances = device.model, row["instances"]
+    slices = max(placing.memory_slices(profile, model) for profile in model.mig)
+    window = int(row["bar1_total"])
+    if instances["slices"][0] == slices:
+        instances["bar1_kib"][0] = window // 1024
+        return 0
+    mapped = int(row["memory_total"] - row["memory_reserved"])
+    each = max(window - mapped - _WINDOW_KEPT, 0) // 1024 // slices
+    instances["bar1_kib"] = instances["slices"] * each
+    return mapped
+
+
+def _profile(profile: models.MigProfile, model: models.Model) -> tuple[Any, ...]:
+    slices = placing.compute_slices(profile)
+    whole = slices == max(placing.compute_slices(other) for other in model.mig)
+    memory = profile.memory_mib or model.memory_mib.total * slices // 8
+    extra = int(whole or profile.name.endswith("+me"))
+    return (
+        profile.name.encode(), profile.id, slices, profile.count, profile.sm or 0, memory,
+        slices + (1 if whole else 0), slices, slices, extra,
+    )  # fmt: skip

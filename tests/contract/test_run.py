@@ -1,0 +1,250 @@
+"""`simgpu run`: what a command and its user see."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+BIN = Path(sys.executable).parent
+SIMGPU = str(BIN / "simgpu")
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A folder for temporary files, to see what is left in it; with a short name, or it would not be taken."""
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as made:
+        yield Path(made)
+
+
+def run(home: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [SIMGPU, "run", *arguments], capture_output=True, text=True, check=check, env=_environment(home), timeout=60
+    )
+
+
+@contextlib.contextmanager
+def started(home: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [SIMGPU, "run", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment(home)
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def _environment(home: Path) -> dict[str, str]:
+    return os.environ | {"TMPDIR": str(home), "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+
+
+def test_a_command_sees_the_cards_that_were_asked_for(home: Path) -> None:
+    lines = run(home, "--model", "a100", "--count", "3", "--", "nvidia-smi", "-L").stdout.splitlines()
+
+    assert [line.partition(" (")[0] for line in lines] == [f"GPU {index}: NVIDIA A100-SXM4-40GB" for index in range(3)]
+
+
+def test_the_exit_code_of_the_command_is_passed_on(home: Path) -> None:
+    assert run(home, "--", "sh", "-c", "exit 42", check=False).returncode == 42
+
+
+def test_a_command_that_is_not_there_ends_with_127_and_its_name(home: Path) -> None:
+    done = run(home, "--", "no-such-command", check=False)
+
+    assert (done.returncode, done.stderr) == (127, "Error: no-such-command: no such command\n")
+
+
+def test_a_command_that_cannot_be_started_ends_with_126(home: Path) -> None:
+    assert run(home, "--", "/etc/passwd", check=False).returncode == 126
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1])
+def test_signals_reach_the_command_and_its_end_is_ours(home: Path, number: signal.Signals) -> None:
+    with started(home, "--", "sh", "-c", "echo there; exec sleep 60") as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "there\n"
+        child.send_signal(number)
+
+        assert child.wait(20) == -number
+    assert not list(home.iterdir())
+
+
+def test_a_command_may_handle_ctrl_c_itself(home: Path) -> None:
+    script = "trap 'exit 3' INT; echo there; while :; do sleep 0.1; done"
+    command = [SIMGPU, "run", "--", "sh", "-c", script]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=_environment(home), start_new_session=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "there\n"
+        os.killpg(child.pid, signal.SIGINT)  # as a terminal does it
+
+        assert child.wait(20) == 3
+
+
+def test_a_command_that_is_killed_ends_us_the_same_way(home: Path) -> None:
+    assert run(home, "--", "sh", "-c", "kill -9 $$", check=False).returncode == -signal.SIGKILL
+
+
+def test_what_we_are_told_to_ignore_the_command_ignores_too(home: Path) -> None:
+    script = "trap '' HUP; exec \"$0\" run -- sh -c 'kill -HUP $$ $PPID; echo alive'"
+    done = subprocess.run(
+        ["sh", "-c", script, SIMGPU], capture_output=True, text=True, check=False, env=_environment(home), timeout=60
+    )
+
+    assert (done.returncode, done.stdout) == (0, "alive\n")
+
+
+@pytest.mark.parametrize("name", ["t" * 90, "with:colon", "with space"])
+def test_folders_for_temporary_files_may_have_any_name(home: Path, name: str) -> None:
+    odd = home / name
+    odd.mkdir()
+
+    assert run(odd, "--", "nvidia-smi", "-L").stdout.startswith("GPU 0: NVIDIA H200")
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(home: Path) -> None:
+    with started(home, "--", "sh", "-c", "echo there; exec sleep 60") as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "there\n"
+        child.kill()
+        child.wait()
+        (left,) = home.iterdir()
+        run(home, "--", "true")
+        assert not left.exists()
+        for stat in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if str(left) in stat.read_bytes().decode(errors="replace"):
+                    os.kill(int(stat.parent.name), signal.SIGKILL)
+
+
+def test_an_option_that_is_not_there_is_named(home: Path) -> None:
+    done = run(home, "--modle", "a100", "--", "nvidia-smi", check=False)
+
+    assert done.returncode == 2
+    assert "--modle" in done.stderr
+
+
+def test_nothing_is_left_behind(home: Path) -> None:
+    run(home, "--", "true")
+
+    assert not list(home.iterdir())
+
+
+def test_two_runs_at_once_have_their_own_cards(home: Path) -> None:
+    with (
+        started(home, "--model", "h200", "--", "nvidia-smi", "-L") as one,
+        started(home, "--model", "t4", "--", "nvidia-smi", "-L") as other,
+    ):
+        assert "H200" in one.communicate()[0]
+        assert "T4" in other.communicate()[0]
+
+
+def test_the_load_is_the_commands_and_its_memory_adds_up(home: Path) -> None:
+    script = 'sleep 60 & a=$!; sleep 60 & b=$!; sleep 1; python -c "$0"; kill $a $b'
+    reader = """
+import json, os, pynvml
+pynvml.nvmlInit()
+card = pynvml.nvmlDeviceGetHandleByIndex(0)
+found = pynvml.nvmlDeviceGetComputeRunningProcesses(card)
+print(json.dumps({
+    "own": os.getpid(),
+    "processes": {item.pid: item.usedGpuMemory for item in found},
+    "used": pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2).used,
+}))
+"""
+    seen = json.loads(run(home, "--load", "training", "--", "sh", "-c", script, reader).stdout)
+
+    assert len(seen["processes"]) == 3, "the shell and its two children; not the reader"
+    assert str(seen["own"]) not in seen["processes"]
+    assert sum(seen["processes"].values()) == seen["used"] > 0
+
+
+def test_cards_without_a_load_have_no_processes(home: Path) -> None:
+    assert "No running processes found" in run(home, "--", "nvidia-smi").stdout
+
+
+def test_a_lower_limit_lowers_power_and_clock(home: Path) -> None:
+    script = """
+import pynvml, time
+pynvml.nvmlInit()
+card = pynvml.nvmlDeviceGetHandleByIndex(0)
+time.sleep(2.5)
+print(pynvml.nvmlDeviceGetPowerUsage(card), pynvml.nvmlDeviceGetClockInfo(card, pynvml.NVML_CLOCK_SM))
+pynvml.nvmlDeviceSetPowerManagementLimit(card, 300000)
+time.sleep(2.5)
+print(pynvml.nvmlDeviceGetPowerUsage(card), pynvml.nvmlDeviceGetClockInfo(card, pynvml.NVML_CLOCK_SM))
+"""
+    lines = run(home, "--load", "matmul-bf16", "--", sys.executable, "-c", script).stdout.splitlines()
+    (power, clock), (lower, slower) = ([int(word) for word in line.split()] for line in lines)
+
+    assert power > 650_000
+    assert lower < 310_000
+    assert slower < clock
+
+
+def test_settings_can_be_refused_as_to_an_ordinary_user(home: Path) -> None:
+    script = """
+import pynvml
+pynvml.nvmlInit()
+try:
+    pynvml.nvmlDeviceSetPowerManagementLimit(pynvml.nvmlDeviceGetHandleByIndex(0), 300000)
+except pynvml.NVMLError as error:
+    print(type(error).__name__)
+"""
+    assert run(home, "--no-settings", "--", sys.executable, "-c", script).stdout == "NVMLError_NoPermission\n"
+
+
+def test_a_workload_can_be_added_from_within(home: Path) -> None:
+    script = (
+        "simgpu workload --devnames nvidia1 --activity 90:0:60 & other=$!;"
+        "until [ $(nvidia-smi -i 1 --query-gpu=utilization.gpu --format=csv,noheader,nounits) -gt 50 ]; do sleep 0.1;"
+        " done; nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits; kill $other"
+    )
+    lines = run(home, "--count", "2", "--", "sh", "-c", script).stdout.splitlines()
+
+    assert lines[0] == "0"
+    assert int(lines[1]) > 50
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--load", "hard", "--", "true"), "--load: 'hard': must be a percentage from 0 to 100, a file, or one of"),
+        (("--model", "h2000", "--", "true"), "--model"),
+        (("--model", "mi300x", "--", "true"), "NVML shows NVIDIA's cards only"),
+    ],
+)
+def test_bad_input_is_named(home: Path, arguments: tuple[str, ...], said: str) -> None:
+    done = run(home, *arguments, check=False)
+
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_an_ordinary_user_needs_no_rights(home: Path) -> None:
+    home.chmod(0o777)
+    command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", SIMGPU, "run", "--", "nvidia-smi", "-L"]
+    done = subprocess.run(command, capture_output=True, text=True, env=_environment(home), check=False, timeout=60)
+
+    if "Permission denied" in done.stderr and str(BIN) in done.stderr:
+        pytest.skip("this checkout cannot be read by others")
+    assert done.stdout.startswith("GPU 0: NVIDIA H200"), done.stderr
+
+
+def test_a_load_on_a_divided_card_is_on_its_instances(home: Path) -> None:
+    config = home / "box.yaml"
+    config.write_text("gpus: [{type: h200, mig: [3g.71gb, 1g.18gb]}]")
+    script = "until nvidia-smi | grep -q ' C '; do sleep 0.1; done; nvidia-smi --query-compute-apps=pid --format=csv"
+    page = run(home, "--config", str(config), "--load", "50", "--", "sh", "-c", f"{script}; nvidia-smi").stdout
+
+    assert " 2    0 " in page, "GPU instance 2, compute instance 0"

@@ -1,0 +1,162 @@
+"""The state page: its layout is a promise, and its writer keeps what is there."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from simgpu import errors
+from simgpu.catalog import models
+from simgpu.page import layout, writer
+from simgpu.topology import devices
+
+CATALOG = models.load()
+GOLDEN = Path(__file__).parent.parent / "golden" / "page-1.txt"
+
+
+def cards(model: str = "h200", count: int = 1, mig: tuple[str, ...] = ()) -> list[devices.Device]:
+    return devices.build(devices.Box((devices.Entry(model, count, mig=mig),)), CATALOG, node="here")
+
+
+def zeros(count: int) -> writer.Read:
+    def read(_: str) -> npt.NDArray[np.float64]:
+        return np.zeros(count)
+
+    return read
+
+
+def test_fields_of_this_major_version_stay_where_they_are() -> None:
+    assert layout.DTYPE.fields is not None
+    now = [f"{offset} {name} {kind.str}{kind.shape or ''}" for name, (kind, offset, *_) in layout.DTYPE.fields.items()]
+    promised = GOLDEN.read_text().splitlines()
+
+    assert now[: len(promised)] == promised, "only add fields at the end, or raise MAJOR"
+    assert len(now) == len(promised), "add the new fields to the golden file, and raise MINOR"
+
+
+def test_a_page_says_what_the_card_is(tmp_path: Path) -> None:
+    found = cards("h200", 2)
+    writer.Pages(tmp_path, found, stale=10).write(zeros(2), clock=5.0, monotonic_ns=7)
+    page = writer.read(tmp_path / found[1].uuid / "page")
+
+    assert page is not None
+    assert page["product"][0] == b"NVIDIA H200"
+    assert page["index"][0] == 1
+    assert page["memory_total"][0] == 143771 * 2**20
+    assert page["bus_width"][0] == 6016
+    assert page["links"][0] == 18
+    assert page["written_ns"][0] == 7
+
+
+def test_a_card_that_stands_alone_has_no_links(tmp_path: Path) -> None:
+    found = cards("h200", 1)
+    writer.Pages(tmp_path, found, stale=10).write(zeros(1), clock=5.0, monotonic_ns=7)
+    page = writer.read(tmp_path / found[0].uuid / "page")
+
+    assert page is not None
+    assert page["links"][0] == 0
+
+
+def test_values_beyond_a_fields_range_are_held_at_its_end(tmp_path: Path) -> None:
+    found = cards()
+    pages = writer.Pages(tmp_path, found, stale=10)
+    pages.write(lambda _: np.full(1, 1e30), clock=0.0, monotonic_ns=0)
+    pages.write(lambda _: np.full(1, np.nan), clock=0.0, monotonic_ns=0)
+    page = writer.read(tmp_path / found[0].uuid / "page")
+
+    assert page is not None
+    assert page["power_mw"][0] == 0
+
+
+def test_whoever_has_a_page_open_sees_the_next_writer(tmp_path: Path) -> None:
+    found = cards()
+    path = tmp_path / found[0].uuid / "page"
+    first = writer.Pages(tmp_path, found, stale=10)
+    first.write(zeros(1), clock=0.0, monotonic_ns=1)
+    first.close()
+    with path.open("rb") as file:
+        opened = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    writer.Pages(tmp_path, found, stale=10).write(zeros(1), clock=0.0, monotonic_ns=2)
+    page = np.frombuffer(opened, layout.DTYPE, count=1)
+
+    assert page["written_ns"][0] == 2
+    assert page["sequence"][0] == 4
+
+
+def test_a_page_that_a_killed_writer_tore_is_mended_where_it_is(tmp_path: Path) -> None:
+    found = cards()
+    path = tmp_path / found[0].uuid / "page"
+    first = writer.Pages(tmp_path, found, stale=10)
+    first.write(zeros(1), clock=0.0, monotonic_ns=1)
+    first.close()
+    content = bytearray(path.read_bytes())
+    content[layout.DTYPE.fields["sequence"][1]] |= 1  # type: ignore[index]
+    path.write_bytes(content)
+    inode = path.stat().st_ino
+    writer.Pages(tmp_path, found, stale=10).write(zeros(1), clock=0.0, monotonic_ns=2)
+
+    assert writer.read(path) is not None
+    assert path.stat().st_ino == inode
+
+
+def test_cards_of_an_earlier_writer_are_gone(tmp_path: Path) -> None:
+    first = writer.Pages(tmp_path, cards("h200", 4), stale=10)
+    first.close()
+    writer.Pages(tmp_path, cards("h200", 2), stale=10)
+
+    assert len(list(tmp_path.glob("GPU-*"))) == 2
+
+
+def test_two_writers_of_one_folder_are_refused(tmp_path: Path) -> None:
+    first = writer.Pages(tmp_path, cards(), stale=10)
+    with pytest.raises(errors.InputError, match="somebody else writes"):
+        writer.Pages(tmp_path, cards(), stale=10)
+    first.close()
+
+
+def test_a_torn_page_is_written_anew(tmp_path: Path) -> None:
+    found = cards()
+    path = tmp_path / found[0].uuid / "page"
+    path.parent.mkdir()
+    path.write_bytes(b"\xff" * 100)
+    writer.Pages(tmp_path, found, stale=10).write(zeros(1), clock=0.0, monotonic_ns=2)
+
+    assert writer.read(path) is not None
+
+
+def test_instances_of_a_divided_card_are_on_its_page(tmp_path: Path) -> None:
+    found = cards("h200", 1, mig=("1g.18gb", "3g.71gb"))
+    pages = writer.Pages(tmp_path, found, stale=10)
+    states = {0: [writer.InstanceState(0, 0), writer.InstanceState(40, 2**30)]}
+    pages.write(zeros(1), clock=0.0, monotonic_ns=2, instances=states)
+    page = writer.read(tmp_path / found[0].uuid / "page")
+
+    assert page is not None
+    assert page["mig_mode"][0] == 1
+    assert page["instance_count"][0] == 2
+    second = page["instances"][0][0]  # by number: that of the larger one is lower
+    assert (second["usage"], second["memory_used"], second["open"]) == (40, 2**30, 1)
+    assert page["profiles"][0][second["profile"]]["name"] == b"3g.71gb"
+
+
+def test_removed_pages_leave_an_empty_folder(tmp_path: Path) -> None:
+    pages = writer.Pages(tmp_path, cards("h200", 3), stale=10)
+    pages.remove()
+
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_vendors_cards_have_no_page(tmp_path: Path) -> None:
+    with pytest.raises(errors.InputError, match="NVIDIA's cards only"):
+        writer.Pages(tmp_path, cards("mi300x"), stale=10)
+
+
+def test_the_header_says_the_same_as_the_dtype() -> None:
+    header = layout.header()
+
+    assert f"sizeof(struct page) == {layout.DTYPE.itemsize}" in header
+    assert "char uuid[80];" in header
