@@ -45,5 +45,5 @@ docs: setup ## Write the generated reference pages anew
 	@$(BIN)/python -m docs.generate
 
 clean: ## Remove what was made in the tree; the cache outside it stays
-	@rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .benchmarks
+	@rm -rf .venv dist build src/simgpu/page/built .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .benchmarks
 	@find src tests benchmarks docs examples fidelity -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

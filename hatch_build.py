@@ -29,4 +29,4 @@ class NativeHook(BuildHookInterface[Any]):
         if importlib.import_module("native.build").main():
             message = "libnvidia-ml.so.1 and nvidia-smi could not be built"
             raise RuntimeError(message)
-        build_data["artifacts"].append("src/simgpu/page/built/**")
+        build_data["artifacts"] += ["src/simgpu/page/built/*/libnvidia-ml.so.1", "src/simgpu/page/built/*/nvidia-smi"]

@@ -4,103 +4,126 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import yaml
+from prometheus_client import parser
 
 from benchmarks import frame, scratch
 from simgpu.catalog import models
+from simgpu.cluster.fleet import NODE_PREFIX
 from simgpu.controllers import publishing
 from simgpu.controllers.fleet import gpu_id
 from simgpu.kube import kubeconfig, resources
 from simgpu.kube.client import Client
+from simgpu.kube.reflector import Reflector
+from simgpu.kube.store import Change, Store
+from simgpu.kube.views import Pod
 from simgpu.kube.writer import Target, Writer
 from simgpu.topology import pools
 
-NODES = 5000
+NODES, GPUS = 5000, 8
+CHUNKS, CHUNK = 5, 200
+PODS, STORM, PER_SECOND, STORM_NODES = 20_000, 800, 40, 1000
+VIEW_WRITES = 50  # a second: the controller's budget
 NAMESPACE = "gpu-operator"
-POOL = {"gpu": {"profile": "h200", "overrides": {"device_count": 8}}}
-LABEL = "bench.simgpu.dev/pool"
-LIMIT = 1.0
+LABEL = "bench.simgpu.dev"
+AIMED = "what is aimed at"
+
+T = TypeVar("T")
 
 
 async def figures() -> AsyncIterator[frame.Figure]:
     """All figures of the package."""
-    async with scratch.cluster(nodes=1) as outcome, Client(kubeconfig.load(outcome.status.kubeconfig)) as client:
-        await make_nodes(client, "bare", NODES, pool=None)
-        bare = await bare_writes(client)
-        await make_nodes(client, "ours", NODES, pool="default")
-        async with controller(outcome.status.kubeconfig) as (process, url):
-            started = time.perf_counter()
-            await configure(client)
-            await until_published(url)
-            ours = NODES / (time.perf_counter() - started)
-            yield frame.Figure("fleet.bring_up", ours, bare, "nodes/s", "a bare writer of the same writes", "higher")
-            async for figure in large(process, url):
+    async with scratch.cluster(nodes=NODES) as outcome, Client(kubeconfig.load(outcome.status.kubeconfig)) as client:
+        await each(range(NODES), lambda number: label(client, number))
+        await configure(client, "none")
+        async with running(outcome.status.kubeconfig) as controller:
+            async for figure in bring_up(client, controller):
                 yield figure
-            yield await latency(client, url)
+            async for figure in storm(client, controller):
+                yield figure
+            await fill(client, controller)
+            async for figure in large(controller):
+                yield figure
 
 
-async def make_nodes(client: Client, prefix: str, count: int, *, pool: str | None) -> None:
-    numbers = iter(range(count))
+async def each(items: Iterable[T], work: Callable[[T], Awaitable[object]]) -> None:
+    """Work on all of them, 32 at a time."""
+    left = iter(items)
 
     async def worker() -> None:
-        for number in numbers:
-            meta: dict[str, Any] = {"name": f"{prefix}-{number}", "annotations": {"kwok.x-k8s.io/node": "fake"}}
-            if pool:
-                meta["labels"] = {LABEL: pool}
-            await client.create(resources.NODES, {"metadata": meta})
+        for item in left:
+            await work(item)
 
     await asyncio.gather(*(worker() for _ in range(32)))
-    while not all(node.ready for node in await client.list(resources.NODES)):  # KWOK has its own work with them
-        await asyncio.sleep(2)
 
 
-async def bare_writes(client: Client) -> float:
-    """Nodes in a second that a writer alone gives labels, capacity and a view."""
-    spec = pools.parse_gpus("h200:8", models.load(), field="x")
-    labels = {"metadata": {"labels": publishing.labels(spec, "mixed")}}
-    amounts = publishing.amounts(spec)
-    capacity = {"status": {"capacity": amounts, "allocatable": amounts}}
-    bodies = []
-    for number in range(NODES):
-        name = f"bare-{number}"
-        ids = [gpu_id(name, index) for index in range(8)]
-        bodies.append((name, publishing.view(name, ids, spec, strategy="mixed", uses={}, counters={})))
-    writer = Writer(client, manager="bench", in_flight=32)
-    running = asyncio.create_task(writer.run())
-    started = time.perf_counter()
-    for name, body in bodies:
-        writer.merge(Target(resources.NODES, name), labels, urgent=True)
-        writer.merge(Target(resources.NODES, name, subresource="status"), capacity, urgent=True)
-        writer.apply(Target(resources.CONFIG_MAPS, f"bench-{name}", NAMESPACE), body, urgent=True)
-    await writer.drained()
-    rate = NODES / (time.perf_counter() - started)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    return rate
+def node(number: int) -> str:
+    return f"{NODE_PREFIX}{number + 1}"
 
 
-async def configure(client: Client) -> None:
-    document = yaml.safe_dump({"nodePoolLabelKey": LABEL, "nodePools": {"default": POOL}})
-    await client.apply(
-        resources.CONFIG_MAPS,
-        "topology",
-        {"data": {"topology.yml": document}},
-        namespace=NAMESPACE,
-        manager="bench",
-        force=True,
-    )
+async def label(client: Client, number: int) -> None:
+    """A node is in the pool by a key that all have; those of a chunk have one more."""
+    labels = {f"{LABEL}/all": "default"}
+    if number < CHUNKS * CHUNK:
+        labels[f"{LABEL}/chunk-{number % CHUNKS}"] = "default"
+    await client.merge_patch(resources.NODES, node(number), {"metadata": {"labels": labels}})
+
+
+async def configure(client: Client, key: str) -> None:
+    """Nodes with this key have GPUs."""
+    pool = {"gpu": {"profile": "h200", "overrides": {"device_count": GPUS}}}
+    document = yaml.safe_dump({"nodePoolLabelKey": f"{LABEL}/{key}", "nodePools": {"default": pool}})
+    body = {"data": {"topology.yml": document}}
+    await client.apply(resources.CONFIG_MAPS, "topology", body, namespace=NAMESPACE, manager="bench", force=True)
+
+
+class Controller:
+    """The process that is measured."""
+
+    def __init__(self, process: asyncio.subprocess.Process, url: str, session: aiohttp.ClientSession) -> None:
+        self.process, self._url, self._session = process, url, session
+
+    async def read(self, path: str) -> bytes:
+        async with self._session.get(f"{self._url}{path}") as answer:
+            return await answer.read()
+
+    async def numbers(self) -> dict[str, float]:
+        """Its own metrics: each name's samples added up, and writes by resource and verb."""
+        found: dict[str, float] = {}
+        for family in parser.text_string_to_metric_families((await self.read("/metrics/controller")).decode()):
+            for sample in family.samples:
+                kind = (sample.labels.get("resource", ""), sample.labels.get("verb", ""))
+                name = sample.name.removeprefix("simgpu_controller_") + "".join(f".{part}" for part in kind if part)
+                found[name] = found.get(name, 0.0) + sample.value
+        return found
+
+    async def until(self, done: Callable[[dict[str, float]], bool]) -> dict[str, float]:
+        """Its numbers, once it has nothing left to write and they are as wanted."""
+        while True:
+            seen = await self.numbers()
+            if seen["writes_pending"] == seen["queue_depth"] == 0 and done(seen):
+                return seen
+            await asyncio.sleep(0.1)
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().split()
+        return sum(map(int, fields[13:15])) / 100
+
+    def resident_mib(self) -> float:
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * 4096 / 2**20
 
 
 @contextlib.asynccontextmanager
-async def controller(config: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+async def running(config: str) -> AsyncIterator[Controller]:
     address = f"127.0.0.1:{scratch.free_port()}"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "simgpu", "controller", "--kubeconfig", config, "--listen", address,
@@ -108,82 +131,164 @@ async def controller(config: str) -> AsyncIterator[tuple[asyncio.subprocess.Proc
     )  # fmt: skip
     assert process.stderr is not None
     await process.stderr.readline()
-    try:
-        yield process, f"http://{address}"
-    finally:
-        process.terminate()
-        await process.wait()
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(120)) as session:
+        made = Controller(process, f"http://{address}", session)
+        try:
+            await made.until(lambda seen: seen["leading"] == 1)
+            yield made
+        finally:
+            process.terminate()
+            await process.wait()
 
 
-async def read(url: str) -> bytes:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as session, session.get(url) as answer:
-        return await answer.read()
+# Bring-up
 
 
-def numbers(page: bytes) -> Iterator[tuple[str, float]]:
-    for line in page.decode().splitlines():
-        if line and not line.startswith("#"):
-            name, _, value = line.partition(" ")
-            yield name, float(value)
+def written(seen: dict[str, float]) -> float:
+    return seen.get("api_writes_total.nodes.patch", 0) + seen.get("api_writes_total.configmaps.patch", 0)
 
 
-async def until_published(url: str) -> None:
-    while True:
-        seen = dict(numbers(await read(f"{url}/metrics/controller")))
-        done = seen["simgpu_controller_nodes"] >= NODES and seen["simgpu_controller_writes_pending"] == 0
-        if done and seen["simgpu_controller_writes_total"] >= 3 * NODES:
-            return
-        await asyncio.sleep(0.1)
+async def bring_up(client: Client, controller: Controller) -> AsyncIterator[frame.Figure]:
+    """Chunks of nodes in turns: a bare writer sends what the controller would, then the controller does."""
+    ours, bare = [], []
+    for chunk in range(CHUNKS):
+        numbers = range(chunk, CHUNKS * CHUNK, CHUNKS)
+        bare.append(await bare_writes(client, [node(number) for number in numbers]))
+        ours.append(await published(client, controller, f"chunk-{chunk}", len(numbers)))
+        await configure(client, "none")
+        await controller.until(lambda seen: seen["nodes"] == 0)
+    baseline = statistics.median(bare)
+    against = "a bare writer of the same writes"
+    yield frame.Figure("fleet.bring_up", statistics.median(ours), baseline, "nodes/s", against, "higher")
+    before = written(await controller.numbers())
+    whole = await published(client, controller, "all", NODES)
+    sent = (written(await controller.numbers()) - before) / NODES
+    yield frame.Figure("fleet.writes_per_node", sent, 3.0, "writes", "labels, capacity, view")
+    first = CHUNKS * CHUNK  # of nodes that the bare writer has not written to
+    bare.append(await bare_writes(client, [node(number) for number in range(first, first + CHUNK)]))
+    around = statistics.mean(bare[-2:])  # before and after: the machine may be another by then
+    yield frame.Figure("fleet.bring_up_whole", whole, around, "nodes/s", against, "higher")
 
 
-async def large(process: asyncio.subprocess.Process, url: str) -> AsyncIterator[frame.Figure]:
-    """What the large fleet costs."""
-    await read(f"{url}/metrics")
-    times, single, page = [], [], b""
-    for _ in range(3):
-        started = time.perf_counter()
-        page = await read(f"{url}/metrics")
-        times.append(time.perf_counter() - started)
-    for number in range(50):
-        started = time.perf_counter()
-        await read(f"{url}/metrics/nodes/ours-{number}")
-        single.append(time.perf_counter() - started)
-    assert page.count(b"DCGM_FI_DEV_GPU_UTIL{") == NODES * 8
-    yield frame.Figure("fleet.scrape", statistics.median(times), 1.5, "s", "what is aimed at")
-    yield frame.Figure("fleet.scrape_node", statistics.median(single) * 1000, 5, "ms", "what is aimed at")
-    stat = Path(f"/proc/{process.pid}/stat")
-    before, started = sum(map(int, stat.read_text().split()[13:15])), time.perf_counter()
-    await asyncio.sleep(20)
-    used = (sum(map(int, stat.read_text().split()[13:15])) - before) / 100 / (time.perf_counter() - started)
-    yield frame.Figure("fleet.idle", 100 * used, 5, "% of a core", "what is aimed at")
-    resident = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * 4096 / 2**20
-    yield frame.Figure("fleet.memory", resident, 600, "MiB", "what is aimed at")
+async def bare_writes(client: Client, names: list[str]) -> float:
+    """Nodes in a second that a writer alone gives labels, capacity and a view."""
+    spec = pools.parse_gpus(f"h200:{GPUS}", models.load(), field="x")
+    labels = {
+        name.replace("nvidia.com", "bare.test"): value for name, value in publishing.labels(spec, "mixed").items()
+    }
+    amounts = {name.replace("nvidia.com", "bare.test"): value for name, value in publishing.amounts(spec).items()}
+    wanted = {"metadata": {"labels": labels}}
+    capacity = {"status": {"capacity": amounts, "allocatable": amounts}}
+    bodies = []
+    for name in names:
+        ids = [gpu_id(name, index) for index in range(GPUS)]
+        counters = {"time": 0.0, "gpus": dict.fromkeys(ids, [0.0] * 12)}
+        bodies.append((name, publishing.view(name, ids, spec, strategy="mixed", uses={}, counters=counters)))
+    writer = Writer(client, manager="bench", in_flight=32)
+    task = asyncio.create_task(writer.run())
+    started = time.perf_counter()
+    for name, body in bodies:
+        writer.merge(Target(resources.NODES, name), wanted, urgent=True)
+        writer.merge(Target(resources.NODES, name, subresource="status"), capacity, urgent=True)
+        writer.apply(Target(resources.CONFIG_MAPS, f"bench-{name}", "default"), body, urgent=True)
+    await writer.drained()
+    rate = len(names) / (time.perf_counter() - started)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return rate
 
 
-async def latency(client: Client, url: str) -> frame.Figure:
-    """From a pod's start to its name on its node's page, 40 pods a second."""
+async def published(client: Client, controller: Controller, key: str, count: int) -> float:
+    """Nodes in a second from the word to the last write."""
+    before = written(await controller.numbers())
+    started = time.perf_counter()
+    await configure(client, key)
+    await controller.until(lambda seen: seen["nodes"] == count and written(seen) - before >= 3 * count)
+    return count / (time.perf_counter() - started)
+
+
+# Pods
+
+
+def gpu_pod(name: str, on: str) -> dict[str, Any]:
+    container = {"name": "c", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    spec = {
+        "nodeName": on, "tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 0,
+        "containers": [container],
+    }  # fmt: skip
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+async def storm(client: Client, controller: Controller) -> AsyncIterator[frame.Figure]:
+    """Pods that start and end: from Running to their name on their node's page, and what is written for them."""
+    store: Store[Pod] = Store()
+    runs: dict[str, asyncio.Event] = {}
+
+    def changed(change: Change[Pod]) -> None:
+        if change.new is not None and change.new.status.phase == "Running":
+            runs.setdefault(change.new.metadata.name, asyncio.Event()).set()
+
+    watching = asyncio.create_task(Reflector(client, resources.PODS, store, namespace="default").run())
+    store.listen(changed)
+    await store.synced.wait()
     waits: list[float] = []
 
     async def one(number: int) -> None:
-        node, name = f"ours-{number % 1000}", f"bench-{number}"
-        spec = {
-            "nodeName": node, "tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 0,
-            "containers": [{"name": "c", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
-        }  # fmt: skip
-        await client.create(resources.PODS, {"metadata": {"name": name}, "spec": spec}, namespace="default")
-        while (await client.get(resources.PODS, name, namespace="default")).status.phase != "Running":
-            await asyncio.sleep(0.05)
+        on, name = node(number % STORM_NODES), f"storm-{number}"
+        await client.create(resources.PODS, gpu_pod(name, on), namespace="default")
+        await runs.setdefault(name, asyncio.Event()).wait()
         started = time.perf_counter()
-        while f'pod="{name}"'.encode() not in await read(f"{url}/metrics/nodes/{node}"):
-            await asyncio.sleep(0.05)
+        while f'pod="{name}"'.encode() not in await controller.read(f"/metrics/nodes/{on}"):
+            await asyncio.sleep(0.1)
         waits.append(time.perf_counter() - started)
         await client.delete(resources.PODS, name, namespace="default")
 
+    before, begun = await controller.numbers(), time.perf_counter()
     tasks = []
-    for number in range(400):
+    for number in range(STORM):
         tasks.append(asyncio.create_task(one(number)))
-        await asyncio.sleep(1 / 40)
+        await asyncio.sleep(max(0.0, begun + (number + 1) / PER_SECOND - time.perf_counter()))
     await asyncio.gather(*tasks)
-    return frame.Figure(
-        "fleet.pod_seen", statistics.quantiles(waits, n=100)[98], LIMIT, "s", "what is aimed at, 99th of 100"
+    after = await controller.until(lambda _seen: True)
+    seconds = time.perf_counter() - begun
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    nodes = "api_writes_total.nodes.patch"
+    assert after[nodes] == before[nodes], "a pod's coming and going changes no node"
+    each_pod = (written(after) - written(before)) / STORM
+    yield frame.Figure("fleet.pod_seen", statistics.quantiles(waits, n=100)[98], 1.0, "s", f"{AIMED}, 99th of 100")
+    yield frame.Figure("fleet.writes_per_pod", each_pod, VIEW_WRITES * seconds / STORM, "writes", "the views' budget")
+
+
+async def fill(client: Client, controller: Controller) -> None:
+    """Pods that stay, four on a node."""
+    await each(
+        range(PODS),
+        lambda number: client.create(
+            resources.PODS, gpu_pod(f"stays-{number}", node(number % NODES)), namespace="default"
+        ),
     )
+    while (await controller.read("/metrics")).count(b"runai_pod_gpu_utilization{") < PODS:
+        await asyncio.sleep(2)
+    await controller.until(lambda _seen: True)
+
+
+async def large(controller: Controller) -> AsyncIterator[frame.Figure]:
+    """What the large fleet costs."""
+    times, single, page = [], [], b""
+    for _ in range(5):
+        started = time.perf_counter()
+        page = await controller.read("/metrics")
+        times.append(time.perf_counter() - started)
+    assert page.count(b"DCGM_FI_DEV_GPU_UTIL{") == NODES * GPUS
+    for number in itertools.islice(range(0, NODES, 7), 200):
+        started = time.perf_counter()
+        await controller.read(f"/metrics/nodes/{node(number)}")
+        single.append(time.perf_counter() - started)
+    yield frame.Figure("fleet.scrape", statistics.median(times), 1.5, "s", AIMED)
+    yield frame.Figure("fleet.scrape_node", statistics.median(single) * 1000, 5, "ms", AIMED)
+    before, started = controller.cpu_seconds(), time.perf_counter()
+    await asyncio.sleep(60)
+    used = (controller.cpu_seconds() - before) / (time.perf_counter() - started)
+    yield frame.Figure("fleet.idle", 100 * used, 5, "% of a core", AIMED)
+    yield frame.Figure("fleet.memory", controller.resident_mib(), 600, "MiB", AIMED)

@@ -58,6 +58,8 @@ def is_current(header: str) -> bool:
 def build(header: str) -> None:
     """Build everything anew, and put it in place when all of it is good."""
     BUILT.mkdir(parents=True, exist_ok=True)
+    for interrupted in BUILT.glob(".building-*"):
+        shutil.rmtree(interrupted, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=BUILT, prefix=".building-") as made:
         work = Path(made)
         (work / "page.h").write_text(header)

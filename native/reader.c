@@ -2,6 +2,7 @@
 #include "sys.h"
 
 static const char DEFAULT_PAGES[] = "/run/simgpu/gpus";
+enum { MOST_SLICES = 8 }; /* that a card can be divided into */
 
 #ifdef FREESTANDING
 extern char *getenv(const char *) __attribute__((weak)); /* that of the program's C library, where it has one */
@@ -90,10 +91,20 @@ static void bound(struct page *page)
 {
 #define END(text) page->text[sizeof page->text - 1] = 0;
     PAGE_TEXTS(END)
-    for (unsigned i = 0; i < PAGE_PROFILES; i++) END(profiles[i].name)
+    for (unsigned i = 0; i < PAGE_PROFILES; i++) {
+        END(profiles[i].name)
+        if (page->profiles[i].slices > MOST_SLICES) page->profiles[i].slices = MOST_SLICES;
+    }
     for (unsigned i = 0; i < PAGE_INSTANCES; i++) END(instances[i].uuid)
 #undef END
     if (page->instance_count > PAGE_INSTANCES) page->instance_count = PAGE_INSTANCES;
+}
+
+/* Whether nobody has written it for too long; a time to come is that of a machine before it started anew. */
+static int is_stale(const struct page *page)
+{
+    uint64_t now = sys_nanoseconds(1), written = page->written_ns;
+    return (now > written ? now - written : written - now) > page->stale_ns;
 }
 
 int card_read(const struct card *card, struct page *into)
@@ -102,7 +113,8 @@ int card_read(const struct card *card, struct page *into)
     for (int attempt = 0; attempt < 200; attempt++) {
         uint64_t before = __atomic_load_n(&page->sequence, __ATOMIC_ACQUIRE);
         if (!(before & 1)) {
-            size_t known = page->size < sizeof *into ? page->size : sizeof *into;
+            size_t known = __atomic_load_n(&page->size, __ATOMIC_RELAXED);
+            if (known > sizeof *into) known = sizeof *into;
             if (known > card->size) known = card->size;
             for (size_t i = known / 8; i < sizeof *into / 8; i++) ((uint64_t *)into)[i] = 0;
             copy_bytes(into, page, known);
@@ -111,8 +123,7 @@ int card_read(const struct card *card, struct page *into)
                 if (into->magic != PAGE_MAGIC) return READ_LOST;
                 if (into->major != PAGE_MAJOR) return READ_OTHER_VERSION;
                 bound(into);
-                uint64_t now = sys_nanoseconds(1);
-                return now > into->written_ns + into->stale_ns ? READ_LOST : READ_OK;
+                return is_stale(into) ? READ_LOST : READ_OK;
             }
         }
         if (attempt < 20) sys_yield();
@@ -288,6 +299,30 @@ static size_t setting_text(char *into, size_t size, const struct page *page, con
     return text_add(into, end, "]}}\n", size);
 }
 
+enum { INTERRUPTED = -4, NO_SIGNAL = 0x4000 };
+static const uint64_t PATIENCE = 5000000000u;
+
+/* A call that a signal of the program's interrupts is made again. */
+static long again(long call, int file, long a, long b, long c)
+{
+    long result;
+    do result = sys(call, file, a, b, c, 0, 0); while (result == INTERRUPTED);
+    return result;
+}
+
+static int answered(int file)
+{
+    struct { int file; short events, revents; } wait = {file, 1, 0};
+    uint64_t latest = sys_nanoseconds(1) + PATIENCE;
+    for (uint64_t now; (now = sys_nanoseconds(1)) < latest;) {
+        uint64_t left = latest - now;
+        struct moment patience = {(int64_t)(left / 1000000000u), (int64_t)(left % 1000000000u)};
+        long ready = sys(SYS_ppoll, (long)&wait, 1, (long)&patience, 0, 8, 0);
+        if (ready != INTERRUPTED) return ready == 1;
+    }
+    return 0;
+}
+
 int card_set(const struct page *page, const char *setting, int64_t first, int64_t second)
 {
     if (!page->control[0]) return READ_NO_PERMISSION;
@@ -297,12 +332,10 @@ int card_set(const struct page *page, const char *setting, int64_t first, int64_
     if (file < 0) return READ_NO_PERMISSION;
     int answer = READ_NO_PERMISSION;
     char text[512], reply[16] = {0};
-    if (sys(SYS_connect, file, (long)&address, sizeof address, 0, 0, 0) == 0) {
+    if (again(SYS_connect, file, (long)&address, sizeof address, 0) == 0) {
         size_t size = setting_text(text, sizeof text, page, setting, first, second);
-        struct { int file; short events, revents; } wait = {file, 1, 0};
-        struct moment patience = {5, 0};
-        if (sys(SYS_sendto, file, (long)text, (long)size, 0x4000 /* no signal */, 0, 0) == (long)size && sys(SYS_ppoll, (long)&wait, 1, (long)&patience, 0, 8, 0) == 1
-            && sys_read(file, reply, sizeof reply - 1) > 0 && is_digit(reply[0])) {
+        if (again(SYS_sendto, file, (long)text, (long)size, NO_SIGNAL) == (long)size && answered(file)
+            && again(SYS_read, file, (long)reply, sizeof reply - 1, 0) > 0 && is_digit(reply[0])) {
             answer = 0;
             for (const char *c = reply; is_digit(*c); c++) answer = answer * 10 + (*c - '0');
         }

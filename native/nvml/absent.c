@@ -6,8 +6,8 @@ ALWAYS(nvmlDeviceGetFanSpeed_v2, INVALID_ARGUMENT) /* of a fan by its number */
 ALWAYS(nvmlDeviceGetTargetFanSpeed, INVALID_ARGUMENT)
 ALWAYS(nvmlDeviceGetMinMaxFanSpeed, INVALID_ARGUMENT)
 ALWAYS(nvmlDeviceGetFanControlPolicy_v2, INVALID_ARGUMENT)
-ALWAYS_VERSION(nvmlDeviceGetFanSpeedRPM, 0x100000cu, INVALID_ARGUMENT)
-ALWAYS_VERSION(nvmlDeviceGetCoolerInfo, 0x1000010u, NOT_SUPPORTED)
+SHARED_ALWAYS_VERSION(nvmlDeviceGetFanSpeedRPM, 0x100000cu, INVALID_ARGUMENT)
+SHARED_ALWAYS_VERSION(nvmlDeviceGetCoolerInfo, 0x1000010u, NOT_SUPPORTED)
 NUMBER(nvmlDeviceGetNumFans, unsigned, 0)
 
 ALWAYS_VERSION(nvmlDeviceGetNvLinkInfo, 0x1000008u, NOT_SUPPORTED)
@@ -18,16 +18,29 @@ ALWAYS_VERSION(nvmlDeviceWorkloadPowerProfileGetProfilesInfo, 0x1002bf8u, NOT_SU
 ALWAYS(nvmlDeviceGetAutoBoostedClocksEnabled, NOT_SUPPORTED)
 ALWAYS(nvmlDeviceGetBridgeChipInfo, NOT_SUPPORTED)
 ALWAYS(nvmlDeviceGetClkMonStatus, NOT_SUPPORTED)
-ALWAYS(nvmlDeviceGetDramEncryptionMode, NOT_SUPPORTED)
+SHARED_ALWAYS(nvmlDeviceGetDramEncryptionMode, NOT_SUPPORTED)
 ALWAYS(nvmlDeviceGetHostname_v1, NOT_SUPPORTED)
 ALWAYS(nvmlDeviceGetNumaNodeId, NOT_SUPPORTED) /* of its memory, where processors can reach it */
 ALWAYS(nvmlDeviceGetNvlinkBwMode, NOT_SUPPORTED)
 ALWAYS(nvmlDeviceGetNvlinkSupportedBwModes, NOT_SUPPORTED)
 ALWAYS(nvmlDeviceGetRetiredPagesPendingStatus, NOT_SUPPORTED) /* rows are remapped instead */
 
+ALWAYS(nvmlDeviceGetDriverModel, NOT_SUPPORTED) /* another operating system's */
+ALWAYS(nvmlDeviceGetDriverModel_v2, NOT_SUPPORTED)
+SHARED_ALWAYS(nvmlDeviceGetGpuOperationMode, NOT_SUPPORTED)
+
+/* A card is not divided among virtual machines. */
+ALWAYS(nvmlDeviceGetHostVgpuMode, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetPgpuMetadataString, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetVgpuMetadata, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetVgpuSchedulerCapabilities, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetVgpuSchedulerLog, NOT_SUPPORTED)
+ALWAYS(nvmlDeviceGetVgpuSchedulerState, NOT_SUPPORTED)
+SHARED_ALWAYS(nvmlDeviceGetVgpuHeterogeneousMode, NOT_SUPPORTED)
+
 ALWAYS(nvmlDeviceGetConfComputeGpuCertificate, UNKNOWN)
 ALWAYS(nvmlDeviceGetConfComputeGpuAttestationReport, UNKNOWN)
-ALWAYS(nvmlDeviceGetLastBBXFlushTime, NOT_READY)
+SHARED_ALWAYS(nvmlDeviceGetLastBBXFlushTime, NOT_READY)
 
 /* There are no units, the boxes of an older generation: every handle of one is wrong. */
 #define NO_UNIT(function) \

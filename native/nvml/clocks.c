@@ -6,10 +6,10 @@ enum clock_id { CLOCK_NOW, CLOCK_APPLICATIONS, CLOCK_DEFAULT, CLOCK_BOOST };
 
 NUMBER(nvmlDeviceGetPerformanceState, unsigned, page->pstate)
 NUMBER(nvmlDeviceGetPowerState, unsigned, page->pstate)
-NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, uint64_t, page->reasons)
-NUMBER(nvmlDeviceGetCurrentClocksEventReasons, uint64_t, page->reasons)
-NUMBER(nvmlDeviceGetSupportedClocksThrottleReasons, uint64_t, 0x1ff)
-NUMBER(nvmlDeviceGetSupportedClocksEventReasons, uint64_t, 0x1ff)
+SHARED_NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, uint64_t, page->reasons)
+SHARED_NUMBER(nvmlDeviceGetCurrentClocksEventReasons, uint64_t, page->reasons)
+SHARED_NUMBER(nvmlDeviceGetSupportedClocksThrottleReasons, uint64_t, 0x1ff)
+SHARED_NUMBER(nvmlDeviceGetSupportedClocksEventReasons, uint64_t, 0x1ff)
 NUMBER(nvmlDeviceGetAdaptiveClockInfoStatus, unsigned, 1)
 NUMBER(nvmlDeviceGetGpcClkVfOffset, int, 0)
 NUMBER(nvmlDeviceGetMemClkVfOffset, int, 0)
@@ -35,7 +35,7 @@ typedef unsigned (*reading)(const struct page *page, unsigned clock);
 static int answer(handle device, unsigned clock, unsigned *into, reading read, enum code unknown)
 {
     struct device d;
-    int code = gpu_open(device, into, &d);
+    int code = shared_open(device, into, &d);
     if (code != OK) return code;
     if (clock >= CLOCKS) return unknown;
     *into = read(&d.page, clock);
@@ -46,7 +46,7 @@ static int answer(handle device, unsigned clock, unsigned *into, reading read, e
 static int settable(handle device, unsigned clock, unsigned *into, reading read, unsigned fixed)
 {
     struct device d;
-    int code = gpu_open(device, into, &d);
+    int code = shared_open(device, into, &d);
     if (code != OK) return code;
     if (clock < CLOCKS && clock >= fixed) return NOT_SUPPORTED;
     return answer(device, clock, into, read, INVALID_ARGUMENT);
@@ -210,7 +210,7 @@ static size_t describe_all(struct clock_text *into, size_t at, const struct page
 API nvmlDeviceGetCurrentClockFreqs(handle device, struct clock_text *into)
 {
     struct device d;
-    int code = gpu_open(device, into, &d);
+    int code = shared_open(device, into, &d);
     if (code != OK) return code;
     if (into->version != VERSION(*into, 1)) return VERSION_MISMATCH;
     describe_all(into, 0, &d.page, d.page.sm_clock, d.page.memory_clock);
@@ -220,7 +220,7 @@ API nvmlDeviceGetCurrentClockFreqs(handle device, struct clock_text *into)
 API nvmlDeviceGetPerformanceModes(handle device, struct clock_text *into)
 {
     struct device d;
-    int code = gpu_open(device, into, &d);
+    int code = shared_open(device, into, &d);
     if (code != OK) return code;
     if (into->version != VERSION(*into, 1)) return VERSION_MISMATCH;
     size_t at = 0;

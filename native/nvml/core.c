@@ -1,12 +1,15 @@
 /* Starting, stopping, and what codes mean. */
 #include "library.h"
 
-/* Any number of readers, or one that starts or stops: those who wait for it hold up new readers. */
-static int readers;
-static int waiting;
-static int owner;
+/* Any number of readers, or one that starts or stops: those who wait for it hold up new readers.
+ *
+ * All of it is one word, with the process in its upper half: a fork takes along what other threads hold, but not the
+ * threads that would let go of it, so a word of another process counts as free. */
+static uint64_t gate;
 static unsigned users;
 static struct cards cards;
+
+enum { ONE_READER = 1, CHANGING = 0xFFFF, ONE_WAITING = 0x10000 };
 
 /* If a number is as expected, make it another; else learn what it is. */
 static int swap(int *number, int *expected, int wanted)
@@ -14,34 +17,42 @@ static int swap(int *number, int *expected, int wanted)
     return __atomic_compare_exchange_n(number, expected, wanted, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
-/* A fork takes along what other threads hold, but not the threads that would let go of it. */
-static void forget_parent(void)
+/* The gate as this process has it: who reads, and who waits to change something. */
+static uint32_t look(uint64_t *seen)
 {
-    int self = sys_pid(), before = __atomic_load_n(&owner, __ATOMIC_RELAXED);
-    if (before != self && swap(&owner, &before, self) && before) readers = waiting = 0;
+    *seen = __atomic_load_n(&gate, __ATOMIC_RELAXED);
+    return (int)(*seen >> 32) == sys_pid() ? (uint32_t)*seen : 0;
+}
+
+static int turn(uint64_t seen, uint32_t wanted)
+{
+    uint64_t now = (uint64_t)(uint32_t)sys_pid() << 32 | wanted;
+    return __atomic_compare_exchange_n(&gate, &seen, now, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
 static void reading_begins(void)
 {
-    forget_parent();
-    for (;;) {
-        int now = __atomic_load_n(&readers, __ATOMIC_RELAXED);
-        if (now >= 0 && !__atomic_load_n(&waiting, __ATOMIC_RELAXED) && swap(&readers, &now, now + 1)) return;
-        sys_yield();
+    for (uint64_t seen;;) {
+        uint32_t now = look(&seen);
+        if (now < CHANGING - 1 && turn(seen, now + ONE_READER)) return;
+        if (now >= CHANGING - 1) sys_yield();
     }
 }
 
-static void reading_ends(void) { __atomic_fetch_sub(&readers, 1, __ATOMIC_RELEASE); }
+static void reading_ends(void) { __atomic_fetch_sub(&gate, ONE_READER, __ATOMIC_RELEASE); }
 
 static void changing_begins(void)
 {
-    forget_parent();
-    __atomic_fetch_add(&waiting, 1, __ATOMIC_RELAXED);
-    for (int none = 0; !swap(&readers, &none, -1); none = 0) sys_yield();
-    __atomic_fetch_sub(&waiting, 1, __ATOMIC_RELAXED);
+    uint64_t seen;
+    for (uint32_t now = look(&seen); !turn(seen, now + ONE_WAITING);) now = look(&seen);
+    for (;;) {
+        uint32_t now = look(&seen);
+        if (!(now & CHANGING) && turn(seen, now - ONE_WAITING + CHANGING)) return;
+        if (now & CHANGING) sys_yield();
+    }
 }
 
-static void changing_ends(void) { __atomic_store_n(&readers, 0, __ATOMIC_RELEASE); }
+static void changing_ends(void) { __atomic_fetch_sub(&gate, CHANGING, __ATOMIC_RELEASE); }
 
 void lock_take(struct lock *lock)
 {

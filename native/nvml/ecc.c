@@ -14,7 +14,7 @@ static uint64_t errors(const struct page *page, unsigned kind)
 /* A page whose card counts errors, for arguments that make sense. */
 static int open_ecc(handle device, const void *into, struct device *d, unsigned kind, unsigned counter)
 {
-    int code = gpu_open(device, into, d);
+    int code = shared_open(device, into, d);
     if (code != OK) return code;
     if (kind >= ERROR_KINDS || counter >= COUNTERS) return INVALID_ARGUMENT;
     return has_ecc(&d->page) ? OK : NOT_SUPPORTED;
@@ -29,7 +29,7 @@ API nvmlDeviceGetEccMode(handle device, unsigned *now, unsigned *pending)
     return OK;
 }
 
-NUMBER_IF(nvmlDeviceGetDefaultEccMode, unsigned, has_ecc(page), 1)
+SHARED_NUMBER_IF(nvmlDeviceGetDefaultEccMode, unsigned, has_ecc(page), 1)
 
 API nvmlDeviceGetTotalEccErrors(handle device, unsigned kind, unsigned counter, uint64_t *into)
 {
@@ -71,7 +71,7 @@ API nvmlDeviceGetSramEccErrorStatus(handle device, struct ecc_sram *into)
 
 static int open_rows(handle device, const void *into, struct device *d)
 {
-    int code = gpu_open(device, into, d);
+    int code = shared_open(device, into, d);
     return code == OK && !d->page.row_remap_banks ? NOT_SUPPORTED : code;
 }
 

@@ -74,8 +74,9 @@ static int limit_field(struct field_value *field, const struct page *page)
     case 74: return set_long(field, page->throttle_power_ns);
     case 75: case 269: return set_long(field, page->throttle_thermal_ns);
     case 77: case 270: return set_long(field, page->throttle_hardware_ns);
+    case 78: return set_long(field, page->idle_ns);
     case 80: case 81: return set_long(field, all);
-    default: return set_long(field, 0); /* no boost in step, no low use, no reliability, no brake */
+    default: return set_long(field, 0); /* no boost in step, no reliability, no brake */
     }
 }
 

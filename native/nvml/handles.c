@@ -35,12 +35,26 @@ int device_open(handle handle, struct device *device)
     return open_part(device, at, (unsigned)(at % width) - 1);
 }
 
-int gpu_open(handle handle, const void *into, struct device *device)
+int any_open(handle handle, const void *into, struct device *device)
 {
     int code = device_open(handle, device);
-    if (code == UNINITIALIZED) return code;
-    if (!into) return INVALID_ARGUMENT;
-    return code == OK && device->instance ? NOT_SUPPORTED : code;
+    return code != UNINITIALIZED && !into ? INVALID_ARGUMENT : code;
+}
+
+static int whole_open(handle handle, const void *into, struct device *device, enum code refusal)
+{
+    int code = any_open(handle, into, device);
+    return code == OK && device->instance ? (int)refusal : code;
+}
+
+int gpu_open(handle handle, const void *into, struct device *device)
+{
+    return whole_open(handle, into, device, INVALID_ARGUMENT);
+}
+
+int shared_open(handle handle, const void *into, struct device *device)
+{
+    return whole_open(handle, into, device, NOT_SUPPORTED);
 }
 
 static int instance_open(size_t at, const void *into, struct device *device)

@@ -4,22 +4,22 @@
 TEXT(nvmlDeviceGetSerial, page->serial)
 TEXT(nvmlDeviceGetBoardPartNumber, page->part_number)
 TEXT(nvmlDeviceGetVbiosVersion, page->vbios)
-TEXT(nvmlDeviceGetInforomImageVersion, page->inforom_image)
+SHARED_TEXT(nvmlDeviceGetInforomImageVersion, page->inforom_image)
 
 NUMBER(nvmlDeviceGetMinorNumber, unsigned, page->minor_number)
-NUMBER(nvmlDeviceGetBoardId, unsigned, page->board_id)
+SHARED_NUMBER(nvmlDeviceGetBoardId, unsigned, page->board_id)
 NUMBER(nvmlDeviceGetModuleId, unsigned, page->module_id)
-NUMBER(nvmlDeviceGetMultiGpuBoard, unsigned, 0)
+SHARED_NUMBER(nvmlDeviceGetMultiGpuBoard, unsigned, 0)
 NUMBER(nvmlDeviceGetNumGpuCores, unsigned, page->cores)
 NUMBER(nvmlDeviceGetVirtualizationMode, unsigned, page->virtualization)
 NUMBER(nvmlDeviceGetPersistenceMode, unsigned, page->persistence)
 NUMBER(nvmlDeviceGetComputeMode, unsigned, page->compute_mode)
-NUMBER(nvmlDeviceGetDisplayActive, unsigned, 0)
-NUMBER(nvmlDeviceGetDisplayMode, unsigned, 1) /* what data centre cards say, which have no display at all */
-NUMBER(nvmlDeviceGetInforomConfigurationChecksum, unsigned, 0)
-NUMBER(nvmlDeviceGetAccountingMode, unsigned, 0)
-NUMBER(nvmlDeviceGetAccountingBufferSize, unsigned, 4000)
-NUMBER(nvmlDeviceGetC2cModeInfoV, unsigned, text_equal(page->c2c, "Enabled"))
+SHARED_NUMBER(nvmlDeviceGetDisplayActive, unsigned, 0)
+SHARED_NUMBER(nvmlDeviceGetDisplayMode, unsigned, 1) /* what data centre cards say, which have no display at all */
+SHARED_NUMBER(nvmlDeviceGetInforomConfigurationChecksum, unsigned, 0)
+SHARED_NUMBER(nvmlDeviceGetAccountingMode, unsigned, 0)
+SHARED_NUMBER(nvmlDeviceGetAccountingBufferSize, unsigned, 4000)
+FIGURE(any_open, nvmlDeviceGetC2cModeInfoV, unsigned, 1, text_equal(page->c2c, "Enabled"))
 
 enum { BRAND_QUADRO_RTX = 12, BRAND_NVIDIA = 14, BRAND_GEFORCE = 5, BRAND_TESLA = 2, FIRST_IRQ = 41 };
 
@@ -61,9 +61,7 @@ NUMBER(nvmlDeviceGetArchitecture, unsigned, architecture(page->architecture))
 API nvmlDeviceGetIndex(handle device, unsigned *into)
 {
     struct device d;
-    int code = device_open(device, &d);
-    if (code == UNINITIALIZED) return code;
-    if (!into) return INVALID_ARGUMENT;
+    int code = any_open(device, into, &d);
     if (code == OK) *into = d.instance ? (unsigned)(d.instance - d.page.instances) : d.card;
     return code;
 }
@@ -104,7 +102,7 @@ enum { INFOROM_OEM, INFOROM_ECC, INFOROM_OBJECTS = 4 };
 API nvmlDeviceGetInforomVersion(handle device, unsigned object, char *into, unsigned size)
 {
     struct device d;
-    int code = gpu_open(device, into, &d);
+    int code = shared_open(device, into, &d);
     if (code != OK) return code;
     if (object >= INFOROM_OBJECTS) return INVALID_ARGUMENT;
     const char *text = object == INFOROM_OEM ? d.page.inforom_oem : object == INFOROM_ECC ? d.page.inforom_ecc : "";
@@ -184,7 +182,7 @@ API nvmlDeviceGetPlatformInfo(handle device, struct platform *into)
 API nvmlDeviceGetAccountingPids(handle device, unsigned *count, unsigned *pids)
 {
     struct device d;
-    int code = gpu_open(device, count, &d);
+    int code = shared_open(device, count, &d);
     (void)pids;
     if (code == OK) *count = 0;
     return code;
@@ -193,7 +191,7 @@ API nvmlDeviceGetAccountingPids(handle device, unsigned *count, unsigned *pids)
 API nvmlDeviceGetAccountingStats(handle device, unsigned pid, const void *into)
 {
     struct device d;
-    int code = gpu_open(device, into, &d);
+    int code = shared_open(device, into, &d);
     (void)pid;
     return code == OK ? NOT_FOUND : code;
 }

@@ -28,8 +28,12 @@ int card_page(unsigned card, struct page *into);
 
 /* The card, or part of one, behind a handle. Only its address is looked at: a handle may be anything. */
 int device_open(handle handle, struct device *device);
-/* The same for functions that know whole cards only, and have to put their answer somewhere. */
+/* The same for functions that have to put their answer somewhere. */
+int any_open(handle handle, const void *into, struct device *device);
+/* The same for functions that know whole cards only. */
 int gpu_open(handle handle, const void *into, struct device *device);
+/* The same for what the parts of a card share: each of them has it, but cannot tell its own. */
+int shared_open(handle handle, const void *into, struct device *device);
 
 handle device_handle(unsigned card);
 handle mig_handle(unsigned card, unsigned instance);
@@ -53,55 +57,58 @@ struct lock { int holder; };
 void lock_take(struct lock *lock);
 void lock_give(struct lock *lock);
 
-/* A getter of one figure of whole cards; `value` may use `page`. */
-#define NUMBER(function, type, value_) \
+/* A getter of one figure, for cards that fulfil a condition; both may use `page`. */
+#define FIGURE(open, function, type, condition, value_) \
     API function(handle device, type *into) \
     { \
         struct device d; \
         const struct page *page = &d.page; \
-        int code = gpu_open(device, into, &d); \
+        int code = open(device, into, &d); \
         (void)page; \
-        if (code == OK) *into = (type)(value_); \
-        return code; \
-    }
-
-/* The same for cards that fulfil a condition. */
-#define NUMBER_IF(function, type, condition, value_) \
-    API function(handle device, type *into) \
-    { \
-        struct device d; \
-        const struct page *page = &d.page; \
-        int code = gpu_open(device, into, &d); \
         if (code == OK && !(condition)) code = NOT_SUPPORTED; \
         if (code == OK) *into = (type)(value_); \
         return code; \
     }
 
-#define TEXT(function, value_) \
+#define NUMBER(function, type, value_) FIGURE(gpu_open, function, type, 1, value_)
+#define NUMBER_IF(function, type, condition, value_) FIGURE(gpu_open, function, type, condition, value_)
+#define SHARED_NUMBER(function, type, value_) FIGURE(shared_open, function, type, 1, value_)
+#define SHARED_NUMBER_IF(function, type, condition, value_) FIGURE(shared_open, function, type, condition, value_)
+
+#define TEXT_BY(open, function, value_) \
     API function(handle device, char *into, unsigned size) \
     { \
         struct device d; \
         const struct page *page = &d.page; \
-        int code = gpu_open(device, into, &d); \
+        int code = open(device, into, &d); \
         return code == OK ? answer_text(into, size, value_) : code; \
     }
 
+#define TEXT(function, value_) TEXT_BY(gpu_open, function, value_)
+#define SHARED_TEXT(function, value_) TEXT_BY(shared_open, function, value_)
+
 /* A getter to which every card of this kind has the same answer: a code. */
-#define ALWAYS(function, code_) \
+#define ALWAYS_BY(open, function, code_) \
     API function(handle device, const void *into) \
     { \
         struct device d; \
-        int code = gpu_open(device, into, &d); \
+        int code = open(device, into, &d); \
         return code == OK ? (code_) : code; \
     }
 
+#define ALWAYS(function, code_) ALWAYS_BY(gpu_open, function, code_)
+#define SHARED_ALWAYS(function, code_) ALWAYS_BY(shared_open, function, code_)
+
 /* The same where the caller's structure carries a version word. */
-#define ALWAYS_VERSION(function, word, code_) \
+#define ALWAYS_VERSION_BY(open, function, word, code_) \
     API function(handle device, const uint32_t *into) \
     { \
         struct device d; \
-        int code = gpu_open(device, into, &d); \
+        int code = open(device, into, &d); \
         return code != OK ? code : *into != (word) ? VERSION_MISMATCH : (code_); \
     }
+
+#define ALWAYS_VERSION(function, word, code_) ALWAYS_VERSION_BY(gpu_open, function, word, code_)
+#define SHARED_ALWAYS_VERSION(function, word, code_) ALWAYS_VERSION_BY(shared_open, function, word, code_)
 
 #endif

@@ -103,11 +103,14 @@ API nvmlDeviceGetNvLinkRemotePciInfo_v2(handle device, unsigned link, struct pci
     return code;
 }
 
+/* Cards before Hopper have switches too, but do not join a fabric. */
+static int has_fabric_state(const struct page *page) { return page->fabric && page->capability >= 900; }
+
 static struct fabric fabric_of(const struct page *page)
 {
     struct fabric fabric;
     clear(&fabric, sizeof fabric);
-    fabric.state = page->fabric ? FABRIC_COMPLETED : 0;
+    fabric.state = has_fabric_state(page) ? FABRIC_COMPLETED : 0;
     return fabric;
 }
 
@@ -128,6 +131,6 @@ API nvmlDeviceGetGpuFabricInfoV(handle device, struct fabric_v3 *into)
     if (!third && into->second.version != VERSION(struct fabric_v2, 2)) return VERSION_MISMATCH;
     into->second.first = fabric_of(&d.page);
     into->second.health = 0;
-    if (third) into->summary = d.page.fabric ? 1 : 0;
+    if (third) into->summary = has_fabric_state(&d.page) ? 1 : 0;
     return OK;
 }

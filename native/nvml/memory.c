@@ -12,16 +12,10 @@ static struct memory_v2 measure(const struct device *d)
     return (struct memory_v2){VERSION(struct memory_v2, 2), total, reserved, total - reserved - used, used};
 }
 
-static int open_memory(handle device, const void *into, struct device *d)
-{
-    int code = device_open(device, d);
-    return code != UNINITIALIZED && !into ? INVALID_ARGUMENT : code;
-}
-
 API nvmlDeviceGetMemoryInfo(handle device, struct memory *into)
 {
     struct device d;
-    int code = open_memory(device, into, &d);
+    int code = any_open(device, into, &d);
     if (code != OK) return code;
     struct memory_v2 memory = measure(&d);
     *into = (struct memory){memory.total, memory.free, memory.used + memory.reserved};
@@ -32,7 +26,7 @@ API nvmlDeviceGetMemoryInfo(handle device, struct memory *into)
 API nvmlDeviceGetMemoryInfo_v2(handle device, struct memory_v2 *into)
 {
     struct device d;
-    int code = open_memory(device, into, &d);
+    int code = any_open(device, into, &d);
     if (code != OK) return code;
     if (into->version != VERSION(*into, 2)) return FUNCTION_NOT_FOUND;
     *into = measure(&d);
@@ -42,9 +36,11 @@ API nvmlDeviceGetMemoryInfo_v2(handle device, struct memory_v2 *into)
 API nvmlDeviceGetBAR1MemoryInfo(handle device, struct memory *into)
 {
     struct device d;
-    int code = open_memory(device, into, &d);
+    int code = any_open(device, into, &d);
     if (code != OK) return code;
-    uint64_t total = d.page.bar1_total, used = d.page.bar1_used < total ? d.page.bar1_used : total;
+    uint64_t total = d.instance ? (uint64_t)d.instance->bar1_kib * 1024 : d.page.bar1_total;
+    uint64_t used = total == d.page.bar1_total ? d.page.bar1_used : 0; /* what is mapped is not counted by part */
+    if (used > total) used = total;
     *into = (struct memory){total, total - used, used};
     return OK;
 }
@@ -52,7 +48,7 @@ API nvmlDeviceGetBAR1MemoryInfo(handle device, struct memory *into)
 API nvmlDeviceGetConfComputeMemSizeInfo(handle device, struct compute_sizes *into)
 {
     struct device d;
-    int code = gpu_open(device, into, &d);
+    int code = shared_open(device, into, &d);
     if (code != OK) return code;
     struct memory_v2 memory = measure(&d);
     *into = (struct compute_sizes){0, (memory.total - memory.reserved) / 1024};

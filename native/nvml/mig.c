@@ -4,9 +4,7 @@
 API nvmlDeviceIsMigDeviceHandle(handle device, unsigned *into)
 {
     struct device d;
-    int code = device_open(device, &d);
-    if (code == UNINITIALIZED) return code;
-    if (!into) return INVALID_ARGUMENT;
+    int code = any_open(device, into, &d);
     if (code == OK) *into = d.instance != 0;
     return code;
 }
@@ -44,9 +42,8 @@ API nvmlDeviceGetMigDeviceHandleByIndex(handle device, unsigned index, handle *i
 /* Questions that only a handle of a MIG device can answer. */
 static int mig_open(handle device, const void *into, struct device *d)
 {
-    int code = device_open(device, d);
-    if (code == UNINITIALIZED) return code;
-    return code == OK && (!into || !d->instance) ? INVALID_ARGUMENT : code;
+    int code = any_open(device, into, d);
+    return code == OK && !d->instance ? INVALID_ARGUMENT : code;
 }
 
 API nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle device, handle *into)
@@ -76,9 +73,7 @@ API nvmlDeviceGetComputeInstanceId(handle device, unsigned *into)
 static int attributes(handle device, struct attributes *into)
 {
     struct device d;
-    int code = device_open(device, &d);
-    if (code == UNINITIALIZED) return code;
-    if (!into) return INVALID_ARGUMENT;
+    int code = any_open(device, into, &d);
     if (code != OK || !d.instance) return code == OK ? NOT_SUPPORTED : code;
     const struct profile *profile = profile_of(&d.page, d.instance);
     *into = (struct attributes){profile->sm, profile->copy_engines, profile->decoders, 0, profile->jpegs, profile->ofas,

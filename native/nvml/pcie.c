@@ -10,7 +10,7 @@ NUMBER(nvmlDeviceGetGpuMaxPcieLinkGeneration, unsigned, page->pcie_generation)
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned, page->pcie_width)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned, page->pcie_width)
 NUMBER(nvmlDeviceGetPcieLinkMaxSpeed, unsigned, page->pcie_generation)
-NUMBER(nvmlDeviceGetPcieReplayCounter, unsigned, 0)
+SHARED_NUMBER(nvmlDeviceGetPcieReplayCounter, unsigned, 0)
 
 /* Megatransfers a second: twice as many with each generation, but for the third's better code. */
 static unsigned speed(unsigned generation)

@@ -3,18 +3,18 @@
 
 enum { SENSOR_GPU = 0, THERMAL_ALL = 15, CONTROLLER_GPU = 1, TARGET_GPU = 1 };
 
-NUMBER(nvmlDeviceGetPowerUsage, unsigned, page->power_mw)
-NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned, page->power_limit_mw)
-NUMBER(nvmlDeviceGetPowerManagementLimit, unsigned, page->power_limit_mw)
-NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, page->power_default_mw)
-NUMBER(nvmlDeviceGetPowerManagementMode, unsigned, 1)
+SHARED_NUMBER(nvmlDeviceGetPowerUsage, unsigned, page->power_mw)
+SHARED_NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned, page->power_limit_mw)
+SHARED_NUMBER(nvmlDeviceGetPowerManagementLimit, unsigned, page->power_limit_mw)
+SHARED_NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, page->power_default_mw)
+SHARED_NUMBER(nvmlDeviceGetPowerManagementMode, unsigned, 1)
 NUMBER(nvmlDeviceGetPowerSource, unsigned, 0)
-NUMBER(nvmlDeviceGetTotalEnergyConsumption, uint64_t, page->energy_mj)
+SHARED_NUMBER(nvmlDeviceGetTotalEnergyConsumption, uint64_t, page->energy_mj)
 
 API nvmlDeviceGetPowerManagementLimitConstraints(handle device, unsigned *least, unsigned *most)
 {
     struct device d;
-    int code = gpu_open(device, least, &d);
+    int code = shared_open(device, least, &d);
     if (code != OK || !most) return code == OK ? INVALID_ARGUMENT : code;
     *least = d.page.power_min_mw;
     *most = d.page.power_max_mw;
@@ -94,7 +94,7 @@ API nvmlDeviceGetThermalSettings(handle device, unsigned sensor, struct thermal_
     return OK;
 }
 
-enum { POLICY_POWER, POLICY_THERMAL, POLICY_BOARD = 3, POLICY_LAST = 5 };
+enum { POLICY_POWER, POLICY_THERMAL, POLICY_BOARD = 3, POLICY_LOW_USE, POLICY_LAST };
 enum { POLICY_APPLICATION_CLOCKS = 10, POLICY_BASE_CLOCKS };
 
 API nvmlDeviceGetViolationStatus(handle device, unsigned policy, struct violation *into)
@@ -108,6 +108,7 @@ API nvmlDeviceGetViolationStatus(handle device, unsigned policy, struct violatio
     if (policy == POLICY_POWER) into->violated = page->throttle_power_ns;
     else if (policy == POLICY_THERMAL) into->violated = page->throttle_thermal_ns;
     else if (policy == POLICY_BOARD) into->violated = page->throttle_hardware_ns;
+    else if (policy == POLICY_LOW_USE) into->violated = page->idle_ns;
     else if (policy == POLICY_APPLICATION_CLOCKS || policy == POLICY_BASE_CLOCKS)
         into->violated = page->throttle_power_ns + page->throttle_thermal_ns + page->throttle_hardware_ns;
     else if (policy > POLICY_LAST) return INVALID_ARGUMENT;

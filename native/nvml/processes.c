@@ -22,16 +22,10 @@ static struct process_v2 told(const struct process *process)
                                (uint32_t)process->compute_instance};
 }
 
-static int open_processes(handle device, const void *into, struct device *d)
-{
-    int code = device_open(device, d);
-    return code != UNINITIALIZED && !into ? INVALID_ARGUMENT : code;
-}
-
 static int compute_processes(handle device, unsigned *count, void *into, int version)
 {
     struct device d;
-    int code = open_processes(device, count, &d);
+    int code = any_open(device, count, &d);
     if (code != OK) return code;
     unsigned there = take_processes(&d);
     code = answer_count(count, into, there);
@@ -54,7 +48,7 @@ LIST(nvmlDeviceGetComputeRunningProcesses_v3, 3)
 static int no_processes(handle device, unsigned *count)
 {
     struct device d;
-    int code = open_processes(device, count, &d);
+    int code = any_open(device, count, &d);
     if (code == OK) *count = 0;
     return code;
 }
@@ -72,7 +66,7 @@ EMPTY(nvmlDeviceGetMPSComputeRunningProcesses_v3)
 API nvmlDeviceGetRunningProcessDetailList(handle device, struct process_details *into)
 {
     struct device d;
-    int code = open_processes(device, into, &d);
+    int code = any_open(device, into, &d);
     if (code != OK) return code;
     if (into->version != VERSION(*into, 1)) return VERSION_MISMATCH;
     if (into->mode >= MODES) return INVALID_ARGUMENT;
@@ -105,7 +99,7 @@ static int answer_usages(unsigned *count, const void *into, unsigned there)
 API nvmlDeviceGetProcessUtilization(handle device, struct process_sample *into, unsigned *count, uint64_t since)
 {
     struct device d;
-    int code = gpu_open(device, count, &d);
+    int code = shared_open(device, count, &d);
     if (code != OK) return code;
     if (d.page.mig_mode) return NOT_SUPPORTED;
     uint64_t time = sampled_at(&d.page);
@@ -120,7 +114,7 @@ API nvmlDeviceGetProcessUtilization(handle device, struct process_sample *into, 
 API nvmlDeviceGetProcessesUtilizationInfo(handle device, struct process_usages *into)
 {
     struct device d;
-    int code = gpu_open(device, into, &d);
+    int code = shared_open(device, into, &d);
     if (code != OK) return code;
     if (into->version != VERSION(*into, 1)) return VERSION_MISMATCH;
     if (d.page.mig_mode) return NOT_SUPPORTED;

@@ -6,7 +6,7 @@ enum { PERIOD_US = 100000, ENCODER_FREE = 100 };
 API nvmlDeviceGetUtilizationRates(handle device, struct utilization *into)
 {
     struct device d;
-    int code = gpu_open(device, into, &d);
+    int code = shared_open(device, into, &d);
     if (code != OK) return code;
     if (d.page.mig_mode) return NOT_SUPPORTED;
     *into = (struct utilization){d.page.usage, d.page.memory_usage};

@@ -47,7 +47,19 @@ void print_help(void)
          "  -pm,  --persistence-mode=0|1\n"
          "  -c,   --compute-mode=0|2|3     default, prohibited, exclusive process\n"
          "\n"
-         "Commands (-h after one of them tells more): dmon, pmon, topo, nvlink, c2c, mig");
+         "Known, but never allowed on a simulated GPU:\n"
+         "  -mig, --multi-instance-gpu=0|1\n"
+         "  -e,   --ecc-config=0|1\n"
+         "  -p,   --reset-ecc-errors=0|1\n"
+         "  -am,  --accounting-mode=0|1\n"
+         "  -caa, --clear-accounted-apps\n"
+         "  -lmc, --lock-memory-clocks=MIN[,MAX]\n"
+         "  -rmc, --reset-memory-clocks\n"
+         "  -gtt, --gpu-target-temp=DEGREES\n"
+         "  -r,   --gpu-reset\n"
+         "\n"
+         "Commands (-h after one of them tells more): dmon, pmon, topo, nvlink, c2c, mig, vgpu, power-hint, conf-compute,\n"
+         "boost-slider, compute-policy, clocks");
 }
 
 static const struct { const char *command, *about; } COMMANDS[] = {
@@ -70,7 +82,8 @@ static const struct { const char *command, *about; } COMMANDS[] = {
     {"topo", "how GPUs reach each other\n"
              "  -m,   --matrix           the best way for each pair\n"
              "  -mp,  --matrix_pci       the same over PCIe alone\n"
-             "  -p2p, --p2pstatus=WHAT   whether pairs can read (r), write (w), use NVLink (n), atomics (a), PCIe (p)"},
+             "  -p2p, --p2pstatus=WHAT   whether pairs can read (r), write (w), use NVLink (n), atomics (a), PCIe (p)\n"
+             "  -c,   --cpu=NUMBER       the GPUs nearest to a CPU"},
     {"nvlink", "NVLinks of each GPU\n"
                "  -s,  --status            their speed\n"
                "  -c,  --capabilities      what they can do\n"
@@ -86,7 +99,21 @@ static const struct { const char *command, *about; } COMMANDS[] = {
             "  -lgipp, --list-gpu-instance-possible-placements   where they fit\n"
             "  -lgi,   --list-gpu-instances                      those that are there\n"
             "  -lci,   --list-compute-instances                  what is within them\n"
-            "  -i,     --id=ID[,ID...]                           these GPUs only"},
+            "  -lcip,  --list-compute-instance-profiles          what could be within them\n"
+            "  -lcipp, --list-compute-instance-possible-placements   and where\n"
+            "  -i,     --id=ID[,ID...]                           these GPUs only\n"
+            "  -gi,    --gpu-instance-id=ID[,ID...]              these GPU instances only\n"
+            "Known, but never allowed on a simulated GPU: -cgi, -dgi, -cci and -dci."},
+    {"vgpu", "virtual GPUs, which simulated GPUs do not have"},
+    {"power-hint", "power estimates, which simulated GPUs do not make\n"
+                   "  -l, --list-info"},
+    {"conf-compute", "confidential computing\n"
+                     "  -f, --get-cc-feature     whether it is on"},
+    {"boost-slider", "GPUs whose boost can be shifted\n"
+                     "  -l, --list"},
+    {"compute-policy", "how programs share a GPU\n"
+                       "  -l, --list"},
+    {"clocks", "clock features, which simulated GPUs do not have"},
 };
 
 void print_command_help(const char *command)

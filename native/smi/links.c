@@ -8,10 +8,10 @@ static struct machine machine;
 
 /* topo */
 
-enum { T_MATRIX, T_PCI, T_P2P, T_ID, T_HELP, T_MANY };
+enum { T_MATRIX, T_PCI, T_P2P, T_CPU, T_ID, T_HELP, T_MANY };
 static const struct option TOPOLOGY[T_MANY] = {
-    {"-m", "--matrix", NOTHING}, {"-mp", "--matrix_pci", NOTHING}, {"-p2p", "--p2pstatus", VALUE}, {"-i", "--id", VALUE},
-    {"-h", "--help", NOTHING},
+    {"-m", "--matrix", NOTHING}, {"-mp", "--matrix_pci", NOTHING}, {"-p2p", "--p2pstatus", VALUE}, {"-c", "--cpu", VALUE},
+    {"-i", "--id", VALUE}, {"-h", "--help", NOTHING},
 };
 static const char UNDERLINED[] = "\x1b[4m", PLAIN[] = "\x1b[0m";
 
@@ -71,13 +71,26 @@ static void print_peers(char capability)
          "  TNS  = Topology not supported\n  NS   = Not supported\n  U    = Unknown");
 }
 
+static void print_near(unsigned long cpu)
+{
+    const char *before = "";
+    printf("The GPUs that have an affinity with CPU %lu are:\n", cpu);
+    for (unsigned i = 0; i < machine.count; i++) {
+        const struct page *page = &machine.gpu[i].page;
+        if (cpu < page->first_cpu || cpu - page->first_cpu >= page->cpus) continue;
+        printf("%s%u", before, machine.gpu[i].index);
+        before = ", ";
+    }
+    puts("\n");
+}
+
 int run_topology(int count, char **words)
 {
     const char *values[T_MANY];
     int code = options_read(count, words, COMMAND, TOPOLOGY, T_MANY, values);
     if (code) return code;
     const char *peers = values[T_P2P];
-    if (values[T_HELP] || !(peers || values[T_MATRIX] || values[T_PCI])) {
+    if (values[T_HELP] || !(peers || values[T_MATRIX] || values[T_PCI] || values[T_CPU])) {
         print_command_help("topo");
         return EXIT_GOOD;
     }
@@ -91,6 +104,7 @@ int run_topology(int count, char **words)
     }
     if ((code = machine_open(&machine, 0))) return code;
     if (peers) print_peers(*peers);
+    else if (values[T_CPU]) print_near(strtoul(values[T_CPU], 0, 10));
     else print_matrix(!values[T_MATRIX]);
     return EXIT_GOOD;
 }

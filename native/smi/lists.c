@@ -22,8 +22,8 @@ static void write_instance(struct writer *to, const struct page *page, unsigned 
 {
     const struct instance *instance = &page->instances[device];
     const struct profile *profile = instance_profile(page, instance);
-    unsigned long long total = mebibytes(instance->memory_total), used = mebibytes(instance->memory_used);
-    unsigned long long window = (page->bar1_total >> 20) * memory_slices(page, profile) / 8;
+    uint64_t total = instance->memory_total, used = instance->memory_used;
+    unsigned long long window = instance->bar1_kib >> 10, mapped = instance_window_used(page, instance);
     write_group(to, "MIG Device", "mig_device");
     write_number(to, "Index", "index", device, "");
     write_number(to, "GPU Instance ID", "gpu_instance_id", instance->gpu_instance, "");
@@ -35,27 +35,27 @@ static void write_instance(struct writer *to, const struct page *page, unsigned 
     write_end(to, "volatile_count");
     write_end(to, "ecc_error_count");
     write_group(to, "FB Memory Usage", "fb_memory_usage");
-    write_number(to, "Total", "total", total, " MiB");
+    write_number(to, "Total", "total", mebibytes(total), " MiB");
     write_number(to, "Reserved", "reserved", 0, " MiB");
-    write_number(to, "Used", "used", used, " MiB");
-    write_number(to, "Free", "free", total > used ? total - used : 0, " MiB");
+    write_number(to, "Used", "used", mebibytes(used), " MiB");
+    write_number(to, "Free", "free", total > used ? mebibytes(total - used) : 0, " MiB");
     write_end(to, "fb_memory_usage");
-    write_group(to, "BAR1 Memory Usage", "bar1_memory_usage");
+    write_group(to, "BAR1 Memory", "bar1_memory_usage");
     write_number(to, "Total", "total", window, " MiB");
-    write_number(to, "Used", "used", 0, " MiB");
-    write_number(to, "Free", "free", window, " MiB");
+    write_number(to, "Used", "used", mapped, " MiB");
+    write_number(to, "Free", "free", window > mapped ? window - mapped : 0, " MiB");
     write_end(to, "bar1_memory_usage");
     write_end(to, "mig_device");
 }
 
+/* In the XML, devices stand no deeper than their list. */
 void list_instances(struct writer *to, const struct subject *of)
 {
     const struct page *page = &of->gpu->page;
-    unsigned many = page->mig_mode ? page->instance_count : 0;
-    if (to->xml) write_group(to, 0, "mig_devices");
-    if (to->xml && !many) puts("\t\t\tNone");
-    for (unsigned i = 0; i < many; i++) write_instance(to, page, i);
-    if (to->xml) write_end(to, "mig_devices");
+    if (to->xml) fputs("\t\t<mig_devices>\n", stdout);
+    if (to->xml && !page->instance_count) puts("\t\t\tNone");
+    for (unsigned i = 0; i < page->instance_count; i++) write_instance(to, page, i);
+    if (to->xml) puts("\t\t</mig_devices>");
 }
 
 /* Clocks. */

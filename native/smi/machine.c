@@ -18,6 +18,7 @@ static void tame(struct page *page)
     for (unsigned i = 0; i < PAGE_PROFILES; i++) page->profiles[i].name[sizeof page->profiles[i].name - 1] = 0;
     for (unsigned i = 0; i < PAGE_INSTANCES; i++) page->instances[i].uuid[sizeof page->instances[i].uuid - 1] = 0;
     if (page->instance_count > PAGE_INSTANCES) page->instance_count = PAGE_INSTANCES;
+    if (!page->mig_mode) page->instance_count = 0;
     if (page->links > MOST_LINKS) page->links = MOST_LINKS;
 }
 
@@ -123,12 +124,25 @@ const struct profile *instance_profile(const struct page *page, const struct ins
     return &page->profiles[instance->profile < PAGE_PROFILES ? instance->profile : PAGE_PROFILES - 1];
 }
 
-/* A card's memory is cut into eighths, and an instance takes one, two, four or all of them. */
-unsigned memory_slices(const struct page *page, const struct profile *profile)
+/* An instance that is the whole card has the card's window; all others have one of their own, which is empty. */
+unsigned long long instance_window_used(const struct page *page, const struct instance *instance)
 {
-    unsigned many = 1;
-    while (many < 8 && (uint64_t)profile->memory_mib * 8 > (page->memory_total >> 20) * many) many *= 2;
-    return many;
+    return (page->bar1_total >> 10) == instance->bar1_kib ? page->bar1_used >> 20 : 0;
+}
+
+int is_cut(const struct page *page) { return page->mig_mode != 0; }
+
+int machine_any(const struct machine *machine, int (*has)(const struct page *page))
+{
+    for (unsigned i = 0; i < machine->count; i++)
+        if (has(&machine->gpu[i].page)) return 1;
+    return 0;
+}
+
+/* The engines that a GPU instance has besides its slices are in its name, but not in that of its compute instances. */
+int size_of_name(const char *profile)
+{
+    return (int)strcspn(profile, "+");
 }
 
 unsigned supported_clocks(const struct page *page, unsigned *into)
@@ -161,7 +175,8 @@ int print_list(const struct machine *machine)
         printf("GPU %u: %s (UUID: %s)\n", gpu->index, gpu->page.product, gpu->page.uuid);
         for (unsigned j = 0; j < gpu->page.instance_count; j++) {
             const struct instance *instance = &gpu->page.instances[j];
-            printf("  MIG %-11s Device %2u: (UUID: %s)\n", instance_profile(&gpu->page, instance)->name, j, instance->uuid);
+            const char *name = instance_profile(&gpu->page, instance)->name;
+            printf("  MIG %-11.*s Device %2u: (UUID: %s)\n", size_of_name(name), name, j, instance->uuid);
         }
     }
     return EXIT_GOOD;

@@ -37,11 +37,23 @@ static const struct option OPTIONS[O_MANY] = {
     [O_RESET_APPLICATIONS_CLOCKS] = {"-rac", "--reset-applications-clocks", NOTHING},
     [O_PERSISTENCE] = {"-pm", "--persistence-mode", VALUE},
     [O_COMPUTE_MODE] = {"-c", "--compute-mode", VALUE},
+    [O_MIG] = {"-mig", "--multi-instance-gpu", VALUE},
+    [O_ECC] = {"-e", "--ecc-config", VALUE},
+    [O_CLEAR_ECC] = {"-p", "--reset-ecc-errors", VALUE},
+    [O_ACCOUNTING] = {"-am", "--accounting-mode", VALUE},
+    [O_CLEAR_ACCOUNTED] = {"-caa", "--clear-accounted-apps", NOTHING},
+    [O_MEMORY_CLOCKS] = {"-lmc", "--lock-memory-clocks", VALUE},
+    [O_RESET_MEMORY_CLOCKS] = {"-rmc", "--reset-memory-clocks", NOTHING},
+    [O_TARGET_TEMPERATURE] = {"-gtt", "--gpu-target-temp", VALUE},
+    [O_RESET] = {"-r", "--gpu-reset", MAYBE},
+    [O_DTD] = {0, "--dtd", NOTHING},
 };
 
 static const struct { const char *name; int (*run)(int count, char **words); } COMMANDS[] = {
     {"dmon", run_devices}, {"pmon", run_processes}, {"topo", run_topology},
     {"nvlink", run_links}, {"c2c", run_chip_links}, {"mig", run_mig},
+    {"vgpu", run_minor}, {"power-hint", run_minor}, {"conf-compute", run_minor}, {"boost-slider", run_minor},
+    {"compute-policy", run_minor}, {"clocks", run_minor},
 };
 
 /* What is printed in every round of a loop. */
@@ -91,6 +103,10 @@ static int read_request(const char **values, struct request *request)
     if (values[O_DISPLAY] && !request->details)
         return say("Invalid combination of input arguments. Specify -q/--query and -d/--display to run a filtered query.  "
                    "Please run 'nvidia-smi -h' for help.\n", EXIT_BAD_INPUT);
+    if (values[O_DTD] && request->details && !request->report.xml)
+        return say("Invalid combination of input arguments: Specify -x/--xml-format with the -q/--query and --dtd flags to embed DTD.",
+                   EXIT_BAD_INPUT);
+    if (values[O_DTD] && !request->details) return say("There is no DTD for the XML of simulated GPUs.", EXIT_UNSUPPORTED);
     if (values[O_DISPLAY] && request->report.xml)
         return say("Invalid combination of input arguments: --display/-d flags can not be combined with -x/--xml-format flags.",
                    EXIT_BAD_INPUT);
@@ -124,7 +140,7 @@ static int answer(struct machine *machine, struct request *request)
 
 static int is_setter(const char **values)
 {
-    for (int i = O_POWER_LIMIT; i <= O_COMPUTE_MODE; i++)
+    for (int i = O_POWER_LIMIT; i <= O_RESET; i++)
         if (values[i]) return 1;
     return 0;
 }
@@ -160,13 +176,22 @@ static int check_list(int count, char **words)
     return EXIT_GOOD;
 }
 
+/* Who complains about a wrong word: the first kind of request that the others show. */
+static enum asker asker_of(int count, char **words)
+{
+    if (count > 1 && !strncmp(words[1], "--query-", 8)) return QUERY;
+    for (int i = 1; i < count; i++)
+        for (int j = O_POWER_LIMIT; j <= O_RESET; j++)
+            if (!strcmp(words[i], OPTIONS[j].brief) || !strcmp(words[i], OPTIONS[j].full)) return SETTING;
+    return TOOL;
+}
+
 int main(int count, char **words)
 {
     const char *values[O_MANY];
     for (size_t i = 0; count > 1 && i < sizeof COMMANDS / sizeof *COMMANDS; i++)
         if (!strcmp(words[1], COMMANDS[i].name)) return COMMANDS[i].run(count - 2, words + 2);
-    enum asker asker = count > 1 && !strncmp(words[1], "--query-", 8) ? QUERY : TOOL;
-    int code = options_read(count - 1, words + 1, asker, OPTIONS, O_MANY, values);
+    int code = options_read(count - 1, words + 1, asker_of(count, words), OPTIONS, O_MANY, values);
     if (!code && values[O_LIST]) code = check_list(count, words);
     return code ? code : run(values);
 }

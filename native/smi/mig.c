@@ -1,51 +1,64 @@
 /* mig: the instances that a card can be cut into, and those that it is cut into. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include "smi.h"
+#include "mig.h"
 
-enum { G_PROFILES, G_PLACEMENTS, G_INSTANCES, G_COMPUTE, G_ID, G_HELP, G_MANY };
+enum {
+    G_PROFILES, G_PLACEMENTS, G_INSTANCES, G_COMPUTE, G_COMPUTE_PROFILES, G_COMPUTE_PLACEMENTS, G_CREATE, G_DESTROY,
+    G_CREATE_COMPUTE, G_DESTROY_COMPUTE, G_DEFAULT, G_ID, G_INSTANCE, G_COMPUTE_INSTANCE, G_HELP, G_MANY,
+};
 static const struct option OPTIONS[G_MANY] = {
-    {"-lgip", "--list-gpu-instance-profiles", NOTHING}, {"-lgipp", "--list-gpu-instance-possible-placements", NOTHING},
-    {"-lgi", "--list-gpu-instances", NOTHING}, {"-lci", "--list-compute-instances", NOTHING}, {"-i", "--id", VALUE},
-    {"-h", "--help", NOTHING},
+    [G_PROFILES] = {"-lgip", "--list-gpu-instance-profiles", NOTHING},
+    [G_PLACEMENTS] = {"-lgipp", "--list-gpu-instance-possible-placements", NOTHING},
+    [G_INSTANCES] = {"-lgi", "--list-gpu-instances", NOTHING},
+    [G_COMPUTE] = {"-lci", "--list-compute-instances", NOTHING},
+    [G_COMPUTE_PROFILES] = {"-lcip", "--list-compute-instance-profiles", NOTHING},
+    [G_COMPUTE_PLACEMENTS] = {"-lcipp", "--list-compute-instance-possible-placements", NOTHING},
+    [G_CREATE] = {"-cgi", "--create-gpu-instance", VALUE},
+    [G_DESTROY] = {"-dgi", "--destroy-gpu-instance", NOTHING},
+    [G_CREATE_COMPUTE] = {"-cci", "--create-compute-instance", MAYBE},
+    [G_DESTROY_COMPUTE] = {"-dci", "--destroy-compute-instance", NOTHING},
+    [G_DEFAULT] = {"-C", "--default-compute-instance", NOTHING},
+    [G_ID] = {"-i", "--id", VALUE},
+    [G_INSTANCE] = {"-gi", "--gpu-instance-id", VALUE},
+    [G_COMPUTE_INSTANCE] = {"-ci", "--compute-instance-id", VALUE},
+    [G_HELP] = {"-h", "--help", NOTHING},
 };
 static struct machine machine;
 
-/* Compute slices of the whole card. */
-static unsigned whole(const struct page *page)
+/* An instance, and what it is one of. */
+struct found { const struct gpu *gpu; const struct instance *instance; const struct profile *profile; };
+typedef void printing(const struct found *found);
+
+static int is_named(unsigned number, const char *numbers)
 {
-    unsigned most = 0;
-    for (unsigned i = 0; i < PAGE_PROFILES && page->profiles[i].name[0]; i++)
-        if (page->profiles[i].slices > most) most = page->profiles[i].slices;
-    return most;
+    if (!numbers) return 1;
+    char copy[CELL], *rest = copy, *name;
+    snprintf(copy, sizeof copy, "%s", numbers);
+    while ((name = strsep(&rest, ",")))
+        if (*name && strtoul(name, 0, 10) == number) return 1;
+    return 0;
 }
 
-/* An instance starts at a multiple of its memory slices, and its compute slices must fit behind that. */
-static unsigned placements(const struct page *page, const struct profile *profile, unsigned *into)
+/* Print the chosen instances, after a title, in the order of their kinds; the exit code. */
+static int print_each(const char *numbers, const char *title, printing *print)
 {
-    unsigned many = 0, size = memory_slices(page, profile);
-    for (unsigned start = 0; start < 8 && start + profile->slices <= whole(page); start += size) into[many++] = start;
-    return many;
+    unsigned shown = 0;
+    for (unsigned i = 0; i < machine.count; i++)
+        for (unsigned kind = 0; kind <= LAST_KIND; kind++)
+            for (unsigned j = 0; j < machine.gpu[i].page.instance_count; j++) {
+                const struct page *page = &machine.gpu[i].page;
+                struct found found = {&machine.gpu[i], &page->instances[j], instance_profile(page, &page->instances[j])};
+                if (kind_of(page, found.profile) != kind || !is_named(found.instance->gpu_instance, numbers)) continue;
+                if (!shown++) fputs(title, stdout);
+                print(&found);
+            }
+    if (!shown) puts("No GPU instances found: Not Found");
+    return shown ? EXIT_GOOD : EXIT_NO_DEVICES;
 }
 
-static unsigned taken(const struct page *page)
-{
-    unsigned mask = 0;
-    for (unsigned i = 0; page->mig_mode && i < page->instance_count; i++) {
-        const struct instance *instance = &page->instances[i];
-        unsigned size = memory_slices(page, instance_profile(page, instance));
-        if (instance->start < 8) mask |= ((1u << size) - 1) << instance->start;
-    }
-    return mask;
-}
-
-static unsigned still_free(const struct page *page, const struct profile *profile)
-{
-    unsigned starts[8], many = placements(page, profile, starts), size = memory_slices(page, profile), found = 0;
-    for (unsigned i = 0; i < many; i++)
-        if (!(taken(page) & ((1u << size) - 1) << starts[i])) found++;
-    return found < profile->most ? found : profile->most;
-}
+/* GPU instances. */
 
 static void print_profile(const struct gpu *gpu, const struct profile *profile)
 {
@@ -67,87 +80,146 @@ static void print_profiles(void)
             print_profile(&machine.gpu[i], &machine.gpu[i].page.profiles[j]);
 }
 
+static void print_places(struct places places)
+{
+    printf("Placement%s: {", places.count == 1 ? " " : "s");
+    for (unsigned i = 0; i < places.count; i++) printf("%s%u", i ? "," : "", i * places.width);
+    printf("}:%u\n", places.width);
+}
+
 static void print_placements(void)
 {
     for (unsigned i = 0; i < machine.count; i++)
         for (unsigned j = 0; j < PAGE_PROFILES && machine.gpu[i].page.profiles[j].name[0]; j++) {
             const struct page *page = &machine.gpu[i].page;
-            unsigned starts[8], many = placements(page, &page->profiles[j], starts);
-            printf("GPU %2u Profile ID %2u Placement%s: {", machine.gpu[i].index, page->profiles[j].id, many == 1 ? " " : "s");
-            for (unsigned k = 0; k < many; k++) printf("%s%u", k ? "," : "", starts[k]);
-            printf("}:%u\n", memory_slices(page, &page->profiles[j]));
+            printf("GPU %2u Profile ID %2u ", machine.gpu[i].index, page->profiles[j].id);
+            print_places(places_on(page, &page->profiles[j]));
         }
 }
 
-static void print_instances(void)
+static void print_instance(const struct found *found)
 {
-    static const char LINE[] = "+---------------------------------------------------------+";
-    printf("%s\n"
-           "| GPU instances:                                          |\n"
-           "| GPU   Name               Profile  Instance   Placement  |\n"
-           "|                            ID       ID       Start:Size |\n"
-           "|=========================================================|\n", LINE);
-    for (unsigned i = 0; i < machine.count; i++)
-        for (unsigned j = 0; j < machine.gpu[i].page.instance_count; j++) {
-            const struct page *page = &machine.gpu[i].page;
-            const struct instance *instance = &page->instances[j];
-            const struct profile *profile = instance_profile(page, instance);
-            printf("|%4u  MIG %-18s%2u%9u%11u:%-6u|\n%s\n", machine.gpu[i].index, profile->name, profile->id,
-                   instance->gpu_instance, instance->start, memory_slices(page, profile), LINE);
+    printf("|%4u  MIG %-18s%2u%9u%11u:%-6u|\n"
+           "+---------------------------------------------------------+\n", found->gpu->index, found->profile->name, found->profile->id,
+           found->instance->gpu_instance, found->instance->start, places_on(&found->gpu->page, found->profile).width);
+}
+
+static const char INSTANCES[] =
+    "+---------------------------------------------------------+\n"
+    "| GPU instances:                                          |\n"
+    "| GPU   Name               Profile  Instance   Placement  |\n"
+    "|                            ID       ID       Start:Size |\n"
+    "|=========================================================|\n";
+
+/* Compute instances: each GPU instance has one that fills it. */
+
+static void compute_name(const struct found *found, const struct compute *kind, char *into)
+{
+    char part[16] = "";
+    if (kind->slices < found->profile->slices) snprintf(part, sizeof part, "%uc.", kind->slices);
+    snprintf(into, CELL, "%s%.*s", part, size_of_name(found->profile->name), found->profile->name);
+}
+
+static void print_compute_instance(const struct found *found)
+{
+    struct compute kinds[PAGE_PROFILES];
+    char name[CELL];
+    unsigned many = compute_kinds(&found->gpu->page, found->profile, kinds);
+    for (unsigned i = 0; i < many; i++) {
+        if (!kinds[i].whole) continue;
+        compute_name(found, &kinds[i], name);
+        printf("|%4u%7u       MIG %-16s%2u%10u%11u:%-6u|\n"
+               "+--------------------------------------------------------------------+\n", found->gpu->index,
+               found->instance->gpu_instance, name, kinds[i].id, found->instance->compute_instance, 0u, kinds[i].places.width);
+    }
+}
+
+static const char COMPUTE_INSTANCES[] =
+    "+--------------------------------------------------------------------+\n"
+    "| Compute instances:                                                 |\n"
+    "| GPU     GPU       Name             Profile   Instance   Placement  |\n"
+    "|       Instance                       ID        ID       Start:Size |\n"
+    "|         ID                                                         |\n"
+    "|====================================================================|\n";
+
+static void print_compute_profiles(const struct found *found)
+{
+    struct compute kinds[PAGE_PROFILES];
+    char name[CELL], free[32];
+    const struct profile *shared = found->profile;
+    unsigned many = compute_kinds(&found->gpu->page, found->profile, kinds);
+    for (unsigned i = 0; i < many; i++) {
+        compute_name(found, &kinds[i], name);
+        snprintf(free, sizeof free, "0/%u", kinds[i].places.count);
+        printf("|%4u%7u       MIG %-16s%2u%c     %-14s%-10u%-6u%-6u%-4u|\n", found->gpu->index, found->instance->gpu_instance, name,
+               kinds[i].id, kinds[i].whole ? '*' : ' ', free, kinds[i].sm, shared->decoders, 0u, shared->ofas);
+        printf("|%70s%-6u%-10u|\n"
+               "+--------------------------------------------------------------------------------------+\n", "", shared->copy_engines,
+               shared->jpegs);
+    }
+}
+
+static const char COMPUTE_PROFILES[] =
+    "+--------------------------------------------------------------------------------------+\n"
+    "| Compute instance profiles:                                                           |\n"
+    "| GPU     GPU       Name             Profile  Instances   Exclusive       Shared       |\n"
+    "|       Instance                       ID     Free/Total     SM       DEC   ENC   OFA  |\n"
+    "|         ID                                                          CE    JPEG       |\n"
+    "|======================================================================================|\n";
+
+static void print_compute_placements(const struct found *found)
+{
+    struct compute kinds[PAGE_PROFILES];
+    unsigned many = compute_kinds(&found->gpu->page, found->profile, kinds);
+    for (unsigned id = 0; id < LAST_KIND; id++)
+        for (unsigned i = 0; i < many; i++) {
+            if (kinds[i].id != id) continue;
+            printf("GPU %2u GI %2u Profile ID %2u ", found->gpu->index, found->instance->gpu_instance, id);
+            print_places(kinds[i].places);
         }
 }
 
-/* Compute instances that fill their GPU instance are numbered by its size. */
-static unsigned compute_profile(unsigned slices)
+/* How a card is cut is decided before it is simulated: nobody may change it here. */
+static int refuse(const char **values)
 {
-    return slices == 7 ? 4 : slices ? slices - 1 : 0;
-}
-
-static void print_compute_instances(void)
-{
-    static const char LINE[] = "+--------------------------------------------------------------------+";
-    printf("%s\n"
-           "| Compute instances:                                                 |\n"
-           "| GPU     GPU       Name             Profile   Instance   Placement  |\n"
-           "|       Instance                       ID        ID       Start:Size |\n"
-           "|         ID                                                         |\n"
-           "|====================================================================|\n", LINE);
-    for (unsigned i = 0; i < machine.count; i++)
-        for (unsigned j = 0; j < machine.gpu[i].page.instance_count; j++) {
-            const struct page *page = &machine.gpu[i].page;
-            const struct instance *instance = &page->instances[j];
-            const struct profile *profile = instance_profile(page, instance);
-            printf("|%4u%7u       MIG %-16s%2u%10u%11u:%-6u|\n%s\n", machine.gpu[i].index, instance->gpu_instance, profile->name,
-                   compute_profile(profile->slices), instance->compute_instance, 0u, profile->slices, LINE);
-        }
-}
-
-static int any(int (*has)(const struct page *page))
-{
-    for (unsigned i = 0; i < machine.count; i++)
-        if (has(&machine.gpu[i].page)) return 1;
-    return 0;
+    unsigned first = 0;
+    while (!is_cut(&machine.gpu[first].page)) first++;
+    const char *profiles = values[G_CREATE];
+    if (!profiles) puts("No GPU instances found: Insufficient Permissions");
+    else printf("Unable to create a GPU instance on GPU %2u using profile %.*s: Insufficient Permissions\n"
+                "Failed to create GPU instances: Insufficient Permissions\n", machine.gpu[first].index,
+                (int)strcspn(profiles, ","), profiles);
+    return READ_NO_PERMISSION;
 }
 
 static int is_capable(const struct page *page) { return page->mig_capable != 0; }
-static int is_cut(const struct page *page) { return page->mig_mode != 0; }
+
+static int answer(const char **values)
+{
+    const char *numbers = values[G_INSTANCE];
+    int kinds = values[G_PROFILES] || values[G_PLACEMENTS];
+    if (kinds && !machine_any(&machine, is_capable)) puts("No MIG-supported devices found.");
+    else if (!kinds && !machine_any(&machine, is_cut)) puts("No MIG-enabled devices found.");
+    else if (values[G_PROFILES]) print_profiles();
+    else if (values[G_PLACEMENTS]) print_placements();
+    else if (values[G_INSTANCES]) return print_each(0, INSTANCES, print_instance);
+    else if (values[G_COMPUTE]) return print_each(numbers, COMPUTE_INSTANCES, print_compute_instance);
+    else if (values[G_COMPUTE_PROFILES]) return print_each(numbers, COMPUTE_PROFILES, print_compute_profiles);
+    else if (values[G_COMPUTE_PLACEMENTS]) return print_each(numbers, "", print_compute_placements);
+    else return refuse(values);
+    return EXIT_GOOD;
+}
 
 int run_mig(int count, char **words)
 {
     const char *values[G_MANY];
-    int code = options_read(count, words, COMMAND, OPTIONS, G_MANY, values);
+    int code = options_read(count, words, COMMAND, OPTIONS, G_MANY, values), asked = 0;
     if (code) return code;
-    int kinds = values[G_PROFILES] || values[G_PLACEMENTS], cuts = values[G_INSTANCES] || values[G_COMPUTE];
-    if (values[G_HELP] || !(kinds || cuts)) {
+    for (int i = 0; i <= G_DESTROY_COMPUTE; i++) asked |= values[i] != 0;
+    if (values[G_HELP] || !asked) {
         print_command_help("mig");
         return EXIT_GOOD;
     }
-    if ((code = machine_open(&machine, values[G_ID]))) return code;
-    if (kinds && !any(is_capable)) puts("No MIG-supported devices found.");
-    else if (cuts && !any(is_cut)) puts("No MIG-enabled devices found.");
-    else if (values[G_PROFILES]) print_profiles();
-    else if (values[G_PLACEMENTS]) print_placements();
-    else if (values[G_INSTANCES]) print_instances();
-    else print_compute_instances();
-    return EXIT_GOOD;
+    code = machine_open(&machine, values[G_ID]);
+    return code ? code : answer(values);
 }

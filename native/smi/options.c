@@ -19,16 +19,20 @@ static int find(const char *word, const struct option *options, unsigned many, c
     return -1;
 }
 
-/* The tool, its queries and its commands each say it in their own way. */
+/* The tool, its queries, settings and commands each say it in their own way. */
 static int say_unknown(const char *word, enum asker asker)
 {
     if (asker == COMMAND) printf("Option \"%s\" is not recognized.\n", word);
-    else printf("ERROR: Option %s is not recognized. Please run 'nvidia-smi -h'%s.\n\n", word, asker == QUERY ? " for help" : "");
-    return asker == TOOL ? EXIT_BAD_OPTION : EXIT_BAD_INPUT;
+    else printf("ERROR: Option %s is not recognized. Please run 'nvidia-smi -h'%s.\n\n", word, asker == TOOL ? "" : " for help");
+    return asker == TOOL || asker == SETTING ? EXIT_BAD_OPTION : EXIT_BAD_INPUT;
 }
 
-static int say_incomplete(const char *word)
+static int say_incomplete(const char *word, enum asker asker)
 {
+    if (asker == COMMAND) {
+        printf("Option \"%s\" is missing its value.\n", word);
+        return EXIT_BAD_INPUT;
+    }
     printf("ERROR: Option %s is missing its value. Please run 'nvidia-smi -h' for help.\n\n", word);
     return EXIT_BAD_OPTION;
 }
@@ -43,7 +47,7 @@ int options_read(int count, char **words, enum asker asker, const struct option 
         enum takes takes = options[at].takes;
         int next = !value && i + 1 < count && (takes == VALUE || (takes == MAYBE && words[i + 1][0] != '-'));
         if (takes != NOTHING && next) value = words[++i];
-        if (takes == VALUE && !value) return say_incomplete(words[i]);
+        if (takes == VALUE && !value) return say_incomplete(words[i], asker);
         if (takes == NOTHING && value) return say_unknown(value, asker);
         values[at] = value ? value : "";
     }

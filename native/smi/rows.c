@@ -212,7 +212,7 @@ const struct row ROWS[] = {
     LINE(1, "Memory Current Temp", "memory_temp", " C", COMPUTED(v_memory_temperature)),
     LINE(1, "Memory Max Operating T.Limit Temp", "gpu_temp_max_mem_tlimit_threshold", " C", COMPUTED(v_memory_limit_margin), .when = has_margins),
     LINE(1, "Memory Max Operating Temp", "gpu_temp_max_mem_threshold", " C", FIELD(v_absolute_limit, temperature_memory_max), .when = has_no_margins),
-    GROUP(0, "Supported GPU_TARGET_TEMP", "supported_gpu_target_temp", .topics = TEMPERATURE | TARGET_TEMPERATURE, .asked = 1),
+    GROUP(0, "Supported GPU_TARGET_TEMP", "supported_gpu_target_temp", .topics = TARGET_TEMPERATURE, .asked = 1),
     N_A(1, "Min", "gpu_target_temp_min"),
     N_A(1, "Max", "gpu_target_temp_max"),
     GROUP(0, "GPU Power Readings", "gpu_power_readings", .topics = POWER),

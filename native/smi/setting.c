@@ -3,14 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include "main.h"
-#include "smi.h"
+#include "setting.h"
 
 enum { NOT_SUPPORTED = 3 };
-/* A warning lets the other cards have their turn; an error ends the command. */
-enum outcome { DONE, WARNED, FAILED };
-struct attempt { const struct page *page; char bus[CELL]; const char *given; int code; };
 
-static enum outcome refuse(struct attempt *attempt, int code, const char *what)
+enum outcome refuse(struct attempt *attempt, int code, const char *what)
 {
     attempt->code = code;
     printf("%s for GPU %s: %s\n", what, attempt->bus,
@@ -18,7 +15,7 @@ static enum outcome refuse(struct attempt *attempt, int code, const char *what)
     return FAILED;
 }
 
-static enum outcome refuse_clocks(struct attempt *attempt, int code)
+enum outcome refuse_clocks(struct attempt *attempt, int code)
 {
     if (code != READ_NO_PERMISSION) return refuse(attempt, code, "Unable to set clocks");
     attempt->code = code;
@@ -26,7 +23,7 @@ static enum outcome refuse_clocks(struct attempt *attempt, int code)
     return FAILED;
 }
 
-static enum outcome invalid(struct attempt *attempt) { attempt->code = EXIT_BAD_INPUT; return FAILED; }
+enum outcome invalid(struct attempt *attempt) { attempt->code = EXIT_BAD_INPUT; return FAILED; }
 
 static enum outcome set_power_limit(struct attempt *attempt)
 {
@@ -43,8 +40,7 @@ static enum outcome set_power_limit(struct attempt *attempt)
     return DONE;
 }
 
-/* One number or two; how many there were, or 0 for anything else. */
-static int read_numbers(const char *text, unsigned numbers[2])
+int read_numbers(const char *text, unsigned numbers[2])
 {
     int end = 0, many = sscanf(text, "%u,%u%n", &numbers[0], &numbers[1], &end);
     if (many == 2 && !text[end]) return 2;
@@ -120,8 +116,7 @@ static int is_number(const char *text)
     return end != text && !*end;
 }
 
-/* A mode is given by number or by name; -1 for anything else. */
-static int mode_named(const char *given, const char *const *names, int many)
+int mode_named(const char *given, const char *const *names, int many)
 {
     for (int i = 0; i < many; i++)
         if (!strcasecmp(given, names[i]) || (is_number(given) && atoi(given) == i)) return i;
@@ -140,7 +135,7 @@ static enum outcome set_persistence(struct attempt *attempt)
         return DONE;
     }
     int code = card_set(attempt->page, "persistence", mode, 0);
-    if (code) return refuse(attempt, code, "Unable to set persistence mode");
+    if (code) refuse(attempt, code, "Unable to set persistence mode"); /* and yet the real one goes on as if it had */
     printf("%s persistence mode for GPU %s.\n", PERSISTENCE_DONE[mode], attempt->bus);
     return DONE;
 }
@@ -165,7 +160,9 @@ static enum outcome set_compute_mode(struct attempt *attempt)
 static const struct { int option; enum outcome (*set)(struct attempt *attempt); } SETTERS[] = {
     {O_PERSISTENCE, set_persistence}, {O_COMPUTE_MODE, set_compute_mode}, {O_POWER_LIMIT, set_power_limit},
     {O_LOCK_CLOCKS, lock_clocks}, {O_RESET_CLOCKS, reset_clocks}, {O_APPLICATIONS_CLOCKS, set_applications_clocks},
-    {O_RESET_APPLICATIONS_CLOCKS, reset_applications_clocks},
+    {O_RESET_APPLICATIONS_CLOCKS, reset_applications_clocks}, {O_MIG, set_mig}, {O_ECC, set_ecc}, {O_CLEAR_ECC, clear_ecc},
+    {O_ACCOUNTING, set_accounting}, {O_CLEAR_ACCOUNTED, clear_accounted}, {O_MEMORY_CLOCKS, lock_memory_clocks},
+    {O_RESET_MEMORY_CLOCKS, reset_memory_clocks}, {O_TARGET_TEMPERATURE, set_target_temperature},
 };
 
 /* A value that is neither a number nor a name is wrong whatever the cards can do. */
@@ -176,12 +173,25 @@ static int check(const char *given, const char *option, const char *const *names
     return EXIT_BAD_INPUT;
 }
 
+static int check_all(const char **values)
+{
+    static const struct { int option; const char *name; const char *const *names; int many; } CHECKS[] = {
+        {O_POWER_LIMIT, "-pl", 0, 0}, {O_PERSISTENCE, "-pm", PERSISTENCE, 2}, {O_COMPUTE_MODE, "-c", COMPUTE, 4},
+        {O_MIG, "-mig", 0, 0}, {O_ECC, "-e", 0, 0}, {O_CLEAR_ECC, "-p", 0, 0}, {O_ACCOUNTING, "-am", 0, 0},
+        {O_TARGET_TEMPERATURE, "-gtt", 0, 0},
+    };
+    for (size_t i = 0; i < sizeof CHECKS / sizeof *CHECKS; i++) {
+        int code = check(values[CHECKS[i].option], CHECKS[i].name, CHECKS[i].names, CHECKS[i].many);
+        if (code) return code;
+    }
+    return EXIT_GOOD;
+}
+
 int change_settings(struct machine *machine, const char **values)
 {
-    int code = check(values[O_POWER_LIMIT], "-pl", 0, 0);
-    if (!code) code = check(values[O_PERSISTENCE], "-pm", PERSISTENCE, 2);
-    if (!code) code = check(values[O_COMPUTE_MODE], "-c", COMPUTE, 4);
+    int code = check_all(values);
     if (code) return code;
+    if (values[O_RESET]) return reset_cards(machine, values[O_RESET]);
     for (size_t i = 0; i < sizeof SETTERS / sizeof *SETTERS; i++)
         for (unsigned j = 0; values[SETTERS[i].option] && j < machine->count; j++) {
             struct attempt attempt = {.page = &machine->gpu[j].page, .given = values[SETTERS[i].option]};

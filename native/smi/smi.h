@@ -26,8 +26,12 @@ int machine_read(struct machine *machine, const char *ids);
 /* The processes on a card, until the next call. */
 unsigned gpu_processes(const struct gpu *gpu, const struct process **found);
 void bus_id(const struct page *page, char *into);
-unsigned memory_slices(const struct page *page, const struct profile *profile);
 const struct profile *instance_profile(const struct page *page, const struct instance *instance);
+/* How much of its window on the bus an instance uses, in MiB. */
+unsigned long long instance_window_used(const struct page *page, const struct instance *instance);
+int size_of_name(const char *profile);
+int is_cut(const struct page *page);
+int machine_any(const struct machine *machine, int (*has)(const struct page *page));
 /* The clocks that a card can be set to, highest first; returns their number. */
 unsigned supported_clocks(const struct page *page, unsigned *into);
 unsigned long long mebibytes(uint64_t bytes);
@@ -36,7 +40,7 @@ const char *compute_mode_name(unsigned mode);
 /* Options (options.c). */
 
 enum takes { NOTHING, VALUE, MAYBE };
-enum asker { TOOL, QUERY, COMMAND };
+enum asker { TOOL, QUERY, SETTING, COMMAND };
 struct option { const char *brief, *full; enum takes takes; };
 /* Put into `values` what each option was given, "" for one without a value, null for one that is absent. */
 int options_read(int count, char **words, enum asker asker, const struct option *options, unsigned many, const char **values);
@@ -80,6 +84,7 @@ int run_topology(int count, char **words);
 int run_links(int count, char **words);
 int run_chip_links(int count, char **words); /* c2c */
 int run_mig(int count, char **words);
+int run_minor(int count, char **words); /* what follows the name of the command */
 
 void print_help(void);
 void print_command_help(const char *command);

@@ -92,24 +92,23 @@ static void print_instance(const struct gpu *gpu, unsigned device)
     print_memory_of(mebibytes(instance->memory_used), mebibytes(instance->memory_total));
     printf("|%3u      0 |%3u   0%5u%5u%5u |\n|                  |", profile->sm, profile->copy_engines, profile->decoders,
            profile->ofas, profile->jpegs);
-    print_memory_of(0, (gpu->page.bar1_total >> 20) * memory_slices(&gpu->page, profile) / 8);
+    print_memory_of(instance_window_used(&gpu->page, instance), instance->bar1_kib >> 10);
     printf("|           |                       |\n%s\n", FOUR);
 }
 
 static void print_instances(const struct machine *machine)
 {
-    int begun = 0;
+    unsigned shown = 0;
+    if (!machine_any(machine, is_cut)) return;
+    printf("\n%s\n"
+           "| MIG devices:                                                                            |\n%s\n"
+           "| GPU  GI  CI  MIG |              Shared Memory-Usage |        Vol|        Shared         |\n"
+           "|      ID  ID  Dev |                Shared BAR1-Usage | SM     Unc| CE ENC  DEC  OFA  JPG |\n"
+           "|                  |                                  |        ECC|                       |\n"
+           "|==================+==================================+===========+=======================|\n", WIDE, FOUR);
     for (unsigned i = 0; i < machine->count; i++)
-        for (unsigned j = 0; machine->gpu[i].page.mig_mode && j < machine->gpu[i].page.instance_count; j++) {
-            if (!begun++)
-                printf("\n%s\n"
-                       "| MIG devices:                                                                            |\n%s\n"
-                       "| GPU  GI  CI  MIG |              Shared Memory-Usage |        Vol|        Shared         |\n"
-                       "|      ID  ID  Dev |                Shared BAR1-Usage | SM     Unc| CE ENC  DEC  OFA  JPG |\n"
-                       "|                  |                                  |        ECC|                       |\n"
-                       "|==================+==================================+===========+=======================|\n", WIDE, FOUR);
-            print_instance(&machine->gpu[i], j);
-        }
+        for (unsigned j = 0; j < machine->gpu[i].page.instance_count; j++, shown++) print_instance(&machine->gpu[i], j);
+    if (!shown) printf("|  No MIG devices found                                                                   |\n%s\n", WIDE);
 }
 
 static void number_cell(int number, char *into)

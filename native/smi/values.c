@@ -13,6 +13,8 @@ static const void *field(const struct subject *of, const struct value *value) { 
 static int has_ecc(const struct page *page) { return page->inforom_ecc[0] != 0; }
 static int averages_power(const struct page *page) { return page->capability > 800; }
 static int retires_pages(const struct page *page) { return has_ecc(page) && page->capability < 800; }
+static int remaps_rows(const struct page *page) { return page->row_remap_banks && !page->instance_count; }
+static int joins_fabric(const struct page *page) { return page->fabric && page->capability >= 900; }
 static int has_health(const struct page *page) { return page->fabric && page->link_version >= 5; }
 
 /* Values of any field. */
@@ -40,11 +42,11 @@ READING(text_field)
     return WRITE("%s", text);
 }
 
-/* What only cards with ECC, with spare rows, or with retired pages have. */
+/* What only cards with ECC, with spare rows, or with retired pages have. Instances hide the rows. */
 READING(ecc_constant) { return has_ecc(page_of(of)) ? WRITE("%s", value->text) : UNAVAILABLE; }
 READING(ecc_count) { return has_ecc(page_of(of)) ? WRITE("%llu", (unsigned long long)*(const uint64_t *)field(of, value)) : UNAVAILABLE; }
-READING(remap_constant) { return page_of(of)->row_remap_banks ? WRITE("%s", value->text) : UNAVAILABLE; }
-READING(remap_banks) { (void)value; return page_of(of)->row_remap_banks ? WRITE("%u", page_of(of)->row_remap_banks) : UNAVAILABLE; }
+READING(remap_constant) { return remaps_rows(page_of(of)) ? WRITE("%s", value->text) : UNAVAILABLE; }
+READING(remap_banks) { (void)value; return remaps_rows(page_of(of)) ? WRITE("%u", page_of(of)->row_remap_banks) : UNAVAILABLE; }
 READING(retired_constant) { return retires_pages(page_of(of)) ? WRITE("%s", value->text) : UNAVAILABLE; }
 
 /* Identity. */
@@ -139,10 +141,10 @@ READING(v_memory_power)
 /* The fabric between cards: plain words, without brackets, where there is none. */
 
 static enum known fabric(int there, const char *words, char *into) { return WRITE("%s", there ? words : "N/A"); }
-READING(v_fabric_state) { (void)value; return fabric((int)page_of(of)->fabric, "Completed", into); }
-READING(v_fabric_status) { (void)value; return fabric((int)page_of(of)->fabric, "Success", into); }
-READING(v_fabric_clique) { (void)value; return fabric((int)page_of(of)->fabric, "0", into); }
-READING(v_fabric_cluster) { (void)value; return fabric((int)page_of(of)->fabric, "00000000-0000-0000-0000-000000000000", into); }
+READING(v_fabric_state) { (void)value; return fabric(joins_fabric(page_of(of)), "Completed", into); }
+READING(v_fabric_status) { (void)value; return fabric(joins_fabric(page_of(of)), "Success", into); }
+READING(v_fabric_clique) { (void)value; return fabric(joins_fabric(page_of(of)), "0", into); }
+READING(v_fabric_cluster) { (void)value; return fabric(joins_fabric(page_of(of)), "00000000-0000-0000-0000-000000000000", into); }
 READING(v_fabric_health) { return fabric(has_health(page_of(of)), value->text, into); }
 
 /* A process, a clock or a cause. */

@@ -126,6 +126,12 @@ class Box:
         """The index of a device by name."""
         return self._by_name.get(name)
 
+    def places(self) -> list[str]:
+        """Everything that a workload can be put on: cards, and of divided ones the instances."""
+        instances = {name: part.device for name, part in self._part_names.items() if part.profile}
+        divided = set(instances.values())
+        return [device.file for device in self.devices if device.index not in divided] + list(instances)
+
     def admit(
         self,
         profile: activity.Profile,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import yaml
 
 from simgpu.kube import resources
-from tests.fixtures.cluster import eventually
+from tests.fixtures.cluster import eventually, job
 from tests.fixtures.controller import Fleet, parse_json
 from tests.fixtures.prometheus import Prometheus
 
@@ -91,11 +92,76 @@ async def test_a_nonsensical_range_is_told_and_harms_nothing(fleet: Fleet) -> No
     await fleet.pod("odd", node, 1, simulated_gpu_utilization="30-10")
     await fleet.held({(node, "0"): ("odd", "c0")})
 
-    async def told() -> bool:
-        events = await fleet.client.list(resources.EVENTS, namespace=fleet.namespace)
-        return any("the lower end is above the upper end" in event.message for event in events)
+    assert "the lower end is above the upper end" in (await fleet.told("InvalidUtilization")).message
 
-    await eventually(told)
+
+async def test_a_run_time_that_nobody_can_read_is_told(fleet: Fleet) -> None:
+    await fleet.configure("", default=TWO_K80)
+    node = await fleet.node("a")
+    await fleet.start()
+    await fleet.gpus(node, 2)
+    body = job("slow", annotations={"simgpu.dev/run-time": "10 minutes"}, nodeName=node)
+    await fleet.client.create(resources.JOBS, body, namespace=fleet.namespace)
+    event = await fleet.told("InvalidRunTime")
+    assert "'10 minutes': must be a time such as 30s" in event.message
+
+
+async def test_a_broken_profile_is_told_and_the_last_good_state_stays(fleet: Fleet) -> None:
+    defaults = {"name": "Mine", "architecture": "turing", "compute_capability": {"major": 7, "minor": 5}}
+    await fleet.profile("mine", yaml.safe_dump({"device_count": 2, "device_defaults": defaults}))
+    await fleet.configure("", default={"gpu": {"profile": "mine"}})
+    node = await fleet.node("a")
+    controller = await fleet.start()
+    seen = await fleet.gpus(node, 2)
+    assert seen.metadata.labels["nvidia.com/gpu.family"] == "turing"
+    assert "nvidia.com/mig.capable" not in seen.metadata.labels  # nobody said
+    await fleet.profile("mine", "device_count: [")
+    event = await fleet.told("InvalidTopology")
+    assert "nodePools.default.gpu.profile: ConfigMap gpu-profile-mine: profile.yaml is not YAML" in event.message
+    assert "gpu-profile-mine" in controller.get("/healthz?verbose")[1]
+    assert controller.stop() == 0
+    again = await fleet.start()
+
+    async def still_there() -> bool:
+        return len(await asyncio.to_thread(fleet.series)) == 2
+
+    await eventually(still_there)
+    assert "gpu-profile-mine" in again.get("/healthz?verbose")[1]
+    await fleet.gpus(node, 2)
+    await fleet.profile("mine", yaml.safe_dump({"device_count": 3, "device_defaults": defaults}))
+    await fleet.gpus(node, 3)
+    assert again.get("/healthz?verbose")[1] == "ok\n"
+
+
+async def test_a_mistyped_key_is_told_and_stops_nothing(fleet: Fleet) -> None:
+    await fleet.configure("", default={**TWO_K80, "gpuMemroy": 5})
+    node = await fleet.node("a")
+    controller = await fleet.start()
+    await fleet.gpus(node, 2)
+    event = await fleet.told("UnknownKeys")
+    assert "nodePools.default.gpuMemroy: no such key; there are: gpuProduct" in event.message
+    assert "gpuMemroy" in controller.get("/healthz?verbose")[1]
+
+
+async def test_a_controller_that_ends_saves_where_its_counters_stand(fleet: Fleet) -> None:
+    await fleet.configure("", default=FOUR_H100)
+    node = await fleet.node("a")
+    controller = await fleet.start()
+    await fleet.gpus(node, 4)
+    await fleet.pod("train", node, 4)
+    await fleet.held({(node, str(index)): ("train", "c0") for index in range(4)})
+
+    async def grown() -> bool:
+        energy = await asyncio.to_thread(fleet.series, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")
+        return energy[node, "0"][1] > 3e6
+
+    await eventually(grown)
+    last = fleet.series("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")
+    assert await asyncio.to_thread(controller.stop) == 0
+    view = await fleet.client.get(resources.CONFIG_MAPS, f"topology-{node}", namespace=fleet.namespace)
+    saved = parse_json(view.data["counters.json"])["gpus"]
+    for labels, millijoules in last.values():
+        assert saved[labels["UUID"]][0] * 1000 >= millijoules - 1
 
 
 async def test_a_changed_topology_reaches_nodes_and_pods_keep_what_they_have(fleet: Fleet) -> None:
@@ -152,6 +218,17 @@ async def test_an_annotation_and_a_name_give_gpus_too(fleet: Fleet) -> None:
     ]
     await fleet.pod("now", named, 1)
     await fleet.held({(named, "0"): ("now", "c0")})
+
+
+async def test_nodes_can_have_models_of_the_users_own(fleet: Fleet, tmp_path: Path) -> None:
+    (tmp_path / "my-card.yaml").write_text("base: t4\nproduct: My Card\n")
+    await fleet.configure("", default={"gpus": [{"type": "my-card", "count": 3}]})
+    pooled = await fleet.node("a")
+    annotated = await fleet.node("b", None, gpus="my-card:2")
+    await fleet.start("--catalog", str(tmp_path))
+    for node, count in ((pooled, 3), (annotated, 2)):
+        seen = await fleet.gpus(node, count)
+        assert seen.metadata.labels["nvidia.com/gpu.product"] == "My-Card"
 
 
 async def test_a_killed_controller_goes_on_where_it_was(fleet: Fleet) -> None:
@@ -257,11 +334,17 @@ async def test_the_topology_api_tells_of_both_formats(fleet: Fleet) -> None:
     assert one["Gpus"][0]["Status"]["AllocatedBy"] == {"Namespace": fleet.namespace, "Pod": "train", "Container": "c0"}
     assert controller.get("/topology/nodes/nobody", topology=True)[0] == 404
     assert controller.get("/topology/nodes/", topology=True)[0] == 400
+    status, page = controller.get("/elsewhere", topology=True)
+    assert (status, list(parse_json(page))) == (404, ["error"])
     status, page = controller.get(f"/metrics/nodes/{node}")
     assert status == 200
     assert 'pod="train"' in page
     assert "exported_pod" not in page
-    assert "simgpu_controller_queue_depth" in controller.get("/metrics/controller")[1]
+    own = controller.get("/metrics/controller")[1]
+    assert 'simgpu_controller_api_writes_total{resource="nodes",verb="patch"}' in own
+    assert 'simgpu_controller_scrape_seconds_count{page="node"} 1.0' in own
+    for name in ("queue_depth 0.0", "event_lag_seconds_count"):
+        assert f"\nsimgpu_controller_{name}" in own
 
 
 async def test_a_storm_with_a_killed_controller_leaves_nothing_held_twice(fleet: Fleet) -> None:

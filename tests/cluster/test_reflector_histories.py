@@ -7,19 +7,16 @@ forget versions) and restarts of the API server. This cluster is not the shared 
 from __future__ import annotations
 
 import asyncio
-import json
-import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simgpu.cluster import lifecycle, processes, progress, record
+from simgpu.cluster import record
 from simgpu.kube import errors, kubeconfig, resources
 from simgpu.kube.backoff import Backoff
 from simgpu.kube.client import Client
@@ -27,6 +24,7 @@ from simgpu.kube.reflector import Pace, Reflector
 from simgpu.kube.store import Change, Store
 from simgpu.kube.views import ConfigMap
 from tests.fixtures.proxy import CuttingProxy
+from tests.fixtures.rough import compact, restart_apiserver
 
 NAMESPACE = "default"
 PACE = Pace(backoff=Backoff(first_seconds=0.02, longest_seconds=0.2), silence_seconds=5.0)
@@ -42,46 +40,6 @@ ROUGH = st.one_of(st.tuples(st.just("cut"), st.just("")), st.tuples(st.just("com
 SLOW = st.one_of(st.tuples(st.just("forget"), NAMES), st.tuples(st.just("restart"), st.just("")))
 HISTORIES = st.lists(st.one_of(CALM, CALM, CALM, ROUGH), min_size=3, max_size=25)
 ROUGH_HISTORIES = st.tuples(HISTORIES, SLOW, HISTORIES).map(lambda parts: [*parts[0], parts[1], *parts[2]])
-
-
-@pytest.fixture(scope="module")
-def rough(tmp_path_factory: pytest.TempPathFactory) -> Iterator[record.Folder]:
-    """A cluster to mistreat."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        asyncio.run(lifecycle.up(lifecycle.Wish(name="rough", nodes=1), progress.Silent()))
-        try:
-            yield record.Folder("rough")
-        finally:
-            asyncio.run(lifecycle.down("rough", progress.Silent()))
-
-
-def compact(folder: record.Folder) -> None:
-    """Make etcd, and so the API server, forget all versions before now."""
-    known = folder.load()
-    assert known is not None
-    context = ssl.create_default_context(cafile=str(folder.pki / "etcd-ca.crt"))
-    context.load_cert_chain(folder.pki / "etcd-client.crt", folder.pki / "etcd-client.key")
-
-    def call(path: str, body: dict[str, object]) -> dict[str, dict[str, str]]:
-        url = f"https://127.0.0.1:{known.ports['etcd']}/v3/{path}"
-        request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, context=context, timeout=10) as response:
-            answer: dict[str, dict[str, str]] = json.load(response)
-            return answer
-
-    revision = call("kv/range", {"key": "AA=="})["header"]["revision"]
-    try:
-        call("kv/compaction", {"revision": revision, "physical": True})
-    except urllib.error.HTTPError as error:
-        if b"compacted" not in error.read():  # nothing was written since the last time
-            raise
-
-
-async def restart_apiserver(folder: record.Folder) -> None:
-    """Kill the API server, and bring it back."""
-    await processes.stop(folder.path, only=frozenset({"kube-apiserver"}))
-    await lifecycle.up(lifecycle.Wish(name=folder.name, wait=False), progress.Silent())
 
 
 class History:

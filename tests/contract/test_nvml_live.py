@@ -331,24 +331,23 @@ except N.NVMLError as error:
     assert waiting(tmp_path, program) == [15, 3]
 
 
-def test_a_read_takes_little(tmp_path: Path) -> None:
-    """The loop of a monitor, about twenty calls, runs more than five hundred times a second."""
-    program = """
-import time
+@pytest.mark.parametrize(("load", "idle"), [(0, True), (100, False)])
+def test_time_with_nothing_to_do_is_counted(load: int, idle: bool, tmp_path: Path) -> None:
+    program = f"""
 import pynvml as N
 N.nvmlInit()
 card = N.nvmlDeviceGetHandleByIndex(0)
-start, turns = time.perf_counter(), 300
-for _ in range(turns):
-    N.nvmlDeviceGetName(card), N.nvmlDeviceGetUUID(card), N.nvmlDeviceGetIndex(card), N.nvmlDeviceGetPciInfo(card)
-    N.nvmlDeviceGetTemperature(card, 0), N.nvmlDeviceGetMaxClockInfo(card, 1), N.nvmlDeviceGetPerformanceState(card)
-    N.nvmlDeviceGetMemoryInfo(card, version=N.nvmlMemory_v2), N.nvmlDeviceGetUtilizationRates(card)
-    N.nvmlDeviceGetEncoderUtilization(card), N.nvmlDeviceGetDecoderUtilization(card), N.nvmlDeviceGetPowerUsage(card)
-    N.nvmlDeviceGetEnforcedPowerLimit(card), N.nvmlDeviceGetComputeRunningProcesses_v3(card)
-    N.nvmlDeviceGetGraphicsRunningProcesses_v3(card), N.nvmlDeviceGetClockInfo(card, 1)
-print(turns / (time.perf_counter() - start))
+def rest():
+    return N.nvmlDeviceGetFieldValues(card, [N.NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION])[0].value.ullVal
+while N.nvmlDeviceGetUtilizationRates(card).gpu != {load}:
+    pass
+energy, before = N.nvmlDeviceGetTotalEnergyConsumption(card), rest()
+while N.nvmlDeviceGetTotalEnergyConsumption(card) == energy:
+    pass
+print(rest() > before)
 """
-    turns = float(nvml.run(pages.write(tmp_path, pages.recorded()), program))
-    sys.stdout.write(f"{turns:.0f} turns a second\n")
+    simgpu = str(Path(sys.executable).parent / "simgpu")
+    command = [simgpu, "run", "--load", str(load), "--", sys.executable, "-c", program]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path).stdout
 
-    assert turns > 500
+    assert told == f"{idle}\n"

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +19,10 @@ SIMGPU = str(BIN / "simgpu")
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A folder for temporary files, to see what is left in it."""
-    (tmp_path / "tmp").mkdir()
-    return tmp_path / "tmp"
+def home() -> Iterator[Path]:
+    """A folder for temporary files, to see what is left in it; with a short name, or it would not be taken."""
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as made:
+        yield Path(made)
 
 
 def run(home: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -65,7 +66,7 @@ def test_a_command_that_cannot_be_started_ends_with_126(home: Path) -> None:
     assert run(home, "--", "/etc/passwd", check=False).returncode == 126
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1])
 def test_signals_reach_the_command_and_its_end_is_ours(home: Path, number: signal.Signals) -> None:
     with started(home, "--", "sh", "-c", "echo there; exec sleep 60") as child:
         assert child.stdout is not None
@@ -87,6 +88,49 @@ def test_a_command_may_handle_ctrl_c_itself(home: Path) -> None:
         os.killpg(child.pid, signal.SIGINT)  # as a terminal does it
 
         assert child.wait(20) == 3
+
+
+def test_a_command_that_is_killed_ends_us_the_same_way(home: Path) -> None:
+    assert run(home, "--", "sh", "-c", "kill -9 $$", check=False).returncode == -signal.SIGKILL
+
+
+def test_what_we_are_told_to_ignore_the_command_ignores_too(home: Path) -> None:
+    script = "trap '' HUP; exec \"$0\" run -- sh -c 'kill -HUP $$ $PPID; echo alive'"
+    done = subprocess.run(
+        ["sh", "-c", script, SIMGPU], capture_output=True, text=True, check=False, env=_environment(home), timeout=60
+    )
+
+    assert (done.returncode, done.stdout) == (0, "alive\n")
+
+
+@pytest.mark.parametrize("name", ["t" * 90, "with:colon", "with space"])
+def test_folders_for_temporary_files_may_have_any_name(home: Path, name: str) -> None:
+    odd = home / name
+    odd.mkdir()
+
+    assert run(odd, "--", "nvidia-smi", "-L").stdout.startswith("GPU 0: NVIDIA H200")
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(home: Path) -> None:
+    with started(home, "--", "sh", "-c", "echo there; exec sleep 60") as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "there\n"
+        child.kill()
+        child.wait()
+        (left,) = home.iterdir()
+        run(home, "--", "true")
+        assert not left.exists()
+        for stat in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if str(left) in stat.read_bytes().decode(errors="replace"):
+                    os.kill(int(stat.parent.name), signal.SIGKILL)
+
+
+def test_an_option_that_is_not_there_is_named(home: Path) -> None:
+    done = run(home, "--modle", "a100", "--", "nvidia-smi", check=False)
+
+    assert done.returncode == 2
+    assert "--modle" in done.stderr
 
 
 def test_nothing_is_left_behind(home: Path) -> None:
@@ -161,8 +205,9 @@ except pynvml.NVMLError as error:
 
 def test_a_workload_can_be_added_from_within(home: Path) -> None:
     script = (
-        "simgpu workload --devnames nvidia1 --activity 90:0:3 & sleep 2;"
-        "nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits; wait"
+        "simgpu workload --devnames nvidia1 --activity 90:0:60 & other=$!;"
+        "until [ $(nvidia-smi -i 1 --query-gpu=utilization.gpu --format=csv,noheader,nounits) -gt 50 ]; do sleep 0.1;"
+        " done; nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits; kill $other"
     )
     lines = run(home, "--count", "2", "--", "sh", "-c", script).stdout.splitlines()
 
@@ -188,11 +233,18 @@ def test_bad_input_is_named(home: Path, arguments: tuple[str, ...], said: str) -
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_an_ordinary_user_needs_no_rights(home: Path) -> None:
     home.chmod(0o777)
-    home.parent.chmod(0o755)
-    home.parent.parent.chmod(0o755)
     command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", SIMGPU, "run", "--", "nvidia-smi", "-L"]
     done = subprocess.run(command, capture_output=True, text=True, env=_environment(home), check=False, timeout=60)
 
     if "Permission denied" in done.stderr and str(BIN) in done.stderr:
         pytest.skip("this checkout cannot be read by others")
     assert done.stdout.startswith("GPU 0: NVIDIA H200"), done.stderr
+
+
+def test_a_load_on_a_divided_card_is_on_its_instances(home: Path) -> None:
+    config = home / "box.yaml"
+    config.write_text("gpus: [{type: h200, mig: [3g.71gb, 1g.18gb]}]")
+    script = "until nvidia-smi | grep -q ' C '; do sleep 0.1; done; nvidia-smi --query-compute-apps=pid --format=csv"
+    page = run(home, "--config", str(config), "--load", "50", "--", "sh", "-c", f"{script}; nvidia-smi").stdout
+
+    assert " 2    0 " in page, "GPU instance 2, compute instance 0"

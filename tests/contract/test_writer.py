@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from simgpu.kube import errors, resources
+from simgpu.kube import errors, resources, views
 from simgpu.kube.backoff import Backoff
 from simgpu.kube.client import Client
 from simgpu.kube.wire import Retries
@@ -144,3 +144,30 @@ async def test_an_answer_that_cannot_be_read_is_no_failure_of_the_write(scripted
         await asyncio.wait_for(writer.drained(), 5)
         assert writer.counters.written == 1
     assert failures == []
+
+
+async def test_what_is_on_its_way_is_not_sent_again(scripted: Scripted) -> None:
+    scripted.script = [status(500), OK, OK]
+    async with writing(scripted) as writer:
+        assert writer.merge(NODE, {"a": 1})
+        assert not writer.merge(NODE, {"a": 1}), "it waits"
+        while not scripted.seen:
+            await asyncio.sleep(0.001)
+        assert not writer.merge(NODE, {"a": 1}), "it is being tried again"
+        assert writer.merge(STATUS, {"status": {"phase": "x"}})
+        await asyncio.wait_for(writer.drained(), 5)
+    assert [body for _, _, body in await sent(scripted)] == [{"a": 1}, {"a": 1}, {"status": {"phase": "x"}}]
+
+
+async def test_what_was_seen_before_our_last_write_says_nothing_against_it(scripted: Scripted) -> None:
+    labels = {"metadata": {"labels": {"a": "1"}}}
+    scripted.script = [answer({"metadata": {"name": "n", "resourceVersion": "10"}}), OK]
+    before = views.Node(metadata=views.ObjectMeta(name="n", resource_version="9"))
+    after = views.Node(metadata=views.ObjectMeta(name="n", resource_version="11"))  # somebody took the label away
+    async with writing(scripted) as writer:
+        assert writer.merge(NODE, labels, observed=before)
+        await asyncio.wait_for(writer.drained(), 5)
+        assert not writer.merge(NODE, labels, observed=before)
+        assert writer.merge(NODE, {"metadata": {"labels": {"a": "2"}}}, observed=before), "that is something else"
+        await asyncio.wait_for(writer.drained(), 5)
+        assert writer.merge(NODE, labels, observed=after)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,11 +47,59 @@ MOMENTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "m-dmon-csv-date-time": {
         "power_mw": 125_000, "temperature": 38, "temperature_memory": 41, "sm_clock": 1830,
     },
+    "m-q-temperature": {"temperature": 35, "temperature_margin": 52, "temperature_memory": 38},
+    "mig-table": {"power_mw": 127_000},
+    "mig-query": {"power_mw": 123_850},
+    "mig-q": {
+        "power_mw": 127_210, "power_instant_mw": 123_160, "power_memory_mw": 43_120, "pcie_tx_kbps": 825,
+        "pcie_rx_kbps": 464,
+    },
+    "mig-qx": {
+        "power_mw": 123_800, "power_instant_mw": 123_820, "power_memory_mw": 42_810, "pcie_tx_kbps": 2031,
+        "pcie_rx_kbps": 440,
+    },
+    "migempty-table": {"temperature": 38, "power_mw": 149_000},
+    "migempty-query": {"power_mw": 134_640},
+    "migempty-q": {
+        "power_mw": 138_270, "power_instant_mw": 124_970, "power_memory_mw": 57_290, "temperature_margin": 49,
+        "pcie_tx_kbps": 824, "pcie_rx_kbps": 439,
+    },
+    "migempty-qx": {
+        "power_mw": 135_440, "power_instant_mw": 124_970, "power_memory_mw": 54_580, "pcie_tx_kbps": 877,
+        "pcie_rx_kbps": 430,
+    },
+    "migload-q": {
+        "power_mw": 281_200, "power_memory_mw": 71_320, "pcie_tx_kbps": 8194, "pcie_rx_kbps": 26_763,
+    },
+    "migload-qx": {
+        "power_mw": 281_200, "power_memory_mw": 71_270, "pcie_tx_kbps": 8280, "pcie_rx_kbps": 26_740,
+    },
     "m-q-power-temperature-performance": {
         "reasons": 0, "throttle_power_ns": 73_152_949_000, "temperature": 38, "temperature_margin": 49,
         "temperature_memory": 40, "power_mw": 122_020, "power_instant_mw": 128_900, "power_memory_mw": 39_070,
     },
     **{name: TWO_PROCESSES for name in TEXTS if name.startswith("p-")},
+}  # fmt: skip
+# A card cut into instances: which, and the MiB in use of each; and what the card showed besides.
+CUT: Final[Mapping[str, tuple[Sequence[str], Sequence[float]]]] = {
+    "mig": (("3g.71gb", "1g.18gb", "1g.18gb"), (43.125, 14.5, 14.5)),
+    "migload": (("3g.71gb", "1g.18gb", "1g.18gb"), (539.9, 16.9, 16.9)),
+    "mig4g": (("4g.71gb", "1g.35gb"), (57.5, 14.5)),
+    "mig2g": (("1g.35gb", "2g.35gb", "1g.18gb+me"), (28.75, 14.5, 14.5)),
+    "mig7g": (("7g.141gb",), (0.5,)),
+}
+WARM: Final = {
+    "temperature": 37, "temperature_margin": 50, "temperature_memory": 38, "sm_clock": 1980, "video_clock": 1545,
+    "part_number": "692-2G520-0282-001",
+}  # fmt: skip
+STATES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "load": pages.LOAD, "m": LATER, "migempty": {**WARM, "mig_mode": 1}, "mig": WARM,
+    "migload": {
+        **WARM, "open": 1, "reasons": 0, "temperature": 42, "temperature_margin": 41, "temperature_memory": 43,
+        "power_mw": 281_210, "power_instant_mw": 280_090,
+    },
+    "mig4g": {"temperature": 38, "power_mw": 82_000}, "mig2g": {"temperature": 38, "power_mw": 88_000},
+    "mig7g": {"temperature": 38, "power_mw": 89_000},
 }  # fmt: skip
 # Readings over some time: seconds, how many, and their highest, lowest and mean.
 SAMPLES: Final = {
@@ -62,6 +110,7 @@ SAMPLES: Final = {
 # Programs on the card: the recorded number and name of each.
 PROGRAMS: Final[Mapping[str, Mapping[str, str]]] = {
     "load": {"406": "python3"},
+    "migload": {"1641": "/opt/torch/.venv/bin/python3"},
     "p": {"768": "python3", "769": "/opt/very/long/path/to/some/virtual/environment/bin/python3.12"},
 }
 
@@ -69,11 +118,21 @@ OWN = (
     "the card counts a few MiB of the driver's as used, which are no process's; here a card's processes have all of it"
 )
 UNSEEN = "a process that never ran a kernel has no utilisation; here the processes of a card share it"
+TARGET = (
+    "the real one shows these lines for three topics together, but for none of them alone; here, for their own topic"
+)
 DIFFERENCES: Final[Mapping[str, tuple[tuple[str, str, str], ...]]] = {
     "load-smi": (("1898MiB |", "1907MiB |", OWN),),
     "load-smi-q": ((": 1898 MiB", ": 1907 MiB", OWN),),
     "load-smi-qx": (("<used_memory>1898 MiB", "<used_memory>1907 MiB", OWN),),
     "load-smi-apps": (("1898 MiB", "1907 MiB", OWN),),
+    "migload-table": (("488MiB |", "540MiB |", OWN),),
+    "migload-q": ((": 488 MiB", ": 540 MiB", OWN),),
+    "migload-qx": (("<used_memory>488 MiB", "<used_memory>540 MiB", OWN),),
+    "migload-apps": (("488 MiB", "540 MiB", OWN),),
+    "m-q-power-temperature-performance": (
+        (f"    Supported GPU_TARGET_TEMP\n        Min{'': <44}: N/A\n        Max{'': <44}: N/A\n", "", TARGET),
+    ),
     "p-table": (("1051MiB /", "1036MiB /", OWN),),
     "p-pmon": (("-      -      -      -      -      -    518", "0      0      -      -      -      -    518", UNSEEN),),
     "p-apps": (
@@ -96,8 +155,7 @@ def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path
     """The card of a recording, and its processes: the number of each, and the number that was recorded."""
     name: str = request.getfixturevalue("name")
     kind = name.partition("-")[0]
-    fields: dict[str, Any] = dict({"load": pages.LOAD, "m": LATER}.get(kind, {}))
-    fields |= MOMENTS.get(name, {})
+    fields: dict[str, Any] = {**STATES.get(kind, {}), **MOMENTS.get(name, {})}
     programs = PROGRAMS.get(kind, {})
     if not programs:
         yield pages.write(tmp_path, card(name, fields)), {}
@@ -109,7 +167,9 @@ def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path
 
 
 def card(name: str, fields: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    rows = pages.recorded(**fields)
+    kinds, used = CUT.get(name.partition("-")[0], ((), ()))
+    rows = pages.fill(pages.recorded(mig=kinds, **fields), *used) if kinds else pages.recorded(**fields)
+    rows["instances"]["open"][:, 0] = rows["open"]
     if name in SAMPLES:
         field, seconds, many, highest, lowest, mean = SAMPLES[name]
         found = np.zeros(layout.SAMPLES, layout.DTYPE["samples"].base)
@@ -142,7 +202,7 @@ def expected(name: str, output: str) -> str:
     return output
 
 
-SCROLLING: Final = {name for name in TEXTS if re.fullmatch(r"(idle|load)-smi-[dp]mon(-all)?", name)}
+SCROLLING: Final = {name for name in TEXTS if re.fullmatch(r"(idle-smi|load-smi|mig\w*)-[dp]mon(-all)?", name)}
 
 
 @pytest.mark.parametrize("name", [name for name in TEXTS if name not in SCROLLING])
@@ -190,10 +250,10 @@ def test_each_row_that_scrolls_by_is_the_one_recorded(name: str, state: tuple[Pa
     root, numbers = state
     header, units, *rows = output.splitlines()
     for row in rows:
-        fields = dict(pages.LOAD if name.startswith("load") else {}) | moment(header, row)
+        fields: dict[str, Any] = {**STATES.get(name.partition("-")[0], {}), **moment(header, row)}
         if numbers:
             fields |= {"processes": layout.TREE_OF_PROCESSES, "process_root": int(next(iter(numbers)))}
-        pages.write(root, pages.recorded(**fields))
+        pages.write(root, card(name, fields))
         done = smi.say(root, *words[:-1], "1")
         known = {n: n for n in numbers.values()}
         assert plain(done, numbers).splitlines() == [plain(line, known) for line in (header, units, row)]

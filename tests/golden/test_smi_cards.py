@@ -99,7 +99,7 @@ def test_instances_have_a_box_of_their_own(cut: Path) -> None:
     box = lines[lines.index("| MIG devices:" + " " * 76 + "|") + 1 :]
     assert box[5:8] == [
         "|  0    2   0   0  |              44MiB / 71424MiB    | 60      0 |  3   0    3    0    3 |",
-        "|                  |               0MiB / 131072MiB   |           |                       |",
+        "|                  |               0MiB / 59238MiB    |           |                       |",
         "+------------------+----------------------------------+-----------+-----------------------+",
     ]
     assert box[8].startswith("|  0    7   0   1  |               0MiB / 16384MiB    | 16      0 |")
@@ -114,12 +114,12 @@ def test_instances_are_listed_below_their_card(cut: Path) -> None:
 
 def test_instances_lie_where_the_page_says(cut: Path) -> None:
     assert smi.say(cut, "mig", "-lgi").splitlines()[5::2] == [
-        "|   0  MIG 3g.71gb            9        2          4:4     |",
         "|   0  MIG 1g.18gb           19        7          0:1     |",
+        "|   0  MIG 3g.71gb            9        2          4:4     |",
     ]
     assert smi.say(cut, "mig", "-lci").splitlines()[6::2] == [
-        "|   0      2       MIG 3g.71gb          2         0          0:3     |",
         "|   0      7       MIG 1g.18gb          0         0          0:1     |",
+        "|   0      2       MIG 3g.71gb          2         0          0:4     |",
     ]
 
 
@@ -138,6 +138,23 @@ def test_a_card_in_instances_does_not_say_how_busy_it_is(cut: Path) -> None:
     assert device[0].findtext("device_attributes/shared/multiprocessor_count") == "60"
     assert device[0].findtext("fb_memory_usage/used") == "44 MiB"
     assert "        GPU Instance ID                                : 2\n" in smi.say(cut, "-q")
+
+
+def test_an_instance_that_is_the_whole_card_has_all_of_its_window(tmp_path: Path) -> None:
+    pages.write(tmp_path, pages.cards("h200", 1, mig=("7g.141gb",)))
+    assert "|               0MiB / 262144MiB   |" in smi.say(tmp_path)
+
+
+def test_a_small_card_has_four_slices(tmp_path: Path) -> None:
+    pages.write(tmp_path, pages.cards("a30", 1, mig=("2g.12gb", "1g.6gb")))
+    assert smi.say(tmp_path, "mig", "-lgipp").splitlines()[::2] == [
+        "GPU  0 Profile ID 14 Placements: {0,1,2,3}:1",
+        "GPU  0 Profile ID  5 Placements: {0,2}:2",
+        "GPU  0 Profile ID  0 Placement : {0}:4",
+    ]
+    assert smi.say(tmp_path, "mig", "-lcipp").splitlines()[-1] == "GPU  0 GI  4 Profile ID  1 Placement : {0}:2"
+    free = re.findall(r"MIG (\S+) +\d+ +(\d)/", smi.say(tmp_path, "mig", "-lgip"))
+    assert dict(free) == {"1g.6gb": "1", "1g.6gb+me": "1", "2g.12gb": "0", "2g.12gb+me": "0", "4g.24gb": "0"}
 
 
 # Other models.
@@ -254,19 +271,18 @@ def test_help_needs_no_card(words: list[str]) -> None:
 
 
 def rounds(root: Path, *words: str) -> list[float]:
-    """When each of three rounds came."""
+    """Seconds after the start at which each of three rounds was there."""
+    start = time.monotonic()
     with smi.started(root, *words) as process:
         assert process.stdout is not None
-        return [time.monotonic() for _ in range(3) if process.stdout.readline()]
+        return [time.monotonic() - start for _ in range(3) if process.stdout.readline()]
 
 
 def test_a_loop_prints_again_after_its_pause(tmp_path: Path) -> None:
     pages.write(tmp_path, pages.recorded())
     ask = ("--query-gpu=power.draw", "--format=csv,noheader")
-    first, second, third = rounds(tmp_path, *ask, "-lms", "50")
-    assert third - first >= 0.1
-    first, second, _ = rounds(tmp_path, *ask, "--loop=1")
-    assert second - first >= 0.9
+    assert rounds(tmp_path, *ask, "-lms", "50")[2] >= 0.1
+    assert rounds(tmp_path, *ask, "--loop=1")[2] >= 2
 
 
 def test_a_loop_has_one_header_and_sees_the_card_change(tmp_path: Path) -> None:
@@ -313,7 +329,7 @@ def test_a_page_of_another_version_is_a_mismatch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [{"sequence": 1}, {"magic": 0}])
-def test_a_page_that_makes_no_sense_is_a_lost_card(tmp_path: Path, how: dict[str, int]) -> None:
+def test_a_page_that_makes_no_sense_is_a_lost_card(tmp_path: Path, how: dict[str, Any]) -> None:
     pages.write(tmp_path, pages.recorded(**how))
     done = smi.run(tmp_path)
     assert done.returncode == 15
@@ -349,10 +365,12 @@ def test_text_and_counts_of_a_broken_page_stay_within_it(tmp_path: Path) -> None
         ["mig", "-lgip"],
         ["mig", "-lgi"],
         ["mig", "-lci"],
+        ["mig", "-lcip"],
         ["nvlink", "-s"],
         ["topo", "-m"],
     ):
         assert smi.say(tmp_path, *words)
+    assert smi.say(tmp_path, "mig", "-lcipp") == ""
 
 
 OPTIONS: Final = [
@@ -430,6 +448,30 @@ def test_a_setting_goes_to_the_owner_of_the_card(
     assert asked == [{"Device": pages.RECORDED["uuid"], "Setting": setting, "Values": values}]
 
 
+def test_memory_clocks_cannot_be_locked_even_by_who_may_set_clocks(tmp_path: Path) -> None:
+    pages.write(tmp_path, pages.recorded(control="/nonexistent"))
+    assert smi.say(tmp_path, "-lmc", "3201") == (
+        "This option is not supported. Please use --lock-memory-clocks-deferred instead.\nAll done.\n"
+    )
+    assert smi.say(tmp_path, "-rmc") == (
+        "Setting locked Memory clocks is not supported for GPU 00000000:00:06.0.\n"
+        "Treating as warning and moving on.\nAll done.\n"
+    )
+
+
+@pytest.mark.parametrize("words", [["-mig", "1"], ["-e", "0"], ["-p", "0"], ["-am", "1"], ["-caa"], ["-r"]])
+def test_what_only_a_driver_can_change_is_refused_to_everybody(words: list[str], tmp_path: Path) -> None:
+    pages.write(tmp_path, pages.recorded(control="/nonexistent"))
+    done = smi.run(tmp_path, *words)
+    assert done.returncode == 4
+    assert "GPU 00000000:00:06.0: Insufficient Permissions\n" in done.stdout
+
+
+def test_a_card_without_ecc_cannot_have_it_switched_on(tmp_path: Path) -> None:
+    pages.write(tmp_path, pages.cards("t4", inforom_ecc=""))
+    assert smi.say(tmp_path, "-e", "1").startswith("ECC features not supported for GPU ")
+
+
 def test_a_setting_reaches_the_chosen_cards_only(owner: tuple[str, list[Any]], tmp_path: Path) -> None:
     path, asked = owner
     rows = pages.cards("h200", 4, control=path)
@@ -438,19 +480,7 @@ def test_a_setting_reaches_the_chosen_cards_only(owner: tuple[str, list[Any]], t
     assert [what["Device"] for what in asked] == [rows[index]["uuid"].decode() for index in (1, 3)]
 
 
-# Speed, and the other processor.
-
-
-def test_the_table_takes_less_than_fifteen_milliseconds(tmp_path: Path) -> None:
-    with smi.programs("python3", "worker", "worker") as numbers:
-        state: dict[str, Any] = {"open": 1, "processes": layout.TREE_OF_PROCESSES, "process_root": numbers[0]}
-        pages.write(tmp_path, pages.cards("h200", 8, **state))
-        took = []
-        for _ in range(20):
-            start = time.perf_counter()
-            smi.say(tmp_path)
-            took.append(time.perf_counter() - start)
-    assert sorted(took)[len(took) // 2] < 0.015
+# The other processor.
 
 
 def test_there_is_one_for_arm_too() -> None:

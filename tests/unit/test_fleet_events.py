@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import yaml
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgpu.catalog import models
-from simgpu.controllers.fleet import Fleet
+from simgpu.controllers import publishing
+from simgpu.controllers.fleet import Fleet, made_up
 from simgpu.controllers.nodes import Nodes, Stores
 from simgpu.kube import views
 from simgpu.kube.queue import WorkQueue
@@ -26,9 +28,9 @@ NODES, PODS = ("a", "b"), ("p", "q", "r", "s")
 class World:
     """The objects of a cluster, and a controller over them that writes nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, stores: Stores | None = None) -> None:
         pods: Store[views.Pod] = Store({"node": lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ()})
-        self.stores = Stores(Store(), pods, Store())
+        self.stores = stores or Stores(Store(), pods, Store())
         self.fleet = Fleet(seed=1)
         nobody: Any = None
         self.nodes = Nodes(
@@ -36,29 +38,47 @@ class World:
             namespace="ns", catalog=CATALOG, clock=lambda: 0.0,
         )  # fmt: skip
         self.now = 0.0
+        self.version = 0
 
     def apply(self, kind: str, name: str, value: Any) -> None:
         getattr(self, f"_{kind}")(name, value)
+        self.look()
+        self.now += 0.5
+        self.fleet.step(self.now, clock=0.0)
+
+    def look(self) -> None:
         self.nodes.configure()
         for node in NODES:
             asyncio.run(self.nodes.reconcile(node))
-        self.now += 0.5
-        self.fleet.step(self.now, clock=0.0)
+
+    def _publish(self, name: str, _value: Any) -> None:
+        """The view of a node reaches the API."""
+        self.stores.config_maps.remove(f"ns/topology-{name}")
+        if placed := self.fleet.nodes.get(name):
+            body = self.nodes._view(placed)
+            meta = self._meta(f"topology-{name}", namespace="ns", **body["metadata"])
+            self.stores.config_maps.put(views.ConfigMap(metadata=meta, data=body["data"]))
+
+    def _nothing(self, _name: str, _value: Any) -> None:
+        pass
+
+    def _meta(self, name: str, **more: Any) -> views.ObjectMeta:
+        """Metadata of a new version of an object."""
+        self.version += 1
+        return views.ObjectMeta(name=name, resource_version=str(self.version), **more)
 
     def _config(self, _name: str, counts: Any) -> None:
         pools = {
             pool: {"gpuCount": count, "gpuProduct": "Tesla-K80", "gpuMemory": 1000} for pool, count in counts.items()
         }
         data = {"topology.yml": yaml.safe_dump({"nodePools": pools})}
-        self.stores.config_maps.put(
-            views.ConfigMap(metadata=views.ObjectMeta(name="topology", namespace="ns"), data=data)
-        )
+        self.stores.config_maps.put(views.ConfigMap(metadata=self._meta("topology", namespace="ns"), data=data))
 
     def _node(self, name: str, pool: str | None) -> None:
         if pool is None:
             self.stores.nodes.remove(name)
             return
-        meta = views.ObjectMeta(name=name, labels={LABEL: pool}, annotations={"kwok.x-k8s.io/node": "fake"})
+        meta = self._meta(name, labels={LABEL: pool}, annotations={"kwok.x-k8s.io/node": "fake"})
         self.stores.nodes.put(views.Node(metadata=meta))
 
     def _pod(self, name: str, value: tuple[str, str, tuple[int, ...]] | None) -> None:
@@ -70,22 +90,55 @@ class World:
             views.Container(name=f"c{number}", resources=views.Resources(limits={"nvidia.com/gpu": str(count)}))
             for number, count in enumerate(counts)
         )
-        meta = views.ObjectMeta(
-            name=name, namespace="ns", uid=f"uid-{name}-{node}", creation_timestamp="2026-01-01T00:00:00Z"
-        )
+        meta = self._meta(name, namespace="ns", uid=f"uid-{name}-{node}", creation_timestamp="2026-01-01T00:00:00Z")
         spec = views.PodSpec(containers=containers, node_name=node)
         self.stores.pods.put(views.Pod(metadata=meta, spec=spec, status=views.PodStatus(phase=phase)))
+
+    def holders(self) -> dict[str, dict[str, tuple[str, str]]]:
+        """Pod and container by node and GPU."""
+        return {
+            name: {card.id: (card.use.uid, card.use.container) for card in placed.cards if card.use is not None}
+            for name, placed in self.fleet.nodes.items()
+        }
+
+    def crowded(self) -> bool:
+        """Whether pods ask for more than there is: then it matters who came first."""
+        return any(self.wanted(name) > len(placed.cards) for name, placed in self.fleet.nodes.items())
+
+    def wanted(self, node: str) -> int:
+        there = [pod for pod in self.stores.pods.by("node", node) if pod.status.phase not in ("Succeeded", "Failed")]
+        return sum(int(item.resources.limits["nvidia.com/gpu"]) for pod in there for item in pod.spec.containers or ())
+
+    def check_against_a_fresh_start(self) -> None:
+        """From what is published, perhaps a while ago: the same but for indices that nobody published."""
+        published = {
+            gpu: (uid, container)
+            for item in self.stores.config_maps
+            for uid, pairs in publishing.remembered(item if item.metadata.name != "topology" else None).held.items()
+            for container, gpu in pairs
+        }
+        fresh = World(self.stores)
+        fresh.look()
+        ours, theirs = self.holders(), fresh.holders()
+        assert ours.keys() == theirs.keys()
+        for node, held in ours.items():
+            if not self.crowded():
+                assert Counter(held.values()) == Counter(theirs[node].values())
+            for gpu, holder in held.items():
+                if published.get(gpu) == holder:
+                    assert theirs[node].get(gpu) == holder
+        for node in ours:
+            self._publish(node, None)
+        again = World(self.stores)
+        again.look()
+        assert again.holders() == ours
 
     def check(self) -> None:
         running = 0
         for name, placed in self.fleet.nodes.items():
             assert len(placed.ids) == len(set(placed.ids)) == len(placed.spec.gpus)
-            wanted = 0
-            for pod in self.stores.pods.by("node", name):
-                if pod.status.phase not in ("Succeeded", "Failed"):
-                    wanted += sum(int(item.resources.limits["nvidia.com/gpu"]) for item in pod.spec.containers or ())
             held = [card for card in placed.cards if card.use is not None]
-            assert len(held) == min(wanted, len(placed.cards))
+            assert len(held) == min(self.wanted(name), len(placed.cards))
             alive = {pod.metadata.uid for pod in self.stores.pods.by("node", name)}
             assert {card.use.uid for card in held if card.use} <= alive
             running += len(held)
@@ -100,6 +153,7 @@ PODS_CHANGE = st.one_of(st.none(), st.tuples(st.sampled_from(NODES), PHASES, COU
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("pod"), st.sampled_from(PODS), PODS_CHANGE),
+        st.tuples(st.just("publish"), st.sampled_from(NODES), st.none()),
         st.tuples(st.just("node"), st.sampled_from(NODES), st.sampled_from([None, "x", "y", "unknown"])),
         st.tuples(
             st.just("config"), st.just(""), st.fixed_dictionaries({"x": st.integers(0, 4), "y": st.integers(0, 3)})
@@ -117,3 +171,60 @@ def test_whatever_happens_the_fleet_is_consistent(events: list[tuple[str, str, A
     for event in events:
         world.apply(*event)
         world.check()
+    world.check_against_a_fresh_start()
+
+
+def test_a_start_finds_every_container_on_the_gpu_that_was_published() -> None:
+    world = World()
+    world.apply("config", "", {"x": 4, "y": 0})
+    world.apply("node", "a", "x")
+    for name in ("p", "q", "r"):
+        world.apply("pod", name, ("a", "Running", (1,)))
+    world.apply("pod", "p", None)
+    world.apply("pod", "s", ("a", "Running", (1, 1)))
+    world.apply("publish", "a", None)
+    world.check_against_a_fresh_start()
+    fresh = World(world.stores)
+    fresh.look()
+    placed = fresh.fleet.nodes["a"]
+    found = [(card.use.pod, card.use.container) if card.use else None for card in placed.cards]
+    assert found == [("s", "c0"), ("q", "c0"), ("r", "c0"), ("s", "c1")]
+
+
+def test_counters_go_on_from_what_was_published_and_never_fall() -> None:
+    world = World()
+    world.apply("config", "", {"x": 1, "y": 0})
+    world.apply("node", "a", "x")
+    world.apply("pod", "p", ("a", "Running", (1,)))
+    for _ in range(20):
+        world.apply("nothing", "", None)
+    before = world.fleet.counters(world.fleet.nodes["a"])
+    world.apply("publish", "a", None)
+    fresh = World(world.stores)
+    fresh.look()
+    after = fresh.fleet.counters(fresh.fleet.nodes["a"])
+    assert before.keys() == after.keys()
+    assert any(value > 0 for values in before.values() for value in values)
+    for gpu, values in before.items():
+        assert all(new >= old for old, new in zip(values, after[gpu], strict=True))
+
+
+def test_no_two_nodes_exporters_have_one_address_and_a_restart_changes_none() -> None:
+    seen: dict[str, str] = {}
+    first, second = "", ""
+    for number in range(100_000):
+        name = f"node-{number}"
+        address = next(made_up(name, ""))
+        if address in seen:
+            first, second = seen[address], name
+            break
+        seen[address] = name
+    assert second, "no two names whose first choice is the same"
+    fleet = Fleet(seed=1)
+    addresses = {name: fleet.address(name) for name in (first, second)}
+    assert len(set(addresses.values())) == 2
+    restarted = Fleet(seed=1)
+    assert {name: restarted.address(name, addresses[name]) for name in (second, first)} == addresses
+    restarted.remove(first)
+    assert restarted.address("another", addresses[first]) == addresses[first]
+    assert restarted.address("broken", "10.evil") != "10.evil"

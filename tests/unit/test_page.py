@@ -47,6 +47,7 @@ def test_a_page_says_what_the_card_is(tmp_path: Path) -> None:
     assert page["product"][0] == b"NVIDIA H200"
     assert page["index"][0] == 1
     assert page["memory_total"][0] == 143771 * 2**20
+    assert page["bus_width"][0] == 6016
     assert page["links"][0] == 18
     assert page["written_ns"][0] == 7
 
@@ -74,7 +75,9 @@ def test_values_beyond_a_fields_range_are_held_at_its_end(tmp_path: Path) -> Non
 def test_whoever_has_a_page_open_sees_the_next_writer(tmp_path: Path) -> None:
     found = cards()
     path = tmp_path / found[0].uuid / "page"
-    writer.Pages(tmp_path, found, stale=10).write(zeros(1), clock=0.0, monotonic_ns=1)
+    first = writer.Pages(tmp_path, found, stale=10)
+    first.write(zeros(1), clock=0.0, monotonic_ns=1)
+    first.close()
     with path.open("rb") as file:
         opened = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     writer.Pages(tmp_path, found, stale=10).write(zeros(1), clock=0.0, monotonic_ns=2)
@@ -82,6 +85,37 @@ def test_whoever_has_a_page_open_sees_the_next_writer(tmp_path: Path) -> None:
 
     assert page["written_ns"][0] == 2
     assert page["sequence"][0] == 4
+
+
+def test_a_page_that_a_killed_writer_tore_is_mended_where_it_is(tmp_path: Path) -> None:
+    found = cards()
+    path = tmp_path / found[0].uuid / "page"
+    first = writer.Pages(tmp_path, found, stale=10)
+    first.write(zeros(1), clock=0.0, monotonic_ns=1)
+    first.close()
+    content = bytearray(path.read_bytes())
+    content[layout.DTYPE.fields["sequence"][1]] |= 1  # type: ignore[index]
+    path.write_bytes(content)
+    inode = path.stat().st_ino
+    writer.Pages(tmp_path, found, stale=10).write(zeros(1), clock=0.0, monotonic_ns=2)
+
+    assert writer.read(path) is not None
+    assert path.stat().st_ino == inode
+
+
+def test_cards_of_an_earlier_writer_are_gone(tmp_path: Path) -> None:
+    first = writer.Pages(tmp_path, cards("h200", 4), stale=10)
+    first.close()
+    writer.Pages(tmp_path, cards("h200", 2), stale=10)
+
+    assert len(list(tmp_path.glob("GPU-*"))) == 2
+
+
+def test_two_writers_of_one_folder_are_refused(tmp_path: Path) -> None:
+    first = writer.Pages(tmp_path, cards(), stale=10)
+    with pytest.raises(errors.InputError, match="somebody else writes"):
+        writer.Pages(tmp_path, cards(), stale=10)
+    first.close()
 
 
 def test_a_torn_page_is_written_anew(tmp_path: Path) -> None:

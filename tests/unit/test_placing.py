@@ -20,6 +20,11 @@ def test_as_a_real_card_placed_them() -> None:
     assert placed("3g.71gb", "1g.18gb", "1g.18gb") == [(4, 4, 2), (0, 1, 7), (1, 1, 8)]
 
 
+def test_those_of_two_slices_start_from_the_end() -> None:
+    assert placed("1g.35gb", "2g.35gb", "1g.18gb+me") == [(6, 2, 6), (4, 2, 5), (0, 1, 7)]
+    assert placed("4g.71gb", "1g.35gb") == [(0, 4, 1), (6, 2, 6)]
+
+
 def test_seven_small_ones_fill_a_card() -> None:
     assert [start for start, _, _ in placed(*["1g.18gb"] * 7)] == [0, 1, 2, 3, 4, 5, 6]
 

@@ -54,6 +54,24 @@ def test_a_utilisation_that_makes_no_sense_is_an_error_with_the_annotation(text:
         requests.utilisation(made)
 
 
+@pytest.mark.parametrize("text", ["30s", "1h30m", "500ms", "90", "1.5"])
+def test_a_run_time_that_kwok_can_read_is_fine(text: str) -> None:
+    requests.check_run_time(job_pod(text))
+
+
+@pytest.mark.parametrize("text", ["", "soon", "10 minutes", "-5s", "1d", "s"])
+def test_a_run_time_that_kwok_cannot_read_is_an_error_with_the_annotation(text: str) -> None:
+    with pytest.raises(errors.InputError, match=requests.RUN_TIME):
+        requests.check_run_time(job_pod(text))
+    owned_by_nobody = views.Pod(metadata=views.ObjectMeta(annotations={requests.RUN_TIME: text}))
+    requests.check_run_time(owned_by_nobody)
+
+
+def job_pod(run_time: str) -> views.Pod:
+    owner = views.OwnerReference(kind="Job", name="j", uid="u")
+    return views.Pod(metadata=views.ObjectMeta(annotations={requests.RUN_TIME: run_time}, owner_references=(owner,)))
+
+
 def wish(uid: str, *lasting: int, first: tuple[int, ...] = ()) -> assigning.Wish:
     return assigning.Wish(
         uid,
@@ -68,6 +86,20 @@ def test_the_lowest_free_come_first_and_what_is_held_stays() -> None:
     assert first == {"a": ("g0",), "b": ("g1", "g2")}
     assert assigning.assign(ids, first, [wish("b", 2), wish("c", 1)]) == {"b": ("g1", "g2"), "c": ("g0",)}
     assert assigning.assign(ids[:2], first, [wish("b", 2)]) == {"b": ("g1", "g0")}
+    assert assigning.assign(ids[:1], {}, [wish("a", 2)]) == {"a": ("g0", "")}
+
+
+def test_a_gpu_that_vanishes_moves_no_container_to_anothers() -> None:
+    made = wish("a", 1, 1)
+    left = assigning.assign(["g1"], {"a": ("g0", "g1")}, [made])["a"]
+    assert assigning.by_container(made, left) == {"c0": (), "c1": ("g1",)}
+    mended = assigning.assign(["g1", "g2"], {"a": left}, [made])["a"]
+    assert assigning.by_container(made, mended) == {"c0": ("g2",), "c1": ("g1",)}
+
+
+def test_what_containers_had_is_found_again_in_its_places() -> None:
+    made = wish("a", 1, 2, first=(4,))
+    assert assigning.places(made, [("i0", "g7"), ("c1", "g3"), ("c0", "g5")]) == ("g5", "g3", "", "g7")
 
 
 def test_init_containers_use_what_the_others_will_have() -> None:
@@ -96,12 +128,18 @@ def test_whatever_changes_no_gpu_is_held_twice_and_what_can_stay_stays(
     for count, wishes in history:
         ids = [f"g{index}" for index in range(count)]
         before, held = held, assigning.assign(ids, held, wishes)
-        given_out = [item for items in held.values() for item in items]
+        given_out = [item for items in held.values() for item in items if item]
         assert len(given_out) == len(set(given_out))
         assert set(given_out) <= set(ids)
         for item in wishes:
-            kept = [gpu for gpu in before.get(item.uid, ()) if gpu in ids][: item.count]
-            assert list(held[item.uid][: len(kept)]) == kept
-            assert len(held[item.uid]) <= item.count
-        short = sum(item.count - len(held[item.uid]) for item in wishes)
+            places = held[item.uid]
+            assert len(places) == item.count
+            for place, gpu in enumerate(before.get(item.uid, ())[: item.count]):
+                assert places[place] == gpu or gpu not in ids
+            had = [(name, gpu) for name, gpus in assigning.by_container(item, places).items() for gpu in gpus]
+            lasting = {request.container for request in item.lasting}
+            again = assigning.places(item, [pair for pair in had if pair[0] in lasting])
+            for name in lasting:
+                assert assigning.by_container(item, again)[name] == assigning.by_container(item, places)[name]
+        short = sum(held[item.uid].count("") for item in wishes)
         assert short == 0 or len(given_out) == count

@@ -51,12 +51,75 @@ def test_a_profile_of_the_clusters_own_comes_before_the_catalogs() -> None:
 
 
 def test_the_charts_values_are_a_topology_too() -> None:
-    assert "default" in parse({"topology": {"nodePools": {"default": OLD}}}).pools
+    assert "default" in parse({"topology": {"nodePools": {"default": OLD}}, "image": {}}).pools
+    both = parse({"topology": {"nodePools": {"default": OLD}}, "cluster": {"nodePools": {"new": NEW}}})
+    assert list(both.pools) == ["new"]
 
 
 def test_an_unknown_product_keeps_its_name() -> None:
     pool = parse({"nodePools": {"x": {"gpuProduct": "NVIDIA X9000", "gpuCount": 1, "gpuMemory": 1000}}}).pools["x"]
     assert (pool.product, pool.memory_mib) == ("NVIDIA X9000", 1000)
+
+
+def test_of_an_unknown_product_nobody_knows_the_architecture() -> None:
+    pool = parse({"nodePools": {"x": {"gpuProduct": "NVIDIA X9000", "gpuCount": 1, "gpuMemory": 1000}}}).pools["x"]
+    model = pool.gpus[0].model
+    assert (model.architecture, model.compute_capability, model.mig) == ("", None, ())
+    spelled_otherwise = parse({"nodePools": {"x": OLD}}).pools["x"].gpus[0].model
+    assert (spelled_otherwise.product, spelled_otherwise.architecture) == ("Tesla-K80", "Kepler")
+
+
+def test_a_profile_describes_its_own_card() -> None:
+    defaults = {"name": "My Card", "architecture": "ada_lovelace", "compute_capability": {"major": 8, "minor": 9}}
+    profile = {"device_count": 1, "device_defaults": defaults, "system": {"driver_version": "550.1"}}
+    model = parse({"nodePools": {"x": {"gpu": {"profile": "mine"}}}}, mine=profile).pools["x"].gpus[0].model
+    assert (model.architecture, model.compute_capability, model.driver) == ("ada_lovelace", "8.9", "550.1")
+    renamed = {"gpu": {"profile": "h100", "overrides": {"device_defaults": {"name": "Renamed"}, "device_count": 1}}}
+    model = parse({"nodePools": {"x": renamed}}).pools["x"].gpus[0].model
+    assert (model.product, model.architecture, bool(model.mig)) == ("Renamed", "Hopper", True)
+
+
+def test_a_profile_that_cannot_be_read_is_a_mistake_even_if_the_catalog_has_a_model_of_its_name() -> None:
+    def broken(name: str) -> dict[str, Any]:
+        raise errors.InputError(f"ConfigMap gpu-profile-{name}", "is not YAML")
+
+    with pytest.raises(pools.Mistakes, match=r"nodePools\.x\.gpu\.profile: ConfigMap gpu-profile-h100: is not YAML"):
+        pools.parse(yaml.safe_dump({"nodePools": {"x": {"gpu": {"profile": "h100"}}}}), CATALOG, broken)
+
+
+def test_unknown_keys_are_told_and_stop_nothing() -> None:
+    document = {
+        "nodePool": {}, "gpuOperator": {"version": "v24.9.0"},
+        "nodePools": {
+            "a": {**OLD, "gpuCounts": 4}, "b": {"gpus": [{"type": "h200", "cont": 2}]},
+            "c": {**NEW, "gpu": {"profile": "a100", "overides": {}, "backend": "fake"}},
+            "d": {"gpu": {"profile": "a100", "overrides": {"device_counts": 1, "device_defaults": {"nam": "x"}}}},
+        },
+        "nodes": {"n": {"gpus": [{"id": "g", "metrics": {"utilisation": 5}}]}},
+    }  # fmt: skip
+    fleet = parse(document)
+    assert {text.partition(": ")[0] for text in fleet.unknown} == {
+        "nodePool", "nodePools.a.gpuCounts", "nodePools.b.gpus[0].cont", "nodePools.c.gpu.overides",
+        "nodePools.d.gpu.overrides.device_counts", "nodePools.d.gpu.overrides.device_defaults.nam",
+        "nodes.n.gpus[0].metrics.utilisation",
+    }  # fmt: skip
+    assert "nodePools.a.gpuCounts: no such key; there are: gpuProduct, gpuCount, gpuMemory" in fleet.unknown[1]
+    assert len(fleet.pools["a"].gpus) == 2
+
+
+def test_all_that_fake_gpu_operator_reads_is_known() -> None:
+    numa = {
+        "zones": 2, "gpusPerZone": [4, 4], "topologyManagerPolicy": "single-numa-node",
+        "topologyManagerScope": "container", "cpuPerZone": "4", "memPerZone": "64Gi",
+        "distances": {"self": 10, "remote": 21},
+    }  # fmt: skip
+    overrides = {
+        "device_count": 4, "device_defaults": {"name": "Custom H100", "memory": {"total_bytes": 85899345920}},
+        "system": {"driver_version": "999.1", "cuda_version": "13.0"},
+    }  # fmt: skip
+    pool = {"gpu": {"backend": "mock", "profile": "h100", "overrides": overrides}, "numa": numa, "resources": []}
+    document = {"nodePoolLabelKey": "a/b", "migStrategy": "none", "gpuOperator": {}, "nodePools": {"a": pool, "b": OLD}}
+    assert parse(document).unknown == ()
 
 
 def test_nodes_by_name_keep_their_ids() -> None:
@@ -76,6 +139,8 @@ def test_every_mistake_is_found_at_once() -> None:
         "nodePools": {
             "a": {"gpuCount": -1}, "b": {"gpu": {"profile": "h999"}}, "c": {"gpus": [{"type": "X"}]}, "d": 5,
             "e": {"gpuCount": 1, "otherDevices": [{"name": "nope"}], "resources": 7, "numa": {"zones": "two"}},
+            "f": {"gpus": [{"type": 3, "count": 0, "memory": "much"}, 5, {"type": "h200", "count": 2000}]},
+            "g": {"gpu": {"overrides": {"device_count": -2, "device_defaults": {"memory": {"total_bytes": "x"}}}}},
         },
         "nodes": {"n": {"gpus": [{"id": "x" * 64}]}},
     }  # fmt: skip
@@ -85,6 +150,9 @@ def test_every_mistake_is_found_at_once() -> None:
         "nodePoolLabelKey", "migStrategy", "nodePools.a.gpuCount", "nodePools.b.gpu.profile",
         "nodePools.c.gpus[0].memory", "nodePools.d", "nodePools.e.otherDevices[0]",
         "nodePools.e.resources", "nodePools.e.numa", "nodes.n.gpus[0].id",
+        "nodePools.f.gpus[0].type", "nodePools.f.gpus[0].count", "nodePools.f.gpus[0].memory", "nodePools.f.gpus[1]",
+        "nodePools.f.gpus[2].count", "nodePools.g.gpu.overrides.device_count",
+        "nodePools.g.gpu.overrides.device_defaults.memory.total_bytes",
     }  # fmt: skip
 
 
@@ -131,6 +199,10 @@ def test_the_command_lists_all_mistakes_and_shows_what_is_meant(
     said = capsys.readouterr().err
     assert "nodePools.a.gpuCount" in said
     assert "nodePools.b.gpu.profile" in said
+    mistyped = tmp_path / "mistyped.yaml"
+    mistyped.write_text(yaml.safe_dump({"nodePools": {"a": {**OLD, "gpuCont": 3}}}))
+    assert main.run(["config", "check", str(mistyped)]) == 2
+    assert "nodePools.a.gpuCont: no such key; there are: gpuProduct, gpuCount" in capsys.readouterr().err
     assert main.run(["config", "show", str(good)]) == 0
     assert "2 x NVIDIA H200 (143771 MiB), 1 x Tesla K80 (11444 MiB)" in capsys.readouterr().out
     assert main.run(["config", "show", str(good), "-o", "json"]) == 0

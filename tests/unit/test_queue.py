@@ -209,3 +209,19 @@ def test_after_any_history_the_last_wish_of_every_key_was_worked_on(
             await until(lambda: done == wanted)
 
     asyncio.run(play())
+
+
+async def test_the_depth_counts_what_waits_now_and_every_wait_is_told() -> None:
+    now, waits = 0.0, list[float]()
+    queue: WorkQueue[str] = WorkQueue(waited=waits.append, clock=lambda: now)
+    queue.add("a")
+    queue.add_after("b", 60.0)
+    assert (queue.depth, len(queue)) == (1, 2)
+    now = 2.0
+    queue.add("a")  # it waits already: since the first time
+    await queue.get()
+    queue.add("a")
+    now = 5.0
+    queue.done("a")
+    await queue.get()
+    assert waits == [2.0, 3.0]

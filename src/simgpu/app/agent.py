@@ -86,8 +86,7 @@ class Agent:
 
     def problems(self) -> Iterator[str]:
         """What users should know."""
-        if self.node.configuration.problem:
-            yield f"topology: {self.node.configuration.problem}"
+        yield from self.node.configuration.problems
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Work until cancelled."""
@@ -106,7 +105,7 @@ class Agent:
             group.create_task(self._recorder.run())
             await asyncio.gather(*(store.synced.wait() for store in (stores.nodes, stores.pods, stores.config_maps)))
             self.node.watch()
-            self.node.configuration.read()
+            self.node.configure()
             group.create_task(self._keep())
             group.create_task(self.plugins.run())
             tick = ticking.tick(self.equipment.box, self._settings.interval, ready, self.equipment.stepped)

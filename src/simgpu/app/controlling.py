@@ -13,10 +13,8 @@ from typing import Any
 import msgspec
 
 from simgpu.catalog import models
-from simgpu.controllers.configuring import TOPOLOGY
 from simgpu.controllers.fleet import Fleet
 from simgpu.controllers.nodes import Nodes, Stores
-from simgpu.controllers.publishing import NODE_TOPOLOGY
 from simgpu.identities import identity as identities
 from simgpu.kube import resources
 from simgpu.kube.client import Client
@@ -29,10 +27,11 @@ from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Writer
 from simgpu.web import fleet as pages
-from simgpu.web import server
+from simgpu.web import metering, server
 
 MANAGER = "simgpu"
 LEASE = "simgpu-controller"
+SAVE_SECONDS = 6.0  # shorter than a lease, and than anybody waits for a process to end
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +44,7 @@ class ControllerSettings(msgspec.Struct, frozen=True):
     listen: tuple[str, int]
     topology_listen: tuple[str, int]
     identity: identities.Identity
+    catalog: models.Catalog
     seed: int = 1
     interval: float = 0.5
     plain_labels: bool = False
@@ -63,7 +63,9 @@ class Controller:
         self.queue: WorkQueue[str] | None = None
         self.writer: Writer | None = None
         self.steps = 0
-        self.scrape_seconds = 0.0
+        identity = f"{platform.node()}-{time.time_ns()}"
+        self.election = Election(client, LEASE, namespace=settings.namespace, identity=identity)
+        self.meters = metering.Meters(self._state, lambda: client.requests)
 
     @property
     def ready(self) -> bool:
@@ -77,12 +79,12 @@ class Controller:
         pods: Store[Pod] = Store({"node": lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ()})
         config_maps: Store[ConfigMap] = Store()
         self.fleet = Fleet(seed=settings.seed)
-        self.queue = WorkQueue()
+        self.queue = WorkQueue(waited=self.meters.waited)
         self.writer = Writer(self._client, manager=MANAGER, per_second=settings.view_writes, burst=50, in_flight=32)
         recorder = Recorder(self._client, component=LEASE)
         self.nodes = Nodes(
             Stores(nodes, pods, config_maps), self.fleet, self.queue, self.writer, recorder,
-            namespace=settings.namespace, catalog=models.load(),
+            namespace=settings.namespace, catalog=settings.catalog,
         )  # fmt: skip
         reflectors = (
             Reflector(self._client, resources.NODES, nodes),
@@ -100,14 +102,28 @@ class Controller:
                 group.create_task(recorder.run())
                 await asyncio.gather(*(store.synced.wait() for store in (nodes, pods, config_maps)))
                 self.nodes.watch()
-                self.nodes.configure()
-                self.nodes.unseen = {node.metadata.name for node in nodes} | _known(config_maps)
-                for name in list(self.nodes.unseen):
-                    self.queue.add(name)
+                self.nodes.start()
                 group.create_task(self.queue.run(self.nodes.reconcile, workers=8))
                 group.create_task(self._tick())
         finally:
-            self._leading = False
+            self._leading = False  # from here on nobody sees counters grow
+            if self.election.leading:
+                await self._save()
+
+    async def _save(self) -> None:
+        """Keep the counters. What is not written in time goes on from where it was written last."""
+        assert self.writer is not None  # noqa: S101 - there was work
+        assert self.nodes is not None  # noqa: S101
+        writing = asyncio.create_task(self.writer.run())
+        try:
+            async with asyncio.timeout(SAVE_SECONDS):
+                await self.nodes.save()
+                await self.writer.drained()
+        except TimeoutError:
+            _log.warning("%d nodes' counters could not be saved in time", self.writer.pending)
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
 
     async def _tick(self) -> None:
         """The only clock."""
@@ -122,45 +138,29 @@ class Controller:
 
     def problems(self) -> Iterator[str]:
         """What users should know."""
-        if self.nodes is not None and self.nodes.problem:
-            yield f"topology: {self.nodes.problem}"
+        for problem in self.nodes.configuration.problems if self.nodes is not None else ():
+            yield f"topology: {problem}"
 
     def describe(self) -> dict[str, Any] | None:
         """The configuration, for the topology API."""
-        return self.nodes.describe() if self.nodes is not None and self.ready else None
+        return self.nodes.configuration.describe() if self.nodes is not None and self.ready else None
 
     def describe_node(self, name: str) -> dict[str, Any] | None:
         """A node, for the topology API."""
         return self.nodes.describe_node(name) if self.nodes is not None and self.ready else None
 
-    def self_metrics(self) -> dict[str, float]:
+    def _state(self) -> dict[str, float]:
         """How the controller itself is."""
         writer, queue = self.writer, self.queue
         return {
-            "simgpu_controller_leading": float(self._leading),
-            "simgpu_controller_nodes": float(len(self.fleet.nodes)),
-            "simgpu_controller_queue_depth": float(len(queue) if queue is not None else 0),
-            "simgpu_controller_writes_pending": float(writer.pending if writer is not None else 0),
-            "simgpu_controller_write_lag_seconds": writer.lag if writer is not None else 0.0,
-            "simgpu_controller_writes_total": float(writer.counters.written if writer is not None else 0),
-            "simgpu_controller_writes_unchanged_total": float(writer.counters.unchanged if writer is not None else 0),
-            "simgpu_controller_writes_failed_total": float(writer.counters.failed if writer is not None else 0),
-            "simgpu_controller_scrape_seconds": self.scrape_seconds,
+            "leading": float(self._leading),
+            "nodes": float(len(self.fleet.nodes)),
+            "queue_depth": float(queue.depth if queue is not None else 0),
+            "writes_pending": float(writer.pending if writer is not None else 0),
+            "write_lag_seconds": writer.lag if writer is not None else 0.0,
+            "writes_unchanged": float(writer.counters.unchanged if writer is not None else 0),
+            "writes_failed": float(writer.counters.failed if writer is not None else 0),
         }
-
-
-def _known(config_maps: Store[ConfigMap]) -> set[str]:
-    """Nodes that were published before."""
-    return {
-        item.metadata.name.removeprefix(f"{TOPOLOGY}-")
-        for item in config_maps
-        if item.metadata.labels.get(NODE_TOPOLOGY) == "true"
-    }
-
-
-def _own_numbers(controller: Controller, views: pages.FleetPages) -> dict[str, float]:
-    controller.scrape_seconds = views.scrape_seconds
-    return controller.self_metrics()
 
 
 async def run_controller(settings: ControllerSettings, ready: Callable[[str], None]) -> None:
@@ -172,21 +172,22 @@ async def run_controller(settings: ControllerSettings, ready: Callable[[str], No
             settings.identity,
             namespace=settings.namespace,
             plain=settings.plain_labels,
+            scraped=controller.meters.scraped,
         )
         routes = [
             *views.routes(),
             server.get("/healthz", pages.health(controller.problems)),
             server.get("/readyz", server.health(lambda: None if controller.ready else "not leading")),
-            server.get("/metrics/controller", pages.self_metrics(lambda: _own_numbers(controller, views))),
+            server.get("/metrics/controller", controller.meters.page()),
         ]
         http = server.Server(routes)
         await http.start(*settings.listen, field="--listen")
         stack.push_async_callback(http.stop)
         topology = server.Server(
-            pages.topology_routes(lambda: controller.ready, controller.describe, controller.describe_node)
+            pages.topology_routes(lambda: controller.ready, controller.describe, controller.describe_node),
+            [server.json_errors],
         )
         await topology.start(*settings.topology_listen, field="--topology-listen")
         stack.push_async_callback(topology.stop)
         ready(http.address)
-        identity = f"{platform.node()}-{time.time_ns()}"
-        await Election(client, LEASE, namespace=settings.namespace, identity=identity).run(controller.lead)
+        await controller.election.run(controller.lead)

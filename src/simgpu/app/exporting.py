@@ -47,7 +47,7 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
     names = {f.name: (f.value, f.scale) for identity in settings.identities.values() for f in identity.families}
     for document in settings.base_workloads:
         wanted = documents.read(document, names=names)
-        box.admit(wanted.profile, wanted.devices or [device.index for device in box.devices], pod=wanted.pod)
+        box.admit(wanted.profile, wanted.devices or box.places(), pod=wanted.pod)
     views = {
         name: pages.Page(render.Renderer(box.machine, with_workloads(identity) if settings.per_workload else identity))
         for name, identity in settings.identities.items()
@@ -64,7 +64,7 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
             stack.enter_context(_device_files(settings.device_files, [device.file for device in box.devices]))
         shown = None
         if settings.page is not None:
-            access = writer.Access(control=str(settings.socket.absolute()) if settings.socket else "")
+            access = writer.Access(control=_control(settings.socket))
             shown = showing.Shown(box, settings.page, stale=ticking.stale(settings.interval), access=access)
             stack.callback(shown.pages.remove)
         if settings.socket is not None:
@@ -77,6 +77,14 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
         await http.start(*settings.listen, field="--listen")
         stack.push_async_callback(http.stop)
         await ticking.tick(box, settings.interval, lambda: ready(http.address), shown.write if shown else None)
+
+
+def _control(socket: Path | None) -> str:
+    """Where settings are taken, as the pages say it."""
+    path = str(socket.absolute()) if socket else ""
+    if len(path.encode()) > writer.LONGEST_SOCKET:
+        raise errors.InputError("--socket", f"{path}: a socket's path has at most {writer.LONGEST_SOCKET} bytes")
+    return path
 
 
 class FakedevSettings(msgspec.Struct, frozen=True):

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,9 +26,10 @@ from simgpu.topology.devices import Device
 from simgpu.workloads import documents
 from simgpu.workloads.server import Server as WorkloadServer
 
-_FORWARDED = (
-    signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGCONT,
-)  # fmt: skip
+_OF_TERMINALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGWINCH)
+_FORWARDED = (*_OF_TERMINALS, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+_PREFIX = "simgpu-run-"
+_LONGEST = 60  # characters of a folder in which a socket can be made
 
 
 class RunSettings(msgspec.Struct, frozen=True):
@@ -47,10 +49,10 @@ async def run_command(settings: RunSettings) -> int:
     box = Box(settings.devices, seed=settings.seed, hostname=settings.hostname)
     if settings.load is not None:
         wanted = documents.read(settings.load)
-        box.admit(wanted.profile, wanted.devices or [device.index for device in box.devices])
+        box.admit(wanted.profile, wanted.devices or box.places())
     async with contextlib.AsyncExitStack() as stack:
         signals = stack.enter_context(_Signals())
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="simgpu-run-")))
+        home = stack.enter_context(_home())
         socket = home / "workload.sock"
         shown = showing.Shown(box, home / "gpus", stale=ticking.stale(settings.interval))
         sockets = WorkloadServer(box, socket, settings=shown.set if settings.settable else None)
@@ -59,7 +61,7 @@ async def run_command(settings: RunSettings) -> int:
         ready = asyncio.Event()
         clock = asyncio.ensure_future(ticking.tick(box, settings.interval, ready.set, shown.write))
         stack.callback(clock.cancel)
-        await ready.wait()
+        await _first(clock, ready.wait())
         child = await _start(settings.command, environment(os.environ, home, socket))
         shown.pages.allow(
             writer.Access(
@@ -70,7 +72,45 @@ async def run_command(settings: RunSettings) -> int:
         )
         shown.write()
         signals.forward_to(child)
+        await _first(clock, child.wait())
         return await child.wait()
+
+
+async def _first(clock: asyncio.Future[None], awaited: Coroutine[Any, Any, object]) -> None:
+    """Wait for something, but not if the simulation has come to an end: it never does without an error."""
+    other: asyncio.Future[Any] = asyncio.ensure_future(awaited)
+    both: set[asyncio.Future[Any]] = {clock, other}
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    if clock.done():
+        other.cancel()
+        clock.result()
+
+
+@contextlib.contextmanager
+def _home() -> Iterator[Path]:
+    """A folder of our own; what runs that were killed left there is removed.
+
+    Sockets have short paths, and search paths know no colons: where the folder for temporary files has a long or odd
+    name, another one is taken.
+    """
+    places = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm"), Path("/var/tmp")]  # noqa: S108
+    fit = (place for place in places if len(str(place)) <= _LONGEST and not set(":;") & set(str(place)))
+    place = next((place for place in fit if os.access(place, os.W_OK)), None)
+    if place is None:
+        raise errors.InputError("TMPDIR", f"must be a folder with a name of at most {_LONGEST} characters, without ':'")
+    for old in place.glob(f"{_PREFIX}*"):
+        if _abandoned(old):
+            shutil.rmtree(old, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=place) as made:
+        yield Path(made)
+
+
+def _abandoned(folder: Path) -> bool:
+    owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+    try:
+        return owner.isdecimal() and folder.stat().st_uid == os.geteuid() and not Path(f"/proc/{owner}").exists()
+    except OSError:
+        return False
 
 
 def environment(given: Mapping[str, str], home: Path, socket: Path) -> dict[str, str]:
@@ -100,25 +140,25 @@ async def _start(command: Sequence[str], environ: dict[str, str]) -> asyncio.sub
 
 
 class _Signals:
-    """Signals are the command's, even those that come while it starts.
+    """Signals are the command's, even those that come while it starts; those that we were told to ignore stay so.
 
-    The terminal sends Ctrl-C to both of us, so that one is only ignored here.
+    What a terminal sends, it sends to both of us: that is not sent twice.
     """
 
     def __init__(self) -> None:
         self._child: asyncio.subprocess.Process | None = None
         self._early: list[int] = []
+        self._taken = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
 
     def __enter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        for number in _FORWARDED:
-            loop.add_signal_handler(number, self._send, number)
-        loop.add_signal_handler(signal.SIGINT, lambda: None)
+        for number in self._taken:
+            loop.add_signal_handler(number, self._pass_on, number)
         return self
 
     def __exit__(self, *_: object) -> None:
         loop = asyncio.get_running_loop()
-        for number in (*_FORWARDED, signal.SIGINT):
+        for number in self._taken:
             loop.remove_signal_handler(number)
 
     def forward_to(self, child: asyncio.subprocess.Process) -> None:
@@ -127,9 +167,22 @@ class _Signals:
         for number in self._early:
             self._send(number)
 
+    def _pass_on(self, number: int) -> None:
+        if number not in _OF_TERMINALS or not _in_foreground():
+            self._send(number)
+
     def _send(self, number: int) -> None:
         if self._child is None:
             self._early.append(number)
             return
         with contextlib.suppress(ProcessLookupError):
             self._child.send_signal(number)
+
+
+def _in_foreground() -> bool:
+    """Whether a terminal sends its signals to us."""
+    try:
+        with open("/dev/tty", "rb", buffering=0) as terminal:  # noqa: PTH123 - a device
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False

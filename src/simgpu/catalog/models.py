@@ -87,11 +87,15 @@ class Board(Facts, frozen=True):
 
 
 class Links(Facts, frozen=True):
-    """The fabric between cards (NVLink, Xe Link, XGMI, Ethernet): GB/s for each link and direction."""
+    """The fabric between cards (NVLink, Xe Link, XGMI, Ethernet): GB/s for each link and direction.
+
+    Links that are `switched` reach every other card; the others lead from one card to another.
+    """
 
     version: int
     count: int
     gb_per_second: float
+    switched: bool = True
 
 
 class MigProfile(Facts, frozen=True):
@@ -120,6 +124,7 @@ class Model(Facts, frozen=True, kw_only=True):
     relations: relations.Relations
     memory_gb_per_second: Amount
     memory_type: Literal["HBM", "GDDR5", "GDDR6", "LPDDR4", "unknown"] = "unknown"
+    memory_bus_bits: Count | None = None
     aliases: tuple[str, ...] = ()
     driver: str | None = None
     compute_capability: str | None = None

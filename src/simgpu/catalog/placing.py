@@ -1,7 +1,7 @@
 """Where MIG instances lie on a card, and which number each gets, as the driver does it.
 
 Memory is cut into eight slices and compute into seven (four and four on an A30). An instance starts at a multiple of
-its own size. Instances of four slices are put at the end first, all others at the beginning.
+its own size. Instances of one slice are put at the beginning first, all others at the end.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def place(instances: Sequence[models.MigProfile], model: models.Model, *, where:
         if not options:
             before = ", ".join(other.name for other in instances[:position])
             raise errors.InputError(f"{where}[{position}]", f"there is no room for {profile.name} beside {before}")
-        start = options[-1] if size == 4 else options[0]
+        start = options[0] if size == 1 else options[-1]
         taken.update(range(start, start + size))
         found.append(Placement(start, size, _FIRST_NUMBER[size] + start // size))
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ NAMESPACE = "gpu-operator"
 @click.option(
     "--topology-listen", default="127.0.0.1:8080", show_default=True, metavar="HOST:PORT", help="The topology API."
 )
+@catalog.files_option
 @click.option("--identity", default="dcgm", show_default=True, metavar="NAME|FILE", help="The exporter to mimic.")
 @click.option(
     "--plain-labels", is_flag=True, help="Without the labels that Prometheus would give to each node's exporter."
@@ -53,8 +55,8 @@ NAMESPACE = "gpu-operator"
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
 def controller(  # noqa: PLR0913 - one for each option
-    kubeconfig: Path | None, namespace: str, listen: str, topology_listen: str, identity: str, plain_labels: bool,
-    interval: float, seed: int, log_level: str,
+    kubeconfig: Path | None, namespace: str, listen: str, topology_listen: str, files: tuple[Path, ...], identity: str,
+    plain_labels: bool, interval: float, seed: int, log_level: str,
 ) -> None:  # fmt: skip
     """Give fake (KWOK) nodes GPUs: capacity, labels, metrics that follow what pods do.
 
@@ -62,6 +64,7 @@ def controller(  # noqa: PLR0913 - one for each option
     annotation simgpu.dev/gpus, such as h200:8. `simgpu up` runs it for you.
     """
     from simgpu.app import controlling
+    from simgpu.catalog import models
     from simgpu.identities import identity as known
     from simgpu.kube import kubeconfig as config
     from simgpu.web import server
@@ -73,6 +76,7 @@ def controller(  # noqa: PLR0913 - one for each option
         listen=server.parse_address(listen, field="--listen"),
         topology_listen=server.parse_address(topology_listen, field="--topology-listen"),
         identity=known.load(identity),
+        catalog=models.load([*catalog.user_files(), *files]),
         seed=seed,
         interval=interval,
         plain_labels=plain_labels,
@@ -103,11 +107,17 @@ def check(file: Path, files: tuple[Path, ...]) -> int:
     try:
         fleet = _read(file, files)
     except pools.Mistakes as mistakes:
-        for mistake in mistakes.found:
-            click.echo(f"{file}: {mistake}", err=True)
-        return 2
+        return _list_mistakes(file, [*map(str, mistakes.found), *mistakes.unknown])
+    if fleet.unknown:
+        return _list_mistakes(file, fleet.unknown)
     click.echo(f"{file}: {len(fleet.pools)} pools, {len(fleet.nodes)} nodes by name, all well")
     return 0
+
+
+def _list_mistakes(file: Path, mistakes: Sequence[str]) -> int:
+    for mistake in mistakes:
+        click.echo(f"{file}: {mistake}", err=True)
+    return 2
 
 
 @config.command()
@@ -147,4 +157,5 @@ def _plain(entry: Any) -> dict[str, Any]:
         key = (gpu.model.product, gpu.model.memory_mib.total)
         counted[key] = counted.get(key, 0) + 1
     gpus = [{"product": product, "memory_mib": memory, "count": count} for (product, memory), count in counted.items()]
-    return {"gpus": gpus, "other": entry.other}
+    more = {"driver": entry.driver, "cuda": entry.cuda, "numa": entry.numa}
+    return {"gpus": gpus, "other": entry.other, **{name: value for name, value in more.items() if value}}

@@ -115,7 +115,7 @@ def exporter(  # noqa: PLR0913 - one for each option
         seed=seed,
         interval=interval,
         socket=socket,
-        base_workloads=tuple(document(path) for path in bases),
+        base_workloads=tuple(read_document(path) for path in bases),
         device_files=device_files,
         per_workload=per_workload,
         page=page,
@@ -168,7 +168,7 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def document(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> dict[str, Any]:
     """A workload document or load profile from a file."""
     from simgpu.catalog import models
     from simgpu.workloads import documents
@@ -255,7 +255,7 @@ def workload(  # noqa: PLR0913 - one for each option
         devices = client.devices_by_name(devnames, max_index, os.environ)
     else:
         devices = client.devices_by_glob(pattern or "/dev/dri/card*", index_regex)
-    given = {str(key).lower(): value for key, value in document(profile).items()} if profile is not None else {}
+    given = {str(key).lower(): value for key, value in read_document(profile).items()} if profile is not None else {}
     document: dict[str, Any] = {"name": name, "repeat": repeat, **given}
     document |= {"devices": devices, "limits": {**(given.get("limits") or {}), **_limits(limits)}}
     if owner := _pod(pod):

@@ -15,7 +15,7 @@ from simgpu import errors
 from simgpu.cli import catalog, exporter
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--model", help="A GPU model of the catalog; h200 if nothing is said.")
 @click.option("--count", type=click.IntRange(1, 128), help="How many of them; 1 if nothing is said.")
 @click.option(
@@ -74,7 +74,8 @@ def run(  # noqa: PLR0913 - one for each option
     )
     code = asyncio.run(running.run_command(settings))
     if code < 0:  # end as the command did, so that whoever started us sees the signal
-        signal.signal(-code, signal.SIG_DFL)
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
         return 128 - code
     return code
@@ -89,7 +90,7 @@ def _load(text: str) -> dict[str, Any]:
     if text.isdecimal() and int(text) <= 100:
         return {"name": "load", "profile": [{"load": int(text), "seconds": 0}], "repeat": 0}
     if Path(text).is_file():
-        return exporter.document(Path(text))
+        return exporter.read_document(Path(text))
     raise errors.InputError(
         "--load", f"{text!r}: must be a percentage from 0 to 100, a file, or one of: {', '.join(known)}"
     )

@@ -143,12 +143,16 @@ class ControlPlane:
 
     async def until(self, name: str, condition: Callable[[], Awaitable[bool]], *, seconds: float) -> None:
         """Wait for something that a component is to do. A component that ends meanwhile is an error at once."""
-        deadline = asyncio.get_running_loop().time() + seconds
+        clock = asyncio.get_running_loop().time
+        asked = clock()
+        deadline = asked + seconds
         while not await condition():
             self._check_alive()
-            if asyncio.get_running_loop().time() > deadline:
+            if clock() > deadline:
                 raise ComponentError(name, f"was not done after {seconds:.0f} s", tail(self._folder.log(name)))
-            await asyncio.sleep(_POLL_SECONDS)
+            # To look at thousands of nodes takes time that the component needs.
+            await asyncio.sleep(max(_POLL_SECONDS, 4 * (clock() - asked)))
+            asked = clock()
 
     @contextlib.asynccontextmanager
     async def blamed(self) -> AsyncIterator[None]:

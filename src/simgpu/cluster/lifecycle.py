@@ -51,6 +51,7 @@ DEFAULT_GPUS = fleet.Gpus("h200", 8)
 _PORT_ATTEMPTS = 3
 _DISK_GIB = 0.5
 _ROLE_GRACE_SECONDS = 10.0
+_MANY_NODES = 500  # so many keep the API server from its own start, and others do not wait for it long
 _NODES_READY_SECONDS = 300.0
 _GPU_LOOKS = 40
 _GPUS_SEEN_SECONDS = 30.0
@@ -218,7 +219,7 @@ async def _run(launch: _Launch, wanted: Record, known: Record | None) -> list[st
             group.create_task(plane.start_ready("kube-controller-manager"))
             group.create_task(plane.start_ready("kube-scheduler"))
             group.create_task(_start_kwok(client, plane))
-            filling = group.create_task(_fill(client, wanted, launch))
+            filling = group.create_task(_fill(client, plane, wanted, launch))
         if launch.wish.wait:
             await _wait_for_nodes(client, plane, wanted.nodes, launch.progress)
         await _wait_for_default_account(client, plane)
@@ -268,13 +269,15 @@ async def _start_kwok(client: Client, plane: control_plane.ControlPlane) -> None
     await plane.start_ready("kwok")  # it ends if the type is not there when it starts
 
 
-async def _fill(client: Client, wanted: Record, launch: _Launch) -> tuple[int, int]:
+async def _fill(client: Client, plane: control_plane.ControlPlane, wanted: Record, launch: _Launch) -> tuple[int, int]:
     def made(finished: int, total: int) -> None:
         launch.progress.update("nodes", f"created {finished} of {total}")
 
     gpus = fleet.parse_gpus(wanted.gpus)
     # Also where an `up --gpus` was killed before it came to this.
     await fleet.publish_topology(client, gpus, overwrite=wanted.gpus != wanted.published)
+    if wanted.nodes > _MANY_NODES:
+        await plane.ready("kube-apiserver")
     return await fleet.scale_nodes(client, wanted.nodes, made=made)
 
 

@@ -1,51 +1,46 @@
-"""The configuration that is in force: read from ConfigMaps, whatever its format, for fake and real nodes alike.
+"""The configuration as the cluster's ConfigMaps have it, for fake and real nodes, and what users are told about it.
 
-A broken one changes nothing but what users are told.
+A broken one, or none, changes nothing: the last good one stays in force. A controller that starts and cannot read it
+goes by what was published of the nodes.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
 from simgpu import errors
 from simgpu.catalog import models
+from simgpu.controllers import publishing
 from simgpu.kube.recording import Recorder, Subject
 from simgpu.kube.store import Store
-from simgpu.kube.views import ConfigMap, Node
+from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.topology import pools
 
 TOPOLOGY = "topology"
-KEY = "topology.yml"
+PROFILE, PROFILE_KEY = "gpu-profile-", "profile.yaml"
 GPUS_ANNOTATION = "simgpu.dev/gpus"
 
-_PROFILE = "gpu-profile-"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _COMPLAINTS = 10_000
+_STAYS = "the topology stays as it was"
 
 _log = logging.getLogger(__name__)
 
 
 class Configuration:
-    """What the ConfigMaps say. `changed` is called when it comes to say something else."""
+    """Which GPUs nodes are to have. `problems` is what is wrong with what is written there now."""
 
     def __init__(
-        self,
-        config_maps: Store[ConfigMap],
-        recorder: Recorder,
-        changed: Callable[[], None],
-        *,
-        namespace: str,
-        catalog: models.Catalog,
+        self, config_maps: Store[ConfigMap], recorder: Recorder, *, namespace: str, catalog: models.Catalog
     ) -> None:
-        self.fleet: pools.Fleet | None = None
-        self.problem: str | None = None
+        self.current: pools.Fleet | None = None
+        self.problems: tuple[str, ...] = ()
         self._config_maps = config_maps
         self._recorder = recorder
-        self._changed = changed
         self._namespace = namespace
         self._catalog = catalog
         self._complained: dict[str, str] = {}
@@ -53,60 +48,49 @@ class Configuration:
     @staticmethod
     def concerns(name: str) -> bool:
         """Whether a ConfigMap is part of it."""
-        return name == TOPOLOGY or name.startswith(_PROFILE)
+        return name == TOPOLOGY or name.startswith(PROFILE)
 
-    def read(self) -> None:
-        """Read it; the last good one stays in force."""
-        config_map = self._config_maps.get(TOPOLOGY, namespace=self._namespace)
-        if config_map is None:
-            self.problem = f"there is no ConfigMap {TOPOLOGY} in namespace {self._namespace}"
-            if self.fleet is None:
-                self.fleet = pools.Fleet()
-                self._changed()
-            return
-        try:
-            found = pools.parse(config_map.data.get(KEY, ""), self._catalog, self._profile)
-        except errors.InputError as error:
-            if self.problem != str(error):
-                self.problem = str(error)
-                _log.error("the topology stays as it was: %s", error)
-                subject = Subject("v1", "ConfigMap", TOPOLOGY, self._namespace, config_map.metadata.uid)
-                self._recorder.record(subject, "Warning", "InvalidTopology", str(error))
-            return
-        self.problem = None
-        if found != self.fleet:
-            self.fleet = found
-            self._changed()
+    def read(self) -> bool:
+        """Read it again; whether another is in force now."""
+        before = self.current
+        self.current = self._parsed() or before or publishing.published(self.views(), self._catalog)
+        return self.current != before
 
-    def _profile(self, name: str) -> Mapping[str, Any] | None:
-        config_map = self._config_maps.get(f"{_PROFILE}{name}", namespace=self._namespace)
-        if config_map is None:
+    def views(self) -> list[ConfigMap]:
+        """What was published of fake nodes."""
+        return [item for item in self._config_maps if publishing.is_view(item)]
+
+    def describe(self) -> dict[str, Any] | None:
+        """As the topology API tells it, whatever format it was written in."""
+        if self.current is None:
             return None
-        try:
-            document = yaml.load(config_map.data.get("profile.yaml", ""), Loader=_LOADER)  # noqa: S506 - a safe loader
-        except (yaml.YAMLError, ValueError, RecursionError):
-            return None
-        return document if isinstance(document, dict) else None
+        return {
+            "NodePools": {name: _pool_json(pool) for name, pool in self.current.pools.items()},
+            "NodePoolLabelKey": self.current.label_key,
+            "MigStrategy": self.current.mig_strategy,
+        }
 
-    def of(self, node: Node) -> pools.NodeGpus | None:
-        """What a node should have: by annotation, by name, by pool; None if nothing is said of it."""
-        meta, fleet = node.metadata, self.fleet or pools.Fleet()
+    def of(self, node: Node, *, before: pools.NodeGpus | None = None) -> pools.NodeGpus | None:
+        """What a node should have: by annotation, by name, by pool; None if nothing is said of it.
+
+        What it had `before` stays where what is said now cannot be understood.
+        """
+        meta, fleet = node.metadata, self.current or pools.Fleet()
         override = meta.annotations.get(GPUS_ANNOTATION)
         if override is not None:
             try:
                 return pools.parse_gpus(override, self._catalog, field=GPUS_ANNOTATION)
             except errors.InputError as error:
                 self.complain(about(node), "InvalidGpus", str(error))
+                return before
         if meta.name in fleet.nodes:
             return fleet.nodes[meta.name]
         pool = meta.labels.get(fleet.label_key)
-        if pool is None:
-            return None
-        if pool not in fleet.pools:
-            known = ", ".join(sorted(fleet.pools)) or "none"
-            self.complain(about(node), "UnknownPool", f"{fleet.label_key}: no pool {pool!r}; there are: {known}")
-            return None
-        return fleet.pools[pool]
+        if pool is None or pool in fleet.pools:
+            return fleet.pools.get(pool) if pool is not None else None
+        known = ", ".join(sorted(fleet.pools)) or "none"
+        self.complain(about(node), "UnknownPool", f"{fleet.label_key}: no pool {pool!r}; there are: {known}")
+        return before
 
     def complain(self, subject: Subject, reason: str, message: str) -> None:
         """Tell users of a mistake, once."""
@@ -117,7 +101,54 @@ class Configuration:
             while len(self._complained) > _COMPLAINTS:
                 self._complained.pop(next(iter(self._complained)))
 
+    def _parsed(self) -> pools.Fleet | None:
+        config_map = self._config_maps.get(TOPOLOGY, namespace=self._namespace)
+        if config_map is None:
+            missing = f"{TOPOLOGY}: there is no such ConfigMap in namespace {self._namespace}"
+            self._tell("NoTopology", (missing,), _STAYS)
+            return None
+        try:
+            found = pools.parse(config_map.data.get(publishing.KEY, ""), self._catalog, self._profile)
+        except pools.Mistakes as mistakes:
+            self._tell("InvalidTopology", tuple(map(str, mistakes.found)), _STAYS, uid=config_map.metadata.uid)
+            return None
+        told = "the topology has keys that mean nothing"
+        self._tell("UnknownKeys", found.unknown, told, uid=config_map.metadata.uid)
+        return found
 
-def about(node: Node) -> Subject:
-    """A node as the subject of an event."""
-    return Subject("v1", "Node", node.metadata.name, uid=node.metadata.uid)
+    def _tell(self, reason: str, problems: tuple[str, ...], what: str, *, uid: str = "") -> None:
+        """Say once what is wrong."""
+        if problems and problems != self.problems:
+            message = "; ".join(problems)
+            _log.warning("%s: %s", what, message)
+            subject = Subject("v1", "ConfigMap", TOPOLOGY, self._namespace, uid)
+            self._recorder.record(subject, "Warning", reason, message)
+        self.problems = problems
+
+    def _profile(self, name: str) -> Mapping[str, Any] | None:
+        config_map = self._config_maps.get(f"{PROFILE}{name}", namespace=self._namespace)
+        if config_map is None:
+            return None
+        place = f"ConfigMap {PROFILE}{name}"
+        if PROFILE_KEY not in config_map.data:
+            raise errors.InputError(place, f"has no {PROFILE_KEY}")
+        try:
+            document = yaml.load(config_map.data[PROFILE_KEY], Loader=_LOADER)  # noqa: S506 - a safe loader
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise errors.InputError(place, f"{PROFILE_KEY} is not YAML: {' '.join(str(error).split())}") from None
+        if not isinstance(document, dict):
+            raise errors.InputError(place, f"{PROFILE_KEY} must be a mapping")
+        return document
+
+
+def _pool_json(pool: pools.NodeGpus) -> dict[str, Any]:
+    return {
+        "GpuCount": len(pool.gpus), "GpuMemory": pool.memory_mib, "GpuProduct": pool.product,
+        "OtherDevices": [{"Name": name, "Count": count} for name, count in pool.other.items()] or None,
+    }  # fmt: skip
+
+
+def about(thing: Node | Pod) -> Subject:
+    """A node or pod as the subject of an event."""
+    meta = thing.metadata
+    return Subject("v1", "Pod" if isinstance(thing, Pod) else "Node", meta.name, meta.namespace, meta.uid)

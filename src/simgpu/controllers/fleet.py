@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -17,6 +18,7 @@ from simgpu.sim import activity, engine
 from simgpu.topology import devices, pools
 from simgpu.topology.devices import Device
 
+EXPORTER = "nvidia-dcgm-exporter"
 _NOBODY = uuid.UUID(int=0)
 _REMEMBERED = 100_000  # counters of GPUs that are gone and may come back
 
@@ -59,7 +61,9 @@ class Fleet:
         self.nodes: dict[str, NodeCards] = {}
         self._machine: view.Machine | None = None
         self._changed: list[Card] = []
-        self._gone: dict[str, list[float]] = {}
+        self._gone: dict[str, tuple[Sequence[float], float]] = {}
+        self._addresses: dict[str, str] = {}
+        self._taken: dict[str, str] = {}
         self.steps = 0
         self.time = 0.0
 
@@ -95,6 +99,8 @@ class Fleet:
         if known := self.nodes.pop(name, None):
             self._remove(known.cards)
             self._machine = None
+        if address := self._addresses.pop(name, None):
+            del self._taken[address]
 
     def _new(self, node: str, wanted: Sequence[tuple[int, str, pools.Gpu]]) -> dict[int, Card]:
         made: dict[int, Card] = {}
@@ -106,21 +112,17 @@ class Fleet:
         return made
 
     def _card(self, node: str, index: int, identity: str, gpu: pools.Gpu, number: int) -> Card:
-        device = devices.device(node, index, gpu.model, name=identity, labels=_exporter(node, "", ""))
+        device = devices.device(node, index, gpu.model, name=identity, labels=self._exporter(node))
         card = Card(identity, gpu, number, device)
         if (before := self._gone.pop(identity, None)) is not None:
-            self.engine.resume_counters(card.number, before, 0.0)
+            self.engine.resume_counters(card.number, *before)
         return card
 
     def _remove(self, gone: Iterable[Card]) -> None:
         listed = list(gone)
         if listed:
             standing = self.engine.counters([card.number for card in listed]).tolist()
-            for card, values in zip(listed, standing, strict=True):
-                self._gone.pop(card.id, None)
-                self._gone[card.id] = values
-            while len(self._gone) > _REMEMBERED:
-                self._gone.pop(next(iter(self._gone)))
+            self.remember(dict(zip((card.id for card in listed), standing, strict=True)), 0.0)
         for card in listed:
             if card.workload:
                 self.engine.end_workload(card.workload)
@@ -129,11 +131,25 @@ class Fleet:
 
     def name_exporter(self, name: str, pod: str, address: str) -> None:
         """The pod that pretends to be a node's exporter; without one it has a made-up name and address."""
-        labels = _exporter(name, pod, address)
+        labels = self._exporter(name, pod, address)
         for card in self.nodes[name].cards:
             if card.device.labels != labels:
                 card.device = msgspec.structs.replace(card.device, labels=labels)
                 self._machine = None
+
+    def _exporter(self, node: str, pod: str = "", address: str = "") -> dict[str, str]:
+        digest = hashlib.sha1(node.encode(), usedforsecurity=False).hexdigest()[:10]
+        name = pod or f"{EXPORTER}-{digest}"
+        return {"node": node, "exporter": name, "instance": f"{address or self.address(node)}:9400"}
+
+    def address(self, node: str, before: str = "") -> str:
+        """A made-up address that no other node's exporter has: the one from before, or else one from the name."""
+        if node not in self._addresses:
+            for address in made_up(node, before):
+                if address not in self._taken:
+                    self._addresses[node], self._taken[address] = address, node
+                    break
+        return self._addresses[node]
 
     # Pods.
 
@@ -227,6 +243,13 @@ class Fleet:
         standing = np.round(self.engine.counters([card.number for card in node.cards]), 3).tolist()
         return dict(zip(node.ids, standing, strict=True))
 
+    def remember(self, saved: Mapping[str, Sequence[float]], seconds: float) -> None:
+        """Where counters of GPUs that are not there stood, that long ago; if these come back, they go on from there."""
+        for gpu, values in saved.items():
+            self._gone.setdefault(gpu, (values, seconds))
+        while len(self._gone) > _REMEMBERED:
+            self._gone.pop(next(iter(self._gone)))
+
     def resume(self, node: NodeCards, saved: Mapping[str, Sequence[float]], seconds: float) -> None:
         """Go on where counters stood, plus the most that they can have grown since."""
         for card in node.cards:
@@ -235,11 +258,13 @@ class Fleet:
                 self.engine.resume_counters(card.number, values, max(0.0, seconds))
 
 
-def _exporter(node: str, pod: str, address: str) -> dict[str, str]:
-    """Labels of a node's exporter."""
-    digest = hashlib.sha1(node.encode(), usedforsecurity=False).hexdigest()[:10]
-    made_up = f"10.{int(digest[:2], 16)}.{int(digest[2:4], 16)}.{int(digest[4:6], 16)}"
-    return {"node": node, "exporter": pod or f"nvidia-dcgm-exporter-{digest}", "instance": f"{address or made_up}:9400"}
+def made_up(node: str, before: str) -> Iterator[str]:
+    """Addresses that a node's exporter may have, best first."""
+    if re.fullmatch(r"10(\.\d{1,3}){3}", before):
+        yield before
+    first = int.from_bytes(hashlib.sha1(node.encode(), usedforsecurity=False).digest()[:3])
+    for number in range(first, first + 2**24):
+        yield f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
 
 
 def _profile(use: Use) -> activity.Profile:

@@ -9,26 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from simgpu import errors
 from simgpu.catalog import models
-from simgpu.controllers import publishing
-from simgpu.controllers.configuring import TOPOLOGY, Configuration
-from simgpu.controllers.fleet import Fleet, NodeCards
+from simgpu.controllers import configuring, publishing
+from simgpu.controllers.configuring import PROFILE, TOPOLOGY
+from simgpu.controllers.fleet import EXPORTER, Fleet, NodeCards
 from simgpu.kube import resources
 from simgpu.kube.queue import WorkQueue
-from simgpu.kube.recording import Recorder, Subject
+from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Target, Writer
 from simgpu.pods import assigning, requests
 from simgpu.topology import pools, sharing
 
-EXPORTER = "nvidia-dcgm-exporter"
 VIEW_EVERY = 1.0
 SAVE_EVERY = 300.0
 
@@ -41,6 +40,14 @@ class Stores(msgspec.Struct):
     nodes: Store[Node]
     pods: Store[Pod]
     config_maps: Store[ConfigMap]
+
+
+class _Saved(msgspec.Struct, frozen=True):
+    """What is kept of a node's counters."""
+
+    time: float = 0.0
+    address: str = ""
+    gpus: dict[str, list[float]] = {}
 
 
 class Nodes:
@@ -62,12 +69,15 @@ class Nodes:
         self._fleet = fleet
         self._queue = queue
         self._writer = writer
+        self._recorder = recorder
         self._namespace = namespace
+        self._catalog = catalog
         self._clock = clock
-        self._configuration = Configuration(
-            stores.config_maps, recorder, self._look_at_all, namespace=namespace, catalog=catalog
+        self.configuration = configuring.Configuration(
+            stores.config_maps, recorder, namespace=namespace, catalog=catalog
         )
-        self._published: dict[str, float] = {}
+        self._published: dict[str, float] = {}  # when a node's view was written last
+        self._unpublished: set[str] = set()  # nodes whose pods have changed since
         self._held: dict[str, dict[str, tuple[str, ...]]] = {}
         self._owned: dict[str, set[str]] = {}
         self._restored: set[str] = set()
@@ -79,96 +89,101 @@ class Nodes:
         """Let changes of nodes, pods and configuration become work."""
         self._stores.nodes.listen(lambda change: self._queue.add(change.key))
         self._stores.pods.listen(lambda change: self._pod_changed(change.old, change.new))
-        self._stores.config_maps.listen(lambda change: self._config_map_changed(change.key))
+        self._stores.config_maps.listen(lambda change: self._config_map_changed(change.key, gone=change.new is None))
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         for pod in (old, new):
             if pod is None or not pod.spec.node_name:
                 continue
-            if requests.requests(pod) or pod.metadata.labels.get("app") == EXPORTER:
+            meta = pod.metadata
+            if requests.requests(pod) or meta.labels.get("app") == EXPORTER or requests.RUN_TIME in meta.annotations:
                 self._queue.add(pod.spec.node_name)
 
-    def _config_map_changed(self, key: str) -> None:
+    def _config_map_changed(self, key: str, *, gone: bool) -> None:
         name = key.rpartition("/")[2]
-        if self._configuration.concerns(name):
+        if name == TOPOLOGY or name.startswith(PROFILE):
             self.configure()
         elif name.startswith(f"{TOPOLOGY}-"):
-            self._queue.add(name.removeprefix(f"{TOPOLOGY}-"))
-
-    @property
-    def problem(self) -> str | None:
-        """What is wrong with the configuration that is there now; the last good one is in force."""
-        return self._configuration.problem
-
-    @property
-    def _config(self) -> pools.Fleet | None:
-        return self._configuration.fleet
+            node = name.removeprefix(f"{TOPOLOGY}-")
+            if gone:
+                self._published.pop(node, None)
+            self._queue.add(node)
 
     def configure(self) -> None:
         """Read the configuration."""
-        self._configuration.read()
+        if self.configuration.read():
+            self._look_at_all()
+
+    def start(self) -> None:
+        """Read the configuration and look at everything; `unseen` is what has not been looked at yet."""
+        self.configure()
+        self.unseen = self._all()
+        self._look_at_all()
 
     def _look_at_all(self) -> None:
-        for node in self._stores.nodes:
-            self._queue.add(node.metadata.name)
-        for item in self._stores.config_maps:
-            if item.metadata.labels.get(publishing.NODE_TOPOLOGY) == "true":
-                self._queue.add(item.metadata.name.removeprefix(f"{TOPOLOGY}-"))
+        for name in self._all():
+            self._queue.add(name)
 
-    def describe(self) -> dict[str, Any] | None:
-        """The configuration as the topology API tells it, whatever format it was written in."""
-        if self._config is None:
-            return None
-        return {
-            "NodePools": {name: _pool_json(pool) for name, pool in self._config.pools.items()},
-            "NodePoolLabelKey": self._config.label_key,
-            "MigStrategy": self._config.mig_strategy,
-        }
+    def _all(self) -> set[str]:
+        """Nodes that are there, and those that something was published of."""
+        published = {item.metadata.labels[publishing.NODE_NAME] for item in self.configuration.views()}
+        return published | {node.metadata.name for node in self._stores.nodes}
 
     def describe_node(self, name: str) -> dict[str, Any] | None:
         """One node as the topology API tells it."""
         placed = self._fleet.nodes.get(name)
-        if placed is None or self._config is None:
+        if placed is None:
             return None
         return publishing.node_json(
             placed.spec, self._config.mig_strategy, {card.id: card.use for card in placed.cards}
         )
+
+    @property
+    def _config(self) -> pools.Fleet:
+        """What is in force; nodes are looked at only once it was read."""
+        assert self.configuration.current is not None  # noqa: S101
+        return self.configuration.current
 
     # One node.
 
     async def reconcile(self, name: str) -> float | None:
         """Make everything about one node as it should be; seconds until it should be looked at again."""
         await asyncio.sleep(0)  # what was decided has to be written too
-        if self._config is None:
-            return None
         self.unseen.discard(name)
         node = self._stores.nodes.get(name)
         spec = self._spec(node) if node is not None else None
         if node is None or spec is None:
             self._retire(name, node)
             return None
+        for pod in self._stores.pods.by("node", name):
+            self._check_run_time(pod)
         first = name not in self._restored
         known = self._fleet.nodes.get(name)
         urgent = known is None or known.spec != spec
         config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
         before = publishing.remembered(config_map) if first else None
-        placed = self._fleet.place(name, spec)
         if before is not None:
             self._owned[name] = set(before.resources)
-            self._resume(placed, before)
+            self._fleet.address(name, str(before.counters.get("address", "")))
+        placed = self._fleet.place(name, spec)
+        if before is not None:
+            self._fleet.resume(placed, *self._saved(before))
         self._fleet.name_exporter(name, *self._exporter(name))
         uses = self._uses(name, placed, before)
         self._restored.add(name)
-        self._fleet.use(placed, uses)
+        if self._fleet.use(placed, uses):
+            self._unpublished.add(name)
         self._publish_node(node, spec)
-        return self._publish_view(name, placed, uses, config_map, first=urgent or config_map is None)
+        if urgent or (config_map is None and name not in self._published):
+            return self._write_view(placed, self._view(placed), urgent=True)
+        return self._publish_view(placed, config_map)
 
     def _spec(self, node: Node) -> pools.NodeGpus | None:
         """What a node should have; None for one that is not ours."""
         meta = node.metadata
         if meta.annotations.get(publishing.KWOK) != "fake" or meta.deletion_timestamp:
             return None
-        spec = self._configuration.of(node)
+        spec = self.configuration.of(node)
         return msgspec.structs.replace(spec, slicing=sharing.NONE) if spec else None  # nobody here offers shares
 
     def _exporter(self, name: str) -> tuple[str, str]:
@@ -184,7 +199,7 @@ class Nodes:
         there.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.uid))
         wishes = [_wish(pod) for pod in there]
         if before is not None:
-            self._held[name] = {wish.uid: _ordered(wish, before.held.get(wish.uid, ())) for wish in wishes}
+            self._held[name] = {wish.uid: assigning.places(wish, before.held.get(wish.uid, ())) for wish in wishes}
         held = assigning.assign(placed.ids, self._held.get(name, {}), wishes)
         self._held[name] = held
         memory = {card.id: card.gpu.model.memory_mib.total for card in placed.cards}
@@ -196,7 +211,7 @@ class Nodes:
                     continue
                 for gpu in ids:
                     uses.setdefault(gpu, _use(pod, container, span, memory[gpu]))
-            for gpu in held[wish.uid]:
+            for gpu in filter(None, held[wish.uid]):
                 uses.setdefault(
                     gpu, _use(pod, wish.first[0].container if wish.first else "", requests.NONE, memory[gpu])
                 )
@@ -208,16 +223,18 @@ class Nodes:
         try:
             return requests.utilisation(pod)
         except errors.InputError as error:
-            meta = pod.metadata
-            self._configuration.complain(
-                Subject("v1", "Pod", meta.name, meta.namespace, meta.uid), "InvalidUtilization", str(error)
-            )
+            self.configuration.complain(configuring.about(pod), "InvalidUtilization", str(error))
             return requests.ALL
+
+    def _check_run_time(self, pod: Pod) -> None:
+        try:
+            requests.check_run_time(pod)
+        except errors.InputError as error:
+            self.configuration.complain(configuring.about(pod), "InvalidRunTime", str(error))
 
     # Writing.
 
     def _publish_node(self, node: Node, spec: pools.NodeGpus) -> None:
-        assert self._config is not None  # noqa: S101 - asked before
         name = node.metadata.name
         labels = publishing.label_patch(spec, self._config.mig_strategy, node)
         again = self._again(name)
@@ -230,53 +247,74 @@ class Nodes:
 
     def _again(self, name: str) -> Callable[[Exception], None]:
         """What could not be written is looked at again later."""
-        return lambda _error: self._queue.add_after(name, 5.0)
 
-    def _publish_view(
-        self,
-        name: str,
-        placed: NodeCards,
-        uses: Mapping[str, publishing.Use],
-        config_map: ConfigMap | None,
-        *,
-        first: bool,
-    ) -> float | None:
-        assert self._config is not None  # noqa: S101 - asked before
-        now = self._clock()
-        since = now - self._published.get(name, 0.0)
-        if not first and since < VIEW_EVERY:
+        def failed(_error: Exception) -> None:
+            self._published.pop(name, None)
+            self._queue.add_after(name, 5.0)
+
+        return failed
+
+    def _publish_view(self, placed: NodeCards, config_map: ConfigMap | None) -> float:
+        """Write the view if it says something new, or has not been written for long; seconds until the next look."""
+        since = self._clock() - self._published.get(placed.name, 0.0)
+        if config_map is None and placed.name not in self._unpublished and since < SAVE_EVERY:
+            return SAVE_EVERY - since  # it is on its way
+        if since < VIEW_EVERY:
             return VIEW_EVERY - since
-        counters = {"time": round(now, 1), "gpus": self._fleet.counters(placed)}
-        body = publishing.view(
-            name, placed.ids, placed.spec, strategy=self._config.mig_strategy,
-            uses={gpu: (use,) for gpu, use in uses.items()}, counters=counters,
-        )  # fmt: skip
+        body = self._view(placed)
         same = config_map is not None and config_map.data.get(publishing.KEY) == body["data"][publishing.KEY]
         if same and since < SAVE_EVERY:
+            self._unpublished.discard(placed.name)
             return SAVE_EVERY - since
-        self._published[name] = now
-        target = Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{name}", self._namespace)
-        self._writer.apply(target, body, urgent=first, failed=self._again(name))
+        return self._write_view(placed, body, urgent=False)
+
+    def _view(self, placed: NodeCards) -> dict[str, Any]:
+        name = placed.name
+        counters = {
+            "time": round(self._clock(), 1), "address": self._fleet.address(name), "gpus": self._fleet.counters(placed),
+        }  # fmt: skip
+        uses = {card.id: (card.use,) for card in placed.cards if card.use is not None}
+        return publishing.view(
+            name, placed.ids, placed.spec, strategy=self._config.mig_strategy, uses=uses, counters=counters
+        )
+
+    def _write_view(self, placed: NodeCards, body: dict[str, Any], *, urgent: bool) -> float:
+        self._published[placed.name] = self._clock()
+        self._unpublished.discard(placed.name)
+        target = Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{placed.name}", self._namespace)
+        self._writer.apply(target, body, urgent=urgent, failed=self._again(placed.name))
         return SAVE_EVERY
 
-    def _resume(self, placed: NodeCards, before: publishing.Remembered) -> None:
-        saved, at = before.counters.get("gpus"), before.counters.get("time")
-        if isinstance(saved, dict) and isinstance(at, int | float):
-            try:
-                self._fleet.resume(placed, saved, self._clock() - at)
-            except (TypeError, ValueError) as error:
-                _log.warning("counters of %s start anew: %s", placed.name, error)
+    async def save(self) -> None:
+        """Write where all counters stand, for whoever goes on from here."""
+        for placed in list(self._fleet.nodes.values()):
+            self._write_view(placed, self._view(placed), urgent=True)
+            await asyncio.sleep(0)  # what was decided has to be written too
+
+    def _saved(self, before: publishing.Remembered) -> tuple[dict[str, list[float]], float]:
+        """Counters as they were saved, by GPU, and how long ago that was. What somebody broke is left out."""
+        try:
+            found = msgspec.convert(before.counters, _Saved)
+        except msgspec.ValidationError as error:
+            _log.warning("saved counters cannot be read, and start anew: %s", error)
+            return {}, 0.0
+        return found.gpus, max(0.0, self._clock() - found.time)
 
     def _retire(self, name: str, node: Node | None) -> None:
         """A node is gone, or not ours any more: nothing of ours stays on it."""
         self._fleet.remove(name)
         self._held.pop(name, None)
         self._published.pop(name, None)
+        self._unpublished.discard(name)
+        restored = name in self._restored
         self._restored.discard(name)
         owned = self._owned.pop(name, set())
         config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
-        if config_map is not None and not _is_ours(config_map):
+        if config_map is not None and not publishing.is_view(config_map):
             config_map = None
+        if not restored:  # it went while nobody looked, and may come back
+            saved, seconds = self._saved(publishing.remembered(config_map))
+            self._fleet.remember(saved, seconds)
         marked = node is not None and publishing.MARK in node.metadata.labels
         if node is not None and marked and node.metadata.annotations.get(publishing.KWOK) == "fake":
             # The mark goes last, so that a clean-up that was cut short is found again.
@@ -292,19 +330,6 @@ class Nodes:
             self._writer.delete(Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{name}", self._namespace))
 
 
-def _is_ours(config_map: ConfigMap) -> bool:
-    """Views of fake nodes only: those of real nodes belong to whoever serves these."""
-    meta = config_map.metadata
-    return meta.labels.get(publishing.NODE_TOPOLOGY) == "true" and meta.annotations.get(publishing.KWOK) == "fake"
-
-
-def _pool_json(pool: pools.NodeGpus) -> dict[str, Any]:
-    return {
-        "GpuCount": len(pool.gpus), "GpuMemory": pool.memory_mib, "GpuProduct": pool.product,
-        "OtherDevices": [{"Name": name, "Count": count} for name, count in pool.other.items()] or None,
-    }  # fmt: skip
-
-
 def _wish(pod: Pod) -> assigning.Wish:
     lasting, first, beside, sidecars = [], [], [], 0
     early = {item.name for item in pod.spec.init_containers}
@@ -316,12 +341,6 @@ def _wish(pod: Pod) -> assigning.Wish:
             lasting.append(item)
             sidecars += item.count if item.container in early else 0
     return assigning.Wish(pod.metadata.uid, tuple(lasting), tuple(first), tuple(beside))
-
-
-def _ordered(wish: assigning.Wish, pairs: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    """GPUs that a pod held, in the order of its containers."""
-    places = {item.container: number for number, item in enumerate((*wish.lasting, *wish.first))}
-    return tuple(gpu for _, gpu in sorted(pairs, key=lambda pair: places.get(pair[0], len(places))))
 
 
 def _use(pod: Pod, container: str, span: requests.Range, memory: int) -> publishing.Use:

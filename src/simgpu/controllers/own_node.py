@@ -18,7 +18,7 @@ from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.configuring import TOPOLOGY, Configuration, about
 from simgpu.kube import resources
-from simgpu.kube.recording import Recorder, Subject
+from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Target, Writer
@@ -54,7 +54,7 @@ class OwnNode:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.name = name
-        self.configuration = Configuration(stores.config_maps, recorder, changed, namespace=namespace, catalog=catalog)
+        self.configuration = Configuration(stores.config_maps, recorder, namespace=namespace, catalog=catalog)
         self._stores = stores
         self._writer = writer
         self._changed = changed
@@ -70,7 +70,12 @@ class OwnNode:
 
     def _config_map_changed(self, key: str) -> None:
         if self.configuration.concerns(key.rpartition("/")[2]):
-            self.configuration.read()
+            self.configure()
+
+    def configure(self) -> None:
+        """Read the configuration."""
+        if self.configuration.read():
+            self._changed()
 
     # What is wanted.
 
@@ -115,8 +120,7 @@ class OwnNode:
             try:
                 span = requests.utilisation(pod)
             except errors.InputError as error:
-                subject = Subject("v1", "Pod", meta.name, meta.namespace, meta.uid)
-                self.configuration.complain(subject, "InvalidUtilization", str(error))
+                self.configuration.complain(about(pod), "InvalidUtilization", str(error))
                 span = requests.ALL
         use = publishing.Use(
             meta.uid, meta.namespace, meta.name, holder.container, span.low, span.high, int(memory * holder.share)
@@ -127,7 +131,7 @@ class OwnNode:
 
     def publish(self, spec: pools.NodeGpus, ids: Sequence[str], uses: Mapping[str, Uses], counters: Any) -> float:
         """Write labels and the node's view where they differ; seconds until the view should be looked at again."""
-        node, fleet = self.node, self.configuration.fleet
+        node, fleet = self.node, self.configuration.current
         if node is None or fleet is None:
             return SAVE_EVERY
         wanted = spec if spec.gpus or spec.other else None

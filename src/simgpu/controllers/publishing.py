@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import yaml
 
+from simgpu.catalog import models
 from simgpu.kube.views import ConfigMap, Node
-from simgpu.topology import pools
+from simgpu.topology import devices, pools
 
 NODE_TOPOLOGY, NODE_NAME = "node-topology", "node-name"
 KWOK = "kwok.x-k8s.io/node"
@@ -64,7 +65,7 @@ def _sharing(spec: pools.NodeGpus) -> dict[str, str]:
 
 
 def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
-    """Everything that feature discovery says about a node's GPUs."""
+    """Everything that feature discovery says about a node's GPUs; what nobody knows of a card is left out."""
     if not spec.gpus:
         return {MARK: "true"}
     model = spec.gpus[0].model
@@ -77,7 +78,7 @@ def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
         "nvidia.com/gpu.count": str(len(spec.gpus)),
         "nvidia.com/gpu.present": "true",
         MARK: "true",
-        "nvidia.com/gpu.family": label_value(model.architecture.lower().replace(" ", "-")),
+        "nvidia.com/gpu.family": label_value(re.sub("[ _]", "-", model.architecture.lower())),
         "nvidia.com/gpu.compute.major": capability[0],
         "nvidia.com/gpu.compute.minor": [*capability, ""][1],
         "nvidia.com/cuda.driver-version.full": label_value(".".join(driver)),
@@ -89,7 +90,7 @@ def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
         "nvidia.com/cuda.runtime-version.minor": label_value([*cuda, "0"][1]),
         "nvidia.com/gpu.machine": "SimGPU",
         **_sharing(spec),
-        "nvidia.com/mig.capable": str(bool(model.mig)).lower(),
+        "nvidia.com/mig.capable": "true" if model.mig else "" if model.is_estimated("mig") else "false",
         "nvidia.com/mps.capable": "false",
         **dict.fromkeys(_DEPLOYED, "true"),
     }
@@ -223,12 +224,46 @@ def _scalar(value: Any) -> str:
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+def is_view(config_map: ConfigMap) -> bool:
+    """Whether it is the view of a fake node: those of real nodes belong to whoever serves these."""
+    meta = config_map.metadata
+    marked = meta.labels.get(NODE_TOPOLOGY) == "true" and NODE_NAME in meta.labels
+    return marked and meta.annotations.get(KWOK) == "fake"
+
+
 class Remembered(msgspec.Struct, frozen=True):
     """What a node's ConfigMap says of before: who held what, which resources were published, where counters stood."""
 
     held: dict[str, tuple[tuple[str, str], ...]]
     resources: tuple[str, ...]
     counters: dict[str, Any]
+
+
+def published(views: Iterable[ConfigMap], catalog: models.Catalog) -> pools.Fleet:
+    """What nodes have according to their views: what was last in force, for whoever cannot read the configuration."""
+    nodes: dict[str, pools.NodeGpus] = {}
+    strategy = "mixed"
+    for view_of in views:
+        try:
+            document = yaml.load(view_of.data.get(KEY, ""), Loader=_LOADER)  # noqa: S506 - a safe loader
+            nodes[view_of.metadata.labels[NODE_NAME]] = _spec(document, catalog)
+            strategy = str(document["migStrategy"])
+        except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return pools.Fleet(nodes=nodes, mig_strategy=strategy)
+
+
+def _spec(document: Mapping[str, Any], catalog: models.Catalog) -> pools.NodeGpus:
+    gpus = []
+    for gpu in document["gpus"]:
+        product, memory = ({**document, **gpu}[key] for key in ("gpuProduct", "gpuMemory"))
+        gpus.append(pools.Gpu(devices.named(str(product), int(memory), catalog), str(gpu["id"])))
+    return pools.NodeGpus(
+        tuple(gpus),
+        {str(item["name"]): int(item["count"]) for item in document.get("otherDevices") or ()},
+        driver=str(document.get("driverVersion", "")),
+        cuda=str(document.get("cudaVersion", "")),
+    )
 
 
 def remembered(config_map: ConfigMap | None) -> Remembered:

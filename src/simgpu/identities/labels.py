@@ -6,8 +6,9 @@ for them.
 
 from __future__ import annotations
 
+import copy
 from array import array
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import NamedTuple, TypeVar
 
@@ -60,11 +61,31 @@ class Texts:
         placed = ((place, name, identity.labels[name]) for place, name in enumerate(self._order, 1))
         self._shown = [item for item in placed if item[1] not in hidden and (only is None or item[2] in only)]
         self._ends: dict[int, array[int]] = {place: array("I") for place in self._places()}
-        self._texts = [self._text(row) for row in rows()]
+        self._texts: list[str] = []
+        for row in rows():
+            text, ends = self._text(row)
+            self._texts.append(text)
+            for gap, end in ends.items():
+                self._ends[gap].append(end)
         self._complete: dict[Own, list[str]] = {}
 
     def __len__(self) -> int:
         return len(self._texts)
+
+    def changed(self, changed: Mapping[int, Row], rows: Callable[[], Iterable[Row]]) -> Texts:
+        """Texts of the same rows, of which some are others now; these stay as they are."""
+        new = copy.copy(self)
+        new.change(changed, rows)
+        return new
+
+    def change(self, changed: Mapping[int, Row], rows: Callable[[], Iterable[Row]]) -> None:
+        """Take over some rows, in lists of its own."""
+        self._rows, self._complete = rows, {}
+        self._texts, self._ends = self._texts.copy(), {gap: ends[:] for gap, ends in self._ends.items()}
+        for place, row in changed.items():
+            self._texts[place], ends = self._text(row)
+            for gap, end in ends.items():
+                self._ends[gap][place] = end
 
     def choose(self, own: Own) -> Callable[[Sequence[int]], list[str]]:
         """Texts with a family's own labels, by row."""
@@ -76,7 +97,8 @@ class Texts:
         complete = self._complete[own]
         return lambda rows: complete if len(rows) == len(complete) else [complete[row] for row in rows]
 
-    def _text(self, row: Row) -> str:
+    def _text(self, row: Row) -> tuple[str, dict[int, int]]:
+        """A row's text, and where in it each place ends."""
         pieces: list[str] = []
         ends = dict.fromkeys(self._ends, 1)
         length = 1
@@ -88,9 +110,7 @@ class Texts:
                 for gap in ends:
                     if gap >= place:
                         ends[gap] = length
-        for gap, end in ends.items():
-            self._ends[gap].append(end)
-        return f"{{{self._separator.join(pieces)}}} " if pieces else " "
+        return (f"{{{self._separator.join(pieces)}}} " if pieces else " "), ends
 
     # A family's own labels.
 

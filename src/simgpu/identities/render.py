@@ -6,7 +6,7 @@ What does not change from step to step (names, labels) is kept as text; a page i
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, repeat
 from typing import NamedTuple
 
@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from simgpu.identities import identity as identities
 from simgpu.identities import labels, quantities
-from simgpu.identities.view import Machine, Values
+from simgpu.identities.view import Machine, Pod, Values
 
 _CHUNK = 8192
+_WHOLE_DEVICES = ("device", "rest")
 _KINDS: dict[str, tuple[str, ...]] = {
     "devices": ("device",),
     "parts": ("part",),
@@ -69,6 +70,7 @@ class Renderer:
         others = np.array([bool(vendors) and device.model.vendor not in vendors for device in machine.devices], bool)
         self._others = others if others.any() and not others.all() else None
         self._texts: dict[tuple[str, frozenset[str]], labels.Texts] = {}
+        self._pods: Mapping[int, Pod] = {}
         self._version = -1
 
     def page(self) -> bytes:
@@ -91,8 +93,7 @@ class Renderer:
         """
         now = _Moment(self.machine)
         if self._version != now.version:
-            self._texts.clear()
-            self._version = now.version
+            self._refresh(now)
         prepared = list(self._prepared(now))
         layout = self.identity.layout
         if layout.header is not None:
@@ -205,13 +206,27 @@ class Renderer:
 
     # Labels.
 
+    def _refresh(self, now: _Moment) -> None:
+        """Only devices whose pod is another have other labels now. A page under way keeps the texts that it has."""
+        before, self._pods, self._version = self._pods, now.pods, now.version
+        places = [place for place in before.keys() | now.pods.keys() if before.get(place) != now.pods.get(place)]
+        host, devices = self.machine.hostname, self.machine.devices
+        changed = {place: labels.Row(devices[place], pod=now.pods.get(place), hostname=host) for place in places}
+        self._texts = {
+            (kind, hidden): texts.changed(changed, functools.partial(self._rows, kind, now))
+            for (kind, hidden), texts in self._texts.items()
+            if kind in _WHOLE_DEVICES
+        }
+
     def _text(self, series: _Series, now: _Moment) -> Callable[[Sequence[int]], list[str]]:
         """The texts between the family's name and the numbers. A family's own label hides the identity's."""
         kind, hidden = series.kind, frozenset(name for name, _ in series.own if name in self.identity.labels)
         lasting = now.version == self._version and kind != "workload"
         texts = self._texts.get((kind, hidden)) if lasting else None
         if texts is None:
-            texts = labels.Texts(self.identity, lambda: self._rows(kind, now), hidden=hidden, only=_SOURCES.get(kind))
+            texts = labels.Texts(
+                self.identity, functools.partial(self._rows, kind, now), hidden=hidden, only=_SOURCES.get(kind)
+            )
             if lasting:
                 self._texts[kind, hidden] = texts
         return texts.choose(series.own)

@@ -86,6 +86,7 @@ class Election:
             return work.done()
         finally:
             lost = renewing.done()
+            self.leading = not lost  # who is told to stop, and still leads, may finish what only a leader may
             for task in (work, renewing):
                 task.cancel()
             await asyncio.gather(work, renewing, return_exceptions=True)

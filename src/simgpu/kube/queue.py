@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+import time
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -24,11 +25,19 @@ _log = logging.getLogger(__name__)
 class WorkQueue(Generic[K]):
     """Keys waiting to be worked on."""
 
-    def __init__(self, backoff: Backoff | None = None) -> None:
+    def __init__(
+        self,
+        backoff: Backoff | None = None,
+        *,
+        waited: Callable[[float], None] = lambda _seconds: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._backoff = backoff or Backoff()
-        self._ready: dict[K, None] = {}  # in the order of their coming
+        self._waited = waited  # told how long each key waited for its turn
+        self._clock = clock
+        self._ready: dict[K, float] = {}  # in the order of their coming, and since when
         self._working: set[K] = set()
-        self._again: set[K] = set()
+        self._again: dict[K, float] = {}
         self._later: dict[K, float] = {}
         self._heap: list[tuple[float, int, K]] = []
         self._sequence = 0
@@ -37,15 +46,24 @@ class WorkQueue(Generic[K]):
 
     def __len__(self) -> int:
         """Keys that wait, now or for later."""
-        return len(self._ready) + len(self._again) + len(self._later)
+        return self.depth + len(self._later)
+
+    @property
+    def depth(self) -> int:
+        """Keys that wait for their turn now."""
+        return len(self._ready) + len(self._again)
 
     def add(self, key: K) -> None:
         """Work on the key as soon as its turn comes."""
         self._later.pop(key, None)
         if key in self._working:
-            self._again.add(key)
-        elif key not in self._ready:
-            self._ready[key] = None
+            self._again.setdefault(key, self._clock())
+        else:
+            self._line_up(key, self._clock())
+
+    def _line_up(self, key: K, since: float) -> None:
+        if key not in self._ready:
+            self._ready[key] = since
             self._wake.set()
 
     def add_after(self, key: K, seconds: float) -> None:
@@ -73,7 +91,7 @@ class WorkQueue(Generic[K]):
             self._promote(now)
             if self._ready:
                 key = next(iter(self._ready))
-                del self._ready[key]
+                self._waited(self._clock() - self._ready.pop(key))
                 self._working.add(key)
                 if self._ready:
                     self._wake.set()  # there is more: another worker may go on
@@ -92,13 +110,12 @@ class WorkQueue(Generic[K]):
         if failed:
             count = self._failures.get(key, 0)
             self._failures[key] = count + 1
-            self._again.discard(key)  # what came meanwhile waits with it
+            self._again.pop(key, None)  # what came meanwhile waits with it
             self.add_after(key, self._backoff.pause(count))
             return
         self._failures.pop(key, None)
         if key in self._again:
-            self._again.discard(key)
-            self.add(key)
+            self._line_up(key, self._again.pop(key))
 
     async def run(self, work: Callable[[K], Awaitable[float | None]], *, workers: int = 1) -> None:
         """Work on keys until cancelled. Seconds that `work` returns ask for the key again after them."""

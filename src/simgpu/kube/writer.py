@@ -24,6 +24,7 @@ from simgpu.kube import errors, patches
 from simgpu.kube.backoff import Backoff
 from simgpu.kube.client import Client
 from simgpu.kube.resources import Resource
+from simgpu.kube.views import Identified, Object
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ class Writer:
         self._normal: dict[Target, _Write] = {}
         self._behind: dict[Target, _Write] = {}  # the same object is being written
         self._failing: dict[Target, _Write] = {}  # until its next try
-        self._writing: dict[Target, float] = {}
+        self._writing: dict[Target, _Write] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -119,8 +120,8 @@ class Writer:
     @property
     def lag(self) -> float:
         """Seconds since the oldest write that is not yet done was asked for."""
-        lanes = (self._urgent, self._normal, self._behind, self._failing)
-        ages = [write.since for lane in lanes for write in lane.values()] + list(self._writing.values())
+        lanes = (self._urgent, self._normal, self._behind, self._failing, self._writing)
+        ages = [write.since for lane in lanes for write in lane.values()]
         return self._clock() - min(ages) if ages else 0.0
 
     def merge(
@@ -128,13 +129,14 @@ class Writer:
         target: Target,
         patch: Patch,
         *,
-        observed: msgspec.Struct | None = None,
+        observed: Object | None = None,
         urgent: bool = False,
         failed: Failed | None = None,
     ) -> bool:
         """Merge `patch` into the object. False if that would change nothing of what `observed` shows.
 
-        Without `observed`, a patch equal to the last one written to the target counts as no change.
+        Without `observed`, or with one from before our last write, a patch equal to the last one written to the target
+        counts as no change.
         """
         return self._want(target, "merge", patch, observed=observed, urgent=urgent, failed=failed)
 
@@ -167,20 +169,33 @@ class Writer:
         kind: Literal["merge", "apply"],
         body: Patch,
         *,
-        observed: msgspec.Struct | None,
+        observed: Object | None,
         urgent: bool,
         failed: Failed | None,
     ) -> bool:
         self.counters.wanted += 1
         key = target.object
-        if self._waiting(key) is None and key not in self._writing:
-            same = self._memory.knows(target, kind, body) if observed is None else not patches.differs(observed, body)
-            if same:
-                self.counters.unchanged += 1
-                return False
+        last = self._last(key, target.subresource)
+        if last is not None:
+            same = last.kind == kind and last.body == body
+        elif observed is None or self._memory.is_newer(key, observed):
+            same = self._memory.knows(target, kind, body)
+        else:
+            same = not patches.differs(observed, body)
+        if same:
+            self.counters.unchanged += 1
+            return False
         body = msgspec.json.decode(msgspec.json.encode(body))  # ours from here on, and certain to be JSON
         self._enqueue(key, Operation(kind, target.subresource, body, [failed] if failed else []), urgent=urgent)
         return True
+
+    def _last(self, key: Target, subresource: str) -> Operation | None:
+        """The newest operation on a part of an object that waits or is on its way; a delete is on all parts."""
+        for write in (self._waiting(key), self._writing.get(key)):
+            for operation in reversed(write.operations if write is not None else ()):
+                if operation.subresource == subresource or operation.kind == "delete":
+                    return operation
+        return None
 
     def _waiting(self, key: Target) -> _Write | None:
         for lane in (self._urgent, self._normal, self._behind, self._failing):
@@ -226,7 +241,7 @@ class Writer:
     async def _worker(self) -> None:
         while True:
             key, write = await self._next()
-            self._writing[key] = write.since
+            self._writing[key] = write
             try:
                 await self._write(key, write)
             finally:
@@ -306,7 +321,7 @@ class Writer:
         if operation.kind == "apply":
             params = {"fieldManager": self._manager, "force": "true"}
             data = kube_client.encode_apply(resource, name, operation.body)
-        await client.patch(
+        answer = await client.patch(
             resource,
             name,
             data,
@@ -315,6 +330,7 @@ class Writer:
             subresource=target.subresource,
             params=params,
         )
+        self._memory.written(target.object, _version(answer))
 
 
 class _Memory:
@@ -322,6 +338,7 @@ class _Memory:
 
     def __init__(self) -> None:
         self._objects: collections.OrderedDict[Target, dict[str, bytes]] = collections.OrderedDict()
+        self._versions: dict[Target, int] = {}
 
     def knows(self, target: Target, kind: str, body: Patch) -> bool:
         """Whether exactly this was the last write."""
@@ -335,11 +352,31 @@ class _Memory:
         self._objects.setdefault(target.object, {})[target.subresource] = _digest(kind, body)
         self._objects.move_to_end(target.object)
         if len(self._objects) > _REMEMBERED:
-            self._objects.popitem(last=False)
+            self.forget(next(iter(self._objects)))
+
+    def written(self, key: Target, version: int) -> None:
+        """The version that the object has since."""
+        if key in self._objects:
+            self._versions[key] = version
+
+    def is_newer(self, key: Target, observed: Object) -> bool:
+        """Whether our last write is not yet in what is seen of the object."""
+        seen = observed.metadata.resource_version
+        return seen.isdecimal() and int(seen) < self._versions.get(key, 0)
 
     def forget(self, key: Target) -> None:
         """Nothing is known of the object any more."""
         self._objects.pop(key, None)
+        self._versions.pop(key, None)
+
+
+def _version(answer: bytes) -> int:
+    """The version of the object in an answer; 0 where it does not say."""
+    try:
+        version = kube_client.decode(answer, Identified).metadata.resource_version
+    except errors.UnreadableAnswer:
+        return 0
+    return int(version) if version.isdecimal() else 0
 
 
 def _digest(kind: str, body: Patch) -> bytes:

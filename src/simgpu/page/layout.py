@@ -67,7 +67,7 @@ INSTANCE: Final = (
     _f("memory_total", "u8", "bytes"),
     _f("memory_used", "u8", "bytes"),
     _f("open", "u4", "whether a program has it open"),
-    _f("spare", "u4", ""),
+    _f("bar1_kib", "u4", "its window on the bus; the card's own if it is the whole card"),
 )
 SAMPLE: Final = (
     _f("time_us", "u8", "microseconds since 1970"),
@@ -124,7 +124,7 @@ PAGE: Final = (
     _f("persistence", "u4", ""),
     _f("cores", "u4", "", fact="cores"),
     _f("sm_count", "u4", "", fact="sm_count"),
-    _f("bus_width", "u4", "bits of the memory interface"),
+    _f("bus_width", "u4", "bits of the memory interface; 0 where unknown", fact="memory_bus_bits"),
     _f("row_remap_banks", "u4", "", fact="row_remap_banks"),
     _f("margins", "u4", "whether limits of temperature are shown as margins"),
     _f("temperature_shutdown", "u4", "degrees; 0 where unknown", fact="temperature_c.shutdown"),
@@ -195,6 +195,7 @@ PAGE: Final = (
     _f("sample_count", "u8", "samples so far; the last is at (sample_count - 1) % SAMPLES"),
     _f("samples", "sample", "readings of the last steps", count=SAMPLES),
     _f("branch", "S32", "of the driver's sources"),
+    _f("idle_ns", "u8", "time with nothing to do", state="idle_time", scale=1e9),
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ their directory is mounted, go on seeing the card.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
 import tempfile
@@ -26,15 +27,18 @@ from simgpu.page import layout
 from simgpu.topology.devices import Device
 
 MOST_CARDS: Final = 128
+LONGEST_SOCKET: Final = layout.DTYPE["control"].itemsize - 1
 FILE: Final = "page"
 DRIVER: Final = "580.159.04"
-CUDA: Final = 13000
+CUDA: Final = "13.0"
 BRANCH: Final = "r582_49"
 
 MODES: Final = {"persistence": 1, "compute_mode": 3}  # what can be set besides clocks and power, and its highest value
 
+_LOCK: Final = ".lock"
 _ROOM: Final = (layout.DTYPE.itemsize + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
 _STATE: Final = [field for field in layout.PAGE if field.state]
+_WINDOW_KEPT: Final = 535_953_408  # what the driver takes of the window when there are instances
 _NOBODY: Final = uuid.UUID(int=0)
 
 Read = Callable[[str], npt.NDArray[np.float64]]
@@ -56,28 +60,31 @@ class Access(msgspec.Struct, frozen=True):
 
 
 class Pages:
-    """The pages of a machine's cards, below one directory."""
+    """The pages of a machine's cards, below one directory, which is ours alone as long as they are there.
+
+    Whatever cards an earlier writer left there that are no longer is removed.
+    """
 
     def __init__(self, root: Path, devices: Sequence[Device], *, stale: float, access: Access | None = None) -> None:
-        if len(devices) > MOST_CARDS:
-            raise errors.InputError("--page", f"at most {MOST_CARDS} cards have pages, not {len(devices)}")
-        foreign = next((device for device in devices if device.model.vendor != "nvidia"), None)
-        if foreign is not None:
-            raise errors.InputError("--page", f"NVML shows NVIDIA's cards only, not {foreign.model.product}")
+        _check(devices)
         self.root = root
         self._devices = devices
         self._rows: npt.NDArray[Any] = np.zeros(len(devices), layout.DTYPE)
         self._fence = threading.Lock()
         self._places: list[list[int]] = []  # of each card's instances, on its page
-        for row, device in zip(self._rows, devices, strict=True):
+        self._mapped = np.zeros(len(devices), np.uint64)  # bytes of the window that instances take
+        for index, (row, device) in enumerate(zip(self._rows, devices, strict=True)):
             _describe(row, device, devices)
             self._places.append(_describe_instances(row, device))
+            self._mapped[index] = _map_windows(row, device)
             row["stale_ns"] = int(stale * 1e9)
         self.allow(access or Access())
         try:
+            self._lock = _lock(root)
+            _remove_others(root, {device.uuid for device in devices})
             self._maps = [_map(root / device.uuid) for device in devices]
         except OSError as error:
-            raise errors.InputError("--page", errors.explain(error)) from None
+            raise errors.InputError("pages", errors.explain(error)) from None
 
     def allow(self, access: Access) -> None:
         """Say from the next write on what readers may see and do."""
@@ -100,6 +107,7 @@ class Pages:
             limits = np.iinfo(layout.DTYPE[field.name])
             values = np.rint(np.nan_to_num(read(field.state)) * field.scale)
             rows[field.name] = np.clip(values, limits.min, min(limits.max, 2**62))  # a double knows no 2**64 - 1
+        rows["bar1_used"] = np.maximum(rows["bar1_used"], self._mapped)
         for index, states in instances.items():
             for place, state in zip(self._places[index], states, strict=True):
                 mine = rows[index]["instances"][place]
@@ -124,7 +132,8 @@ class Pages:
         """The sequence is odd while the rest changes; the lock keeps the processor from reordering."""
         page = mapped[0]
         before = int(page["sequence"]) | 1
-        page["sequence"] = before
+        with self._fence:
+            page["sequence"] = before
         with self._fence:
             row["sequence"] = before
             mapped[0] = row
@@ -132,13 +141,18 @@ class Pages:
             page["sequence"] = before + 1
 
     def remove(self) -> None:
-        """Take the pages away: whoever looks now finds no card."""
-        for device in self._devices:
-            folder = self.root / device.uuid
-            (folder / FILE).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        """Take the pages away: whoever looks now finds no card, and whoever has one open has lost it."""
+        self._rows["written_ns"] = self._rows["stale_ns"] = 0
+        for row, mapped, device in zip(self._rows, self._maps, self._devices, strict=True):
+            self._publish(row, mapped)
+            _remove(self.root / device.uuid)
+        (self.root / _LOCK).unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Write no more; the pages stay for the next writer."""
         self._maps.clear()
+        os.close(self._lock)
 
 
 def read(path: Path) -> npt.NDArray[Any] | None:
@@ -154,10 +168,52 @@ def read(path: Path) -> npt.NDArray[Any] | None:
     return page if whole else None
 
 
+def _check(devices: Sequence[Device]) -> None:
+    if len(devices) > MOST_CARDS:
+        raise errors.InputError("pages", f"at most {MOST_CARDS} cards have them, not {len(devices)}")
+    foreign = next((device for device in devices if device.model.vendor != "nvidia"), None)
+    if foreign is not None:
+        raise errors.InputError("pages", f"NVML shows NVIDIA's cards only, not {foreign.model.product}")
+
+
+def _lock(root: Path) -> int:
+    """Two writers would undo each other's work."""
+    root.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise errors.InputError("pages", f"somebody else writes those in {root}") from None
+    return descriptor
+
+
+def _remove_others(root: Path, ours: set[str]) -> None:
+    for folder in root.glob("GPU-*"):
+        if folder.name not in ours and (folder / FILE).is_file():
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    (folder / FILE).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _usable(path: Path) -> bool:
+    """Whether a page is there that can be written on, be it torn: those who have it open will see the card again."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return False
+    known = np.array([layout.MAGIC, layout.MAJOR], "<u4").tobytes()
+    return len(content) >= _ROOM and content.startswith(known)
+
+
 def _map(folder: Path) -> npt.NDArray[Any]:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE
-    if read(path) is None:
+    if not _usable(path):
         handle, made = tempfile.mkstemp(dir=folder, prefix=".page-")
         with open(handle, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
             file.write(bytes(_ROOM))
@@ -185,8 +241,10 @@ def _describe(row: Any, device: Device, all_devices: Sequence[Device]) -> None:
     row["index"] = row["minor_number"] = device.index
     row["product"], row["architecture"] = model.product.encode(), model.architecture.encode()
     row["uuid"], row["serial"] = device.uuid.encode(), device.serial.encode()
-    driver = model.driver or DRIVER
-    row["driver"], row["cuda"] = driver.encode(), CUDA
+    first = all_devices[0].model  # a machine has one driver
+    driver = first.driver or DRIVER
+    major, minor = (first.cuda or CUDA).split(".")
+    row["driver"], row["cuda"] = driver.encode(), 1000 * int(major) + 10 * int(minor)
     row["branch"] = (BRANCH if driver == DRIVER else f"r{driver.partition('.')[0]}_00").encode()
     row["capability"] = round(float(model.compute_capability or "0") * 100)
     domain, bus, slot = device.pci_bus_id.split(":")
@@ -208,7 +266,7 @@ def _describe(row: Any, device: Device, all_devices: Sequence[Device]) -> None:
     row["memory_clocks"][: len(clocks)] = clocks
     _describe_cpus(row, device, all_devices)
     if model.links is not None and sum(other.model is model for other in all_devices) > 1:
-        row["links"], row["fabric"] = model.links.count, True
+        row["links"], row["fabric"] = model.links.count, model.links.switched
 
 
 def _describe_cpus(row: Any, device: Device, all_devices: Sequence[Device]) -> None:
@@ -234,8 +292,28 @@ def _describe_instances(row: Any, device: Device) -> list[int]:
         mine["uuid"] = f"MIG-{device.part_uuid(placement.number)}".encode()
         mine["gpu_instance"], mine["compute_instance"] = placement.number, 0
         mine["profile"], mine["start"], mine["slices"] = names.index(instance.name), placement.start, placement.size
-        mine["memory_total"] = (instance.memory_mib or model.memory_mib.total // 8) * 2**20
+        memory = (instance.memory_mib or model.memory_mib.total // 8) * 2**20
+        mine["memory_total"] = min(memory, int(row["memory_total"] - row["memory_reserved"]))
     return [order.index(which) for which in range(len(placements))]
+
+
+def _map_windows(row: Any, device: Device) -> int:
+    """Each instance's window on the bus; how much of the card's they take.
+
+    For instances that are parts of a card, the driver maps all of its memory, and what remains of the window is theirs.
+    """
+    if not device.instances:
+        return 0
+    model, instances = device.model, row["instances"]
+    slices = max(placing.memory_slices(profile, model) for profile in model.mig)
+    window = int(row["bar1_total"])
+    if instances["slices"][0] == slices:
+        instances["bar1_kib"][0] = window // 1024
+        return 0
+    mapped = int(row["memory_total"] - row["memory_reserved"])
+    each = max(window - mapped - _WINDOW_KEPT, 0) // 1024 // slices
+    instances["bar1_kib"] = instances["slices"] * each
+    return mapped
 
 
 def _profile(profile: models.MigProfile, model: models.Model) -> tuple[Any, ...]:

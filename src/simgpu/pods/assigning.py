@@ -40,29 +40,45 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 def assign(ids: Sequence[str], held: Mapping[str, Sequence[str]], wishes: Sequence[Wish]) -> dict[str, tuple[str, ...]]:
-    """GPU ids of each pod. Those that hold GPUs come first; a wish that cannot be met in full gets what there is."""
+    """GPU ids of each pod: a place for each that it needs, empty while there is none.
+
+    What a pod held stays in its place, so that every container keeps its own; then empty places are filled.
+    """
     there, taken = set(ids), set[str]()
-    result: dict[str, tuple[str, ...]] = {}
+    found: dict[str, list[str]] = {}
     for wish in wishes:
-        kept = [item for item in dict.fromkeys(held.get(wish.uid, ())) if item in there and item not in taken][
-            : wish.count
-        ]
-        taken.update(kept)
-        result[wish.uid] = tuple(kept)
+        mine = found[wish.uid] = [""] * wish.count
+        for place, item in enumerate(held.get(wish.uid, ())[: wish.count]):
+            if item in there and item not in taken:
+                mine[place] = item
+                taken.add(item)
     free = iter([item for item in ids if item not in taken])
-    for wish in wishes:
-        missing = wish.count - len(result[wish.uid])
-        result[wish.uid] += tuple(item for _, item in zip(range(missing), free, strict=False))
-    return result
+    return {uid: tuple(item or next(free, "") for item in mine) for uid, mine in found.items()}
 
 
-def by_container(wish: Wish, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def by_container(wish: Wish, places: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """A pod's GPUs by container: those that last have their own, those that are done first share them."""
-    found: dict[str, tuple[str, ...]] = {}
+    spans = _spans(wish) | {item.container: range(beside, beside + item.count) for item, beside in wish.early()}
+    return {name: tuple(places[place] for place in span if places[place]) for name, span in spans.items()}
+
+
+def places(wish: Wish, had: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """The places of what a pod's containers had: the reverse of `by_container`."""
+    spans = _spans(wish)
+    rest = range(sum(map(len, spans.values())), wish.count)
+    found = [""] * wish.count
+    for container, gpu in had:
+        free = [place for place in spans.get(container, rest) if not found[place]]
+        if free:
+            found[free[0]] = gpu
+    return tuple(found)
+
+
+def _spans(wish: Wish) -> dict[str, range]:
+    """Places of the containers that last."""
+    found: dict[str, range] = {}
     start = 0
     for item in wish.lasting:
-        found[item.container] = tuple(ids[start : start + item.count])
+        found[item.container] = range(start, start + item.count)
         start += item.count
-    for item, beside in wish.early():
-        found[item.container] = tuple(ids[beside : beside + item.count])
     return found

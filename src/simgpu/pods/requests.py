@@ -11,9 +11,14 @@ from simgpu.kube.views import Container, Pod
 
 GPU = "nvidia.com/gpu"
 UTILIZATION = "run.ai/simulated-gpu-utilization"
+RUN_TIME = "simgpu.dev/run-time"
 ENDED = ("Succeeded", "Failed")
 
 _RANGE = re.compile(r"\s*(\d{1,9})\s*%?\s*(?:-\s*(\d{1,9})\s*%?\s*)?")
+
+
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_RUN_TIME = re.compile(rf"{_NUMBER}|(?:{_NUMBER}(?:ms|h|m|s))+")
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -83,3 +88,14 @@ def utilisation(pod: Pod) -> Range:
     if high > 100:
         raise errors.InputError(UTILIZATION, f"{text!r}: at most 100")
     return Range(low, high)
+
+
+def check_run_time(pod: Pod) -> None:
+    """Whether KWOK can read how long a job's pod is to work. What it cannot is an error that names the annotation."""
+    text = pod.metadata.annotations.get(RUN_TIME)
+    if text is None or not any(owner.kind == "Job" for owner in pod.metadata.owner_references):
+        return
+    if _RUN_TIME.fullmatch(text) is None:
+        raise errors.InputError(
+            RUN_TIME, f"{text[:40]!r}: must be a time such as 30s, 1h30m or 500ms, or a number of seconds"
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -20,6 +20,8 @@ _UNITS = {
 }  # fmt: skip
 MOST_DEVICES = 1_000_000
 _SOCKETS, _CORES = 2, 24  # of the machine around them
+_ANY_CARD = "h200"  # what a card of which nothing is known behaves like
+_UNKNOWN: dict[str, Any] = {"architecture": "", "compute_capability": None, "mig": (), "estimated": ("mig",)}
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -113,19 +115,31 @@ def model_of(entry: Entry, catalog: models.Catalog, where: str) -> models.Model:
 
 
 def named(
-    product: str, memory: int | None, catalog: models.Catalog, *, like: models.Model | None = None
+    product: str,
+    memory: int | None,
+    catalog: models.Catalog,
+    *,
+    like: models.Model | None = None,
+    facts: Mapping[str, str] = {},
 ) -> models.Model:
-    """A product with its own memory. One that the catalog does not know behaves like another model, or any card."""
-    known = catalog.find(product)
-    if known is None or product not in (known.key, known.product):
-        base = known or like or catalog.models["h200"]
-        key = f"{base.key}-as-{uuid.uuid5(_NOBODY, product).hex[:12]}"  # another for each spelling
-        known = msgspec.structs.replace(base, key=key, product=product)
-    if memory is None or memory == known.memory_mib.total:
-        return known
-    reserved = min(known.memory_mib.reserved, memory // 50)
-    size = msgspec.structs.replace(known.memory_mib, total=memory, reserved=reserved)
-    return msgspec.structs.replace(known, key=f"{known.key}-{memory}mib", memory_mib=size)
+    """A product with its own memory and facts.
+
+    One that the catalog does not know behaves like another model, or like any card: then nobody knows its architecture
+    and what goes with it, unless `facts` say so.
+    """
+    known = catalog.find(product) or like
+    base = known or catalog.models[_ANY_CARD]
+    changes: dict[str, Any] = {**(_UNKNOWN if known is None else {}), **facts}
+    if product != base.key:
+        changes["product"] = product
+    if memory is not None and memory != base.memory_mib.total:
+        reserved = min(base.memory_mib.reserved, memory // 50)
+        changes["memory_mib"] = msgspec.structs.replace(base.memory_mib, total=memory, reserved=reserved)
+    changes = {name: value for name, value in changes.items() if value != getattr(base, name)}
+    if not changes:
+        return base
+    key = f"{base.key}-{uuid.uuid5(_NOBODY, repr(sorted(changes.items()))).hex[:12]}"
+    return msgspec.structs.replace(base, key=key, **changes)
 
 
 def _instances(entry: Entry, model: models.Model, where: str) -> Iterator[models.MigProfile]:

@@ -9,7 +9,7 @@ each with its place.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -18,7 +18,7 @@ import yaml
 
 from simgpu import errors
 from simgpu.catalog import models
-from simgpu.topology import devices, failures, sharing
+from simgpu.topology import devices, failures, keys, sharing
 
 LABEL_KEY = "run.ai/simulated-gpu-node-pool"
 GPU_RESOURCE = "nvidia.com/gpu"
@@ -28,7 +28,7 @@ _LARGEST = 4 << 20
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOURCE = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
 
-Profiles = Callable[[str], Mapping[str, Any] | None]
+Profiles = Callable[[str], Mapping[str, Any] | None]  # a profile that cannot be read is an `InputError`
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -99,14 +99,16 @@ class Fleet(msgspec.Struct, frozen=True):
     nodes: dict[str, NodeGpus] = msgspec.field(default_factory=dict)
     label_key: str = LABEL_KEY
     mig_strategy: str = "mixed"
+    unknown: tuple[str, ...] = ()  # keys that mean nothing, each with its place and what could stand there
 
 
 class Mistakes(errors.InputError):
     """Everything that is wrong with a document."""
 
-    def __init__(self, found: list[errors.InputError]) -> None:
+    def __init__(self, found: list[errors.InputError], unknown: list[str]) -> None:
         super().__init__(found[0].field, "; ".join([found[0].problem, *(str(item) for item in found[1:])]))
         self.found = found
+        self.unknown = unknown
 
 
 def parse(text: str, catalog: models.Catalog, profiles: Profiles = lambda _name: None) -> Fleet:
@@ -134,6 +136,7 @@ class _Reader:
         self._catalog = catalog
         self._profiles = profiles
         self._wrong: list[errors.InputError] = []
+        self._unknown: list[str] = []
 
     def read(self, text: str) -> Fleet:
         document = self._document(text)
@@ -141,7 +144,7 @@ class _Reader:
         if document is not None:
             fleet = self._fleet(document)
         if self._wrong:
-            raise Mistakes(self._wrong)
+            raise Mistakes(self._wrong, self._unknown)
         return fleet
 
     def _document(self, text: str) -> Mapping[str, Any] | None:
@@ -159,14 +162,23 @@ class _Reader:
         if not isinstance(document, dict):
             self._mistake("topology", "must be a mapping")
             return None
-        inner = document.get("topology")  # as in the chart's values
-        found: dict[str, Any] = inner if isinstance(inner, dict) else document
-        return found
+        for chart_value in ("cluster", "topology"):  # a chart's values, of which the rest is none of ours
+            if isinstance(inner := document.get(chart_value), dict):
+                return inner
+        return document
 
     def _mistake(self, field: str, problem: str) -> None:
         self._wrong.append(errors.InputError(field, problem))
 
+    def _known(self, holder: Any, allowed: Sequence[str], where: str) -> None:
+        """Whoever mistypes a key should hear of it; whoever has keys of another program's should not be stopped."""
+        for key in holder if isinstance(holder, dict) else ():
+            if key not in allowed:
+                place = f"{where}.{key}" if where else str(key)
+                self._unknown.append(f"{place}: no such key; there are: {', '.join(allowed)}")
+
     def _fleet(self, document: Mapping[str, Any]) -> Fleet:
+        self._known(document, keys.TOP, "")
         pools, nodes = self._mapping(document, "nodePools"), self._mapping(document, "nodes")
         if "nodePools" not in document and "nodes" not in document:
             self._mistake("nodePools", "is missing; a topology has nodePools, or nodes by name")
@@ -181,6 +193,7 @@ class _Reader:
             nodes={str(name): self._static(node, f"nodes.{name}") for name, node in nodes.items()},
             label_key=str(key),
             mig_strategy=str(strategy),
+            unknown=tuple(self._unknown),
         )
 
     def _mapping(self, holder: Mapping[str, Any], name: str, where: str = "") -> Mapping[str, Any]:
@@ -201,10 +214,13 @@ class _Reader:
         other = {**self._other_devices(pool, where), **self._resources(pool, where)}
         numa = self._numa(pool.get("numa"), f"{where}.numa")
         if "gpus" in pool:
+            self._known(pool, keys.LISTED_POOL, where)
             made = NodeGpus(self._listed(pool["gpus"], f"{where}.gpus"))
         elif "gpu" in pool:
+            self._known(pool, keys.PROFILED_POOL, where)
             made = self._profiled(pool["gpu"], f"{where}.gpu")
         else:
+            self._known(pool, keys.OLD_POOL, where)
             made = NodeGpus(self._old(pool, where))
         return msgspec.structs.replace(made, other=other, numa=numa, **self._real(pool, where))
 
@@ -219,21 +235,42 @@ class _Reader:
         return found
 
     def _listed(self, listed: Any, where: str) -> tuple[Gpu, ...]:
-        try:
-            entries = msgspec.convert(listed, tuple[devices.Entry, ...])
-        except msgspec.ValidationError as error:
-            self._mistake(where, str(error).replace("`$", "`"))
+        if not isinstance(listed, list):
+            self._mistake(where, "must be a list of GPUs, each with type, memory and count")
             return ()
         found: list[Gpu] = []
-        for number, entry in enumerate(entries):
-            if entry.count + len(found) > MOST_GPUS:
+        for number, entry in enumerate(listed):
+            found += self._entry(entry, f"{where}[{number}]")
+            if len(found) > MOST_GPUS:
                 self._mistake(f"{where}[{number}].count", f"a node has at most {MOST_GPUS} GPUs")
-                break
-            try:
-                found += [Gpu(devices.model_of(entry, self._catalog, f"{where}[{number}]"))] * entry.count
-            except errors.InputError as error:
-                self._wrong.append(error)
+                return ()
         return tuple(found)
+
+    def _entry(self, entry: Any, where: str) -> list[Gpu]:
+        if not isinstance(entry, dict):
+            self._mistake(where, "must be a mapping with type, memory and count")
+            return []
+        self._known(entry, keys.LISTED_GPU, where)
+        name, count = entry.get("type"), entry.get("count", 1)
+        if not _whole(count, MOST_GPUS) or count < 1:
+            self._mistake(f"{where}.count", f"{count!r}: must be a whole number from 1 to {MOST_GPUS}")
+            count = 0
+        size = self._size(entry.get("memory"), f"{where}.memory")
+        if not isinstance(name, str) or not name:
+            self._mistake(f"{where}.type", f"{name!r}: must be a model or product, such as h200")
+            return []
+        if entry.get("memory") is None and self._catalog.find(name) is None:
+            self._mistake(f"{where}.memory", f"{name!r} is not in the catalog, so its memory must be said")
+        return [Gpu(devices.named(name, size, self._catalog))] * count
+
+    def _size(self, memory: Any, where: str) -> int | None:
+        if memory is None:
+            return None
+        try:
+            return devices.mebibytes(memory, where=where)
+        except errors.InputError as error:
+            self._wrong.append(error)
+            return None
 
     def _old(self, pool: Mapping[str, Any], where: str) -> tuple[Gpu, ...]:
         count, memory = pool.get("gpuCount", 0), pool.get("gpuMemory", 0)
@@ -246,56 +283,72 @@ class _Reader:
 
     def _product(self, product: str, memory: Any, where: str) -> models.Model:
         """A product by name with its memory; the catalog's model behind it where there is one."""
-        size = None
-        if memory not in (None, 0, ""):
-            try:
-                size = devices.mebibytes(
-                    memory if isinstance(memory, str | int) else str(memory), where=f"{where}.gpuMemory"
-                )
-            except errors.InputError as error:
-                self._wrong.append(error)
+        size = self._size(memory or None, f"{where}.gpuMemory")
         return devices.named(product or "GPU", size, self._catalog)
 
     def _profiled(self, gpu: Any, where: str) -> NodeGpus:
         if not isinstance(gpu, dict):
             self._mistake(where, "must be a mapping")
             return NodeGpus(())
+        self._known(gpu, keys.PROFILED_GPU, where)
         overrides = self._mapping(gpu, "overrides", f"{where}.")
-        profile, name = dict[str, Any](), gpu.get("profile")
-        known: models.Model | None = None
-        if name:
-            found = self._profiles(str(name))
+        self._known(overrides, keys.OVERRIDES, f"{where}.overrides")
+        profile, known = dict[str, Any](), None
+        if name := gpu.get("profile"):
             known = self._catalog.find(str(name))
+            try:
+                found = self._profiles(str(name))
+            except errors.InputError as error:
+                self._mistake(f"{where}.profile", str(error))
+                return NodeGpus(())
             if found is None and known is None:
                 self._mistake(
                     f"{where}.profile", f"no profile {name!r}: no ConfigMap gpu-profile-{name}, no such model"
                 )
                 return NodeGpus(())
-            profile = dict(found) if found is not None else {}
+            profile = dict(found or {})
+        place = f"{where}.overrides." if overrides else f"{where}.profile."
         merged = models.merged(profile, overrides)
-        defaults = self._mapping(merged, "device_defaults", f"{where}.overrides.")
-        system = self._mapping(merged, "system", f"{where}.overrides.")
+        defaults, system = (self._mapping(merged, part, place) for part in ("device_defaults", "system"))
+        for part, allowed in (("device_defaults", keys.DEVICE_DEFAULTS), ("system", keys.SYSTEM)):
+            self._known(overrides.get(part), allowed, f"{place}{part}")
+        model = self._described(defaults, system, known, f"{place}device_defaults")
         listed = merged.get("devices")
         counted = len(listed) if isinstance(listed, list) else 0
         count = merged.get("device_count") or counted or (8 if known and not profile else 0)
         if not _whole(count, MOST_GPUS):
-            self._mistake(f"{where}.overrides.device_count", f"{count!r}: must be a whole number from 0 to {MOST_GPUS}")
+            self._mistake(f"{place}device_count", f"{count!r}: must be a whole number from 0 to {MOST_GPUS}")
             return NodeGpus(())
-        size = self._mapping(defaults, "memory", f"{where}.overrides.device_defaults.").get("total_bytes")
-        memory = int(size) >> 20 if isinstance(size, int | float) and 1 << 20 <= size <= 1 << 50 else None
-        product = str(defaults.get("name") or (known.product if known else "GPU"))
-        model = devices.named(product, memory, self._catalog, like=known)
-        return NodeGpus(
-            (Gpu(model),) * int(count),
-            driver=str(system.get("driver_version", "")),
-            cuda=str(system.get("cuda_version", "")),
-        )
+        cuda = str(system.get("cuda_version", ""))
+        return NodeGpus((Gpu(model),) * int(count), driver=str(system.get("driver_version", "")), cuda=cuda)
+
+    def _described(
+        self, defaults: Mapping[str, Any], system: Mapping[str, Any], like: models.Model | None, where: str
+    ) -> models.Model:
+        """The model that a profile describes; of what it does not say, what the model of its name has."""
+        size = self._mapping(defaults, "memory", f"{where}.").get("total_bytes")
+        if size is not None and not (isinstance(size, int | float) and 1 << 20 <= size <= 1 << 50):
+            self._mistake(f"{where}.memory.total_bytes", f"{size!r}: must be a number of bytes, at least a MiB")
+            size = None
+        facts: dict[str, str] = {}
+        if defaults.get("architecture"):
+            facts["architecture"] = str(defaults["architecture"])
+        capability = self._mapping(defaults, "compute_capability", f"{where}.")
+        if "major" in capability:
+            facts["compute_capability"] = f"{capability['major']}.{capability.get('minor', 0)}"
+        if system.get("driver_version"):
+            facts["driver"] = str(system["driver_version"])
+        product = str(defaults.get("name") or (like.product if like else "GPU"))
+        memory = int(size) >> 20 if size is not None else None
+        return devices.named(product, memory, self._catalog, like=like, facts=facts)
 
     def _other_devices(self, pool: Mapping[str, Any], where: str) -> dict[str, int]:
         listed = pool.get("otherDevices") or []
         if not isinstance(listed, list):
             self._mistake(f"{where}.otherDevices", "must be a list")
             return {}
+        for number, item in enumerate(listed):
+            self._known(item, keys.OTHER_DEVICE, f"{where}.otherDevices[{number}]")
         pairs = [(item.get("name"), item.get("count")) if isinstance(item, dict) else (None, None) for item in listed]
         found = self._counted(pairs, f"{where}.otherDevices")
         return {name: count for name, count in found.items() if name != GPU_RESOURCE}
@@ -329,6 +382,7 @@ class _Reader:
         if not isinstance(numa, dict) or not _whole(numa.get("zones", 1), 64):
             self._mistake(where, "must have zones, a whole number up to 64")
             return None
+        self._known(numa, keys.NUMA, where)
         if numa.get("zones") == 0:
             return None
         spread = numa.get("gpusPerZone") or []
@@ -343,6 +397,7 @@ class _Reader:
         if not isinstance(node, dict):
             self._mistake(where, "must be a mapping")
             return NodeGpus(())
+        self._known(node, keys.NAMED_NODE, where)
         listed = node.get("gpus")
         if not isinstance(listed, list) or len(listed) > MOST_GPUS:
             self._mistake(f"{where}.gpus", f"must be a list of at most {MOST_GPUS} GPUs with ids")
@@ -356,6 +411,7 @@ class _Reader:
                 self._mistake(f"{place}.id", "must be a text of 1 to 63 characters that no other GPU of the node has")
                 continue
             seen.add(name)
+            self._known(item, keys.NAMED_GPU, place)
             gpus.append(Gpu(model, name, self._shown(item.get("metrics"), place)))
         return NodeGpus(tuple(gpus), **self._real(node, where))
 
@@ -365,7 +421,9 @@ class _Reader:
         if not isinstance(metrics, dict):
             self._mistake(f"{where}.metrics", "must be a mapping")
             return None
+        self._known(metrics, keys.METRICS, f"{where}.metrics")
         owner = self._mapping(metrics, "metadata", f"{where}.metrics.")
+        self._known(owner, keys.OWNER, f"{where}.metrics.metadata")
         usage, used = metrics.get("utilization", 0), metrics.get("fb-used", 0)
         if not _whole(usage, 100) or not _whole(used, 100_000_000):
             self._mistake(f"{where}.metrics", "utilization is from 0 to 100, and fb-used a number of MiB")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import msgspec
@@ -11,7 +11,7 @@ from aiohttp import web
 
 from simgpu.identities import render, view
 from simgpu.identities.identity import FAMILY, Identity
-from simgpu.web import pages
+from simgpu.web import pages, server
 from simgpu.web.server import Handler
 
 ENDPOINT = "gpu-metrics"
@@ -52,8 +52,8 @@ def enriched(identity: Identity, namespace: str) -> Identity:
     return msgspec.structs.replace(identity, labels=labels)
 
 
-def plain(identity: Identity) -> Identity:
-    """An identity as an exporter on the node prints it."""
+def of_nodes(identity: Identity) -> Identity:
+    """An identity as an exporter on each node prints it."""
     labels = {name: "@node" if source == "hostname" else source for name, source in identity.labels.items()}
     return msgspec.structs.replace(identity, labels=labels)
 
@@ -61,13 +61,21 @@ def plain(identity: Identity) -> Identity:
 class FleetPages:
     """Serves the fleet; nothing while there is none to show."""
 
-    def __init__(self, shown: Callable[[], Shown | None], identity: Identity, *, namespace: str, plain: bool) -> None:
+    def __init__(
+        self,
+        shown: Callable[[], Shown | None],
+        identity: Identity,
+        *,
+        namespace: str,
+        plain: bool,
+        scraped: Callable[[str, float], None],
+    ) -> None:
         self._shown = shown
-        self._node_identity = _plain(identity)
+        self._node_identity = of_nodes(identity)
         self._identity = self._node_identity if plain else enriched(identity, namespace)
         self._namespace = namespace
+        self._scraped = scraped
         self._page: tuple[view.Machine, pages.Page] | None = None
-        self.scrape_seconds = 0.0
 
     def routes(self) -> list[web.RouteDef]:
         """All paths."""
@@ -87,17 +95,19 @@ class FleetPages:
             more = _Pods(shown)
             self._page = (machine, pages.Page(render.Renderer(machine, self._identity), more))
         answer = await self._page[1](request)
-        self.scrape_seconds = time.perf_counter() - started
+        self._scraped("fleet", time.perf_counter() - started)
         return answer
 
     async def _one(self, request: web.Request) -> web.StreamResponse:
         shown = self._shown()
         if shown is None:
             return web.Response(status=503, text="not leading\n")
+        started = time.perf_counter()
         machine = shown.machine_of(request.match_info["node"])
         if machine is None:
             return web.Response(status=404, text="no such node\n")
         body = render.Renderer(machine, self._node_identity).page()
+        self._scraped("node", time.perf_counter() - started)
         return web.Response(body=body, headers={"Content-Type": pages.TEXT})
 
     async def _discovery(self, request: web.Request) -> web.StreamResponse:
@@ -115,9 +125,6 @@ class FleetPages:
             for node, pod, address in shown.exporters()
         ]  # fmt: skip
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
-
-
-_plain = plain
 
 
 class _Pods:
@@ -155,19 +162,6 @@ def health(problems: Callable[[], Iterable[str]]) -> Handler:
     return handler
 
 
-def self_metrics(read: Callable[[], Mapping[str, float]]) -> Handler:
-    """The process' own numbers."""
-
-    async def handler(_request: web.Request) -> web.Response:
-        lines = []
-        for name, value in read().items():
-            kind = "counter" if name.endswith("_total") else "gauge"
-            lines.append(f"# HELP {name} {name.replace('_', ' ')}\n# TYPE {name} {kind}\n{name} {value!r}\n")
-        return web.Response(text="".join(lines), headers={"Content-Type": pages.TEXT})
-
-    return handler
-
-
 def topology_routes(
     ready: Callable[[], bool], fleet: Callable[[], dict[str, Any] | None], node: Callable[[str], dict[str, Any] | None]
 ) -> list[web.RouteDef]:
@@ -175,16 +169,16 @@ def topology_routes(
 
     async def whole(_request: web.Request) -> web.Response:
         found = fleet()
-        return _json(found) if found is not None else _error(503, "no topology yet")
+        return _json(found) if found is not None else server.error(503, "no topology yet")
 
     async def one(request: web.Request) -> web.Response:
         if not ready():
-            return _error(503, "not leading")
+            return server.error(503, "not leading")
         found = node(request.match_info["node"])
-        return _json(found) if found is not None else _error(404, "Node topology not found")
+        return _json(found) if found is not None else server.error(404, "Node topology not found")
 
     async def none(_request: web.Request) -> web.Response:
-        return _error(400, "which node?")
+        return server.error(400, "which node?")
 
     return [
         web.get("/topology", whole),
@@ -194,9 +188,5 @@ def topology_routes(
     ]
 
 
-def _json(value: object, status: int = 200) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
-
-
-def _error(status: int, message: str) -> web.Response:
-    return _json({"error": message}, status)
+def _json(value: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

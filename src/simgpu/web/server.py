@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Awaitable, Callable, Iterable
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from simgpu import errors
+
+_log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -44,6 +47,27 @@ def health(problem: Callable[[], str | None]) -> Handler:
         return web.Response(text=f"{wrong or 'ok'}\n", status=503 if wrong else 200)
 
     return handler
+
+
+def error(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    """An error as JSON."""
+    body = msgspec.json.encode({"error": message})
+    return web.Response(body=body, status=status, headers=headers, content_type="application/json")
+
+
+@web.middleware
+async def json_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """What no handler answers is answered as JSON too: unknown paths, wrong methods, our own mistakes."""
+    try:
+        return await handler(request)
+    except web.HTTPException as wrong:
+        if wrong.status < 400:
+            raise
+        allowed = {"Allow": wrong.headers["Allow"]} if "Allow" in wrong.headers else None
+        return error(wrong.status, f"{request.method} {request.path}: {wrong.reason}", allowed)
+    except Exception:  # noqa: BLE001 - whatever it is, the client gets an answer that it can read
+        _log.exception("%s %s failed", request.method, request.path)
+        return error(500, "the server made a mistake; its log says more")
 
 
 class Server:

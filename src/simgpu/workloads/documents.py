@@ -140,10 +140,13 @@ def protocol(document: Any) -> int:
     return 2 if any(str(name).lower() == "protocol" and value == 2 for name, value in document.items()) else 1
 
 
-def setting(document: Any) -> Setting | None:
-    """What a document wants set, if it wants that."""
-    if not isinstance(document, dict) or "Set" not in document:
-        return None
+def wants_setting(document: Any) -> bool:
+    """Whether a document is no workload but wants something set."""
+    return isinstance(document, dict) and "Set" in document
+
+
+def setting(document: Any) -> Setting:
+    """What a document wants set."""
     try:
         return msgspec.convert(document["Set"], Setting)
     except msgspec.ValidationError as error:

@@ -26,7 +26,7 @@ SILENCE = 0.15
 SLOWEST = 5.0
 SHUTDOWN = "exporter shutting down"
 
-NO_PERMISSION = 4  # as NVML says it
+INVALID_ARGUMENT, NO_PERMISSION = 2, 4  # as NVML says it
 
 Settings = Callable[[str, str, Sequence[int]], int]
 
@@ -113,8 +113,8 @@ class Server:
 
     async def _run(self, document: Any, reader: asyncio.StreamReader) -> tuple[int, str] | None:
         """Set what is to be set; or run the workload until it ends, or its client goes."""
-        if (wish := documents.setting(document)) is not None:
-            return (self._settings(wish.device, wish.setting, wish.values) if self._settings else NO_PERMISSION), ""
+        if documents.wants_setting(document):
+            return self._set(document), ""
         wanted = documents.read(document, names=self._names, half_amplitude=self._half)
         done: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
 
@@ -131,6 +131,17 @@ class Server:
         finally:
             gone.cancel()
             self._box.drop(numbers)
+
+    def _set(self, document: Any) -> int:
+        """Whoever sets something understands NVML's codes only."""
+        if self._settings is None:
+            return NO_PERMISSION
+        try:
+            wish = documents.setting(document)
+        except errors.InputError as error:
+            _log.info("setting refused: %s", error)
+            return INVALID_ARGUMENT
+        return self._settings(wish.device, wish.setting, wish.values)
 
 
 async def _receive(reader: asyncio.StreamReader) -> Any:

@@ -1,0 +1,90 @@
+/* Settings that a driver keeps, and a simulated card does not have: nobody has the right to change them. */
+#include <stdio.h>
+#include "setting.h"
+
+static const char *const NUMBERS_ONLY[] = {"0", "1"};
+
+static enum outcome forbid(struct attempt *attempt, const char *what) { return refuse(attempt, READ_NO_PERMISSION, what); }
+
+/* 0 or 1; -1 after saying that it is neither. */
+static int choose(struct attempt *attempt, const char *what)
+{
+    int mode = mode_named(attempt->given, NUMBERS_ONLY, 2);
+    if (mode < 0) printf("Invalid %s: %s\n", what, attempt->given);
+    return mode;
+}
+
+enum outcome set_mig(struct attempt *attempt)
+{
+    int mode = choose(attempt, "MIG Mode");
+    if (mode < 0) return invalid(attempt);
+    return forbid(attempt, mode ? "Unable to enable MIG Mode" : "Unable to disable MIG Mode");
+}
+
+enum outcome set_ecc(struct attempt *attempt)
+{
+    int mode = choose(attempt, "ECC configuration code");
+    if (mode < 0) return invalid(attempt);
+    if (!attempt->page->inforom_ecc[0]) {
+        printf("ECC features not supported for GPU %s.\n", attempt->bus);
+        return WARNED;
+    }
+    if (!mode) return forbid(attempt, "Unable to set ECC config");
+    printf("ECC support is already Enabled for GPU %s.\n", attempt->bus);
+    return DONE;
+}
+
+enum outcome clear_ecc(struct attempt *attempt)
+{
+    return choose(attempt, "ECC type") < 0 ? invalid(attempt) : forbid(attempt, "Unable to clear ECC errors");
+}
+
+enum outcome set_accounting(struct attempt *attempt)
+{
+    int mode = choose(attempt, "accounting mode");
+    if (mode < 0) return invalid(attempt);
+    if (mode) return forbid(attempt, "Unable to set Accounting Mode");
+    printf("Accounting Mode is already Disabled for GPU %s.\n", attempt->bus);
+    return DONE;
+}
+
+enum outcome clear_accounted(struct attempt *attempt) { return forbid(attempt, "Unable to clear Accounted PIDs"); }
+
+/* Memory clocks cannot be locked at once: whoever may set clocks is told so. */
+enum outcome lock_memory_clocks(struct attempt *attempt)
+{
+    unsigned clocks[2];
+    if (!read_numbers(attempt->given, clocks)) {
+        printf("Specified clocks \"%s\" are not valid. Please format input as 'memClkMin,memClkMax' or 'memClkVal' e.g. "
+               "--lock-memory-clocks=5100,5100 or --lock-memory-clocks=5100\n", attempt->given);
+        return invalid(attempt);
+    }
+    if (!attempt->page->control[0]) return refuse_clocks(attempt, READ_NO_PERMISSION);
+    puts("This option is not supported. Please use --lock-memory-clocks-deferred instead.");
+    return DONE;
+}
+
+enum outcome reset_memory_clocks(struct attempt *attempt)
+{
+    if (!attempt->page->control[0]) return refuse_clocks(attempt, READ_NO_PERMISSION);
+    printf("Setting locked Memory clocks is not supported for GPU %s.\n", attempt->bus);
+    return WARNED;
+}
+
+enum outcome set_target_temperature(struct attempt *attempt)
+{
+    printf("GPU Target Temperature Threshold not supported for GPU %s.\n", attempt->bus);
+    return WARNED;
+}
+
+int reset_cards(const struct machine *machine, const char *given)
+{
+    char bus[CELL];
+    if (*given) {
+        puts("Invalid argument with -r\n");
+        return EXIT_BAD_INPUT;
+    }
+    bus_id(&machine->gpu[0].page, bus);
+    printf("Unable to disable persistence mode for GPU %s: Insufficient Permissions\n", bus);
+    return READ_NO_PERMISSION;
+}

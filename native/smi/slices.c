@@ -1,0 +1,96 @@
+/* How cards are cut: slices of memory and of compute, and what fits beside what. */
+#include <string.h>
+#include "mig.h"
+
+enum { MORE_MEDIA = 7, MORE_MEMORY = 9, SMALL_AND_WIDE = 7 };
+
+static const struct profile *profile_at(const struct page *page, unsigned i)
+{
+    return i < PAGE_PROFILES && page->profiles[i].name[0] ? &page->profiles[i] : 0;
+}
+
+static unsigned compute_slices(const struct page *page)
+{
+    unsigned most = 0;
+    for (unsigned i = 0; profile_at(page, i); i++)
+        if (page->profiles[i].slices > most) most = page->profiles[i].slices;
+    return most < MOST_SLICES ? most : MOST_SLICES;
+}
+
+static unsigned all_slices(const struct page *page) { return compute_slices(page) > 4 ? 8 : 4; }
+
+/* Memory is cut into eight slices (four on small cards), and an instance takes one, two, four or all of them. */
+static unsigned memory_slices(const struct page *page, const struct profile *profile)
+{
+    uint64_t all = all_slices(page), total = page->memory_total >> 20, many = 1;
+    if (!total) return (unsigned)all;
+    uint64_t wanted = (profile->memory_mib * all + total / 2) / total;
+    while (many < all && many < wanted) many *= 2;
+    return (unsigned)many;
+}
+
+struct places places_on(const struct page *page, const struct profile *profile)
+{
+    struct places places = {memory_slices(page, profile), 0};
+    while (places.count * places.width + profile->slices <= compute_slices(page) && places.count < MOST_SLICES) places.count++;
+    return places;
+}
+
+static unsigned mask_of(unsigned start, unsigned width) { return ((1u << width) - 1) << start; }
+
+unsigned still_free(const struct page *page, const struct profile *profile)
+{
+    unsigned taken = 0, found = 0, same = 0;
+    for (unsigned i = 0; i < page->instance_count; i++) {
+        const struct instance *instance = &page->instances[i];
+        if (instance->start < MOST_SLICES) taken |= mask_of(instance->start, memory_slices(page, instance_profile(page, instance)));
+        same += instance_profile(page, instance) == profile;
+    }
+    struct places places = places_on(page, profile);
+    for (unsigned i = 0; i < places.count; i++) found += !(taken & mask_of(i * places.width, places.width));
+    unsigned allowed = profile->most > same ? profile->most - same : 0;
+    return found < allowed ? found : allowed;
+}
+
+/* The driver's numbers for sizes, and for what has more than its size. */
+static unsigned number_of(unsigned slices)
+{
+    static const unsigned NUMBERS[] = {LAST_KIND, 0, 1, 2, 3, LAST_KIND, 6, 4, 5};
+    return NUMBERS[slices <= MOST_SLICES ? slices : 0];
+}
+
+static int has_extras(const struct profile *profile) { return strchr(profile->name, '+') != 0; }
+
+/* The plain profile of as many compute slices and less memory, if there is one. */
+static const struct profile *smaller(const struct page *page, const struct profile *profile)
+{
+    for (unsigned i = 0; profile_at(page, i); i++) {
+        const struct profile *other = profile_at(page, i);
+        if (other->slices == profile->slices && other->memory_mib < profile->memory_mib && !has_extras(other)) return other;
+    }
+    return 0;
+}
+
+unsigned kind_of(const struct page *page, const struct profile *profile)
+{
+    if (has_extras(profile)) return profile->slices <= 2 ? MORE_MEDIA + profile->slices - 1 : LAST_KIND;
+    return smaller(page, profile) ? MORE_MEMORY : number_of(profile->slices);
+}
+
+static unsigned least(unsigned a, unsigned b) { return a < b ? a : b; }
+
+unsigned compute_kinds(const struct page *page, const struct profile *within, struct compute into[PAGE_PROFILES])
+{
+    unsigned count = 0, room = memory_slices(page, within);
+    for (unsigned i = 0; profile_at(page, i); i++) {
+        const struct profile *kind = profile_at(page, i), *less = smaller(page, kind);
+        unsigned width = memory_slices(page, kind);
+        if (!kind->slices || kind->slices > within->slices || width > room || has_extras(kind)) continue;
+        if (less && less->sm == kind->sm) continue; /* no more than the smaller one */
+        if (width == room && kind->slices > 1 && kind->slices < within->slices) continue; /* would waste the rest */
+        struct places places = {width, least(within->slices / kind->slices, room / width)};
+        int whole = kind->slices == within->slices && kind->sm == within->sm;
+        into[count++] = (struct compute){less ? SMALL_AND_WIDE : number_of(kind->slices), kind->slices, kind->sm, whole, places};
+    }
+    return count;
+}

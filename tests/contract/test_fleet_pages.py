@@ -1,0 +1,157 @@
+"""The controller's pages over HTTP: the topology API's errors, and the controller's own metrics."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+
+import aiohttp
+import pytest
+from prometheus_client import parser
+
+from simgpu.catalog import models
+from simgpu.controllers import publishing
+from simgpu.controllers.fleet import Fleet
+from simgpu.identities import identity, render
+from simgpu.topology import pools
+from simgpu.web import fleet, metering, server
+
+NODES = {"a": {"GpuProduct": "Tesla-K80"}}
+
+
+def node(name: str) -> dict[str, str] | None:
+    if name == "broken":
+        raise RuntimeError("a mistake of ours")
+    return NODES.get(name)
+
+
+@pytest.fixture
+async def topology() -> AsyncIterator[str]:
+    made = server.Server(fleet.topology_routes(lambda: True, lambda: {"NodePools": {}}, node), [server.json_errors])
+    await made.start("127.0.0.1", 0, field="x")
+    yield f"http://{made.address}"
+    await made.stop()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/topology", 200), ("GET", "/topology/nodes/a", 200), ("GET", "/topology/nodes/b", 404),
+        ("GET", "/topology/nodes/", 400), ("GET", "/elsewhere", 404), ("POST", "/topology", 405),
+        ("DELETE", "/topology/nodes/a", 405), ("GET", "/topology/nodes/broken", 500),
+    ],
+)  # fmt: skip
+async def test_every_answer_of_the_topology_api_is_json_with_its_code(
+    topology: str, method: str, path: str, status: int
+) -> None:
+    async with aiohttp.ClientSession() as session, session.request(method, f"{topology}{path}") as answer:
+        assert answer.status == status
+        assert answer.content_type == "application/json"
+        body = await answer.json()
+        assert ("error" in body) == (status >= 400)
+        if status == 405:
+            assert "GET" in answer.headers["Allow"]
+
+
+@contextlib.asynccontextmanager
+async def shown(*, plain: bool) -> AsyncIterator[str]:
+    """Pages of a fleet of one node with two GPUs, one of them in use."""
+    cards = Fleet(seed=1)
+    node = cards.place("n1", pools.parse_gpus("h200:2", models.load(), field="x"))
+    cards.use(node, {node.ids[1]: publishing.Use("uid-1", "team", "train", "main", 10, 30, 143771)})
+    cards.step(1.0, clock=0.0)
+    pages = fleet.FleetPages(
+        lambda: cards,
+        identity.load("dcgm"),
+        namespace="gpu-operator",
+        plain=plain,
+        scraped=lambda _page, _seconds: None,
+    )
+    made = server.Server(pages.routes())
+    await made.start("127.0.0.1", 0, field="x")
+    yield f"http://{made.address}"
+    await made.stop()
+
+
+async def read(url: str) -> str:
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        assert answer.status == 200
+        return await answer.text()
+
+
+def labels_of(page: str, gpu: str) -> dict[str, str]:
+    return next(
+        sample.labels
+        for family in parser.text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == "DCGM_FI_DEV_GPU_UTIL" and sample.labels["gpu"] == gpu
+    )
+
+
+async def test_the_page_of_all_nodes_has_what_prometheus_would_add_to_each_nodes_exporter() -> None:
+    async with shown(plain=False) as url:
+        page = await read(f"{url}/metrics")
+        [target] = json.loads(await read(f"{url}/sd"))
+    used, free = labels_of(page, "1"), labels_of(page, "0")
+    assert (used["exported_pod"], used["exported_namespace"], used["exported_container"]) == ("train", "team", "main")
+    assert (used["Hostname"], used["namespace"], used["endpoint"]) == ("n1", "gpu-operator", "gpu-metrics")
+    assert used["job"] == used["service"] == used["container"] == "nvidia-dcgm-exporter"
+    assert "exported_pod" not in free
+    assert target["labels"]["__metrics_path__"] == "/metrics/nodes/n1"
+    assert (target["labels"]["pod"], target["labels"]["instance"]) == (used["pod"], used["instance"])
+    assert 'runai_pod_gpu_memory_used_bytes{pod_uuid="uid-1",gpu="1"} 150754820096' in page
+
+
+def test_a_page_after_any_changes_of_pods_is_what_a_fresh_one_would_be() -> None:
+    cards = Fleet(seed=1)
+    node = cards.place("n1", pools.parse_gpus("h200:4", models.load(), field="x"))
+    look = fleet.enriched(identity.load("dcgm"), "gpu-operator")
+    kept = render.Renderer(cards.machine(), look)
+    for turn, uses in enumerate([{0: "a"}, {0: "a", 2: "b"}, {2: "b", 3: "c"}, {}, {1: "d", 2: "e"}], start=1):
+        wanted = {
+            node.ids[place]: publishing.Use(f"uid-{name}", "team", name, "main", 10, 30, 143771)
+            for place, name in uses.items()
+        }
+        under_way = kept.chunks()
+        begun = [next(under_way)]
+        before = render.Renderer(cards.machine(), look).page()
+        cards.use(node, wanted)
+        cards.step(float(turn), clock=0.0)
+        assert kept.machine is cards.machine()
+        assert kept.page() == render.Renderer(cards.machine(), look).page()
+        assert all(f'exported_pod="{name}"'.encode() in kept.page() for name in uses.values())
+        assert b"".join([*begun, *under_way]) == before
+
+
+async def test_plain_labels_are_those_of_an_exporter_on_the_node() -> None:
+    async with shown(plain=True) as url:
+        page, single = await read(f"{url}/metrics"), await read(f"{url}/metrics/nodes/n1")
+    labels = labels_of(page, "1")
+    assert (labels["pod"], labels["namespace"], labels["container"]) == ("train", "team", "main")
+    assert labels == labels_of(single, "1")
+    assert "instance" not in labels
+
+
+async def test_the_controllers_own_metrics_count_writes_by_kind_and_measure_times() -> None:
+    requests = {("patch", "nodes"): 3, ("watch", "pods"): 7, ("create", "events"): 1}
+    meters = metering.Meters(lambda: dict.fromkeys([*metering.GAUGES, *metering.COUNTERS], 2.0), lambda: requests)
+    meters.waited(0.2)
+    meters.scraped("fleet", 0.7)
+    made = server.Server([server.get("/metrics/controller", meters.page())])
+    await made.start("127.0.0.1", 0, field="x")
+    async with aiohttp.ClientSession() as session, session.get(f"http://{made.address}/metrics/controller") as answer:
+        page = await answer.text()
+    await made.stop()
+    samples: Mapping[tuple[str, ...], float] = {
+        (sample.name.removeprefix("simgpu_controller_"), *sample.labels.values()): sample.value
+        for family in parser.text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+    assert samples["api_writes_total", "nodes", "patch"] == 3
+    assert samples["api_writes_total", "events", "create"] == 1
+    assert ("api_writes_total", "pods", "watch") not in samples
+    assert samples["queue_depth",] == 2
+    assert samples["event_lag_seconds_bucket", "0.1"] == 0
+    assert samples["event_lag_seconds_bucket", "0.25"] == 1
+    assert samples["scrape_seconds_sum", "fleet"] == 0.7

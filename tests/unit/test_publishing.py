@@ -1,0 +1,66 @@
+"""What is written about a node: labels that hold, and a view that can be read again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from simgpu.catalog import models
+from simgpu.controllers import publishing
+from simgpu.kube import views
+from simgpu.topology import pools
+
+CATALOG = models.load()
+
+
+def spec(pool: dict[str, Any], **profiles: Any) -> pools.NodeGpus:
+    return pools.parse(yaml.safe_dump({"nodePools": {"x": pool}}), CATALOG, profiles.get).pools["x"]
+
+
+def test_a_known_model_has_all_labels_of_feature_discovery() -> None:
+    found = publishing.labels(spec({"gpus": [{"type": "h200", "count": 8}]}), "mixed")
+    assert set(found) == set(publishing.LABELS)
+    assert found["nvidia.com/gpu.family"] == "hopper"
+    assert (found["nvidia.com/gpu.compute.major"], found["nvidia.com/gpu.compute.minor"]) == ("9", "0")
+    assert (found["nvidia.com/gpu.count"], found["nvidia.com/mig.capable"]) == ("8", "true")
+
+
+def test_what_nobody_knows_of_a_card_has_no_label() -> None:
+    found = publishing.labels(spec({"gpuProduct": "X 9000", "gpuCount": 2, "gpuMemory": 1000}), "none")
+    assert (found["nvidia.com/gpu.product"], found["nvidia.com/gpu.memory"]) == ("X-9000", "1000")
+    missing = set(publishing.LABELS) - set(found)
+    assert missing == {
+        "nvidia.com/gpu.family", "nvidia.com/gpu.compute.major", "nvidia.com/gpu.compute.minor",
+        "nvidia.com/mig.capable",
+    }  # fmt: skip
+
+
+def test_a_profiles_labels_are_its_own() -> None:
+    defaults = {"name": "Mine", "architecture": "ada_lovelace", "compute_capability": {"major": 8, "minor": 9}}
+    profile = {"device_count": 1, "device_defaults": defaults, "system": {"driver_version": "550.163.01"}}
+    found = publishing.labels(spec({"gpu": {"profile": "mine"}}, mine=profile), "none")
+    assert found["nvidia.com/gpu.family"] == "ada-lovelace"
+    assert (found["nvidia.com/gpu.compute.major"], found["nvidia.com/gpu.compute.minor"]) == ("8", "9")
+    assert found["nvidia.com/cuda.driver-version.full"] == "550.163.01"
+
+
+def test_a_view_says_who_has_what_and_can_be_read_again() -> None:
+    pool = spec({"gpus": [{"type": "h200", "count": 1}, {"type": "t4", "count": 1}]})
+    use = publishing.Use("uid-1", "team", "train", "main", 10, 30, 143771)
+    body = publishing.view(
+        "n", ["g0", "g1"], pool, strategy="mixed", uses={"g1": use}, counters={"time": 1.0, "gpus": {"g0": [1.0]}}
+    )
+    document = yaml.safe_load(body["data"]["topology.yml"])
+    assert (document["gpuProduct"], document["gpus"][1]["gpuProduct"]) == ("NVIDIA H200", "Tesla T4")
+    assert document["gpus"][1]["status"]["podGpuUsageStatus"]["uid-1"]["utilization"] == {"min": 10, "max": 30}
+    read = publishing.remembered(views.ConfigMap(metadata=views.ObjectMeta(), data=body["data"]))
+    assert read.held == {"uid-1": (("main", "g1"),)}
+    assert read.counters == {"time": 1.0, "gpus": {"g0": [1.0]}}
+
+
+def test_a_view_that_somebody_broke_says_nothing() -> None:
+    for text in ("", "[]", "gpus: 5", "a: [", "gpus: [{id: 1}]"):
+        assert (
+            publishing.remembered(views.ConfigMap(metadata=views.ObjectMeta(), data={"topology.yml": text})).held == {}
+        )
