@@ -63,11 +63,11 @@ def test_gpus_lie_on_numa_nodes_as_the_pool_says(numa: pools.Numa, zones: list[i
 def test_a_page_is_there_for_each_gpu_and_goes_with_it(tmp_path: Path) -> None:
     made = equipment(tmp_path)
     made.equip(spec(3))
-    assert sorted(path.name for path in made.pages.iterdir()) == sorted(IDS[:3])
+    assert sorted(path.name for path in made.pages.glob("GPU-*")) == sorted(IDS[:3])
     made.equip(spec(1))
-    assert [path.name for path in made.pages.iterdir()] == IDS[:1]
+    assert [path.name for path in made.pages.glob("GPU-*")] == IDS[:1]
     made.equip(pools.NodeGpus(()))
-    assert not list(made.pages.iterdir())
+    assert not list(made.pages.glob("GPU-*"))
     assert made.page is None
 
 
@@ -94,6 +94,7 @@ def test_counters_go_on_after_a_kill(tmp_path: Path) -> None:
     made.box.step(60.0, clock=0.0)
     made.stepped()
     before = made.box.counters()
+    made.close()
     again = equipment(tmp_path)
     again.equip(spec(2))
     assert again.box.counters() == before
@@ -108,9 +109,11 @@ def test_a_gpu_that_comes_back_after_a_restart_goes_on_counting(tmp_path: Path) 
     before = made.box.counters()[IDS[1]]
     made.equip(spec(1))
     made.stepped()
+    made.close()
     again = equipment(tmp_path)
     again.equip(spec(1))
     again.stepped()
+    again.close()
     third = equipment(tmp_path)
     third.equip(spec(2))
     assert third.box.counters()[IDS[1]] == before

@@ -49,7 +49,7 @@ def test_a_view_says_who_has_what_and_can_be_read_again() -> None:
     pool = spec({"gpus": [{"type": "h200", "count": 1}, {"type": "t4", "count": 1}]})
     use = publishing.Use("uid-1", "team", "train", "main", 10, 30, 143771)
     body = publishing.view(
-        "n", ["g0", "g1"], pool, strategy="mixed", uses={"g1": use}, counters={"time": 1.0, "gpus": {"g0": [1.0]}}
+        "n", ["g0", "g1"], pool, strategy="mixed", uses={"g1": (use,)}, counters={"time": 1.0, "gpus": {"g0": [1.0]}}
     )
     document = yaml.safe_load(body["data"]["topology.yml"])
     assert (document["gpuProduct"], document["gpus"][1]["gpuProduct"]) == ("NVIDIA H200", "Tesla T4")

@@ -182,6 +182,7 @@ async def run_agent(settings: AgentSettings, ready: Callable[[str], None]) -> No
     """The agent with its pages, until it is cancelled."""
     async with Client(settings.target) as client, contextlib.AsyncExitStack() as stack:
         agent = Agent(settings, client)
+        stack.callback(agent.equipment.close)
         box = agent.equipment.box
         routes = [
             server.get("/metrics", pages.current(lambda: agent.equipment.page)),

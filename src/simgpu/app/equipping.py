@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -46,20 +45,23 @@ class Equipment:
             return
         devices = pools.build(spec, self._node)
         self.box.change(devices)
-        self._shown = self.page = None
+        self.close()
+        self.page = None
+        access = writer.Access(processes=layout.ALL_PROCESSES)
+        shown = showing.Shown(self.box, self.pages, stale=self._stale, access=access)
         if devices:
-            access = writer.Access(processes=layout.ALL_PROCESSES)
-            self._shown = showing.Shown(self.box, self.pages, stale=self._stale, access=access)
+            self._shown = shown
             self._shown.write()
             self.page = pages.Page(render.Renderer(self.box.machine, self._identity))
-        self._tidy({device.uuid for device in devices})
+        else:
+            shown.pages.remove()
         self.spec = spec
 
-    def _tidy(self, names: set[str]) -> None:
-        """Pages of GPUs that are gone go too: whoever has one mounted finds no card there."""
-        for folder in self.pages.glob("*"):
-            if folder.name not in names:
-                shutil.rmtree(folder, ignore_errors=True)
+    def close(self) -> None:
+        """Write no more pages; they stay."""
+        if self._shown is not None:
+            self._shown.pages.close()
+            self._shown = None
 
     # Who uses it.
 
