@@ -175,8 +175,9 @@ class _Signals:
         if self._child is None:
             self._early.append(number)
             return
-        with contextlib.suppress(ProcessLookupError):
-            self._child.send_signal(number)
+        if self._child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child.pid, number)  # asyncio's own way could take the exit code from whoever waits for it
 
 
 def _in_foreground() -> bool:
