@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import parser
@@ -312,6 +313,41 @@ def test_a_page_that_is_sent_slowly_is_of_one_moment() -> None:
     made.step(61.0, clock=0.0)
     assert b"tardy" not in b"".join([*first, *pieces])
     assert b"tardy" in renderer.page()
+
+
+def test_stamps_of_a_page_that_is_sent_slowly_are_of_its_moment() -> None:
+    made = boxes.busy("dg1")
+    pieces = render.Renderer(made.machine, identity.load("collectd")).chunks()
+    first = next(pieces)
+    made.step(61.0, clock=1_700_000_061.0)
+    text = b"".join([first, *pieces]).decode()
+    assert set(re.findall(r" (17\d{11})$", text, re.MULTILINE)) == {"1700000060000"}
+
+
+def test_pages_that_are_sent_at_the_same_time_make_each_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = boxes.busy("mi300x", 4)
+    built: list[labels.Texts] = []
+
+    class Counted(labels.Texts):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            built.append(self)
+
+    monkeypatch.setattr(labels, "Texts", Counted)
+    renderer = render.Renderer(made.machine, identity.load("amd"))
+    renderer.page()
+    alone = len(built)
+    under_way = renderer.chunks()
+    next(under_way)
+    wanted = documents.read({"Name": "w", "Profile": [{"Load": 50}], "Devices": ["card3"], "Pod": {"Name": "tardy"}})
+    made.admit(wanted.profile, wanted.devices, pod=wanted.pod)
+    made.step(61.0, clock=0.0)
+    slow = renderer.chunks()
+    next(slow)
+    list(under_way)
+    assert len(built) == alone
+    list(slow)
+    assert len(built) <= 2 * alone
 
 
 def test_a_workload_over_several_models_ends_as_one() -> None:

@@ -46,12 +46,17 @@ class _Series(NamedTuple):
     values: Values
 
 
+_Kept = dict[tuple[str, frozenset[str]], labels.Texts]  # by what they are told of and which labels are hidden
+
+
 class _Moment:
-    """Who had what when a page was begun; a page that is sent slowly stays of that moment."""
+    """When a page was begun, and who had what; a page that is sent slowly stays of that moment, and so do its texts."""
 
     def __init__(self, machine: Machine) -> None:
-        self.version = machine.version
+        self.version, self.time = machine.version, machine.time
         self.pods, self.part_pods, self.usages = machine.pods, machine.part_pods, machine.usages
+        self.texts: _Kept = {}
+        self.workload_texts: _Kept = {}
 
 
 class Renderer:
@@ -69,7 +74,7 @@ class Renderer:
         vendors = identity.vendors
         others = np.array([bool(vendors) and device.model.vendor not in vendors for device in machine.devices], bool)
         self._others = others if others.any() and not others.all() else None
-        self._texts: dict[tuple[str, frozenset[str]], labels.Texts] = {}
+        self._texts: _Kept = {}
         self._pods: Mapping[int, Pod] = {}
         self._version = -1
 
@@ -94,6 +99,7 @@ class Renderer:
         now = _Moment(self.machine)
         if self._version != now.version:
             self._refresh(now)
+        now.texts = self._texts
         prepared = list(self._prepared(now))
         layout = self.identity.layout
         if layout.header is not None:
@@ -159,7 +165,7 @@ class Renderer:
         values = series.values[there]
         same = len(values) > _CHUNK and bool((values == values[0]).all())
         name = repeat(series.family.name)
-        end = f" {round(self.machine.time * 1000)}\n" if self.identity.layout.timestamps else "\n"
+        end = f" {round(now.time * 1000)}\n" if self.identity.layout.timestamps else "\n"
         for start in range(0, len(rows), _CHUNK):
             some = values[start : start + 1] if same else values[start : start + _CHUNK]
             numbers = _numbers(some, series.family.form, self.identity.layout.numbers)
@@ -221,15 +227,12 @@ class Renderer:
     def _text(self, series: _Series, now: _Moment) -> Callable[[Sequence[int]], list[str]]:
         """The texts between the family's name and the numbers. A family's own label hides the identity's."""
         kind, hidden = series.kind, frozenset(name for name, _ in series.own if name in self.identity.labels)
-        lasting = now.version == self._version and kind != "workload"
-        texts = self._texts.get((kind, hidden)) if lasting else None
-        if texts is None:
-            texts = labels.Texts(
+        kept = now.workload_texts if kind == "workload" else now.texts
+        if (kind, hidden) not in kept:
+            kept[kind, hidden] = labels.Texts(
                 self.identity, functools.partial(self._rows, kind, now), hidden=hidden, only=_SOURCES.get(kind)
             )
-            if lasting:
-                self._texts[kind, hidden] = texts
-        return texts.choose(series.own)
+        return kept[kind, hidden].choose(series.own)
 
     def _rows(self, kind: str, now: _Moment) -> Iterator[labels.Row]:
         machine, host = self.machine, self.machine.hostname
