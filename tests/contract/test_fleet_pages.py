@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import gzip
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import aiohttp
 import pytest
@@ -13,7 +15,7 @@ from prometheus_client import parser
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.fleet import Fleet
-from simgpu.identities import identity, render
+from simgpu.identities import identity, labels, render
 from simgpu.topology import pools
 from simgpu.web import fleet, metering, server
 
@@ -122,6 +124,61 @@ def test_a_page_after_any_changes_of_pods_is_what_a_fresh_one_would_be() -> None
         assert kept.page() == render.Renderer(cards.machine(), look).page()
         assert all(f'exported_pod="{name}"'.encode() in kept.page() for name in uses.values())
         assert b"".join([*begun, *under_way]) == before
+
+
+def test_a_page_after_any_changes_of_nodes_is_what_a_fresh_one_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = Fleet(seed=1)
+    look = fleet.enriched(identity.load("dcgm"), "gpu-operator")
+    kept = render.Renderer(cards.machine(), look)
+
+    def use(name: str, pod: str) -> None:
+        node = cards.nodes[name]
+        cards.use(node, {node.ids[1]: publishing.Use(f"uid-{pod}", "team", pod, "main", 10, 30, 143771)})
+
+    def place(name: str, gpus: str) -> None:
+        cards.place(name, pools.parse_gpus(gpus, models.load(), field="x"))
+
+    partial = functools.partial
+    changes: list[list[Callable[[], None]]] = [
+        [partial(place, "n1", "h200:2")],
+        [partial(place, "n2", "h200:2")],
+        [partial(use, "n2", "a")],
+        [partial(cards.remove, "n1"), partial(use, "n2", "b")],
+        [partial(place, "n0", "h200:2")],
+        [partial(cards.name_exporter, "n2", "exporter-x", "10.0.0.1")],
+        [partial(place, "n3", "t4:3"), partial(use, "n3", "c")],
+        [partial(place, "n2", "h200:1")],
+        [partial(cards.remove, name) for name in ("n0", "n2", "n3")],
+        [partial(place, name, "h200:2") for name in ("n4", "n5")],
+    ]
+    for turn, together in enumerate(changes, start=1):
+        for change in together:
+            change()
+        cards.step(float(turn), clock=0.0)
+        if kept.machine is not cards.machine():
+            kept = kept.on(cards.machine())
+        assert kept.page() == render.Renderer(cards.machine(), look).page()
+
+    made: list[labels.Row] = []
+    text = labels.Texts._text
+
+    def counted(texts: labels.Texts, row: labels.Row) -> tuple[str, dict[int, int]]:
+        made.append(row)
+        return text(texts, row)
+
+    monkeypatch.setattr(labels.Texts, "_text", counted)
+    place("n6", "h200:2")
+    kept.on(cards.machine()).page()
+    assert {row.device.labels["node"] for row in made} == {"n6"}
+
+
+async def test_a_nodes_page_is_compressed_if_that_is_accepted() -> None:
+    async with shown(plain=True) as url, aiohttp.ClientSession(auto_decompress=False) as session:
+        async with session.get(f"{url}/metrics/nodes/n1", headers={"Accept-Encoding": "gzip"}) as answer:
+            packed = await answer.read()
+            assert answer.headers["Content-Encoding"] == "gzip"
+        async with session.get(f"{url}/metrics/nodes/n1", headers={"Accept-Encoding": "identity"}) as answer:
+            assert gzip.decompress(packed) == await answer.read()
 
 
 async def test_plain_labels_are_those_of_an_exporter_on_the_node() -> None:

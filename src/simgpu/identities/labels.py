@@ -72,16 +72,19 @@ class Texts:
     def __len__(self) -> int:
         return len(self._texts)
 
-    def changed(self, changed: Mapping[int, Row], rows: Callable[[], Iterable[Row]]) -> Texts:
-        """Texts of the same rows, of which some are others now; these stay as they are."""
+    def changed(
+        self, changed: Mapping[int, Row], rows: Callable[[], Iterable[Row]], *, places: Sequence[int] | None = None
+    ) -> Texts:
+        """Texts of rows of which some are others now; these stay as they are. `places` are those of the rows here."""
         new = copy.copy(self)
-        new.change(changed, rows)
+        new.change(changed, rows, range(len(self)) if places is None else places)
         return new
 
-    def change(self, changed: Mapping[int, Row], rows: Callable[[], Iterable[Row]]) -> None:
+    def change(self, changed: Mapping[int, Row], rows: Callable[[], Iterable[Row]], places: Sequence[int]) -> None:
         """Take over some rows, in lists of its own."""
         self._rows, self._complete = rows, {}
-        self._texts, self._ends = self._texts.copy(), {gap: ends[:] for gap, ends in self._ends.items()}
+        self._texts = _chosen(self._texts, places)
+        self._ends = {gap: array("I", _chosen(ends, places)) for gap, ends in self._ends.items()}
         for place, row in changed.items():
             self._texts[place], ends = self._text(row)
             for gap, end in ends.items():

@@ -6,7 +6,7 @@ What does not change from step to step (names, labels) is kept as text; a page i
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, repeat
 from typing import NamedTuple
 
@@ -77,6 +77,22 @@ class Renderer:
         self._texts: _Kept = {}
         self._pods: Mapping[int, Pod] = {}
         self._version = -1
+
+    def on(self, machine: Machine) -> Renderer:
+        """The same identity of another machine. Devices that both machines have keep their texts."""
+        new, now, old = Renderer(machine, self.identity, self._lookup), _Moment(machine), self.machine.devices
+        if not old:
+            return new
+        known = {device.uuid: place for place, device in enumerate(old)}
+        places = [known.get(device.uuid, 0) for device in machine.devices]
+        changed = [
+            place
+            for place, (there, device) in enumerate(zip(places, machine.devices, strict=True))
+            if old[there] is not device or self._pods.get(there) != now.pods.get(place)
+        ]
+        new._texts = new._carried(self._texts, changed, now, places)
+        new._pods, new._version = now.pods, now.version
+        return new
 
     def page(self) -> bytes:
         """The whole page."""
@@ -215,12 +231,18 @@ class Renderer:
     def _refresh(self, now: _Moment) -> None:
         """Only devices whose pod is another have other labels now. A page under way keeps the texts that it has."""
         before, self._pods, self._version = self._pods, now.pods, now.version
-        places = [place for place in before.keys() | now.pods.keys() if before.get(place) != now.pods.get(place)]
+        changed = [place for place in before.keys() | now.pods.keys() if before.get(place) != now.pods.get(place)]
+        self._texts = self._carried(self._texts, changed, now)
+
+    def _carried(
+        self, texts: _Kept, changed: Iterable[int], now: _Moment, places: Sequence[int] | None = None
+    ) -> _Kept:
+        """Texts of whole devices, some of them made anew."""
         host, devices = self.machine.hostname, self.machine.devices
-        changed = {place: labels.Row(devices[place], pod=now.pods.get(place), hostname=host) for place in places}
-        self._texts = {
-            (kind, hidden): texts.changed(changed, functools.partial(self._rows, kind, now))
-            for (kind, hidden), texts in self._texts.items()
+        rows = {place: labels.Row(devices[place], pod=now.pods.get(place), hostname=host) for place in changed}
+        return {
+            (kind, hidden): known.changed(rows, functools.partial(self._rows, kind, now), places=places)
+            for (kind, hidden), known in texts.items()
             if kind in _WHOLE_DEVICES
         }
 

@@ -75,7 +75,7 @@ class FleetPages:
         self._identity = self._node_identity if plain else enriched(identity, namespace)
         self._namespace = namespace
         self._scraped = scraped
-        self._page: tuple[view.Machine, pages.Page] | None = None
+        self._page: pages.Page | None = None
 
     def routes(self) -> list[web.RouteDef]:
         """All paths."""
@@ -90,13 +90,18 @@ class FleetPages:
         if shown is None:
             return web.Response(status=503, text="not leading\n")
         started = time.perf_counter()
-        machine = shown.machine()
-        if self._page is None or self._page[0] is not machine:
-            more = _Pods(shown)
-            self._page = (machine, pages.Page(render.Renderer(machine, self._identity), more))
-        answer = await self._page[1](request)
+        answer = await self._page_of(shown)(request)
         self._scraped("fleet", time.perf_counter() - started)
         return answer
+
+    def _page_of(self, shown: Shown) -> pages.Page:
+        """The page that is there, or one of the machine as it is since nodes came or went."""
+        machine = shown.machine()
+        if self._page is None:
+            self._page = pages.Page(render.Renderer(machine, self._identity), _Pods(shown))
+        elif self._page.renderer.machine is not machine:
+            self._page = pages.Page(self._page.renderer.on(machine), _Pods(shown))
+        return self._page
 
     async def _one(self, request: web.Request) -> web.StreamResponse:
         shown = self._shown()
@@ -106,9 +111,9 @@ class FleetPages:
         machine = shown.machine_of(request.match_info["node"])
         if machine is None:
             return web.Response(status=404, text="no such node\n")
-        body = render.Renderer(machine, self._node_identity).page()
+        answer = await pages.Page(render.Renderer(machine, self._node_identity))(request)
         self._scraped("node", time.perf_counter() - started)
-        return web.Response(body=body, headers={"Content-Type": pages.TEXT})
+        return answer
 
     async def _discovery(self, request: web.Request) -> web.StreamResponse:
         shown = self._shown()
