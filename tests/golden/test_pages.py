@@ -127,6 +127,23 @@ def test_work_on_a_card_is_done_by_all_of_its_tiles() -> None:
         assert found["0", ""] * whole == pytest.approx(found["", ""], rel=1e-4)
 
 
+@pytest.mark.parametrize(("load", "fluctuation"), [(0, 0), (30, 20), (100, 0)])
+def test_execution_units_work_wait_or_rest(load: int, fluctuation: int) -> None:
+    made = boxes.make("max-1550")
+    step = {"Load": load, "Fluctuation": fluctuation}
+    wanted = documents.read({"Name": "w", "Profile": [step], "Devices": ["card0"]})
+    made.admit(wanted.profile, wanted.devices)
+    for second in range(1, 20):
+        made.step(float(second), clock=0.0)
+    text = show(made, "xpum")
+    kinds = [values(text, f"xpum_eu_{kind}_ratio", "dev_file", "sub_dev") for kind in ("active", "stall", "idle")]
+    assert len(kinds[0]) == 2 * 3
+    for row in kinds[0]:
+        assert sum(kind[row] for kind in kinds) == pytest.approx(1, abs=2e-4)
+        assert min(kind[row] for kind in kinds) >= 0
+    assert (kinds[1]["card0", ""] > 0) == (load > 0)
+
+
 def test_xpu_manager_names_both_ends_of_its_links_and_tells_the_power_of_cards() -> None:
     text = show(boxes.busy("max-1550", 3), "xpum")
     ends = ("local_device_id", "local_subdevice_id", "remote_device_id", "remote_subdevice_id")

@@ -92,6 +92,10 @@ def rate(name: str, kind: str) -> Quantity:
     return lambda machine: served(name)(machine) * _highest(machine, kind)
 
 
+def _sm_active(machine: Machine) -> Values:
+    return machine.column("busy") * np.maximum(machine.column("sm"), machine.column("tensor"))
+
+
 def _highest(machine: Machine, kind: str) -> Values:
     groups = machine.engine.groups()
     return np.array([groups[device.model.key].highest[kind] for device in machine.devices])
@@ -172,8 +176,8 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "usage": whole(column("usage")),
     "usage_exact": column("usage"),
     "idle_share": lambda machine: 100 - machine.column("usage"),
-    "sm_active": lambda machine: machine.column("busy") * np.maximum(machine.column("sm"), machine.column("tensor")),
-    "sm_stall": lambda machine: machine.column("busy") * (1 - machine.column("throughput")),
+    "sm_active": _sm_active,
+    "sm_stall": lambda machine: machine.column("busy") - _sm_active(machine),
     "sm_occupancy": served("sm"),
     "busy": column("busy"),
     "tensor_active": served("tensor"),
