@@ -14,6 +14,7 @@ import numpy as np
 from simgpu import errors
 from simgpu.identities import view
 from simgpu.sim import activity, engine
+from simgpu.topology import links
 from simgpu.topology.devices import Device
 
 MOST_WORKLOADS = 100_000
@@ -62,6 +63,9 @@ class Box:
             if stop == len(devices) or devices[stop].model is not devices[start].model:
                 ids += self.engine.add_cards(devices[start].model, stop - start, spread=spread)
                 start = stop
+        for card, peers in zip(ids, links.peers(devices), strict=True):
+            if not peers:
+                self.engine.set_linked(card, linked=False)
         return ids
 
     def _split(self, device: Device, card: int) -> list[view.Part]:

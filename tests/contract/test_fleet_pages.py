@@ -172,6 +172,23 @@ def test_a_page_after_any_changes_of_nodes_is_what_a_fresh_one_would_be(monkeypa
     assert {row.device.labels["node"] for row in made} == {"n6"}
 
 
+def test_a_nodes_cards_are_linked_while_there_are_several() -> None:
+    cards = Fleet(seed=1)
+
+    def sent(gpus: str, second: float) -> list[float]:
+        node = cards.place("n1", pools.parse_gpus(gpus, models.load(), field="x"))
+        cards.place("n2", pools.parse_gpus("h200:1", models.load(), field="x"))
+        use = publishing.Use("uid", "team", "train", "main", 80, 80, 143771)
+        cards.use(node, {node.ids[0]: use})
+        before = cards.engine.read("fabric_bytes", [node.cards[0].number])
+        cards.step(second, clock=0.0)
+        return (cards.engine.read("fabric_bytes", [node.cards[0].number]) - before).tolist()
+
+    assert sent("h200:1", 1.0) == [0.0]
+    assert sent("h200:2", 2.0)[0] > 0
+    assert sent("h200:1", 3.0) == [0.0]
+
+
 async def test_a_nodes_page_is_compressed_if_that_is_accepted() -> None:
     async with shown(plain=True) as url, aiohttp.ClientSession(auto_decompress=False) as session:
         async with session.get(f"{url}/metrics/nodes/n1", headers={"Accept-Encoding": "gzip"}) as answer:

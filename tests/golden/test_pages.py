@@ -167,6 +167,13 @@ def test_a_card_without_peers_has_no_links() -> None:
     assert "gpu_xgmi_nbr_0_beats_tx{" not in show(boxes.busy("mi300x", 1), "amd")
 
 
+def test_a_card_without_peers_sends_them_nothing() -> None:
+    alone, together = (show(boxes.busy("h200", count), "dcgm") for count in (1, 2))
+    assert values(alone, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL_total", "gpu") == {("0",): 0.0}
+    assert values(together, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL_total", "gpu")["0",] > 0
+    assert boxes.busy("h200", 1).machine.column("fabric_bytes").tolist() == [0.0]
+
+
 def test_amd_tells_what_goes_to_each_neighbour() -> None:
     text = show(boxes.busy("mi300x", 4), "amd")
     links = values(text, "gpu_xgmi_link_tx", "gpu_id", "link_index")

@@ -15,7 +15,7 @@ from simgpu.catalog import shapes
 from simgpu.controllers.publishing import Use
 from simgpu.identities import view
 from simgpu.sim import activity, cards, engine
-from simgpu.topology import pools
+from simgpu.topology import links, pools
 from simgpu.topology.devices import Device
 
 TYPICAL = "training"
@@ -92,6 +92,8 @@ class Fleet:
         kept |= self._new(name, new)
         self._remove(before.values())
         made = NodeCards(name, spec, [kept[index] for index in range(len(spec.gpus))])
+        for card, peers in zip(made.cards, links.peers([card.device for card in made.cards]), strict=True):
+            self.engine.set_linked(card.number, linked=peers > 0)
         self.nodes[name] = made
         self._machine = None
         return made

@@ -120,10 +120,8 @@ class Machine:
 
     @functools.cached_property
     def peers(self) -> npt.NDArray[np.intp]:
-        """How many others each device is linked to; with tiles, by each of them."""
-        found = np.zeros(len(self.devices), dtype=np.intp)
-        np.add.at(found, [link.device for link in self.links if not link.tile], 1)
-        return found
+        """How many others each device is linked to."""
+        return np.array(fabric.peers(self.devices), dtype=np.intp)
 
     def set_pods(self, pods: Mapping[int, Pod], parts: Mapping[int, Pod] = {}) -> None:
         """Which pod has which device, by index, and which part of one, by handle."""

@@ -205,6 +205,12 @@ class Engine:
         """The temperature of what cools the card."""
         self._set(card, "inlet", celsius)
 
+    def set_linked(self, card: int, *, linked: bool) -> None:
+        """Whether the card has peers. One that has none sends them nothing, whatever a workload asks."""
+        model, row = self._find(card)
+        self._groups[model]["linked"][row] = linked
+        self._demands[model].changed = True
+
     def raise_counters(self, card: int, floors: Mapping[str, float]) -> None:
         """Counters are at least this: they go on from where somebody saw them."""
         model, row = self._find(card)
