@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gzip
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 
 import aiohttp
@@ -18,6 +19,7 @@ from simgpu.controllers.fleet import Fleet
 from simgpu.identities import identity, labels, render
 from simgpu.topology import pools
 from simgpu.web import fleet, metering, server
+from tests.golden import boxes
 
 NODES = {"a": {"GpuProduct": "Tesla-K80"}}
 
@@ -172,21 +174,63 @@ def test_a_page_after_any_changes_of_nodes_is_what_a_fresh_one_would_be(monkeypa
     assert {row.device.labels["node"] for row in made} == {"n6"}
 
 
+def fleet_of(gpus: str, *more: str) -> Fleet:
+    """A node for each."""
+    cards = Fleet(seed=1)
+    for number, text in enumerate((gpus, *more)):
+        cards.place(f"n{number}", pools.parse_gpus(text, models.load(), field="x"))
+    cards.step(1.0, clock=5.0)
+    return cards
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("name", identity.names())
+def test_no_series_of_a_fleet_is_there_twice(name: str, *, plain: bool) -> None:
+    model = boxes.OWN[name]
+    machine = fleet_of(f"{model}:2", f"{model}:1", f"{model}:3").machine()
+    look = identity.load(name)
+    look = fleet.of_all_nodes(look) if plain else fleet.enriched(look, "gpu-operator")
+    lines = render.Renderer(machine, look).page().decode().splitlines()
+    series = [line.rsplit("} ", 1)[0] for line in lines if not line.startswith("#")]
+    assert len(series) == len(set(series)) > 0
+
+
+def test_what_is_told_of_a_node_is_told_of_each() -> None:
+    machine = fleet_of("mi300x:2", "h200:2", "mi300x:3").machine()
+    for look in (identity.load("amd"), fleet.enriched(identity.load("amd"), "gpu-operator")):
+        counts = {
+            sample.labels["hostname"]: (sample.value, "instance" in sample.labels)
+            for family in parser.text_string_to_metric_families(render.Renderer(machine, look).page().decode())
+            for sample in family.samples
+            if family.name == "gpu_nodes_total"
+        }
+        assert counts == {"n0": (2.0, bool(look.target_labels)), "n2": (3.0, bool(look.target_labels))}
+
+
+def test_gaudi_and_nvidia_gpu_exporter_tell_of_each_node() -> None:
+    page = render.Renderer(fleet_of("gaudi3:2", "gaudi3:1").machine(), identity.load("gaudi")).page().decode()
+    assert re.findall(r'habanalabs_kube_info\{.*?hostname="(\w+)"', page) == ["n0", "n1"]
+    look = fleet.enriched(identity.load("nvidia-smi"), "gpu-operator")
+    page = render.Renderer(fleet_of("h200:2", "h200:1").machine(), look).page().decode()
+    assert len(set(re.findall(r'nvidia_smi_last_collect_success\{.*instance="(.*?)"', page))) == 2
+    assert sorted(re.findall(r"nvidia_smi_count\{.* (\d+)$", page, re.MULTILINE)) == ["1", "2", "2"]
+
+
 def test_a_nodes_cards_are_linked_while_there_are_several() -> None:
     cards = Fleet(seed=1)
 
-    def sent(gpus: str, second: float) -> list[float]:
+    def sent(gpus: str, second: float) -> float:
         node = cards.place("n1", pools.parse_gpus(gpus, models.load(), field="x"))
         cards.place("n2", pools.parse_gpus("h200:1", models.load(), field="x"))
         use = publishing.Use("uid", "team", "train", "main", 80, 80, 143771)
         cards.use(node, {node.ids[0]: use})
         before = cards.engine.read("fabric_bytes", [node.cards[0].number])
         cards.step(second, clock=0.0)
-        return (cards.engine.read("fabric_bytes", [node.cards[0].number]) - before).tolist()
+        return float((cards.engine.read("fabric_bytes", [node.cards[0].number]) - before)[0])
 
-    assert sent("h200:1", 1.0) == [0.0]
-    assert sent("h200:2", 2.0)[0] > 0
-    assert sent("h200:1", 3.0) == [0.0]
+    assert sent("h200:1", 1.0) == 0
+    assert sent("h200:2", 2.0) > 0
+    assert sent("h200:1", 3.0) == 0
 
 
 async def test_a_nodes_page_is_compressed_if_that_is_accepted() -> None:

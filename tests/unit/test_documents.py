@@ -197,7 +197,7 @@ def test_users_write_identities_in_our_form_too(tmp_path: Path) -> None:
 
 def test_label_values_are_escaped() -> None:
     made = boxes.make("h200", 1)
-    made.machine.hostname = 'a"b\\c\nd'
+    made.machine.hostnames[0] = 'a"b\\c\nd'
     page = render.Renderer(made.machine, identity.load("dcgm")).page().decode()
     assert r'Hostname="a\"b\\c\nd"' in page
 

@@ -189,8 +189,7 @@ class Fleet:
     def machine(self) -> view.Machine:
         """All GPUs of all nodes, as one machine to render."""
         if self._machine is None:
-            listed = [card for node in self.nodes.values() for card in node.cards]
-            self._machine = self._view(listed)
+            self._machine = self._view(list(self.nodes.values()))
         machine = self._machine
         machine.set_pods(self._pods(card for node in self.nodes.values() for card in node.cards))
         machine.step, machine.time = self.steps, self.time
@@ -201,14 +200,16 @@ class Fleet:
         node = self.nodes.get(name)
         if node is None:
             return None
-        machine = self._view(node.cards)
+        machine = self._view([node])
         machine.set_pods(self._pods(iter(node.cards)))
         machine.step, machine.time = self.steps, self.time
         return machine
 
-    def _view(self, listed: Sequence[Card]) -> view.Machine:
+    def _view(self, nodes: Sequence[NodeCards]) -> view.Machine:
+        listed = [card for node in nodes for card in node.cards]
         ids = np.array([card.number for card in listed], dtype=np.int64)
-        return view.Machine([card.device for card in listed], self.engine, ids, hostname="")
+        counts = [(node.name, len(node.cards)) for node in nodes]
+        return view.Machine([card.device for card in listed], self.engine, ids, nodes=counts)
 
     @staticmethod
     def _pods(listed: Iterator[Card]) -> dict[int, view.Pod]:

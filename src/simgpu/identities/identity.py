@@ -82,7 +82,10 @@ class Layout(Facts, frozen=True):
 
 
 class Identity(Facts, frozen=True):
-    """An exporter. Its labels stand in the order in which they are listed, or sorted after `first_labels`."""
+    """An exporter. Its labels stand in the order in which they are listed, or sorted after `first_labels`.
+
+    `target_labels` are those that every series has, whatever it is told of.
+    """
 
     about: str
     labels: dict[str, str]
@@ -91,6 +94,7 @@ class Identity(Facts, frozen=True):
     sort_labels: bool = False
     first_labels: tuple[str, ...] = ()
     keep_empty: tuple[str, ...] = ()
+    target_labels: tuple[str, ...] = ()
     layout: Layout = Layout()
     openmetrics: bool = False
     vendors: tuple[str, ...] = ()

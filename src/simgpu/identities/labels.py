@@ -59,7 +59,11 @@ class Texts:
         names = [name for name in identity.labels if name != identities.FAMILY]
         self._order = sorted(names, key=self._rank) if identity.sort_labels else names
         placed = ((place, name, identity.labels[name]) for place, name in enumerate(self._order, 1))
-        self._shown = [item for item in placed if item[1] not in hidden and (only is None or item[2] in only)]
+        self._shown = [
+            (place, name, source)
+            for place, name, source in placed
+            if name not in hidden and (only is None or source in only or name in identity.target_labels)
+        ]
         self._ends: dict[int, array[int]] = {place: array("I") for place in self._places()}
         self._texts: list[str] = []
         for row in rows():

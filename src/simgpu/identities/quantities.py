@@ -171,7 +171,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "zero": constant(0.0),
     "one": constant(1.0),
     "index": lambda machine: np.arange(len(machine.devices), dtype=float),
-    "count": lambda machine: np.full(len(machine.devices), float(len(machine.devices))),
+    "count": lambda machine: np.bincount(machine.node_of)[machine.node_of].astype(float),
     # Work.
     "usage": whole(column("usage")),
     "usage_exact": column("usage"),

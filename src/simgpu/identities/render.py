@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +74,8 @@ class Renderer:
         vendors = identity.vendors
         others = np.array([bool(vendors) and device.model.vendor not in vendors for device in machine.devices], bool)
         self._others = others if others.any() and not others.all() else None
+        shown = np.arange(len(others)) if self._others is None else np.flatnonzero(~others)
+        self._firsts = shown[np.unique(machine.node_of[shown], return_index=True)[1]]  # of each node
         self._texts: _Kept = {}
         self._pods: Mapping[int, Pod] = {}
         self._version = -1
@@ -166,7 +168,7 @@ class Renderer:
         if kind == "rest" and machine.parts:  # devices that have no parts
             values = values.copy()
             values[np.unique(machine.parent)] = np.nan
-        return values[:1] if kind == "node" else values
+        return values[self._firsts] if kind == "node" else values
 
     def _masked(self, values: Values, devices: npt.NDArray[np.intp] | slice) -> Values:
         """An exporter shows its own vendor's devices only."""
@@ -238,8 +240,7 @@ class Renderer:
         self, texts: _Kept, changed: Iterable[int], now: _Moment, places: Sequence[int] | None = None
     ) -> _Kept:
         """Texts of whole devices, some of them made anew."""
-        host, devices = self.machine.hostname, self.machine.devices
-        rows = {place: labels.Row(devices[place], pod=now.pods.get(place), hostname=host) for place in changed}
+        rows = {place: self._row(place, now) for place in changed}
         return {
             (kind, hidden): known.changed(rows, functools.partial(self._rows, kind, now), places=places)
             for (kind, hidden), known in texts.items()
@@ -256,31 +257,37 @@ class Renderer:
             )
         return kept[kind, hidden].choose(series.own)
 
+    def _row(self, place: int, now: _Moment, **more: Any) -> labels.Row:
+        machine = self.machine
+        row = labels.Row(machine.devices[place], pod=now.pods.get(place), hostname=machine.hostnames[place])
+        return row._replace(**more) if more else row
+
     def _rows(self, kind: str, now: _Moment) -> Iterator[labels.Row]:
-        machine, host = self.machine, self.machine.hostname
+        machine = self.machine
         if kind == "part":
             for part in machine.parts:
                 pod = now.part_pods.get(part.handle) or now.pods.get(part.device)
-                yield labels.Row(machine.devices[part.device], part, pod, hostname=host)
+                yield self._row(part.device, now, part=part, pod=pod)
         elif kind in _LINKED:
             for link in getattr(machine, kind):
-                device, peer = machine.devices[link.device], machine.devices[link.peer]
-                yield labels.Row(device, pod=now.pods.get(link.device), link=link, peer=peer, hostname=host)
+                yield self._row(link.device, now, link=link, peer=machine.devices[link.peer])
         elif kind == "workload":
             yield from self._workload_rows(now)
         elif kind == "node":
-            yield labels.Row(machine.devices[0], hostname=host)
+            yield from (self._row(place, now, pod=None) for place in self._firsts.tolist())
         else:
-            for position, device in enumerate(machine.devices):
-                card = str(_FIRST_CARD + position) if kind == "card" else ""
-                yield labels.Row(device, pod=now.pods.get(position), card=card, hostname=host)
+            for place, device in enumerate(machine.devices):
+                yield (
+                    self._row(place, now, card=str(_FIRST_CARD + device.index))
+                    if kind == "card"
+                    else self._row(place, now)
+                )
 
     def _workload_rows(self, now: _Moment) -> Iterator[labels.Row]:
         sharing: dict[int, int] = {}
         for item in now.usages:
             sharing[item.device] = sharing.get(item.device, -1) + 1
-            device, vgpu = self.machine.devices[item.device], str(sharing[item.device])
-            yield labels.Row(device, pod=item.pod, vgpu=vgpu, hostname=self.machine.hostname)
+            yield self._row(item.device, now, pod=item.pod, vgpu=str(sharing[item.device]))
 
 
 def _scaled(values: Values, scale: float, offset: float, digits: int | None) -> Values:

@@ -44,7 +44,10 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Machine:
-    """Devices with the engine that moves them. Labels change when `version` does, values when `step` does."""
+    """Devices with the engine that moves them. Labels change when `version` does, values when `step` does.
+
+    All are on one host, or on several `nodes`, so many on each.
+    """
 
     def __init__(
         self,
@@ -52,13 +55,16 @@ class Machine:
         made: engine.Engine,
         ids: Sequence[int] | npt.NDArray[np.int64],
         *,
-        hostname: str,
+        hostname: str = "",
+        nodes: Sequence[tuple[str, int]] = (),
         parts: Sequence[Part] = (),
     ) -> None:
         self.devices = devices
         self.engine = made
         self.ids = np.asarray(ids, dtype=np.int64)
-        self.hostname = hostname
+        listed = nodes or ((hostname, len(devices)),)
+        self.hostnames = [name for name, count in listed for _ in range(count)]
+        self.node_of = np.repeat(np.arange(len(listed)), [count for _, count in listed])
         self.parts = parts
         self.parent = np.array([part.device for part in parts], dtype=np.intp)
         self.pods: dict[int, Pod] = {}

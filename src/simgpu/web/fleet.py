@@ -37,25 +37,25 @@ class Shown(Protocol):
 def enriched(identity: Identity, namespace: str) -> Identity:
     """An identity with the labels that Prometheus would have given to an exporter on each node.
 
-    What the exporter itself calls pod, namespace and container arrives under the names that Prometheus gives to labels
-    which clash with its own.
+    What the exporter itself calls by one of these names arrives under the name that Prometheus gives to a label which
+    clashes with its own.
     """
-    labels: dict[str, str] = {}
-    renamed = {"pod": "exported_pod", "namespace": "exported_namespace", "container": "exported_container"}
-    for name, source in identity.labels.items():
-        labels[renamed.get(name, name)] = "@node" if source == "hostname" else source
-    labels |= {
+    target = {
         "container": f"={EXPORTER}", "endpoint": f"={ENDPOINT}", "instance": "@instance", "job": f"={EXPORTER}",
         "namespace": f"={namespace}", "pod": "@exporter", "service": f"={EXPORTER}",
     }  # fmt: skip
+    own = {f"exported_{name}" if name in target else name: source for name, source in identity.labels.items()}
+    labels = {**own, **target}
     labels.setdefault(FAMILY, FAMILY)
-    return msgspec.structs.replace(identity, labels=labels)
+    return msgspec.structs.replace(identity, labels=labels, target_labels=tuple(target))
 
 
-def of_nodes(identity: Identity) -> Identity:
-    """An identity as an exporter on each node prints it."""
-    labels = {name: "@node" if source == "hostname" else source for name, source in identity.labels.items()}
-    return msgspec.structs.replace(identity, labels=labels)
+def of_all_nodes(identity: Identity) -> Identity:
+    """An identity as it can be printed for all nodes on one page: without series of which nothing says their node."""
+    if "hostname" in identity.labels.values():
+        return identity
+    families = (item for item in identity.families if item.of != "node" or "hostname" in item.information.values())
+    return msgspec.structs.replace(identity, families=tuple(families))
 
 
 class FleetPages:
@@ -71,8 +71,8 @@ class FleetPages:
         scraped: Callable[[str, float], None],
     ) -> None:
         self._shown = shown
-        self._node_identity = of_nodes(identity)
-        self._identity = self._node_identity if plain else enriched(identity, namespace)
+        self._node_identity = identity
+        self._identity = of_all_nodes(identity) if plain else enriched(identity, namespace)
         self._namespace = namespace
         self._scraped = scraped
         self._page: pages.Page | None = None
