@@ -172,6 +172,8 @@ class Box:
 
     def step(self, now: float, *, clock: float) -> None:
         """Move on to `now`; `clock` is the time of day, for pages that print it."""
+        if not self.steps:
+            self.engine.epoch = clock - now
         outcomes = self.engine.step(now)
         self.steps += 1
         self.machine.step, self.machine.time = self.steps, clock
@@ -197,7 +199,7 @@ class Box:
         for number, work in self._workloads.items():
             if work.pod is not None:
                 found += [
-                    view.Usage(self._index_of[share.card], work.pod, share.usage, share.memory_mib)
+                    view.Usage(self._index_of[share.card], work.pod, share.usage, share.memory_mib, number)
                     for share in self.engine.shares(number)
                 ]
         return found

@@ -197,6 +197,10 @@ def test_collectd_tells_of_tiles_and_ports() -> None:
     ports = values(text, "collectd_gpu_sysman_fabric_port_ratio", "dev_file", "port", "remote", "direction")
     assert len(ports) == 2 * 16 * 2
     assert 0 < ports["card0", "00000000.00000001.08", "00000001.00000001.08", "write"] <= 1
+    heat = values(text, "collectd_gpu_sysman_temperature_celsius", "dev_file", "sub_dev", "location")
+    assert heat["card0", "0", "global-min"] == min(heat["card0", "0", f"{place}-min"] for place in ("gpu", "memory"))
+    limits = values(text, "collectd_gpu_sysman_power_ratio", "dev_file", "limit")
+    assert limits.keys() == {(card, limit) for card in ("card0", "card1") for limit in ("sustained", "burst")}
     labels = re.findall(r'(\w+)="', next(line for line in text.splitlines() if "frequency_mhz{" in line))
     assert labels[:2] == ["job", "instance"]
     assert labels[2:] == sorted(labels[2:])
@@ -246,8 +250,15 @@ def test_errors_are_counted_by_code_once_they_came() -> None:
     wanted = documents.read({"Name": "w", "Profile": [{"Load": 10, "Metrics": metrics}], "Devices": ["nvidia0"]})
     made.admit(wanted.profile, wanted.devices)
     for second in range(1, 20):
-        made.step(float(second), clock=0.0)
-    assert values(show(made, "nvidia-smi"), "nvidia_smi_xid_errors_total", "xid").keys() == {("43",)}
+        made.step(float(second), clock=1_700_000_000.0 + second)
+    text = show(made, "nvidia-smi")
+    assert values(text, "nvidia_smi_xid_errors_total", "xid").keys() == {("43",)}
+    [(code, came)] = values(text, "nvidia_smi_xid_last_timestamp_seconds", "xid").items()
+    assert code == ("43",)
+    assert 1_700_000_001 <= came <= 1_700_000_019
+    made.drop(list(made.workloads()))
+    made.step(30.0, clock=1_700_000_030.0)
+    assert values(show(made, "nvidia-smi"), "nvidia_smi_xid_last_timestamp_seconds", "xid") == {("43",): came}
 
 
 def test_gaudi_says_where_it_runs() -> None:
@@ -291,11 +302,34 @@ def test_several_workloads_on_one_card_can_be_told_apart() -> None:
     made.step(61.0, clock=0.0)
     shown = exporting.with_workloads(identity.load("dcgm"))
     text = render.Renderer(made.machine, shown).page().decode()
-    assert re.findall(r'^DCGM_FI_DEV_GPU_UTIL\{.*pod="(\w+)",vgpu="(\d)"\} (\d+)$', text, re.MULTILINE) == [
-        ("a", "1", "30"),
-        ("b", "2", "20"),
+    own = values(text, "DCGM_FI_DEV_GPU_UTIL", "pod", "vgpu")
+    assert (own["a", "1"], own["b", "2"]) == (30, 20)
+    series = [
+        (sample.name, sample.labels.get("vgpu"), sample.value)
+        for family in parser.text_string_to_metric_families(text)
+        for sample in family.samples
     ]
-    list(parser.text_string_to_metric_families(text))
+    names = {name for name, _, _ in series}
+    assert len(names) > 20
+    assert {
+        number: {name for name, vgpu, _ in series if vgpu == number} for number in ("0", "1", "2")
+    } == dict.fromkeys(("0", "1", "2"), names)
+    shared = {"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED"}
+    for name in names - shared:
+        assert len({value for other, _, value in series if other == name}) == 1, name
+
+
+def test_amd_tells_what_each_process_occupies() -> None:
+    made = boxes.busy("mi300x")
+    wanted = documents.read({"Name": "w", "Profile": [{"Load": 15}], "Devices": ["card0"], "Pod": {"Name": "b"}})
+    made.admit(wanted.profile, wanted.devices, pod=wanted.pod)
+    made.step(61.0, clock=0.0)
+    found = values(show(made, "amd"), "gpu_process_cu_occupancy", "pod", "process_id", "gpu_id")
+    assert [(pod, gpu) for pod, _, gpu in found] == [("train-0", "0"), ("b", "0")]
+    assert len({process for _, process, _ in found}) == 2
+    first, second = found.values()
+    assert 0 < second < first
+    assert first + second <= 100
 
 
 def test_a_pod_on_one_instance_is_named_there_only() -> None:
@@ -349,7 +383,7 @@ def test_stamps_of_a_page_that_is_sent_slowly_are_of_its_moment() -> None:
 
 
 def test_pages_that_are_sent_at_the_same_time_make_each_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = boxes.busy("mi300x", 4)
+    made = boxes.busy("h200", 4)
     built: list[labels.Texts] = []
 
     class Counted(labels.Texts):
@@ -358,12 +392,12 @@ def test_pages_that_are_sent_at_the_same_time_make_each_text_once(monkeypatch: p
             built.append(self)
 
     monkeypatch.setattr(labels, "Texts", Counted)
-    renderer = render.Renderer(made.machine, identity.load("amd"))
+    renderer = render.Renderer(made.machine, identity.load("dcgm"))
     renderer.page()
     alone = len(built)
     under_way = renderer.chunks()
     next(under_way)
-    wanted = documents.read({"Name": "w", "Profile": [{"Load": 50}], "Devices": ["card3"], "Pod": {"Name": "tardy"}})
+    wanted = documents.read({"Name": "w", "Profile": [{"Load": 50}], "Devices": ["nvidia3"], "Pod": {"Name": "tardy"}})
     made.admit(wanted.profile, wanted.devices, pod=wanted.pod)
     made.step(61.0, clock=0.0)
     slow = renderer.chunks()

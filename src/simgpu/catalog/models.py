@@ -53,6 +53,7 @@ class Clocks(Facts, frozen=True):
     memory_max: Amount
     video_idle: Amount | None = None
     video_max: Amount | None = None
+    data_idle: Amount | None = None
 
 
 class Temperatures(Facts, frozen=True):

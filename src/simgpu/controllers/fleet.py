@@ -179,6 +179,8 @@ class Fleet:
 
     def step(self, now: float, *, clock: float) -> None:
         """Move on."""
+        if not self.steps:
+            self.engine.epoch = clock - now
         self.engine.step(now)
         for card in self._changed:  # whose numbers these are now
             card.seen = card.use

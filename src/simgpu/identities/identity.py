@@ -29,8 +29,8 @@ _LARGEST = 1 << 20
 SOURCES = (
     "index", "uuid", "short_uuid", "serial", "file", "pci_bus_id", "pci_short", "product", "hostname", "driver", "cuda",
     "vendor", "pci_device", "device_id", "subsystem_id", "architecture", "compute_capability", "vbios", "memory_type",
-    "numa", "cpus", "card", "summed", "averaged", "vgpu", "pod", "namespace", "container", "pod_uid", "part",
-    "part_profile", "part_uuid", "tile", "on_tile", "lanes", "port", "remote_port", "peer", "peer_file",
+    "numa", "cpus", "card", "summed", "averaged", "vgpu", "workload", "pod", "namespace", "container", "pod_uid",
+    "part", "part_profile", "part_uuid", "tile", "on_tile", "lanes", "port", "remote_port", "peer", "peer_file",
     "peer_pci_short",
 )  # fmt: skip
 FAMILY = "*"

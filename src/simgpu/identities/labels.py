@@ -36,6 +36,7 @@ class Row(NamedTuple):
     part: Part | None = None
     pod: Pod | None = None
     vgpu: str = ""
+    workload: str = ""
     link: Link | None = None
     peer: Device | None = None
     hostname: str = ""
@@ -243,6 +244,7 @@ _SOURCES: dict[str, Callable[[Row], str]] = {
     "cpus": _of(lambda device: device.cpus),
     "hostname": lambda row: row.hostname,
     "vgpu": lambda row: row.vgpu,
+    "workload": lambda row: row.workload,
     "card": lambda row: row.card,
     "summed": _put_together("sum"),
     "averaged": _put_together("avg"),

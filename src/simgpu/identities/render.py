@@ -157,7 +157,8 @@ class Renderer:
     def _values(self, kind: str, name: str, now: _Moment) -> Values:
         machine = self.machine
         if kind == "workload":
-            return np.array([100 * item.usage if name == "usage" else item.memory_mib for item in now.usages])
+            devices = np.array([item.device for item in now.usages], dtype=np.intp)
+            return self._masked(quantities.of_workloads(machine, now.usages, name), devices)
         if kind == "part":
             return self._masked(quantities.of_parts(machine, name), machine.parent) if machine.parts else np.empty(0)
         if kind in _LINKED:
@@ -287,7 +288,7 @@ class Renderer:
         sharing: dict[int, int] = {}
         for item in now.usages:
             sharing[item.device] = sharing.get(item.device, -1) + 1
-            yield self._row(item.device, now, pod=item.pod, vgpu=str(sharing[item.device]))
+            yield self._row(item.device, now, pod=item.pod, vgpu=str(sharing[item.device]), workload=str(item.workload))
 
 
 def _scaled(values: Values, scale: float, offset: float, digits: int | None) -> Values:

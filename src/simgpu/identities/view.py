@@ -32,6 +32,7 @@ class Usage(msgspec.Struct, frozen=True):
     pod: Pod
     usage: float
     memory_mib: float
+    workload: int = 0
 
 
 class Part(msgspec.Struct, frozen=True):

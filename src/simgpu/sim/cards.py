@@ -17,6 +17,7 @@ Doubles = npt.NDArray[np.float64]
 DEMAND: Final = ("context", "busy", "sm", "tensor", "memory", "pcie", "nvlink")
 SETTINGS: Final = ("limit", "highest", "inlet", "efficiency", "leak", "resistance")
 WIRING: Final = ("linked",)  # 1 where there are peers to talk to
+LAST: Final = ("hangs_at", "uncorrected_at")  # when the last of them came; 0 if none did
 STATE: Final = ("clock", "sensed", "hold", "cap", "hunt", "die_temperature", "memory_temperature")
 RESULTS: Final = ("power", "throughput", "memory_used", "memory_clock")
 READINGS: Final = (
@@ -44,7 +45,7 @@ class Cards:
         self.count = 0
         self.free: list[int] = []
         self._rng = rng
-        self._names = (*DEMAND, *SETTINGS, *WIRING, *STATE, *RESULTS, *READINGS, *WINDOWS)
+        self._names = (*DEMAND, *SETTINGS, *WIRING, *LAST, *STATE, *RESULTS, *READINGS, *WINDOWS)
         self._floats: npt.NDArray[np.float32] = np.zeros(
             (len(self._names) + len(self.constants.filters), 0), np.float32
         )

@@ -117,6 +117,7 @@ class Engine:
         self._split: dict[int, list[int]] = {}
         self._hung: dict[str, npt.NDArray[np.float64]] = {}
         self._workloads: dict[int, _Workload] = {}
+        self.epoch = 0.0  # the time of day when `now` was 0, as far as its owner told
         self._deadlines: list[tuple[float, int]] = []
         self._limited: dict[int, None] = {}
         self._next = 1
@@ -436,6 +437,7 @@ class Engine:
                 np.maximum.at(until, at[struck], now + seconds[struck])
             if name in ("hangs", "uncorrected"):
                 np.add.at(group["xids"], at, counts)
+                group[f"{name}_at"][at[counts >= 1]] = now
 
     def _pin(self, model: str, start: float) -> None:
         """A card that hangs is busy with nothing until the hang is over."""
