@@ -193,6 +193,7 @@ def _check_labels(labels: dict[str, str], where: str) -> None:
 
 # fakedev-exporter's forms.
 
+_POD_LABELS = ("pod", "namespace", "container", "pod_uid")
 _ABSTRACT_LABELS = {"file": "file", "addr": "pci_short", "pciid": "pci_device", "name": "product", "uuid": "uuid"}
 
 
@@ -239,7 +240,11 @@ def from_json(document: Any, *, where: str, compatible: bool = False) -> Identit
     labels = {(out or name): known.get(name, f"@{name}") for name, out in form.device_label_map.items()}
     mapped = {**{name: item.name for name, item in form.families.items()}, **form.metric_map}
     families = tuple(_family(name, out or name, form) for name, out in sorted(mapped.items(), key=_by_output))
-    described = {**{name: labels[name] for name in sorted(labels)}, FAMILY: FAMILY, **form.pod_labels}
+    pods = {(out or name): name for name, out in form.pod_labels.items()}
+    for name in form.pod_labels:
+        if name not in _POD_LABELS:
+            raise errors.InputError(f"{where}: PodLabels.{name}", f"there are: {', '.join(_POD_LABELS)}")
+    described = {**{name: labels[name] for name in sorted(labels)}, FAMILY: FAMILY, **pods}
     if form.label_order:
         listed = [name for name in form.label_order if name in described]
         described = {name: described[name] for name in (*listed, *(name for name in described if name not in listed))}
