@@ -583,6 +583,7 @@ class Engine:
                 "hung": {key: cards.pack(until) for key, until in self._hung.items()},
                 "workloads": list(self._workloads.values()),
                 "deadlines": self._deadlines,
+                "epoch": self.epoch,
             }
         )
 
@@ -600,7 +601,7 @@ class Engine:
             self.add_cards(model, 0)
             self._groups[model.key].restore(item["cards"])
             self._demands[model.key].restore(item["demands"])
-        self._before, self._next = kept["before"], kept["next"]
+        self._before, self._next, self.epoch = kept["before"], kept["next"], kept["epoch"]
         self._values.bit_generator.state = cards.random_state_from(kept["rng"])
         self._places.restore(kept["places"])
         self._parts = {part: msgspec.convert(known, Part) for part, known in kept["parts"].items()}
