@@ -14,6 +14,7 @@ import numpy as np
 from simgpu import errors
 from simgpu.identities import view
 from simgpu.sim import activity, engine
+from simgpu.topology import links
 from simgpu.topology.devices import Device
 
 MOST_WORKLOADS = 100_000
@@ -45,7 +46,8 @@ class Box:
     def __init__(self, devices: Sequence[Device], *, seed: int, hostname: str, spread: float = 1.0) -> None:
         self.devices: Sequence[Device] = ()
         self.engine = engine.Engine(seed=seed)
-        self.machine = view.Machine((), self.engine, (), hostname=hostname)
+        self.machine = view.Machine((), self.engine, ())
+        self._hostname = hostname
         self.steps = 0
         self._spread = spread
         self._workloads: dict[int, Workload] = {}
@@ -82,12 +84,14 @@ class Box:
         }
         step, time, version = self.machine.step, self.machine.time, self.machine.version
         self.devices = devices
-        self.machine = view.Machine(devices, self.engine, ids, hostname=self.machine.hostname, parts=parts)
+        self.machine = view.Machine(devices, self.engine, ids, hostname=self._hostname, parts=parts)
         self.machine.step, self.machine.time, self.machine.version = step, time, version + 1
         self._by_name = {device.file: device.index for device in devices}
         self._by_name |= {device.uuid: device.index for device in devices}
         self._part_names = {f"{devices[part.device].file}.{part.id}": part for part in parts}
         self._index_of = {card: index for index, card in enumerate(ids)}
+        for card, peers in zip(ids, links.peers(devices), strict=True):
+            self.engine.set_linked(card, linked=bool(peers))
         self._tell_pods()
 
     def _add(self, devices: Sequence[Device], spread: float) -> list[int]:
@@ -209,6 +213,8 @@ class Box:
 
     def step(self, now: float, *, clock: float) -> None:
         """Move on to `now`; `clock` is the time of day, for pages that print it."""
+        if not self.steps:
+            self.engine.epoch = clock - now
         outcomes = self.engine.step(now)
         self.steps += 1
         self.machine.step, self.machine.time = self.steps, clock
@@ -234,7 +240,7 @@ class Box:
         for number, work in self._workloads.items():
             if work.pod is not None:
                 found += [
-                    view.Usage(self._index_of[share.card], work.pod, share.usage, share.memory_mib)
+                    view.Usage(self._index_of[share.card], work.pod, share.usage, share.memory_mib, number)
                     for share in self.engine.shares(number)
                 ]
         return found

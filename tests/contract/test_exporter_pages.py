@@ -116,18 +116,23 @@ def exporter() -> Iterator[Callable[..., Exporter]]:
             item.stop()
 
 
+@pytest.mark.parametrize("name", identity.names())
 def test_prometheus_stores_the_names_that_the_real_exporters_have(
-    exporter: Callable[..., Exporter], prometheus: Callable[..., Prometheus]
+    name: str, exporter: Callable[..., Exporter], prometheus: Callable[..., Prometheus], tmp_path: Path
 ) -> None:
-    running = exporter("--model", "h200", "--count", "2", "--identity", "dcgm", "--identity", "nvidia-smi")
-    for path, name in (("/metrics", "dcgm"), ("/metrics/nvidia-smi", "nvidia-smi")):
-        server = prometheus(running.target, path=path)
-        server.eventually("up == 1")
-        stored = set(server.get("/api/v1/label/__name__/values"))
-        missing = {family.name for family in identity.load(name).families} - stored
-        assert {
-            item for item in missing if not re.search("_mig_(?!mode)|_xid_", item)
-        } == set()  # of instances, of errors
+    config, load, model = tmp_path / "box.yaml", tmp_path / "load.json", boxes.OWN[name]
+    divided = [{"type": model, "mig": ["1g.18gb"]}] if model == "h200" else []
+    config.write_text(json.dumps({"gpus": [{"type": model, "count": 8}, *divided]}))
+    hangs = {"Func": "constant", "Min": 1, "Unit": "absolute", "Period": 1}
+    step = {"Load": 50, "Metrics": {"hangs": hangs}}
+    load.write_text(json.dumps({"Name": "w", "Profile": [step], "Pod": {"Name": "train-0"}}))
+    running = exporter("--config", str(config), "--base-workload", str(load), "--identity", name)
+    server = prometheus(running.target, path="/metrics")
+    expected = {family.name for family in identity.load(name).families}
+    for item in sorted(expected):
+        server.eventually(item)
+    stored = set(server.get("/api/v1/label/__name__/values"))
+    assert {item for item in stored if item != "up" and not item.startswith("scrape_")} == expected
 
 
 def test_a_page_is_text_whatever_is_asked_for_and_compressed_if_that_is_accepted(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import gzip
 import json
-from collections.abc import AsyncIterator, Mapping
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import aiohttp
 import pytest
@@ -13,9 +16,10 @@ from prometheus_client import parser
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.fleet import Fleet
-from simgpu.identities import identity, render
+from simgpu.identities import identity, labels, render
 from simgpu.topology import pools
 from simgpu.web import fleet, metering, server
+from tests.golden import boxes
 
 NODES = {"a": {"GpuProduct": "Tesla-K80"}}
 
@@ -122,6 +126,120 @@ def test_a_page_after_any_changes_of_pods_is_what_a_fresh_one_would_be() -> None
         assert kept.page() == render.Renderer(cards.machine(), look).page()
         assert all(f'exported_pod="{name}"'.encode() in kept.page() for name in uses.values())
         assert b"".join([*begun, *under_way]) == before
+
+
+def test_a_page_after_any_changes_of_nodes_is_what_a_fresh_one_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = Fleet(seed=1)
+    look = fleet.enriched(identity.load("dcgm"), "gpu-operator")
+    kept = render.Renderer(cards.machine(), look)
+
+    def use(name: str, pod: str) -> None:
+        node = cards.nodes[name]
+        cards.use(node, {node.ids[1]: publishing.Use(f"uid-{pod}", "team", pod, "main", 10, 30, 143771)})
+
+    def place(name: str, gpus: str) -> None:
+        cards.place(name, pools.parse_gpus(gpus, models.load(), field="x"))
+
+    partial = functools.partial
+    changes: list[list[Callable[[], None]]] = [
+        [partial(place, "n1", "h200:2")],
+        [partial(place, "n2", "h200:2")],
+        [partial(use, "n2", "a")],
+        [partial(cards.remove, "n1"), partial(use, "n2", "b")],
+        [partial(place, "n0", "h200:2")],
+        [partial(cards.name_exporter, "n2", "exporter-x", "10.0.0.1")],
+        [partial(place, "n3", "t4:3"), partial(use, "n3", "c")],
+        [partial(place, "n2", "h200:1")],
+        [partial(cards.remove, name) for name in ("n0", "n2", "n3")],
+        [partial(place, name, "h200:2") for name in ("n4", "n5")],
+    ]
+    for turn, together in enumerate(changes, start=1):
+        for change in together:
+            change()
+        cards.step(float(turn), clock=0.0)
+        if kept.machine is not cards.machine():
+            kept = kept.on(cards.machine())
+        assert kept.page() == render.Renderer(cards.machine(), look).page()
+
+    made: list[labels.Row] = []
+    text = labels.Texts._text
+
+    def counted(texts: labels.Texts, row: labels.Row) -> tuple[str, dict[int, int]]:
+        made.append(row)
+        return text(texts, row)
+
+    monkeypatch.setattr(labels.Texts, "_text", counted)
+    place("n6", "h200:2")
+    kept.on(cards.machine()).page()
+    assert {row.device.labels["node"] for row in made} == {"n6"}
+
+
+def fleet_of(gpus: str, *more: str) -> Fleet:
+    """A node for each."""
+    cards = Fleet(seed=1)
+    for number, text in enumerate((gpus, *more)):
+        cards.place(f"n{number}", pools.parse_gpus(text, models.load(), field="x"))
+    cards.step(1.0, clock=5.0)
+    return cards
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("name", identity.names())
+def test_no_series_of_a_fleet_is_there_twice(name: str, *, plain: bool) -> None:
+    model = boxes.OWN[name]
+    machine = fleet_of(f"{model}:2", f"{model}:1", f"{model}:3").machine()
+    look = identity.load(name)
+    look = fleet.of_all_nodes(look) if plain else fleet.enriched(look, "gpu-operator")
+    lines = render.Renderer(machine, look).page().decode().splitlines()
+    series = [line.rsplit("} ", 1)[0] for line in lines if not line.startswith("#")]
+    assert len(series) == len(set(series)) > 0
+
+
+def test_what_is_told_of_a_node_is_told_of_each() -> None:
+    machine = fleet_of("mi300x:2", "h200:2", "mi300x:3").machine()
+    for look in (identity.load("amd"), fleet.enriched(identity.load("amd"), "gpu-operator")):
+        counts = {
+            sample.labels["hostname"]: (sample.value, "instance" in sample.labels)
+            for family in parser.text_string_to_metric_families(render.Renderer(machine, look).page().decode())
+            for sample in family.samples
+            if family.name == "gpu_nodes_total"
+        }
+        assert counts == {"n0": (2.0, bool(look.target_labels)), "n2": (3.0, bool(look.target_labels))}
+
+
+def test_gaudi_and_nvidia_gpu_exporter_tell_of_each_node() -> None:
+    page = render.Renderer(fleet_of("gaudi3:2", "gaudi3:1").machine(), identity.load("gaudi")).page().decode()
+    assert re.findall(r'habanalabs_kube_info\{.*?hostname="(\w+)"', page) == ["n0", "n1"]
+    look = fleet.enriched(identity.load("nvidia-smi"), "gpu-operator")
+    page = render.Renderer(fleet_of("h200:2", "h200:1").machine(), look).page().decode()
+    assert len(set(re.findall(r'nvidia_smi_last_collect_success\{.*instance="(.*?)"', page))) == 2
+    assert sorted(re.findall(r"nvidia_smi_count\{.* (\d+)$", page, re.MULTILINE)) == ["1", "2", "2"]
+
+
+def test_a_nodes_cards_are_linked_while_there_are_several() -> None:
+    cards = Fleet(seed=1)
+
+    def sent(gpus: str, second: float) -> float:
+        node = cards.place("n1", pools.parse_gpus(gpus, models.load(), field="x"))
+        cards.place("n2", pools.parse_gpus("h200:1", models.load(), field="x"))
+        use = publishing.Use("uid", "team", "train", "main", 80, 80, 143771)
+        cards.use(node, {node.ids[0]: use})
+        before = cards.engine.read("fabric_bytes", [node.cards[0].number])
+        cards.step(second, clock=0.0)
+        return float((cards.engine.read("fabric_bytes", [node.cards[0].number]) - before)[0])
+
+    assert sent("h200:1", 1.0) == 0
+    assert sent("h200:2", 2.0) > 0
+    assert sent("h200:1", 3.0) == 0
+
+
+async def test_a_nodes_page_is_compressed_if_that_is_accepted() -> None:
+    async with shown(plain=True) as url, aiohttp.ClientSession(auto_decompress=False) as session:
+        async with session.get(f"{url}/metrics/nodes/n1", headers={"Accept-Encoding": "gzip"}) as answer:
+            packed = await answer.read()
+            assert answer.headers["Content-Encoding"] == "gzip"
+        async with session.get(f"{url}/metrics/nodes/n1", headers={"Accept-Encoding": "identity"}) as answer:
+            assert gzip.decompress(packed) == await answer.read()
 
 
 async def test_plain_labels_are_those_of_an_exporter_on_the_node() -> None:

@@ -11,7 +11,7 @@ from simgpu.workloads import documents
 CATALOG = models.load()
 OWN = {
     "dcgm": "h200", "dcgm-4.8.3": "h200", "dcgm-4.9": "h200", "nvidia-smi": "h200", "xpum": "max-1550",
-    "collectd": "dg1", "amd": "mi300x", "gaudi": "gaudi3",
+    "collectd": "max-1550", "amd": "mi300x", "gaudi": "gaudi3",
 }  # fmt: skip
 
 

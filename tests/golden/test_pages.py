@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import parser
@@ -126,6 +127,23 @@ def test_work_on_a_card_is_done_by_all_of_its_tiles() -> None:
         assert found["0", ""] * whole == pytest.approx(found["", ""], rel=1e-4)
 
 
+@pytest.mark.parametrize(("load", "fluctuation"), [(0, 0), (30, 20), (100, 0)])
+def test_execution_units_work_wait_or_rest(load: int, fluctuation: int) -> None:
+    made = boxes.make("max-1550")
+    step = {"Load": load, "Fluctuation": fluctuation}
+    wanted = documents.read({"Name": "w", "Profile": [step], "Devices": ["card0"]})
+    made.admit(wanted.profile, wanted.devices)
+    for second in range(1, 20):
+        made.step(float(second), clock=0.0)
+    text = show(made, "xpum")
+    kinds = [values(text, f"xpum_eu_{kind}_ratio", "dev_file", "sub_dev") for kind in ("active", "stall", "idle")]
+    assert len(kinds[0]) == 2 * 3
+    for row in kinds[0]:
+        assert sum(kind[row] for kind in kinds) == pytest.approx(1, abs=2e-4)
+        assert min(kind[row] for kind in kinds) >= 0
+    assert (kinds[1]["card0", ""] > 0) == (load > 0)
+
+
 def test_xpu_manager_names_both_ends_of_its_links_and_tells_the_power_of_cards() -> None:
     text = show(boxes.busy("max-1550", 3), "xpum")
     ends = ("local_device_id", "local_subdevice_id", "remote_device_id", "remote_subdevice_id")
@@ -147,6 +165,13 @@ def test_xpu_manager_names_both_ends_of_its_links_and_tells_the_power_of_cards()
 def test_a_card_without_peers_has_no_links() -> None:
     assert "xpum_topology_link{" not in show(boxes.busy("max-1550", 1), "xpum")
     assert "gpu_xgmi_nbr_0_beats_tx{" not in show(boxes.busy("mi300x", 1), "amd")
+
+
+def test_a_card_without_peers_sends_them_nothing() -> None:
+    alone, together = (show(boxes.busy("h200", count), "dcgm") for count in (1, 2))
+    assert values(alone, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL_total", "gpu") == {("0",): 0.0}
+    assert values(together, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL_total", "gpu")["0",] > 0
+    assert boxes.busy("h200", 1).machine.column("fabric_bytes").tolist() == [0.0]
 
 
 def test_amd_tells_what_goes_to_each_neighbour() -> None:
@@ -172,6 +197,10 @@ def test_collectd_tells_of_tiles_and_ports() -> None:
     ports = values(text, "collectd_gpu_sysman_fabric_port_ratio", "dev_file", "port", "remote", "direction")
     assert len(ports) == 2 * 16 * 2
     assert 0 < ports["card0", "00000000.00000001.08", "00000001.00000001.08", "write"] <= 1
+    heat = values(text, "collectd_gpu_sysman_temperature_celsius", "dev_file", "sub_dev", "location")
+    assert heat["card0", "0", "global-min"] == min(heat["card0", "0", f"{place}-min"] for place in ("gpu", "memory"))
+    limits = values(text, "collectd_gpu_sysman_power_ratio", "dev_file", "limit")
+    assert limits.keys() == {(card, limit) for card in ("card0", "card1") for limit in ("sustained", "burst")}
     labels = re.findall(r'(\w+)="', next(line for line in text.splitlines() if "frequency_mhz{" in line))
     assert labels[:2] == ["job", "instance"]
     assert labels[2:] == sorted(labels[2:])
@@ -221,8 +250,15 @@ def test_errors_are_counted_by_code_once_they_came() -> None:
     wanted = documents.read({"Name": "w", "Profile": [{"Load": 10, "Metrics": metrics}], "Devices": ["nvidia0"]})
     made.admit(wanted.profile, wanted.devices)
     for second in range(1, 20):
-        made.step(float(second), clock=0.0)
-    assert values(show(made, "nvidia-smi"), "nvidia_smi_xid_errors_total", "xid").keys() == {("43",)}
+        made.step(float(second), clock=1_700_000_000.0 + second)
+    text = show(made, "nvidia-smi")
+    assert values(text, "nvidia_smi_xid_errors_total", "xid").keys() == {("43",)}
+    [(code, came)] = values(text, "nvidia_smi_xid_last_timestamp_seconds", "xid").items()
+    assert code == ("43",)
+    assert 1_700_000_001 <= came <= 1_700_000_019
+    made.drop(list(made.workloads()))
+    made.step(30.0, clock=1_700_000_030.0)
+    assert values(show(made, "nvidia-smi"), "nvidia_smi_xid_last_timestamp_seconds", "xid") == {("43",): came}
 
 
 def test_gaudi_says_where_it_runs() -> None:
@@ -266,11 +302,34 @@ def test_several_workloads_on_one_card_can_be_told_apart() -> None:
     made.step(61.0, clock=0.0)
     shown = exporting.with_workloads(identity.load("dcgm"))
     text = render.Renderer(made.machine, shown).page().decode()
-    assert re.findall(r'^DCGM_FI_DEV_GPU_UTIL\{.*pod="(\w+)",vgpu="(\d)"\} (\d+)$', text, re.MULTILINE) == [
-        ("a", "1", "30"),
-        ("b", "2", "20"),
+    own = values(text, "DCGM_FI_DEV_GPU_UTIL", "pod", "vgpu")
+    assert (own["a", "1"], own["b", "2"]) == (30, 20)
+    series = [
+        (sample.name, sample.labels.get("vgpu"), sample.value)
+        for family in parser.text_string_to_metric_families(text)
+        for sample in family.samples
     ]
-    list(parser.text_string_to_metric_families(text))
+    names = {name for name, _, _ in series}
+    assert len(names) > 20
+    assert {
+        number: {name for name, vgpu, _ in series if vgpu == number} for number in ("0", "1", "2")
+    } == dict.fromkeys(("0", "1", "2"), names)
+    shared = {"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED"}
+    for name in names - shared:
+        assert len({value for other, _, value in series if other == name}) == 1, name
+
+
+def test_amd_tells_what_each_process_occupies() -> None:
+    made = boxes.busy("mi300x")
+    wanted = documents.read({"Name": "w", "Profile": [{"Load": 15}], "Devices": ["card0"], "Pod": {"Name": "b"}})
+    made.admit(wanted.profile, wanted.devices, pod=wanted.pod)
+    made.step(61.0, clock=0.0)
+    found = values(show(made, "amd"), "gpu_process_cu_occupancy", "pod", "process_id", "gpu_id")
+    assert [(pod, gpu) for pod, _, gpu in found] == [("train-0", "0"), ("b", "0")]
+    assert len({process for _, process, _ in found}) == 2
+    first, second = found.values()
+    assert 0 < second < first
+    assert first + second <= 100
 
 
 def test_a_pod_on_one_instance_is_named_there_only() -> None:
@@ -312,6 +371,41 @@ def test_a_page_that_is_sent_slowly_is_of_one_moment() -> None:
     made.step(61.0, clock=0.0)
     assert b"tardy" not in b"".join([*first, *pieces])
     assert b"tardy" in renderer.page()
+
+
+def test_stamps_of_a_page_that_is_sent_slowly_are_of_its_moment() -> None:
+    made = boxes.busy("dg1")
+    pieces = render.Renderer(made.machine, identity.load("collectd")).chunks()
+    first = next(pieces)
+    made.step(61.0, clock=1_700_000_061.0)
+    text = b"".join([first, *pieces]).decode()
+    assert set(re.findall(r" (17\d{11})$", text, re.MULTILINE)) == {"1700000060000"}
+
+
+def test_pages_that_are_sent_at_the_same_time_make_each_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = boxes.busy("h200", 4)
+    built: list[labels.Texts] = []
+
+    class Counted(labels.Texts):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            built.append(self)
+
+    monkeypatch.setattr(labels, "Texts", Counted)
+    renderer = render.Renderer(made.machine, identity.load("dcgm"))
+    renderer.page()
+    alone = len(built)
+    under_way = renderer.chunks()
+    next(under_way)
+    wanted = documents.read({"Name": "w", "Profile": [{"Load": 50}], "Devices": ["nvidia3"], "Pod": {"Name": "tardy"}})
+    made.admit(wanted.profile, wanted.devices, pod=wanted.pod)
+    made.step(61.0, clock=0.0)
+    slow = renderer.chunks()
+    next(slow)
+    list(under_way)
+    assert len(built) == alone
+    list(slow)
+    assert len(built) <= 2 * alone
 
 
 def test_a_workload_over_several_models_ends_as_one() -> None:

@@ -163,10 +163,13 @@ def test_the_second_form_adds_types_units_formats_and_dimensions(tmp_path: Path)
         "temperature": {"Type": "gauge", "Dims": [{"location": "gpu"}, {"location": "board"}]},
     }
     path = tmp_path / "demo.json"
-    path.write_text(json.dumps({**V1, "MetricLabels": {}, "Families": families, "PodLabels": {"pod": "pod"}}))
+    path.write_text(
+        json.dumps({**V1, "MetricLabels": {}, "Families": families, "PodLabels": {"pod": "kube_pod", "namespace": ""}})
+    )
     page = render.Renderer(boxes.busy("dg1").machine, identity.load(str(path))).page().decode()
     assert "# TYPE demo_power_watts gauge" in page
-    assert 'pod="train-0"' in page
+    assert 'namespace="ml"' in page
+    assert 'kube_pod="train-0"' in page
     assert page.count('location="board"') == 2
 
 
@@ -178,6 +181,7 @@ def test_the_second_form_adds_types_units_formats_and_dimensions(tmp_path: Path)
         ({"MetricMap": {"power": "1x"}}, "is no metric name"),
         ({"DeviceLabelMap": {"colour": "x"}}, "DeviceLabelMap"),
         ({"DeviceLabelMap": 5}, "DeviceLabelMap"),
+        ({"PodLabels": {"kube_pod": "pod"}}, "PodLabels.kube_pod: there are: pod, namespace"),
     ],
 )
 def test_a_bad_identity_is_answered_with_the_place(tmp_path: Path, change: dict[str, Any], says: str) -> None:
@@ -197,7 +201,7 @@ def test_users_write_identities_in_our_form_too(tmp_path: Path) -> None:
 
 def test_label_values_are_escaped() -> None:
     made = boxes.make("h200", 1)
-    made.machine.hostname = 'a"b\\c\nd'
+    made.machine.hostnames[0] = 'a"b\\c\nd'
     page = render.Renderer(made.machine, identity.load("dcgm")).page().decode()
     assert r'Hostname="a\"b\\c\nd"' in page
 

@@ -34,6 +34,8 @@ def test_every_link_is_there_from_both_sides_with_the_same_ports(entries: list[t
         fabric = made[position].model.links
         assert fabric is not None
         assert used <= fabric.count
+    linked = Counter(link.device for link in links.links(made) if link.ports and not link.tile)
+    assert links.peers(made) == [linked[position] for position in range(len(made))]
 
 
 def test_cards_of_another_board_model_or_node_are_not_linked() -> None:

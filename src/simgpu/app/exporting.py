@@ -23,6 +23,8 @@ from simgpu.web import fakedev, pages, server
 from simgpu.workloads import documents
 from simgpu.workloads.server import Server as WorkloadServer
 
+_OF_DEVICES = ("devices", "both", "parts-or-devices", "undivided")
+
 
 class ExporterSettings(msgspec.Struct, frozen=True):
     """What an exporter is started with."""
@@ -129,19 +131,14 @@ async def run_fakedev(settings: FakedevSettings, ready: Callable[[str], None], w
 
 
 def with_workloads(identity: Identity) -> Identity:
-    """The identity with series of each workload beside those of each device, where it has such."""
-
+    """The identity with a copy of each device's series for each workload on it, where it has such."""
     if "vgpu" not in identity.labels.values():
         return identity
-    shared = [
-        msgspec.structs.replace(family, of="workloads")
-        for family in identity.families
-        if family.value in ("usage", "fb_used")
-    ]
     families: list[Family] = []
     for family in identity.families:
         families.append(family)
-        families += (item for item in shared if item.name == family.name)
+        if family.of in _OF_DEVICES:
+            families.append(msgspec.structs.replace(family, of="workloads"))
     return msgspec.structs.replace(identity, families=tuple(families))
 
 

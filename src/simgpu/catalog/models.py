@@ -54,6 +54,7 @@ class Clocks(Facts, frozen=True):
     video_idle: Amount | None = None
     video_max: Amount | None = None
     memory: tuple[Amount, ...] = ()
+    data_idle: Amount | None = None
 
 
 class Temperatures(Facts, frozen=True):

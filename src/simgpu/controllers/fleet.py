@@ -15,7 +15,7 @@ from simgpu.controllers.publishing import Use
 from simgpu.identities import view
 from simgpu.pods import profiles, requests
 from simgpu.sim import activity, engine
-from simgpu.topology import devices, pools
+from simgpu.topology import devices, links, pools
 from simgpu.topology.devices import Device
 
 EXPORTER = "nvidia-dcgm-exporter"
@@ -90,6 +90,8 @@ class Fleet:
         kept |= self._new(name, new)
         self._remove(before.values())
         made = NodeCards(name, spec, [kept[index] for index in range(len(spec.gpus))])
+        for card, peers in zip(made.cards, links.peers([card.device for card in made.cards]), strict=True):
+            self.engine.set_linked(card.number, linked=peers > 0)
         self.nodes[name] = made
         self._machine = None
         return made
@@ -178,6 +180,8 @@ class Fleet:
 
     def step(self, now: float, *, clock: float) -> None:
         """Move on."""
+        if not self.steps:
+            self.engine.epoch = clock - now
         self.engine.step(now)
         for card in self._changed:  # whose numbers these are now
             card.seen = card.use
@@ -188,8 +192,7 @@ class Fleet:
     def machine(self) -> view.Machine:
         """All GPUs of all nodes, as one machine to render."""
         if self._machine is None:
-            listed = [card for node in self.nodes.values() for card in node.cards]
-            self._machine = self._view(listed)
+            self._machine = self._view(list(self.nodes.values()))
         machine = self._machine
         machine.set_pods(self._pods(card for node in self.nodes.values() for card in node.cards))
         machine.step, machine.time = self.steps, self.time
@@ -200,14 +203,16 @@ class Fleet:
         node = self.nodes.get(name)
         if node is None:
             return None
-        machine = self._view(node.cards)
+        machine = self._view([node])
         machine.set_pods(self._pods(iter(node.cards)))
         machine.step, machine.time = self.steps, self.time
         return machine
 
-    def _view(self, listed: Sequence[Card]) -> view.Machine:
+    def _view(self, nodes: Sequence[NodeCards]) -> view.Machine:
+        listed = [card for node in nodes for card in node.cards]
         ids = np.array([card.number for card in listed], dtype=np.int64)
-        return view.Machine([card.device for card in listed], self.engine, ids, hostname="")
+        counts = [(node.name, len(node.cards)) for node in nodes]
+        return view.Machine([card.device for card in listed], self.engine, ids, nodes=counts)
 
     @staticmethod
     def _pods(listed: Iterator[Card]) -> dict[int, view.Pod]:

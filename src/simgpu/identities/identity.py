@@ -29,8 +29,8 @@ _LARGEST = 1 << 20
 SOURCES = (
     "index", "uuid", "short_uuid", "serial", "file", "pci_bus_id", "pci_short", "product", "hostname", "driver", "cuda",
     "vendor", "pci_device", "device_id", "subsystem_id", "architecture", "compute_capability", "vbios", "memory_type",
-    "numa", "cpus", "card", "summed", "averaged", "vgpu", "pod", "namespace", "container", "pod_uid", "part",
-    "part_profile", "part_uuid", "tile", "on_tile", "lanes", "port", "remote_port", "peer", "peer_file",
+    "numa", "cpus", "card", "summed", "averaged", "vgpu", "workload", "pod", "namespace", "container", "pod_uid",
+    "part", "part_profile", "part_uuid", "tile", "on_tile", "lanes", "port", "remote_port", "peer", "peer_file",
     "peer_pci_short",
 )  # fmt: skip
 FAMILY = "*"
@@ -82,7 +82,10 @@ class Layout(Facts, frozen=True):
 
 
 class Identity(Facts, frozen=True):
-    """An exporter. Its labels stand in the order in which they are listed, or sorted after `first_labels`."""
+    """An exporter. Its labels stand in the order in which they are listed, or sorted after `first_labels`.
+
+    `target_labels` are those that every series has, whatever it is told of.
+    """
 
     about: str
     labels: dict[str, str]
@@ -91,6 +94,7 @@ class Identity(Facts, frozen=True):
     sort_labels: bool = False
     first_labels: tuple[str, ...] = ()
     keep_empty: tuple[str, ...] = ()
+    target_labels: tuple[str, ...] = ()
     layout: Layout = Layout()
     openmetrics: bool = False
     vendors: tuple[str, ...] = ()
@@ -189,6 +193,7 @@ def _check_labels(labels: dict[str, str], where: str) -> None:
 
 # fakedev-exporter's forms.
 
+_POD_LABELS = ("pod", "namespace", "container", "pod_uid")
 _ABSTRACT_LABELS = {"file": "file", "addr": "pci_short", "pciid": "pci_device", "name": "product", "uuid": "uuid"}
 
 
@@ -235,7 +240,11 @@ def from_json(document: Any, *, where: str, compatible: bool = False) -> Identit
     labels = {(out or name): known.get(name, f"@{name}") for name, out in form.device_label_map.items()}
     mapped = {**{name: item.name for name, item in form.families.items()}, **form.metric_map}
     families = tuple(_family(name, out or name, form) for name, out in sorted(mapped.items(), key=_by_output))
-    described = {**{name: labels[name] for name in sorted(labels)}, FAMILY: FAMILY, **form.pod_labels}
+    pods = {(out or name): name for name, out in form.pod_labels.items()}
+    for name in form.pod_labels:
+        if name not in _POD_LABELS:
+            raise errors.InputError(f"{where}: PodLabels.{name}", f"there are: {', '.join(_POD_LABELS)}")
+    described = {**{name: labels[name] for name in sorted(labels)}, FAMILY: FAMILY, **pods}
     if form.label_order:
         listed = [name for name in form.label_order if name in described]
         described = {name: described[name] for name in (*listed, *(name for name in described if name not in listed))}

@@ -36,6 +36,7 @@ class Row(NamedTuple):
     part: Part | None = None
     pod: Pod | None = None
     vgpu: str = ""
+    workload: str = ""
     link: Link | None = None
     peer: Device | None = None
     hostname: str = ""
@@ -59,7 +60,11 @@ class Texts:
         names = [name for name in identity.labels if name != identities.FAMILY]
         self._order = sorted(names, key=self._rank) if identity.sort_labels else names
         placed = ((place, name, identity.labels[name]) for place, name in enumerate(self._order, 1))
-        self._shown = [item for item in placed if item[1] not in hidden and (only is None or item[2] in only)]
+        self._shown = [
+            (place, name, source)
+            for place, name, source in placed
+            if name not in hidden and (only is None or source in only or name in identity.target_labels)
+        ]
         self._ends: dict[int, array[int]] = {place: array("I") for place in self._places()}
         self._texts: list[str] = []
         for row in rows():
@@ -72,16 +77,19 @@ class Texts:
     def __len__(self) -> int:
         return len(self._texts)
 
-    def changed(self, changed: Mapping[int, Row], rows: Callable[[], Iterable[Row]]) -> Texts:
-        """Texts of the same rows, of which some are others now; these stay as they are."""
+    def changed(
+        self, changed: Mapping[int, Row], rows: Callable[[], Iterable[Row]], *, places: Sequence[int] | None = None
+    ) -> Texts:
+        """Texts of rows of which some are others now; these stay as they are. `places` are those of the rows here."""
         new = copy.copy(self)
-        new.change(changed, rows)
+        new.change(changed, rows, range(len(self)) if places is None else places)
         return new
 
-    def change(self, changed: Mapping[int, Row], rows: Callable[[], Iterable[Row]]) -> None:
+    def change(self, changed: Mapping[int, Row], rows: Callable[[], Iterable[Row]], places: Sequence[int]) -> None:
         """Take over some rows, in lists of its own."""
         self._rows, self._complete = rows, {}
-        self._texts, self._ends = self._texts.copy(), {gap: ends[:] for gap, ends in self._ends.items()}
+        self._texts = _chosen(self._texts, places)
+        self._ends = {gap: array("I", _chosen(ends, places)) for gap, ends in self._ends.items()}
         for place, row in changed.items():
             self._texts[place], ends = self._text(row)
             for gap, end in ends.items():
@@ -236,6 +244,7 @@ _SOURCES: dict[str, Callable[[Row], str]] = {
     "cpus": _of(lambda device: device.cpus),
     "hostname": lambda row: row.hostname,
     "vgpu": lambda row: row.vgpu,
+    "workload": lambda row: row.workload,
     "card": lambda row: row.card,
     "summed": _put_together("sum"),
     "averaged": _put_together("avg"),

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from simgpu.identities.view import Machine, Values
+from simgpu.identities.view import Machine, Usage, Values
 from simgpu.sim import physics
 from simgpu.topology import links
 from simgpu.topology.devices import Device
@@ -48,6 +48,16 @@ def whole(inner: Quantity) -> Quantity:
 def seen(inner: Quantity) -> Quantity:
     """A count that nobody shows before it has begun."""
     return lambda machine: np.where(inner(machine) > 0, inner(machine), np.nan)
+
+
+def last(name: str) -> Quantity:
+    """When the last of such errors came, in seconds since 1970; nobody shows that before one has."""
+
+    def time(machine: Machine) -> Values:
+        at = machine.column(f"{name}_at")
+        return np.where(at > 0, machine.engine.epoch + at, np.nan)
+
+    return time
 
 
 def since_hopper(inner: Quantity) -> Quantity:
@@ -92,6 +102,10 @@ def served(name: str) -> Quantity:
 def rate(name: str, kind: str) -> Quantity:
     """Bytes in a second."""
     return lambda machine: served(name)(machine) * _highest(machine, kind)
+
+
+def _sm_active(machine: Machine) -> Values:
+    return machine.column("busy") * np.maximum(machine.column("sm"), machine.column("tensor"))
 
 
 def _highest(machine: Machine, kind: str) -> Values:
@@ -149,7 +163,7 @@ def _request(machine: Machine) -> Values:
 def _video(machine: Machine) -> Values:
     share = machine.column("sm_clock") / machine.fact("clocks_mhz.sm_max")
     low, high = machine.fact("clocks_mhz.video_idle"), machine.fact("clocks_mhz.video_max")
-    return np.rint(np.minimum(np.maximum(share * high, low), high))
+    return np.rint(np.fmin(np.fmax(share * high, low), high))  # one of which only the lowest is known stays there
 
 
 def _pstate(machine: Machine) -> Values:
@@ -183,14 +197,15 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "zero": constant(0.0),
     "one": constant(1.0),
     "index": lambda machine: np.arange(len(machine.devices), dtype=float),
-    "count": lambda machine: np.full(len(machine.devices), float(len(machine.devices))),
+    "count": lambda machine: np.bincount(machine.node_of)[machine.node_of].astype(float),
     # Work.
     "usage": whole(column("usage")),
     "usage_exact": column("usage"),
     "idle_share": lambda machine: 100 - machine.column("usage"),
-    "sm_active": lambda machine: machine.column("busy") * np.maximum(machine.column("sm"), machine.column("tensor")),
-    "sm_stall": lambda machine: machine.column("busy") * (1 - machine.column("throughput")),
+    "sm_active": _sm_active,
+    "sm_stall": lambda machine: machine.column("busy") - _sm_active(machine),
     "sm_occupancy": served("sm"),
+    "process_occupancy": served("sm"),
     "busy": column("busy"),
     "tensor_active": served("tensor"),
     "dram_active": served("memory"),
@@ -209,12 +224,14 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "memory_clock_max": fact("clocks_mhz.memory_max"),
     "memory_clock_min": fact("clocks_mhz.memory_idle"),
     "video_clock": _video,
+    "data_clock": fact("clocks_mhz.data_idle"),
     "video_clock_max": fact("clocks_mhz.video_max"),
     "video_clock_min": fact("clocks_mhz.video_idle"),
     # Power, in watts, and energy, in joules.
     "power": column("power_average"),
     "power_whole": column("power_average"),
     "power_share": lambda machine: machine.column("power_average") / machine.column("limit"),
+    "power_burst_share": lambda machine: machine.column("power_average") / machine.fact("power_w.max"),
     "power_instant": column("power_instant"),
     "power_memory": _memory_power,
     "power_limit": column("limit"),
@@ -226,6 +243,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "temperature": whole(column("temperature")),
     "memory_temperature": whole(column("temperature_memory")),
     "hottest": lambda machine: np.rint(np.maximum(machine.column("temperature"), machine.column("temperature_memory"))),
+    "coldest": lambda machine: np.rint(np.fmin(machine.column("temperature"), machine.column("temperature_memory"))),
     "temperature_share": lambda machine: machine.column("temperature") / machine.fact("temperature_c.gpu_max"),
     "memory_temperature_share": lambda machine: (
         machine.column("temperature_memory") / machine.fact("temperature_c.memory_max")
@@ -278,6 +296,8 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "hardware_throttle": column("hardware_throttle"),
     "hangs_seen": seen(lambda machine: np.floor(machine.column("hangs"))),
     "uncorrected_seen": seen(lambda machine: np.floor(machine.column("uncorrected"))),
+    "hangs_last": last("hangs"),
+    "uncorrected_last": last("uncorrected"),
     "hangs": lambda machine: np.floor(machine.column("hangs")),
     "corrected": lambda machine: np.floor(machine.column("corrected")),
     "uncorrected": lambda machine: np.floor(machine.column("uncorrected")),
@@ -402,6 +422,21 @@ def of_links(machine: Machine, listed: Sequence[links.Link], name: str) -> Value
     if name in ("fabric_bytes", "fabric_rate"):
         values = values * ports / machine.fact("links.count")[device]
     return values
+
+
+def of_workloads(machine: Machine, usages: Sequence[Usage], name: str) -> Values:
+    """A quantity of each workload on each device: its own, or the device's. Cards with instances tell of these."""
+    device = np.array([item.device for item in usages], dtype=np.intp)
+    usage = np.array([item.usage for item in usages])
+    if name == "usage":
+        values = 100 * usage
+    elif name == "fb_used":
+        values = np.array([item.memory_mib for item in usages])
+    else:
+        values = QUANTITIES[name](machine)[device]
+    if name == "process_occupancy":
+        values = values / np.maximum(machine.column("busy")[device], 1e-9) * usage
+    return np.where(machine.told(_mig_mode)[device] > 0, np.nan, values)
 
 
 _FROM_PARTS: Final[dict[str, Quantity]] = {

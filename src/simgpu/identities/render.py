@@ -6,9 +6,9 @@ What does not change from step to step (names, labels) is kept as text; a page i
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,12 +46,17 @@ class _Series(NamedTuple):
     values: Values
 
 
+_Kept = dict[tuple[str, frozenset[str]], labels.Texts]  # by what they are told of and which labels are hidden
+
+
 class _Moment:
-    """Who had what when a page was begun; a page that is sent slowly stays of that moment."""
+    """When a page was begun, and who had what; a page that is sent slowly stays of that moment, and so do its texts."""
 
     def __init__(self, machine: Machine) -> None:
-        self.version = machine.version
+        self.version, self.time = machine.version, machine.time
         self.pods, self.part_pods, self.usages = machine.pods, machine.part_pods, machine.usages
+        self.texts: _Kept = {}
+        self.workload_texts: _Kept = {}
 
 
 class Renderer:
@@ -69,9 +74,27 @@ class Renderer:
         vendors = identity.vendors
         others = np.array([bool(vendors) and device.model.vendor not in vendors for device in machine.devices], bool)
         self._others = others if others.any() and not others.all() else None
-        self._texts: dict[tuple[str, frozenset[str]], labels.Texts] = {}
+        shown = np.arange(len(others)) if self._others is None else np.flatnonzero(~others)
+        self._firsts = shown[np.unique(machine.node_of[shown], return_index=True)[1]]  # of each node
+        self._texts: _Kept = {}
         self._pods: Mapping[int, Pod] = {}
         self._version = -1
+
+    def on(self, machine: Machine) -> Renderer:
+        """The same identity of another machine. Devices that both machines have keep their texts."""
+        new, now, old = Renderer(machine, self.identity, self._lookup), _Moment(machine), self.machine.devices
+        if not old:
+            return new
+        known = {device.uuid: place for place, device in enumerate(old)}
+        places = [known.get(device.uuid, 0) for device in machine.devices]
+        changed = [
+            place
+            for place, (there, device) in enumerate(zip(places, machine.devices, strict=True))
+            if old[there] is not device or self._pods.get(there) != now.pods.get(place)
+        ]
+        new._texts = new._carried(self._texts, changed, now, places)
+        new._pods, new._version = now.pods, now.version
+        return new
 
     def page(self) -> bytes:
         """The whole page."""
@@ -94,6 +117,7 @@ class Renderer:
         now = _Moment(self.machine)
         if self._version != now.version:
             self._refresh(now)
+        now.texts = self._texts
         prepared = list(self._prepared(now))
         layout = self.identity.layout
         if layout.header is not None:
@@ -133,7 +157,8 @@ class Renderer:
     def _values(self, kind: str, name: str, now: _Moment) -> Values:
         machine = self.machine
         if kind == "workload":
-            return np.array([100 * item.usage if name == "usage" else item.memory_mib for item in now.usages])
+            devices = np.array([item.device for item in now.usages], dtype=np.intp)
+            return self._masked(quantities.of_workloads(machine, now.usages, name), devices)
         if kind == "part":
             return self._masked(quantities.of_parts(machine, name), machine.parent) if machine.parts else np.empty(0)
         if kind in _LINKED:
@@ -144,7 +169,7 @@ class Renderer:
         if kind == "rest" and machine.parts:  # devices that have no parts
             values = values.copy()
             values[np.unique(machine.parent)] = np.nan
-        return values[:1] if kind == "node" else values
+        return values[self._firsts] if kind == "node" else values
 
     def _masked(self, values: Values, devices: npt.NDArray[np.intp] | slice) -> Values:
         """An exporter shows its own vendor's devices only."""
@@ -159,7 +184,7 @@ class Renderer:
         values = series.values[there]
         same = len(values) > _CHUNK and bool((values == values[0]).all())
         name = repeat(series.family.name)
-        end = f" {round(self.machine.time * 1000)}\n" if self.identity.layout.timestamps else "\n"
+        end = f" {round(now.time * 1000)}\n" if self.identity.layout.timestamps else "\n"
         for start in range(0, len(rows), _CHUNK):
             some = values[start : start + 1] if same else values[start : start + _CHUNK]
             numbers = _numbers(some, series.family.form, self.identity.layout.numbers)
@@ -209,53 +234,61 @@ class Renderer:
     def _refresh(self, now: _Moment) -> None:
         """Only devices whose pod is another have other labels now. A page under way keeps the texts that it has."""
         before, self._pods, self._version = self._pods, now.pods, now.version
-        places = [place for place in before.keys() | now.pods.keys() if before.get(place) != now.pods.get(place)]
-        host, devices = self.machine.hostname, self.machine.devices
-        changed = {place: labels.Row(devices[place], pod=now.pods.get(place), hostname=host) for place in places}
-        self._texts = {
-            (kind, hidden): texts.changed(changed, functools.partial(self._rows, kind, now))
-            for (kind, hidden), texts in self._texts.items()
+        changed = [place for place in before.keys() | now.pods.keys() if before.get(place) != now.pods.get(place)]
+        self._texts = self._carried(self._texts, changed, now)
+
+    def _carried(
+        self, texts: _Kept, changed: Iterable[int], now: _Moment, places: Sequence[int] | None = None
+    ) -> _Kept:
+        """Texts of whole devices, some of them made anew."""
+        rows = {place: self._row(place, now) for place in changed}
+        return {
+            (kind, hidden): known.changed(rows, functools.partial(self._rows, kind, now), places=places)
+            for (kind, hidden), known in texts.items()
             if kind in _WHOLE_DEVICES
         }
 
     def _text(self, series: _Series, now: _Moment) -> Callable[[Sequence[int]], list[str]]:
         """The texts between the family's name and the numbers. A family's own label hides the identity's."""
         kind, hidden = series.kind, frozenset(name for name, _ in series.own if name in self.identity.labels)
-        lasting = now.version == self._version and kind != "workload"
-        texts = self._texts.get((kind, hidden)) if lasting else None
-        if texts is None:
-            texts = labels.Texts(
+        kept = now.workload_texts if kind == "workload" else now.texts
+        if (kind, hidden) not in kept:
+            kept[kind, hidden] = labels.Texts(
                 self.identity, functools.partial(self._rows, kind, now), hidden=hidden, only=_SOURCES.get(kind)
             )
-            if lasting:
-                self._texts[kind, hidden] = texts
-        return texts.choose(series.own)
+        return kept[kind, hidden].choose(series.own)
+
+    def _row(self, place: int, now: _Moment, **more: Any) -> labels.Row:
+        machine = self.machine
+        row = labels.Row(machine.devices[place], pod=now.pods.get(place), hostname=machine.hostnames[place])
+        return row._replace(**more) if more else row
 
     def _rows(self, kind: str, now: _Moment) -> Iterator[labels.Row]:
-        machine, host = self.machine, self.machine.hostname
+        machine = self.machine
         if kind == "part":
             for part in machine.parts:
                 pod = now.part_pods.get(part.handle) or now.pods.get(part.device)
-                yield labels.Row(machine.devices[part.device], part, pod, hostname=host)
+                yield self._row(part.device, now, part=part, pod=pod)
         elif kind in _LINKED:
             for link in getattr(machine, kind):
-                device, peer = machine.devices[link.device], machine.devices[link.peer]
-                yield labels.Row(device, pod=now.pods.get(link.device), link=link, peer=peer, hostname=host)
+                yield self._row(link.device, now, link=link, peer=machine.devices[link.peer])
         elif kind == "workload":
             yield from self._workload_rows(now)
         elif kind == "node":
-            yield labels.Row(machine.devices[0], hostname=host)
+            yield from (self._row(place, now, pod=None) for place in self._firsts.tolist())
         else:
-            for position, device in enumerate(machine.devices):
-                card = str(_FIRST_CARD + position) if kind == "card" else ""
-                yield labels.Row(device, pod=now.pods.get(position), card=card, hostname=host)
+            for place, device in enumerate(machine.devices):
+                yield (
+                    self._row(place, now, card=str(_FIRST_CARD + device.index))
+                    if kind == "card"
+                    else self._row(place, now)
+                )
 
     def _workload_rows(self, now: _Moment) -> Iterator[labels.Row]:
         sharing: dict[int, int] = {}
         for item in now.usages:
             sharing[item.device] = sharing.get(item.device, -1) + 1
-            device, vgpu = self.machine.devices[item.device], str(sharing[item.device])
-            yield labels.Row(device, pod=item.pod, vgpu=vgpu, hostname=self.machine.hostname)
+            yield self._row(item.device, now, pod=item.pod, vgpu=str(sharing[item.device]), workload=str(item.workload))
 
 
 def _scaled(values: Values, scale: float, offset: float, digits: int | None) -> Values:

@@ -32,6 +32,7 @@ class Usage(msgspec.Struct, frozen=True):
     pod: Pod
     usage: float
     memory_mib: float
+    workload: int = 0
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -44,7 +45,10 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Machine:
-    """Devices with the engine that moves them. Labels change when `version` does, values when `step` does."""
+    """Devices with the engine that moves them. Labels change when `version` does, values when `step` does.
+
+    All are on one host, or on several `nodes`, so many on each.
+    """
 
     def __init__(
         self,
@@ -52,13 +56,16 @@ class Machine:
         made: engine.Engine,
         ids: Sequence[int] | npt.NDArray[np.int64],
         *,
-        hostname: str,
+        hostname: str = "",
+        nodes: Sequence[tuple[str, int]] = (),
         parts: Sequence[Part] = (),
     ) -> None:
         self.devices = devices
         self.engine = made
         self.ids = np.asarray(ids, dtype=np.int64)
-        self.hostname = hostname
+        listed = nodes or ((hostname, len(devices)),)
+        self.hostnames = [name for name, count in listed for _ in range(count)]
+        self.node_of = np.repeat(np.arange(len(listed)), [count for _, count in listed])
         self.parts = parts
         self.parent = np.array([part.device for part in parts], dtype=np.intp)
         self.pods: dict[int, Pod] = {}
@@ -120,10 +127,8 @@ class Machine:
 
     @functools.cached_property
     def peers(self) -> npt.NDArray[np.intp]:
-        """How many others each device is linked to; with tiles, by each of them."""
-        found = np.zeros(len(self.devices), dtype=np.intp)
-        np.add.at(found, [link.device for link in self.links if not link.tile], 1)
-        return found
+        """How many others each device is linked to."""
+        return np.array(fabric.peers(self.devices), dtype=np.intp)
 
     def set_pods(self, pods: Mapping[int, Pod], parts: Mapping[int, Pod] = {}) -> None:
         """Which pod has which device, by index, and which part of one, by handle."""

@@ -16,6 +16,8 @@ Doubles = npt.NDArray[np.float64]
 
 DEMAND: Final = ("context", "busy", "sm", "tensor", "memory", "pcie", "nvlink")
 SETTINGS: Final = ("limit", "highest", "inlet", "efficiency", "leak", "resistance")
+WIRING: Final = ("linked",)  # 1 where there are peers to talk to
+LAST: Final = ("hangs_at", "uncorrected_at")  # when the last of them came; 0 if none did
 STATE: Final = ("clock", "sensed", "hold", "cap", "hunt", "die_temperature", "memory_temperature")
 RESULTS: Final = ("power", "throughput", "memory_used", "memory_clock")
 READINGS: Final = (
@@ -43,7 +45,7 @@ class Cards:
         self.count = 0
         self.free: list[int] = []
         self._rng = rng
-        self._names = (*DEMAND, *SETTINGS, *STATE, *RESULTS, *READINGS, *WINDOWS)
+        self._names = (*DEMAND, *SETTINGS, *WIRING, *LAST, *STATE, *RESULTS, *READINGS, *WINDOWS)
         self._floats: npt.NDArray[np.float32] = np.zeros(
             (len(self._names) + len(self.constants.filters), 0), np.float32
         )
@@ -96,7 +98,7 @@ class Cards:
         self._floats[:, rows] = 0
         self._counters[:, rows] = 0
         start: dict[str, float] = {
-            "limit": constants.limit, "highest": 1.0, "inlet": inlet, "efficiency": 1.0,
+            "limit": constants.limit, "highest": 1.0, "linked": 1.0, "inlet": inlet, "efficiency": 1.0,
             "leak": constants.leakage, "resistance": 1.0, "clock": constants.idle_clock, "cap": 1.0,
             "memory_clock": model.clocks_mhz.memory_idle,
         }  # fmt: skip

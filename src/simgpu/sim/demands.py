@@ -230,6 +230,7 @@ class Demands:
                 np.minimum(summed(weighted * values) * per_busy, 1, out=group[column], casting="unsafe")
             else:
                 group[column][:] = 0
+        group["nvlink"][:] *= group["linked"]
         memory = group.model.memory_mib
         used = summed(self.values[AT[MEMORY]] + self.values[AT[YIELDING]])
         np.clip(used, 0, memory.total - memory.reserved, out=group["memory_used"], casting="unsafe")

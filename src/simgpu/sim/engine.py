@@ -117,6 +117,7 @@ class Engine:
         self._split: dict[int, list[int]] = {}
         self._hung: dict[str, npt.NDArray[np.float64]] = {}
         self._workloads: dict[int, _Workload] = {}
+        self.epoch = 0.0  # the time of day when `now` was 0, as far as its owner told
         self._deadlines: list[tuple[float, int]] = []
         self._limited: dict[int, None] = {}
         self._next = 1
@@ -204,6 +205,12 @@ class Engine:
     def set_inlet(self, card: int, celsius: float) -> None:
         """The temperature of what cools the card."""
         self._set(card, "inlet", celsius)
+
+    def set_linked(self, card: int, *, linked: bool) -> None:
+        """Whether the card has peers. One that has none sends them nothing, whatever a workload asks."""
+        model, row = self._find(card)
+        self._groups[model]["linked"][row] = linked
+        self._demands[model].changed = True
 
     def raise_counters(self, card: int, floors: Mapping[str, float]) -> None:
         """Counters are at least this: they go on from where somebody saw them."""
@@ -446,6 +453,7 @@ class Engine:
                 np.maximum.at(until, at[struck], now + seconds[struck])
             if name in ("hangs", "uncorrected"):
                 np.add.at(group["xids"], at, counts)
+                group[f"{name}_at"][at[counts >= 1]] = now
 
     def _pin(self, model: str, start: float) -> None:
         """A card that hangs is busy with nothing until the hang is over."""
@@ -591,6 +599,7 @@ class Engine:
                 "hung": {key: cards.pack(until) for key, until in self._hung.items()},
                 "workloads": list(self._workloads.values()),
                 "deadlines": self._deadlines,
+                "epoch": self.epoch,
             }
         )
 
@@ -608,7 +617,7 @@ class Engine:
             self.add_cards(model, 0)
             self._groups[model.key].restore(item["cards"])
             self._demands[model.key].restore(item["demands"])
-        self._before, self._next = kept["before"], kept["next"]
+        self._before, self._next, self.epoch = kept["before"], kept["next"], kept["epoch"]
         self._values.bit_generator.state = cards.random_state_from(kept["rng"])
         self._places.restore(kept["places"])
         self._parts = {part: msgspec.convert(known, Part) for part, known in kept["parts"].items()}

@@ -38,15 +38,29 @@ class Link(msgspec.Struct, frozen=True):
 def links(devices: Sequence[Device]) -> Iterator[Link]:
     """All links of devices that have peers, in both directions, those to themselves included."""
     for board in boards(devices):
-        model = devices[board.start].model
-        count = model.links.count if model.links else 0
-        tiles = model.tiles if count % model.tiles == 0 else 1
-        each = count // tiles // (len(board) - 1) if len(board) > 1 else 0
+        tiles, each = _ports(devices[board.start], len(board))
         if each:
             for here in range(len(board)):
                 for tile in range(tiles):
                     for there in range(len(board)):
                         yield _link(board, here, there, tile, each)
+
+
+def peers(devices: Sequence[Device]) -> list[int]:
+    """How many others each device is linked to; with tiles, by each of them."""
+    found: list[int] = []
+    for board in boards(devices):
+        _, each = _ports(devices[board.start], len(board))
+        found += [len(board) - 1 if each else 0] * len(board)
+    return found
+
+
+def _ports(device: Device, together: int) -> tuple[int, int]:
+    """Which tiles of a device have links, and ports to each of the others on a board of that many."""
+    model = device.model
+    count = model.links.count if model.links else 0
+    tiles = model.tiles if count % model.tiles == 0 else 1
+    return tiles, count // tiles // (together - 1) if together > 1 else 0
 
 
 def _link(board: range, here: int, there: int, tile: int, ports: int) -> Link:

@@ -37,25 +37,25 @@ class Shown(Protocol):
 def enriched(identity: Identity, namespace: str) -> Identity:
     """An identity with the labels that Prometheus would have given to an exporter on each node.
 
-    What the exporter itself calls pod, namespace and container arrives under the names that Prometheus gives to labels
-    which clash with its own.
+    What the exporter itself calls by one of these names arrives under the name that Prometheus gives to a label which
+    clashes with its own.
     """
-    labels: dict[str, str] = {}
-    renamed = {"pod": "exported_pod", "namespace": "exported_namespace", "container": "exported_container"}
-    for name, source in identity.labels.items():
-        labels[renamed.get(name, name)] = "@node" if source == "hostname" else source
-    labels |= {
+    target = {
         "container": f"={EXPORTER}", "endpoint": f"={ENDPOINT}", "instance": "@instance", "job": f"={EXPORTER}",
         "namespace": f"={namespace}", "pod": "@exporter", "service": f"={EXPORTER}",
     }  # fmt: skip
+    own = {f"exported_{name}" if name in target else name: source for name, source in identity.labels.items()}
+    labels = {**own, **target}
     labels.setdefault(FAMILY, FAMILY)
-    return msgspec.structs.replace(identity, labels=labels)
+    return msgspec.structs.replace(identity, labels=labels, target_labels=tuple(target))
 
 
-def of_nodes(identity: Identity) -> Identity:
-    """An identity as an exporter on each node prints it."""
-    labels = {name: "@node" if source == "hostname" else source for name, source in identity.labels.items()}
-    return msgspec.structs.replace(identity, labels=labels)
+def of_all_nodes(identity: Identity) -> Identity:
+    """An identity as it can be printed for all nodes on one page: without series of which nothing says their node."""
+    if "hostname" in identity.labels.values():
+        return identity
+    families = (item for item in identity.families if item.of != "node" or "hostname" in item.information.values())
+    return msgspec.structs.replace(identity, families=tuple(families))
 
 
 class FleetPages:
@@ -71,11 +71,11 @@ class FleetPages:
         scraped: Callable[[str, float], None],
     ) -> None:
         self._shown = shown
-        self._node_identity = of_nodes(identity)
-        self._identity = self._node_identity if plain else enriched(identity, namespace)
+        self._node_identity = identity
+        self._identity = of_all_nodes(identity) if plain else enriched(identity, namespace)
         self._namespace = namespace
         self._scraped = scraped
-        self._page: tuple[view.Machine, pages.Page] | None = None
+        self._page: pages.Page | None = None
 
     def routes(self) -> list[web.RouteDef]:
         """All paths."""
@@ -90,13 +90,18 @@ class FleetPages:
         if shown is None:
             return web.Response(status=503, text="not leading\n")
         started = time.perf_counter()
-        machine = shown.machine()
-        if self._page is None or self._page[0] is not machine:
-            more = _Pods(shown)
-            self._page = (machine, pages.Page(render.Renderer(machine, self._identity), more))
-        answer = await self._page[1](request)
+        answer = await self._page_of(shown)(request)
         self._scraped("fleet", time.perf_counter() - started)
         return answer
+
+    def _page_of(self, shown: Shown) -> pages.Page:
+        """The page that is there, or one of the machine as it is since nodes came or went."""
+        machine = shown.machine()
+        if self._page is None:
+            self._page = pages.Page(render.Renderer(machine, self._identity), _Pods(shown))
+        elif self._page.renderer.machine is not machine:
+            self._page = pages.Page(self._page.renderer.on(machine), _Pods(shown))
+        return self._page
 
     async def _one(self, request: web.Request) -> web.StreamResponse:
         shown = self._shown()
@@ -106,9 +111,9 @@ class FleetPages:
         machine = shown.machine_of(request.match_info["node"])
         if machine is None:
             return web.Response(status=404, text="no such node\n")
-        body = render.Renderer(machine, self._node_identity).page()
+        answer = await pages.Page(render.Renderer(machine, self._node_identity))(request)
         self._scraped("node", time.perf_counter() - started)
-        return web.Response(body=body, headers={"Content-Type": pages.TEXT})
+        return answer
 
     async def _discovery(self, request: web.Request) -> web.StreamResponse:
         shown = self._shown()

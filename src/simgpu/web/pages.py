@@ -32,17 +32,17 @@ class Page:
     """One identity's page of a machine that moves on in steps; `more` stands at its end."""
 
     def __init__(self, renderer: render.Renderer, more: Callable[[], bytes] = bytes) -> None:
-        self._renderer = renderer
+        self.renderer = renderer
         self._more = more
         self._step = (-1, -1)
         self._kept: dict[tuple[bool, bool], bytes] = {}
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         """Answer a scrape."""
-        open_metrics = self._renderer.identity.openmetrics and OPENMETRICS[:28] in request.headers.get("Accept", "")
+        open_metrics = self.renderer.identity.openmetrics and OPENMETRICS[:28] in request.headers.get("Accept", "")
         packed = "gzip" in request.headers.get("Accept-Encoding", "")
         kind = OPENMETRICS if open_metrics else TEXT
-        if self._renderer.size > STREAMED:
+        if self.renderer.size > STREAMED:
             return await self._stream(request, kind, open_metrics=open_metrics, packed=packed)
         headers = {"Content-Type": kind, "Vary": "Accept-Encoding"}
         if packed:
@@ -50,7 +50,7 @@ class Page:
         return web.Response(body=self._body(open_metrics=open_metrics, packed=packed), headers=headers)
 
     def _body(self, *, open_metrics: bool, packed: bool) -> bytes:
-        machine = self._renderer.machine
+        machine = self.renderer.machine
         if self._step != (machine.step, machine.version):
             self._kept.clear()
             self._step = (machine.step, machine.version)
@@ -59,7 +59,7 @@ class Page:
             if packed:
                 self._kept[key] = _compress(self._body(open_metrics=open_metrics, packed=False))
             else:
-                self._kept[key] = b"".join((*self._renderer.chunks(open_metrics=open_metrics), self._more()))
+                self._kept[key] = b"".join((*self.renderer.chunks(open_metrics=open_metrics), self._more()))
         return self._kept[key]
 
     async def _stream(self, request: web.Request, kind: str, *, open_metrics: bool, packed: bool) -> web.StreamResponse:
@@ -68,7 +68,7 @@ class Page:
             response.enable_compression(web.ContentCoding.gzip)
         await response.prepare(request)
         more = self._more()
-        for piece in self._renderer.chunks(open_metrics=open_metrics):
+        for piece in self.renderer.chunks(open_metrics=open_metrics):
             await response.write(piece)
         await response.write(more)
         await response.write_eof()
