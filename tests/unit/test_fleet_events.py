@@ -71,7 +71,10 @@ class World:
         pools = {
             pool: {"gpuCount": count, "gpuProduct": "Tesla-K80", "gpuMemory": 1000} for pool, count in counts.items()
         }
-        data = {"topology.yml": yaml.safe_dump({"nodePools": pools})}
+        self._topology("", {"nodePools": pools})
+
+    def _topology(self, _name: str, document: Any) -> None:
+        data = {"topology.yml": yaml.safe_dump(document)}
         self.stores.config_maps.put(views.ConfigMap(metadata=self._meta("topology", namespace="ns"), data=data))
 
     def _node(self, name: str, pool: str | None) -> None:
@@ -189,6 +192,28 @@ def test_a_start_finds_every_container_on_the_gpu_that_was_published() -> None:
     placed = fresh.fleet.nodes["a"]
     found = [(card.use.pod, card.use.container) if card.use else None for card in placed.cards]
     assert found == [("s", "c0"), ("q", "c0"), ("r", "c0"), ("s", "c1")]
+
+
+def test_what_a_named_node_shows_follows_the_configuration() -> None:
+    world = World()
+
+    def shown(**metrics: Any) -> tuple[float, float]:
+        gpu = {"id": "g", **({"metrics": metrics} if metrics else {})}
+        node = {"gpu-product": "Tesla-K80", "gpu-memory": 1000, "gpus": [gpu]}
+        world.apply("topology", "", {"nodes": {"a": node}})
+        for _ in range(4):
+            world.apply("nothing", "", None)
+        numbers = [card.number for card in world.fleet.nodes["a"].cards]
+        usage, memory = (world.fleet.engine.read(quantity, numbers)[0] for quantity in ("usage", "memory_used"))
+        return round(usage), round(memory)
+
+    world.apply("topology", "", {"nodes": {}})
+    world.apply("node", "a", "x")
+    assert shown(**{"utilization": 10, "fb-used": 100}) == (10, 100)
+    assert shown(**{"utilization": 90, "fb-used": 300}) == (90, 300)
+    assert shown() == (0, 0)
+    world.apply("pod", "p", ("a", "Running", (1,)))
+    assert shown(utilization=50)[0] == 100
 
 
 def test_counters_go_on_from_what_was_published_and_never_fall() -> None:
