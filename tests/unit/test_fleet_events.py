@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.fleet import Fleet, made_up
 from simgpu.controllers.nodes import Nodes, Stores
-from simgpu.kube import views
+from simgpu.kube import errors, resources, views
 from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
@@ -22,50 +24,105 @@ from simgpu.kube.writer import Writer
 
 CATALOG = models.load()
 LABEL = "run.ai/simulated-gpu-node-pool"
+LOOP = asyncio.Runner()  # what the writer waits on belongs to one
 NODES, PODS = ("a", "b"), ("p", "q", "r", "s")
 
 
+class Api:
+    """The API server as the writer knows it: what is written changes the objects."""
+
+    def __init__(self, stores: Stores) -> None:
+        self.stores = stores
+        self.version = 0
+        self.changed: Callable[[str], Awaitable[Any]]  # is told of a node before the writer has its answer
+
+    def meta(self, name: str, **more: Any) -> views.ObjectMeta:
+        """Metadata of a new version of an object."""
+        self.version += 1
+        return views.ObjectMeta(name=name, resource_version=str(self.version), **more)
+
+    async def patch(self, resource: Any, name: str, data: bytes, *, namespace: str, **_more: Any) -> bytes:
+        body = msgspec.json.decode(data)
+        if resource is resources.NODES:
+            self._merge(name, body)
+        else:
+            meta = self.meta(name, namespace=namespace, **{key: body["metadata"][key] for key in LABELS_AND_MORE})
+            self.stores.config_maps.put(views.ConfigMap(metadata=meta, data=body["data"]))
+        answer = msgspec.json.encode({"metadata": {"name": name, "resourceVersion": str(self.version)}})
+        if resource is resources.NODES:
+            await self.changed(name)
+        return answer
+
+    async def delete(self, _resource: Any, name: str, *, namespace: str) -> None:
+        self.stores.config_maps.remove(f"{namespace}/{name}")
+
+    def _merge(self, name: str, body: Any) -> None:
+        node = self.stores.nodes.get(name)
+        if node is None:
+            raise errors.NotFound(404, "NotFound", f"no node {name}")
+        old, status = node.metadata, body.get("status", {})
+        labels = _merged(old.labels, body.get("metadata", {}).get("labels", {}))
+        amounts: Any = {part: _merged(getattr(node.status, part), status.get(part, {})) for part in CAPACITY}
+        meta = self.meta(name, labels=labels, annotations=old.annotations)
+        self.stores.nodes.put(views.Node(metadata=meta, status=views.NodeStatus(**amounts)))
+
+
+LABELS_AND_MORE = ("labels", "annotations")
+CAPACITY = ("capacity", "allocatable")
+
+
+def _merged(old: dict[str, str], changes: dict[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in {**old, **changes}.items() if value is not None}
+
+
 class World:
-    """The objects of a cluster, and a controller over them that writes nothing."""
+    """The objects of a cluster, and a controller over them; what it writes arrives when a test says so."""
 
     def __init__(self, stores: Stores | None = None) -> None:
         pods: Store[views.Pod] = Store({"node": lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ()})
         self.stores = stores or Stores(Store(), pods, Store())
         self.fleet = Fleet(seed=1)
-        nobody: Any = None
-        self.nodes = Nodes(
-            self.stores, self.fleet, WorkQueue(), Writer(nobody, manager="test"), Recorder(nobody, component="test"),
-            namespace="ns", catalog=CATALOG, clock=lambda: 0.0,
-        )  # fmt: skip
+        self.api = Api(self.stores)
+        self.api.version = max((int(item.metadata.resource_version) for item in self.stores.nodes), default=0)
+        client: Any = self.api
+        self.writer = Writer(client, manager="test")
         self.now = 0.0
-        self.version = 0
+        self.nodes = Nodes(
+            self.stores, self.fleet, WorkQueue(), self.writer, Recorder(client, component="test"),
+            namespace="ns", catalog=CATALOG, clock=lambda: self.now,
+        )  # fmt: skip
+
+        self.api.changed = self.nodes.reconcile
 
     def apply(self, kind: str, name: str, value: Any) -> None:
         getattr(self, f"_{kind}")(name, value)
         self.look()
-        self.now += 0.5
+        self.now += 2.0
         self.fleet.step(self.now, clock=0.0)
 
     def look(self) -> None:
         self.nodes.configure()
         for node in NODES:
-            asyncio.run(self.nodes.reconcile(node))
+            LOOP.run(self.nodes.reconcile(node))
 
-    def _publish(self, name: str, _value: Any) -> None:
-        """The view of a node reaches the API."""
-        self.stores.config_maps.remove(f"ns/topology-{name}")
-        if placed := self.fleet.nodes.get(name):
-            body = self.nodes._view(placed)
-            meta = self._meta(f"topology-{name}", namespace="ns", **body["metadata"])
-            self.stores.config_maps.put(views.ConfigMap(metadata=meta, data=body["data"]))
+    def settle(self) -> None:
+        """Until there is nothing left to do."""
+        for _ in range(4):
+            self.apply("written", "", None)
+
+    def _written(self, _name: str, _value: Any) -> None:
+        """All writes reach the API."""
+
+        async def drain() -> None:
+            task = asyncio.create_task(self.writer.run())
+            await self.writer.drained()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        LOOP.run(drain())
 
     def _nothing(self, _name: str, _value: Any) -> None:
         pass
-
-    def _meta(self, name: str, **more: Any) -> views.ObjectMeta:
-        """Metadata of a new version of an object."""
-        self.version += 1
-        return views.ObjectMeta(name=name, resource_version=str(self.version), **more)
 
     def _config(self, _name: str, counts: Any) -> None:
         pools = {
@@ -75,14 +132,19 @@ class World:
 
     def _topology(self, _name: str, document: Any) -> None:
         data = {"topology.yml": yaml.safe_dump(document)}
-        self.stores.config_maps.put(views.ConfigMap(metadata=self._meta("topology", namespace="ns"), data=data))
+        self.stores.config_maps.put(views.ConfigMap(metadata=self.api.meta("topology", namespace="ns"), data=data))
 
     def _node(self, name: str, pool: str | None) -> None:
         if pool is None:
             self.stores.nodes.remove(name)
             return
-        meta = self._meta(name, labels={LABEL: pool}, annotations={"kwok.x-k8s.io/node": "fake"})
-        self.stores.nodes.put(views.Node(metadata=meta))
+        self._edit(name, {"labels": {LABEL: pool}, "annotations": {"kwok.x-k8s.io/node": "fake"}})
+
+    def _edit(self, name: str, changes: dict[str, dict[str, str | None]]) -> None:
+        """A user's change of a node's metadata; all else stays."""
+        node = self.stores.nodes.get(name) or views.Node(metadata=views.ObjectMeta())
+        meta = {part: _merged(getattr(node.metadata, part), changes.get(part, {})) for part in LABELS_AND_MORE}
+        self.stores.nodes.put(views.Node(metadata=self.api.meta(name, **meta), status=node.status))
 
     def _pod(self, name: str, value: tuple[str, str, tuple[int, ...]] | None) -> None:
         if value is None:
@@ -93,9 +155,16 @@ class World:
             views.Container(name=f"c{number}", resources=views.Resources(limits={"nvidia.com/gpu": str(count)}))
             for number, count in enumerate(counts)
         )
-        meta = self._meta(name, namespace="ns", uid=f"uid-{name}-{node}", creation_timestamp="2026-01-01T00:00:00Z")
+        meta = self.api.meta(name, namespace="ns", uid=f"uid-{name}-{node}", creation_timestamp="2026-01-01T00:00:00Z")
         spec = views.PodSpec(containers=containers, node_name=node)
         self.stores.pods.put(views.Pod(metadata=meta, spec=spec, status=views.PodStatus(phase=phase)))
+
+    def on(self, name: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Labels of a node that feature discovery has, and its capacity."""
+        node = self.stores.nodes.get(name)
+        assert node is not None
+        labels = {key: value for key, value in node.metadata.labels.items() if key in publishing.LABELS}
+        return labels, node.status.capacity
 
     def holders(self) -> dict[str, dict[str, tuple[str, str]]]:
         """Pod and container by node and GPU."""
@@ -130,8 +199,8 @@ class World:
             for gpu, holder in held.items():
                 if published.get(gpu) == holder:
                     assert theirs[node].get(gpu) == holder
-        for node in ours:
-            self._publish(node, None)
+        LOOP.run(self.nodes.save())
+        self._written("", None)
         again = World(self.stores)
         again.look()
         assert again.holders() == ours
@@ -149,6 +218,17 @@ class World:
         assert set(self.fleet.nodes) <= {node.metadata.name for node in self.stores.nodes}
         assert len(self.fleet.machine().devices) == sum(len(node.cards) for node in self.fleet.nodes.values())
 
+    def check_writings(self) -> None:
+        """Nodes have what they should have, and nothing of ours where they should not."""
+        for node in self.stores.nodes:
+            name = node.metadata.name
+            placed = self.fleet.nodes.get(name)
+            labels, capacity = self.on(name)
+            assert capacity == (publishing.amounts(placed.spec) if placed else {})
+            assert labels == (publishing.labels(placed.spec, "mixed") if placed else {})
+        views_of = {item.metadata.name for item in self.stores.config_maps} - {"topology"}
+        assert views_of == {f"topology-{name}" for name in self.fleet.nodes}
+
 
 PHASES = st.sampled_from(["Pending", "Running", "Succeeded"])
 COUNTS = st.lists(st.integers(1, 2), min_size=1, max_size=2).map(tuple)
@@ -156,7 +236,7 @@ PODS_CHANGE = st.one_of(st.none(), st.tuples(st.sampled_from(NODES), PHASES, COU
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("pod"), st.sampled_from(PODS), PODS_CHANGE),
-        st.tuples(st.just("publish"), st.sampled_from(NODES), st.none()),
+        st.tuples(st.just("written"), st.just(""), st.none()),
         st.tuples(st.just("node"), st.sampled_from(NODES), st.sampled_from([None, "x", "y", "unknown"])),
         st.tuples(
             st.just("config"), st.just(""), st.fixed_dictionaries({"x": st.integers(0, 4), "y": st.integers(0, 3)})
@@ -174,6 +254,8 @@ def test_whatever_happens_the_fleet_is_consistent(events: list[tuple[str, str, A
     for event in events:
         world.apply(*event)
         world.check()
+    world.settle()
+    world.check_writings()
     world.check_against_a_fresh_start()
 
 
@@ -185,7 +267,7 @@ def test_a_start_finds_every_container_on_the_gpu_that_was_published() -> None:
         world.apply("pod", name, ("a", "Running", (1,)))
     world.apply("pod", "p", None)
     world.apply("pod", "s", ("a", "Running", (1, 1)))
-    world.apply("publish", "a", None)
+    world.settle()
     world.check_against_a_fresh_start()
     fresh = World(world.stores)
     fresh.look()
@@ -216,6 +298,70 @@ def test_what_a_named_node_shows_follows_the_configuration() -> None:
     assert shown(utilization=50)[0] == 100
 
 
+def test_a_node_that_leaves_before_it_was_written_keeps_nothing() -> None:
+    world = World()
+    world.apply("config", "", {"x": 2})
+    world.apply("node", "a", "x")
+    world._edit("a", {"labels": {LABEL: None}})
+    world.settle()
+    assert world.on("a") == ({}, {})
+    world.check_writings()
+
+
+def test_a_node_that_is_no_longer_fake_keeps_nothing_of_ours() -> None:
+    for restarted in (False, True):
+        world = World()
+        world.apply("config", "", {"x": 2})
+        world.apply("node", "a", "x")
+        world.settle()
+        assert world.on("a")[1] == {"nvidia.com/gpu": "2"}
+        world._edit("a", {"annotations": {"kwok.x-k8s.io/node": None}})
+        if restarted:
+            world = World(world.stores)
+        world.settle()
+        assert world.on("a") == ({}, {})
+        world.check_writings()
+
+
+def test_labels_that_others_wrote_stay() -> None:
+    mine = {"nvidia.com/gpu.family": "mine"}
+    world = World()
+    unknown = {"gpuProduct": "Mystery", "gpuCount": 1, "gpuMemory": 1000}
+    known = {"gpuProduct": "Tesla-K80", "gpuCount": 1, "gpuMemory": 1000}
+    world.apply("topology", "", {"nodePools": {"x": unknown, "y": known}})
+    world.apply("node", "a", "x")
+    world.apply("edit", "a", {"labels": mine})
+    for _ in range(2):
+        world.settle()
+        assert world.on("a")[0]["nvidia.com/gpu.family"] == "mine"
+        world = World(world.stores)
+    world.apply("edit", "a", {"labels": {LABEL: None}})
+    world.settle()
+    assert world.on("a") == (mine, {})
+    world.apply("edit", "a", {"labels": {LABEL: "y"}})
+    world.settle()
+    assert world.on("a")[0]["nvidia.com/gpu.family"] == "kepler"
+    world.apply("edit", "a", {"labels": {LABEL: "x"}})
+    world.settle()
+    assert "nvidia.com/gpu.family" not in world.on("a")[0]
+    world.apply("edit", "a", {"labels": mine})
+    world.settle()
+    assert world.on("a")[0]["nvidia.com/gpu.family"] == "mine"
+
+
+def test_what_others_give_to_a_node_that_left_is_theirs() -> None:
+    world = World()
+    world.apply("config", "", {"x": 2})
+    world.apply("node", "a", "x")
+    world.settle()
+    world.apply("edit", "a", {"labels": {LABEL: None}})
+    world.apply("written", "", None)
+    assert world.on("a") == ({}, {})
+    world.apply("edit", "a", {"labels": {"nvidia.com/gpu.count": "8"}})
+    world.settle()
+    assert world.on("a")[0] == {"nvidia.com/gpu.count": "8"}
+
+
 def test_counters_go_on_from_what_was_published_and_never_fall() -> None:
     world = World()
     world.apply("config", "", {"x": 1, "y": 0})
@@ -224,7 +370,9 @@ def test_counters_go_on_from_what_was_published_and_never_fall() -> None:
     for _ in range(20):
         world.apply("nothing", "", None)
     before = world.fleet.counters(world.fleet.nodes["a"])
-    world.apply("publish", "a", None)
+    world.settle()
+    LOOP.run(world.nodes.save())
+    world.apply("written", "", None)
     fresh = World(world.stores)
     fresh.look()
     after = fresh.fleet.counters(fresh.fleet.nodes["a"])

@@ -31,6 +31,7 @@ from simgpu.topology import pools
 GPUS_ANNOTATION = "simgpu.dev/gpus"
 VIEW_EVERY = 1.0
 SAVE_EVERY = 300.0
+RETIRE_EVERY = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +82,8 @@ class Nodes:
         self._unpublished: set[str] = set()  # nodes whose pods have changed since
         self._held: dict[str, dict[str, tuple[str, ...]]] = {}
         self._complained: dict[str, str] = {}
-        self._owned: dict[str, set[str]] = {}
+        self._traces: dict[str, publishing.Traces] = {}
+        self._leaving: set[str] = set()  # nodes that all traces of ours are being taken from
         self._restored: set[str] = set()
         self.unseen: set[str] = set()
 
@@ -155,8 +157,7 @@ class Nodes:
         node = self._stores.nodes.get(name)
         spec = self._spec(node) if node is not None else None
         if node is None or spec is None:
-            self._retire(name, node)
-            return None
+            return self._retire(name, node)
         for pod in self._stores.pods.by("node", name):
             self._check_run_time(pod)
         first = name not in self._restored
@@ -165,7 +166,7 @@ class Nodes:
         config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
         before = publishing.remembered(config_map) if first else None
         if before is not None:
-            self._owned[name] = set(before.resources)
+            self._traces.setdefault(name, publishing.traces(before, node))
             self._fleet.address(name, str(before.counters.get("address", "")))
         placed = self._fleet.place(name, spec)
         if before is not None:
@@ -260,21 +261,38 @@ class Nodes:
     # Writing.
 
     def _publish_node(self, node: Node, spec: pools.NodeGpus) -> None:
+        target = Target(resources.NODES, node.metadata.name)
+        traces = self._traces[target.name]
+        self._leaving.discard(target.name)
+        if self._writer.settled(target, node):
+            traces.fade(node)
+        labels, amounts = publishing.labels(spec, self._config.mig_strategy), publishing.amounts(spec)
+        traces.labels.update(labels)
+        traces.resources.update(amounts)
+        self._write_node(node, "", publishing.label_patch(labels, traces.labels))
+        self._write_node(node, "status", publishing.capacity_patch(amounts, traces.resources))
+
+    def _clean(self, node: Node) -> None:
+        """Take all traces of ours from a node, once: what comes there later is somebody else's."""
         name = node.metadata.name
-        labels = publishing.label_patch(spec, self._config.mig_strategy, node)
-        again = self._again(name)
-        self._writer.merge(Target(resources.NODES, name), labels, observed=node, urgent=True, failed=again)
-        owned = self._owned.setdefault(name, set())
-        owned.update(publishing.amounts(spec))
-        capacity = publishing.capacity_patch(spec, sorted(owned), node)
-        status = Target(resources.NODES, name, subresource="status")
-        self._writer.merge(status, capacity, observed=node, urgent=True, failed=again)
+        if name not in self._leaving:
+            self._leaving.add(name)
+            traces = self._traces[name]
+            # The mark goes last, so that a clean-up that was cut short is found again.
+            self._write_node(node, "status", publishing.capacity_patch({}, traces.resources))
+            self._write_node(node, "", publishing.label_patch({}, traces.labels))
+
+    def _write_node(self, node: Node, part: str, patch: dict[str, Any]) -> None:
+        name = node.metadata.name
+        target = Target(resources.NODES, name, subresource=part)
+        self._writer.merge(target, patch, observed=node, urgent=True, failed=self._again(name))
 
     def _again(self, name: str) -> Callable[[Exception], None]:
         """What could not be written is looked at again later."""
 
         def failed(_error: Exception) -> None:
             self._published.pop(name, None)
+            self._leaving.discard(name)
             self._queue.add_after(name, 5.0)
 
         return failed
@@ -300,7 +318,13 @@ class Nodes:
         }  # fmt: skip
         uses = {card.id: card.use for card in placed.cards if card.use is not None}
         return publishing.view(
-            name, placed.ids, placed.spec, strategy=self._config.mig_strategy, uses=uses, counters=counters
+            name,
+            placed.ids,
+            placed.spec,
+            strategy=self._config.mig_strategy,
+            uses=uses,
+            counters=counters,
+            labelled=self._traces[name].labels,
         )
 
     def _write_view(self, placed: NodeCards, body: dict[str, Any], *, urgent: bool) -> float:
@@ -325,34 +349,30 @@ class Nodes:
             return {}, 0.0
         return found.gpus, max(0.0, self._clock() - found.time)
 
-    def _retire(self, name: str, node: Node | None) -> None:
-        """A node is gone, or not ours any more: nothing of ours stays on it."""
+    def _retire(self, name: str, node: Node | None) -> float | None:
+        """A node is gone, or not ours any more: nothing of ours stays on it, and then its view goes too."""
         self._fleet.remove(name)
         self._held.pop(name, None)
         self._published.pop(name, None)
         self._unpublished.discard(name)
-        restored = name in self._restored
-        self._restored.discard(name)
-        owned = self._owned.pop(name, set())
         config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
         if config_map is not None and not publishing.is_view(config_map):
             config_map = None
-        if not restored:  # it went while nobody looked, and may come back
-            saved, seconds = self._saved(publishing.remembered(config_map))
-            self._fleet.remember(saved, seconds)
-        marked = node is not None and publishing.MARK in node.metadata.labels
-        if node is not None and marked and node.metadata.annotations.get(publishing.KWOK) == "fake":
-            # The mark goes last, so that a clean-up that was cut short is found again.
-            known = sorted(owned | set(publishing.remembered(config_map).resources) | {pools.GPU_RESOURCE})
-            status = Target(resources.NODES, name, subresource="status")
-            again = self._again(name)
-            self._writer.merge(
-                status, publishing.capacity_patch(None, known, node), observed=node, urgent=True, failed=again
-            )
-            labels = publishing.label_patch(None, "", node)
-            self._writer.merge(Target(resources.NODES, name), labels, observed=node, urgent=True, failed=again)
-        elif config_map is not None:
+        before = publishing.remembered(config_map)
+        if name not in self._restored:  # it went while nobody looked, and may come back
+            self._fleet.remember(*self._saved(before))
+        self._restored.discard(name)
+        if node is not None:
+            self._traces.setdefault(name, publishing.traces(before, node))
+            self._clean(node)
+        if not self._writer.settled(Target(resources.NODES, name), node):
+            return RETIRE_EVERY
+        if config_map is not None:
             self._writer.delete(Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{name}", self._namespace))
+        if config_map is None or node is None:
+            self._traces.pop(name, None)
+            self._leaving.discard(name)
+        return None
 
 
 def _wish(pod: Pod) -> assigning.Wish:

@@ -19,6 +19,7 @@ KWOK = "kwok.x-k8s.io/node"
 KEY = "topology.yml"
 COUNTERS = "counters.json"
 MARK = "run.ai/fake.gpu"
+LABELLED = "simgpu.dev/labels"
 _DEPLOYED = "nvidia.com/gpu.deploy.dcgm-exporter"
 _DRIVER, _CUDA = "580.159.04", "13.0"
 
@@ -86,13 +87,9 @@ def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def label_patch(spec: pools.NodeGpus | None, strategy: str, node: Node) -> dict[str, Any]:
-    """The change of a node's labels; labels of ours that no longer hold go."""
-    wanted: dict[str, str | None] = dict(labels(spec, strategy)) if spec is not None else {}
-    for name in LABELS:
-        if name in node.metadata.labels:
-            wanted.setdefault(name, None)
-    return {"metadata": {"labels": wanted}}
+def label_patch(wanted: Mapping[str, str], before: Iterable[str]) -> dict[str, Any]:
+    """The change of a node's labels; of those from before, what is not wanted any more goes."""
+    return {"metadata": {"labels": {**dict.fromkeys(sorted(before)), **wanted}}}
 
 
 def amounts(spec: pools.NodeGpus | None) -> dict[str, str]:
@@ -103,13 +100,30 @@ def amounts(spec: pools.NodeGpus | None) -> dict[str, str]:
     return {**gpus, **{name: str(count) for name, count in spec.other.items()}}
 
 
-def capacity_patch(spec: pools.NodeGpus | None, before: Sequence[str], node: Node) -> dict[str, Any]:
-    """The change of a node's capacity; `before` are resources that we had published and that may have to go."""
-    wanted: dict[str, str | None] = dict(amounts(spec))
-    for name in before:
-        if name in node.status.capacity or name in node.status.allocatable:
-            wanted.setdefault(name, None)
-    return {"status": {"capacity": wanted, "allocatable": wanted}}
+def capacity_patch(wanted: Mapping[str, str], before: Iterable[str]) -> dict[str, Any]:
+    """The change of a node's capacity; of the resources from before, what is not wanted any more goes."""
+    changes = {**dict.fromkeys(sorted(before)), **wanted}
+    return {"status": {"capacity": changes, "allocatable": changes}}
+
+
+class Traces(msgspec.Struct):
+    """Labels and resources that we gave to a node, by name: what goes when it should not have them any more."""
+
+    labels: set[str]
+    resources: set[str]
+
+    def fade(self, node: Node) -> None:
+        """What a node does not have any more is no longer ours; somebody else may give it a meaning."""
+        self.labels &= node.metadata.labels.keys()
+        self.resources &= node.status.capacity.keys() | node.status.allocatable.keys()
+
+
+def traces(before: Remembered, node: Node) -> Traces:
+    """What may be ours on a node that others left. Where nobody remembers, all that a node with our mark has."""
+    marked = MARK in node.metadata.labels and node.metadata.annotations.get(KWOK) == "fake"
+    if marked and not before.labels:
+        return Traces(set(LABELS), {pools.GPU_RESOURCE, *before.resources})
+    return Traces(set(before.labels), set(before.resources))
 
 
 def view(
@@ -120,8 +134,9 @@ def view(
     strategy: str,
     uses: Mapping[str, Use],
     counters: Mapping[str, Any],
+    labelled: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The node's ConfigMap."""
+    """The node's ConfigMap; `labelled` are labels that we gave to the node."""
     several = len({gpu.model.key for gpu in spec.gpus}) > 1
     gpus = []
     for gpu_id, gpu in zip(ids, spec.gpus, strict=True):
@@ -138,7 +153,10 @@ def view(
     if spec.other:
         document["otherDevices"] = [{"name": name, "count": count} for name, count in sorted(spec.other.items())]
     return {
-        "metadata": {"labels": {NODE_TOPOLOGY: "true", NODE_NAME: node}, "annotations": {KWOK: "fake"}},
+        "metadata": {
+            "labels": {NODE_TOPOLOGY: "true", NODE_NAME: node},
+            "annotations": {KWOK: "fake", LABELLED: ",".join(sorted(labelled))},
+        },
         "data": {
             KEY: "".join(_lines(document, 0)),
             COUNTERS: json.dumps(counters, separators=(",", ":")),
@@ -211,11 +229,12 @@ def is_view(config_map: ConfigMap) -> bool:
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """What a node's ConfigMap says of before: who held what, which resources were published, where counters stood."""
+    """What a node's ConfigMap says of before: who held what, what was written on the node, where counters stood."""
 
-    held: dict[str, tuple[tuple[str, str], ...]]
-    resources: tuple[str, ...]
-    counters: dict[str, Any]
+    held: dict[str, tuple[tuple[str, str], ...]] = {}
+    resources: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    counters: dict[str, Any] = {}
 
 
 def published(views: Iterable[ConfigMap], catalog: models.Catalog) -> pools.Fleet:
@@ -247,9 +266,9 @@ def _spec(document: Mapping[str, Any], catalog: models.Catalog) -> pools.NodeGpu
 
 def remembered(config_map: ConfigMap | None) -> Remembered:
     """Read a view again. One that somebody broke says nothing."""
-    nothing = Remembered({}, (), {})
     if config_map is None:
-        return nothing
+        return Remembered()
+    labelled = tuple(filter(None, config_map.metadata.annotations.get(LABELLED, "").split(",")))
     try:
         document = yaml.load(config_map.data.get(KEY, ""), Loader=_LOADER)  # noqa: S506 - a safe loader
         held: dict[str, list[tuple[str, str]]] = {}
@@ -259,9 +278,10 @@ def remembered(config_map: ConfigMap | None) -> Remembered:
         other = tuple(str(item["name"]) for item in document.get("otherDevices") or ())
         counters = json.loads(config_map.data.get(COUNTERS, "{}"))
     except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError):
-        return nothing
+        return Remembered(labels=labelled)
     return Remembered(
         {uid: tuple(pairs) for uid, pairs in held.items()},
         (pools.GPU_RESOURCE, *other),
+        labelled,
         counters if isinstance(counters, dict) else {},
     )
