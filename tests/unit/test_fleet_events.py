@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.fleet import Fleet, made_up
 from simgpu.controllers.nodes import Nodes, Stores
+from simgpu.identities import identity, render
 from simgpu.kube import errors, resources, views
 from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder
@@ -360,6 +363,61 @@ def test_what_others_give_to_a_node_that_left_is_theirs() -> None:
     world.apply("edit", "a", {"labels": {"nvidia.com/gpu.count": "8"}})
     world.settle()
     assert world.on("a")[0] == {"nvidia.com/gpu.count": "8"}
+
+
+@pytest.mark.parametrize(
+    "typo",
+    [
+        {"labels": {LABEL: "xx"}},
+        {"annotations": {"simgpu.dev/gpus": "h2000:8"}},
+        {"labels": {LABEL: "xx"}, "annotations": {"simgpu.dev/gpus": "h200"}},
+    ],
+)
+def test_a_typing_mistake_takes_no_gpus_from_a_node(typo: dict[str, dict[str, str | None]]) -> None:
+    world = World()
+    world.apply("config", "", {"x": 2})
+    world.apply("node", "a", "x")
+    world.apply("pod", "p", ("a", "Running", (2,)))
+    world.settle()
+    before = world.holders(), world.on("a")
+    assert before[1][1] == {"nvidia.com/gpu": "2"}
+    world.apply("edit", "a", typo)
+    for _ in range(2):
+        world.settle()
+        assert (world.holders(), world.on("a")) == before
+        world = World(world.stores)
+    world.settle()
+    world.apply("edit", "a", {"labels": {LABEL: None}, "annotations": {"simgpu.dev/gpus": None}})
+    world.settle()
+    assert world.on("a") == ({}, {})
+
+
+def test_a_node_that_never_had_gpus_gets_none_from_a_typing_mistake() -> None:
+    world = World()
+    world.apply("config", "", {"x": 2})
+    world.apply("node", "a", "xx")
+    world.settle()
+    assert world.on("a") == ({}, {})
+
+
+def test_all_views_tell_the_same_of_a_pods_memory() -> None:
+    world = World()
+    listed = [{"type": "h200"}, {"type": "Tesla K80", "memory": "12GB"}, {"type": "Mystery", "memory": 1001}]
+    world.apply("topology", "", {"nodePools": {"x": {"gpus": listed}}})
+    world.apply("node", "a", "x")
+    world.apply("pod", "p", ("a", "Running", (3,)))
+    world.settle()
+    page = render.Renderer(world.fleet.machine(), identity.load("dcgm")).page().decode()
+    shown = [float(value) for value in re.findall(r"^DCGM_FI_DEV_FB_USED{.*} (.*)$", page, re.MULTILINE)]
+    assert shown[0] == 143771 - 616
+    assert [used / 2**20 for _, _, _, used in world.fleet.pod_usage()] == shown
+    view = world.stores.config_maps.get("topology-a", namespace="ns")
+    assert view is not None
+    gpus = yaml.safe_load(view.data["topology.yml"])["gpus"]
+    assert [gpu["status"]["podGpuUsageStatus"]["uid-p-a"]["fbUsed"] for gpu in gpus] == shown
+    told = world.nodes.describe_node("a")
+    assert told is not None
+    assert [gpu["Status"]["PodGpuUsageStatus"]["uid-p-a"]["FbUsed"] for gpu in told["Gpus"]] == shown
 
 
 def test_counters_go_on_from_what_was_published_and_never_fall() -> None:

@@ -43,6 +43,20 @@ def test_a_profiles_labels_are_its_own() -> None:
     assert found["nvidia.com/gpu.family"] == "ada-lovelace"
     assert (found["nvidia.com/gpu.compute.major"], found["nvidia.com/gpu.compute.minor"]) == ("8", "9")
     assert found["nvidia.com/cuda.driver-version.full"] == "550.163.01"
+    assert found["nvidia.com/cuda.runtime-version.full"] == "12.4"
+
+
+def test_the_runtime_is_that_of_the_cards_driver_unless_somebody_says_otherwise() -> None:
+    for pool, version in (
+        ({"gpus": [{"type": "k80"}]}, "11.4"),
+        ({"gpus": [{"type": "l40s"}]}, "13.2"),
+        ({"gpus": [{"type": "Mystery", "memory": 1000}]}, "13.0"),
+        ({"gpu": {"profile": "k80", "overrides": {"system": {"cuda_version": "12.6"}}}}, "12.6"),
+    ):
+        found = publishing.labels(spec(pool), "none")
+        assert found["nvidia.com/cuda.runtime-version.full"] == version
+        major, minor = (found[f"nvidia.com/cuda.runtime-version.{part}"] for part in ("major", "minor"))
+        assert f"{major}.{minor}" == version
 
 
 def test_a_view_says_who_has_what_and_can_be_read_again() -> None:

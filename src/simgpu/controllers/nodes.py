@@ -23,7 +23,7 @@ from simgpu.kube import resources
 from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder, Subject
 from simgpu.kube.store import Store
-from simgpu.kube.views import ConfigMap, Node, Pod
+from simgpu.kube.views import ConfigMap, Node, ObjectMeta, Pod
 from simgpu.kube.writer import Target, Writer
 from simgpu.pods import assigning, requests
 from simgpu.topology import pools
@@ -182,16 +182,23 @@ class Nodes:
         return self._publish_view(placed, config_map)
 
     def _spec(self, node: Node) -> pools.NodeGpus | None:
-        """What a node should have; None for one that is not ours."""
+        """What a node should have; None for one that is not ours. Who mistypes it keeps what was there."""
         meta = node.metadata
         if meta.annotations.get(publishing.KWOK) != "fake" or meta.deletion_timestamp:
             return None
+        return self._annotated(meta) or self._configured(meta)
+
+    def _annotated(self, meta: ObjectMeta) -> pools.NodeGpus | None:
         override = meta.annotations.get(GPUS_ANNOTATION)
-        if override is not None:
-            try:
-                return pools.parse_gpus(override, self._catalog, field=GPUS_ANNOTATION)
-            except errors.InputError as error:
-                self._complain(Subject("v1", "Node", meta.name, uid=meta.uid), "InvalidGpus", str(error))
+        if override is None:
+            return None
+        try:
+            return pools.parse_gpus(override, self._catalog, field=GPUS_ANNOTATION)
+        except errors.InputError as error:
+            self._complain(Subject("v1", "Node", meta.name, uid=meta.uid), "InvalidGpus", str(error))
+            return self._last_good(meta.name)
+
+    def _configured(self, meta: ObjectMeta) -> pools.NodeGpus | None:
         if meta.name in self._config.nodes:
             return self._config.nodes[meta.name]
         pool = meta.labels.get(self._config.label_key)
@@ -201,8 +208,20 @@ class Nodes:
             known = ", ".join(sorted(self._config.pools)) or "none"
             message = f"{self._config.label_key}: no pool {pool!r}; there are: {known}"
             self._complain(Subject("v1", "Node", meta.name, uid=meta.uid), "UnknownPool", message)
-            return None
+            return self._last_good(meta.name)
         return self._config.pools[pool]
+
+    def _last_good(self, name: str) -> pools.NodeGpus | None:
+        """What a node has, or had when another controller wrote it down."""
+        if (placed := self._fleet.nodes.get(name)) is not None:
+            return placed.spec
+        view = self._view_of(name) if name not in self._leaving else None
+        return publishing.published([view] if view else [], self._catalog).nodes.get(name)
+
+    def _view_of(self, name: str) -> ConfigMap | None:
+        """What was published of a node."""
+        found = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
+        return found if found is not None and publishing.is_view(found) else None
 
     def _complain(self, subject: Subject, reason: str, message: str) -> None:
         key = f"{subject.kind}/{subject.namespace}/{subject.name}/{subject.uid}/{reason}"
@@ -228,7 +247,7 @@ class Nodes:
             self._held[name] = {wish.uid: assigning.places(wish, before.held.get(wish.uid, ())) for wish in wishes}
         held = assigning.assign(placed.ids, self._held.get(name, {}), wishes)
         self._held[name] = held
-        memory = {card.id: card.gpu.model.memory_mib.total for card in placed.cards}
+        memory = {card.id: card.gpu.model.memory_mib.usable for card in placed.cards}
         uses: dict[str, publishing.Use] = {}
         for pod, wish in zip(there, wishes, strict=True):
             span = self._range(pod)
@@ -355,9 +374,7 @@ class Nodes:
         self._held.pop(name, None)
         self._published.pop(name, None)
         self._unpublished.discard(name)
-        config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
-        if config_map is not None and not publishing.is_view(config_map):
-            config_map = None
+        config_map = self._view_of(name)
         before = publishing.remembered(config_map)
         if name not in self._restored:  # it went while nobody looked, and may come back
             self._fleet.remember(*self._saved(before))

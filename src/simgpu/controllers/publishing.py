@@ -58,7 +58,7 @@ def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
         return {MARK: "true"}
     model = spec.gpus[0].model
     driver = (spec.driver or model.driver or _DRIVER).split(".")
-    cuda = (spec.cuda or _CUDA).split(".")
+    cuda = (spec.cuda or model.cuda or _CUDA).split(".")
     capability = (model.compute_capability or "").split(".")
     found = {
         "nvidia.com/gpu.memory": str(spec.memory_mib),
