@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -418,6 +419,44 @@ def test_all_views_tell_the_same_of_a_pods_memory() -> None:
     told = world.nodes.describe_node("a")
     assert told is not None
     assert [gpu["Status"]["PodGpuUsageStatus"]["uid-p-a"]["FbUsed"] for gpu in told["Gpus"]] == shown
+
+
+def test_a_start_writes_only_what_differs() -> None:
+    world = World()
+    world.apply("config", "", {"x": 2})
+    for node in NODES:
+        world.apply("node", node, "x")
+    world.apply("pod", "p", ("a", "Running", (2,)))
+    world.settle()
+    fresh = World(world.stores)
+    fresh.now = 100.0  # nobody's turn
+    fresh.settle()
+    assert fresh.writer.counters.written == 0
+    world.stores.pods.remove("ns/p")
+    third = World(world.stores)
+    third.now = 100.0
+    third.look()
+    assert [target.name for target in third.writer._urgent] == ["topology-a"]
+
+
+def test_every_node_saves_its_counters_once_in_five_minutes_at_a_time_of_its_own() -> None:
+    world = World()
+    world.apply("config", "", {"x": 1})
+    for node in NODES:
+        world._node(node, "x")
+    world.settle()
+    saved: dict[str, list[float]] = {node: [] for node in NODES}
+    before = {item.metadata.name: item.data["counters.json"] for item in world.nodes.configuration.views()}
+    while world.now < 1200:
+        world.apply("written", "", None)
+        for item in world.nodes.configuration.views():
+            if item.data["counters.json"] != before[item.metadata.name]:
+                before[item.metadata.name] = item.data["counters.json"]
+                saved[item.metadata.name.removeprefix("topology-")].append(world.now)
+    for times in saved.values():
+        assert len(times) in (3, 4)
+        assert all(after - earlier == pytest.approx(300, abs=4) for earlier, after in itertools.pairwise(times))
+    assert set(saved["a"]).isdisjoint(saved["b"])
 
 
 def test_counters_go_on_from_what_was_published_and_never_fall() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -162,12 +163,14 @@ class Nodes:
             self._check_run_time(pod)
         first = name not in self._restored
         known = self._fleet.nodes.get(name)
-        urgent = known is None or known.spec != spec
+        changed = known is not None and known.spec != spec
         config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
         before = publishing.remembered(config_map) if first else None
         if before is not None:
             self._traces.setdefault(name, publishing.traces(before, node))
             self._fleet.address(name, str(before.counters.get("address", "")))
+            if config_map is not None:
+                self._published.setdefault(name, self._clock() - VIEW_EVERY)
         placed = self._fleet.place(name, spec)
         if before is not None:
             self._fleet.resume(placed, *self._saved(before))
@@ -177,9 +180,9 @@ class Nodes:
         if self._fleet.use(placed, uses):
             self._unpublished.add(name)
         self._publish_node(node, spec)
-        if urgent or (config_map is None and name not in self._published):
+        if changed or (config_map is None and name not in self._published):
             return self._write_view(placed, self._view(placed), urgent=True)
-        return self._publish_view(placed, config_map)
+        return self._publish_view(placed, config_map, urgent=first)
 
     def _spec(self, node: Node) -> pools.NodeGpus | None:
         """What a node should have; None for one that is not ours. Who mistypes it keeps what was there."""
@@ -316,19 +319,24 @@ class Nodes:
 
         return failed
 
-    def _publish_view(self, placed: NodeCards, config_map: ConfigMap | None) -> float:
-        """Write the view if it says something new, or has not been written for long; seconds until the next look."""
-        since = self._clock() - self._published.get(placed.name, 0.0)
-        if config_map is None and placed.name not in self._unpublished and since < SAVE_EVERY:
-            return SAVE_EVERY - since  # it is on its way
+    def _publish_view(self, placed: NodeCards, config_map: ConfigMap | None, *, urgent: bool) -> float:
+        """Write the view if it says something new, or it is its turn to be saved; seconds until the next look."""
+        since, turn = self._clock() - self._published.get(placed.name, 0.0), self._turn(placed.name)
+        saved = since <= SAVE_EVERY - turn
+        if config_map is None and placed.name not in self._unpublished and saved:
+            return turn  # it is on its way
         if since < VIEW_EVERY:
             return VIEW_EVERY - since
         body = self._view(placed)
         same = config_map is not None and config_map.data.get(publishing.KEY) == body["data"][publishing.KEY]
-        if same and since < SAVE_EVERY:
+        if same and saved:
             self._unpublished.discard(placed.name)
-            return SAVE_EVERY - since
-        return self._write_view(placed, body, urgent=False)
+            return turn
+        return self._write_view(placed, body, urgent=urgent and not same)
+
+    def _turn(self, name: str) -> float:
+        """Seconds until a node's counters are saved: each node has a moment of its own, so that few come at once."""
+        return SAVE_EVERY - (self._clock() + zlib.crc32(name.encode())) % SAVE_EVERY
 
     def _view(self, placed: NodeCards) -> dict[str, Any]:
         name = placed.name
@@ -351,7 +359,7 @@ class Nodes:
         self._unpublished.discard(placed.name)
         target = Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{placed.name}", self._namespace)
         self._writer.apply(target, body, urgent=urgent, failed=self._again(placed.name))
-        return SAVE_EVERY
+        return self._turn(placed.name)
 
     async def save(self) -> None:
         """Write where all counters stand, for whoever goes on from here."""
