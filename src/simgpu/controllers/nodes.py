@@ -254,15 +254,11 @@ class Nodes:
         uses: dict[str, publishing.Use] = {}
         for pod, wish in zip(there, wishes, strict=True):
             span = self._range(pod)
-            for container, ids in assigning.by_container(wish, held[wish.uid]).items():
-                if not requests.lasting(pod, container) and requests.running(pod):
-                    continue
-                for gpu in ids:
-                    uses.setdefault(gpu, _use(pod, container, span, memory[gpu]))
-            for gpu in filter(None, held[wish.uid]):
-                uses.setdefault(
-                    gpu, _use(pod, wish.first[0].container if wish.first else "", requests.NONE, memory[gpu])
-                )
+            owners = wish.owners(started=requests.running(pod))
+            for container, gpu in zip(owners, held[wish.uid], strict=True):
+                if gpu:
+                    busy = span if requests.lasting(pod, container) else requests.NONE
+                    uses[gpu] = _use(pod, container, busy, memory[gpu])
         return uses
 
     def _range(self, pod: Pod) -> requests.Range:
