@@ -10,20 +10,17 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from simgpu import errors
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.kube.recording import Recorder, Subject
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap
-from simgpu.topology import pools
+from simgpu.topology import pools, yaml_text
 
 TOPOLOGY = "topology"
 PROFILE, PROFILE_KEY = "gpu-profile-", "profile.yaml"
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _STAYS = "the topology stays as it was"
 
 _log = logging.getLogger(__name__)
@@ -94,9 +91,9 @@ class Configuration:
         if PROFILE_KEY not in config_map.data:
             raise errors.InputError(place, f"has no {PROFILE_KEY}")
         try:
-            document = yaml.load(config_map.data[PROFILE_KEY], Loader=_LOADER)  # noqa: S506 - a safe loader
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise errors.InputError(place, f"{PROFILE_KEY} is not YAML: {' '.join(str(error).split())}") from None
+            document = yaml_text.parse(config_map.data[PROFILE_KEY])
+        except ValueError as error:
+            raise errors.InputError(place, f"{PROFILE_KEY} is not YAML: {error}") from None
         if not isinstance(document, dict):
             raise errors.InputError(place, f"{PROFILE_KEY} must be a mapping")
         return document
