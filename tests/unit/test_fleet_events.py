@@ -300,6 +300,9 @@ def test_what_a_named_node_shows_follows_the_configuration() -> None:
     assert shown() == (0, 0)
     world.apply("pod", "p", ("a", "Running", (1,)))
     assert shown(utilization=50)[0] == 100
+    told = world.nodes.configuration.describe()
+    assert told is not None
+    assert told["Nodes"] == {"a": {"GpuCount": 1, "GpuMemory": 1000, "GpuProduct": "Tesla-K80", "OtherDevices": None}}
 
 
 def test_a_node_that_leaves_before_it_was_written_keeps_nothing() -> None:

@@ -73,6 +73,25 @@ def test_a_view_says_who_has_what_and_can_be_read_again() -> None:
     assert read.counters == {"time": 1.0, "gpus": {"g0": [1.0]}}
 
 
+def test_the_topology_api_tells_what_each_gpu_of_a_mixed_node_is() -> None:
+    pool = spec({"gpus": [{"type": "h200", "count": 1}, {"type": "t4", "count": 1}]})
+    told = publishing.node_json(pool, "mixed", {"g0": None, "g1": None})
+    assert [(gpu["GpuProduct"], gpu["GpuMemory"]) for gpu in told["Gpus"]] == [
+        ("NVIDIA H200", 143771),
+        ("Tesla T4", 15360),
+    ]
+    alike = publishing.node_json(spec({"gpus": [{"type": "h200", "count": 1}]}), "mixed", {"g0": None})
+    assert list(alike["Gpus"][0]) == ["ID", "Status"]
+
+
+def test_no_other_devices_are_null_in_the_topology_api() -> None:
+    bare = spec({"gpus": [{"type": "h200"}]})
+    rich = spec({"gpus": [{"type": "h200"}], "otherDevices": [{"name": "rdma/hca", "count": 2}]})
+    assert publishing.pool_json(bare)["OtherDevices"] is None
+    assert publishing.node_json(bare, "mixed", {"g0": None})["OtherDevices"] is None
+    assert publishing.node_json(rich, "mixed", {"g0": None})["OtherDevices"] == [{"Name": "rdma/hca", "Count": 2}]
+
+
 def test_a_view_that_somebody_broke_says_nothing() -> None:
     for text in ("", "[]", "gpus: 5", "a: [", "gpus: [{id: 1}]"):
         assert (

@@ -53,10 +53,12 @@ class Configuration:
         """As the topology API tells it, whatever format it was written in."""
         if self.current is None:
             return None
+        named = {name: publishing.pool_json(node) for name, node in self.current.nodes.items()}
         return {
-            "NodePools": {name: _pool_json(pool) for name, pool in self.current.pools.items()},
+            "NodePools": {name: publishing.pool_json(pool) for name, pool in self.current.pools.items()},
             "NodePoolLabelKey": self.current.label_key,
             "MigStrategy": self.current.mig_strategy,
+            **({"Nodes": named} if named else {}),
         }
 
     def _parsed(self) -> pools.Fleet | None:
@@ -97,10 +99,3 @@ class Configuration:
         if not isinstance(document, dict):
             raise errors.InputError(place, f"{PROFILE_KEY} must be a mapping")
         return document
-
-
-def _pool_json(pool: pools.NodeGpus) -> dict[str, Any]:
-    return {
-        "GpuCount": len(pool.gpus), "GpuMemory": pool.memory_mib, "GpuProduct": pool.product,
-        "OtherDevices": [{"Name": name, "Count": count} for name, count in pool.other.items()] or None,
-    }  # fmt: skip

@@ -137,11 +137,10 @@ def view(
     labelled: Iterable[str] = (),
 ) -> dict[str, Any]:
     """The node's ConfigMap; `labelled` are labels that we gave to the node."""
-    several = len({gpu.model.key for gpu in spec.gpus}) > 1
     gpus = []
     for gpu_id, gpu in zip(ids, spec.gpus, strict=True):
         entry: dict[str, Any] = {"id": gpu_id, "status": _status(uses.get(gpu_id))}
-        if several:
+        if spec.mixed:
             entry |= {"gpuProduct": gpu.model.product, "gpuMemory": gpu.model.memory_mib.total}
         gpus.append(entry)
     document: dict[str, Any] = {"gpuMemory": spec.memory_mib, "gpuProduct": spec.product}
@@ -164,10 +163,18 @@ def view(
     }
 
 
+def pool_json(pool: pools.NodeGpus) -> dict[str, Any]:
+    """A pool as the topology API tells it."""
+    return {
+        "GpuCount": len(pool.gpus), "GpuMemory": pool.memory_mib, "GpuProduct": pool.product,
+        "OtherDevices": _others_json(pool),
+    }  # fmt: skip
+
+
 def node_json(spec: pools.NodeGpus, strategy: str, uses: Mapping[str, Use | None]) -> dict[str, Any]:
-    """A node as the topology API tells it."""
+    """A node as the topology API tells it; GPUs of several models say what each is."""
     gpus = []
-    for gpu_id, use in uses.items():
+    for gpu, (gpu_id, use) in zip(spec.gpus, uses.items(), strict=True):
         names = (use.namespace, use.pod, use.container) if use else ("", "", "")
         owner = dict(zip(("Namespace", "Pod", "Container"), names, strict=True))
         status: dict[str, Any] = {"AllocatedBy": owner, "PodGpuUsageStatus": {}}
@@ -175,13 +182,19 @@ def node_json(spec: pools.NodeGpus, strategy: str, uses: Mapping[str, Use | None
             span = {"Min": use.low, "Max": use.high}
             usage = {"Utilization": span, "FbUsed": use.fb_used, "UseKnativeUtilization": False}
             status["PodGpuUsageStatus"] = {use.uid: usage}
-        gpus.append({"ID": gpu_id, "Status": status})
+        entry: dict[str, Any] = {"ID": gpu_id, "Status": status}
+        if spec.mixed:
+            entry |= {"GpuProduct": gpu.model.product, "GpuMemory": gpu.model.memory_mib.total}
+        gpus.append(entry)
     return {
         "GpuMemory": spec.memory_mib, "GpuProduct": spec.product, "DriverVersion": spec.driver,
-        "CudaVersion": spec.cuda,
-        "Gpus": gpus, "MigStrategy": strategy,
-        "OtherDevices": [{"Name": name, "Count": count} for name, count in sorted(spec.other.items())],
+        "CudaVersion": spec.cuda, "Gpus": gpus, "MigStrategy": strategy, "OtherDevices": _others_json(spec),
     }  # fmt: skip
+
+
+def _others_json(spec: pools.NodeGpus) -> list[dict[str, Any]] | None:
+    """Null where there are none, as programs in Go write a list that was never filled."""
+    return [{"Name": name, "Count": count} for name, count in sorted(spec.other.items())] or None
 
 
 def _status(use: Use | None) -> dict[str, Any]:

@@ -72,6 +72,11 @@ class NodeGpus(msgspec.Struct, frozen=True):
         """The memory of the first GPU."""
         return self.gpus[0].model.memory_mib.total if self.gpus else 0
 
+    @property
+    def mixed(self) -> bool:
+        """Whether its GPUs are of several models."""
+        return len({gpu.model.key for gpu in self.gpus}) > 1
+
 
 class Fleet(msgspec.Struct, frozen=True):
     """A whole configuration."""
