@@ -29,6 +29,7 @@ from simgpu.kube.writer import Writer
 CATALOG = models.load()
 LABEL = "run.ai/simulated-gpu-node-pool"
 LOOP = asyncio.Runner()  # what the writer waits on belongs to one
+MINE = {"nvidia.com/gpu.family": "mine"}
 NODES, PODS = ("a", "b"), ("p", "q", "r", "s")
 
 
@@ -73,6 +74,23 @@ class Api:
 
 LABELS_AND_MORE = ("labels", "annotations")
 CAPACITY = ("capacity", "allocatable")
+
+
+def container(name: str, gpus: int, policy: str | None = None) -> views.Container:
+    limits = {"nvidia.com/gpu": str(gpus)}
+    return views.Container(name=name, resources=views.Resources(limits=limits), restart_policy=policy)
+
+
+def needed(pod: views.Pod) -> int:
+    """GPUs of a pod: init containers run one after the other, beside the sidecars that have started."""
+    beside = most = 0
+    for item in pod.spec.init_containers:
+        count = int(item.resources.limits["nvidia.com/gpu"])
+        if item.restart_policy:
+            beside += count
+        else:
+            most = max(most, beside + count)
+    return max(most, beside + sum(int(item.resources.limits["nvidia.com/gpu"]) for item in pod.spec.containers or ()))
 
 
 def _merged(old: dict[str, str], changes: dict[str, str | None]) -> dict[str, str]:
@@ -135,8 +153,17 @@ class World:
         self._topology("", {"nodePools": pools})
 
     def _topology(self, _name: str, document: Any) -> None:
-        data = {"topology.yml": yaml.safe_dump(document)}
-        self.stores.config_maps.put(views.ConfigMap(metadata=self.api.meta("topology", namespace="ns"), data=data))
+        self._broken("", yaml.safe_dump(document))
+
+    def _broken(self, _name: str, text: str) -> None:
+        meta = self.api.meta("topology", namespace="ns")
+        self.stores.config_maps.put(views.ConfigMap(metadata=meta, data={"topology.yml": text}))
+
+    def _named(self, name: str, usage: int | None) -> None:
+        """A node by name, of which one GPU shows something if nobody uses it."""
+        shown = {} if usage is None else {"metrics": {"utilization": usage, "fb-used": 10 * usage}}
+        node = {"gpu-product": "Tesla-K80", "gpu-memory": 1000, "gpus": [{"id": "g", **shown}, {"id": "h"}]}
+        self._topology("", {"nodes": {name: node}})
 
     def _node(self, name: str, pool: str | None) -> None:
         if pool is None:
@@ -150,17 +177,21 @@ class World:
         meta = {part: _merged(getattr(node.metadata, part), changes.get(part, {})) for part in LABELS_AND_MORE}
         self.stores.nodes.put(views.Node(metadata=self.api.meta(name, **meta), status=node.status))
 
-    def _pod(self, name: str, value: tuple[str, str, tuple[int, ...]] | None) -> None:
+    def _pod(self, name: str, value: tuple[Any, ...] | None) -> None:
+        """Its node, its phase, GPUs of its containers, and of its init containers, which may be sidecars."""
         if value is None:
             self.stores.pods.remove(f"ns/{name}")
             return
-        node, phase, counts = value
-        containers = tuple(
-            views.Container(name=f"c{number}", resources=views.Resources(limits={"nvidia.com/gpu": str(count)}))
-            for number, count in enumerate(counts)
-        )
+        node, phase, counts, *more = value
         meta = self.api.meta(name, namespace="ns", uid=f"uid-{name}-{node}", creation_timestamp="2026-01-01T00:00:00Z")
-        spec = views.PodSpec(containers=containers, node_name=node)
+        spec = views.PodSpec(
+            containers=tuple(container(f"c{number}", count) for number, count in enumerate(counts)),
+            init_containers=tuple(
+                container(f"i{number}", count, "Always" if sidecar else None)
+                for number, (count, sidecar) in enumerate(more[0] if more else ())
+            ),
+            node_name=node,
+        )
         self.stores.pods.put(views.Pod(metadata=meta, spec=spec, status=views.PodStatus(phase=phase)))
 
     def on(self, name: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -182,8 +213,8 @@ class World:
         return any(self.wanted(name) > len(placed.cards) for name, placed in self.fleet.nodes.items())
 
     def wanted(self, node: str) -> int:
-        there = [pod for pod in self.stores.pods.by("node", node) if pod.status.phase not in ("Succeeded", "Failed")]
-        return sum(int(item.resources.limits["nvidia.com/gpu"]) for pod in there for item in pod.spec.containers or ())
+        there = self.stores.pods.by("node", node)
+        return sum(needed(pod) for pod in there if pod.status.phase not in ("Succeeded", "Failed"))
 
     def check_against_a_fresh_start(self) -> None:
         """From what is published, perhaps a while ago: the same but for indices that nobody published."""
@@ -217,7 +248,7 @@ class World:
             assert len(held) == min(self.wanted(name), len(placed.cards))
             alive = {pod.metadata.uid for pod in self.stores.pods.by("node", name)}
             assert {card.use.uid for card in held if card.use} <= alive
-            running += len(held)
+            running += len(held) + sum(card.use is None and card.gpu.shown is not None for card in placed.cards)
         assert len(self.fleet.engine.workloads()) == running
         assert set(self.fleet.nodes) <= {node.metadata.name for node in self.stores.nodes}
         assert len(self.fleet.machine().devices) == sum(len(node.cards) for node in self.fleet.nodes.values())
@@ -229,31 +260,53 @@ class World:
             placed = self.fleet.nodes.get(name)
             labels, capacity = self.on(name)
             assert capacity == (publishing.amounts(placed.spec) if placed else {})
-            assert labels == (publishing.labels(placed.spec, "mixed") if placed else {})
+            ours = {item: value for item, value in labels.items() if (item, value) not in MINE.items()}
+            assert ours == (publishing.labels(placed.spec, "mixed") if placed else {})
         views_of = {item.metadata.name for item in self.stores.config_maps} - {"topology"}
         assert views_of == {f"topology-{name}" for name in self.fleet.nodes}
 
 
 PHASES = st.sampled_from(["Pending", "Running", "Succeeded"])
 COUNTS = st.lists(st.integers(1, 2), min_size=1, max_size=2).map(tuple)
-PODS_CHANGE = st.one_of(st.none(), st.tuples(st.sampled_from(NODES), PHASES, COUNTS))
+INIT = st.lists(st.tuples(st.integers(1, 3), st.booleans()), max_size=3)
+PODS_CHANGE = st.one_of(st.none(), st.tuples(st.sampled_from(NODES), PHASES, COUNTS, INIT))
+LABELS = st.fixed_dictionaries(
+    {}, optional={LABEL: st.sampled_from([None, "x", "y", "unknown"]), **{key: st.just(MINE[key]) for key in MINE}}
+)
+ANNOTATIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "simgpu.dev/gpus": st.sampled_from([None, "t4:2", "k80:1,t4:2", "nonsense"]),
+        "kwok.x-k8s.io/node": st.sampled_from([None, "fake"]),
+    },
+)
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("pod"), st.sampled_from(PODS), PODS_CHANGE),
         st.tuples(st.just("written"), st.just(""), st.none()),
         st.tuples(st.just("node"), st.sampled_from(NODES), st.sampled_from([None, "x", "y", "unknown"])),
         st.tuples(
+            st.just("edit"), st.sampled_from(NODES),
+            st.fixed_dictionaries({"labels": LABELS, "annotations": ANNOTATIONS}),
+        ),
+        st.tuples(
             st.just("config"), st.just(""), st.fixed_dictionaries({"x": st.integers(0, 4), "y": st.integers(0, 3)})
         ),
+        st.tuples(st.just("named"), st.sampled_from(NODES), st.none() | st.integers(0, 100)),
+        st.tuples(st.just("broken"), st.just(""), st.sampled_from(["nodePools: [", "nodePools: 5", ""])),
     ),
     max_size=20,
-)
+)  # fmt: skip
 
 
 @settings(deadline=None, max_examples=60)
-@given(EVENTS)
-def test_whatever_happens_the_fleet_is_consistent(events: list[tuple[str, str, Any]]) -> None:
+@given(events=EVENTS, marked=st.booleans())
+def test_whatever_happens_the_fleet_is_consistent(events: list[tuple[str, str, Any]], *, marked: bool) -> None:
     world = World()
+    if marked:  # as a controller that was there before has left it
+        left: dict[str, str | None] = {publishing.MARK: "true", "nvidia.com/gpu.count": "5"}
+        world._edit("a", {"labels": left, "annotations": {"kwok.x-k8s.io/node": "fake"}})
+        world.api._merge("a", {"status": {part: {"nvidia.com/gpu": "5"} for part in CAPACITY}})
     world.apply("config", "", {"x": 2, "y": 3})
     for event in events:
         world.apply(*event)
@@ -331,27 +384,26 @@ def test_a_node_that_is_no_longer_fake_keeps_nothing_of_ours() -> None:
 
 
 def test_labels_that_others_wrote_stay() -> None:
-    mine = {"nvidia.com/gpu.family": "mine"}
     world = World()
     unknown = {"gpuProduct": "Mystery", "gpuCount": 1, "gpuMemory": 1000}
     known = {"gpuProduct": "Tesla-K80", "gpuCount": 1, "gpuMemory": 1000}
     world.apply("topology", "", {"nodePools": {"x": unknown, "y": known}})
     world.apply("node", "a", "x")
-    world.apply("edit", "a", {"labels": mine})
+    world.apply("edit", "a", {"labels": MINE})
     for _ in range(2):
         world.settle()
         assert world.on("a")[0]["nvidia.com/gpu.family"] == "mine"
         world = World(world.stores)
     world.apply("edit", "a", {"labels": {LABEL: None}})
     world.settle()
-    assert world.on("a") == (mine, {})
+    assert world.on("a") == (MINE, {})
     world.apply("edit", "a", {"labels": {LABEL: "y"}})
     world.settle()
     assert world.on("a")[0]["nvidia.com/gpu.family"] == "kepler"
     world.apply("edit", "a", {"labels": {LABEL: "x"}})
     world.settle()
     assert "nvidia.com/gpu.family" not in world.on("a")[0]
-    world.apply("edit", "a", {"labels": mine})
+    world.apply("edit", "a", {"labels": MINE})
     world.settle()
     assert world.on("a")[0]["nvidia.com/gpu.family"] == "mine"
 
