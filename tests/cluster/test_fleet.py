@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import yaml
 
 from simgpu.kube import resources
+from tests.cluster.test_examples import EXAMPLES, kubectl
 from tests.fixtures.cluster import eventually, job
 from tests.fixtures.controller import Fleet, parse_json
 from tests.fixtures.prometheus import Prometheus
@@ -79,7 +82,9 @@ async def test_each_container_has_its_own_gpus_and_reads_inside_its_range(fleet:
     used = fleet.series("DCGM_FI_DEV_FB_USED")
     assert used[node, "0"][1] + fleet.series("DCGM_FI_DEV_FB_RESERVED")[node, "0"][1] == 81559
     assert used[node, "3"][1] == 0
-    assert 'runai_pod_gpu_memory_used_bytes{pod_uuid="' in fleet.controller.get("/metrics")[1]
+    page = fleet.controller.get("/metrics")[1]
+    [in_bytes] = re.findall(r'^runai_pod_gpu_memory_used_bytes{pod_uuid=".*",gpu="0"} (.*)$', page, re.MULTILINE)
+    assert int(in_bytes) == used[node, "0"][1] * 2**20
     await fleet.client.delete(resources.PODS, "train", namespace=fleet.namespace)
     await fleet.held({})
 
@@ -229,6 +234,72 @@ async def test_nodes_can_have_models_of_the_users_own(fleet: Fleet, tmp_path: Pa
     for node, count in ((pooled, 3), (annotated, 2)):
         seen = await fleet.gpus(node, count)
         assert seen.metadata.labels["nvidia.com/gpu.product"] == "My-Card"
+
+
+async def test_the_rights_of_the_example_are_enough(
+    fleet: Fleet, programs: Callable[..., dict[str, Path]], tmp_path: Path
+) -> None:
+    text = (EXAMPLES / "controller-rights.yaml").read_text()
+    manifest, config = tmp_path / "rights.yaml", tmp_path / "config"
+    admin, account = fleet.cluster, f"simgpu-{fleet.namespace}"
+    manifest.write_text(text.replace("gpu-operator", fleet.namespace).replace("simgpu-controller", account))
+    await kubectl(admin, programs, "apply", "-f", str(manifest))
+    document = yaml.safe_load(fleet.cluster.kubeconfig.read_text())
+    document["users"][0]["user"]["as"] = f"system:serviceaccount:{fleet.namespace}:{account}"
+    config.write_text(yaml.safe_dump(document))
+    fleet.cluster = msgspec.structs.replace(fleet.cluster, kubeconfig=config)
+    await fleet.configure("", default={**TWO_K80, "gpuMemroy": 5})
+    node = await fleet.node("a")
+    controller = await fleet.start()
+    await fleet.gpus(node, 2)
+    await fleet.told("UnknownKeys")
+    await fleet.pod("train", node, 1, simulated_gpu_utilization="lots")
+    await fleet.told("InvalidUtilization")
+    name = f"topology-{node}"
+    await eventually(lambda: fleet.client.find(resources.CONFIG_MAPS, name, namespace=fleet.namespace))
+    await fleet.client.merge_patch(resources.NODES, node, {"metadata": {"labels": {fleet.label: None}}})
+    await fleet.gpus(node, None)
+
+    async def gone() -> bool:
+        return await fleet.client.find(resources.CONFIG_MAPS, name, namespace=fleet.namespace) is None
+
+    await eventually(gone)
+    assert "\nsimgpu_controller_writes_failed_total 0.0" in controller.get("/metrics/controller")[1]
+    assert controller.stop() == 0
+    await kubectl(admin, programs, "delete", "-f", str(manifest), "--wait=false")
+
+
+async def test_a_typing_mistake_is_told_and_takes_no_gpus_from_a_node(fleet: Fleet) -> None:
+    await fleet.configure("", default=TWO_K80)
+    node = await fleet.node("a")
+    await fleet.start()
+    await fleet.gpus(node, 2)
+    await fleet.client.merge_patch(resources.NODES, node, {"metadata": {"labels": {fleet.label: "defualt"}}})
+
+    async def told() -> bool:
+        events = await fleet.client.list(resources.EVENTS, namespace="default")
+        return any("no pool 'defualt'" in event.message and event.involved_object.name == node for event in events)
+
+    await eventually(told)
+    await fleet.gpus(node, 2)
+    assert len(fleet.series()) == 2
+
+
+async def test_a_node_that_is_no_longer_fake_loses_every_trace(fleet: Fleet) -> None:
+    await fleet.configure("", default=TWO_K80)
+    node = await fleet.node("a")
+    await fleet.start()
+    await fleet.gpus(node, 2)
+    gone = {"kwok.x-k8s.io/node": None}
+    await fleet.client.merge_patch(resources.NODES, node, {"metadata": {"annotations": gone}})
+
+    async def clean() -> bool:
+        now = await fleet.client.get(resources.NODES, node)
+        there = await fleet.client.find(resources.CONFIG_MAPS, f"topology-{node}", namespace=fleet.namespace)
+        named = [name for name in now.metadata.labels if name.startswith(("nvidia.com/", "run.ai/fake"))]
+        return not named and there is None and not {"nvidia.com/gpu", "rdma/hca"} & now.status.capacity.keys()
+
+    await eventually(clean)
 
 
 async def test_a_killed_controller_goes_on_where_it_was(fleet: Fleet) -> None:

@@ -234,7 +234,7 @@ def test_a_port_of_the_users_choice_is_kept_through_repairs(home: Path) -> None:
 def test_what_a_user_wrote_into_the_topology_stays_and_a_broken_one_is_named(home: Path) -> None:
     simgpu("up", "--nodes", "1", state_home=home)
     kubectl = ("kubectl", "patch", "configmap", "topology", "-n", "gpu-operator", "--type=merge", "-p")
-    own = {"data": {"topology.yml": "nodePools: {default: {gpuCount: 2, gpuProduct: Own}}"}}
+    own = {"data": {"topology.yml": "nodePools: {default: {gpuCount: 2, gpuProduct: Own, gpuMemory: 1000}}"}}
     simgpu(*kubectl, json.dumps(own), state_home=home)
     simgpu("up", state_home=home)
     assert "Own" in simgpu("kubectl", "get", "configmaps", "-A", "-o", "yaml", state_home=home).stdout

@@ -75,6 +75,18 @@ async def test_a_failure_that_lasts_is_told_to_everyone_who_asked(scripted: Scri
     assert len(scripted.seen) == 3
 
 
+async def test_an_object_is_settled_once_what_was_written_is_seen(scripted: Scripted) -> None:
+    scripted.script = [answer({"metadata": {"name": "n", "resourceVersion": "7"}})]
+    old, new = (views.Object(metadata=views.ObjectMeta(name="n", resource_version=text)) for text in ("6", "7"))
+    async with writing(scripted) as writer:
+        assert writer.settled(NODE, old)
+        writer.merge(STATUS, {"a": 1})
+        assert not writer.settled(NODE, new)
+        assert not writer.settled(NODE, None)
+        await asyncio.wait_for(writer.drained(), 5)
+        assert [writer.settled(NODE, seen) for seen in (old, new, None)] == [False, True, True]
+
+
 async def test_an_object_is_written_before_its_status(scripted: Scripted) -> None:
     scripted.script = [OK] * 4
     async with writing(scripted) as writer:

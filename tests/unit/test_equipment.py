@@ -187,4 +187,4 @@ def test_the_view_names_all_that_share_a_gpu() -> None:
     assert "uid-p" in text
     assert "uid-q" in text
     assert json.loads(body["data"]["counters.json"]) == {}
-    assert "annotations" not in body["metadata"]
+    assert publishing.KWOK not in body["metadata"]["annotations"]

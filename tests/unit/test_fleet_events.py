@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import re
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +19,8 @@ from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.fleet import Fleet, made_up
 from simgpu.controllers.nodes import Nodes, Stores
-from simgpu.kube import views
+from simgpu.identities import identity, render
+from simgpu.kube import errors, resources, views
 from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
@@ -22,77 +28,178 @@ from simgpu.kube.writer import Writer
 
 CATALOG = models.load()
 LABEL = "run.ai/simulated-gpu-node-pool"
+LOOP = asyncio.Runner()  # what the writer waits on belongs to one
+MINE = {"nvidia.com/gpu.family": "mine"}
 NODES, PODS = ("a", "b"), ("p", "q", "r", "s")
 
 
+class Api:
+    """The API server as the writer knows it: what is written changes the objects."""
+
+    def __init__(self, stores: Stores) -> None:
+        self.stores = stores
+        self.version = 0
+        self.changed: Callable[[str], Awaitable[Any]]  # is told of a node before the writer has its answer
+
+    def meta(self, name: str, **more: Any) -> views.ObjectMeta:
+        """Metadata of a new version of an object."""
+        self.version += 1
+        return views.ObjectMeta(name=name, resource_version=str(self.version), **more)
+
+    async def patch(self, resource: Any, name: str, data: bytes, *, namespace: str, **_more: Any) -> bytes:
+        body = msgspec.json.decode(data)
+        if resource is resources.NODES:
+            self._merge(name, body)
+        else:
+            meta = self.meta(name, namespace=namespace, **{key: body["metadata"][key] for key in LABELS_AND_MORE})
+            self.stores.config_maps.put(views.ConfigMap(metadata=meta, data=body["data"]))
+        answer = msgspec.json.encode({"metadata": {"name": name, "resourceVersion": str(self.version)}})
+        if resource is resources.NODES:
+            await self.changed(name)
+        return answer
+
+    async def delete(self, _resource: Any, name: str, *, namespace: str) -> None:
+        self.stores.config_maps.remove(f"{namespace}/{name}")
+
+    def _merge(self, name: str, body: Any) -> None:
+        node = self.stores.nodes.get(name)
+        if node is None:
+            raise errors.NotFound(404, "NotFound", f"no node {name}")
+        old, status = node.metadata, body.get("status", {})
+        labels = _merged(old.labels, body.get("metadata", {}).get("labels", {}))
+        amounts: Any = {part: _merged(getattr(node.status, part), status.get(part, {})) for part in CAPACITY}
+        meta = self.meta(name, labels=labels, annotations=old.annotations)
+        self.stores.nodes.put(views.Node(metadata=meta, status=views.NodeStatus(**amounts)))
+
+
+LABELS_AND_MORE = ("labels", "annotations")
+CAPACITY = ("capacity", "allocatable")
+
+
+def container(name: str, gpus: int, policy: str | None = None) -> views.Container:
+    limits = {"nvidia.com/gpu": str(gpus)}
+    return views.Container(name=name, resources=views.Resources(limits=limits), restart_policy=policy)
+
+
+def needed(pod: views.Pod) -> int:
+    """GPUs of a pod: init containers run one after the other, beside the sidecars that have started."""
+    beside = most = 0
+    for item in pod.spec.init_containers:
+        count = int(item.resources.limits["nvidia.com/gpu"])
+        if item.restart_policy:
+            beside += count
+        else:
+            most = max(most, beside + count)
+    return max(most, beside + sum(int(item.resources.limits["nvidia.com/gpu"]) for item in pod.spec.containers or ()))
+
+
+def _merged(old: dict[str, str], changes: dict[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in {**old, **changes}.items() if value is not None}
+
+
 class World:
-    """The objects of a cluster, and a controller over them that writes nothing."""
+    """The objects of a cluster, and a controller over them; what it writes arrives when a test says so."""
 
     def __init__(self, stores: Stores | None = None) -> None:
         pods: Store[views.Pod] = Store({"node": lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ()})
         self.stores = stores or Stores(Store(), pods, Store())
         self.fleet = Fleet(seed=1)
-        nobody: Any = None
-        self.nodes = Nodes(
-            self.stores, self.fleet, WorkQueue(), Writer(nobody, manager="test"), Recorder(nobody, component="test"),
-            namespace="ns", catalog=CATALOG, clock=lambda: 0.0,
-        )  # fmt: skip
+        self.api = Api(self.stores)
+        self.api.version = max((int(item.metadata.resource_version) for item in self.stores.nodes), default=0)
+        client: Any = self.api
+        self.writer = Writer(client, manager="test")
         self.now = 0.0
-        self.version = 0
+        self.nodes = Nodes(
+            self.stores, self.fleet, WorkQueue(), self.writer, Recorder(client, component="test"),
+            namespace="ns", catalog=CATALOG, clock=lambda: self.now,
+        )  # fmt: skip
+
+        self.api.changed = self.nodes.reconcile
 
     def apply(self, kind: str, name: str, value: Any) -> None:
         getattr(self, f"_{kind}")(name, value)
         self.look()
-        self.now += 0.5
+        self.now += 2.0
         self.fleet.step(self.now, clock=0.0)
 
     def look(self) -> None:
         self.nodes.configure()
         for node in NODES:
-            asyncio.run(self.nodes.reconcile(node))
+            LOOP.run(self.nodes.reconcile(node))
 
-    def _publish(self, name: str, _value: Any) -> None:
-        """The view of a node reaches the API."""
-        self.stores.config_maps.remove(f"ns/topology-{name}")
-        if placed := self.fleet.nodes.get(name):
-            body = self.nodes._view(placed)
-            meta = self._meta(f"topology-{name}", namespace="ns", **body["metadata"])
-            self.stores.config_maps.put(views.ConfigMap(metadata=meta, data=body["data"]))
+    def settle(self) -> None:
+        """Until there is nothing left to do."""
+        for _ in range(4):
+            self.apply("written", "", None)
+
+    def _written(self, _name: str, _value: Any) -> None:
+        """All writes reach the API."""
+
+        async def drain() -> None:
+            task = asyncio.create_task(self.writer.run())
+            await self.writer.drained()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        LOOP.run(drain())
 
     def _nothing(self, _name: str, _value: Any) -> None:
         pass
-
-    def _meta(self, name: str, **more: Any) -> views.ObjectMeta:
-        """Metadata of a new version of an object."""
-        self.version += 1
-        return views.ObjectMeta(name=name, resource_version=str(self.version), **more)
 
     def _config(self, _name: str, counts: Any) -> None:
         pools = {
             pool: {"gpuCount": count, "gpuProduct": "Tesla-K80", "gpuMemory": 1000} for pool, count in counts.items()
         }
-        data = {"topology.yml": yaml.safe_dump({"nodePools": pools})}
-        self.stores.config_maps.put(views.ConfigMap(metadata=self._meta("topology", namespace="ns"), data=data))
+        self._topology("", {"nodePools": pools})
+
+    def _topology(self, _name: str, document: Any) -> None:
+        self._broken("", yaml.safe_dump(document))
+
+    def _broken(self, _name: str, text: str) -> None:
+        meta = self.api.meta("topology", namespace="ns")
+        self.stores.config_maps.put(views.ConfigMap(metadata=meta, data={"topology.yml": text}))
+
+    def _named(self, name: str, usage: int | None) -> None:
+        """A node by name, of which one GPU shows something if nobody uses it."""
+        shown = {} if usage is None else {"metrics": {"utilization": usage, "fb-used": 10 * usage}}
+        node = {"gpu-product": "Tesla-K80", "gpu-memory": 1000, "gpus": [{"id": "g", **shown}, {"id": "h"}]}
+        self._topology("", {"nodes": {name: node}})
 
     def _node(self, name: str, pool: str | None) -> None:
         if pool is None:
             self.stores.nodes.remove(name)
             return
-        meta = self._meta(name, labels={LABEL: pool}, annotations={"kwok.x-k8s.io/node": "fake"})
-        self.stores.nodes.put(views.Node(metadata=meta))
+        self._edit(name, {"labels": {LABEL: pool}, "annotations": {"kwok.x-k8s.io/node": "fake"}})
 
-    def _pod(self, name: str, value: tuple[str, str, tuple[int, ...]] | None) -> None:
+    def _edit(self, name: str, changes: dict[str, dict[str, str | None]]) -> None:
+        """A user's change of a node's metadata; all else stays."""
+        node = self.stores.nodes.get(name) or views.Node(metadata=views.ObjectMeta())
+        meta = {part: _merged(getattr(node.metadata, part), changes.get(part, {})) for part in LABELS_AND_MORE}
+        self.stores.nodes.put(views.Node(metadata=self.api.meta(name, **meta), status=node.status))
+
+    def _pod(self, name: str, value: tuple[Any, ...] | None) -> None:
+        """Its node, its phase, GPUs of its containers, and of its init containers, which may be sidecars."""
         if value is None:
             self.stores.pods.remove(f"ns/{name}")
             return
-        node, phase, counts = value
-        containers = tuple(
-            views.Container(name=f"c{number}", resources=views.Resources(limits={"nvidia.com/gpu": str(count)}))
-            for number, count in enumerate(counts)
+        node, phase, counts, *more = value
+        meta = self.api.meta(name, namespace="ns", uid=f"uid-{name}-{node}", creation_timestamp="2026-01-01T00:00:00Z")
+        spec = views.PodSpec(
+            containers=tuple(container(f"c{number}", count) for number, count in enumerate(counts)),
+            init_containers=tuple(
+                container(f"i{number}", count, "Always" if sidecar else None)
+                for number, (count, sidecar) in enumerate(more[0] if more else ())
+            ),
+            node_name=node,
         )
-        meta = self._meta(name, namespace="ns", uid=f"uid-{name}-{node}", creation_timestamp="2026-01-01T00:00:00Z")
-        spec = views.PodSpec(containers=containers, node_name=node)
         self.stores.pods.put(views.Pod(metadata=meta, spec=spec, status=views.PodStatus(phase=phase)))
+
+    def on(self, name: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Labels of a node that feature discovery has, and its capacity."""
+        node = self.stores.nodes.get(name)
+        assert node is not None
+        labels = {key: value for key, value in node.metadata.labels.items() if key in publishing.LABELS}
+        return labels, node.status.capacity
 
     def holders(self) -> dict[str, dict[str, tuple[str, str]]]:
         """Pod and container by node and GPU."""
@@ -106,8 +213,8 @@ class World:
         return any(self.wanted(name) > len(placed.cards) for name, placed in self.fleet.nodes.items())
 
     def wanted(self, node: str) -> int:
-        there = [pod for pod in self.stores.pods.by("node", node) if pod.status.phase not in ("Succeeded", "Failed")]
-        return sum(int(item.resources.limits["nvidia.com/gpu"]) for pod in there for item in pod.spec.containers or ())
+        there = self.stores.pods.by("node", node)
+        return sum(needed(pod) for pod in there if pod.status.phase not in ("Succeeded", "Failed"))
 
     def check_against_a_fresh_start(self) -> None:
         """From what is published, perhaps a while ago: the same but for indices that nobody published."""
@@ -127,8 +234,8 @@ class World:
             for gpu, holder in held.items():
                 if published.get(gpu) == holder:
                     assert theirs[node].get(gpu) == holder
-        for node in ours:
-            self._publish(node, None)
+        LOOP.run(self.nodes.save())
+        self._written("", None)
         again = World(self.stores)
         again.look()
         assert again.holders() == ours
@@ -141,36 +248,71 @@ class World:
             assert len(held) == min(self.wanted(name), len(placed.cards))
             alive = {pod.metadata.uid for pod in self.stores.pods.by("node", name)}
             assert {card.use.uid for card in held if card.use} <= alive
-            running += len(held)
+            running += len(held) + sum(card.use is None and card.gpu.shown is not None for card in placed.cards)
         assert len(self.fleet.engine.workloads()) == running
         assert set(self.fleet.nodes) <= {node.metadata.name for node in self.stores.nodes}
         assert len(self.fleet.machine().devices) == sum(len(node.cards) for node in self.fleet.nodes.values())
 
+    def check_writings(self) -> None:
+        """Nodes have what they should have, and nothing of ours where they should not."""
+        for node in self.stores.nodes:
+            name = node.metadata.name
+            placed = self.fleet.nodes.get(name)
+            labels, capacity = self.on(name)
+            assert capacity == (publishing.amounts(placed.spec) if placed else {})
+            ours = {item: value for item, value in labels.items() if (item, value) not in MINE.items()}
+            assert ours == (publishing.labels(placed.spec, "mixed") if placed else {})
+        views_of = {item.metadata.name for item in self.stores.config_maps} - {"topology"}
+        assert views_of == {f"topology-{name}" for name in self.fleet.nodes}
+
 
 PHASES = st.sampled_from(["Pending", "Running", "Succeeded"])
 COUNTS = st.lists(st.integers(1, 2), min_size=1, max_size=2).map(tuple)
-PODS_CHANGE = st.one_of(st.none(), st.tuples(st.sampled_from(NODES), PHASES, COUNTS))
+INIT = st.lists(st.tuples(st.integers(1, 3), st.booleans()), max_size=3)
+PODS_CHANGE = st.one_of(st.none(), st.tuples(st.sampled_from(NODES), PHASES, COUNTS, INIT))
+LABELS = st.fixed_dictionaries(
+    {}, optional={LABEL: st.sampled_from([None, "x", "y", "unknown"]), **{key: st.just(MINE[key]) for key in MINE}}
+)
+ANNOTATIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "simgpu.dev/gpus": st.sampled_from([None, "t4:2", "k80:1,t4:2", "nonsense"]),
+        "kwok.x-k8s.io/node": st.sampled_from([None, "fake"]),
+    },
+)
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("pod"), st.sampled_from(PODS), PODS_CHANGE),
-        st.tuples(st.just("publish"), st.sampled_from(NODES), st.none()),
+        st.tuples(st.just("written"), st.just(""), st.none()),
         st.tuples(st.just("node"), st.sampled_from(NODES), st.sampled_from([None, "x", "y", "unknown"])),
+        st.tuples(
+            st.just("edit"), st.sampled_from(NODES),
+            st.fixed_dictionaries({"labels": LABELS, "annotations": ANNOTATIONS}),
+        ),
         st.tuples(
             st.just("config"), st.just(""), st.fixed_dictionaries({"x": st.integers(0, 4), "y": st.integers(0, 3)})
         ),
+        st.tuples(st.just("named"), st.sampled_from(NODES), st.none() | st.integers(0, 100)),
+        st.tuples(st.just("broken"), st.just(""), st.sampled_from(["nodePools: [", "nodePools: 5", ""])),
     ),
     max_size=20,
-)
+)  # fmt: skip
 
 
 @settings(deadline=None, max_examples=60)
-@given(EVENTS)
-def test_whatever_happens_the_fleet_is_consistent(events: list[tuple[str, str, Any]]) -> None:
+@given(events=EVENTS, marked=st.booleans())
+def test_whatever_happens_the_fleet_is_consistent(events: list[tuple[str, str, Any]], *, marked: bool) -> None:
     world = World()
+    if marked:  # as a controller that was there before has left it
+        left: dict[str, str | None] = {publishing.MARK: "true", "nvidia.com/gpu.count": "5"}
+        world._edit("a", {"labels": left, "annotations": {"kwok.x-k8s.io/node": "fake"}})
+        world.api._merge("a", {"status": {part: {"nvidia.com/gpu": "5"} for part in CAPACITY}})
     world.apply("config", "", {"x": 2, "y": 3})
     for event in events:
         world.apply(*event)
         world.check()
+    world.settle()
+    world.check_writings()
     world.check_against_a_fresh_start()
 
 
@@ -182,13 +324,194 @@ def test_a_start_finds_every_container_on_the_gpu_that_was_published() -> None:
         world.apply("pod", name, ("a", "Running", (1,)))
     world.apply("pod", "p", None)
     world.apply("pod", "s", ("a", "Running", (1, 1)))
-    world.apply("publish", "a", None)
+    world.settle()
     world.check_against_a_fresh_start()
     fresh = World(world.stores)
     fresh.look()
     placed = fresh.fleet.nodes["a"]
     found = [(card.use.pod, card.use.container) if card.use else None for card in placed.cards]
     assert found == [("s", "c0"), ("q", "c0"), ("r", "c0"), ("s", "c1")]
+
+
+def test_what_a_named_node_shows_follows_the_configuration() -> None:
+    world = World()
+
+    def shown(**metrics: Any) -> tuple[float, float]:
+        gpu = {"id": "g", **({"metrics": metrics} if metrics else {})}
+        node = {"gpu-product": "Tesla-K80", "gpu-memory": 1000, "gpus": [gpu]}
+        world.apply("topology", "", {"nodes": {"a": node}})
+        for _ in range(4):
+            world.apply("nothing", "", None)
+        numbers = [card.number for card in world.fleet.nodes["a"].cards]
+        usage, memory = (world.fleet.engine.read(quantity, numbers)[0] for quantity in ("usage", "memory_used"))
+        return round(usage), round(memory)
+
+    world.apply("topology", "", {"nodes": {}})
+    world.apply("node", "a", "x")
+    assert shown(**{"utilization": 10, "fb-used": 100}) == (10, 100)
+    assert shown(**{"utilization": 90, "fb-used": 300}) == (90, 300)
+    assert shown() == (0, 0)
+    world.apply("pod", "p", ("a", "Running", (1,)))
+    assert shown(utilization=50)[0] == 100
+    told = world.nodes.configuration.describe()
+    assert told is not None
+    assert told["Nodes"] == {"a": {"GpuCount": 1, "GpuMemory": 1000, "GpuProduct": "Tesla-K80", "OtherDevices": None}}
+
+
+def test_a_node_that_leaves_before_it_was_written_keeps_nothing() -> None:
+    world = World()
+    world.apply("config", "", {"x": 2})
+    world.apply("node", "a", "x")
+    world._edit("a", {"labels": {LABEL: None}})
+    world.settle()
+    assert world.on("a") == ({}, {})
+    world.check_writings()
+
+
+def test_a_node_that_is_no_longer_fake_keeps_nothing_of_ours() -> None:
+    for restarted in (False, True):
+        world = World()
+        world.apply("config", "", {"x": 2})
+        world.apply("node", "a", "x")
+        world.settle()
+        assert world.on("a")[1] == {"nvidia.com/gpu": "2"}
+        world._edit("a", {"annotations": {"kwok.x-k8s.io/node": None}})
+        if restarted:
+            world = World(world.stores)
+        world.settle()
+        assert world.on("a") == ({}, {})
+        world.check_writings()
+
+
+def test_labels_that_others_wrote_stay() -> None:
+    world = World()
+    unknown = {"gpuProduct": "Mystery", "gpuCount": 1, "gpuMemory": 1000}
+    known = {"gpuProduct": "Tesla-K80", "gpuCount": 1, "gpuMemory": 1000}
+    world.apply("topology", "", {"nodePools": {"x": unknown, "y": known}})
+    world.apply("node", "a", "x")
+    world.apply("edit", "a", {"labels": MINE})
+    for _ in range(2):
+        world.settle()
+        assert world.on("a")[0]["nvidia.com/gpu.family"] == "mine"
+        world = World(world.stores)
+    world.apply("edit", "a", {"labels": {LABEL: None}})
+    world.settle()
+    assert world.on("a") == (MINE, {})
+    world.apply("edit", "a", {"labels": {LABEL: "y"}})
+    world.settle()
+    assert world.on("a")[0]["nvidia.com/gpu.family"] == "kepler"
+    world.apply("edit", "a", {"labels": {LABEL: "x"}})
+    world.settle()
+    assert "nvidia.com/gpu.family" not in world.on("a")[0]
+    world.apply("edit", "a", {"labels": MINE})
+    world.settle()
+    assert world.on("a")[0]["nvidia.com/gpu.family"] == "mine"
+
+
+def test_what_others_give_to_a_node_that_left_is_theirs() -> None:
+    world = World()
+    world.apply("config", "", {"x": 2})
+    world.apply("node", "a", "x")
+    world.settle()
+    world.apply("edit", "a", {"labels": {LABEL: None}})
+    world.apply("written", "", None)
+    assert world.on("a") == ({}, {})
+    world.apply("edit", "a", {"labels": {"nvidia.com/gpu.count": "8"}})
+    world.settle()
+    assert world.on("a")[0] == {"nvidia.com/gpu.count": "8"}
+
+
+@pytest.mark.parametrize(
+    "typo",
+    [
+        {"labels": {LABEL: "xx"}},
+        {"annotations": {"simgpu.dev/gpus": "h2000:8"}},
+        {"labels": {LABEL: "xx"}, "annotations": {"simgpu.dev/gpus": "h200"}},
+    ],
+)
+def test_a_typing_mistake_takes_no_gpus_from_a_node(typo: dict[str, dict[str, str | None]]) -> None:
+    world = World()
+    world.apply("config", "", {"x": 2})
+    world.apply("node", "a", "x")
+    world.apply("pod", "p", ("a", "Running", (2,)))
+    world.settle()
+    before = world.holders(), world.on("a")
+    assert before[1][1] == {"nvidia.com/gpu": "2"}
+    world.apply("edit", "a", typo)
+    for _ in range(2):
+        world.settle()
+        assert (world.holders(), world.on("a")) == before
+        world = World(world.stores)
+    world.settle()
+    world.apply("edit", "a", {"labels": {LABEL: None}, "annotations": {"simgpu.dev/gpus": None}})
+    world.settle()
+    assert world.on("a") == ({}, {})
+
+
+def test_a_node_that_never_had_gpus_gets_none_from_a_typing_mistake() -> None:
+    world = World()
+    world.apply("config", "", {"x": 2})
+    world.apply("node", "a", "xx")
+    world.settle()
+    assert world.on("a") == ({}, {})
+
+
+def test_all_views_tell_the_same_of_a_pods_memory() -> None:
+    world = World()
+    listed = [{"type": "h200"}, {"type": "Tesla K80", "memory": "12GB"}, {"type": "Mystery", "memory": 1001}]
+    world.apply("topology", "", {"nodePools": {"x": {"gpus": listed}}})
+    world.apply("node", "a", "x")
+    world.apply("pod", "p", ("a", "Running", (3,)))
+    world.settle()
+    page = render.Renderer(world.fleet.machine(), identity.load("dcgm")).page().decode()
+    shown = [float(value) for value in re.findall(r"^DCGM_FI_DEV_FB_USED{.*} (.*)$", page, re.MULTILINE)]
+    assert shown[0] == 143771 - 616
+    assert [used / 2**20 for _, _, _, used in world.fleet.pod_usage()] == shown
+    view = world.stores.config_maps.get("topology-a", namespace="ns")
+    assert view is not None
+    gpus = yaml.safe_load(view.data["topology.yml"])["gpus"]
+    assert [gpu["status"]["podGpuUsageStatus"]["uid-p-a"]["fbUsed"] for gpu in gpus] == shown
+    told = world.nodes.describe_node("a")
+    assert told is not None
+    assert [gpu["Status"]["PodGpuUsageStatus"]["uid-p-a"]["FbUsed"] for gpu in told["Gpus"]] == shown
+
+
+def test_a_start_writes_only_what_differs() -> None:
+    world = World()
+    world.apply("config", "", {"x": 2})
+    for node in NODES:
+        world.apply("node", node, "x")
+    world.apply("pod", "p", ("a", "Running", (2,)))
+    world.settle()
+    fresh = World(world.stores)
+    fresh.now = 100.0  # nobody's turn
+    fresh.settle()
+    assert fresh.writer.counters.written == 0
+    world.stores.pods.remove("ns/p")
+    third = World(world.stores)
+    third.now = 100.0
+    third.look()
+    assert [target.name for target in third.writer._urgent] == ["topology-a"]
+
+
+def test_every_node_saves_its_counters_once_in_five_minutes_at_a_time_of_its_own() -> None:
+    world = World()
+    world.apply("config", "", {"x": 1})
+    for node in NODES:
+        world._node(node, "x")
+    world.settle()
+    saved: dict[str, list[float]] = {node: [] for node in NODES}
+    before = {item.metadata.name: item.data["counters.json"] for item in world.nodes.configuration.views()}
+    while world.now < 1200:
+        world.apply("written", "", None)
+        for item in world.nodes.configuration.views():
+            if item.data["counters.json"] != before[item.metadata.name]:
+                before[item.metadata.name] = item.data["counters.json"]
+                saved[item.metadata.name.removeprefix("topology-")].append(world.now)
+    for times in saved.values():
+        assert len(times) in (3, 4)
+        assert all(after - earlier == pytest.approx(300, abs=4) for earlier, after in itertools.pairwise(times))
+    assert set(saved["a"]).isdisjoint(saved["b"])
 
 
 def test_counters_go_on_from_what_was_published_and_never_fall() -> None:
@@ -199,7 +522,9 @@ def test_counters_go_on_from_what_was_published_and_never_fall() -> None:
     for _ in range(20):
         world.apply("nothing", "", None)
     before = world.fleet.counters(world.fleet.nodes["a"])
-    world.apply("publish", "a", None)
+    world.settle()
+    LOOP.run(world.nodes.save())
+    world.apply("written", "", None)
     fresh = World(world.stores)
     fresh.look()
     after = fresh.fleet.counters(fresh.fleet.nodes["a"])

@@ -80,6 +80,13 @@ def wish(uid: str, *lasting: int, first: tuple[int, ...] = ()) -> assigning.Wish
     )
 
 
+def by_container(made: assigning.Wish, places: tuple[str, ...], *, started: bool = True) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, gpu in zip(made.owners(started=started), places, strict=True):
+        found.setdefault(name, []).extend([gpu] if gpu else [])
+    return found
+
+
 def test_the_lowest_free_come_first_and_what_is_held_stays() -> None:
     ids = ["g0", "g1", "g2", "g3"]
     first = assigning.assign(ids, {}, [wish("a", 1), wish("b", 2)])
@@ -92,9 +99,9 @@ def test_the_lowest_free_come_first_and_what_is_held_stays() -> None:
 def test_a_gpu_that_vanishes_moves_no_container_to_anothers() -> None:
     made = wish("a", 1, 1)
     left = assigning.assign(["g1"], {"a": ("g0", "g1")}, [made])["a"]
-    assert assigning.by_container(made, left) == {"c0": (), "c1": ("g1",)}
+    assert by_container(made, left) == {"c0": [], "c1": ["g1"]}
     mended = assigning.assign(["g1", "g2"], {"a": left}, [made])["a"]
-    assert assigning.by_container(made, mended) == {"c0": ("g2",), "c1": ("g1",)}
+    assert by_container(made, mended) == {"c0": ["g2"], "c1": ["g1"]}
 
 
 def test_what_containers_had_is_found_again_in_its_places() -> None:
@@ -105,7 +112,21 @@ def test_what_containers_had_is_found_again_in_its_places() -> None:
 def test_init_containers_use_what_the_others_will_have() -> None:
     made = wish("a", 1, 1, first=(2,))
     assert made.count == 2
-    assert assigning.by_container(made, ("g0", "g1")) == {"c0": ("g0",), "c1": ("g1",), "i0": ("g0", "g1")}
+    assert by_container(made, ("g0", "g1")) == {"c0": ["g0"], "c1": ["g1"]}
+    assert by_container(made, ("g0", "g1"), started=False) == {"i0": ["g0", "g1"]}
+
+
+def test_a_gpu_that_only_an_init_container_needs_is_that_ones() -> None:
+    made = wish("a", 1, first=(1, 3))
+    assert made.owners(started=False) == ("i0", "i1", "i1")
+    assert made.owners(started=True) == ("c0", "i1", "i1")
+
+
+def test_a_sidecar_has_its_gpu_while_init_containers_run() -> None:
+    sidecar, main, init = (requests.Request(name, 1) for name in ("s", "c", "i"))
+    made = assigning.Wish("a", (sidecar, main), (init,), beside=(1,))
+    assert made.owners(started=False) == ("s", "i")
+    assert made.owners(started=True) == ("s", "c")
 
 
 WISHES = st.lists(
@@ -113,7 +134,7 @@ WISHES = st.lists(
         lambda uid, lasting, first: wish(uid, *lasting, first=tuple(first)),
         st.sampled_from("abcdef"),
         st.lists(st.integers(1, 3), max_size=2),
-        st.lists(st.integers(1, 3), max_size=1),
+        st.lists(st.integers(1, 3), max_size=2),
     ),
     unique_by=lambda item: item.uid,
     max_size=6,
@@ -136,10 +157,9 @@ def test_whatever_changes_no_gpu_is_held_twice_and_what_can_stay_stays(
             assert len(places) == item.count
             for place, gpu in enumerate(before.get(item.uid, ())[: item.count]):
                 assert places[place] == gpu or gpu not in ids
-            had = [(name, gpu) for name, gpus in assigning.by_container(item, places).items() for gpu in gpus]
-            lasting = {request.container for request in item.lasting}
-            again = assigning.places(item, [pair for pair in had if pair[0] in lasting])
-            for name in lasting:
-                assert assigning.by_container(item, again)[name] == assigning.by_container(item, places)[name]
+            for started in (False, True):
+                had = list(zip(item.owners(started=started), places, strict=True))
+                again = assigning.places(item, sorted((pair for pair in had if pair[1]), key=lambda pair: pair[1]))
+                assert sorted(zip(item.owners(started=started), again, strict=True)) == sorted(had)
         short = sum(held[item.uid].count("") for item in wishes)
         assert short == 0 or len(given_out) == count

@@ -92,10 +92,10 @@ def test_unknown_keys_are_told_and_stop_nothing() -> None:
         "nodePool": {}, "gpuOperator": {"version": "v24.9.0"},
         "nodePools": {
             "a": {**OLD, "gpuCounts": 4}, "b": {"gpus": [{"type": "h200", "cont": 2}]},
-            "c": {**NEW, "gpu": {"profile": "a100", "overides": {}, "backend": "fake"}},
+            "c": {**NEW, "numa": None, "gpu": {"profile": "a100", "overides": {}, "backend": "fake"}},
             "d": {"gpu": {"profile": "a100", "overrides": {"device_counts": 1, "device_defaults": {"nam": "x"}}}},
         },
-        "nodes": {"n": {"gpus": [{"id": "g", "metrics": {"utilisation": 5}}]}},
+        "nodes": {"n": {"gpu-product": "k80", "gpus": [{"id": "g", "metrics": {"utilisation": 5}}]}},
     }  # fmt: skip
     fleet = parse(document)
     assert {text.partition(": ")[0] for text in fleet.unknown} == {
@@ -109,7 +109,7 @@ def test_unknown_keys_are_told_and_stop_nothing() -> None:
 
 def test_all_that_fake_gpu_operator_reads_is_known() -> None:
     numa = {
-        "zones": 2, "gpusPerZone": [4, 4], "topologyManagerPolicy": "single-numa-node",
+        "zones": 2, "gpusPerZone": [2, 2], "topologyManagerPolicy": "single-numa-node",
         "topologyManagerScope": "container", "cpuPerZone": "4", "memPerZone": "64Gi",
         "distances": {"self": 10, "remote": 21},
     }  # fmt: skip
@@ -141,6 +141,11 @@ def test_every_mistake_is_found_at_once() -> None:
             "e": {"gpuCount": 1, "otherDevices": [{"name": "nope"}], "resources": 7, "numa": {"zones": "two"}},
             "f": {"gpus": [{"type": 3, "count": 0, "memory": "much"}, 5, {"type": "h200", "count": 2000}]},
             "g": {"gpu": {"overrides": {"device_count": -2, "device_defaults": {"memory": {"total_bytes": "x"}}}}},
+            "h": {"gpuProduct": "X", "gpuCount": 4, "gpuMemory": 5, "numa": {"zones": 2, "gpusPerZone": [1, 1]}},
+            "i": {"gpuProduct": "k80", "gpuCount": 4, "numa": {"zones": 2, "gpusPerZone": [4]}},
+            "j": {"gpu": {"profile": "k80", "overrides": {"system": {"driver_version": [1], "cuda_version": {}}}}},
+            "k": {"gpu": {"profile": "k80", "overrides": {"devices": 5}}},
+            "l": {"gpu": {"profile": "k80", "overrides": {"device_defaults": {"name": [], "architecture": [1]}}}},
         },
         "nodes": {"n": {"gpus": [{"id": "x" * 64}]}},
     }  # fmt: skip
@@ -149,11 +154,24 @@ def test_every_mistake_is_found_at_once() -> None:
     assert {mistake.field for mistake in caught.value.found} == {
         "nodePoolLabelKey", "migStrategy", "nodePools.a.gpuCount", "nodePools.b.gpu.profile",
         "nodePools.c.gpus[0].memory", "nodePools.d", "nodePools.e.otherDevices[0]",
-        "nodePools.e.resources", "nodePools.e.numa", "nodes.n.gpus[0].id",
+        "nodePools.e.gpuMemory", "nodePools.e.resources", "nodePools.e.numa", "nodes.n.gpu-memory",
+        "nodes.n.gpus[0].id",
         "nodePools.f.gpus[0].type", "nodePools.f.gpus[0].count", "nodePools.f.gpus[0].memory", "nodePools.f.gpus[1]",
         "nodePools.f.gpus[2].count", "nodePools.g.gpu.overrides.device_count",
         "nodePools.g.gpu.overrides.device_defaults.memory.total_bytes",
+        "nodePools.h.numa.gpusPerZone", "nodePools.i.numa.gpusPerZone",
+        "nodePools.j.gpu.overrides.system.driver_version", "nodePools.j.gpu.overrides.system.cuda_version",
+        "nodePools.k.gpu.overrides.devices", "nodePools.l.gpu.overrides.device_defaults.name",
+        "nodePools.l.gpu.overrides.device_defaults.architecture",
     }  # fmt: skip
+
+
+def test_a_key_that_stands_twice_is_a_mistake_with_its_line() -> None:
+    twice = "nodePools:\n  a: {gpuProduct: k80, gpuCount: 1}\n  a: {gpuProduct: k80, gpuCount: 2}\n"
+    with pytest.raises(pools.Mistakes, match=r"a stands twice.* line 3"):
+        pools.parse(twice, CATALOG)
+    merged = "x: &x {gpuProduct: k80, gpuCount: 1}\nnodePools: {a: {<<: *x, gpuCount: 2}}\n"
+    assert len(pools.parse(merged, CATALOG).pools["a"].gpus) == 2
 
 
 @pytest.mark.parametrize("text", ["", "[]", "a: [", "x: 1", "nodePools: 5"])
@@ -208,6 +226,11 @@ def test_the_command_lists_all_mistakes_and_shows_what_is_meant(
     assert main.run(["config", "show", str(good), "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["pool old"]["other"] == {"rdma/hca": 1}
     assert main.run(["config", "check", str(tmp_path / "none")]) == 2
+    capsys.readouterr()
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"nodePools: \xff\xfe")
+    assert main.run(["config", "check", str(binary)]) == 2
+    assert f"{binary}: not UTF-8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("text", "count"), [("h200:8", 8), ("h200:2,t4:1", 3)])

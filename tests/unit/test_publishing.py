@@ -43,6 +43,20 @@ def test_a_profiles_labels_are_its_own() -> None:
     assert found["nvidia.com/gpu.family"] == "ada-lovelace"
     assert (found["nvidia.com/gpu.compute.major"], found["nvidia.com/gpu.compute.minor"]) == ("8", "9")
     assert found["nvidia.com/cuda.driver-version.full"] == "550.163.01"
+    assert found["nvidia.com/cuda.runtime-version.full"] == "12.4"
+
+
+def test_the_runtime_is_that_of_the_cards_driver_unless_somebody_says_otherwise() -> None:
+    for pool, version in (
+        ({"gpus": [{"type": "k80"}]}, "11.4"),
+        ({"gpus": [{"type": "l40s"}]}, "13.2"),
+        ({"gpus": [{"type": "Mystery", "memory": 1000}]}, "13.0"),
+        ({"gpu": {"profile": "k80", "overrides": {"system": {"cuda_version": "12.6"}}}}, "12.6"),
+    ):
+        found = publishing.labels(spec(pool), "none")
+        assert found["nvidia.com/cuda.runtime-version.full"] == version
+        major, minor = (found[f"nvidia.com/cuda.runtime-version.{part}"] for part in ("major", "minor"))
+        assert f"{major}.{minor}" == version
 
 
 def test_a_view_says_who_has_what_and_can_be_read_again() -> None:
@@ -57,6 +71,25 @@ def test_a_view_says_who_has_what_and_can_be_read_again() -> None:
     read = publishing.remembered(views.ConfigMap(metadata=views.ObjectMeta(), data=body["data"]))
     assert read.held == {"uid-1": (("main", "g1"),)}
     assert read.counters == {"time": 1.0, "gpus": {"g0": [1.0]}}
+
+
+def test_the_topology_api_tells_what_each_gpu_of_a_mixed_node_is() -> None:
+    pool = spec({"gpus": [{"type": "h200", "count": 1}, {"type": "t4", "count": 1}]})
+    told = publishing.node_json(pool, "mixed", {"g0": None, "g1": None})
+    assert [(gpu["GpuProduct"], gpu["GpuMemory"]) for gpu in told["Gpus"]] == [
+        ("NVIDIA H200", 143771),
+        ("Tesla T4", 15360),
+    ]
+    alike = publishing.node_json(spec({"gpus": [{"type": "h200", "count": 1}]}), "mixed", {"g0": None})
+    assert list(alike["Gpus"][0]) == ["ID", "Status"]
+
+
+def test_no_other_devices_are_null_in_the_topology_api() -> None:
+    bare = spec({"gpus": [{"type": "h200"}]})
+    rich = spec({"gpus": [{"type": "h200"}], "otherDevices": [{"name": "rdma/hca", "count": 2}]})
+    assert publishing.pool_json(bare)["OtherDevices"] is None
+    assert publishing.node_json(bare, "mixed", {"g0": None})["OtherDevices"] is None
+    assert publishing.node_json(rich, "mixed", {"g0": None})["OtherDevices"] == [{"Name": "rdma/hca", "Count": 2}]
 
 
 def test_a_view_that_somebody_broke_says_nothing() -> None:

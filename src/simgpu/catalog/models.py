@@ -20,7 +20,10 @@ from simgpu.catalog.facts import Amount, Count, Facts
 
 DATA = Path(__file__).parent / "data" / "models"
 
-_CUDA = {"470": "11.4", "535": "12.2", "570": "12.8", "580": "13.0", "590": "13.1", "595": "13.2"}  # by driver branch
+_CUDA = {
+    "470": "11.4", "535": "12.2", "550": "12.4", "560": "12.6", "570": "12.8", "580": "13.0", "590": "13.1",
+    "595": "13.2",
+}  # by driver branch  # fmt: skip
 
 _KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
@@ -31,6 +34,11 @@ class Memory(Facts, frozen=True):
     total: Count
     reserved: Count = 0
     bar1: Count | None = None
+
+    @property
+    def usable(self) -> int:
+        """What workloads can have."""
+        return self.total - self.reserved
 
 
 class Power(Facts, frozen=True):

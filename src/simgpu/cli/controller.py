@@ -148,7 +148,11 @@ def _read(file: Path, files: tuple[Path, ...]) -> Any:
 
     if not file.is_file():
         raise errors.InputError(str(file), "no such file")
-    return pools.parse(file.read_text(), models.load([*catalog.user_files(), *files]))
+    try:
+        text = file.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise errors.InputError(str(file), f"not UTF-8: {error.reason} at byte {error.start}") from None
+    return pools.parse(text, models.load([*catalog.user_files(), *files]))
 
 
 def _plain(entry: Any) -> dict[str, Any]:

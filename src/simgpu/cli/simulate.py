@@ -176,7 +176,7 @@ def _check_numbers(profile: playing.LoadProfile, rate: float, count: int, inlet:
 
 
 def _check_memory(profile: playing.LoadProfile, model: Model, path: Path) -> None:
-    most = model.memory_mib.total - model.memory_mib.reserved
+    most = model.memory_mib.usable
     for index, phase in enumerate(profile.phases):
         if phase.fb_mib is not None and phase.fb_mib > most:
             raise errors.InputError(f"{path}: phases[{index}].fb_mib", f"{model.product} has {most} MiB to use")

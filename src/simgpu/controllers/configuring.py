@@ -7,10 +7,8 @@ goes by what was published of the nodes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-
-import yaml
 
 from simgpu import errors
 from simgpu.catalog import models
@@ -18,14 +16,15 @@ from simgpu.controllers import publishing
 from simgpu.kube.recording import Recorder, Subject
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
-from simgpu.topology import pools
+from simgpu.topology import pools, yaml_text
 
 TOPOLOGY = "topology"
 PROFILE, PROFILE_KEY = "gpu-profile-", "profile.yaml"
 GPUS_ANNOTATION = "simgpu.dev/gpus"
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _COMPLAINTS = 10_000
+LastGood = Callable[[str], pools.NodeGpus | None]
+
 _STAYS = "the topology stays as it was"
 
 _log = logging.getLogger(__name__)
@@ -44,6 +43,7 @@ class Configuration:
         self._namespace = namespace
         self._catalog = catalog
         self._complained: dict[str, str] = {}
+        self._removed: set[str] = set()  # pools that were there
 
     @staticmethod
     def concerns(name: str) -> bool:
@@ -54,6 +54,7 @@ class Configuration:
         """Read it again; whether another is in force now."""
         before = self.current
         self.current = self._parsed() or before or publishing.published(self.views(), self._catalog)
+        self._removed |= set(before.pools if before else ())
         return self.current != before
 
     def views(self) -> list[ConfigMap]:
@@ -64,25 +65,33 @@ class Configuration:
         """As the topology API tells it, whatever format it was written in."""
         if self.current is None:
             return None
+        named = {name: publishing.pool_json(node) for name, node in self.current.nodes.items()}
         return {
-            "NodePools": {name: _pool_json(pool) for name, pool in self.current.pools.items()},
+            "NodePools": {name: publishing.pool_json(pool) for name, pool in self.current.pools.items()},
             "NodePoolLabelKey": self.current.label_key,
             "MigStrategy": self.current.mig_strategy,
+            **({"Nodes": named} if named else {}),
         }
 
-    def of(self, node: Node, *, before: pools.NodeGpus | None = None) -> pools.NodeGpus | None:
+    def of(self, node: Node, last_good: LastGood) -> pools.NodeGpus | None:
         """What a node should have: by annotation, by name, by pool; None if nothing is said of it.
 
-        What it had `before` stays where what is said now cannot be understood.
+        Where what is said now cannot be understood, the node keeps what it had: `last_good` knows that by its name.
         """
+        return self._annotated(node, last_good) or self._configured(node, last_good)
+
+    def _annotated(self, node: Node, last_good: LastGood) -> pools.NodeGpus | None:
+        override = node.metadata.annotations.get(GPUS_ANNOTATION)
+        if override is None:
+            return None
+        try:
+            return pools.parse_gpus(override, self._catalog, field=GPUS_ANNOTATION)
+        except errors.InputError as error:
+            self.complain(about(node), "InvalidGpus", str(error))
+            return last_good(node.metadata.name)
+
+    def _configured(self, node: Node, last_good: LastGood) -> pools.NodeGpus | None:
         meta, fleet = node.metadata, self.current or pools.Fleet()
-        override = meta.annotations.get(GPUS_ANNOTATION)
-        if override is not None:
-            try:
-                return pools.parse_gpus(override, self._catalog, field=GPUS_ANNOTATION)
-            except errors.InputError as error:
-                self.complain(about(node), "InvalidGpus", str(error))
-                return before
         if meta.name in fleet.nodes:
             return fleet.nodes[meta.name]
         pool = meta.labels.get(fleet.label_key)
@@ -90,7 +99,7 @@ class Configuration:
             return fleet.pools.get(pool) if pool is not None else None
         known = ", ".join(sorted(fleet.pools)) or "none"
         self.complain(about(node), "UnknownPool", f"{fleet.label_key}: no pool {pool!r}; there are: {known}")
-        return before
+        return None if pool in self._removed else last_good(meta.name)  # a pool that was taken away is no mistake
 
     def complain(self, subject: Subject, reason: str, message: str) -> None:
         """Tell users of a mistake, once."""
@@ -133,19 +142,12 @@ class Configuration:
         if PROFILE_KEY not in config_map.data:
             raise errors.InputError(place, f"has no {PROFILE_KEY}")
         try:
-            document = yaml.load(config_map.data[PROFILE_KEY], Loader=_LOADER)  # noqa: S506 - a safe loader
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise errors.InputError(place, f"{PROFILE_KEY} is not YAML: {' '.join(str(error).split())}") from None
+            document = yaml_text.parse(config_map.data[PROFILE_KEY])
+        except ValueError as error:
+            raise errors.InputError(place, f"{PROFILE_KEY} is not YAML: {error}") from None
         if not isinstance(document, dict):
             raise errors.InputError(place, f"{PROFILE_KEY} must be a mapping")
         return document
-
-
-def _pool_json(pool: pools.NodeGpus) -> dict[str, Any]:
-    return {
-        "GpuCount": len(pool.gpus), "GpuMemory": pool.memory_mib, "GpuProduct": pool.product,
-        "OtherDevices": [{"Name": name, "Count": count} for name, count in pool.other.items()] or None,
-    }  # fmt: skip
 
 
 def about(thing: Node | Pod) -> Subject:

@@ -24,7 +24,10 @@ _REMEMBERED = 100_000  # counters of GPUs that are gone and may come back
 
 
 class Card(msgspec.Struct):
-    """A GPU of a node: its id, its card in the engine, who has it, and who is seen to have it since the last step."""
+    """A GPU of a node: its id, its card in the engine, who has it, and who is seen to have it since the last step.
+
+    `played` is what its workload was made from.
+    """
 
     id: str
     gpu: pools.Gpu
@@ -32,6 +35,7 @@ class Card(msgspec.Struct):
     device: Device
     use: Use | None = None
     seen: Use | None = None
+    played: Use | pools.Shown | None = None
     workload: int = 0
 
 
@@ -160,18 +164,20 @@ class Fleet:
         changed = False
         for card in node.cards:
             wanted = uses.get(card.id)
-            if card.use == wanted and (card.workload or (wanted is None and card.gpu.shown is None)):
+            played = wanted or card.gpu.shown
+            if card.played == played:
                 continue
             if card.workload:
                 self.engine.end_workload(card.workload)
                 card.workload = 0
-            card.use = wanted
-            if wanted is not None:
-                card.workload = self.engine.add_workload(_profile(wanted), [card.number])
-            elif card.gpu.shown is not None:
-                shown = card.gpu.shown
-                standing = profiles.standing(shown.utilization, shown.fb_used)
-                card.workload = self.engine.add_workload(standing, [card.number])
+            card.use, card.played = wanted, played
+            if played is not None:
+                profile = (
+                    _profile(played)
+                    if isinstance(played, Use)
+                    else profiles.standing(played.utilization, played.fb_used)
+                )
+                card.workload = self.engine.add_workload(profile, [card.number])
             self._changed.append(card)
             changed = True
         return changed

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,7 @@ from simgpu.topology import pools, sharing
 
 VIEW_EVERY = 1.0
 SAVE_EVERY = 300.0
+RETIRE_EVERY = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +81,8 @@ class Nodes:
         self._published: dict[str, float] = {}  # when a node's view was written last
         self._unpublished: set[str] = set()  # nodes whose pods have changed since
         self._held: dict[str, dict[str, tuple[str, ...]]] = {}
-        self._owned: dict[str, set[str]] = {}
+        self._traces: dict[str, publishing.Traces] = {}
+        self._leaving: set[str] = set()  # nodes that all traces of ours are being taken from
         self._restored: set[str] = set()
         self.unseen: set[str] = set()
 
@@ -153,18 +156,19 @@ class Nodes:
         node = self._stores.nodes.get(name)
         spec = self._spec(node) if node is not None else None
         if node is None or spec is None:
-            self._retire(name, node)
-            return None
+            return self._retire(name, node)
         for pod in self._stores.pods.by("node", name):
             self._check_run_time(pod)
         first = name not in self._restored
         known = self._fleet.nodes.get(name)
-        urgent = known is None or known.spec != spec
+        changed = known is not None and known.spec != spec
         config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
         before = publishing.remembered(config_map) if first else None
         if before is not None:
-            self._owned[name] = set(before.resources)
+            self._traces.setdefault(name, publishing.traces(before, node))
             self._fleet.address(name, str(before.counters.get("address", "")))
+            if config_map is not None:
+                self._published.setdefault(name, self._clock() - VIEW_EVERY)
         placed = self._fleet.place(name, spec)
         if before is not None:
             self._fleet.resume(placed, *self._saved(before))
@@ -174,17 +178,29 @@ class Nodes:
         if self._fleet.use(placed, uses):
             self._unpublished.add(name)
         self._publish_node(node, spec)
-        if urgent or (config_map is None and name not in self._published):
+        if changed or (config_map is None and name not in self._published):
             return self._write_view(placed, self._view(placed), urgent=True)
-        return self._publish_view(placed, config_map)
+        return self._publish_view(placed, config_map, urgent=first)
 
     def _spec(self, node: Node) -> pools.NodeGpus | None:
-        """What a node should have; None for one that is not ours."""
+        """What a node should have; None for one that is not ours. Who mistypes it keeps what was there."""
         meta = node.metadata
         if meta.annotations.get(publishing.KWOK) != "fake" or meta.deletion_timestamp:
             return None
-        spec = self.configuration.of(node)
+        spec = self.configuration.of(node, self._last_good)
         return msgspec.structs.replace(spec, slicing=sharing.NONE) if spec else None  # nobody here offers shares
+
+    def _last_good(self, name: str) -> pools.NodeGpus | None:
+        """What a node has, or had when another controller wrote it down."""
+        if (placed := self._fleet.nodes.get(name)) is not None:
+            return placed.spec
+        view = self._view_of(name) if name not in self._leaving else None
+        return publishing.published([view] if view else [], self._catalog).nodes.get(name)
+
+    def _view_of(self, name: str) -> ConfigMap | None:
+        """What was published of a node."""
+        found = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
+        return found if found is not None and publishing.is_view(found) else None
 
     def _exporter(self, name: str) -> tuple[str, str]:
         """The pod that pretends to be the node's exporter, where there is one: its name and address."""
@@ -202,19 +218,15 @@ class Nodes:
             self._held[name] = {wish.uid: assigning.places(wish, before.held.get(wish.uid, ())) for wish in wishes}
         held = assigning.assign(placed.ids, self._held.get(name, {}), wishes)
         self._held[name] = held
-        memory = {card.id: card.gpu.model.memory_mib.total for card in placed.cards}
+        memory = {card.id: card.gpu.model.memory_mib.usable for card in placed.cards}
         uses: dict[str, publishing.Use] = {}
         for pod, wish in zip(there, wishes, strict=True):
             span = self._range(pod)
-            for container, ids in assigning.by_container(wish, held[wish.uid]).items():
-                if not requests.lasting(pod, container) and requests.running(pod):
-                    continue
-                for gpu in ids:
-                    uses.setdefault(gpu, _use(pod, container, span, memory[gpu]))
-            for gpu in filter(None, held[wish.uid]):
-                uses.setdefault(
-                    gpu, _use(pod, wish.first[0].container if wish.first else "", requests.NONE, memory[gpu])
-                )
+            owners = wish.owners(started=requests.running(pod))
+            for container, gpu in zip(owners, held[wish.uid], strict=True):
+                if gpu:
+                    busy = span if requests.lasting(pod, container) else requests.NONE
+                    uses[gpu] = _use(pod, container, busy, memory[gpu])
         return uses
 
     def _range(self, pod: Pod) -> requests.Range:
@@ -235,38 +247,60 @@ class Nodes:
     # Writing.
 
     def _publish_node(self, node: Node, spec: pools.NodeGpus) -> None:
+        target = Target(resources.NODES, node.metadata.name)
+        traces = self._traces[target.name]
+        self._leaving.discard(target.name)
+        if self._writer.settled(target, node):
+            traces.fade(node)
+        labels, amounts = publishing.labels(spec, self._config.mig_strategy), publishing.amounts(spec)
+        traces.labels.update(labels)
+        traces.resources.update(amounts)
+        self._write_node(node, "", publishing.label_patch(labels, traces.labels))
+        self._write_node(node, "status", publishing.capacity_patch(amounts, traces.resources))
+
+    def _clean(self, node: Node) -> None:
+        """Take all traces of ours from a node, once: what comes there later is somebody else's."""
         name = node.metadata.name
-        labels = publishing.label_patch(spec, self._config.mig_strategy, node)
-        again = self._again(name)
-        self._writer.merge(Target(resources.NODES, name), labels, observed=node, urgent=True, failed=again)
-        owned = self._owned.setdefault(name, set())
-        owned.update(publishing.amounts(spec))
-        capacity = publishing.capacity_patch(spec, sorted(owned), node)
-        status = Target(resources.NODES, name, subresource="status")
-        self._writer.merge(status, capacity, observed=node, urgent=True, failed=again)
+        if name not in self._leaving:
+            self._leaving.add(name)
+            traces = self._traces[name]
+            # The mark goes last, so that a clean-up that was cut short is found again.
+            self._write_node(node, "status", publishing.capacity_patch({}, traces.resources))
+            self._write_node(node, "", publishing.label_patch({}, traces.labels))
+
+    def _write_node(self, node: Node, part: str, patch: dict[str, Any]) -> None:
+        name = node.metadata.name
+        target = Target(resources.NODES, name, subresource=part)
+        self._writer.merge(target, patch, observed=node, urgent=True, failed=self._again(name))
 
     def _again(self, name: str) -> Callable[[Exception], None]:
         """What could not be written is looked at again later."""
 
         def failed(_error: Exception) -> None:
             self._published.pop(name, None)
+            self._leaving.discard(name)
             self._queue.add_after(name, 5.0)
 
         return failed
 
-    def _publish_view(self, placed: NodeCards, config_map: ConfigMap | None) -> float:
-        """Write the view if it says something new, or has not been written for long; seconds until the next look."""
-        since = self._clock() - self._published.get(placed.name, 0.0)
-        if config_map is None and placed.name not in self._unpublished and since < SAVE_EVERY:
-            return SAVE_EVERY - since  # it is on its way
+    def _publish_view(self, placed: NodeCards, config_map: ConfigMap | None, *, urgent: bool) -> float:
+        """Write the view if it says something new, or it is its turn to be saved; seconds until the next look."""
+        since, turn = self._clock() - self._published.get(placed.name, 0.0), self._turn(placed.name)
+        saved = since <= SAVE_EVERY - turn
+        if config_map is None and placed.name not in self._unpublished and saved:
+            return turn  # it is on its way
         if since < VIEW_EVERY:
             return VIEW_EVERY - since
         body = self._view(placed)
         same = config_map is not None and config_map.data.get(publishing.KEY) == body["data"][publishing.KEY]
-        if same and since < SAVE_EVERY:
+        if same and saved:
             self._unpublished.discard(placed.name)
-            return SAVE_EVERY - since
-        return self._write_view(placed, body, urgent=False)
+            return turn
+        return self._write_view(placed, body, urgent=urgent and not same)
+
+    def _turn(self, name: str) -> float:
+        """Seconds until a node's counters are saved: each node has a moment of its own, so that few come at once."""
+        return SAVE_EVERY - (self._clock() + zlib.crc32(name.encode())) % SAVE_EVERY
 
     def _view(self, placed: NodeCards) -> dict[str, Any]:
         name = placed.name
@@ -275,7 +309,13 @@ class Nodes:
         }  # fmt: skip
         uses = {card.id: (card.use,) for card in placed.cards if card.use is not None}
         return publishing.view(
-            name, placed.ids, placed.spec, strategy=self._config.mig_strategy, uses=uses, counters=counters
+            name,
+            placed.ids,
+            placed.spec,
+            strategy=self._config.mig_strategy,
+            uses=uses,
+            counters=counters,
+            labelled=self._traces[name].labels,
         )
 
     def _write_view(self, placed: NodeCards, body: dict[str, Any], *, urgent: bool) -> float:
@@ -283,7 +323,7 @@ class Nodes:
         self._unpublished.discard(placed.name)
         target = Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{placed.name}", self._namespace)
         self._writer.apply(target, body, urgent=urgent, failed=self._again(placed.name))
-        return SAVE_EVERY
+        return self._turn(placed.name)
 
     async def save(self) -> None:
         """Write where all counters stand, for whoever goes on from here."""
@@ -300,34 +340,28 @@ class Nodes:
             return {}, 0.0
         return found.gpus, max(0.0, self._clock() - found.time)
 
-    def _retire(self, name: str, node: Node | None) -> None:
-        """A node is gone, or not ours any more: nothing of ours stays on it."""
+    def _retire(self, name: str, node: Node | None) -> float | None:
+        """A node is gone, or not ours any more: nothing of ours stays on it, and then its view goes too."""
         self._fleet.remove(name)
         self._held.pop(name, None)
         self._published.pop(name, None)
         self._unpublished.discard(name)
-        restored = name in self._restored
+        config_map = self._view_of(name)
+        before = publishing.remembered(config_map)
+        if name not in self._restored:  # it went while nobody looked, and may come back
+            self._fleet.remember(*self._saved(before))
         self._restored.discard(name)
-        owned = self._owned.pop(name, set())
-        config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
-        if config_map is not None and not publishing.is_view(config_map):
-            config_map = None
-        if not restored:  # it went while nobody looked, and may come back
-            saved, seconds = self._saved(publishing.remembered(config_map))
-            self._fleet.remember(saved, seconds)
-        marked = node is not None and publishing.MARK in node.metadata.labels
-        if node is not None and marked and node.metadata.annotations.get(publishing.KWOK) == "fake":
-            # The mark goes last, so that a clean-up that was cut short is found again.
-            known = sorted(owned | set(publishing.remembered(config_map).resources) | {pools.GPU_RESOURCE})
-            status = Target(resources.NODES, name, subresource="status")
-            again = self._again(name)
-            self._writer.merge(
-                status, publishing.capacity_patch(None, known, node), observed=node, urgent=True, failed=again
-            )
-            labels = publishing.label_patch(None, "", node)
-            self._writer.merge(Target(resources.NODES, name), labels, observed=node, urgent=True, failed=again)
-        elif config_map is not None:
+        if node is not None:
+            self._traces.setdefault(name, publishing.traces(before, node))
+            self._clean(node)
+        if not self._writer.settled(Target(resources.NODES, name), node):
+            return RETIRE_EVERY
+        if config_map is not None:
             self._writer.delete(Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{name}", self._namespace))
+        if config_map is None or node is None:
+            self._traces.pop(name, None)
+            self._leaving.discard(name)
+        return None
 
 
 def _wish(pod: Pod) -> assigning.Wish:

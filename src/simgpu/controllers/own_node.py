@@ -61,6 +61,8 @@ class OwnNode:
         self._namespace = namespace
         self._clock = clock
         self._published = 0.0
+        self._spec: pools.NodeGpus | None = None
+        self._labelled: set[str] = set()
 
     def watch(self) -> None:
         """Let changes be noticed from here on."""
@@ -87,8 +89,9 @@ class OwnNode:
 
     def spec(self) -> pools.NodeGpus:
         """What the node should have; nothing if nothing is said of it."""
-        spec = self.configuration.of(self.node) if self.node is not None else None
-        return spec or pools.NodeGpus(())
+        spec = self.configuration.of(self.node, lambda _name: self._spec) if self.node is not None else None
+        self._spec = spec or pools.NodeGpus(())
+        return self._spec
 
     def failures(self, spec: pools.NodeGpus) -> failures.Failures:
         """What fails: as the node's annotation says, else as its pool does."""
@@ -134,12 +137,13 @@ class OwnNode:
         node, fleet = self.node, self.configuration.current
         if node is None or fleet is None:
             return SAVE_EVERY
-        wanted = spec if spec.gpus or spec.other else None
-        labels = publishing.label_patch(wanted, fleet.mig_strategy, node)
-        self._writer.merge(Target(resources.NODES, self.name), labels, observed=node, urgent=True)
         config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{self.name}", namespace=self._namespace)
         target = Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{self.name}", self._namespace)
-        if wanted is None:
+        labels = publishing.labels(spec, fleet.mig_strategy) if spec.gpus or spec.other else {}
+        self._labelled.update(labels, publishing.remembered(config_map).labels)
+        patch = publishing.label_patch(labels, self._labelled)
+        self._writer.merge(Target(resources.NODES, self.name), patch, observed=node, urgent=True)
+        if not labels:
             if config_map is not None:
                 self._writer.delete(target)
             return SAVE_EVERY
@@ -147,7 +151,7 @@ class OwnNode:
         if config_map is not None and since < VIEW_EVERY:
             return VIEW_EVERY - since
         body = publishing.view(
-            self.name, ids, spec, strategy=fleet.mig_strategy, fake=False,
+            self.name, ids, spec, strategy=fleet.mig_strategy, fake=False, labelled=labels,
             uses={gpu: tuple(item.use for item in items) for gpu, items in uses.items()},
             counters={"time": round(self._clock(), 1), "gpus": counters},
         )  # fmt: skip

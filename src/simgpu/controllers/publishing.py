@@ -19,6 +19,7 @@ KWOK = "kwok.x-k8s.io/node"
 KEY = "topology.yml"
 COUNTERS = "counters.json"
 MARK = "run.ai/fake.gpu"
+LABELLED = "simgpu.dev/labels"
 _DEPLOYED = ("nvidia.com/gpu.deploy.dcgm-exporter", "nvidia.com/gpu.deploy.device-plugin")
 _DRIVER, _CUDA = "580.159.04", "13.0"
 
@@ -70,7 +71,7 @@ def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
         return {MARK: "true"}
     model = spec.gpus[0].model
     driver = (spec.driver or model.driver or _DRIVER).split(".")
-    cuda = (spec.cuda or _CUDA).split(".")
+    cuda = (spec.cuda or model.cuda or _CUDA).split(".")
     capability = (model.compute_capability or "").split(".")
     found = {
         "nvidia.com/gpu.memory": str(spec.memory_mib),
@@ -97,13 +98,9 @@ def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def label_patch(spec: pools.NodeGpus | None, strategy: str, node: Node) -> dict[str, Any]:
-    """The change of a node's labels; labels of ours that no longer hold go."""
-    wanted: dict[str, str | None] = dict(labels(spec, strategy)) if spec is not None else {}
-    for name in LABELS:
-        if name in node.metadata.labels:
-            wanted.setdefault(name, None)
-    return {"metadata": {"labels": wanted}}
+def label_patch(wanted: Mapping[str, str], before: Iterable[str]) -> dict[str, Any]:
+    """The change of a node's labels; of those from before, what is not wanted any more goes."""
+    return {"metadata": {"labels": {**dict.fromkeys(sorted(before)), **wanted}}}
 
 
 def amounts(spec: pools.NodeGpus | None) -> dict[str, str]:
@@ -114,13 +111,30 @@ def amounts(spec: pools.NodeGpus | None) -> dict[str, str]:
     return {**gpus, **{name: str(count) for name, count in spec.other.items()}}
 
 
-def capacity_patch(spec: pools.NodeGpus | None, before: Sequence[str], node: Node) -> dict[str, Any]:
-    """The change of a node's capacity; `before` are resources that we had published and that may have to go."""
-    wanted: dict[str, str | None] = dict(amounts(spec))
-    for name in before:
-        if name in node.status.capacity or name in node.status.allocatable:
-            wanted.setdefault(name, None)
-    return {"status": {"capacity": wanted, "allocatable": wanted}}
+def capacity_patch(wanted: Mapping[str, str], before: Iterable[str]) -> dict[str, Any]:
+    """The change of a node's capacity; of the resources from before, what is not wanted any more goes."""
+    changes = {**dict.fromkeys(sorted(before)), **wanted}
+    return {"status": {"capacity": changes, "allocatable": changes}}
+
+
+class Traces(msgspec.Struct):
+    """Labels and resources that we gave to a node, by name: what goes when it should not have them any more."""
+
+    labels: set[str]
+    resources: set[str]
+
+    def fade(self, node: Node) -> None:
+        """What a node does not have any more is no longer ours; somebody else may give it a meaning."""
+        self.labels &= node.metadata.labels.keys()
+        self.resources &= node.status.capacity.keys() | node.status.allocatable.keys()
+
+
+def traces(before: Remembered, node: Node) -> Traces:
+    """What may be ours on a node that others left. Where nobody remembers, all that a node with our mark has."""
+    marked = MARK in node.metadata.labels and node.metadata.annotations.get(KWOK) == "fake"
+    if marked and not before.labels:
+        return Traces(set(LABELS), {pools.GPU_RESOURCE, *before.resources})
+    return Traces(set(before.labels), set(before.resources))
 
 
 def view(
@@ -132,13 +146,13 @@ def view(
     uses: Mapping[str, Sequence[Use]],
     counters: Mapping[str, Any],
     fake: bool = True,
+    labelled: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The node's ConfigMap."""
-    several = len({gpu.model.key for gpu in spec.gpus}) > 1
+    """The node's ConfigMap; `labelled` are labels that we gave to the node."""
     gpus = []
     for gpu_id, gpu in zip(ids, spec.gpus, strict=True):
         entry: dict[str, Any] = {"id": gpu_id, "status": _status(uses.get(gpu_id, ()))}
-        if several:
+        if spec.mixed:
             entry |= {"gpuProduct": gpu.model.product, "gpuMemory": gpu.model.memory_mib.total}
         gpus.append(entry)
     document: dict[str, Any] = {"gpuMemory": spec.memory_mib, "gpuProduct": spec.product}
@@ -150,8 +164,9 @@ def view(
     if spec.other:
         document["otherDevices"] = [{"name": name, "count": count} for name, count in sorted(spec.other.items())]
     labels = {NODE_TOPOLOGY: "true", NODE_NAME: node}
+    written = {LABELLED: ",".join(sorted(labelled))}
     return {
-        "metadata": {"labels": labels, "annotations": {KWOK: "fake"}} if fake else {"labels": labels},
+        "metadata": {"labels": labels, "annotations": written | ({KWOK: "fake"} if fake else {})},
         "data": {
             KEY: "".join(_lines(document, 0)),
             COUNTERS: json.dumps(counters, separators=(",", ":")),
@@ -159,10 +174,18 @@ def view(
     }
 
 
+def pool_json(pool: pools.NodeGpus) -> dict[str, Any]:
+    """A pool as the topology API tells it."""
+    return {
+        "GpuCount": len(pool.gpus), "GpuMemory": pool.memory_mib, "GpuProduct": pool.product,
+        "OtherDevices": _others_json(pool),
+    }  # fmt: skip
+
+
 def node_json(spec: pools.NodeGpus, strategy: str, uses: Mapping[str, Use | None]) -> dict[str, Any]:
-    """A node as the topology API tells it."""
+    """A node as the topology API tells it; GPUs of several models say what each is."""
     gpus = []
-    for gpu_id, use in uses.items():
+    for gpu, (gpu_id, use) in zip(spec.gpus, uses.items(), strict=True):
         names = (use.namespace, use.pod, use.container) if use else ("", "", "")
         owner = dict(zip(("Namespace", "Pod", "Container"), names, strict=True))
         status: dict[str, Any] = {"AllocatedBy": owner, "PodGpuUsageStatus": {}}
@@ -170,13 +193,19 @@ def node_json(spec: pools.NodeGpus, strategy: str, uses: Mapping[str, Use | None
             span = {"Min": use.low, "Max": use.high}
             usage = {"Utilization": span, "FbUsed": use.fb_used, "UseKnativeUtilization": False}
             status["PodGpuUsageStatus"] = {use.uid: usage}
-        gpus.append({"ID": gpu_id, "Status": status})
+        entry: dict[str, Any] = {"ID": gpu_id, "Status": status}
+        if spec.mixed:
+            entry |= {"GpuProduct": gpu.model.product, "GpuMemory": gpu.model.memory_mib.total}
+        gpus.append(entry)
     return {
         "GpuMemory": spec.memory_mib, "GpuProduct": spec.product, "DriverVersion": spec.driver,
-        "CudaVersion": spec.cuda,
-        "Gpus": gpus, "MigStrategy": strategy,
-        "OtherDevices": [{"Name": name, "Count": count} for name, count in sorted(spec.other.items())],
+        "CudaVersion": spec.cuda, "Gpus": gpus, "MigStrategy": strategy, "OtherDevices": _others_json(spec),
     }  # fmt: skip
+
+
+def _others_json(spec: pools.NodeGpus) -> list[dict[str, Any]] | None:
+    """Null where there are none, as programs in Go write a list that was never filled."""
+    return [{"Name": name, "Count": count} for name, count in sorted(spec.other.items())] or None
 
 
 def _status(uses: Sequence[Use]) -> dict[str, Any]:
@@ -232,11 +261,12 @@ def is_view(config_map: ConfigMap) -> bool:
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """What a node's ConfigMap says of before: who held what, which resources were published, where counters stood."""
+    """What a node's ConfigMap says of before: who held what, what was written on the node, where counters stood."""
 
-    held: dict[str, tuple[tuple[str, str], ...]]
-    resources: tuple[str, ...]
-    counters: dict[str, Any]
+    held: dict[str, tuple[tuple[str, str], ...]] = {}
+    resources: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    counters: dict[str, Any] = {}
 
 
 def published(views: Iterable[ConfigMap], catalog: models.Catalog) -> pools.Fleet:
@@ -268,9 +298,9 @@ def _spec(document: Mapping[str, Any], catalog: models.Catalog) -> pools.NodeGpu
 
 def remembered(config_map: ConfigMap | None) -> Remembered:
     """Read a view again. One that somebody broke says nothing."""
-    nothing = Remembered({}, (), {})
     if config_map is None:
-        return nothing
+        return Remembered()
+    labelled = tuple(filter(None, config_map.metadata.annotations.get(LABELLED, "").split(",")))
     try:
         document = yaml.load(config_map.data.get(KEY, ""), Loader=_LOADER)  # noqa: S506 - a safe loader
         held: dict[str, list[tuple[str, str]]] = {}
@@ -280,9 +310,10 @@ def remembered(config_map: ConfigMap | None) -> Remembered:
         other = tuple(str(item["name"]) for item in document.get("otherDevices") or ())
         counters = json.loads(config_map.data.get(COUNTERS, "{}"))
     except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError):
-        return nothing
+        return Remembered(labels=labelled)
     return Remembered(
         {uid: tuple(pairs) for uid, pairs in held.items()},
         (pools.GPU_RESOURCE, *other),
+        labelled,
         counters if isinstance(counters, dict) else {},
     )

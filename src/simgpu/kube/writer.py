@@ -157,6 +157,12 @@ class Writer:
         """The object is gone, or somebody else changed it: do not rely on what was written last."""
         self._memory.forget(target.object)
 
+    def settled(self, target: Target, observed: Object | None) -> bool:
+        """Whether all that was wanted of an object was sent, and `observed`, if it is still there, shows it."""
+        key = target.object
+        waits = self._waiting(key) is not None or key in self._writing
+        return not waits and (observed is None or not self._memory.is_newer(key, observed))
+
     async def drained(self) -> None:
         """Wait until nothing is pending."""
         await self._idle.wait()

@@ -7,6 +7,7 @@ the pod are there, so that nothing moves when something else changes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import msgspec
 
@@ -34,9 +35,21 @@ class Wish(msgspec.Struct, frozen=True):
     def _beside(self) -> tuple[int, ...]:
         return self.beside or (0,) * len(self.first)
 
-    def early(self) -> zip[tuple[Request, int]]:
-        """Containers that are done first, each with where its GPUs begin."""
-        return zip(self.first, self._beside, strict=True)
+    def owners(self, *, started: bool) -> tuple[str, ...]:
+        """The container of each place: those that last have their own, those that are done first share them.
+
+        Until all have started, a place that both have is the latter's.
+        """
+        early = {
+            item.container: range(beside, beside + item.count)
+            for item, beside in zip(self.first, self._beside, strict=True)
+        }
+        spans = self._lasting() | early if started else early | self._lasting()
+        return tuple(next(name for name, span in spans.items() if place in span) for place in range(self.count))
+
+    def _lasting(self) -> dict[str, range]:
+        ends = list(accumulate(item.count for item in self.lasting))
+        return {item.container: range(end - item.count, end) for item, end in zip(self.lasting, ends, strict=True)}
 
 
 def assign(ids: Sequence[str], held: Mapping[str, Sequence[str]], wishes: Sequence[Wish]) -> dict[str, tuple[str, ...]]:
@@ -56,29 +69,13 @@ def assign(ids: Sequence[str], held: Mapping[str, Sequence[str]], wishes: Sequen
     return {uid: tuple(item or next(free, "") for item in mine) for uid, mine in found.items()}
 
 
-def by_container(wish: Wish, places: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """A pod's GPUs by container: those that last have their own, those that are done first share them."""
-    spans = _spans(wish) | {item.container: range(beside, beside + item.count) for item, beside in wish.early()}
-    return {name: tuple(places[place] for place in span if places[place]) for name, span in spans.items()}
-
-
 def places(wish: Wish, had: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """The places of what a pod's containers had: the reverse of `by_container`."""
-    spans = _spans(wish)
-    rest = range(sum(map(len, spans.values())), wish.count)
+    """The places of what a pod's containers had, whether all had started or not: the reverse of `Wish.owners`."""
+    owners = list(zip(wish.owners(started=False), wish.owners(started=True), strict=True))
     found = [""] * wish.count
     for container, gpu in had:
-        free = [place for place in spans.get(container, rest) if not found[place]]
+        free = [place for place, names in enumerate(owners) if container in names and not found[place]]
         if free:
-            found[free[0]] = gpu
+            always = [place for place in free if owners[place] == (container, container)]
+            found[(always or free)[0]] = gpu
     return tuple(found)
-
-
-def _spans(wish: Wish) -> dict[str, range]:
-    """Places of the containers that last."""
-    found: dict[str, range] = {}
-    start = 0
-    for item in wish.lasting:
-        found[item.container] = range(start, start + item.count)
-        start += item.count
-    return found

@@ -233,7 +233,7 @@ class Demands:
         group["nvlink"][:] *= group["linked"]
         memory = group.model.memory_mib
         used = summed(self.values[AT[MEMORY]] + self.values[AT[YIELDING]])
-        np.clip(used, 0, memory.total - memory.reserved, out=group["memory_used"], casting="unsafe")
+        np.clip(used, 0, memory.usable, out=group["memory_used"], casting="unsafe")
         self.changed = False
 
     # Keeping.

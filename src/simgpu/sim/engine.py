@@ -324,7 +324,7 @@ class Engine:
             rows=rows,
             parts=np.array([0 if part is None else item for item, part in zip(wanted, known, strict=True)], np.int64),
             shares=np.array([1.0 if part is None else part.share for part in known], np.float32),
-            memory_mib=min((part.memory_mib for part in known if part), default=float(memory.total - memory.reserved)),
+            memory_mib=min((part.memory_mib for part in known if part), default=float(memory.usable)),
         )
 
     def _running_on(self, places: Collection[tuple[str, int]]) -> list[_Workload]:
@@ -418,7 +418,7 @@ class Engine:
         """Memory is what a card, or a part of one, runs out of: who crosses the end is ended, the others stay."""
         group, asked = self._groups[model], self._demands[model]
         memory = group.model.memory_mib
-        whole = memory.total - memory.reserved + 0.5
+        whole = memory.usable + 0.5
         wanted = asked.values[demands.AT[activity.MEMORY]]
         crowded = [
             (np.flatnonzero(asked.live & (asked.card == row)), whole)

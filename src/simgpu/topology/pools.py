@@ -14,18 +14,16 @@ from itertools import accumulate
 from typing import Any
 
 import msgspec
-import yaml
 
 from simgpu import errors
 from simgpu.catalog import models
-from simgpu.topology import devices, failures, keys, sharing
+from simgpu.topology import devices, failures, keys, sharing, yaml_text
 
 LABEL_KEY = "run.ai/simulated-gpu-node-pool"
 GPU_RESOURCE = "nvidia.com/gpu"
 MOST_GPUS = 1024
 MOST_NODES = 100_000
 _LARGEST = 4 << 20
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOURCE = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
 
 Profiles = Callable[[str], Mapping[str, Any] | None]  # a profile that cannot be read is an `InputError`
@@ -82,6 +80,11 @@ class NodeGpus(msgspec.Struct, frozen=True):
     def memory_mib(self) -> int:
         """The memory of the first GPU."""
         return self.gpus[0].model.memory_mib.total if self.gpus else 0
+
+    @property
+    def mixed(self) -> bool:
+        """Whether its GPUs are of several models."""
+        return len({gpu.model.key for gpu in self.gpus}) > 1
 
 
 def build(spec: NodeGpus, node: str) -> list[devices.Device]:
@@ -152,9 +155,9 @@ class _Reader:
             self._mistake("topology", f"larger than {_LARGEST} bytes")
             return None
         try:
-            document = yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            self._mistake("topology", f"not YAML: {' '.join(str(error).split())}")
+            document = yaml_text.parse(text)
+        except ValueError as error:
+            self._mistake("topology", f"not YAML: {error}")
             return None
         if document is None:
             self._mistake("topology", "is empty")
@@ -211,18 +214,20 @@ class _Reader:
         if not isinstance(pool, dict):
             self._mistake(where, "must be a mapping")
             return NodeGpus(())
+        made = self._gpus(pool, where)
         other = {**self._other_devices(pool, where), **self._resources(pool, where)}
-        numa = self._numa(pool.get("numa"), f"{where}.numa")
+        numa = self._numa(pool.get("numa"), f"{where}.numa", len(made.gpus))
+        return msgspec.structs.replace(made, other=other, numa=numa, **self._real(pool, where))
+
+    def _gpus(self, pool: Mapping[str, Any], where: str) -> NodeGpus:
         if "gpus" in pool:
             self._known(pool, keys.LISTED_POOL, where)
-            made = NodeGpus(self._listed(pool["gpus"], f"{where}.gpus"))
-        elif "gpu" in pool:
+            return NodeGpus(self._listed(pool["gpus"], f"{where}.gpus"))
+        if "gpu" in pool:
             self._known(pool, keys.PROFILED_POOL, where)
-            made = self._profiled(pool["gpu"], f"{where}.gpu")
-        else:
-            self._known(pool, keys.OLD_POOL, where)
-            made = NodeGpus(self._old(pool, where))
-        return msgspec.structs.replace(made, other=other, numa=numa, **self._real(pool, where))
+            return self._profiled(pool["gpu"], f"{where}.gpu")
+        self._known(pool, keys.OLD_POOL, where)
+        return NodeGpus(self._old(pool, where))
 
     def _real(self, pool: Mapping[str, Any], where: str) -> dict[str, Any]:
         """What only real nodes do: share their GPUs, and fail."""
@@ -255,13 +260,11 @@ class _Reader:
         if not _whole(count, MOST_GPUS) or count < 1:
             self._mistake(f"{where}.count", f"{count!r}: must be a whole number from 1 to {MOST_GPUS}")
             count = 0
-        size = self._size(entry.get("memory"), f"{where}.memory")
         if not isinstance(name, str) or not name:
             self._mistake(f"{where}.type", f"{name!r}: must be a model or product, such as h200")
+            self._size(entry.get("memory"), f"{where}.memory")
             return []
-        if entry.get("memory") is None and self._catalog.find(name) is None:
-            self._mistake(f"{where}.memory", f"{name!r} is not in the catalog, so its memory must be said")
-        return [Gpu(devices.named(name, size, self._catalog))] * count
+        return [Gpu(self._product(name, entry.get("memory"), f"{where}.memory"))] * count
 
     def _size(self, memory: Any, where: str) -> int | None:
         if memory is None:
@@ -279,12 +282,14 @@ class _Reader:
             return ()
         if not count:
             return ()
-        return (Gpu(self._product(str(pool.get("gpuProduct") or ""), memory, where)),) * int(count)
+        product = str(pool.get("gpuProduct") or "")
+        return (Gpu(self._product(product, memory or None, f"{where}.gpuMemory")),) * int(count)
 
     def _product(self, product: str, memory: Any, where: str) -> models.Model:
         """A product by name with its memory; the catalog's model behind it where there is one."""
-        size = self._size(memory or None, f"{where}.gpuMemory")
-        return devices.named(product or "GPU", size, self._catalog)
+        if memory is None and self._catalog.find(product) is None:
+            self._mistake(where, f"{product!r} is not in the catalog, so its memory must be said")
+        return devices.named(product or "GPU", self._size(memory, where), self._catalog)
 
     def _profiled(self, gpu: Any, where: str) -> NodeGpus:
         if not isinstance(gpu, dict):
@@ -313,14 +318,26 @@ class _Reader:
         for part, allowed in (("device_defaults", keys.DEVICE_DEFAULTS), ("system", keys.SYSTEM)):
             self._known(overrides.get(part), allowed, f"{place}{part}")
         model = self._described(defaults, system, known, f"{place}device_defaults")
-        listed = merged.get("devices")
-        counted = len(listed) if isinstance(listed, list) else 0
-        count = merged.get("device_count") or counted or (8 if known and not profile else 0)
+        listed = merged.get("devices") or []
+        if not isinstance(listed, list):
+            self._mistake(f"{place}devices", "must be a list")
+            return NodeGpus(())
+        count = merged.get("device_count") or len(listed) or (8 if known and not profile else 0)
         if not _whole(count, MOST_GPUS):
             self._mistake(f"{place}device_count", f"{count!r}: must be a whole number from 0 to {MOST_GPUS}")
             return NodeGpus(())
-        cuda = str(system.get("cuda_version", ""))
-        return NodeGpus((Gpu(model),) * int(count), driver=str(system.get("driver_version", "")), cuda=cuda)
+        driver, cuda = (self._text(system, name, f"{place}system") for name in ("driver_version", "cuda_version"))
+        return NodeGpus((Gpu(model),) * int(count), driver=driver, cuda=cuda)
+
+    def _text(self, holder: Mapping[str, Any], name: str, where: str) -> str:
+        """A text, or a number that stands for one; empty if nothing is said."""
+        value = holder.get(name)
+        if value is None:
+            return ""
+        if not isinstance(value, str | int | float):
+            self._mistake(f"{where}.{name}", f"{value!r}: must be a text")
+            return ""
+        return str(value)
 
     def _described(
         self, defaults: Mapping[str, Any], system: Mapping[str, Any], like: models.Model | None, where: str
@@ -331,14 +348,14 @@ class _Reader:
             self._mistake(f"{where}.memory.total_bytes", f"{size!r}: must be a number of bytes, at least a MiB")
             size = None
         facts: dict[str, str] = {}
-        if defaults.get("architecture"):
-            facts["architecture"] = str(defaults["architecture"])
+        if architecture := self._text(defaults, "architecture", where):
+            facts["architecture"] = architecture
         capability = self._mapping(defaults, "compute_capability", f"{where}.")
         if "major" in capability:
             facts["compute_capability"] = f"{capability['major']}.{capability.get('minor', 0)}"
         if system.get("driver_version"):
             facts["driver"] = str(system["driver_version"])
-        product = str(defaults.get("name") or (like.product if like else "GPU"))
+        product = self._text(defaults, "name", where) or (like.product if like else "GPU")
         memory = int(size) >> 20 if size is not None else None
         return devices.named(product, memory, self._catalog, like=like, facts=facts)
 
@@ -376,7 +393,7 @@ class _Reader:
                 found[name] = int(count)
         return found
 
-    def _numa(self, numa: Any, where: str) -> Numa | None:
+    def _numa(self, numa: Any, where: str, gpus: int) -> Numa | None:
         if numa is None:
             return None
         if not isinstance(numa, dict) or not _whole(numa.get("zones", 1), 64):
@@ -389,7 +406,10 @@ class _Reader:
         if not isinstance(spread, list) or not all(_whole(item, MOST_GPUS) for item in spread):
             self._mistake(f"{where}.gpusPerZone", "must be a list of whole numbers")
             return None
-        return Numa(int(numa.get("zones", 1)), tuple(int(item) for item in spread))
+        zones = int(numa.get("zones", 1))
+        if zones and spread and gpus and (len(spread) != zones or sum(spread) != gpus):
+            self._mistake(f"{where}.gpusPerZone", f"must have {zones} entries that add up to {gpus} GPUs")
+        return Numa(zones, tuple(int(item) for item in spread))
 
     # Nodes by name.
 
@@ -402,7 +422,8 @@ class _Reader:
         if not isinstance(listed, list) or len(listed) > MOST_GPUS:
             self._mistake(f"{where}.gpus", f"must be a list of at most {MOST_GPUS} GPUs with ids")
             return NodeGpus(())
-        model = self._product(str(node.get("gpu-product", "")), node.get("gpu-memory"), where)
+        product = str(node.get("gpu-product") or "")
+        model = self._product(product, node.get("gpu-memory") or None, f"{where}.gpu-memory")
         gpus, seen = [], set[str]()
         for number, item in enumerate(listed):
             place = f"{where}.gpus[{number}]"
