@@ -30,7 +30,7 @@ test: setup ## Run every level of tests, lint included
 	@$(BIN)/python -m tests.levels
 
 check: setup ## Lint, types, layers and unit tests: under 90 s
-	@$(BIN)/python -m tests.levels lint unit golden
+	@$(BIN)/python -m tests.levels lint unit
 
 lint: setup ## Lint, types and layers only
 	@$(BIN)/python -m tests.levels lint
