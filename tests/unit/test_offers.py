@@ -119,6 +119,7 @@ def test_nothing_changes_before_the_next_change(flap: float, dying: list[failure
     made = failures.Failures(flap=flap, dying=tuple(dying))
     until = made.next_change(at)
     assert until is not None
+    assert until > 0
 
     def stands(time: float) -> tuple[bool, ...]:
         return (made.present(time), *(made.healthy(gpu, time) for gpu in range(4)))

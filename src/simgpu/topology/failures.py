@@ -40,7 +40,7 @@ class Failures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def present(self, elapsed: float) -> bool:
         """Whether the kubelet finds the devices at all."""
-        return not self.vanish and (not self.flap or int(elapsed / self.flap) % 2 == 1)
+        return not self.vanish and (not self.flap or self._turn(elapsed) % 2 == 1)
 
     def healthy(self, gpu: int, elapsed: float) -> bool:
         """Whether a GPU is well."""
@@ -50,8 +50,12 @@ class Failures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Seconds until any of this is otherwise; None if it stays."""
         times = [time for item in self.dying for time in item.changes() if time > elapsed]
         if self.flap and not self.vanish:
-            times.append((int(elapsed / self.flap) + 1) * self.flap)
+            times.append((self._turn(elapsed) + 1) * self.flap)
         return min(times) - elapsed if times else None
+
+    def _turn(self, elapsed: float) -> int:
+        """How often the plugin has come or gone; a turn that begins now has begun, however 8.1 / 0.1 is rounded."""
+        return int(elapsed / self.flap + 1e-9)
 
 
 NONE = Failures()
