@@ -248,3 +248,11 @@ def test_a_load_on_a_divided_card_is_on_its_instances(home: Path) -> None:
     page = run(home, "--config", str(config), "--load", "50", "--", "sh", "-c", f"{script}; nvidia-smi").stdout
 
     assert " 2    0 " in page, "GPU instance 2, compute instance 0"
+
+
+def test_a_load_is_there_when_the_command_starts(home: Path) -> None:
+    query = ("nvidia-smi", "--query-gpu=utilization.gpu,power.draw", "--format=csv,noheader,nounits")
+    usage, power = run(home, "--load", "training", "--", *query).stdout.split(", ")
+
+    assert int(usage) > 50
+    assert float(power) > 300

@@ -39,6 +39,7 @@ class RunSettings(msgspec.Struct, frozen=True):
     devices: Sequence[Device]
     hostname: str
     load: dict[str, Any] | None = None
+    running_for: float = 0.0
     seed: int = 1
     interval: float = 0.1
     settable: bool = True
@@ -50,6 +51,7 @@ async def run_command(settings: RunSettings) -> int:
     if settings.load is not None:
         wanted = documents.read(settings.load)
         box.admit(wanted.profile, wanted.devices or box.places())
+        ticking.go_ahead(box, settings.running_for)
     async with contextlib.AsyncExitStack() as stack:
         signals = stack.enter_context(_Signals())
         home = stack.enter_context(_home())
@@ -59,7 +61,9 @@ async def run_command(settings: RunSettings) -> int:
         await sockets.start()
         stack.push_async_callback(sockets.stop)
         ready = asyncio.Event()
-        clock = asyncio.ensure_future(ticking.tick(box, settings.interval, ready.set, shown.write))
+        clock = asyncio.ensure_future(
+            ticking.tick(box, settings.interval, ready.set, shown.write, since=settings.running_for)
+        )
         stack.callback(clock.cancel)
         await _first(clock, ready.wait())
         child = await _start(settings.command, environment(os.environ, home, socket))

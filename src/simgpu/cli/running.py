@@ -14,6 +14,8 @@ import click
 from simgpu import errors
 from simgpu.cli import catalog, exporter
 
+_RUNNING = 3.0  # seconds: a load that has no beginning of its own has settled when the command starts
+
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--model", help="A GPU model of the catalog; h200 if nothing is said.")
@@ -68,6 +70,7 @@ def run(  # noqa: PLR0913 - one for each option
         devices=exporter.find_devices(loaded, model=model, count=count, config=config, node=name),
         hostname=name,
         load=None if load is None else _load(load),
+        running_for=0.0 if load is None or Path(load).is_file() else _RUNNING,
         seed=seed,
         interval=interval,
         settable=not no_settings,
