@@ -1,7 +1,7 @@
 #include "reader.h"
 #include "sys.h"
 
-static const char DEFAULT_PAGES[] = "/run/simgpu/gpus";
+static const char DEFAULT_PAGES[] = "/var/lib/simgpu/gpus";
 enum { MOST_SLICES = 8 }; /* that a card can be divided into */
 
 #ifdef FREESTANDING

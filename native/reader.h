@@ -20,7 +20,7 @@ struct process {
     char name[PROCESS_NAME];
 };
 
-/* Map the pages in SIMGPU_PAGES, or in /run/simgpu/gpus, in the order of the cards' indices. */
+/* Map the pages in SIMGPU_PAGES, or in /var/lib/simgpu/gpus, in the order of the cards' indices. */
 int cards_open(struct cards *cards);
 void cards_close(struct cards *cards);
 

@@ -12,8 +12,9 @@ import pytest
 
 from simgpu import box, errors
 from simgpu.catalog import models
+from simgpu.identities import view
 from simgpu.topology import devices
-from simgpu.workloads import client
+from simgpu.workloads import client, guest, server
 from simgpu.workloads.server import Server
 
 CATALOG = models.load()
@@ -57,12 +58,12 @@ class Running:
 async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
     running: list[Running] = []
 
-    async def start(count: int = 2) -> Running:
+    async def start(count: int = 2, **more: Any) -> Running:
         wanted = devices.Box((devices.Entry("h200", count),))
         made = box.Box(devices.build(wanted, CATALOG, node="n"), seed=1, hostname="n")
         path = tmp_path / f"{len(running)}.sock"
         names = {"DCGM_FI_DEV_FB_USED": ("fb_used", 1.0), "DCGM_FI_DEV_GPU_UTIL": ("usage", 1.0)}
-        server = Server(made, path, names=names)
+        server = Server(made, path, names=names, **more)
         await server.start()
         running.append(Running(made, server, path))
         return running[-1]
@@ -261,3 +262,89 @@ async def test_a_socket_in_use_is_not_taken_and_a_dead_one_is_replaced(serve: Se
     with pytest.raises(errors.InputError, match="is no socket"):
         await Server(running.box, tmp_path / "file").start()
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def of_pod(ids: list[str]) -> guest.Identify:
+    async def identify(_connection: object) -> guest.Guest:
+        return guest.Guest("pod ns/mine", view.Pod("mine", "ns", "main", "uid-1"), tuple(ids))
+
+    return identify
+
+
+async def guest_of_second(serve: Serve, **more: Any) -> tuple[Running, list[str]]:
+    """A box with three devices, and a socket on which everybody is a pod that has the second and third."""
+    names = [device.uuid for device in (await serve(3)).box.devices]
+    return await serve(3, identify=of_pod(names[1:]), **more), names
+
+
+@pytest.mark.parametrize(
+    ("wanted", "busy"), [(None, [0, 0.5, 0.5]), (["0"], [0, 0.5, 0]), (["1"], [0, 0, 0.5]), (["id 2"], [0, 0, 0.5])]
+)
+async def test_a_pods_devices_are_numbered_as_it_sees_them(
+    serve: Serve, wanted: list[str] | None, busy: list[float]
+) -> None:
+    running, names = await guest_of_second(serve)
+    named = [names[2] if name == "id 2" else name for name in wanted] if wanted else None
+    await running.send({**FOREVER, "Devices": named, "Profile": [{"Load": 50}], "Pod": {"Name": "another"}})
+    await running.settled(1)
+    await running.pass_time(3)
+    assert running.box.machine.column("busy").tolist() == busy
+    assert {pod.name for pod in running.box.machine.pods.values()} == {"mine"}
+
+
+@pytest.mark.parametrize("name", ["2", "nvidia0", "id 0", "-1", "\u0661"])
+async def test_a_pod_has_no_other_devices(serve: Serve, name: str) -> None:
+    running, names = await guest_of_second(serve)
+    reader, _ = await running.send({**FOREVER, "Devices": [names[0] if name == "id 0" else name], "Protocol": 2})
+    answer = json.loads(await reader.read())
+    assert answer["exit"] == 1
+    assert answer["message"].startswith("Devices: no device")
+    assert names[0] not in answer["message"] or name == "id 0"
+    assert not running.box.workloads()
+
+
+async def test_a_pod_sets_only_its_own(serve: Serve) -> None:
+    asked: list[str] = []
+
+    def settings(device: str, _setting: str, _values: object) -> int:
+        asked.append(device)
+        return 0
+
+    running, names = await guest_of_second(serve, settings=settings)
+    for name, code in ((names[0], b"4"), (names[1], b"0"), ("", b"2")):
+        reader, _ = await running.send({"Set": {"Device": name, "Setting": "power_limit", "Values": [500000, 0]}})
+        assert await reader.read() == code
+    assert asked == names[1:2]
+
+
+async def test_a_guest_is_working_as_long_as_it_has_workloads(serve: Serve) -> None:
+    changes: list[None] = []
+    running, _ = await guest_of_second(serve, changed=lambda: changes.append(None))
+    _, writer = await running.send({**FOREVER, "Devices": None})
+    await running.settled(1)
+    assert [item.pod.name for item in running.server.working if item.pod] == ["mine"]
+    writer.close()
+    await running.settled(0)
+    assert not running.server.working
+    assert len(changes) == 2
+
+
+async def test_one_pod_cannot_take_all_connections(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MOST_OF_A_GUEST", 2)
+    running, _ = await guest_of_second(serve)
+    for _ in range(2):
+        await running.send({**FOREVER, "Devices": None})
+    await running.settled(2)
+    reader, _ = await running.send({**FOREVER, "Devices": None, "Protocol": 2})
+    assert "has 2 connections already" in json.loads(await reader.read())["message"]
+
+
+async def test_whoever_is_not_known_is_told_why(serve: Serve) -> None:
+    async def identify(_connection: object) -> guest.Guest:
+        raise guest.Refused("process 7 is in no pod")
+
+    running = await serve(identify=identify)
+    for protocol, answer in ((1, "1"), (2, "process 7 is in no pod")):
+        reader, _ = await running.send({**FOREVER, "Protocol": protocol})
+        assert answer in (await reader.read()).decode()
+    assert not running.box.workloads()

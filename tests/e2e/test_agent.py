@@ -47,14 +47,16 @@ def test_a_pod_gets_one_gpu_and_sees_only_that(gpus: Gpus) -> None:
     assert len(set(seen)) == 2
     for name, gpu in zip(names, seen, strict=True):
         assert gpus.sees(name) == [gpu]
-        assert gpus.exec(name, "ls", "/run/simgpu/gpus").split() == [gpu]
+        assert gpus.exec(name, "ls", "/var/lib/simgpu/gpus").split() == [gpu]
         assert f"NVIDIA_VISIBLE_DEVICES={gpu}\n" in gpus.exec(name, "env")
 
 
 def test_what_is_mounted_cannot_be_changed(gpus: Gpus) -> None:
     name = gpus.pod()
     gpus.running(name)
-    tries = "for f in /run/simgpu/gpus/*/page /bin/nvidia-smi /usr/lib64/libnvidia-ml.so.1; do (echo >>$f) 2>&1; done"
+    tries = (
+        "for f in /var/lib/simgpu/gpus/*/page /bin/nvidia-smi /usr/lib64/libnvidia-ml.so.1; do (echo >>$f) 2>&1; done"
+    )
     assert gpus.exec(name, "sh", "-c", f"{tries}; true").count("Read-only file system") == 3
 
 
@@ -136,6 +138,52 @@ def test_more_and_fewer_gpus_without_a_restart(gpus: Gpus) -> None:
     gpus.have(8)
     gpus.have(0, "rdma/hca")
     assert gpus.holds(name) == gpu
+
+
+def test_a_running_pod_sees_its_gpu_again_when_that_comes_back(gpus: Gpus) -> None:
+    names = [gpus.pod() for _ in range(3)]
+    gpus.running(*names)
+    last = next(name for name in names if gpus.sees(name) == [IDS[2]])
+    gpus.configure({"gpus": [{"type": "h200", "count": 2}]})
+    gpus.have(2)
+    wait_for(lambda: not gpus.sees(last), "the GPU to be gone from the pod")
+    gpus.configure(H200)
+    gpus.have(8)
+    wait_for(lambda: gpus.sees(last) == [IDS[2]], "the pod to see its GPU")
+
+
+def test_a_pod_sets_its_own_gpus_where_the_pool_lets_it(gpus: Gpus) -> None:
+    name, other = gpus.pod(), gpus.pod()
+    gpus.running(name, other)
+    with pytest.raises(AssertionError, match="Insufficient Permissions"):
+        gpus.exec(name, "nvidia-smi", "-pl", "500")
+    gpus.configure({**H200, "settable": True})
+    wait_for(lambda: _sets(gpus, name), "the pool to let it")
+    query = ("nvidia-smi", "--query-gpu=power.limit", "--format=csv,noheader")
+    assert [gpus.exec(item, *query).strip() for item in (name, other)] == ["500.00 W", "700.00 W"]
+
+
+def _sets(gpus: Gpus, name: str) -> bool:
+    try:
+        return "was set to 500.00 W" in gpus.exec(name, "nvidia-smi", "-pl", "500")
+    except AssertionError:
+        return False
+
+
+def test_gpus_are_as_busy_as_processors_where_that_is_wanted(gpus: Gpus) -> None:
+    wish = {"simgpu.dev/utilization-from": "cpu"}
+    resources = {"limits": {"nvidia.com/gpu": 1, "cpu": "200m"}}
+    names = {"busy": "while :; do :; done", "idle": "sleep 1000"}
+    for name, script in names.items():
+        gpus.node.pod(name, script, resources=resources, annotations=wish)
+    gpus.running(*names)
+    held = {name: gpus.holds(name)[0] for name in names}
+
+    def usage(name: str) -> float:
+        return next(value for labels, value in gpus.series() if labels["UUID"] == held[name])
+
+    wait_for(lambda: usage("busy") > 50, "the GPU to be as busy as the processor", seconds=20)
+    assert usage("idle") < 10
 
 
 def test_a_gpu_that_dies_is_taken_away_and_comes_back(gpus: Gpus) -> None:

@@ -20,6 +20,7 @@ from simgpu.controllers import publishing
 from simgpu.controllers.own_node import Shared
 from simgpu.identities import identity
 from simgpu.node import granting
+from simgpu.page import writer
 from simgpu.pods import profiles, requests
 from simgpu.topology import devices, pools, sharing
 
@@ -63,11 +64,11 @@ def test_gpus_lie_on_numa_nodes_as_the_pool_says(numa: pools.Numa, zones: list[i
 def test_a_page_is_there_for_each_gpu_and_goes_with_it(tmp_path: Path) -> None:
     made = equipment(tmp_path)
     made.equip(spec(3))
-    assert sorted(path.name for path in made.pages.glob("GPU-*")) == sorted(IDS[:3])
+    assert sorted(path.parent.name for path in made.pages.glob("GPU-*/page")) == sorted(IDS[:3])
     made.equip(spec(1))
-    assert [path.name for path in made.pages.glob("GPU-*")] == IDS[:1]
+    assert [path.parent.name for path in made.pages.glob("GPU-*/page")] == IDS[:1]
     made.equip(pools.NodeGpus(()))
-    assert not list(made.pages.glob("GPU-*"))
+    assert not list(made.pages.glob("GPU-*/page"))
     assert made.page is None
 
 
@@ -85,6 +86,51 @@ def test_work_stays_on_its_gpu_when_others_come_and_go(tmp_path: Path) -> None:
     made.use({IDS[1]: (share("p"),), IDS[3]: (share("q"),)})
     made.box.step(6.0, clock=0.0)
     assert {index: pod.name for index, pod in made.box.machine.pods.items()} == {1: "p", 3: "q"}
+
+
+def test_a_container_with_workloads_of_its_own_does_nothing_beside_them(tmp_path: Path) -> None:
+    made = equipment(tmp_path)
+    made.equip(spec(2))
+    both = {name: (share("p"),) for name in IDS[:2]}
+    made.use(both)
+    made.box.step(5.0, clock=0.0)
+    assert made.box.machine.column("busy").tolist() == [1, 1]
+    made.use(both, {("uid-p", "main")})
+    made.box.step(10.0, clock=0.0)
+    assert made.box.machine.column("busy").tolist() == [0, 0]
+    assert made.box.machine.column("memory_used").tolist() == [0, 0]
+    assert {pod.name for pod in made.box.machine.pods.values()} == {"p"}
+    made.use(both)
+    made.box.step(15.0, clock=0.0)
+    assert made.box.machine.column("busy").tolist() == [1, 1]
+
+
+def test_gpus_are_as_busy_as_processors_are_where_that_is_wanted(tmp_path: Path) -> None:
+    usage = tmp_path / "groups" / "cpuacct" / "kubepods" / "poduid-p" / ("3b" * 32) / "cpuacct.usage"
+    usage.parent.mkdir(parents=True)
+    usage.write_text("0")
+    made = Equipment("node-a", identity.load("dcgm"), tmp_path, seed=1, interval=1.0, cgroups=tmp_path / "groups")
+    made.equip(spec(1))
+    use = publishing.Use("uid-p", "ns", "p", "main", 0, 100, 1000)
+    made.use({IDS[0]: (Shared(use, 1.0, "3b" * 32, 2.0),)})
+    made.follow_processors(10.0)
+    made.box.step(1.0, clock=0.0)
+    assert made.box.machine.column("busy")[0] == 0
+    usage.write_text(str(10**9))
+    made.follow_processors(12.0)
+    made.box.step(2.0, clock=0.0)
+    assert made.box.machine.column("busy")[0] == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(("settable", "code"), [(True, 0), (False, 4)])
+def test_programs_set_what_the_pool_lets_them(tmp_path: Path, settable: bool, code: int) -> None:
+    made = equipment(tmp_path)
+    assert made.set(IDS[0], "power_limit", [500_000, 0]) == 4
+    made.equip(spec(1, settable=settable))
+    assert made.set(IDS[0], "power_limit", [500_000, 0]) == code
+    page = writer.read(made.pages / IDS[0] / "page")
+    assert page is not None
+    assert page["power_limit_mw"][0] == (500_000 if settable else 700_000)
 
 
 def test_counters_go_on_after_a_kill(tmp_path: Path) -> None:
@@ -145,13 +191,14 @@ def test_counters_never_fall_whatever_the_topology_does(changes: list[tuple[int,
 
 def test_a_container_gets_its_own_pages_and_nothing_more(tmp_path: Path) -> None:
     programs = granting.Programs(tmp_path / "lib", tmp_path / "smi")
-    answer = granting.gpus(["GPU-a::3", "GPU-a::4", "GPU-b"], node="n", pages=tmp_path, programs=programs)
+    source = granting.Source(tmp_path, tmp_path / "run", programs)
+    answer = granting.gpus(["GPU-a::3", "GPU-a::4", "GPU-b"], node="n", source=source)
     assert answer.envs["MOCK_NVIDIA_VISIBLE_DEVICES"] == answer.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
     assert answer.envs["NODE_NAME"] == "n"
     assert all(mount.read_only for mount in answer.mounts)
-    pages = [mount.container_path for mount in answer.mounts if mount.container_path.startswith("/run")]
-    assert pages == ["/run/simgpu/gpus/GPU-a", "/run/simgpu/gpus/GPU-b"]
-    assert "/bin/nvidia-smi" in {mount.container_path for mount in answer.mounts}
+    pages = [mount.container_path for mount in answer.mounts if "GPU-" in mount.container_path]
+    assert pages == ["/var/lib/simgpu/gpus/GPU-a", "/var/lib/simgpu/gpus/GPU-b"]
+    assert {"/bin/nvidia-smi", "/run/simgpu"} <= {mount.container_path for mount in answer.mounts}
     assert granting.others(node="n").mounts == ()
 
 

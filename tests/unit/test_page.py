@@ -108,7 +108,7 @@ def test_cards_of_an_earlier_writer_are_gone(tmp_path: Path) -> None:
     first.close()
     writer.Pages(tmp_path, cards("h200", 2), stale=10)
 
-    assert len(list(tmp_path.glob("GPU-*"))) == 2
+    assert len(list(tmp_path.glob("GPU-*/page"))) == 2
 
 
 def test_two_writers_of_one_folder_are_refused(tmp_path: Path) -> None:

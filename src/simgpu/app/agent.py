@@ -14,6 +14,7 @@ import msgspec
 from simgpu import page
 from simgpu.app import ticking
 from simgpu.app.equipping import Equipment
+from simgpu.app.guests import Guests
 from simgpu.catalog import models
 from simgpu.controllers.own_node import OwnNode, Stores
 from simgpu.identities import identity as identities
@@ -24,11 +25,12 @@ from simgpu.kube.recording import Recorder
 from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
-from simgpu.node import granting, messages, offers, owners, plugins
+from simgpu.node import cpu, granting, messages, offers, owners, plugins
 from simgpu.pods.holding import Held
 from simgpu.topology import failures, pools
 from simgpu.web import fleet as health
 from simgpu.web import pages, server
+from simgpu.workloads.server import Server as WorkloadServer
 
 NAME = "simgpu-agent"
 LOOK_SECONDS = 5.0
@@ -49,6 +51,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     state: Path
     plugins: Path = plugins.FOLDER
     pod_resources: Path = owners.POD_RESOURCES
+    cgroups: Path = cpu.CGROUPS
     seed: int = 1
     interval: float = 0.5
 
@@ -63,12 +66,14 @@ class Agent:
         self._held: list[Held] = []
         self._failures = failures.NONE
         self._failing_since = time.monotonic()
-        self._programs = granting.install(_BUILT, settings.state)
         self._owners = owners.Owners(pod_resources=settings.pod_resources, plugins=settings.plugins)
         self.looked = False
         self.equipment = Equipment(
-            settings.node, settings.identity, settings.state, seed=settings.seed, interval=settings.interval
-        )
+            settings.node, settings.identity, settings.state, seed=settings.seed, interval=settings.interval,
+            cgroups=settings.cgroups,
+        )  # fmt: skip
+        programs = granting.install(_BUILT, settings.state)
+        self._source = granting.Source(self.equipment.pages, self.equipment.run, programs)
         self.plugins = plugins.Plugins(self._allocate, folder=settings.plugins)
         stores = Stores(Store(), Store(), Store())
         self._recorder = Recorder(client, component=NAME)
@@ -78,6 +83,13 @@ class Agent:
             namespace=settings.namespace, catalog=models.load(),
         )  # fmt: skip
         self._stores = stores
+        box = self.equipment.box
+        guests = Guests(stores.pods, lambda: self._held, lambda: [device.uuid for device in box.devices])
+        self.socket = WorkloadServer(
+            box, self.equipment.run / Path(granting.SOCKET).name, mode=0o666, settings=self.equipment.set,
+            names={family.name: (family.value, family.scale) for family in settings.identity.families},
+            identify=guests.identify, changed=self._wake.set,
+        )  # fmt: skip
 
     @property
     def ready(self) -> bool:
@@ -129,7 +141,8 @@ class Agent:
             self._held = held
         memory = {device.uuid: device.model.memory_mib.total for device in equipment.box.devices}
         uses = self.node.uses(spec, self._held, memory)
-        equipment.use(uses)
+        working = {(guest.pod.uid, guest.pod.container) for guest in self.socket.working if guest.pod is not None}
+        equipment.use(uses, working)
         ids = [device.uuid for device in equipment.box.devices]
         counters = equipment.box.counters()
         again = self.node.publish(spec, ids, uses, {name: counters[name] for name in ids})
@@ -158,7 +171,7 @@ class Agent:
         node = self._settings.node
         if resource != self.equipment.spec.slicing.name(pools.GPU_RESOURCE):
             return granting.others(node=node)
-        return granting.gpus(ids, node=node, pages=self.equipment.pages, programs=self._programs)
+        return granting.gpus(ids, node=node, source=self._source)
 
 
 def _offers(
@@ -183,6 +196,8 @@ async def run_agent(settings: AgentSettings, ready: Callable[[str], None]) -> No
     async with Client(settings.target) as client, contextlib.AsyncExitStack() as stack:
         agent = Agent(settings, client)
         stack.callback(agent.equipment.close)
+        await agent.socket.start()
+        stack.push_async_callback(agent.socket.stop)
         box = agent.equipment.box
         routes = [
             server.get("/metrics", pages.current(lambda: agent.equipment.page)),

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from simgpu import errors
 from simgpu.app import showing, ticking
@@ -14,10 +17,12 @@ from simgpu.box import Box
 from simgpu.controllers.own_node import Shared, Uses
 from simgpu.identities import render, view
 from simgpu.identities.identity import Identity
+from simgpu.node import cpu, granting
 from simgpu.page import layout, writer
 from simgpu.pods import profiles, requests
 from simgpu.topology import pools
 from simgpu.web import pages
+from simgpu.workloads.server import NO_PERMISSION
 
 _log = logging.getLogger(__name__)
 
@@ -25,18 +30,22 @@ _log = logging.getLogger(__name__)
 class Equipment:
     """A node's simulated GPUs. Files below `state` stay when it ends, for running pods and for the next start."""
 
-    def __init__(self, node: str, identity: Identity, state: Path, *, seed: int, interval: float) -> None:
+    def __init__(
+        self, node: str, identity: Identity, state: Path, *, seed: int, interval: float, cgroups: Path = cpu.CGROUPS
+    ) -> None:
         self.spec = pools.NodeGpus(())
         self.pages = state / "gpus"
         self.box = Box((), seed=seed, hostname=hostname(node))
         self.page: pages.Page | None = None
+        self.run = state / "run"
+        self._meter = cpu.Meter(cgroups)
         self._node = node
         self._identity = identity
         self._stale = ticking.stale(interval)
         self._saved = state / "counters.json"
         self._shown: showing.Shown | None = None
         self._running: dict[tuple[str, str, str], tuple[Shared | pools.Shown, list[int]]] = {}
-        state.mkdir(parents=True, exist_ok=True)
+        self.run.mkdir(parents=True, exist_ok=True)
         self.box.resume(self._read_counters(), 0.0)
 
     def equip(self, spec: pools.NodeGpus) -> None:
@@ -47,15 +56,20 @@ class Equipment:
         self.box.change(devices)
         self.close()
         self.page = None
-        access = writer.Access(processes=layout.ALL_PROCESSES)
-        shown = showing.Shown(self.box, self.pages, stale=self._stale, access=access)
+        access = writer.Access(processes=layout.ALL_PROCESSES, control=granting.SOCKET if spec.settable else "")
+        self._shown = showing.Shown(self.box, self.pages, stale=self._stale, access=access)
         if devices:
-            self._shown = shown
             self._shown.write()
             self.page = pages.Page(render.Renderer(self.box.machine, self._identity))
         else:
-            shown.pages.remove()
+            self.close()
         self.spec = spec
+
+    def set(self, device: str, setting: str, values: Sequence[int]) -> int:
+        """Do what a program asks for through NVML, where the node's pool lets it; the answer is one of NVML's codes."""
+        if self._shown is None or not self.spec.settable:
+            return NO_PERMISSION
+        return self._shown.set(device, setting, values)
 
     def close(self) -> None:
         """Write no more pages; they stay."""
@@ -65,12 +79,17 @@ class Equipment:
 
     # Who uses it.
 
-    def use(self, uses: Mapping[str, Uses]) -> None:
-        """Let each container's work run on its GPUs, and end what is no more."""
+    def use(self, uses: Mapping[str, Uses], working: Collection[tuple[str, str]] = ()) -> None:
+        """Let each container's work run on its GPUs, and end what is no more.
+
+        Those that are `working`, by uid and name, say by workloads of their own what their GPUs do.
+        """
         wanted: dict[tuple[str, str, str], Shared | pools.Shown] = {}
         for device, gpu in zip(self.box.devices, self.spec.gpus, strict=True):
             shares = uses.get(device.uuid, ())
-            wanted |= {(device.uuid, item.use.uid, item.use.container): item for item in shares}
+            for share in shares:
+                container = (share.use.uid, share.use.container)
+                wanted[device.uuid, *container] = replace(share, resting=True) if container in working else share
             if not shares and gpu.shown is not None:
                 wanted[device.uuid, "", ""] = gpu.shown
         alive = self.box.workloads().keys()
@@ -87,14 +106,32 @@ class Equipment:
             pod = view.Pod(item.pod, item.namespace, item.container) if item.pod else None
             return self.box.admit(profiles.standing(item.utilization, item.fb_used), [device], pod=pod)
         use = item.use
-        span = requests.Range(use.low, use.high)
-        profile = profiles.of(f"{use.namespace}/{use.pod}/{use.container}", span, share=item.share)
+        name, span = f"{use.namespace}/{use.pod}/{use.container}", requests.Range(use.low, use.high)
+        if item.resting:
+            profile = profiles.resting(name)
+        else:
+            profile = profiles.of(name, requests.NONE if item.cores else span, share=item.share)
         return self.box.admit(profile, [device], pod=view.Pod(use.pod, use.namespace, use.container, use.uid))
+
+    def follow_processors(self, now: float) -> None:
+        """Where processes are to say how busy GPUs are, look at what they do."""
+        followed = [
+            (item, numbers)
+            for item, numbers in self._running.values()
+            if isinstance(item, Shared) and item.cores and not item.resting
+        ]
+        containers = {item.container: item for item, _ in followed}
+        busy = {name: self._meter.cores(item.use.uid, name, now) / item.cores for name, item in containers.items()}
+        self._meter.keep(set(containers))
+        for item, numbers in followed:
+            for number in numbers:
+                self.box.engine.set_usage(number, busy[item.container])
 
     # Time.
 
     def stepped(self) -> None:
         """After each step, and before anybody sees it: show it, and remember where counters stand."""
+        self.follow_processors(time.monotonic())
         if self._shown is not None:
             self._shown.write()
         unfinished = self._saved.with_suffix(".unfinished")

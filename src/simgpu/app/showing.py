@@ -56,5 +56,6 @@ class Shown:
                 return UNSUPPORTED
         except errors.InputError:
             return INVALID
+        self._box.machine.look_again()
         self.write()
         return OK

@@ -56,6 +56,14 @@ from simgpu.cli.controller import NAMESPACE
     help="Where the kubelet says which pod has which device.",
 )
 @click.option(
+    "--cgroups",
+    type=click.Path(path_type=Path),
+    default="/sys/fs/cgroup",
+    show_default=True,
+    metavar="DIR",
+    help="Where containers' use of processors is read, for pods whose GPUs follow it.",
+)
+@click.option(
     "--interval",
     type=click.FloatRange(0.05, 60),
     default=0.5,
@@ -71,7 +79,7 @@ from simgpu.cli.controller import NAMESPACE
 )
 def agent(  # noqa: PLR0913 - one for each option
     node: str | None, kubeconfig: Path | None, namespace: str, listen: str, identity: str, state_dir: Path,
-    plugin_dir: Path, pod_resources: Path, interval: float, seed: int, log_level: str,
+    plugin_dir: Path, pod_resources: Path, cgroups: Path, interval: float, seed: int, log_level: str,
 ) -> None:  # fmt: skip
     """Make the node that it runs on a GPU node: pods ask for nvidia.com/gpu and get simulated GPUs.
 
@@ -95,6 +103,7 @@ def agent(  # noqa: PLR0913 - one for each option
         state=state_dir.absolute(),
         plugins=plugin_dir.absolute(),
         pod_resources=pod_resources.absolute(),
+        cgroups=cgroups.absolute(),
         seed=seed,
         interval=interval,
     )

@@ -242,6 +242,8 @@ def workload(  # noqa: PLR0913 - one for each option
 ) -> int:  # fmt: skip
     """Put a workload on devices of an exporter, wait until it ends, and end as it did.
 
+    In a pod with GPUs of `simgpu agent` it runs on these, all of them, or the first with --devnames 0.
+
     \b
       simgpu workload --devnames nvidia0 --activity 20:5:30,90:5:60
       simgpu workload --devices '/tmp/devices/nvidia*' --profile examples/load.yaml
@@ -253,6 +255,8 @@ def workload(  # noqa: PLR0913 - one for each option
 
     if devnames is not None:
         devices = client.devices_by_name(devnames, max_index, os.environ)
+    elif pattern is None and os.environ.get("NVIDIA_VISIBLE_DEVICES"):
+        devices = []  # a pod's own
     else:
         devices = client.devices_by_glob(pattern or "/dev/dri/card*", index_regex)
     given = {str(key).lower(): value for key, value in read_document(profile).items()} if profile is not None else {}

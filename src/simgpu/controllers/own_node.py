@@ -111,24 +111,27 @@ class OwnNode:
         replicas = spec.slicing.replicas(pools.GPU_RESOURCE)
         found = holding.holders(self._stores.pods, held, replicas=replicas)
         return {
-            gpu: tuple(self._use(holder, memory[gpu]) for holder in items)
+            gpu: tuple(self._use(holder, memory[gpu], spec.utilization_from) for holder in items)
             for gpu, items in found.items()
             if gpu in memory
         }
 
-    def _use(self, holder: holding.Holder, memory: int) -> Shared:
+    def _use(self, holder: holding.Holder, memory: int, source: str) -> Shared:
         pod, meta = holder.pod, holder.pod.metadata
-        span = requests.NONE
+        span, container, cores = requests.NONE, "", 0.0
         if requests.running(pod):
             try:
                 span = requests.utilisation(pod)
+                if requests.source(pod, source) == pools.FROM_CPU:
+                    container, cores = holding.identity(pod, holder.container), requests.cores(pod, holder.container)
+                    span = requests.ANY
             except errors.InputError as error:
                 self.configuration.complain(about(pod), "InvalidUtilization", str(error))
                 span = requests.ALL
         use = publishing.Use(
             meta.uid, meta.namespace, meta.name, holder.container, span.low, span.high, int(memory * holder.share)
         )
-        return Shared(use, holder.share)
+        return Shared(use, holder.share, container, cores)
 
     # What is written.
 
@@ -164,10 +167,17 @@ class OwnNode:
 
 
 class Shared(msgspec.Struct, frozen=True):
-    """A use of a GPU, and how much of it."""
+    """A use of a GPU, and how much of it.
+
+    Where the use of processors is to drive it: the container's id, and the cores that are all of it. One that is
+    `resting` has other work, which says how busy it is.
+    """
 
     use: publishing.Use
     share: float
+    container: str = ""
+    cores: float = 0.0
+    resting: bool = False
 
 
 Uses = tuple[Shared, ...]

@@ -88,6 +88,10 @@ class Machine:
             self._columns[name] = self.engine.read(name, self.ids)
         return self._columns[name]
 
+    def look_again(self) -> None:
+        """Something was set since the step: read everything anew."""
+        self._columns.clear()
+
     def part_column(self, name: str) -> Values:
         """A quantity of the engine for each part, at this step."""
         key = f"part.{name}"

@@ -20,7 +20,9 @@ from simgpu.topology import sharing
 
 LIBRARY, TOOL = "libnvidia-ml.so.1", "nvidia-smi"
 
-_PAGES = "/run/simgpu/gpus"
+SOCKET = "/run/simgpu/workload.sock"
+
+_PAGES = "/var/lib/simgpu/gpus"
 _TRIPLETS = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 _TOOL_PLACES = ("/usr/bin", "/bin")
 
@@ -30,6 +32,14 @@ class Programs(msgspec.Struct, frozen=True):
 
     library: Path
     tool: Path
+
+
+class Source(msgspec.Struct, frozen=True):
+    """What containers have mounted, as it lies on the node: folders of pages and of the socket, and the programs."""
+
+    pages: Path
+    run: Path
+    programs: Programs
 
 
 def install(built: Path, state: Path) -> Programs:
@@ -50,14 +60,21 @@ def install(built: Path, state: Path) -> Programs:
     return Programs(folder / LIBRARY, folder / TOOL)
 
 
-def gpus(ids: Sequence[str], *, node: str, pages: Path, programs: Programs) -> messages.ContainerAllocateResponse:
+def gpus(ids: Sequence[str], *, node: str, source: Source) -> messages.ContainerAllocateResponse:
     """For a container with GPUs, or shares of them."""
     names = list(dict.fromkeys(map(sharing.device, ids)))
     visible = ",".join(names)
     return messages.ContainerAllocateResponse(
-        envs={"NVIDIA_VISIBLE_DEVICES": visible, "MOCK_NVIDIA_VISIBLE_DEVICES": visible, "NODE_NAME": node},
-        mounts=(*(_mount(f"{_PAGES}/{name}", pages / name) for name in names), *_programs(programs)),
-    )
+        envs={
+            "NVIDIA_VISIBLE_DEVICES": visible, "MOCK_NVIDIA_VISIBLE_DEVICES": visible, "NODE_NAME": node,
+            "SIMGPU_SOCKET": SOCKET,
+        },
+        mounts=(
+            *(_mount(f"{_PAGES}/{name}", source.pages / name) for name in names),
+            _mount(str(Path(SOCKET).parent), source.run),
+            *_programs(source.programs),
+        ),
+    )  # fmt: skip
 
 
 def others(*, node: str) -> messages.ContainerAllocateResponse:

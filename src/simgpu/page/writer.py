@@ -62,7 +62,7 @@ class Access(msgspec.Struct, frozen=True):
 class Pages:
     """The pages of a machine's cards, below one directory, which is ours alone as long as they are there.
 
-    Whatever cards an earlier writer left there that are no longer is removed.
+    Pages that an earlier writer left there of cards that are no longer are removed.
     """
 
     def __init__(self, root: Path, devices: Sequence[Device], *, stale: float, access: Access | None = None) -> None:
@@ -145,7 +145,10 @@ class Pages:
         self._rows["written_ns"] = self._rows["stale_ns"] = 0
         for row, mapped, device in zip(self._rows, self._maps, self._devices, strict=True):
             self._publish(row, mapped)
-            _remove(self.root / device.uuid)
+            (self.root / device.uuid / FILE).unlink(missing_ok=True)
+        for folder in self.root.glob("*/"):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
         (self.root / _LOCK).unlink(missing_ok=True)
         self.close()
 
@@ -189,15 +192,10 @@ def _lock(root: Path) -> int:
 
 
 def _remove_others(root: Path, ours: set[str]) -> None:
-    for folder in root.glob("GPU-*"):
-        if folder.name not in ours and (folder / FILE).is_file():
-            _remove(folder)
-
-
-def _remove(folder: Path) -> None:
-    (folder / FILE).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+    """Folders stay: a container that has one mounted sees the card again when it comes back."""
+    for page in root.glob(f"*/{FILE}"):
+        if page.parent.name not in ours:
+            page.unlink(missing_ok=True)
 
 
 def _usable(path: Path) -> bool:

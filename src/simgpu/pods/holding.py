@@ -46,9 +46,30 @@ def _devices(pod: Pod, held: Sequence[Held]) -> dict[str, tuple[str, int]]:
     lasting = [name for name in containers if requests.lasting(pod, name)]
     found: dict[str, tuple[str, int]] = {}
     for container in (*lasting, *(name for name in containers if name in early and name not in lasting)):
-        mine = [sharing.device(name) for name in _given(pod, container, held)]
+        mine = gpus(pod, container, held)
         found |= {name: (container, mine.count(name)) for name in mine}
     return found
+
+
+def container(pod: Pod, identity: str, held: Sequence[Held]) -> str | None:
+    """A container by its id. Before the pod's status tells, it is the one with devices, if there is only one such."""
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        if status.container_id.rpartition("/")[2] == identity:
+            return status.name
+    names = [item.name for item in (*pod.spec.init_containers, *(pod.spec.containers or ()))]
+    having = [name for name in names if _given(pod, name, held)]
+    return having[0] if len(having) == 1 else None
+
+
+def identity(pod: Pod, container: str) -> str:
+    """A container's id, once the pod's status tells."""
+    found = (item for item in (*pod.status.init_container_statuses, *pod.status.container_statuses))
+    return next((item.container_id.rpartition("/")[2] for item in found if item.name == container), "")
+
+
+def gpus(pod: Pod, container: str, held: Sequence[Held]) -> tuple[str, ...]:
+    """A container's GPUs by id, one for each share."""
+    return tuple(sharing.device(name) for name in _given(pod, container, held))
 
 
 def _given(pod: Pod, container: str, held: Sequence[Held]) -> tuple[str, ...]:

@@ -15,6 +15,11 @@ def of(name: str, span: Range, *, share: float = 1.0) -> activity.Profile:
     return _profile(name[:253], usage, activity.constant(share))
 
 
+def resting(name: str) -> activity.Profile:
+    """Nothing: what else it does says what it does."""
+    return activity.Profile(name[:253], (activity.Activity({}, context=False),), repeat=0)
+
+
 def standing(utilization: float, memory_mib: float) -> activity.Profile:
     """What a configuration says that a GPU shows while nobody uses it."""
     return _profile("configured", activity.constant(utilization / 100), activity.constant(memory_mib, share=False))

@@ -8,10 +8,12 @@ import msgspec
 
 from simgpu import errors
 from simgpu.kube.views import Container, Pod
+from simgpu.topology import pools
 
 GPU = "nvidia.com/gpu"
 UTILIZATION = "run.ai/simulated-gpu-utilization"
 RUN_TIME = "simgpu.dev/run-time"
+SOURCE = "simgpu.dev/utilization-from"
 ENDED = ("Succeeded", "Failed")
 
 _RANGE = re.compile(r"\s*(\d{1,9})\s*%?\s*(?:-\s*(\d{1,9})\s*%?\s*)?")
@@ -37,6 +39,7 @@ class Range(msgspec.Struct, frozen=True):
 
 ALL = Range(100, 100)
 NONE = Range(0, 0)
+ANY = Range(0, 100)
 
 
 def requests(pod: Pod) -> tuple[Request, ...]:
@@ -88,6 +91,24 @@ def utilisation(pod: Pod) -> Range:
     if high > 100:
         raise errors.InputError(UTILIZATION, f"{text!r}: at most 100")
     return Range(low, high)
+
+
+def source(pod: Pod, otherwise: str) -> str:
+    """What says how busy it keeps its GPUs: `pod`, its annotation, or `cpu`, what its processes do."""
+    text = pod.metadata.annotations.get(SOURCE, otherwise)
+    if text not in pools.SOURCES:
+        raise errors.InputError(SOURCE, f"{text[:40]!r}: must be one of {', '.join(pools.SOURCES)}")
+    return text
+
+
+def cores(pod: Pod, container: str) -> float:
+    """The processors that a container may use at most; one if there is no limit."""
+    found = next(
+        (item for item in (*pod.spec.init_containers, *(pod.spec.containers or ())) if item.name == container), None
+    )
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(m?)", found.resources.limits.get("cpu", "")) if found else None
+    amount = float(match[1]) / (1000 if match[2] else 1) if match else 0.0
+    return amount or 1.0
 
 
 def check_run_time(pod: Pod) -> None:

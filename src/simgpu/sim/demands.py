@@ -128,6 +128,11 @@ class Demands:
             self.values[AT[YIELDING], rows] = scale.context
         self.changed = True
 
+    def set_usage(self, rows: Rows, usage: float) -> None:
+        """From now on the rows ask for this much of their cards' time, until their next activity begins."""
+        self.values[AT[USAGE], rows] = usage
+        self.changed = True
+
     def draw(self, now: float, rng: np.random.Generator, *, events: bool) -> list[tuple[str, Rows, Doubles, Floats]]:
         """Draw what is due: values, or events. Returns the events: which, on which rows, how many, for how long."""
         came: list[tuple[str, Rows, Doubles, Floats]] = []

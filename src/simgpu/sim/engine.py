@@ -281,6 +281,11 @@ class Engine:
         if work := self._workloads.get(workload):
             self._drop(work)
 
+    def set_usage(self, workload: int, usage: float) -> None:
+        """A workload asks for this much of its cards' time from now on; for whoever knows better than its profile."""
+        if work := self._workloads.get(workload):
+            self._demands[work.model].set_usage(np.array(work.rows, dtype=np.intp), min(1.0, max(0.0, usage)))
+
     def workloads(self) -> dict[int, str]:
         """Running workloads by id, with their names, in the order in which they came."""
         return {number: work.profile.name for number, work in self._workloads.items()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 TOP = ("nodePools", "nodes", "nodePoolLabelKey", "migStrategy", "mig-strategy", "gpuOperator")
 
-_ANY_POOL = ("otherDevices", "resources", "numa", "sharing", "failures")
+_ANY_POOL = ("otherDevices", "resources", "numa", "sharing", "failures", "settable", "utilizationFrom")
 LISTED_POOL = ("gpus", *_ANY_POOL)
 PROFILED_POOL = ("gpu", *_ANY_POOL)
 OLD_POOL = ("gpuProduct", "gpuCount", "gpuMemory", *_ANY_POOL)
@@ -33,7 +33,7 @@ DEVICE_DEFAULTS = (
 )  # fmt: skip
 MEMORY = ("total_bytes", "reserved_bytes", "free_bytes", "used_bytes", "memory_bus_width")
 
-NAMED_NODE = ("gpu-memory", "gpu-product", "gpus", "sharing", "failures")
+NAMED_NODE = ("gpu-memory", "gpu-product", "gpus", "sharing", "failures", "settable", "utilizationFrom")
 NAMED_GPU = ("id", "metrics")
 METRICS = ("metadata", "utilization", "fb-used")
 OWNER = ("namespace", "pod", "container")

@@ -21,9 +21,11 @@ from simgpu.topology import devices, failures, keys, sharing, yaml_text
 
 LABEL_KEY = "run.ai/simulated-gpu-node-pool"
 GPU_RESOURCE = "nvidia.com/gpu"
+SOURCES = FROM_POD, FROM_CPU = ("pod", "cpu")  # what says how busy a pod's GPUs are: it, or what its processes do
 MOST_GPUS = 1024
 MOST_NODES = 100_000
 _LARGEST = 4 << 20
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _RESOURCE = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
 
 Profiles = Callable[[str], Mapping[str, Any] | None]  # a profile that cannot be read is an `InputError`
@@ -70,6 +72,8 @@ class NodeGpus(msgspec.Struct, frozen=True):
     numa: Numa | None = None
     slicing: sharing.TimeSlicing = sharing.NONE
     failures: failures.Failures = failures.NONE
+    settable: bool = False
+    utilization_from: str = FROM_POD
 
     @property
     def product(self) -> str:
@@ -230,8 +234,13 @@ class _Reader:
         return NodeGpus(self._old(pool, where))
 
     def _real(self, pool: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """What only real nodes do: share their GPUs, and fail."""
-        found: dict[str, Any] = {}
+        """What only real nodes do: share their GPUs, fail, let pods set things, and look at what processes do."""
+        settable, source = pool.get("settable", False), pool.get("utilizationFrom", FROM_POD)
+        if not isinstance(settable, bool):
+            self._mistake(f"{where}.settable", f"{settable!r}: must be true or false")
+        if source not in SOURCES:
+            self._mistake(f"{where}.utilizationFrom", f"{source!r}: must be one of {', '.join(SOURCES)}")
+        found: dict[str, Any] = {"settable": settable is True, "utilization_from": source}
         try:
             found["slicing"] = sharing.parse(pool.get("sharing"), field=f"{where}.sharing")
             found["failures"] = failures.parse(pool.get("failures") or {}, field=f"{where}.failures")
@@ -428,8 +437,10 @@ class _Reader:
         for number, item in enumerate(listed):
             place = f"{where}.gpus[{number}]"
             name = item.get("id") if isinstance(item, dict) else None
-            if not isinstance(name, str) or not 1 <= len(name) <= 63 or name in seen:
-                self._mistake(f"{place}.id", "must be a text of 1 to 63 characters that no other GPU of the node has")
+            if not isinstance(name, str) or not _ID.fullmatch(name) or name in seen:
+                self._mistake(
+                    f"{place}.id", "must be 1 to 63 letters, digits, '.', '_' or '-' that no other GPU of the node has"
+                )
                 continue
             seen.add(name)
             self._known(item, keys.NAMED_GPU, place)

@@ -12,16 +12,18 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from simgpu import errors
 from simgpu.box import Box
-from simgpu.workloads import documents
+from simgpu.workloads import documents, guest
 
 LARGEST = 1 << 20
 MOST_CLIENTS = 20_000
+MOST_OF_A_GUEST = 256
 SILENCE = 0.15
 SLOWEST = 5.0
 SHUTDOWN = "exporter shutting down"
@@ -36,7 +38,8 @@ _log = logging.getLogger(__name__)
 class Server:
     """Takes workloads for a box. `names` are quantities by the names that an exporter shows, for limits.
 
-    `settings` is told the device, what to set and to what; without it nothing can be set.
+    `settings` is told the device, what to set and to what; without it nothing can be set. `identify` says who is
+    connected: a guest acts on its own devices only. `changed` is called when a guest's workloads come and go.
     """
 
     def __init__(
@@ -48,6 +51,8 @@ class Server:
         mode: int = 0o700,
         half_amplitude: bool = False,
         settings: Settings | None = None,
+        identify: guest.Identify = guest.anybody,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._box = box
         self._path = path
@@ -55,6 +60,10 @@ class Server:
         self._mode = mode
         self._half = half_amplitude
         self._settings = settings
+        self._identify = identify
+        self._changed = changed
+        self._guests: Counter[str] = Counter()
+        self._working: Counter[guest.Guest] = Counter()
         self._clients: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -88,6 +97,11 @@ class Server:
         """Connections that are open."""
         return len(self._clients)
 
+    @property
+    def working(self) -> Collection[guest.Guest]:
+        """Guests that have workloads."""
+        return self._working.keys()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - we are in one
@@ -97,9 +111,15 @@ class Server:
             if len(self._clients) > MOST_CLIENTS:
                 answer = (1, f"there are {MOST_CLIENTS} workloads already")
             else:
-                document = await _receive(reader)
-                protocol = documents.protocol(document)
-                answer = await self._run(document, reader)
+                with self._counted(await self._identify(writer.get_extra_info("socket"))) as who:
+                    document = await _receive(reader)
+                    protocol = documents.protocol(document)
+                    answer = await self._run(document, reader, who)
+        except guest.Refused as error:
+            _log.info("workload refused: %s", error)
+            with contextlib.suppress(errors.InputError, OSError):
+                protocol = documents.protocol(await _receive(reader))  # so that it is told in the way that it knows
+            answer = (1, str(error))
         except errors.InputError as error:
             _log.info("workload refused: %s", error)
             answer = (1, str(error))
@@ -111,10 +131,22 @@ class Server:
             self._clients.discard(task)
             await _reply(writer, protocol, answer)
 
-    async def _run(self, document: Any, reader: asyncio.StreamReader) -> tuple[int, str] | None:
+    @contextlib.contextmanager
+    def _counted(self, who: guest.Guest) -> Iterator[guest.Guest]:
+        """One guest must not take what others need."""
+        if who.name and self._guests[who.name] >= MOST_OF_A_GUEST:
+            raise guest.Refused(f"{who.name} has {MOST_OF_A_GUEST} connections already")
+        self._guests[who.name] += 1
+        try:
+            yield who
+        finally:
+            self._guests[who.name] -= 1
+            self._guests += Counter()  # forget those who have none
+
+    async def _run(self, document: Any, reader: asyncio.StreamReader, who: guest.Guest) -> tuple[int, str] | None:
         """Set what is to be set; or run the workload until it ends, or its client goes."""
         if documents.wants_setting(document):
-            return self._set(document), ""
+            return self._set(document, who), ""
         wanted = documents.read(document, names=self._names, half_amplitude=self._half)
         done: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
 
@@ -122,7 +154,9 @@ class Server:
             if not done.done():
                 done.set_result((code, message))
 
-        numbers = self._box.admit(wanted.profile, wanted.devices, pod=wanted.pod, ended=ended)
+        devices, pod = who.choose(wanted.devices), who.pod or wanted.pod
+        numbers = self._box.admit(wanted.profile, devices, pod=pod, ended=ended)
+        self._works(who, +1)
         gone = asyncio.ensure_future(reader.read(1))  # a client that waits sends nothing
         try:
             either: set[asyncio.Future[Any]] = {done, gone}
@@ -131,8 +165,15 @@ class Server:
         finally:
             gone.cancel()
             self._box.drop(numbers)
+            self._works(who, -1)
 
-    def _set(self, document: Any) -> int:
+    def _works(self, who: guest.Guest, more: int) -> None:
+        if who.pod is not None:
+            self._working[who] += more
+            self._working += Counter()
+            self._changed()
+
+    def _set(self, document: Any, who: guest.Guest) -> int:
         """Whoever sets something understands NVML's codes only."""
         if self._settings is None:
             return NO_PERMISSION
@@ -141,6 +182,8 @@ class Server:
         except errors.InputError as error:
             _log.info("setting refused: %s", error)
             return INVALID_ARGUMENT
+        if not who.may_set(wish.device):
+            return NO_PERMISSION
         return self._settings(wish.device, wish.setting, wish.values)
 
 

@@ -1,0 +1,55 @@
+"""Who connects to the agent's socket: a container that has GPUs, known by what the kernel and the kubelet say of it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterable, Sequence
+
+from simgpu.identities import view
+from simgpu.kube.views import Pod
+from simgpu.node import peers
+from simgpu.pods import holding
+from simgpu.workloads.guest import HOST, Guest, Refused
+
+PATIENCE = 5.0  # seconds: what a container does first may come before its pod's status does
+_LOOK = 0.1
+
+
+class Guests:
+    """Finds the container behind a connection: `pods` of the node, `held` by them, and all devices in their order."""
+
+    def __init__(
+        self, pods: Iterable[Pod], held: Callable[[], Sequence[holding.Held]], devices: Callable[[], Sequence[str]]
+    ) -> None:
+        self._pods = pods
+        self._held = held
+        self._devices = devices
+
+    async def identify(self, connection: socket.socket) -> Guest:
+        """The container, or an error if there is none with GPUs; the node's own processes may act on all of them."""
+        try:
+            peer = peers.of(connection)
+        except peers.Unknown as error:
+            raise Refused(str(error)) from None
+        if peer == peers.HOST:
+            return HOST
+        for _ in range(round(PATIENCE / _LOOK)):
+            if (found := self.find(peer)) is not None:
+                return found
+            await asyncio.sleep(_LOOK)
+        raise Refused(f"container {peer.container[:12]} of pod {peer.pod} has no GPUs here")
+
+    def find(self, peer: peers.Peer) -> Guest | None:
+        """The container as far as it is known by now."""
+        pod = next((item for item in self._pods if item.metadata.uid == peer.pod), None)
+        if pod is None:
+            return None
+        held, meta = self._held(), pod.metadata
+        container = holding.container(pod, peer.container, held)
+        mine = set(holding.gpus(pod, container, held)) if container else set()
+        devices = tuple(item for item in self._devices() if item in mine)
+        if not container or not devices:
+            return None
+        name = f"pod {meta.namespace}/{meta.name}"
+        return Guest(name, view.Pod(meta.name, meta.namespace, container, meta.uid), devices)
