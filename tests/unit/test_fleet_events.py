@@ -553,3 +553,31 @@ def test_no_two_nodes_exporters_have_one_address_and_a_restart_changes_none() ->
     restarted.remove(first)
     assert restarted.address("another", addresses[first]) == addresses[first]
     assert restarted.address("broken", "10.evil") != "10.evil"
+
+
+def test_heartbeats_and_saved_counters_are_no_work() -> None:
+    world = World()
+    meta = world.api.meta("a", labels={LABEL: "p"})
+    node = views.Node(metadata=meta, status=views.NodeStatus(capacity={"cpu": "4"}))
+    data = {publishing.KEY: "gpus: []", publishing.COUNTERS: "{}"}
+    view = views.ConfigMap(metadata=world.api.meta("topology-a", namespace="ns"), data=data)
+    world.stores.nodes.put(node)
+    world.stores.config_maps.put(view)
+    queue: WorkQueue[str] = world.nodes._queue  # noqa: SLF001 - what became work
+    world.nodes.watch()
+    while len(queue):
+        queue.done(LOOP.run(queue.get()))
+
+    def newer(old: views.ObjectMeta, **more: Any) -> views.ObjectMeta:
+        return msgspec.structs.replace(world.api.meta(old.name, namespace=old.namespace, labels=old.labels), **more)
+
+    beat = views.NodeStatus(capacity={"cpu": "4"}, conditions=(views.Condition(type="Ready", status="True"),))
+    world.stores.nodes.put(views.Node(metadata=newer(meta), status=beat))
+    saved = {**data, publishing.COUNTERS: '{"time": 1}'}
+    world.stores.config_maps.put(views.ConfigMap(metadata=newer(view.metadata), data=saved))
+    assert not len(queue)
+    world.stores.config_maps.put(views.ConfigMap(metadata=newer(view.metadata), data={**saved, publishing.KEY: "x"}))
+    assert len(queue) == 1
+    queue.done(LOOP.run(queue.get()))
+    world.stores.nodes.put(views.Node(metadata=newer(meta, labels={LABEL: "q"}), status=beat))
+    assert len(queue) == 1

@@ -90,9 +90,13 @@ class Nodes:
 
     def watch(self) -> None:
         """Let changes of nodes, pods and configuration become work."""
-        self._stores.nodes.listen(lambda change: self._queue.add(change.key))
+        self._stores.nodes.listen(lambda change: self._node_changed(change.key, change.old, change.new))
         self._stores.pods.listen(lambda change: self._pod_changed(change.old, change.new))
-        self._stores.config_maps.listen(lambda change: self._config_map_changed(change.key, gone=change.new is None))
+        self._stores.config_maps.listen(lambda change: self._config_map_changed(change.key, change.old, change.new))
+
+    def _node_changed(self, name: str, old: Node | None, new: Node | None) -> None:
+        if old is None or new is None or _told(old) != _told(new):
+            self._queue.add(name)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         for pod in (old, new):
@@ -102,13 +106,15 @@ class Nodes:
             if requests.requests(pod) or meta.labels.get("app") == EXPORTER or requests.RUN_TIME in meta.annotations:
                 self._queue.add(pod.spec.node_name)
 
-    def _config_map_changed(self, key: str, *, gone: bool) -> None:
+    def _config_map_changed(self, key: str, old: ConfigMap | None, new: ConfigMap | None) -> None:
         name = key.rpartition("/")[2]
+        if old is not None and new is not None and publishing.same_but_counters(old, new):
+            return
         if name == TOPOLOGY or name.startswith(PROFILE):
             self.configure()
         elif name.startswith(f"{TOPOLOGY}-"):
             node = name.removeprefix(f"{TOPOLOGY}-")
-            if gone:
+            if new is None:
                 self._published.pop(node, None)
             self._queue.add(node)
 
@@ -380,3 +386,9 @@ def _wish(pod: Pod) -> assigning.Wish:
 def _use(pod: Pod, container: str, span: requests.Range, memory: int) -> publishing.Use:
     meta = pod.metadata
     return publishing.Use(meta.uid, meta.namespace, meta.name, container, span.low, span.high, memory)
+
+
+def _told(node: Node) -> tuple[object, ...]:
+    """What is read of a node; heartbeats change none of it."""
+    meta, status = node.metadata, node.status
+    return meta.uid, meta.labels, meta.annotations, meta.deletion_timestamp, status.capacity, status.allocatable

@@ -174,6 +174,16 @@ def view(
     }
 
 
+def same_but_counters(one: ConfigMap, other: ConfigMap) -> bool:
+    """Whether two versions of a ConfigMap differ at most in where counters stood, as each save makes them."""
+    metas = one.metadata, other.metadata
+    rest = [{key: text for key, text in item.data.items() if key != COUNTERS} for item in (one, other)]
+    return rest[0] == rest[1] and all(
+        getattr(metas[0], name) == getattr(metas[1], name)
+        for name in ("uid", "labels", "annotations", "deletion_timestamp")
+    )
+
+
 def pool_json(pool: pools.NodeGpus) -> dict[str, Any]:
     """A pool as the topology API tells it."""
     return {
