@@ -563,7 +563,7 @@ def test_heartbeats_and_saved_counters_are_no_work() -> None:
     view = views.ConfigMap(metadata=world.api.meta("topology-a", namespace="ns"), data=data)
     world.stores.nodes.put(node)
     world.stores.config_maps.put(view)
-    queue: WorkQueue[str] = world.nodes._queue  # noqa: SLF001 - what became work
+    queue: WorkQueue[str] = world.nodes._queue
     world.nodes.watch()
     while len(queue):
         queue.done(LOOP.run(queue.get()))
