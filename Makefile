@@ -29,7 +29,7 @@ stop: setup ## Stop what 'make run' started
 test: setup ## Run every level of tests, lint included
 	@$(BIN)/python -m tests.levels
 
-check: setup ## Lint, types, layers and unit tests: under 90 s
+check: setup ## Lint, types, layers and unit tests
 	@$(BIN)/python -m tests.levels lint unit
 
 lint: setup ## Lint, types and layers only

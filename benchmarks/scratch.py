@@ -43,10 +43,11 @@ def free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def cluster(nodes: int = 1) -> AsyncIterator[lifecycle.Outcome]:
+async def cluster(nodes: int = 1, *, address: str = "127.0.0.1") -> AsyncIterator[lifecycle.Outcome]:
     """A running cluster."""
     with state_home():
-        outcome = await lifecycle.up(lifecycle.Wish(name="bench", nodes=nodes), progress.Plain())
+        wish = lifecycle.Wish(name="bench", nodes=nodes, address=address)
+        outcome = await lifecycle.up(wish, progress.Plain())
         try:
             yield outcome
         finally:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from simgpu.node import messages, rpc
-from simgpu.node.offers import Offer, Offered
+from simgpu.node.offers import Offer, Offered, Place
 from simgpu.node.plugins import Plugins, Refusal
 from tests.fixtures.kubelet import Kubelet
 
@@ -24,7 +24,7 @@ async def allocate(resource: str, ids: Sequence[str]) -> messages.ContainerAlloc
 
 
 def gpus(*ids: str, numa: int = 0) -> Offer:
-    return Offer(GPU, tuple(Offered(item, numa, tell=True) for item in ids))
+    return Offer(GPU, tuple(Offered(item, Place(numa), tell=True) for item in ids))
 
 
 @contextlib.asynccontextmanager

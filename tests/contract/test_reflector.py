@@ -106,7 +106,7 @@ async def test_a_streaming_list_fills_the_store_and_goes_on_as_a_watch(scripted:
         await seen.holds(a=6)
         assert seen.story() == ["+a", "+b", "~a", "-b"]
         assert seen.store.synced.is_set()
-        await asyncio.sleep(0.05)
+        await scripted.asked(2)
     assert scripted.seen[0].query["sendInitialEvents"] == "true"
     assert scripted.seen[1].query["resourceVersion"] == "7"
 
@@ -298,7 +298,7 @@ async def test_selectors_are_asked_for(scripted: Scripted) -> None:
         scripted, page(9), streaming=False, labels="a=b", fields="spec.nodeName=n", namespace="d"
     ) as seen:
         await seen.holds()
-        await asyncio.sleep(0.02)
+        await scripted.asked(2)
     for request in scripted.seen[:2]:
         assert request.path == "/api/v1/namespaces/d/pods"
         assert (request.query["labelSelector"], request.query["fieldSelector"]) == ("a=b", "spec.nodeName=n")

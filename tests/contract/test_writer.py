@@ -132,9 +132,9 @@ async def test_a_writer_that_is_stopped_still_has_what_it_did_not_write(scripted
         writer = Writer(client, manager="test", backoff=Backoff(first_seconds=600, longest_seconds=600))
         writer.merge(NODE, {"a": 1})
         task = asyncio.create_task(writer.run())
-        while not scripted.seen:
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.01)
+        async with asyncio.timeout(10):
+            while not writer._failing:
+                await asyncio.sleep(0.001)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert writer.pending == 1
@@ -163,8 +163,7 @@ async def test_what_is_on_its_way_is_not_sent_again(scripted: Scripted) -> None:
     async with writing(scripted) as writer:
         assert writer.merge(NODE, {"a": 1})
         assert not writer.merge(NODE, {"a": 1}), "it waits"
-        while not scripted.seen:
-            await asyncio.sleep(0.001)
+        await scripted.asked(1)
         assert not writer.merge(NODE, {"a": 1}), "it is being tried again"
         assert writer.merge(STATUS, {"status": {"phase": "x"}})
         await asyncio.wait_for(writer.drained(), 5)

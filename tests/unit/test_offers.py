@@ -2,45 +2,136 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import combinations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simgpu import errors
-from simgpu.node.offers import Offer, Offered, offer, prefer
-from simgpu.topology import failures, sharing
+from simgpu.catalog import models
+from simgpu.node.offers import Offer, Offered, Place, offer, places, prefer
+from simgpu.topology import devices, failures, sharing
 
-EIGHT = Offer("nvidia.com/gpu", tuple(Offered(f"g{index}", index // 4) for index in range(8)))
+CATALOG = models.load()
+
+
+def node(*entries: tuple[str, int]) -> Offer:
+    """All GPUs of a node with so many of each model, named by their index."""
+    box = devices.Box(tuple(devices.Entry(model, count) for model, count in entries))
+    where = places(devices.build(box, CATALOG, node="n"))
+    return Offer("nvidia.com/gpu", tuple(Offered(str(index), place) for index, place in enumerate(where)))
+
+
+def preferred(made: Offer, free: str, size: int, must: str = "") -> list[int]:
+    return [int(item) for item in prefer(made, free.split(), must.split(), size)]
+
+
+@pytest.mark.parametrize("model", ["h200", "t4"])
+@pytest.mark.parametrize(
+    ("free", "must", "size", "expected"),
+    [
+        ("0 1 2 3 4 5 6 7", "", 2, [0, 1]),
+        ("7 6 5 4 3 2 1 0", "", 4, [0, 1, 2, 3]),
+        ("3 4 5 6 7", "", 2, [4, 5]),
+        ("2 3 4 5 6 7", "", 2, [2, 3]),
+        ("3 4 5 6 7", "3", 2, [3, 4]),
+        ("0 1 3 4 5 6 7", "5", 2, [5, 4]),
+        ("0 1 2 3 4 5 6 7", "", 6, [0, 1, 2, 3, 4, 5]),
+        ("0 4 5 6", "", 4, [4, 5, 6, 0]),
+        ("", "", 1, []),
+    ],
+)
+def test_gpus_of_one_numa_node_stay_together(model: str, free: str, must: str, size: int, expected: list[int]) -> None:
+    assert preferred(node((model, 8)), free, size, must) == expected
 
 
 @pytest.mark.parametrize(
-    ("available", "must", "size", "expected"),
+    ("free", "must", "size", "expected"),
     [
-        ("01234567", "", 2, "01"),
-        ("76543210", "", 4, "0123"),
-        ("34567", "", 2, "45"),
-        ("234567", "", 2, "23"),
-        ("34567", "3", 2, "34"),
-        ("0134567", "5", 2, "54"),
-        ("01234567", "", 6, "012345"),
-        ("0456", "", 4, "4560"),
-        ("", "", 1, ""),
+        ("6 7 8 9 10 11 12", "", 3, [8, 9, 10]),  # linked and on one NUMA node, though the first two are free as well
+        ("2 3 8 9 10 12 13", "", 4, [8, 9, 10, 12]),  # linked across NUMA nodes before unlinked on one
+        ("4 5 6 7 8 9 10 11 12 13 14 15", "", 4, [4, 5, 6, 7]),  # the whole board is left for others
+        ("2 3 6 7 8 9 10 11 12", "", 4, [8, 9, 10, 11]),  # on one NUMA node, though the fuller board would do
+        ("0 1 2 8 9", "9", 2, [9, 8]),
+        ("0 1 2 3 8 9", "9", 5, [9, 0, 1, 2, 3]),
+        ("5 6 7 8 9 10 12", "", 7, [8, 9, 10, 12, 5, 6, 7]),
     ],
 )
-def test_gpus_of_one_numa_node_stay_together(available: str, must: str, size: int, expected: str) -> None:
-    found = prefer(EIGHT, [f"g{item}" for item in available], [f"g{item}" for item in must], size)
-    assert "".join(item[1:] for item in found) == expected
+def test_gpus_of_one_board_stay_together(free: str, must: str, size: int, expected: list[int]) -> None:
+    assert preferred(node(("h200", 16)), free, size, must) == expected
 
 
-@given(st.data())
-def test_the_preferred_devices_are_available_and_as_many_as_asked(data: st.DataObject) -> None:
-    ids = [item.id for item in EIGHT.devices]
-    available = data.draw(st.lists(st.sampled_from(ids), unique=True))
-    must = data.draw(st.lists(st.sampled_from(available), unique=True)) if available else []
-    size = data.draw(st.integers(len(must), len(available)))
-    found = prefer(EIGHT, available, must, size)
+MIXED = node(("h200", 4), ("t4", 6), ("a100", 2))
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (1, [8]),  # one that is linked to none: boards stay whole
+        (2, [10, 11]),  # linked, and the smallest board that has two
+        (3, [0, 1, 2]),
+        (5, [4, 5, 6, 7, 8]),  # only one model has so many
+        (7, [4, 5, 6, 7, 8, 9, 10]),
+    ],
+)
+def test_gpus_of_one_model_stay_together(size: int, expected: list[int]) -> None:
+    assert sorted(preferred(MIXED, " ".join(item.id for item in MIXED.devices), size)) == sorted(expected)
+
+
+MODELS = st.sampled_from(["h200", "t4", "v100"])  # boards of v100 are linked if they are not full
+
+
+@st.composite
+def questions(draw: st.DrawFn, entries: int) -> tuple[Offer, list[str], list[str], int]:
+    """What a kubelet asks: what must be given is of one place."""
+    made = node(*draw(st.lists(st.tuples(MODELS, st.integers(1, 12)), min_size=1, max_size=entries)))
+    offered = [Offered(item.id, Place(draw(st.integers(0, 1)), item.place.model, item.place.board))
+               for item in made.devices]  # fmt: skip
+    available = draw(st.lists(st.sampled_from(offered), min_size=1, max_size=9, unique_by=lambda item: item.id))
+    near = [item.id for item in available if item.place == available[0].place]
+    must = near[: draw(st.integers(0, 2))]
+    size = draw(st.integers(len(must), len(available)))
+    return Offer("nvidia.com/gpu", tuple(offered)), [item.id for item in available], must, size
+
+
+@given(questions(entries=3))
+def test_preferred_gpus_are_available_and_as_many_as_asked(question: tuple[Offer, list[str], list[str], int]) -> None:
+    made, available, must, size = question
+    found = prefer(made, available, must, size)
     assert len(set(found)) == len(found) == size
     assert set(must) <= set(found) <= set(available)
+    assert prefer(made, available[::-1], must[::-1], size) == (*must[::-1], *found[len(must) :])
+
+
+def _links(made: Offer, ids: tuple[str, ...]) -> int:
+    """Pairs that are linked."""
+    boards = Counter(item.place.board for item in made.devices if item.id in ids and item.place.board is not None)
+    return sum(count * (count - 1) // 2 for count in boards.values())
+
+
+def _near(made: Offer, ids: tuple[str, ...]) -> bool:
+    """Whether all are linked to one another, on one NUMA node."""
+    return len({item.place for item in made.devices if item.id in ids}) == 1 and _links(made, ids) > 0
+
+
+@given(questions(entries=1))
+def test_no_other_gpus_of_the_model_have_more_links(question: tuple[Offer, list[str], list[str], int]) -> None:
+    made, available, must, size = question
+    others = [choice for choice in combinations(available, size) if set(must) <= set(choice)]
+    found = prefer(made, available, must, size)
+    assert _links(made, found) == max(_links(made, choice) for choice in others)
+    assert _near(made, found) == any(_near(made, choice) for choice in others)
+
+
+@given(questions(entries=3))
+def test_models_are_not_mixed_where_one_has_enough(question: tuple[Offer, list[str], list[str], int]) -> None:
+    made, available, must, size = question
+    models_of = {item.id: item.place.model for item in made.devices}
+    kinds = {models_of[item] for item in must} or set(models_of.values())
+    enough = any(sum(models_of[item] == kind for item in available) >= size for kind in kinds)
+    assert (len({models_of[item] for item in prefer(made, available, must, size)}) <= 1) == enough
 
 
 def _slicing(**fields: object) -> sharing.TimeSlicing:
@@ -49,7 +140,7 @@ def _slicing(**fields: object) -> sharing.TimeSlicing:
 
 def test_shared_gpus_are_offered_several_times() -> None:
     slicing = _slicing(resources=[{"name": "nvidia.com/gpu", "replicas": 3}])
-    made = offer("nvidia.com/gpu", [Offered("a"), Offered("b", 1)], slicing)
+    made = offer("nvidia.com/gpu", [Offered("a"), Offered("b", Place(1))], slicing)
     assert [item.id for item in made.devices] == ["a::0", "a::1", "a::2", "b::0", "b::1", "b::2"]
     assert made.resource == "nvidia.com/gpu"
     assert sharing.device("a::2") == sharing.device("a") == "a"
@@ -57,9 +148,10 @@ def test_shared_gpus_are_offered_several_times() -> None:
 
 def test_shared_gpus_are_used_evenly() -> None:
     slicing = _slicing(resources=[{"name": "nvidia.com/gpu", "replicas": 2}])
-    made = offer("nvidia.com/gpu", [Offered("a"), Offered("b")], slicing)
+    made = offer("nvidia.com/gpu", [Offered("a"), Offered("b", Place(1))], slicing)
     assert prefer(made, ["a::1", "b::0", "b::1"], [], 1) == ("b::0",)
     assert prefer(made, ["a::0", "a::1", "b::0", "b::1"], [], 2) == ("a::0", "b::0")
+    assert prefer(made, ["a::0", "a::1", "b::1"], ["b::1"], 2) == ("b::1", "a::0")
 
 
 @pytest.mark.parametrize(

@@ -179,10 +179,8 @@ def _offers(
 ) -> Iterator[offers.Offer]:
     """GPUs, and each of the other devices. The kubelet is told of NUMA nodes where the topology speaks of them."""
     gpus = [
-        offers.Offered(
-            device.uuid, device.numa, healthy=failing.healthy(device.index, elapsed), tell=spec.numa is not None
-        )
-        for device in equipment.box.devices
+        offers.Offered(device.uuid, place, failing.healthy(device.index, elapsed), tell=spec.numa is not None)
+        for device, place in zip(equipment.box.devices, offers.places(equipment.box.devices), strict=True)
     ]
     if gpus:
         yield offers.offer(pools.GPU_RESOURCE, gpus, spec.slicing)

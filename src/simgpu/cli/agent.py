@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 
 import click
 
 from simgpu import errors
-from simgpu.cli import output
-from simgpu.cli.controller import NAMESPACE
+from simgpu.cli import options, output
 
 
 @click.command()
 @click.option(
     "--node", default=lambda: os.environ.get("NODE_NAME"), show_default="NODE_NAME", help="The node that this is."
 )
-@click.option(
-    "--kubeconfig",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The cluster; KUBECONFIG or the pod's own without it.",
-)
-@click.option(
-    "--namespace",
-    default=lambda: os.environ.get("POD_NAMESPACE", NAMESPACE),
-    show_default=NAMESPACE,
-    help="Where the topology and the nodes' views are.",
-)
-@click.option("--listen", default=":9400", show_default=True, metavar="HOST:PORT", help="Metrics and health.")
-@click.option("--identity", default="dcgm", show_default=True, metavar="NAME|FILE", help="The exporter to mimic.")
+@options.kubeconfig
+@options.namespace
+@options.listen(":9400", "Metrics and health.")
+@options.identity
 @click.option(
     "--state-dir",
     type=click.Path(path_type=Path),
@@ -63,23 +51,12 @@ from simgpu.cli.controller import NAMESPACE
     metavar="DIR",
     help="Where containers' use of processors is read, for pods whose GPUs follow it.",
 )
-@click.option(
-    "--interval",
-    type=click.FloatRange(0.05, 60),
-    default=0.5,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between steps.",
-)
-@click.option(
-    "--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="The same seed, the same cards."
-)
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-)
+@options.interval(0.5, least=0.05, most=60)
+@options.seed()
+@options.log_level
 def agent(  # noqa: PLR0913 - one for each option
     node: str | None, kubeconfig: Path | None, namespace: str, listen: str, identity: str, state_dir: Path,
-    plugin_dir: Path, pod_resources: Path, cgroups: Path, interval: float, seed: int, log_level: str,
+    plugin_dir: Path, pod_resources: Path, cgroups: Path, interval: float, seed: int,
 ) -> None:  # fmt: skip
     """Make the node that it runs on a GPU node: pods ask for nvidia.com/gpu and get simulated GPUs.
 
@@ -93,7 +70,6 @@ def agent(  # noqa: PLR0913 - one for each option
 
     if not node:
         raise errors.InputError("--node", "say which node this is, here or in NODE_NAME")
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = agents.AgentSettings(
         target=config.load(kubeconfig),
         node=node,
@@ -107,7 +83,4 @@ def agent(  # noqa: PLR0913 - one for each option
         seed=seed,
         interval=interval,
     )
-    try:
-        output.run(agents.run_agent(settings, lambda address: click.echo(f"Ready: http://{address}/metrics", err=True)))
-    except click.Abort:
-        click.echo("Stopped.", err=True)
+    output.serve(agents.run_agent(settings, output.ready))

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from simgpu.cli import output
+from simgpu.cli import options, output
 
 
 def user_files() -> list[Path]:
@@ -17,19 +17,9 @@ def user_files() -> list[Path]:
     return [Path(item) for item in os.environ.get("SIMGPU_CATALOG", "").split(os.pathsep) if item]
 
 
-files_option = click.option(
-    "--catalog",
-    "files",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="PATH",
-    help="A model file of your own, or a folder of them; also from SIMGPU_CATALOG.",
-)
-
-
 @click.group(invoke_without_command=True)
-@files_option
-@output.output_option
+@options.catalog
+@options.output
 @click.pass_context
 def catalog(context: click.Context, files: tuple[Path, ...], form: str) -> None:
     """List the GPU models and workload shapes that can be simulated.
@@ -60,8 +50,8 @@ def catalog(context: click.Context, files: tuple[Path, ...], form: str) -> None:
 
 @catalog.command()
 @click.argument("name")
-@files_option
-@output.output_option
+@options.catalog
+@options.output
 @click.pass_obj
 def show(given: dict[str, Any], name: str, files: tuple[Path, ...], form: str) -> None:
     """Explain one model: every figure, where it comes from, and which are estimates.

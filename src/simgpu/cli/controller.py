@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,52 +9,25 @@ from typing import Any
 import click
 
 from simgpu import errors
-from simgpu.cli import catalog, output
-
-NAMESPACE = "gpu-operator"
+from simgpu.cli import catalog, options, output
 
 
 @click.command()
-@click.option(
-    "--kubeconfig",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The cluster; KUBECONFIG or the pod's own without it.",
-)
-@click.option(
-    "--namespace",
-    default=lambda: os.environ.get("POD_NAMESPACE", NAMESPACE),
-    show_default=NAMESPACE,
-    help="Where the topology and the nodes' views are.",
-)
-@click.option(
-    "--listen", default="127.0.0.1:9400", show_default=True, metavar="HOST:PORT", help="Metrics, health, discovery."
-)
-@click.option(
-    "--topology-listen", default="127.0.0.1:8080", show_default=True, metavar="HOST:PORT", help="The topology API."
-)
-@catalog.files_option
-@click.option("--identity", default="dcgm", show_default=True, metavar="NAME|FILE", help="The exporter to mimic.")
+@options.kubeconfig
+@options.namespace
+@options.listen("127.0.0.1:9400", "Metrics, health, discovery.")
+@options.listen("127.0.0.1:8080", "The topology API.", name="--topology-listen")
+@options.catalog
+@options.identity
 @click.option(
     "--plain-labels", is_flag=True, help="Without the labels that Prometheus would give to each node's exporter."
 )
-@click.option(
-    "--interval",
-    type=click.FloatRange(0.05, 60),
-    default=0.5,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between steps.",
-)
-@click.option(
-    "--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="The same seed, the same cards."
-)
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-)
+@options.interval(0.5, least=0.05, most=60)
+@options.seed()
+@options.log_level
 def controller(  # noqa: PLR0913 - one for each option
     kubeconfig: Path | None, namespace: str, listen: str, topology_listen: str, files: tuple[Path, ...], identity: str,
-    plain_labels: bool, interval: float, seed: int, log_level: str,
+    plain_labels: bool, interval: float, seed: int,
 ) -> None:  # fmt: skip
     """Give fake (KWOK) nodes GPUs: capacity, labels, metrics that follow what pods do.
 
@@ -69,7 +40,6 @@ def controller(  # noqa: PLR0913 - one for each option
     from simgpu.kube import kubeconfig as config
     from simgpu.web import server
 
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = controlling.ControllerSettings(
         target=config.load(kubeconfig),
         namespace=namespace,
@@ -81,15 +51,7 @@ def controller(  # noqa: PLR0913 - one for each option
         interval=interval,
         plain_labels=plain_labels,
     )
-    try:
-        output.run(
-            controlling.run_controller(
-                settings, lambda address: click.echo(f"Ready: http://{address}/metrics", err=True)
-            ),
-            fast=True,
-        )
-    except click.Abort:
-        click.echo("Stopped.", err=True)
+    output.serve(controlling.run_controller(settings, output.ready), fast=True)
 
 
 @click.group()
@@ -99,7 +61,7 @@ def config() -> None:
 
 @config.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@catalog.files_option
+@options.catalog
 def check(file: Path, files: tuple[Path, ...]) -> int:
     """List everything that is wrong with a topology FILE; ends with 2 if anything is."""
     from simgpu.topology import pools
@@ -122,8 +84,8 @@ def _list_mistakes(file: Path, mistakes: Sequence[str]) -> int:
 
 @config.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@catalog.files_option
-@output.output_option
+@options.catalog
+@options.output
 def show(file: Path, files: tuple[Path, ...], form: str) -> None:
     """Print what a topology FILE comes to: every pool with its GPUs."""
     fleet = _read(file, files)

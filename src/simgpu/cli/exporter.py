@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpu import errors
-from simgpu.cli import catalog, output
+from simgpu.cli import catalog, options, output
 
 if TYPE_CHECKING:
     from simgpu.catalog import models
@@ -20,22 +20,12 @@ SOCKET = "/tmp/simgpu.sock"  # noqa: S108 - where workloads look; only its owner
 
 
 @click.command()
-@click.option("--model", help="A GPU model of the catalog; h200 if nothing is said.")
-@click.option("--count", type=click.IntRange(1, 1_000_000), help="How many of them; 1 if nothing is said.")
-@click.option(
-    "--config", type=click.Path(path_type=Path), metavar="FILE", help="Devices from a file instead; see above."
-)
+@options.cards(most=1_000_000, config="Devices from a file instead; see above.")
 @click.option(
     "--identity", "identities", multiple=True, metavar="NAME|FILE",
     help="The exporter to mimic; several may be given. The vendor's own if nothing is said.",
 )  # fmt: skip
-@click.option(
-    "--listen",
-    default="127.0.0.1:9400",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="Where pages are served; port 0 takes a free one.",
-)
+@options.listen("127.0.0.1:9400", "Where pages are served; port 0 takes a free one.")
 @click.option("--socket", type=click.Path(path_type=Path), metavar="PATH", help="A socket for workloads to connect to.")
 @click.option(
     "--base-workload",
@@ -45,17 +35,8 @@ SOCKET = "/tmp/simgpu.sock"  # noqa: S108 - where workloads look; only its owner
     metavar="FILE",
     help="A workload that is there from the start.",
 )
-@click.option(
-    "--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="The same seed, the same cards."
-)
-@click.option(
-    "--interval",
-    type=click.FloatRange(0.01, 3600),
-    default=1.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between steps.",
-)
+@options.seed()
+@options.interval(1.0, least=0.01, most=3600)
 @click.option("--hostname", help="The machine's name on the pages; this machine's if nothing is said.")
 @click.option(
     "--device-files",
@@ -74,7 +55,7 @@ SOCKET = "/tmp/simgpu.sock"  # noqa: S108 - where workloads look; only its owner
     is_flag=True,
     help="Series of each workload beside those of each device, where the exporter has such.",
 )
-@catalog.files_option
+@options.catalog
 def exporter(  # noqa: PLR0913 - one for each option
     model: str | None, count: int | None, config: Path | None, identities: tuple[str, ...], listen: str,
     socket: Path | None, bases: tuple[Path, ...], seed: int, interval: float, hostname: str | None,
@@ -126,9 +107,9 @@ def exporter(  # noqa: PLR0913 - one for each option
         click.echo(f"{len(found)} x {found[0].model.product}" if alike else f"{len(found)} devices", err=True)
         for item in settings.identities:
             click.echo(f"  http://{address}/metrics/{item}", err=True)
-        click.echo(f"Ready: http://{address}/metrics", err=True)
+        output.ready(address)
 
-    _run(exporting.run_exporter(settings, ready))
+    output.serve(exporting.run_exporter(settings, ready), fast=True)
 
 
 def find_devices(
@@ -145,13 +126,6 @@ def find_devices(
     else:
         box = topology.parse(models.parse_yaml(_existing(config)), where=str(config))
     return topology.build(box, loaded, node=node)
-
-
-def _run(work: Any) -> None:
-    try:
-        output.run(work, fast=True)
-    except click.Abort:
-        click.echo("Stopped.", err=True)
 
 
 def _own_identity(vendor: str) -> str:

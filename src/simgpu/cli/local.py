@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simgpu.cli import output
+from simgpu.cli import options, output
 
 if TYPE_CHECKING:
     from simgpu.cluster.components import Role
@@ -27,8 +27,8 @@ _name = click.option("--name", default="simgpu", show_default=True, metavar="NAM
 @click.option("--port", type=int, metavar="PORT", help="The API server's port.  [default: a free one]")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until all nodes are Ready.")
 @click.option("--sample", is_flag=True, help="Also run a small sample workload, in namespace 'sample'.")
-@output.bin_dir_option
-@output.output_option
+@options.bin_dir
+@options.output
 def up(
     name: str,
     nodes: int | None,
@@ -127,7 +127,7 @@ def down(name: str) -> None:
 @click.command()
 @_name
 @click.option("--all", "everything", is_flag=True, help="All clusters on this machine.")
-@output.output_option
+@options.output
 def status(name: str, everything: bool, form: str) -> int:
     """Show how a cluster is, or all of them. Exit code 0 if ready, 1 if not."""
     from simgpu import app

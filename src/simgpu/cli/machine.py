@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from simgpu.cli import output
+from simgpu.cli import options, output
 
 
 @click.command()
 @click.argument("name", required=False)
 @click.option("--build", "everything", is_flag=True, help="Build every tool that is not here yet.")
-@output.bin_dir_option
+@options.bin_dir
 def tools(name: str | None, everything: bool, bin_dir: Path | None) -> None:
     """Print the path of a Kubernetes program, building it first if need be; without NAME list them all.
 
@@ -51,8 +51,8 @@ def _print_tools(bin_dir: Path | None) -> None:
 
 
 @click.command()
-@output.bin_dir_option
-@output.output_option
+@options.bin_dir
+@options.output
 def doctor(bin_dir: Path | None, form: str) -> int:
     """Say what this machine can do, and what to do about what is missing.
 

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -18,30 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
 T = TypeVar("T")
-F = TypeVar("F", bound="Callable[..., Any]")
-
-
-def output_option(function: F) -> F:
-    """`-o json` for scripts."""
-    return click.option(
-        "-o",
-        "--output",
-        "form",
-        type=click.Choice(["table", "json"]),
-        default="table",
-        show_default=True,
-        help="How to print the result.",
-    )(function)
-
-
-def bin_dir_option(function: F) -> F:
-    """`--bin-dir` for commands that need Kubernetes programs."""
-    return click.option(
-        "--bin-dir",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="Take the Kubernetes programs from here first; then PATH, the cache, a build with Go.",
-    )(function)
 
 
 def print_json(value: object) -> None:
@@ -74,6 +49,19 @@ def run(work: Coroutine[Any, Any, T], *, fast: bool = False) -> T:
             return runner.run(main())
     except asyncio.CancelledError:
         raise click.Abort from None
+
+
+def serve(work: Coroutine[Any, Any, None], *, fast: bool = False) -> None:
+    """Run what goes on until it is told to stop, which is how it should end."""
+    try:
+        run(work, fast=fast)
+    except click.Abort:
+        click.echo("Stopped.", err=True)
+
+
+def ready(address: str) -> None:
+    """Say where metrics are, once they are."""
+    click.echo(f"Ready: http://{address}/metrics", err=True)
 
 
 def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -12,36 +12,22 @@ from typing import Any
 import click
 
 from simgpu import errors
-from simgpu.cli import catalog, exporter
+from simgpu.cli import catalog, exporter, options
 
 _RUNNING = 3.0  # seconds: a load that has no beginning of its own has settled when the command starts
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--model", help="A GPU model of the catalog; h200 if nothing is said.")
-@click.option("--count", type=click.IntRange(1, 128), help="How many of them; 1 if nothing is said.")
-@click.option(
-    "--config", type=click.Path(path_type=Path), metavar="FILE",
-    help="Devices from a file instead, as for `simgpu exporter`.",
-)  # fmt: skip
+@options.cards(most=128, config="Devices from a file instead, as for `simgpu exporter`.")
 @click.option(
     "--load",
     metavar="PERCENT|SHAPE|FILE",
     help="What the command does to the GPUs: 60, training, or a load profile; nothing if nothing is said.",
 )
-@click.option(
-    "--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="The same seed, the same cards."
-)
-@click.option(
-    "--interval",
-    type=click.FloatRange(0.01, 10),
-    default=0.1,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between steps.",
-)
+@options.seed()
+@options.interval(0.1, least=0.01, most=10)
 @click.option("--no-settings", is_flag=True, help="Refuse to set power limits and clocks, as to an ordinary user.")
-@catalog.files_option
+@options.catalog
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(  # noqa: PLR0913 - one for each option
     model: str | None, count: int | None, config: Path | None, load: str | None, seed: int, interval: float,

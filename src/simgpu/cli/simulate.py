@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from simgpu import errors
-from simgpu.cli import catalog, output
+from simgpu.cli import catalog, options, output
 
 if TYPE_CHECKING:
     from simgpu.catalog.models import Model
@@ -37,9 +37,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Rows for each simulated second.",
 )
-@click.option(
-    "--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="The same seed, the same rows."
-)
+@options.seed("rows")
 @click.option(
     "--csv",
     "target",
@@ -66,8 +64,8 @@ if TYPE_CHECKING:
     metavar="FILE.png",
     help="Draw power, heat, clock and usage (needs matplotlib: the extra 'plot').",
 )
-@catalog.files_option
-@output.output_option
+@options.catalog
+@options.output
 def simulate(  # noqa: PLR0913 - one for each option
     model: str, path: Path, rate: float, seed: int, target: Path | None, inlet_temp: float | None, count: int,
     plot: Path | None, files: tuple[Path, ...], form: str,

@@ -141,15 +141,27 @@ class ControlPlane:
         """Wait until a component takes connections."""
         await self.until(name, lambda: _listens(address, port), seconds=READY_SECONDS)
 
-    async def until(self, name: str, condition: Callable[[], Awaitable[bool]], *, seconds: float) -> None:
-        """Wait for something that a component is to do. A component that ends meanwhile is an error at once."""
+    async def until(
+        self,
+        name: str,
+        condition: Callable[[], Awaitable[bool]],
+        *,
+        seconds: float,
+        reached: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Wait for something that a component is to do. A component that ends meanwhile is an error at once.
+
+        It has so many seconds; where `reached` tells how far it is, so many for each step ahead.
+        """
         clock = asyncio.get_running_loop().time
         asked = clock()
-        deadline = asked + seconds
+        before, deadline = reached(), asked + seconds
         while not await condition():
             self._check_alive()
-            if clock() > deadline:
-                raise ComponentError(name, f"was not done after {seconds:.0f} s", tail(self._folder.log(name)))
+            if reached() > before:
+                before, deadline = reached(), clock() + seconds
+            elif clock() > deadline:
+                raise ComponentError(name, f"got no further in {seconds:g} s", tail(self._folder.log(name)))
             # To look at thousands of nodes takes time that the component needs.
             await asyncio.sleep(max(_POLL_SECONDS, 4 * (clock() - asked)))
             asked = clock()

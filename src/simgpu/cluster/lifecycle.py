@@ -282,13 +282,16 @@ async def _fill(client: Client, plane: control_plane.ControlPlane, wanted: Recor
 
 
 async def _wait_for_nodes(client: Client, plane: control_plane.ControlPlane, count: int, progress: Progress) -> None:
+    ready = 0
+
     async def all_ready() -> bool:
+        nonlocal ready
         nodes = await client.list(resources.NODES, labels=_POOL_LABELS)
         ready = sum(node.ready and fleet.schedulable(node) for node in nodes)
         progress.update("nodes", f"{ready} of {count} ready")
         return ready >= count
 
-    await plane.until("kwok", all_ready, seconds=_NODES_READY_SECONDS)
+    await plane.until("kwok", all_ready, seconds=_NODES_READY_SECONDS, reached=lambda: ready)
     progress.done("nodes", f"{count} ready")
 
 

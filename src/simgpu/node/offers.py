@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
 from simgpu.node import messages
-from simgpu.topology import sharing
+from simgpu.topology import links, sharing
+from simgpu.topology.devices import Device
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What devices have in common that are as close as can be: model, NUMA node, and board where that links them."""
+
+    numa: int = 0
+    model: str = ""
+    board: int | None = None
+
+
+_ANYWHERE = Place()
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """A device: `numa` is where it lies, and `tell` whether the kubelet is told."""
+    """A device, and whether the kubelet is told of its NUMA node."""
 
     id: str
-    numa: int = 0
+    place: Place = _ANYWHERE
     healthy: bool = True
     tell: bool = False
 
     def message(self) -> messages.Device:
         """As the kubelet is told."""
-        where = messages.TopologyInfo((messages.NumaNode(self.numa),)) if self.tell else None
+        where = messages.TopologyInfo((messages.NumaNode(self.place.numa),)) if self.tell else None
         return messages.Device(self.id, messages.HEALTHY if self.healthy else messages.UNHEALTHY, where)
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """Devices of a resource, in their order. `largest` is the most that a container may have of them at once."""
+    """Devices of a resource, in their order, and how often each is there.
+
+    `largest` is the most that a container may have of them at once.
+    """
 
     resource: str
     devices: tuple[Offered, ...]
+    replicas: int = 1
     largest: int | None = None
 
     def message(self) -> messages.ListAndWatchResponse:
@@ -46,39 +64,70 @@ def offer(resource: str, devices: Sequence[Offered], slicing: sharing.TimeSlicin
         for item in devices
         for number in range(replicas)
     )
-    return Offer(slicing.name(resource), tuple(shared), 1 if slicing.fail_requests_greater_than_one else None)
+    largest = 1 if slicing.fail_requests_greater_than_one else None
+    return Offer(slicing.name(resource), tuple(shared), replicas, largest)
+
+
+def places(gpus: Sequence[Device]) -> list[Place]:
+    """Where each GPU of a node is."""
+    return [
+        Place(gpus[at].numa, gpus[at].model.key, number if links.linked(gpus, board) else None)
+        for number, board in enumerate(links.boards(gpus))
+        for at in board
+    ]
 
 
 def prefer(offer: Offer, available: Sequence[str], must: Sequence[str], size: int) -> tuple[str, ...]:
     """Which devices a container should get.
 
-    Those on one NUMA node before those that are not, from the node that this leaves fullest; the lowest index first. Of
-    shared devices, those that are shared least so far.
+    As many of one model as can be, of these as many as can be linked to one another, and of these on one NUMA node.
+    Where that leaves a choice, what is used already is used up, so that others find whole boards; the lowest index
+    first. Shared devices are spread instead: those that are shared least so far, wherever they are.
     """
-    places = {item.id: (index, item.numa) for index, item in enumerate(offer.devices)}
-    chosen = [item for item in dict.fromkeys(must) if item in places]
-    free = [item for item in places if item in set(available) - set(chosen)]
-    wanted = size - len(chosen)
-    near = {places[item][1] for item in chosen}
-    by_numa: dict[int, list[str]] = {}
-    for item in free:
-        by_numa.setdefault(places[item][1], []).append(item)
-    order = sorted(by_numa, key=lambda node: _rank(node, len(by_numa[node]), wanted, near=node in near))
-    found = (item for node in order for item in _spread(by_numa[node]))
-    return (*chosen, *(item for _, item in zip(range(wanted), found, strict=False)))
+    known = {item.id: item for item in offer.devices}
+    chosen = [known[name] for name in dict.fromkeys(must) if name in known]
+    left = {*available} - {*must}
+    free: dict[Place, list[Offered]] = {}
+    for item in offer.devices:
+        if item.id in left:
+            free.setdefault(item.place if offer.replicas == 1 else _ANYWHERE, []).append(item)
+    while free and len(chosen) < size:
+        place = _best(free, chosen, size - len(chosen))
+        chosen += islice(_spread(free.pop(place)), size - len(chosen))
+    return tuple(item.id for item in chosen)
 
 
-def _rank(node: int, count: int, wanted: int, *, near: bool) -> tuple[bool, bool, int, int]:
-    """Nodes with what is already chosen first; then the smallest that has enough; else the largest."""
-    enough = count >= wanted
-    return not near, not enough, count if enough else -count, node
+def _best(free: Mapping[Place, Sequence[Offered]], chosen: Sequence[Offered], wanted: int) -> Place:
+    """Where most of the container's devices would be together, with those that it has; then where least is free."""
+    had = Counter(circle for item in chosen for circle in _circles(item.place))
+    there = Counter[Hashable]()
+    for place, items in free.items():
+        there.update(dict.fromkeys(_circles(place), len(items)))
+
+    def rank(place: Place) -> tuple[int, ...]:
+        model, board, numa = _circles(place)
+        here, linked = len(free[place]), place.board is not None
+        return (
+            -(had[model] + min(there[model], wanted)),
+            -(had[board] + min(there[board], wanted)) if linked else -1,
+            -(had[numa] + min(here, wanted)),
+            there[board] if linked else 1,
+            here,
+        )
+
+    return min(free, key=rank)  # the first of the best
 
 
-def _spread(ids: Sequence[str]) -> Iterator[str]:
+def _circles(place: Place) -> tuple[Hashable, Hashable, Hashable]:
+    """Whatever a device shares with others: its model, its board, its NUMA node."""
+    return ("model", place.model), ("board", place.model, place.board), ("numa", place.numa)
+
+
+def _spread(items: Sequence[Offered]) -> Iterator[Offered]:
     """Replicas of different devices before further ones of the same; of devices with most left first."""
-    groups: dict[str, list[str]] = {}
-    for item in ids:
-        groups.setdefault(sharing.device(item), []).append(item)
+    groups: dict[str, list[Offered]] = {}
+    for item in items:
+        groups.setdefault(sharing.device(item.id), []).append(item)
     while groups:
         device = max(groups, key=lambda name: len(groups[name]))  # the first of the largest
         yield groups[device].pop(0)

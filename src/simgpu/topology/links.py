@@ -48,11 +48,13 @@ def links(devices: Sequence[Device]) -> Iterator[Link]:
 
 def peers(devices: Sequence[Device]) -> list[int]:
     """How many others each device is linked to; with tiles, by each of them."""
-    found: list[int] = []
-    for board in boards(devices):
-        _, each = _ports(devices[board.start], len(board))
-        found += [len(board) - 1 if each else 0] * len(board)
-    return found
+    return [len(board) - 1 if linked(devices, board) else 0 for board in boards(devices) for _ in board]
+
+
+def linked(devices: Sequence[Device], board: range) -> bool:
+    """Whether the devices of a board are linked to one another: there are others, and ports enough to reach each."""
+    _, each = _ports(devices[board.start], len(board))
+    return each > 0
 
 
 def _ports(device: Device, together: int) -> tuple[int, int]:
