@@ -12,6 +12,8 @@ from simgpu import errors
 from simgpu.cli import output
 from simgpu.cli.controller import NAMESPACE
 
+RESERVATIONS = "runai-reservation"
+
 
 @click.command()
 @click.option(
@@ -56,6 +58,20 @@ from simgpu.cli.controller import NAMESPACE
     help="Where the kubelet says which pod has which device.",
 )
 @click.option(
+    "--reservation-namespace",
+    default=lambda: os.environ.get("RESOURCE_RESERVATION_NAMESPACE", RESERVATIONS),
+    show_default=RESERVATIONS,
+    help="Where Run:ai's pods are that hold GPUs for others; RESOURCE_RESERVATION_NAMESPACE says so too.",
+)
+@click.option(
+    "--runai-dir",
+    type=click.Path(path_type=Path),
+    default="/var/lib/runai",
+    show_default=True,
+    metavar="DIR",
+    help="What pods have of GPUs that they share, for Run:ai's container toolkit.",
+)
+@click.option(
     "--interval",
     type=click.FloatRange(0.05, 60),
     default=0.5,
@@ -71,7 +87,8 @@ from simgpu.cli.controller import NAMESPACE
 )
 def agent(  # noqa: PLR0913 - one for each option
     node: str | None, kubeconfig: Path | None, namespace: str, listen: str, identity: str, state_dir: Path,
-    plugin_dir: Path, pod_resources: Path, interval: float, seed: int, log_level: str,
+    plugin_dir: Path, pod_resources: Path, reservation_namespace: str, runai_dir: Path, interval: float, seed: int,
+    log_level: str,
 ) -> None:  # fmt: skip
     """Make the node that it runs on a GPU node: pods ask for nvidia.com/gpu and get simulated GPUs.
 
@@ -95,6 +112,8 @@ def agent(  # noqa: PLR0913 - one for each option
         state=state_dir.absolute(),
         plugins=plugin_dir.absolute(),
         pod_resources=pod_resources.absolute(),
+        reservations=reservation_namespace,
+        runai=runai_dir.absolute(),
         seed=seed,
         interval=interval,
     )
