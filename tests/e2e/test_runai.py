@@ -176,8 +176,7 @@ def test_a_fraction_that_cannot_be_read_is_told_by_an_event(sharing: Sharing) ->
     name = sharing.share("half", 30)
     sharing.gpus.running(name)
     uid = sharing.uid(name)
-    wait_for(lambda: [uid] == [pod for users in sharing.used().values() for pod in users], "the view", seconds=15)
-    assert [users[uid] for users in sharing.used().values()] == [(30, MEMORY)]
+    wait_for(lambda: list(sharing.used().values()) == [{uid: (30, MEMORY)}], "the view", seconds=15)
     seen = "involvedObject.name=" + name
     wait_for(lambda: "gpu-fraction: 'half'" in sharing.node.kubectl("get", "events", f"--field-selector={seen}"), "it")
 
