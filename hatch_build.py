@@ -1,4 +1,4 @@
-"""Puts libnvidia-ml.so.1 and nvidia-smi into the wheel, and builds them first where they are not current."""
+"""Puts the programs of native/ into the wheel, and builds them first where they are not current."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class NativeHook(BuildHookInterface[Any]):
         if version == "editable":
             return
         sys.path[:0] = [str(ROOT), str(ROOT / "src")]
-        if importlib.import_module("native.build").main():
-            message = "libnvidia-ml.so.1 and nvidia-smi could not be built"
+        programs = importlib.import_module("native.build")
+        if programs.main():
+            message = "the programs of native/ could not be built"
             raise RuntimeError(message)
-        build_data["artifacts"] += ["src/simgpu/page/built/*/libnvidia-ml.so.1", "src/simgpu/page/built/*/nvidia-smi"]
+        build_data["artifacts"] += [f"src/simgpu/page/built/*/{name}" for name in programs.NAMES]

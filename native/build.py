@@ -1,4 +1,4 @@
-"""Builds libnvidia-ml.so.1 and nvidia-smi for both processors, when a source has changed: `python -m native.build`."""
+"""Builds the programs for pods, for both processors, when a source has changed: `python -m native.build`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ BUILT = HERE.parent / "src" / "simgpu" / "page" / "built"
 MACHINES = ("x86_64", "aarch64")
 LIBRARY = "libnvidia-ml.so.1"
 TOOL = "nvidia-smi"
+PRELOADER = "preloader.so"
+NAMES = (LIBRARY, TOOL, PRELOADER)
 
 _STRICT = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fno-sanitize=undefined", "-s")
 _FREESTANDING = (
     "-DFREESTANDING", "-fPIC", "-shared", "-nostdlib", "-fno-builtin", "-fno-stack-protector", "-fvisibility=hidden",
-    f"-Wl,-soname,{LIBRARY}",
 )  # fmt: skip
 _STUB = '__attribute__((weak, visibility("default"))) int {name}(void) {{ return nvml_unsupported(); }}'
 
 
 def sources(part: str) -> list[Path]:
-    """The C files of the library (`nvml`) or the tool (`smi`), with those that they share."""
-    return sorted([*HERE.glob("*.c"), *(HERE / part).glob("*.c")])
+    """The C files of the library (`nvml`) or the tool (`smi`), with those that they share, or of the preloader."""
+    shared = () if part == "preloader" else HERE.glob("*.c")
+    return sorted([*shared, *(HERE / part).glob("*.c")])
 
 
 def stubs() -> str:
@@ -51,7 +53,7 @@ def digest(header: str) -> str:
 def is_current(header: str) -> bool:
     """Whether what is built was built from what is there."""
     mark = BUILT / "digest"
-    whole = all((BUILT / machine / name).is_file() for machine in MACHINES for name in (LIBRARY, TOOL))
+    whole = all((BUILT / machine / name).is_file() for machine in MACHINES for name in NAMES)
     return whole and mark.is_file() and mark.read_text() == digest(header)
 
 
@@ -69,7 +71,7 @@ def build(header: str) -> None:
                 done.result()
         for machine in MACHINES:
             (BUILT / machine).mkdir(exist_ok=True)
-            for name in (LIBRARY, TOOL):
+            for name in NAMES:
                 (work / f"{machine}-{name}").chmod(0o755)
                 shutil.move(work / f"{machine}-{name}", BUILT / machine / name)
     (BUILT / "digest").write_text(digest(header))
@@ -78,9 +80,11 @@ def build(header: str) -> None:
 def _commands(work: Path) -> Iterator[list[str]]:
     compiler = [sys.executable, "-m", "ziglang", "cc", *_STRICT, f"-I{work}", f"-I{HERE}"]
     for machine in MACHINES:
-        library = ["-target", f"{machine}-linux-gnu.2.17", *_FREESTANDING, str(work / "stubs.c")]
+        shared = ["-target", f"{machine}-linux-gnu.2.17", *_FREESTANDING]
+        library = [*shared, f"-Wl,-soname,{LIBRARY}", str(work / "stubs.c")]
+        preloader = [*shared, f"-Wl,-soname,{PRELOADER}"]
         tool = ["-target", f"{machine}-linux-musl", "-static"]
-        for name, part, flags in ((LIBRARY, "nvml", library), (TOOL, "smi", tool)):
+        for name, part, flags in ((LIBRARY, "nvml", library), (TOOL, "smi", tool), (PRELOADER, "preloader", preloader)):
             yield [*compiler, *flags, *map(str, sources(part)), "-o", str(work / f"{machine}-{name}")]
 
 
@@ -90,7 +94,7 @@ def main() -> int:
 
     header = layout.header()
     if not is_current(header):
-        print("Building libnvidia-ml.so.1 and nvidia-smi (a minute the first time)", flush=True)
+        print("Building libnvidia-ml.so.1, nvidia-smi and preloader.so (a minute the first time)", flush=True)
         try:
             build(header)
         except subprocess.CalledProcessError as error:

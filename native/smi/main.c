@@ -47,6 +47,7 @@ static const struct option OPTIONS[O_MANY] = {
     [O_TARGET_TEMPERATURE] = {"-gtt", "--gpu-target-temp", VALUE},
     [O_RESET] = {"-r", "--gpu-reset", MAYBE},
     [O_DTD] = {0, "--dtd", NOTHING},
+    [O_DEBUG] = {"-debug", "--debug", MAYBE}, /* there is no driver that could have something to say */
 };
 
 static const struct { const char *name; int (*run)(int count, char **words); } COMMANDS[] = {

@@ -204,9 +204,9 @@ class Box:
             for index, handle in work.places if work.pod else ():
                 assert work.pod is not None  # noqa: S101 - asked above
                 if handle == self.machine.ids[index]:
-                    pods[index] = work.pod
+                    pods.setdefault(index, work.pod)  # of several, the first
                 else:
-                    parts[handle] = work.pod
+                    parts.setdefault(handle, work.pod)
         self.machine.set_pods(pods, parts)
 
     # Time.

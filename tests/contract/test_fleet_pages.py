@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from prometheus_client import parser
 
+from simgpu import errors
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.fleet import Fleet
@@ -27,6 +28,8 @@ NODES = {"a": {"GpuProduct": "Tesla-K80"}}
 def node(name: str) -> dict[str, str] | None:
     if name == "broken":
         raise RuntimeError("a mistake of ours")
+    if name == "unreadable":
+        raise errors.InputError("ConfigMap topology-unreadable", "a mistake of theirs")
     return NODES.get(name)
 
 
@@ -44,6 +47,7 @@ async def topology() -> AsyncIterator[str]:
         ("GET", "/topology", 200), ("GET", "/topology/nodes/a", 200), ("GET", "/topology/nodes/b", 404),
         ("GET", "/topology/nodes/", 400), ("GET", "/elsewhere", 404), ("POST", "/topology", 405),
         ("DELETE", "/topology/nodes/a", 405), ("GET", "/topology/nodes/broken", 500),
+        ("GET", "/topology/nodes/unreadable", 500),
     ],
 )  # fmt: skip
 async def test_every_answer_of_the_topology_api_is_json_with_its_code(

@@ -30,7 +30,7 @@ def test_it_has_library_and_tool_for_both_processors_and_nothing_else_that_was_b
     assert set(built) == {
         f"simgpu/page/built/{machine}/{name}"
         for machine in ("x86_64", "aarch64")
-        for name in ("libnvidia-ml.so.1", "nvidia-smi")
+        for name in ("libnvidia-ml.so.1", "nvidia-smi", "preloader.so")
     }
     assert all(mode & 0o111 for mode in built.values())
 

@@ -302,6 +302,11 @@ def test_headings_come_again_after_a_screen_of_rows(tmp_path: Path) -> None:
     assert [number for number, line in enumerate(lines) if line.startswith("# gpu")] == [0, 47]
 
 
+@pytest.mark.parametrize("word", ["-debug", "--debug", "--debug=somewhere"])
+def test_who_asks_for_debugging_sees_the_same(eight: Path, word: str) -> None:
+    assert smi.say(eight, word).splitlines()[1:] == smi.say(eight).splitlines()[1:]  # the first is the time
+
+
 def test_output_can_go_to_a_file(tmp_path: Path) -> None:
     pages.write(tmp_path / "pages", pages.recorded())
     for words in (["--query-gpu=index", "--format=csv,noheader"], ["dmon", "-c", "1"]):

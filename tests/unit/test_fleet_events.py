@@ -25,6 +25,7 @@ from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
+from simgpu.topology import pools
 
 CATALOG = models.load()
 LABEL = "run.ai/simulated-gpu-node-pool"
@@ -474,6 +475,22 @@ def test_all_views_tell_the_same_of_a_pods_memory() -> None:
     told = world.nodes.describe_node("a")
     assert told is not None
     assert [gpu["Status"]["PodGpuUsageStatus"]["uid-p-a"]["FbUsed"] for gpu in told["Gpus"]] == shown
+
+
+def test_the_topology_api_tells_of_a_real_node_what_its_agent_published() -> None:
+    world = World()
+    world.apply("config", "", {"x": 2})
+    assert world.nodes.describe_node("real") is None
+    spec = pools.parse_gpus("h200:1", CATALOG, field="x")
+    uses = {"g0": (publishing.Use("uid-1", "team", "train", "main", 10, 30, 500),)}
+    body = publishing.view("real", ["g0"], spec, strategy="none", uses=uses, counters={}, fake=False)
+    meta = world.api.meta("topology-real", namespace="ns", **{key: body["metadata"][key] for key in LABELS_AND_MORE})
+    world.stores.config_maps.put(views.ConfigMap(metadata=meta, data=body["data"]))
+    world.settle()
+    told = world.nodes.describe_node("real")
+    assert told is not None
+    assert (told["GpuProduct"], told["MigStrategy"]) == ("NVIDIA H200", "none")
+    assert told["Gpus"][0]["Status"]["AllocatedBy"]["Pod"] == "train"
 
 
 def test_a_start_writes_only_what_differs() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import yaml
 
+from simgpu import errors
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.kube import views
@@ -73,14 +75,19 @@ def test_a_view_says_who_has_what_and_can_be_read_again() -> None:
     assert read.counters == {"time": 1.0, "gpus": {"g0": [1.0]}}
 
 
+def told_of(pool: pools.NodeGpus, **uses: tuple[publishing.Use, ...]) -> dict[str, Any]:
+    ids = [f"g{index}" for index in range(len(pool.gpus))]
+    return publishing.node_json(publishing.document(ids, pool, strategy="mixed", uses=uses))
+
+
 def test_the_topology_api_tells_what_each_gpu_of_a_mixed_node_is() -> None:
     pool = spec({"gpus": [{"type": "h200", "count": 1}, {"type": "t4", "count": 1}]})
-    told = publishing.node_json(pool, "mixed", {"g0": None, "g1": None})
+    told = told_of(pool)
     assert [(gpu["GpuProduct"], gpu["GpuMemory"]) for gpu in told["Gpus"]] == [
         ("NVIDIA H200", 143771),
         ("Tesla T4", 15360),
     ]
-    alike = publishing.node_json(spec({"gpus": [{"type": "h200", "count": 1}]}), "mixed", {"g0": None})
+    alike = told_of(spec({"gpus": [{"type": "h200", "count": 1}]}))
     assert list(alike["Gpus"][0]) == ["ID", "Status"]
 
 
@@ -88,8 +95,37 @@ def test_no_other_devices_are_null_in_the_topology_api() -> None:
     bare = spec({"gpus": [{"type": "h200"}]})
     rich = spec({"gpus": [{"type": "h200"}], "otherDevices": [{"name": "rdma/hca", "count": 2}]})
     assert publishing.pool_json(bare)["OtherDevices"] is None
-    assert publishing.node_json(bare, "mixed", {"g0": None})["OtherDevices"] is None
-    assert publishing.node_json(rich, "mixed", {"g0": None})["OtherDevices"] == [{"Name": "rdma/hca", "Count": 2}]
+    assert told_of(bare)["OtherDevices"] is None
+    assert told_of(rich)["OtherDevices"] == [{"Name": "rdma/hca", "Count": 2}]
+
+
+def test_the_topology_api_tells_a_published_view_as_it_tells_the_node() -> None:
+    pool = spec({"gpus": [{"type": "h200"}, {"type": "t4"}], "otherDevices": [{"name": "rdma/hca", "count": 2}]})
+    uses = {"g1": (publishing.Use("uid-1", "team", "train", "main", 10, 30, 143771),)}
+    body = publishing.view("n", ["g0", "g1"], pool, strategy="mixed", uses=uses, counters={}, fake=False)
+    told = publishing.view_json(views.ConfigMap(metadata=views.ObjectMeta(), data=body["data"]))
+    assert told == told_of(pool, **uses)
+    assert told["Gpus"][1]["Status"] == {
+        "AllocatedBy": {"Namespace": "team", "Pod": "train", "Container": "main"},
+        "PodGpuUsageStatus": {
+            "uid-1": {"Utilization": {"Min": 10, "Max": 30}, "FbUsed": 143771, "UseKnativeUtilization": False}
+        },
+    }
+
+
+@pytest.mark.parametrize("text", ["", "[]", "gpus: 5", "a: [", "gpus: [{id: 1}]"])
+def test_a_view_that_somebody_broke_is_told_by_its_name(text: str) -> None:
+    broken = views.ConfigMap(metadata=views.ObjectMeta(name="topology-n"), data={"topology.yml": text})
+    with pytest.raises(errors.InputError, match="ConfigMap topology-n"):
+        publishing.view_json(broken)
+
+
+def test_who_reserves_a_gpu_has_it_and_does_not_use_it() -> None:
+    holder = publishing.Use("uid-r", "runai-reservation", "r", "main", 0, 0, 0, reserves=True)
+    sharing = publishing.Use("uid-1", "team", "train", "main", 10, 30, 500)
+    status = told_of(spec({"gpus": [{"type": "h200"}]}), g0=(holder, sharing))["Gpus"][0]["Status"]
+    assert status["AllocatedBy"] == {"Namespace": "runai-reservation", "Pod": "r", "Container": "main"}
+    assert list(status["PodGpuUsageStatus"]) == ["uid-1"]
 
 
 def test_a_view_that_somebody_broke_says_nothing() -> None:

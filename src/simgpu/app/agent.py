@@ -25,7 +25,9 @@ from simgpu.kube.recording import Recorder
 from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
-from simgpu.node import cpu, granting, messages, offers, owners, plugins
+from simgpu.node import cpu, granting, messages, offers, owners, plugins, runai
+from simgpu.page import native
+from simgpu.pods import reserving
 from simgpu.pods.holding import Held
 from simgpu.topology import failures, pools
 from simgpu.web import fleet as health
@@ -52,6 +54,8 @@ class AgentSettings(msgspec.Struct, frozen=True):
     plugins: Path = plugins.FOLDER
     pod_resources: Path = owners.POD_RESOURCES
     cgroups: Path = cpu.CGROUPS
+    reservations: str = reserving.NAMESPACE
+    runai: Path = runai.FOLDER
     seed: int = 1
     interval: float = 0.5
 
@@ -63,7 +67,7 @@ class Agent:
         self._settings = settings
         self._client = client
         self._wake = asyncio.Event()
-        self._held: list[Held] = []
+        self._held: list[Held] | None = None
         self._failures = failures.NONE
         self._failing_since = time.monotonic()
         self._owners = owners.Owners(pod_resources=settings.pod_resources, plugins=settings.plugins)
@@ -73,6 +77,7 @@ class Agent:
             cgroups=settings.cgroups,
         )  # fmt: skip
         programs = granting.install(_BUILT, settings.state)
+        self._tree = runai.Tree(settings.runai, runai.programs(programs.tool, native.preloader()))
         self._source = granting.Source(self.equipment.pages, self.equipment.run, programs)
         self.plugins = plugins.Plugins(self._allocate, folder=settings.plugins)
         stores = Stores(Store(), Store(), Store())
@@ -84,7 +89,7 @@ class Agent:
         )  # fmt: skip
         self._stores = stores
         box = self.equipment.box
-        guests = Guests(stores.pods, lambda: self._held, lambda: [device.uuid for device in box.devices])
+        guests = Guests(stores.pods, lambda: self._held or (), lambda: [device.uuid for device in box.devices])
         self.socket = WorkloadServer(
             box, self.equipment.run / Path(granting.SOCKET).name, mode=0o666, settings=self.equipment.set,
             names={family.name: (family.value, family.scale) for family in settings.identity.families},
@@ -120,8 +125,15 @@ class Agent:
             self.node.configure()
             group.create_task(self._keep())
             group.create_task(self.plugins.run())
-            tick = ticking.tick(self.equipment.box, self._settings.interval, ready, self.equipment.stepped)
+            tick = ticking.tick(self.equipment.box, self._settings.interval, ready, self._stepped)
             group.create_task(tick)
+
+    def _stepped(self) -> None:
+        """Show where everything stands; who shares a GPU once the kubelet has said who holds it."""
+        self.equipment.stepped()
+        if self.looked and (self._held is not None or not self.equipment.spec.gpus):
+            found = runai.entries(self.equipment.box.machine, namespace=self._settings.reservations)
+            self._tree.show(found, now=time.monotonic())
 
     async def _keep(self) -> None:
         while True:
@@ -139,8 +151,8 @@ class Agent:
         resource = spec.slicing.name(pools.GPU_RESOURCE)
         if spec.gpus and (held := await self._owners.look({resource})) is not None:
             self._held = held
-        memory = {device.uuid: device.model.memory_mib.total for device in equipment.box.devices}
-        uses = self.node.uses(spec, self._held, memory)
+        memory = {device.uuid: device.model.memory_mib.usable for device in equipment.box.devices}
+        uses = self.node.uses(spec, self._held or (), memory, reservations=self._settings.reservations)
         working = {(guest.pod.uid, guest.pod.container) for guest in self.socket.working if guest.pod is not None}
         equipment.use(uses, working)
         ids = [device.uuid for device in equipment.box.devices]

@@ -10,6 +10,8 @@ import click
 from simgpu import errors
 from simgpu.cli import options, output
 
+RESERVATIONS = "runai-reservation"
+
 
 @click.command()
 @click.option(
@@ -44,6 +46,20 @@ from simgpu.cli import options, output
     help="Where the kubelet says which pod has which device.",
 )
 @click.option(
+    "--reservation-namespace",
+    default=lambda: os.environ.get("RESOURCE_RESERVATION_NAMESPACE", RESERVATIONS),
+    show_default=RESERVATIONS,
+    help="Where Run:ai's pods are that hold GPUs for others; RESOURCE_RESERVATION_NAMESPACE says so too.",
+)
+@click.option(
+    "--runai-dir",
+    type=click.Path(path_type=Path),
+    default="/var/lib/runai",
+    show_default=True,
+    metavar="DIR",
+    help="What pods have of GPUs that they share, for Run:ai's container toolkit.",
+)
+@click.option(
     "--cgroups",
     type=click.Path(path_type=Path),
     default="/sys/fs/cgroup",
@@ -56,7 +72,8 @@ from simgpu.cli import options, output
 @options.log_level
 def agent(  # noqa: PLR0913 - one for each option
     node: str | None, kubeconfig: Path | None, namespace: str, listen: str, identity: str, state_dir: Path,
-    plugin_dir: Path, pod_resources: Path, cgroups: Path, interval: float, seed: int,
+    plugin_dir: Path, pod_resources: Path, reservation_namespace: str, runai_dir: Path, cgroups: Path,
+    interval: float, seed: int,
 ) -> None:  # fmt: skip
     """Make the node that it runs on a GPU node: pods ask for nvidia.com/gpu and get simulated GPUs.
 
@@ -80,6 +97,8 @@ def agent(  # noqa: PLR0913 - one for each option
         plugins=plugin_dir.absolute(),
         pod_resources=pod_resources.absolute(),
         cgroups=cgroups.absolute(),
+        reservations=reservation_namespace,
+        runai=runai_dir.absolute(),
         seed=seed,
         interval=interval,
     )

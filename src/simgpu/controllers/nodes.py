@@ -139,13 +139,14 @@ class Nodes:
         return published | {node.metadata.name for node in self._stores.nodes}
 
     def describe_node(self, name: str) -> dict[str, Any] | None:
-        """One node as the topology API tells it."""
-        placed = self._fleet.nodes.get(name)
-        if placed is None:
-            return None
-        return publishing.node_json(
-            placed.spec, self._config.mig_strategy, {card.id: card.use for card in placed.cards}
-        )
+        """One node as the topology API tells it; of a real one, what was published of it."""
+        if (placed := self._fleet.nodes.get(name)) is not None:
+            strategy = self._config.mig_strategy
+            return publishing.node_json(
+                publishing.document(placed.ids, placed.spec, strategy=strategy, uses=_uses_of(placed))
+            )
+        view = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
+        return publishing.view_json(view) if view is not None else None
 
     @property
     def _config(self) -> pools.Fleet:
@@ -313,13 +314,12 @@ class Nodes:
         counters = {
             "time": round(self._clock(), 1), "address": self._fleet.address(name), "gpus": self._fleet.counters(placed),
         }  # fmt: skip
-        uses = {card.id: (card.use,) for card in placed.cards if card.use is not None}
         return publishing.view(
             name,
             placed.ids,
             placed.spec,
             strategy=self._config.mig_strategy,
-            uses=uses,
+            uses=_uses_of(placed),
             counters=counters,
             labelled=self._traces[name].labels,
         )
@@ -368,6 +368,10 @@ class Nodes:
             self._traces.pop(name, None)
             self._leaving.discard(name)
         return None
+
+
+def _uses_of(placed: NodeCards) -> dict[str, tuple[publishing.Use, ...]]:
+    return {card.id: (card.use,) for card in placed.cards if card.use is not None}
 
 
 def _wish(pod: Pod) -> assigning.Wish:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import yaml
@@ -22,12 +22,14 @@ from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Target, Writer
-from simgpu.pods import holding, requests
+from simgpu.pods import holding, requests, reserving
 from simgpu.topology import failures, pools
 
 FAILURES_ANNOTATION = "simgpu.dev/failures"
 VIEW_EVERY = 1.0
 SAVE_EVERY = 300.0
+
+T = TypeVar("T")
 
 
 class Stores(msgspec.Struct):
@@ -106,43 +108,55 @@ class OwnNode:
 
     # Who uses it.
 
-    def uses(self, spec: pools.NodeGpus, held: Sequence[holding.Held], memory: Mapping[str, int]) -> dict[str, Uses]:
-        """Who has which GPU, by id; `memory` is each GPU's, in MiB."""
+    def uses(
+        self, spec: pools.NodeGpus, held: Sequence[holding.Held], memory: Mapping[str, int], *, reservations: str
+    ) -> dict[str, Uses]:
+        """Who has which GPU, by id; `memory` is what each has for them, in MiB, `reservations` a namespace."""
         replicas = spec.slicing.replicas(pools.GPU_RESOURCE)
         found = holding.holders(self._stores.pods, held, replicas=replicas)
-        return {
-            gpu: tuple(self._use(holder, memory[gpu], spec.utilization_from) for holder in items)
-            for gpu, items in found.items()
-            if gpu in memory
-        }
+        source = spec.utilization_from
+        there = {gpu: found[gpu] for gpu in memory if gpu in found}
+        lent = reserving.lend(self._stores.pods, there, namespace=reservations)
+        return {gpu: tuple(self._use(holder, memory[gpu], source) for holder in items) for gpu, items in lent.items()}
 
     def _use(self, holder: holding.Holder, memory: int, source: str) -> Shared:
         pod, meta = holder.pod, holder.pod.metadata
-        span, container, cores = requests.NONE, "", 0.0
-        if requests.running(pod):
-            try:
-                span = requests.utilisation(pod)
-                if requests.source(pod, source) == pools.FROM_CPU:
+        span, used, container, cores = requests.NONE, 0, "", 0.0
+        if not holder.reserves:
+            fraction = self._said(pod, reserving.fraction, "InvalidFraction", 1.0)
+            used = int(memory * holder.share * fraction)
+            if requests.running(pod):
+                span = self._said(pod, requests.utilisation, "InvalidUtilization", requests.ALL)
+                if (
+                    self._said(pod, lambda pod: requests.source(pod, source), "InvalidUtilization", source)
+                    == pools.FROM_CPU
+                ):
                     container, cores = holding.identity(pod, holder.container), requests.cores(pod, holder.container)
                     span = requests.ANY
-            except errors.InputError as error:
-                self.configuration.complain(about(pod), "InvalidUtilization", str(error))
-                span = requests.ALL
         use = publishing.Use(
-            meta.uid, meta.namespace, meta.name, holder.container, span.low, span.high, int(memory * holder.share)
+            meta.uid, meta.namespace, meta.name, holder.container, span.low, span.high, used, holder.reserves
         )
-        return Shared(use, holder.share, container, cores)
+        return Shared(use, used / memory, container, cores)
+
+    def _said(self, pod: Pod, read: Callable[[Pod], T], reason: str, otherwise: T) -> T:
+        """What an annotation says. One that makes no sense is told, and counts as none."""
+        try:
+            return read(pod)
+        except errors.InputError as error:
+            self.configuration.complain(about(pod), reason, str(error))
+            return otherwise
 
     # What is written.
 
     def publish(self, spec: pools.NodeGpus, ids: Sequence[str], uses: Mapping[str, Uses], counters: Any) -> float:
         """Write labels and the node's view where they differ; seconds until the view should be looked at again."""
+        self._tell_reservations(uses)
         node, fleet = self.node, self.configuration.current
         if node is None or fleet is None:
             return SAVE_EVERY
         config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{self.name}", namespace=self._namespace)
         target = Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{self.name}", self._namespace)
-        labels = publishing.labels(spec, fleet.mig_strategy) if spec.gpus or spec.other else {}
+        labels = publishing.labels_of_real(spec, fleet.mig_strategy) if spec.gpus or spec.other else {}
         self._labelled.update(labels, publishing.remembered(config_map).labels)
         patch = publishing.label_patch(labels, self._labelled)
         self._writer.merge(Target(resources.NODES, self.name), patch, observed=node, urgent=True)
@@ -164,6 +178,16 @@ class OwnNode:
         self._published = self._clock()
         self._writer.apply(target, body)
         return SAVE_EVERY
+
+    def _tell_reservations(self, uses: Mapping[str, Uses]) -> None:
+        """Tell each reservation pod which GPU it holds, the first of several; what it says already stays."""
+        told: set[str] = set()
+        for gpu, use in ((gpu, item.use) for gpu, items in uses.items() for item in items if item.use.reserves):
+            pod = self._stores.pods.get(use.pod, namespace=use.namespace)
+            if pod is not None and use.uid not in told and reserving.RESERVED not in pod.metadata.annotations:
+                patch = {"metadata": {"annotations": {reserving.RESERVED: gpu}}}
+                self._writer.merge(Target(resources.PODS, use.pod, use.namespace), patch, observed=pod, urgent=True)
+            told.add(use.uid)
 
 
 class Shared(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from simgpu import errors
 from simgpu.catalog import models
 from simgpu.kube.views import ConfigMap, Node
 from simgpu.topology import devices, pools
@@ -21,6 +22,7 @@ COUNTERS = "counters.json"
 MARK = "run.ai/fake.gpu"
 LABELLED = "simgpu.dev/labels"
 _DEPLOYED = ("nvidia.com/gpu.deploy.dcgm-exporter", "nvidia.com/gpu.deploy.device-plugin")
+_DEPLOYED_FOR_REAL = ("nvidia.com/gpu.deploy.dra-plugin-gpu", "nvidia.com/gpu.deploy.compute-domain-dra-plugin")
 _DRIVER, _CUDA = "580.159.04", "13.0"
 
 LABELS = (
@@ -35,7 +37,7 @@ LABELS = (
 
 
 class Use(msgspec.Struct, frozen=True):
-    """Who has a GPU, and how it is used."""
+    """Who has a GPU, and how it is used; who `reserves` it has it for others."""
 
     uid: str
     namespace: str
@@ -44,6 +46,7 @@ class Use(msgspec.Struct, frozen=True):
     low: int
     high: int
     fb_used: int
+    reserves: bool = False
 
 
 def label_value(text: str) -> str:
@@ -63,6 +66,11 @@ def _sharing(spec: pools.NodeGpus) -> dict[str, str]:
         "nvidia.com/gpu.replicas": str(slicing.replicas(pools.GPU_RESOURCE)),
         "nvidia.com/gpu.sharing-strategy": "time-slicing" if shared else "none",
     }
+
+
+def labels_of_real(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
+    """Labels of a node with a kubelet: plugins for dynamic resource allocation may run there too."""
+    return labels(spec, strategy) | (dict.fromkeys(_DEPLOYED_FOR_REAL, "true") if spec.gpus else {})
 
 
 def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
@@ -137,6 +145,27 @@ def traces(before: Remembered, node: Node) -> Traces:
     return Traces(set(before.labels), set(before.resources))
 
 
+def document(
+    ids: Sequence[str], spec: pools.NodeGpus, *, strategy: str, uses: Mapping[str, Sequence[Use]]
+) -> dict[str, Any]:
+    """What a node has, and who uses it."""
+    gpus = []
+    for gpu_id, gpu in zip(ids, spec.gpus, strict=True):
+        entry: dict[str, Any] = {"id": gpu_id, "status": _status(uses.get(gpu_id, ()))}
+        if spec.mixed:
+            entry |= {"gpuProduct": gpu.model.product, "gpuMemory": gpu.model.memory_mib.total}
+        gpus.append(entry)
+    found: dict[str, Any] = {"gpuMemory": spec.memory_mib, "gpuProduct": spec.product}
+    if spec.driver:
+        found["driverVersion"] = spec.driver
+    if spec.cuda:
+        found["cudaVersion"] = spec.cuda
+    found |= {"gpus": gpus, "migStrategy": strategy}
+    if spec.other:
+        found["otherDevices"] = [{"name": name, "count": count} for name, count in sorted(spec.other.items())]
+    return found
+
+
 def view(
     node: str,
     ids: Sequence[str],
@@ -149,26 +178,12 @@ def view(
     labelled: Iterable[str] = (),
 ) -> dict[str, Any]:
     """The node's ConfigMap; `labelled` are labels that we gave to the node."""
-    gpus = []
-    for gpu_id, gpu in zip(ids, spec.gpus, strict=True):
-        entry: dict[str, Any] = {"id": gpu_id, "status": _status(uses.get(gpu_id, ()))}
-        if spec.mixed:
-            entry |= {"gpuProduct": gpu.model.product, "gpuMemory": gpu.model.memory_mib.total}
-        gpus.append(entry)
-    document: dict[str, Any] = {"gpuMemory": spec.memory_mib, "gpuProduct": spec.product}
-    if spec.driver:
-        document["driverVersion"] = spec.driver
-    if spec.cuda:
-        document["cudaVersion"] = spec.cuda
-    document |= {"gpus": gpus, "migStrategy": strategy}
-    if spec.other:
-        document["otherDevices"] = [{"name": name, "count": count} for name, count in sorted(spec.other.items())]
     labels = {NODE_TOPOLOGY: "true", NODE_NAME: node}
     written = {LABELLED: ",".join(sorted(labelled))}
     return {
         "metadata": {"labels": labels, "annotations": written | ({KWOK: "fake"} if fake else {})},
         "data": {
-            KEY: "".join(_lines(document, 0)),
+            KEY: "".join(_lines(document(ids, spec, strategy=strategy, uses=uses), 0)),
             COUNTERS: json.dumps(counters, separators=(",", ":")),
         },
     }
@@ -188,34 +203,51 @@ def pool_json(pool: pools.NodeGpus) -> dict[str, Any]:
     """A pool as the topology API tells it."""
     return {
         "GpuCount": len(pool.gpus), "GpuMemory": pool.memory_mib, "GpuProduct": pool.product,
-        "OtherDevices": _others_json(pool),
+        "OtherDevices": _others_json(pool.other),
     }  # fmt: skip
 
 
-def node_json(spec: pools.NodeGpus, strategy: str, uses: Mapping[str, Use | None]) -> dict[str, Any]:
-    """A node as the topology API tells it; GPUs of several models say what each is."""
-    gpus = []
-    for gpu, (gpu_id, use) in zip(spec.gpus, uses.items(), strict=True):
-        names = (use.namespace, use.pod, use.container) if use else ("", "", "")
-        owner = dict(zip(("Namespace", "Pod", "Container"), names, strict=True))
-        status: dict[str, Any] = {"AllocatedBy": owner, "PodGpuUsageStatus": {}}
-        if use:
-            span = {"Min": use.low, "Max": use.high}
-            usage = {"Utilization": span, "FbUsed": use.fb_used, "UseKnativeUtilization": False}
-            status["PodGpuUsageStatus"] = {use.uid: usage}
-        entry: dict[str, Any] = {"ID": gpu_id, "Status": status}
-        if spec.mixed:
-            entry |= {"GpuProduct": gpu.model.product, "GpuMemory": gpu.model.memory_mib.total}
-        gpus.append(entry)
+def node_json(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A node as the topology API tells it, from its document; GPUs of several models say what each is."""
+    others = node.get("otherDevices") or ()
     return {
-        "GpuMemory": spec.memory_mib, "GpuProduct": spec.product, "DriverVersion": spec.driver,
-        "CudaVersion": spec.cuda, "Gpus": gpus, "MigStrategy": strategy, "OtherDevices": _others_json(spec),
+        "GpuMemory": node["gpuMemory"], "GpuProduct": node["gpuProduct"],
+        "DriverVersion": node.get("driverVersion", ""), "CudaVersion": node.get("cudaVersion", ""),
+        "Gpus": [_gpu_json(gpu) for gpu in node["gpus"]], "MigStrategy": node["migStrategy"],
+        "OtherDevices": _others_json({item["name"]: item["count"] for item in others}),
     }  # fmt: skip
 
 
-def _others_json(spec: pools.NodeGpus) -> list[dict[str, Any]] | None:
+def _gpu_json(gpu: Mapping[str, Any]) -> dict[str, Any]:
+    owner, usage = gpu["status"]["allocatedBy"], gpu["status"]["podGpuUsageStatus"]
+    told: dict[str, Any] = {
+        "ID": gpu["id"],
+        "Status": {
+            "AllocatedBy": {key.capitalize(): owner[key] for key in ("namespace", "pod", "container")},
+            "PodGpuUsageStatus": {
+                uid: {
+                    "Utilization": {"Min": item["utilization"]["min"], "Max": item["utilization"]["max"]},
+                    "FbUsed": item["fbUsed"],
+                    "UseKnativeUtilization": item["useKnativeUtilization"],
+                }
+                for uid, item in usage.items()
+            },
+        },
+    }
+    return told | {f"Gpu{key}": gpu[f"gpu{key}"] for key in ("Product", "Memory") if f"gpu{key}" in gpu}
+
+
+def view_json(config_map: ConfigMap) -> dict[str, Any]:
+    """The same from a ConfigMap, whoever wrote it."""
+    try:
+        return node_json(yaml.load(config_map.data.get(KEY, ""), Loader=_LOADER))  # noqa: S506 - a safe loader
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError):
+        raise errors.InputError(f"ConfigMap {config_map.metadata.name}", f"{KEY} is not a node's topology") from None
+
+
+def _others_json(other: Mapping[str, int]) -> list[dict[str, Any]] | None:
     """Null where there are none, as programs in Go write a list that was never filled."""
-    return [{"Name": name, "Count": count} for name, count in sorted(spec.other.items())] or None
+    return [{"Name": name, "Count": count} for name, count in sorted(other.items())] or None
 
 
 def _status(uses: Sequence[Use]) -> dict[str, Any]:
@@ -230,6 +262,7 @@ def _status(uses: Sequence[Use]) -> dict[str, Any]:
             "useKnativeUtilization": False,
         }
         for use in uses
+        if not use.reserves
     }
     return {"allocatedBy": owner, "podGpuUsageStatus": usage}
 

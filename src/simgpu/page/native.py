@@ -1,4 +1,4 @@
-"""Where the library and the tool are that read pages: built with the package, one of each for every processor."""
+"""Where the programs for pods are: built with the package, one of each for every processor."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from simgpu import errors
 BUILT = Path(__file__).parent / "built"
 LIBRARY = "libnvidia-ml.so.1"
 TOOL = "nvidia-smi"
+PRELOADER = "preloader.so"
 
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
@@ -22,6 +23,11 @@ def library(machine: str | None = None) -> Path:
 def tool(machine: str | None = None) -> Path:
     """`nvidia-smi` for this machine, or another."""
     return _find(TOOL, machine)
+
+
+def preloader(machine: str | None = None) -> Path:
+    """A library that does nothing, for those that have one loaded before all others."""
+    return _find(PRELOADER, machine)
 
 
 def _find(name: str, machine: str | None) -> Path:

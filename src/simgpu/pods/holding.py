@@ -22,11 +22,12 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A container that has a GPU, or `share` of it."""
+    """A container that has a GPU, or `share` of it; one that `reserves` it has it for others."""
 
     pod: Pod
     container: str
     share: float = 1.0
+    reserves: bool = False
 
 
 def holders(pods: Iterable[Pod], held: Sequence[Held], *, replicas: int = 1) -> dict[str, tuple[Holder, ...]]:

@@ -28,4 +28,5 @@ def standing(utilization: float, memory_mib: float) -> activity.Profile:
 def _profile(name: str, usage: activity.Value, memory: activity.Value) -> activity.Profile:
     values = activity.mix(shapes.load()[_TYPICAL].demand, usage=usage)
     values[activity.YIELDING] = memory
-    return activity.Profile(name, (activity.Activity(values),), repeat=0)
+    context = memory.high > 0  # who has no memory of a card has not begun with it
+    return activity.Profile(name, (activity.Activity(values, context=context),), repeat=0)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
+from simgpu import errors
 from simgpu.identities import render, view
 from simgpu.identities.identity import FAMILY, Identity
 from simgpu.web import pages, server
@@ -179,7 +180,10 @@ def topology_routes(
     async def one(request: web.Request) -> web.Response:
         if not ready():
             return server.error(503, "not leading")
-        found = node(request.match_info["node"])
+        try:
+            found = node(request.match_info["node"])
+        except errors.InputError as error:
+            return server.error(500, str(error))
         return _json(found) if found is not None else server.error(404, "Node topology not found")
 
     async def none(_request: web.Request) -> web.Response:

@@ -1,0 +1,144 @@
+"""The folder that Run:ai's container toolkit reads on a node: what each pod has of a GPU that it shares, and programs.
+
+It may be read at any moment, and others keep things there. So files are replaced as a whole, what stays is never taken
+away, and only files of the names below are touched.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from simgpu import errors
+from simgpu.identities import view
+
+FOLDER = Path("/var/lib/runai")
+SECONDS = 1.0
+
+_UTILIZATION, _MEMORY = "utilization.sm", "memory.allocated"
+_BYTES = 1_000_000  # in what the toolkit takes for a MiB
+_FOLDER_MODE, _FILE_MODE, _PROGRAM_MODE = 0o755, 0o644, 0o755
+
+_log = logging.getLogger(__name__)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """What a pod has of a GPU."""
+
+    uid: str
+    gpu: int
+    percent: int
+    memory_mib: int
+
+
+def entries(machine: view.Machine, *, namespace: str) -> list[Entry]:
+    """What pods have of GPUs that a pod of the reservations' namespace holds for them, as metrics show the GPUs."""
+    found = []
+    for device in {item.device: None for item in machine.usages if item.pod.namespace == namespace}:
+        sharing = [item for item in machine.usages if item.device == device and item.pod.namespace != namespace]
+        shown = int(machine.column("usage")[device] + 0.5)
+        for item, percent in zip(sharing, split(shown, [item.usage for item in sharing]), strict=True):
+            found.append(Entry(item.pod.uid, machine.devices[device].index, percent, round(item.memory_mib)))
+    return found
+
+
+def split(percent: int, asked: Sequence[float]) -> list[int]:
+    """Whole percents for each in proportion to what it asked for, which are together what there is."""
+    whole = sum(asked)
+    if whole <= 0:
+        return [0] * len(asked)
+    exact = [percent * item / whole for item in asked]
+    found = [int(item) for item in exact]
+    nearest = sorted(range(len(asked)), key=lambda place: found[place] - exact[place])
+    for place in nearest[: percent - sum(found)]:
+        found[place] += 1
+    return found
+
+
+def programs(tool: Path, preloader: Path) -> dict[str, Path]:
+    """What pods of Run:ai expect below the folder: the tool, and libraries that their `ld.so.preload` names."""
+    return {
+        "bin/nvidia-smi": tool, "shared/memory/preloader.so": preloader, "shared/pid/preloader.so": preloader,
+    }  # fmt: skip
+
+
+class Tree:
+    """Keeps the folder true. Where it cannot be written, that is logged once, and tried again."""
+
+    def __init__(self, root: Path, installed: Mapping[str, Path]) -> None:
+        self._root = root
+        self._pods = root / "proc" / "pod"
+        self._missing = {root / place: source for place, source in installed.items()}
+        self._due = float("-inf")
+        self._problem = ""
+
+    def show(self, found: Sequence[Entry], *, now: float) -> None:
+        """Write what has changed, once in a second at most."""
+        if now < self._due:
+            return
+        self._due = now + SECONDS
+        try:
+            self._install()
+            _make(self._root / "proc" / "events")
+            self._write(found)
+            self._problem = ""
+        except OSError as error:
+            problem = errors.explain(error)
+            if problem != self._problem:
+                _log.warning("what pods share is not written for Run:ai: %s", problem)
+            self._problem = problem
+
+    def _install(self) -> None:
+        for path, source in list(self._missing.items()):
+            _put(path, source.read_bytes(), _PROGRAM_MODE)
+            del self._missing[path]
+
+    def _write(self, found: Sequence[Entry]) -> None:
+        wanted: dict[Path, bytes] = {}
+        for item in found:
+            folder = self._pods / item.uid / "metrics" / "gpu" / str(item.gpu)
+            wanted[folder / _UTILIZATION] = str(item.percent).encode()
+            wanted[folder / _MEMORY] = str(item.memory_mib * _BYTES).encode()
+        for path, content in wanted.items():
+            _put(path, content, _FILE_MODE)
+        ours = {name for file in (_UTILIZATION, _MEMORY) for name in (file, _unfinished(file))}
+        for path in self._pods.glob("*/metrics/gpu/*/*"):
+            if path not in wanted and path.name in ours:
+                path.unlink(missing_ok=True)
+                _prune(path.parent, self._pods)
+
+
+def _put(path: Path, content: bytes, mode: int) -> None:
+    """Let a file hold this; one that does is left alone."""
+    try:
+        if path.read_bytes() == content:
+            return
+    except FileNotFoundError:
+        _make(path.parent)
+    unfinished = path.with_name(_unfinished(path.name))
+    unfinished.unlink(missing_ok=True)
+    with unfinished.open("xb") as file:  # never through a link that somebody left there
+        file.write(content)
+    unfinished.chmod(mode)
+    unfinished.rename(path)
+
+
+def _unfinished(name: str) -> str:
+    return f".{name}.unfinished"
+
+
+def _make(folder: Path) -> None:
+    if not folder.is_dir():
+        _make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        folder.chmod(_FOLDER_MODE)
+
+
+def _prune(folder: Path, root: Path) -> None:
+    """Remove folders that nothing is left in."""
+    while folder != root and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent

@@ -1,0 +1,66 @@
+"""GPUs that Run:ai's reservation pods hold for others, and the pods that share them.
+
+A reservation pod is one in a namespace of its own: the kubelet gives it a GPU, of which it uses nothing itself. A pod
+that shares the GPU asks the kubelet for none; it names the reservation by an index or by a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from simgpu import errors
+from simgpu.kube.views import Pod
+from simgpu.pods import requests
+from simgpu.pods.holding import Holder
+
+NAMESPACE = "runai-reservation"
+RESERVED = "run.ai/reserve_for_gpu_index"
+INDEX = "runai-gpu"
+GROUP = "runai-gpu-group"
+FRACTION = "gpu-fraction"
+
+Holders = Mapping[str, tuple[Holder, ...]]
+
+
+def fraction(pod: Pod) -> float:
+    """How much of a GPU's memory a pod takes: all of it, or as its annotation says."""
+    text = pod.metadata.annotations.get(FRACTION)
+    if text is None:
+        return 1.0
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise errors.InputError(FRACTION, f"{text[:40]!r}: must be above 0 and at most 1, such as 0.5")
+    return value
+
+
+def lend(pods: Iterable[Pod], holders: Holders, *, namespace: str) -> dict[str, tuple[Holder, ...]]:
+    """Holders of each GPU, and after a reservation those that share its GPU: the first one, if it has several."""
+    found = {gpu: tuple(_reserving(item, namespace) for item in items) for gpu, items in holders.items()}
+    reserved: dict[str, tuple[str, Holder]] = {}
+    for gpu, items in found.items():
+        for item in items:
+            if item.reserves:
+                reserved.setdefault(item.pod.metadata.uid, (gpu, item))
+    for pod in pods if reserved else ():
+        if pod.metadata.namespace != namespace and requests.holds(pod) and pod.spec.containers:
+            for gpu, item in _named(pod, list(reserved.values())):
+                found[gpu] += (Holder(pod, pod.spec.containers[0].name, item.share),)
+    return found
+
+
+def _reserving(item: Holder, namespace: str) -> Holder:
+    reserves = item.pod.metadata.namespace == namespace
+    return msgspec.structs.replace(item, reserves=True) if reserves else item
+
+
+def _named(pod: Pod, reserved: Sequence[tuple[str, Holder]]) -> Sequence[tuple[str, Holder]]:
+    """The reservation that a pod names, if there is one: by index as older versions do, else by group."""
+    index, group = pod.metadata.annotations.get(INDEX), pod.metadata.labels.get(GROUP)
+    by_index = [known for known in reserved if index and known[1].pod.metadata.annotations.get(RESERVED) == index]
+    by_group = [known for known in reserved if group and known[1].pod.metadata.labels.get(GROUP) == group]
+    return (by_index or by_group)[:1]
