@@ -53,7 +53,9 @@ class Owners:
         self._checkpoint = plugins / CHECKPOINT
 
     async def look(self, resources: Collection[str]) -> list[Held] | None:
-        """Every container with devices of these resources; None if the kubelet does not answer."""
+        """Every container with devices of these resources, by its checkpoint if the kubelet does not answer; None if
+        nobody knows.
+        """
         try:
             answer = await rpc.call(
                 self._socket, f"{messages.POD_RESOURCES}/List", messages.Empty(),
@@ -61,7 +63,7 @@ class Owners:
             )  # fmt: skip
         except rpc.Refused as error:
             _log.info("the kubelet does not say who has which device: %s", error.details())
-            return None
+            return self._saved(resources) or None
         found = [
             Held(container.name, devices.ids, namespace=pod.namespace, pod=pod.name)
             for pod in answer.pods
