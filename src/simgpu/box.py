@@ -65,7 +65,7 @@ class Box:
         now: float = 0.0,
         kept: Mapping[str, Kept] = {},
     ) -> None:
-        """`kept` is where devices stood when it was `now`, be they there from the start or come later."""
+        """`kept` is where devices stood when it was `now`; one that is not there by the first step has been away."""
         self.devices: Sequence[Device] = ()
         self.engine = engine.Engine(seed=seed, now=now)
         self.machine = view.Machine((), self.engine, ())
@@ -240,6 +240,7 @@ class Box:
         """Move on to `now`; `clock` is the time of day, for pages that print it."""
         if not self.steps:
             self.engine.epoch = clock - now
+            self._gone = {name: stood.cold() for name, stood in self._gone.items()}
         outcomes = self.engine.step(now)
         self.steps += 1
         self.machine.step, self.machine.time = self.steps, clock

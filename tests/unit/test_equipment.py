@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import tempfile
 import time
 import uuid
 from collections.abc import Callable
@@ -244,6 +245,32 @@ def test_a_file_that_was_not_finished_says_nothing(tmp_path: Path, caplog: pytes
     (tmp_path / "state.unfinished").write_bytes((tmp_path / "state.json").read_bytes()[:100])
     assert shown(restarted(made, tmp_path)) == before
     assert not caplog.text
+
+
+@given(st.binary(), st.integers(0, 5000))
+@settings(deadline=None, max_examples=100)
+def test_no_file_makes_an_agent_fail(bits: bytes, place: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.json"
+        box = Box(pools.build(spec(1), "node-a"), seed=1, hostname="")
+        keeping.save(path, box)
+        whole = path.read_bytes()
+        path.write_bytes(whole[:place] + bits + whole[place + len(bits) :])
+        saved = keeping.load(path)
+        Box(pools.build(spec(1), "node-a"), seed=1, hostname="", now=saved.now, kept=saved.devices).step(
+            saved.now + 1, clock=1.0
+        )
+
+
+def test_a_gpu_that_was_away_comes_back_cold(tmp_path: Path) -> None:
+    made = worked(tmp_path)
+    before = shown(made)
+    again = restarted(made, tmp_path, spec(0))
+    again.box.step(again.saved.now + 1, clock=time.time())
+    again.equip(spec(2))
+    after = shown(again)
+    assert after["temperature"][0] == pytest.approx(before["temperature"][1], abs=5)
+    assert after["energy"] == before["energy"]
 
 
 counts = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["h200", "a100"])), min_size=1, max_size=6)

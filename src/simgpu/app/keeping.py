@@ -49,7 +49,7 @@ def load(path: Path) -> Saved:
         saved = msgspec.json.decode(path.read_bytes(), type=Saved)
     except FileNotFoundError:
         return _nothing()
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         explained = errors.explain(error) if isinstance(error, OSError) else error
         _log.warning("GPUs start anew: %s: %s", path, explained)
         return _nothing()

@@ -53,8 +53,9 @@ class Owners:
         self._checkpoint = plugins / CHECKPOINT
 
     async def look(self, resources: Collection[str]) -> list[Held] | None:
-        """Every container with devices of these resources, by its checkpoint if the kubelet does not answer; None if
-        nobody knows.
+        """Every container with devices of these resources; None if nobody knows.
+
+        For a kubelet that does not answer, its checkpoint does.
         """
         try:
             answer = await rpc.call(
@@ -76,7 +77,7 @@ class Owners:
     def _saved(self, resources: Collection[str]) -> list[Held]:
         try:
             document = msgspec.json.decode(self._checkpoint.read_bytes(), type=_Checkpoint)
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             _log.debug("no checkpoint of the kubelet: %s", error)
             return []
         return [

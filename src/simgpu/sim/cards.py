@@ -285,7 +285,7 @@ class Cards:
             if name in COUNTERS:
                 self[name][row] = max(self[name][row], value)
             elif name == "reasons":
-                self._reasons[:, row] = int(value)
+                self._reasons[:, row] = int(value) & 0xFFFF
             elif name in self._names and name not in _PASSING:
                 self[name][row] = value
         if self._ring is not None:
