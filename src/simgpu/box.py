@@ -5,6 +5,7 @@ Whoever owns a box gives it the time. Views read it between steps; nothing that 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from simgpu import errors
 from simgpu.identities import view
-from simgpu.sim import activity, engine
+from simgpu.sim import activity, cards, engine
 from simgpu.topology import links
 from simgpu.topology.devices import Device
 
@@ -40,18 +41,40 @@ class Workload(msgspec.Struct, frozen=True):
         return tuple(index for index, _ in self.places)
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """Where a device stood, by quantity, and of which kind it was."""
+
+    kind: str
+    values: dict[str, float]
+
+    def cold(self) -> Kept:
+        """The same after it was away: what it has counted remains."""
+        return Kept("", {name: value for name, value in self.values.items() if name in cards.OUTLIVING})
+
+
 class Box:
     """Devices in their order; names and indices find them, and `card0.1` finds a part of one by its number."""
 
-    def __init__(self, devices: Sequence[Device], *, seed: int, hostname: str, spread: float = 1.0) -> None:
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        *,
+        seed: int,
+        hostname: str,
+        spread: float = 1.0,
+        now: float = 0.0,
+        kept: Mapping[str, Kept] = {},
+    ) -> None:
+        """`kept` is where devices stood when it was `now`; one that is not there by the first step has been away."""
         self.devices: Sequence[Device] = ()
-        self.engine = engine.Engine(seed=seed)
+        self.engine = engine.Engine(seed=seed, now=now)
         self.machine = view.Machine((), self.engine, ())
         self._hostname = hostname
         self.steps = 0
         self._spread = spread
         self._workloads: dict[int, Workload] = {}
-        self._gone: dict[str, list[float]] = {}
+        self._gone = dict(kept)
+        self._kinds: dict[str, str] = {}
         self.change(devices)
 
     def change(self, devices: Sequence[Device]) -> None:
@@ -66,12 +89,14 @@ class Box:
         new = iter(self._add([device for device in devices if device.uuid not in kept], self._spread))
         ids = [kept[device.uuid] if device.uuid in kept else next(new) for device in devices]
         self._place(devices, ids)
+        self._kinds.clear()
         for device, card in zip(devices, ids, strict=True):
-            if (standing := self._gone.pop(device.uuid, None)) is not None:
-                self.engine.resume_counters(card, standing, 0.0)
+            if (stood := self._gone.pop(device.uuid, None)) is not None:
+                same = stood.kind == self._kind(device)
+                self.engine.resume(card, (stood if same else stood.cold()).values)
 
     def _remove(self, gone: Mapping[str, int]) -> None:
-        self._gone |= zip(gone, self.engine.counters(list(gone.values())).tolist(), strict=True)
+        self._gone |= {name: Kept("", self.engine.keep(card)).cold() for name, card in gone.items()}
         for outcome in self.engine.remove_cards(gone.values()):
             self._ended(outcome)
 
@@ -215,6 +240,7 @@ class Box:
         """Move on to `now`; `clock` is the time of day, for pages that print it."""
         if not self.steps:
             self.engine.epoch = clock - now
+            self._gone = {name: stood.cold() for name, stood in self._gone.items()}
         outcomes = self.engine.step(now)
         self.steps += 1
         self.machine.step, self.machine.time = self.steps, clock
@@ -250,21 +276,26 @@ class Box:
         part = next((part for part in self.machine.parts if part.handle == share.part), None) if share.part else None
         return f"{file}.{part.id}" if part else file
 
-    # Counters.
+    # What stays.
 
     def counters(self) -> dict[str, list[float]]:
-        """Where the counters of each device stand, and where those of devices that are gone stood."""
+        """Where the counters of each device stand."""
         standing = self.engine.counters(self.machine.ids.tolist()).tolist()
-        return self._gone | dict(zip((device.uuid for device in self.devices), standing, strict=True))
+        return dict(zip((device.uuid for device in self.devices), standing, strict=True))
 
-    def resume(self, saved: Mapping[str, Sequence[float]], seconds: float) -> None:
-        """Counters go on from where they stood that long ago; those of devices that are not there are kept for them."""
-        for name, values in saved.items():
-            index = self._by_name.get(name)
-            if index is None:
-                self._gone[name] = list(values)
-            else:
-                self.engine.resume_counters(int(self.machine.ids[index]), values, seconds)
+    def keep(self) -> dict[str, Kept]:
+        """Where each device stands, and where those that are gone stood, for a box that comes after this one."""
+        return self._gone | {
+            device.uuid: Kept(self._kind(device), self.engine.keep(int(card)))
+            for device, card in zip(self.devices, self.machine.ids, strict=True)
+        }
+
+    def _kind(self, device: Device) -> str:
+        """The same for devices that are alike, in another process too."""
+        if device.uuid not in self._kinds:
+            facts = msgspec.msgpack.encode((device.model, device.instances))
+            self._kinds[device.uuid] = hashlib.sha256(facts).hexdigest()[:16]
+        return self._kinds[device.uuid]
 
     # Views as plain data.
 

@@ -37,7 +37,9 @@ async def test_the_checkpoint_names_init_containers_too(kubelet: Kubelet) -> Non
     assert await owners(kubelet.folder).look({GPU}) == [Held("first", ("a", "b"), uid="u")]
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"Data": {"PodDeviceEntries": null}}', '{"Data": 3}', "\xff"])
+@pytest.mark.parametrize(
+    "content", ["", "{}", '{"Data": {"PodDeviceEntries": null}}', '{"Data": 3}', "\xff", '{"\xff": 1}']
+)
 async def test_a_checkpoint_that_cannot_be_read_says_nothing(kubelet: Kubelet, content: str) -> None:
     (kubelet.folder / "kubelet_internal_checkpoint").write_text(content, encoding="latin-1")
     assert await owners(kubelet.folder).look({GPU}) == []
@@ -46,3 +48,10 @@ async def test_a_checkpoint_that_cannot_be_read_says_nothing(kubelet: Kubelet, c
 async def test_a_kubelet_that_is_gone_is_not_one_without_pods(kubelet: Kubelet) -> None:
     await kubelet.stop()
     assert await owners(kubelet.folder).look({GPU}) is None
+
+
+async def test_the_checkpoint_speaks_for_a_kubelet_that_is_gone(kubelet: Kubelet) -> None:
+    entry = {"PodUID": "u", "ContainerName": "main", "ResourceName": GPU, "AllocResp": "x"}
+    checkpoint(kubelet.folder, {**entry, "DeviceIDs": {"-1": ["a"]}})
+    await kubelet.stop()
+    assert await owners(kubelet.folder).look({GPU}) == [Held("main", ("a",), uid="u")]

@@ -132,6 +132,31 @@ def test_nothing_is_lost_when_parts_are_killed(gpus: Gpus, killed: str) -> None:
     assert gpus.holds(other) != gpu
 
 
+@pytest.mark.parametrize("killed", ["agent", "agent and kubelet"])
+def test_a_hot_gpu_stays_hot_when_the_agent_is_killed(gpus: Gpus, killed: str) -> None:
+    def temperature() -> float:
+        return {labels["UUID"]: value for labels, value in gpus.series("DCGM_FI_DEV_GPU_TEMP")}[gpu]
+
+    name = gpus.pod()
+    gpus.running(name)
+    gpu = gpus.holds(name)[0]
+    idle = min(value for _, value in gpus.series("DCGM_FI_DEV_GPU_TEMP"))
+    wait_for(lambda: temperature() > idle + 12, "the GPU to be hot")
+    before, energy = temperature(), gpus.energy()[gpu]
+    parts = [gpus.agent, *([gpus.node.kubelet] if killed != "agent" else [])]
+    for part in parts:
+        part.stop(signal.SIGKILL)
+    gpus.node.begin(gpus.agent)
+    gpus.wait_ready()
+    assert temperature() >= before - 1
+    assert gpus.energy()[gpu] > energy
+    assert gpus.holds(name) == [gpu]
+    for part in parts[1:]:
+        gpus.node.begin(part)
+    gpus.have(8)
+    assert temperature() >= before - 1
+
+
 def test_more_and_fewer_gpus_without_a_restart(gpus: Gpus) -> None:
     name = gpus.pod()
     gpus.running(name)

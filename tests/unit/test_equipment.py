@@ -1,10 +1,13 @@
-"""The agent's box: devices that come and go, counters that never fall, what is published of it."""
+"""The agent's box: devices that come and go, a state that outlives it, counters that never fall."""
 
 from __future__ import annotations
 
 import json
 import platform
+import tempfile
+import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simgpu.app import equipping
+from simgpu.app import equipping, keeping, showing
 from simgpu.app.equipping import Equipment
 from simgpu.box import Box
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.own_node import Shared
-from simgpu.identities import identity
+from simgpu.identities import identity, quantities
 from simgpu.node import granting
 from simgpu.page import writer
 from simgpu.pods import profiles, requests
+from simgpu.sim import activity, cards
 from simgpu.topology import devices, pools, sharing
 
 CATALOG = models.load()
@@ -133,19 +137,109 @@ def test_programs_set_what_the_pool_lets_them(tmp_path: Path, settable: bool, co
     assert page["power_limit_mw"][0] == (500_000 if settable else 700_000)
 
 
-def test_counters_go_on_after_a_kill(tmp_path: Path) -> None:
-    made = equipment(tmp_path)
+def worked(folder: Path) -> Equipment:
+    """Two GPUs after two minutes: one is hot from a pod's work and has seen an error, one has done nothing."""
+    made = equipment(folder)
     made.equip(spec(2))
     made.use({IDS[0]: (share("p"),)})
-    made.box.step(60.0, clock=0.0)
+    events = {"uncorrected": activity.Value(1, 1, period=50.0)}
+    made.box.admit(activity.Profile("failing", (activity.Activity(events),)), [0])
+    start = time.time() - 120
+    for step in range(1, 241):
+        made.box.step(step / 2, clock=start + step / 2)
+    return made
+
+
+def restarted(made: Equipment, folder: Path, gpus: pools.NodeGpus | None = None) -> Equipment:
+    """The equipment of an agent that comes after one that was killed after a step."""
     made.stepped()
-    before = made.box.counters()
+    made.close()
+    again = equipment(folder)
+    again.equip(gpus or made.spec)
+    return again
+
+
+def shown(made: Equipment) -> dict[str, list[float]]:
+    """All that readers see of the GPUs, by name."""
+    names = (*cards.READINGS, *cards.SETTINGS, *cards.OUTLIVING, "memory_used", "memory_clock", "reasons")
+    return {name: made.box.engine.read(name, made.box.machine.ids).tolist() for name in names}
+
+
+def test_gpus_go_on_as_they_were_after_a_kill(tmp_path: Path) -> None:
+    made = worked(tmp_path)
+    made.box.engine.set_limit(1, 500)
+    made.box.engine.set_highest_clock(2, 1000)
+    made.box.step(121.0, clock=time.time())
+    before = shown(made)
+    assert before["temperature"][0] > before["temperature"][1] + 15
+    assert before["uncorrected"] == [2, 0]
+    assert shown(restarted(made, tmp_path)) == before
+
+
+def test_the_time_that_an_agent_was_away_is_its_pods_time(tmp_path: Path) -> None:
+    made = worked(tmp_path)
+    before = shown(made)
+    again = restarted(made, tmp_path)
+    again.use({IDS[0]: (share("p"),)})
+    again.box.step(again.saved.now + 60, clock=time.time() + 60)
+    after = shown(again)
+    assert after["temperature"] == pytest.approx(before["temperature"], abs=2)
+    assert after["power_average"] == pytest.approx(before["power_average"], rel=0.05)
+    joules = [new - old for new, old in zip(after["energy"], before["energy"], strict=True)]
+    assert joules == pytest.approx([60 * power for power in before["power_average"]], rel=0.05)
+
+
+def test_the_last_error_stays_when_it_was(tmp_path: Path) -> None:
+    def times(made: Equipment) -> list[float]:
+        return [round(value, 1) for value in quantities.last("uncorrected")(made.box.machine).tolist()]
+
+    made = worked(tmp_path)
+    before = times(made)
+    assert time.time() - 30 < before[0] < time.time() - 10
+    again = restarted(made, tmp_path)
+    again.box.step(again.saved.now + 60, clock=made.box.machine.time + 60)
+    assert times(again)[0] == pytest.approx(before[0], abs=0.1)
+
+
+def test_while_the_machine_was_off_gpus_got_cold_and_used_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = worked(tmp_path)
+    made.box.engine.set_limit(1, 500)
+    before = shown(made)
+    made.stepped()
+    (tmp_path / "boot").write_text("another\n")
+    monkeypatch.setattr(keeping, "_BOOT", tmp_path / "boot")
     made.close()
     again = equipment(tmp_path)
     again.equip(spec(2))
-    assert again.box.counters() == before
-    again.box.step(1.0, clock=0.0)
-    assert all(new >= old for name in before for new, old in zip(again.box.counters()[name], before[name], strict=True))
+    after = shown(again)
+    assert after["temperature"] == pytest.approx(before["temperature"][1:] * 2, abs=5)
+    assert after["limit"] == [700, 700]
+    assert {name: after[name] for name in cards.OUTLIVING} == {name: before[name] for name in cards.OUTLIVING}
+
+
+def test_another_card_in_the_same_place_only_goes_on_counting(tmp_path: Path) -> None:
+    made = worked(tmp_path)
+    before = shown(made)
+    after = shown(restarted(made, tmp_path, spec(2, "a100")))
+    assert after["energy"] == before["energy"]
+    assert after["temperature"][0] < before["temperature"][0] - 10
+    assert after["limit"] == [CATALOG.models["a100"].power_w.default] * 2
+
+
+def test_modes_and_past_readings_stay_with_a_card(tmp_path: Path) -> None:
+    made = worked(tmp_path)
+    assert made._shown is not None
+    assert made._shown.set(IDS[1], "compute_mode", [3]) == showing.OK
+    assert made._shown.set(IDS[1], "persistence", [0]) == showing.OK
+    again = restarted(made, tmp_path, spec(3))
+    again.stepped()
+    pages = [writer.read(again.pages / name / writer.FILE) for name in IDS[:3]]
+    assert [(int(page["persistence"][0]), int(page["compute_mode"][0])) for page in pages if page is not None] == [
+        (1, 0), (0, 3), (1, 0),
+    ]  # fmt: skip
+    assert [int(page["sample_count"][0]) for page in pages if page is not None] == [6, 6, 2]
 
 
 def test_a_gpu_that_comes_back_after_a_restart_goes_on_counting(tmp_path: Path) -> None:
@@ -165,10 +259,63 @@ def test_a_gpu_that_comes_back_after_a_restart_goes_on_counting(tmp_path: Path) 
     assert third.box.counters()[IDS[1]] == before
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"GPU-x": 3}', '{"GPU-x": ["a"]}', "null"])
-def test_a_broken_file_of_counters_is_no_reason_to_fail(tmp_path: Path, content: str) -> None:
-    (tmp_path / "counters.json").write_text(content)
-    equipment(tmp_path).equip(spec(1))
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda _: b"", lambda whole: whole[: len(whole) // 2], lambda whole: whole[:-1], lambda _: b"null",
+        lambda whole: whole.replace(b'"version":1', b'"version":2'),
+        lambda whole: whole.replace(b'"energy":', b'"energy":"x","e":'),
+    ],
+)  # fmt: skip
+def test_gpus_start_anew_where_a_file_is_broken(
+    tmp_path: Path, broken: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    made = worked(tmp_path)
+    made.stepped()
+    made.close()
+    whole = (tmp_path / "state.json").read_bytes()
+    (tmp_path / "state.json").write_bytes(broken(whole))
+    again = equipment(tmp_path)
+    again.equip(spec(2))
+    assert shown(again)["energy"] == [0, 0]
+    assert "GPUs start anew" in caplog.text
+    again.stepped()
+    assert len((tmp_path / "state.json").read_bytes()) > len(whole) // 2
+
+
+def test_a_file_that_was_not_finished_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = worked(tmp_path)
+    before = shown(made)
+    made.stepped()
+    (tmp_path / "state.unfinished").write_bytes((tmp_path / "state.json").read_bytes()[:100])
+    assert shown(restarted(made, tmp_path)) == before
+    assert not caplog.text
+
+
+@given(st.binary(), st.integers(0, 5000))
+@settings(deadline=None, max_examples=100)
+def test_no_file_makes_an_agent_fail(bits: bytes, place: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.json"
+        box = Box(pools.build(spec(1), "node-a"), seed=1, hostname="")
+        keeping.save(path, box)
+        whole = path.read_bytes()
+        path.write_bytes(whole[:place] + bits + whole[place + len(bits) :])
+        saved = keeping.load(path)
+        Box(pools.build(spec(1), "node-a"), seed=1, hostname="", now=saved.now, kept=saved.devices).step(
+            saved.now + 1, clock=1.0
+        )
+
+
+def test_a_gpu_that_was_away_comes_back_cold(tmp_path: Path) -> None:
+    made = worked(tmp_path)
+    before = shown(made)
+    again = restarted(made, tmp_path, spec(0))
+    again.box.step(again.saved.now + 1, clock=time.time())
+    again.equip(spec(2))
+    after = shown(again)
+    assert after["temperature"][0] == pytest.approx(before["temperature"][1], abs=5)
+    assert after["energy"] == before["energy"]
 
 
 counts = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["h200", "a100"])), min_size=1, max_size=6)

@@ -123,9 +123,11 @@ class Agent:
             await asyncio.gather(*(store.synced.wait() for store in (stores.nodes, stores.pods, stores.config_maps)))
             self.node.watch()
             self.node.configure()
-            group.create_task(self._keep())
             group.create_task(self.plugins.run())
-            tick = ticking.tick(self.equipment.box, self._settings.interval, ready, self._stepped)
+            await self._reconcile()  # the time since the last step of the agent before this one is the pods' too
+            group.create_task(self._keep())
+            equipment = self.equipment
+            tick = ticking.tick(equipment.box, self._settings.interval, ready, self._stepped, since=equipment.saved.age)
             group.create_task(tick)
 
     def _stepped(self) -> None:

@@ -1,18 +1,15 @@
-"""The agent's box: its devices as the topology has them, its pages, its metrics, and counters that outlive it."""
+"""The agent's box: its devices as the topology has them, its pages, its metrics, and a state that outlives it."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from simgpu import errors
-from simgpu.app import showing, ticking
+from simgpu.app import keeping, showing, ticking
 from simgpu.box import Box
 from simgpu.controllers.own_node import Shared, Uses
 from simgpu.identities import render, view
@@ -24,8 +21,6 @@ from simgpu.topology import pools
 from simgpu.web import pages
 from simgpu.workloads.server import NO_PERMISSION
 
-_log = logging.getLogger(__name__)
-
 
 class Equipment:
     """A node's simulated GPUs. Files below `state` stay when it ends, for running pods and for the next start."""
@@ -35,18 +30,18 @@ class Equipment:
     ) -> None:
         self.spec = pools.NodeGpus(())
         self.pages = state / "gpus"
-        self.box = Box((), seed=seed, hostname=hostname(node))
+        self._file = state / "state.json"
+        self.saved = keeping.load(self._file)
+        self.box = Box((), seed=seed, hostname=hostname(node), now=self.saved.now, kept=self.saved.devices)
         self.page: pages.Page | None = None
         self.run = state / "run"
         self._meter = cpu.Meter(cgroups)
         self._node = node
         self._identity = identity
         self._stale = ticking.stale(interval)
-        self._saved = state / "counters.json"
         self._shown: showing.Shown | None = None
         self._running: dict[tuple[str, str, str], tuple[Shared | pools.Shown, list[int]]] = {}
         self.run.mkdir(parents=True, exist_ok=True)
-        self.box.resume(self._read_counters(), 0.0)
 
     def equip(self, spec: pools.NodeGpus) -> None:
         """The node has these GPUs now."""
@@ -130,24 +125,11 @@ class Equipment:
     # Time.
 
     def stepped(self) -> None:
-        """After each step, and before anybody sees it: show it, and remember where counters stand."""
+        """After each step: remember where everything stands, and then show it."""
         self.follow_processors(time.monotonic())
+        keeping.save(self._file, self.box)
         if self._shown is not None:
             self._shown.write()
-        unfinished = self._saved.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(self.box.counters()))
-        unfinished.rename(self._saved)
-
-    def _read_counters(self) -> dict[str, list[float]]:
-        try:
-            found = json.loads(self._saved.read_text())
-            return {str(name): [float(value) for value in values] for name, values in found.items()}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            explained = errors.explain(error) if isinstance(error, OSError) else error
-            _log.warning("counters start anew: %s: %s", self._saved, explained)
-            return {}
 
 
 def hostname(node: str) -> str:

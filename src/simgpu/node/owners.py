@@ -53,7 +53,10 @@ class Owners:
         self._checkpoint = plugins / CHECKPOINT
 
     async def look(self, resources: Collection[str]) -> list[Held] | None:
-        """Every container with devices of these resources; None if the kubelet does not answer."""
+        """Every container with devices of these resources; None if nobody knows.
+
+        For a kubelet that does not answer, its checkpoint does.
+        """
         try:
             answer = await rpc.call(
                 self._socket, f"{messages.POD_RESOURCES}/List", messages.Empty(),
@@ -61,7 +64,7 @@ class Owners:
             )  # fmt: skip
         except rpc.Refused as error:
             _log.info("the kubelet does not say who has which device: %s", error.details())
-            return None
+            return self._saved(resources) or None
         found = [
             Held(container.name, devices.ids, namespace=pod.namespace, pod=pod.name)
             for pod in answer.pods
@@ -74,7 +77,7 @@ class Owners:
     def _saved(self, resources: Collection[str]) -> list[Held]:
         try:
             document = msgspec.json.decode(self._checkpoint.read_bytes(), type=_Checkpoint)
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             _log.debug("no checkpoint of the kubelet: %s", error)
             return []
         return [

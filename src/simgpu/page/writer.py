@@ -83,6 +83,8 @@ class Pages:
             self._lock = _lock(root)
             _remove_others(root, {device.uuid for device in devices})
             self._maps = [_map(root / device.uuid) for device in devices]
+            for row, mapped in zip(self._rows, self._maps, strict=True):
+                _resume(row, mapped[0])
         except OSError as error:
             raise errors.InputError("pages", errors.explain(error)) from None
 
@@ -223,6 +225,14 @@ def _map(folder: Path) -> npt.NDArray[Any]:
         return np.frombuffer(mmap.mmap(descriptor, _ROOM), layout.DTYPE, count=1)
     finally:
         os.close(descriptor)
+
+
+def _resume(row: Any, page: Any) -> None:
+    """What a card's page alone remembers goes on: modes and past readings. A new page is empty."""
+    if page["product"] == row["product"]:
+        for name, highest in MODES.items():
+            row[name] = min(page[name], highest)
+        row["sample_count"], row["samples"] = page["sample_count"], page["samples"]
 
 
 def _describe(row: Any, device: Device, all_devices: Sequence[Device]) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from simgpu.catalog import models
-from simgpu.sim import physics
+from simgpu.sim import packing, physics
 
 Rows = npt.NDArray[np.intp]
 Doubles = npt.NDArray[np.float64]
@@ -30,6 +30,10 @@ COUNTERS: Final = (
     "hangs", "corrected", "uncorrected", "xids",
 )  # fmt: skip
 
+OUTLIVING: Final = (*COUNTERS, *LAST)  # what a card knows of its past, however long it was away
+
+_COLUMNS: Final = (*DEMAND, *SETTINGS, *WIRING, *LAST, *STATE, *RESULTS, *READINGS, *WINDOWS)
+_PASSING: Final = {*DEMAND, *WIRING, *WINDOWS}  # what follows from others, or is over in a moment
 _BLOCK = 16384
 _PCIE_PAYLOAD = 0.944  # measured: 59.5 GB/s of an x16 link of generation 5
 _AT_REST = ("die", "board")  # what draws power with nothing to do
@@ -45,10 +49,8 @@ class Cards:
         self.count = 0
         self.free: list[int] = []
         self._rng = rng
-        self._names = (*DEMAND, *SETTINGS, *WIRING, *LAST, *STATE, *RESULTS, *READINGS, *WINDOWS)
-        self._floats: npt.NDArray[np.float32] = np.zeros(
-            (len(self._names) + len(self.constants.filters), 0), np.float32
-        )
+        self._names = (*_COLUMNS, *(f"heat_{stage}" for stage in range(len(self.constants.filters))))
+        self._floats: npt.NDArray[np.float32] = np.zeros((len(self._names), 0), np.float32)
         self._counters: Doubles = np.zeros((len(COUNTERS), 0))
         self._reasons: npt.NDArray[np.uint16] = np.zeros((2, 0), np.uint16)
         self._ring: npt.NDArray[np.float32] | None = None
@@ -64,6 +66,11 @@ class Cards:
             "pcie": _PCIE_PAYLOAD * model.pci.width * lane,
             "fabric": model.links.count * model.links.gb_per_second * 1e9 if model.links else 0.0,
         }
+        self._fastest = {
+            "energy": model.power_w.max, "busy_time": 1.0, "power_throttle": 1.0, "thermal_throttle": 1.0,
+            "hardware_throttle": 1.0, "pcie_bytes": self.highest["pcie"], "fabric_bytes": self.highest["fabric"],
+            "memory_bytes": self.highest["bandwidth"],
+        }  # fmt: skip
 
     # Rows.
 
@@ -109,7 +116,7 @@ class Cards:
                 self[name][rows] *= 1 + np.clip(self._rng.standard_normal(len(rows)), -3, 3) * deviation * spread
         idle = constants.idle * np.ones(len(rows), np.float32)
         for row, (source, _) in enumerate(constants.filters):
-            self._floats[len(self._names) + row, rows] = idle if source in _AT_REST else 0
+            self._floats[len(_COLUMNS) + row, rows] = idle if source in _AT_REST else 0
         for name in ("power", "sensed", "power_average", "power_instant"):
             self[name][rows] = idle
         for name, reading, heat in (
@@ -136,6 +143,15 @@ class Cards:
     def counters(self, rows: Rows) -> Doubles:
         """All counters of some rows."""
         return np.asarray(self._counters[:, rows].T)
+
+    def resume_counters(self, row: int, values: Sequence[float], seconds: float) -> None:
+        """Go on from where counters stood that long ago, plus the most that they can have grown since.
+
+        Values that are not of this version's counters say nothing.
+        """
+        if len(values) == len(COUNTERS):
+            grown = np.array(values, float) + seconds * np.array([self._fastest.get(name, 0.0) for name in COUNTERS])
+            np.maximum(self._counters[:, row], grown, out=self._counters[:, row])
 
     @property
     def state_bytes(self) -> int:
@@ -174,12 +190,12 @@ class Cards:
 
     def _view(self, start: int, stop: int) -> dict[str, npt.NDArray[np.float32]]:
         block = self._floats[:, start:stop]
-        return dict(zip(self._names, block, strict=False))
+        return dict(zip(self._names, block, strict=True))
 
     def _step_block(self, start: int, stop: int, dt: float, *, ticks: int, windows: int) -> None:
         q = self._view(start, stop)
         block = physics.Block(
-            heat=self._floats[len(self._names) :, start:stop],
+            heat=self._floats[len(_COLUMNS) :, start:stop],
             reasons=self._reasons[0, start:stop],
             **{name: q[name] for name in (*DEMAND, *SETTINGS, *STATE, "power", "throughput")},
         )
@@ -256,49 +272,44 @@ class Cards:
 
     # Keeping.
 
+    def keep(self, row: int) -> dict[str, float]:
+        """Where a card stands: its settings, state, readings and counters by name."""
+        columns = zip(self._names, self._floats[:, row].tolist(), strict=True)
+        counters = zip(COUNTERS, self._counters[:, row].tolist(), strict=True)
+        kept = {name: value for name, value in columns if name not in _PASSING}
+        return {**kept, **dict(counters), "reasons": float(self._reasons[1, row])}
+
+    def resume(self, row: int, kept: Mapping[str, float]) -> None:
+        """Let a card go on from where one stood. Counters never fall; names that nobody knows say nothing."""
+        for name, value in kept.items():
+            if name in COUNTERS:
+                self[name][row] = max(self[name][row], value)
+            elif name == "reasons":
+                self._reasons[:, row] = int(value) & 0xFFFF
+            elif name in self._names and name not in _PASSING:
+                self[name][row] = value
+        if self._ring is not None:
+            self._ring[:, row] = self["power_average"][row] * np.array(self._ring_seconds, np.float32)
+
     def snapshot(self) -> dict[str, Any]:
         """Everything, to go on from later."""
         return {
             "count": self.count,
             "free": list(self.free),
-            "floats": pack(self._floats[:, : self.count]),
-            "counters": pack(self._counters[:, : self.count]),
-            "reasons": pack(self._reasons[:, : self.count]),
-            "ring": None if self._ring is None else pack(self._ring[:, : self.count]),
-            "rng": random_state(self._rng),
+            "floats": packing.pack(self._floats[:, : self.count]),
+            "counters": packing.pack(self._counters[:, : self.count]),
+            "reasons": packing.pack(self._reasons[:, : self.count]),
+            "ring": None if self._ring is None else packing.pack(self._ring[:, : self.count]),
+            "rng": packing.random_state(self._rng),
             "at": [self._ring_at, self._tick_seconds, self._window_seconds, self._ring_seconds],
         }
 
     def restore(self, kept: dict[str, Any]) -> None:
         """Go on from a snapshot."""
         self.count, self.free = kept["count"], list(kept["free"])
-        self._floats = unpack(kept["floats"], np.float32)
-        self._counters = unpack(kept["counters"], np.float64)
-        self._reasons = unpack(kept["reasons"], np.uint16)
-        self._ring = None if kept["ring"] is None else unpack(kept["ring"], np.float32)
-        self._rng.bit_generator.state = random_state_from(kept["rng"])
+        self._floats = packing.unpack(kept["floats"], np.float32)
+        self._counters = packing.unpack(kept["counters"], np.float64)
+        self._reasons = packing.unpack(kept["reasons"], np.uint16)
+        self._ring = None if kept["ring"] is None else packing.unpack(kept["ring"], np.float32)
+        self._rng.bit_generator.state = packing.random_state_from(kept["rng"])
         self._ring_at, self._tick_seconds, self._window_seconds, self._ring_seconds = kept["at"]
-
-
-def pack(array: npt.NDArray[Any]) -> dict[str, Any]:
-    """An array as plain data."""
-    return {"shape": list(array.shape), "data": np.ascontiguousarray(array).tobytes()}
-
-
-def unpack(kept: dict[str, Any], dtype: type[np.generic]) -> npt.NDArray[Any]:
-    """The array again."""
-    size = math.prod(kept["shape"]) * np.dtype(dtype).itemsize
-    if len(kept["data"]) != size:
-        raise ValueError(f"a snapshot's array holds {len(kept['data'])} bytes instead of {size}")
-    return np.frombuffer(kept["data"], dtype=dtype).reshape(kept["shape"]).copy()
-
-
-def random_state(rng: np.random.Generator) -> dict[str, Any]:
-    """Where a generator stands, as plain data."""
-    state: dict[str, Any] = dict(rng.bit_generator.state)
-    return {**state, "state": {"state": [int(word) for word in state["state"]["state"]]}}
-
-
-def random_state_from(kept: dict[str, Any]) -> dict[str, Any]:
-    """What a generator's state is set to."""
-    return {**kept, "state": {"state": np.array(kept["state"]["state"], dtype=np.uint64)}}

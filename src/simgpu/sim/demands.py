@@ -1,18 +1,19 @@
 """Which workload asks what of which card, now: one row for each workload and card that it runs on.
 
-Values are drawn, pulsed and added up per card here, for all rows at once. When activities begin and end is the
-engine's affair.
+Values are drawn, pulsed and added up per card here, for all rows at once. When activities begin and end is
+the workloads' affair.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from simgpu.sim import activity, cards
+from simgpu.sim import activity, cards, packing
 from simgpu.sim.activity import CHANNELS, EVENTS, MEMORY, UNITS, USAGE, YIELDING
 
 Rows = npt.NDArray[np.intp]
@@ -173,6 +174,16 @@ class Demands:
         result[pulsed] *= np.clip((on_until(stop) - on_until(start)) / (stop - start), 0, 1)
         return result
 
+    def next_edge(self, now: float) -> float:
+        """When the next pulse begins or ends."""
+        pulsed = np.flatnonzero(self.duty < 1)
+        if not len(pulsed):
+            return math.inf
+        period, on = self.period[pulsed], self.duty[pulsed] * self.period[pulsed]
+        turns = np.floor((now - self.started[pulsed] + _SOON) / period)
+        begun = self.started[pulsed] + turns * period
+        return float(np.where(now + _SOON < begun + on, begun + on, begun + period).min())
+
     @property
     def row_bytes(self) -> int:
         """Bytes held for each row."""
@@ -245,13 +256,13 @@ class Demands:
 
     def snapshot(self) -> dict[str, Any]:
         """Everything, to go on from later."""
-        arrays = {name: cards.pack(getattr(self, name)) for name in (*_PER_ROW, *_PER_CHANNEL)}
+        arrays = {name: packing.pack(getattr(self, name)) for name in (*_PER_ROW, *_PER_CHANNEL)}
         return {"arrays": arrays, "free": list(self._free)}
 
     def restore(self, kept: dict[str, Any]) -> None:
         """Go on from a snapshot."""
         for name, kind in {**_PER_ROW, **_PER_CHANNEL}.items():
-            setattr(self, name, cards.unpack(kept["arrays"][name], kind))
+            setattr(self, name, packing.unpack(kept["arrays"][name], kind))
         self._free = list(kept["free"])
         self._varying = {name for name, at in AT.items() if np.isfinite(self.due[at]).any()}
         self._active = None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simgpu.sim import cards
+from simgpu.sim import packing
 
 
 class Places:
@@ -66,16 +66,16 @@ class Places:
 
     def snapshot(self) -> dict[str, Any]:
         """Everything, to go on from later."""
-        cards_of = {group: cards.pack(known) for group, known in self._cards.items()}
+        cards_of = {group: packing.pack(known) for group, known in self._cards.items()}
         return {
-            "groups": cards.pack(self._groups),
-            "rows": cards.pack(self._rows),
+            "groups": packing.pack(self._groups),
+            "rows": packing.pack(self._rows),
             "used": self._used,
             "cards": cards_of,
         }
 
     def restore(self, kept: dict[str, Any]) -> None:
         """Go on from a snapshot."""
-        self._groups, self._rows = (cards.unpack(kept[name], np.int32) for name in ("groups", "rows"))
+        self._groups, self._rows = (packing.unpack(kept[name], np.int32) for name in ("groups", "rows"))
         self._used = kept["used"]
-        self._cards = {group: cards.unpack(known, np.int32) for group, known in kept["cards"].items()}
+        self._cards = {group: packing.unpack(known, np.int32) for group, known in kept["cards"].items()}

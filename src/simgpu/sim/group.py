@@ -1,0 +1,97 @@
+"""The cards of one model with what is asked of them, and what befalls them: their part of a step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simgpu.catalog import models
+from simgpu.sim import cards, demands, packing
+
+_WHILE_HUNG = {"busy": 1.0, "context": 1.0, "sm": 0.02, "tensor": 0.0, "memory": 0.0, "pcie": 0.0, "nvlink": 0.0}
+
+
+class Group:
+    """Cards of one model, by row. Groups are numbered in the order in which their first cards came."""
+
+    def __init__(self, number: int, model: models.Model, rng: np.random.Generator) -> None:
+        self.number = number
+        self.model = model
+        self.cards = cards.Cards(model, rng)
+        self.demands = demands.Demands()
+        self._hung: npt.NDArray[np.float64] = np.zeros(0)  # when each row's hang is over; empty while none hangs
+
+    def add(self, count: int, *, inlet: float | None, spread: float) -> cards.Rows:
+        """Rows for new cards, at rest."""
+        rows = self.cards.add(count, inlet=inlet, spread=spread)
+        self.demands.changed = True
+        return rows
+
+    def remove(self, row: int) -> None:
+        """Give a row back on which nothing runs any more."""
+        if row < len(self._hung):
+            self._hung[row] = 0
+        self.cards.remove(np.array([row]))
+
+    # Time.
+
+    def step(self, start: float, now: float, rng: np.random.Generator) -> None:
+        """Do from `start` until `now` what is asked."""
+        asked, sensors = self.demands, self.model.relations.sensors
+        usage = asked.usage(start, now)
+        if asked.changed:
+            asked.add_up(self.cards, usage)
+        if len(self._hung):
+            self._pin(start)
+        self.cards.step(
+            now - start, ticks=_crossed(start, now, sensors.refresh), windows=_crossed(start, now, sensors.usage)
+        )
+        for name, rows, counts, seconds in asked.draw(now, rng, events=True):
+            self._befall(name, asked.card[rows], counts, until=now + seconds, now=now)
+
+    def _pin(self, start: float) -> None:
+        """A card that hangs is busy with nothing until the hang is over."""
+        hung = np.flatnonzero(self._hung > start)
+        if not len(hung):
+            self._hung = np.zeros(0)
+        self.demands.changed = True
+        for column, value in _WHILE_HUNG.items():
+            self.cards[column][hung] = value
+
+    def _befall(
+        self, name: str, rows: npt.NDArray[np.int64], counts: demands.Doubles, *, until: demands.Floats, now: float
+    ) -> None:
+        """Events are counted; a hang lasts for a period."""
+        np.add.at(self.cards[name], rows, counts)
+        struck = counts >= 1
+        if name == "hangs" and struck.any():
+            self._hung = np.pad(self._hung, (0, self.cards.count - len(self._hung)))
+            np.maximum.at(self._hung, rows[struck], until[struck])
+        if name in ("hangs", "uncorrected"):
+            np.add.at(self.cards["xids"], rows, counts)
+            self.cards[f"{name}_at"][rows[struck]] = now
+
+    # Keeping.
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything, to go on from later."""
+        return {
+            "model": self.model,
+            "cards": self.cards.snapshot(),
+            "demands": self.demands.snapshot(),
+            "hung": packing.pack(self._hung),
+        }
+
+    def restore(self, kept: dict[str, Any]) -> None:
+        """Go on from a snapshot."""
+        self.cards.restore(kept["cards"])
+        self.demands.restore(kept["demands"])
+        self._hung = packing.unpack(kept["hung"], np.float64)
+
+
+def _crossed(start: float, stop: float, every: float) -> int:
+    """How many multiples of `every` lie after `start` and up to `stop`."""
+    return math.floor(stop / every + 1e-9) - math.floor(start / every + 1e-9)

@@ -1,0 +1,99 @@
+"""Tiles and instances: which parts a card is divided into, and what each of them does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from simgpu import errors
+from simgpu.sim.cards import Rows
+from simgpu.sim.group import Group
+
+Values = npt.NDArray[np.float64]
+
+_LARGEST_MEMORY = 1e9
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A tile or an instance of a card: its share of the card's work, and its memory."""
+
+    card: int
+    name: str
+    share: float
+    memory_mib: float
+
+
+class PartState(msgspec.Struct, frozen=True):
+    """What a part of a card is doing; `share` is what it is of the card."""
+
+    share: float
+    usage: float
+    memory_mib: float
+    memory_total_mib: float
+    power_w: float
+
+
+class Parts:
+    """All parts, by id and by card."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, Part] = {}
+        self._of: dict[int, list[int]] = {}
+
+    def check(self, card: int, wanted: Sequence[tuple[str, float, float]]) -> None:
+        """Whether a card can be divided like this, beside the parts that it has."""
+        for name, share, memory in wanted:
+            if not (0 < share <= 1 and 0 < memory <= _LARGEST_MEMORY):
+                raise errors.InputError("parts", f"{name}: share and memory must be above 0, and the share at most 1")
+        held = self.of(card).values()
+        if sum(part.share for part in held) + sum(share for _, share, _ in wanted) > 1 + 1e-6:
+            raise errors.InputError("parts", "together they are more than the card")
+
+    def add(self, number: int, part: Part) -> None:
+        """A new part of a card."""
+        self.known[number] = part
+        self._of.setdefault(part.card, []).append(number)
+
+    def of(self, card: int) -> dict[int, Part]:
+        """The parts of a card."""
+        return {number: self.known[number] for number in self._of.get(card, ())}
+
+    def forget(self, card: int) -> None:
+        """The card is gone, and its parts with it."""
+        for number in self._of.pop(card, ()):
+            del self.known[number]
+
+    def states(self, ids: Sequence[int], rows: Rows, group: Group, *, start: float, now: float) -> dict[str, Values]:
+        """What some parts of a group's cards do since `start`, by the fields of `PartState`.
+
+        Work on a whole card is done by all of its parts if they are all of the card, as tiles are.
+        """
+        known, numbers = [self.known[number] for number in ids], np.asarray(ids, dtype=np.int64)
+        share, room = np.array([part.share for part in known]), np.array([part.memory_mib for part in known])
+        of_whole = room * [self._memory_share(part.card) for part in known]
+        asked, idle = group.demands, group.cards.constants.idle
+        usage = np.zeros(len(known))
+        if now > start:
+            usage = np.minimum(1.0, asked.of_parts(asked.usage(start, now), numbers, rows, of_whole > 0))
+        memory = np.minimum(room, asked.of_parts(asked.memory(slice(None)), numbers, rows, of_whole))
+        busy = group.cards["busy"][rows].astype(float)
+        working = np.maximum(0.0, group.cards["power_average"][rows] - idle)
+        doing = np.divide(working * usage, busy, out=np.zeros(len(known)), where=busy > 0)
+        return {
+            "share": share, "usage": 100 * usage, "memory_mib": memory, "memory_total_mib": room,
+            "power_w": share * (idle + doing),
+        }  # fmt: skip
+
+    def _memory_share(self, card: int) -> float:
+        """What each MiB of a card's parts is of all of theirs; 0 if the parts are not all of the card."""
+        parts = self.of(card).values()
+        return 1 / sum(part.memory_mib for part in parts) if sum(part.share for part in parts) > 1 - 1e-6 else 0.0
+
+    def restore(self, kept: Mapping[int, Any]) -> None:
+        """Go on from a snapshot of what is known."""
+        for number, part in kept.items():
+            self.add(number, msgspec.convert(part, Part))
