@@ -403,6 +403,15 @@ async def test_the_topology_api_tells_of_both_formats(fleet: Fleet) -> None:
     assert whole["NodePools"]["big"]["GpuCount"] == 4
     one = parse_json(controller.get(f"/topology/nodes/{node}", topology=True)[1])
     assert one["Gpus"][0]["Status"]["AllocatedBy"] == {"Namespace": fleet.namespace, "Pod": "train", "Container": "c0"}
+    seen = await fleet.client.get(resources.CONFIG_MAPS, f"topology-{node}", namespace=fleet.namespace)
+    real = {"metadata": {"labels": {"node-topology": "true", "node-name": "real"}}, "data": seen.data}
+    await fleet.client.apply(resources.CONFIG_MAPS, "topology-real", real, namespace=fleet.namespace, manager="test")
+
+    async def told() -> bool:
+        status, page = await asyncio.to_thread(controller.get, "/topology/nodes/real", topology=True)
+        return status == 200 and [gpu["ID"] for gpu in parse_json(page)["Gpus"]] == [gpu["ID"] for gpu in one["Gpus"]]
+
+    await eventually(told)
     assert controller.get("/topology/nodes/nobody", topology=True)[0] == 404
     assert controller.get("/topology/nodes/", topology=True)[0] == 400
     status, page = controller.get("/elsewhere", topology=True)

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from simgpu.cli import main
+from simgpu.cli.agent import agent
 from simgpu.cluster import record
+
+NAMESPACE = "reservation_namespace"
 
 
 @pytest.fixture(autouse=True)
@@ -113,3 +116,14 @@ def test_a_taken_port_is_seen() -> None:
         port = squatter.getsockname()[1]
         assert not record.port_is_free("127.0.0.1", port)
     assert record.port_is_free("127.0.0.1", port)
+
+
+def test_an_agent_looks_for_reservations_where_its_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    def where(*arguments: str) -> str:
+        found: str = agent.make_context("agent", [*arguments], **main.root.context_settings).params[NAMESPACE]
+        return found
+
+    assert where() == "runai-reservation"
+    monkeypatch.setenv("RESOURCE_RESERVATION_NAMESPACE", "elsewhere")
+    assert where() == "elsewhere"
+    assert where("--reservation-namespace", "mine") == "mine"
