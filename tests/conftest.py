@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.fixtures.kubelet",
     "tests.fixtures.node",
     "tests.fixtures.agent",
+    "tests.fixtures.systems",
     "tests.fixtures.rough",
 ]
 

@@ -21,7 +21,6 @@ from simgpu.topology import sharing
 LIBRARY, TOOL = "libnvidia-ml.so.1", "nvidia-smi"
 
 _PAGES = "/run/simgpu/gpus"
-_TRIPLETS = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 _TOOL_PLACES = ("/usr/bin", "/bin")
 
 
@@ -66,7 +65,8 @@ def others(*, node: str) -> messages.ContainerAllocateResponse:
 
 
 def _programs(programs: Programs) -> Iterator[messages.Mount]:
-    for folder in (f"/usr/lib/{_TRIPLETS[platform.machine()]}", "/usr/lib64", "/usr/lib"):
+    machine = platform.machine()  # folders of Debian, of Debian's musl, of Red Hat, and of Alpine
+    for folder in (f"/usr/lib/{machine}-linux-gnu", f"/usr/lib/{machine}-linux-musl", "/usr/lib64", "/usr/lib"):
         yield _mount(f"{folder}/{LIBRARY}", programs.library)
     for folder in _TOOL_PLACES:
         yield _mount(f"{folder}/{TOOL}", programs.tool)
