@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.fixtures.node",
     "tests.fixtures.agent",
     "tests.fixtures.systems",
+    "tests.fixtures.services",
     "tests.fixtures.rough",
 ]
 
