@@ -19,6 +19,8 @@ pytest_plugins = [
     "tests.fixtures.kubelet",
     "tests.fixtures.node",
     "tests.fixtures.agent",
+    "tests.fixtures.systems",
+    "tests.fixtures.services",
     "tests.fixtures.rough",
 ]
 

@@ -9,19 +9,6 @@ import sys
 import zipfile
 from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).parent.parent.parent
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (found,) = folder.glob("*.whl")
-    return found
-
 
 def test_it_has_library_and_tool_for_both_processors_and_nothing_else_that_was_built(wheel: Path) -> None:
     built = {item.filename: item.external_attr >> 16 for item in zipfile.ZipFile(wheel).infolist()}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
 import time
 import uuid
 from pathlib import Path
@@ -287,17 +285,10 @@ def test_shared_gpus_are_there_several_times(gpus: Gpus) -> None:
 
 def test_the_commands_of_the_guide_work(gpus: Gpus) -> None:
     text = (ROOT / "docs" / "guides" / "real-nodes.md").read_text()
-    lines = [line for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
-    assert lines
-    kubectl = Path(gpus.node.programs["kubectl"])
-    environment = {
-        **os.environ, "NODE": gpus.node.name, "KUBECONFIG": str(gpus.node.cluster.kubeconfig),
-        "PATH": f"{kubectl.parent}:{os.environ['PATH']}",
-    }  # fmt: skip
+    blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+    assert blocks
     try:
-        for line in lines:
-            done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=environment, capture_output=True, check=False)
-            assert done.returncode == 0, f"{line}\n{done.stdout!r}\n{done.stderr!r}"
+        gpus.node.shell("".join(blocks), ROOT)
         gpus.have(2, "rdma/hca")
         gpus.have(8)
     finally:

@@ -88,3 +88,23 @@ async def test_a_cdi_device_arrives(node: Node) -> None:
     finally:
         running.cancel()
         await asyncio.wait([running])
+
+
+def test_a_pod_reaches_the_api_server_as_a_service_with_its_token(services: Node, python_image: str) -> None:
+    script = """
+import json, os, ssl, urllib.request
+account = "/var/run/secrets/kubernetes.io/serviceaccount"
+address = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
+review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+request = urllib.request.Request(
+    f"{address}/apis/authentication.k8s.io/v1/selfsubjectreviews", json.dumps(review).encode(),
+    {"Content-Type": "application/json", "Authorization": "Bearer " + open(f"{account}/token").read()},
+)
+context = ssl.create_default_context(cafile=f"{account}/ca.crt")
+answer = json.load(urllib.request.urlopen(request, context=context, timeout=20))
+print(request.host, answer["status"]["userInfo"]["username"])
+"""
+    name = _name()
+    services.pod(name, f"python3 - <<'END'\n{script}END", image=python_image)
+    services.phase(name, "Succeeded")
+    assert services.kubectl("logs", name) == "10.96.0.1:443 system:serviceaccount:default:default\n"

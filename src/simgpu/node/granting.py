@@ -23,7 +23,6 @@ LIBRARY, TOOL = "libnvidia-ml.so.1", "nvidia-smi"
 SOCKET = "/run/simgpu/workload.sock"
 
 _PAGES = "/var/lib/simgpu/gpus"
-_TRIPLETS = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 _TOOL_PLACES = ("/usr/bin", "/bin")
 
 
@@ -83,7 +82,8 @@ def others(*, node: str) -> messages.ContainerAllocateResponse:
 
 
 def _programs(programs: Programs) -> Iterator[messages.Mount]:
-    for folder in (f"/usr/lib/{_TRIPLETS[platform.machine()]}", "/usr/lib64", "/usr/lib"):
+    machine = platform.machine()  # folders of Debian, of Debian's musl, of Red Hat, and of Alpine
+    for folder in (f"/usr/lib/{machine}-linux-gnu", f"/usr/lib/{machine}-linux-musl", "/usr/lib64", "/usr/lib"):
         yield _mount(f"{folder}/{LIBRARY}", programs.library)
     for folder in _TOOL_PLACES:
         yield _mount(f"{folder}/{TOOL}", programs.tool)

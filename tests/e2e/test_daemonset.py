@@ -1,0 +1,127 @@
+"""The agent as people deploy it: `examples/agent.yaml`, by the guide's commands, with an account of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.agent import H200, NAMESPACE, POOL_LABEL, Gpus
+from tests.fixtures.machine import wait_for
+from tests.fixtures.node import Node
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLE, GUIDE = ROOT / "examples" / "agent.yaml", ROOT / "docs" / "guides" / "real-nodes.md"
+AGENTS = ("-n", NAMESPACE, "-l", "app.kubernetes.io/component=agent")
+
+
+class Deployed(Gpus):
+    """A node whose agent is a pod."""
+
+    def find(self) -> str:
+        """The agent's pod, once it is ready; metrics come from there."""
+        self.node.kubectl("wait", "pod", *AGENTS, "--for=condition=Ready", "--timeout=60s")
+        (pod,) = json.loads(self.node.kubectl("get", "pods", *AGENTS, "-o", "json"))["items"]
+        self.url = f"http://{pod['status']['podIP']}:9400"
+        name: str = pod["metadata"]["name"]
+        return name
+
+    def logs(self) -> str:
+        return self.node.kubectl("logs", "-n", NAMESPACE, self.find())
+
+
+@pytest.fixture(scope="module")
+def _in_a_pod(
+    equipped: Gpus, services: Node, python_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployed]:
+    folder = tmp_path_factory.mktemp("guide")
+    (folder / "examples").mkdir()
+    manifest = folder / "examples" / "agent.yaml"
+    text, count = re.subn(r"image: \S+", f"image: {python_image}", EXAMPLE.read_text())
+    assert count == 1
+    manifest.write_text(text)
+    equipped.agent.stop(signal.SIGTERM)
+    (commands,) = re.findall(r"```shell\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    try:
+        services.shell(commands, folder)
+        yield Deployed(services)
+    finally:
+        services.kubectl("delete", "-f", str(manifest), "--timeout=60s")
+        services.kubectl("wait", "pod", *AGENTS, "--for=delete", "--timeout=60s")
+        services.kubectl("label", "node", services.name, "simgpu.dev/agent-")
+        equipped.agent.start()
+        equipped.wait_ready()
+
+
+@pytest.fixture
+def deployed(_in_a_pod: Deployed) -> Iterator[Deployed]:
+    """The node as it was: eight GPUs, no pods but the agent's."""
+    _in_a_pod.find()
+    _in_a_pod.fail("")
+    _in_a_pod.configure(H200)
+    _in_a_pod.have(8)
+    yield _in_a_pod
+    _in_a_pod.node.kubectl("delete", "pods", "--all", "--now")
+
+
+def test_a_pod_gets_a_gpu_that_nvidia_smi_and_the_agents_port_show(deployed: Deployed) -> None:
+    name = deployed.pod(annotations={"run.ai/simulated-gpu-utilization": "40"})
+    deployed.running(name)
+    gpu = deployed.holds(name)
+    assert deployed.sees(name) == gpu
+    wait_for(lambda: (gpu[0], 40) in [(labels["UUID"], value) for labels, value in deployed.series()], "40 %")
+    assert deployed.exec(name, "nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader").strip() == "40 %"
+
+
+def test_the_agent_is_root_with_no_other_rights_on_the_node(deployed: Deployed) -> None:
+    status = deployed.node.kubectl("exec", "-n", NAMESPACE, deployed.find(), "--", "cat", "/proc/self/status")
+    assert re.search(r"^Uid:\t0\t", status, re.MULTILINE)
+    assert re.search(r"^CapEff:\t0+$", status, re.MULTILINE)
+
+
+def test_the_rights_of_its_account_are_enough(deployed: Deployed) -> None:
+    node, view = deployed.node, f"topology-{deployed.node.name}"
+    for mistake, times in (("melt", 1), ("burst", 1), ("melt", 2)):
+        deployed.fail(f"{mistake}: true")
+        wait_for(lambda: told(node, mistake) == times, f"the event to be there {times} times")  # noqa: B023 - at once
+    name = deployed.pod(annotations={"run.ai/simulated-gpu-utilization": "lots"})
+    deployed.running(name)
+    wait_for(lambda: "InvalidUtilization" in node.kubectl("get", "events"), "an event of the pod")
+    deployed.delete(name)
+    node.kubectl("label", "node", node.name, f"{POOL_LABEL}-")
+    deployed.have(0)
+    wait_for(lambda: view not in node.kubectl("get", "configmaps", "-n", NAMESPACE), "the view to be gone")
+    node.kubectl("label", "node", node.name, f"{POOL_LABEL}=real")
+    deployed.have(8)
+    wait_for(lambda: view in node.kubectl("get", "configmaps", "-n", NAMESPACE), "the view")
+    labels = json.loads(node.kubectl("get", "node", node.name, "-o", "json"))["metadata"]["labels"]
+    assert labels["nvidia.com/gpu.product"] == "NVIDIA-H200"
+    assert "forbidden" not in deployed.logs()
+
+
+def told(node: Node, word: str) -> int:
+    """How often an event says so."""
+    events = json.loads(node.kubectl("get", "events", "-o", "json"))["items"]
+    return sum(event["count"] for event in events if word in event.get("message", ""))
+
+
+def test_a_new_agent_goes_on_where_the_last_one_was(deployed: Deployed) -> None:
+    name = deployed.pod()
+    deployed.running(name)
+    gpu, before = deployed.holds(name), deployed.energy()
+    gone = deployed.find()
+    deployed.node.kubectl("delete", "pod", "-n", NAMESPACE, gone)
+    assert deployed.sees(name) == gpu
+    deployed.node.kubectl("rollout", "status", "-n", NAMESPACE, "daemonset/simgpu-agent", "--timeout=60s")
+    assert deployed.find() != gone
+    deployed.have(8)
+    assert deployed.holds(name) == gpu
+    assert deployed.sees(name) == gpu
+    assert all(deployed.energy()[key] >= value for key, value in before.items())
+    other = deployed.pod()
+    deployed.running(other)
+    assert deployed.holds(other) != gpu
