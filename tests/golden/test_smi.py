@@ -160,7 +160,8 @@ def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path
     if not programs:
         yield pages.write(tmp_path, card(name, fields)), {}
         return
-    with smi.programs(*programs.values()) as found:
+    text = next(RECORDINGS.glob(f"{name}.*")).read_text()
+    with smi.programs(*programs.values(), avoiding=set(re.findall(r"\d+", text))) as found:
         fields |= {"processes": layout.TREE_OF_PROCESSES, "process_root": found[0]}
         numbers = dict(zip(map(str, found), programs, strict=True))
         yield pages.write(tmp_path, card(name, fields)), numbers
