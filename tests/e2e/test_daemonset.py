@@ -103,6 +103,38 @@ def test_the_rights_of_its_account_are_enough(deployed: Deployed) -> None:
     assert "forbidden" not in deployed.logs()
 
 
+def test_a_reservation_is_told_its_gpu_with_the_right_for_that(deployed: Deployed) -> None:
+    node, place = deployed.node, ("-n", "runai-reservation")
+    node.kubectl("apply", "-f", str(EXAMPLE.with_name("agent-runai.yaml")))
+    node.pod("holds", "sleep 1000", namespace=place[1], resources={"limits": {"nvidia.com/gpu": 1}})
+    try:
+        wait_for(lambda: deployed.held().values(), "the reservation to hold a GPU")
+        (gpu,) = deployed.held()
+        path = r"jsonpath={.metadata.annotations.run\.ai/reserve_for_gpu_index}"
+        wait_for(lambda: node.kubectl("get", "pod", "holds", *place, "-o", path) == gpu, "the annotation")
+    finally:
+        node.kubectl("delete", "pod", "holds", *place, "--now")
+
+
+def test_pods_are_known_on_the_agents_socket_and_by_their_use_of_processors(
+    deployed: Deployed, python_image: str
+) -> None:
+    works = deployed.pod("exec simgpu workload --activity 30:0:3600", image=python_image)
+    resources = {"limits": {"nvidia.com/gpu": 1, "cpu": "200m"}}
+    follows = "follows"
+    annotations = {"simgpu.dev/utilization-from": "cpu"}
+    deployed.node.pod(follows, "while :; do :; done", resources=resources, annotations=annotations)
+    deployed.running(works, follows)
+    held = {name: deployed.holds(name)[0] for name in (works, follows)}
+
+    def usage(name: str) -> float:
+        return next(value for labels, value in deployed.series() if labels["UUID"] == held[name])
+
+    wait_for(lambda: usage(works) == 30, "the pod's workload", seconds=30)
+    wait_for(lambda: 50 < usage(follows) <= 100, "the GPU to follow the processor", seconds=30)
+    deployed.delete(follows)
+
+
 def told(node: Node, word: str) -> int:
     """How often an event says so."""
     events = json.loads(node.kubectl("get", "events", "-o", "json"))["items"]
