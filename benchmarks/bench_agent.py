@@ -40,7 +40,7 @@ PODS = 20
 AIMED = "what is aimed at"
 
 _IMPORTS = """
-import aiohttp.web, click, grpc.aio, msgspec, numpy, yaml
+import aiohttp.web, click, grpclib.client, grpclib.server, msgspec, numpy, yaml
 print(open("/proc/self/statm").read().split()[1])
 """
 

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 
+import grpc.aio
 import pytest
 
 from simgpu.node import messages, rpc
 from simgpu.node.offers import Offer, Offered, Place
-from simgpu.node.plugins import Plugins, Refusal
+from simgpu.node.plugins import Plugins
 from tests.fixtures.kubelet import Kubelet
 
 GPU = "nvidia.com/gpu"
@@ -19,7 +20,7 @@ ENDPOINT = "simgpu-nvidia_com_gpu.sock"
 
 async def allocate(resource: str, ids: Sequence[str]) -> messages.ContainerAllocateResponse:
     if "bad" in ids:
-        raise Refusal("bad cannot be had")
+        raise rpc.Refused("bad cannot be had")
     return messages.ContainerAllocateResponse(envs={"RESOURCE": resource, "IDS": ",".join(ids)})
 
 
@@ -94,7 +95,7 @@ async def test_a_container_gets_what_its_devices_need(kubelet: Kubelet) -> None:
 async def test_what_cannot_be_had_is_refused_with_a_reason(kubelet: Kubelet, wanted: str, said: str) -> None:
     await kubelet.next()
     request = messages.AllocateRequest((messages.ContainerAllocateRequest((wanted,)),))
-    with pytest.raises(rpc.Refused, match=said):
+    with pytest.raises(grpc.aio.AioRpcError, match=said):
         await kubelet.ask(ENDPOINT, "Allocate", request, messages.AllocateResponse)
 
 
@@ -146,6 +147,15 @@ async def test_a_plugin_that_vanishes_is_gone_until_it_returns(kubelet: Kubelet,
             await asyncio.sleep(0.01)
     plugins.offer({GPU: gpus("a")})
     await kubelet.next()
+
+
+async def test_a_kubelet_that_listens_hears_that_a_plugin_is_gone(kubelet: Kubelet, plugins: Plugins) -> None:
+    await kubelet.next()
+    async with kubelet.watch(ENDPOINT) as lists, asyncio.timeout(5):
+        await anext(lists)
+        plugins.offer({GPU: gpus("a", "b", "bad")}, present=False)
+        with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):
+            await anext(lists)
 
 
 async def test_nothing_is_left_when_plugins_end(kubelet: Kubelet) -> None:

@@ -25,7 +25,7 @@ from simgpu.kube.recording import Recorder
 from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
-from simgpu.node import cpu, granting, messages, offers, owners, plugins, runai
+from simgpu.node import cpu, granting, messages, offers, owners, plugins, rpc, runai
 from simgpu.page import native
 from simgpu.pods import reserving
 from simgpu.pods.holding import Held
@@ -180,7 +180,7 @@ class Agent:
         if self._failures.delay:
             await asyncio.sleep(self._failures.delay)
         if self._failures.refuse:
-            raise plugins.Refusal(f"{resource}: refused, as the node's failures say")
+            raise rpc.Refused(f"{resource}: refused, as the node's failures say")
         self._wake.set()
         node = self._settings.node
         if resource != self.equipment.spec.slicing.name(pools.GPU_RESOURCE):

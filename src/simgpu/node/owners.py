@@ -63,7 +63,7 @@ class Owners:
                 messages.ListPodResourcesResponse, seconds=_SECONDS,
             )  # fmt: skip
         except rpc.Refused as error:
-            _log.info("the kubelet does not say who has which device: %s", error.details())
+            _log.info("the kubelet does not say who has which device: %s", error)
             return self._saved(resources) or None
         found = [
             Held(container.name, devices.ids, namespace=pod.namespace, pod=pod.name)

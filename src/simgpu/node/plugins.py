@@ -14,9 +14,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from pathlib import Path
 from typing import Any
 
-import grpc
-import grpc.aio
-
 from simgpu.node import messages, rpc
 from simgpu.node.offers import Offer, prefer
 
@@ -32,10 +29,6 @@ _log = logging.getLogger(__name__)
 Allocate = Callable[[str, Sequence[str]], Coroutine[Any, Any, messages.ContainerAllocateResponse]]
 
 
-class Refusal(Exception):
-    """A container does not get what it asks for; the message reaches the pod's events."""
-
-
 class Plugin:
     """Serves one resource. Handlers only translate."""
 
@@ -44,9 +37,9 @@ class Plugin:
         self._offer = offer
         self._allocate = allocate
         self._changed = asyncio.Event()
-        self._server: grpc.aio.Server | None = None
+        self._server: rpc.Server | None = None
         self._known_to: tuple[int, ...] | None = None
-        self._refused: grpc.StatusCode | None = None
+        self._refused: str = ""
 
     def offer(self, offer: Offer) -> None:
         """Tell the kubelet, if anything is new."""
@@ -74,34 +67,30 @@ class Plugin:
             await rpc.call(kubelet, f"{messages.REGISTRATION}/Register", request, messages.Empty, seconds=_CALL_SECONDS)
         except rpc.Refused as error:
             await self.stop()
-            if error.code() != self._refused:
-                self._refused = error.code()
-                _log.warning("the kubelet does not take %s: %s", self._offer.resource, error.details())
+            if str(error) != self._refused:
+                self._refused = str(error)
+                _log.warning("the kubelet does not take %s: %s", self._offer.resource, error)
             return
-        self._known_to, self._refused = now, None
+        self._known_to, self._refused = now, ""
         _log.info("the kubelet knows %s", self._offer.resource)
 
     async def stop(self) -> None:
         """Be gone."""
         server, self._server, self._known_to = self._server, None, None
         if server is not None:
-            await server.stop(grace=None)
+            await server.stop()
         self.socket.unlink(missing_ok=True)
 
-    async def _options(self, _request: messages.Empty, _context: rpc.Context) -> messages.DevicePluginOptions:
+    async def _options(self, _request: messages.Empty) -> messages.DevicePluginOptions:
         return _OPTIONS
 
-    async def _list_and_watch(
-        self, _request: messages.Empty, _context: rpc.Context
-    ) -> AsyncIterator[messages.ListAndWatchResponse]:
+    async def _list_and_watch(self, _request: messages.Empty) -> AsyncIterator[messages.ListAndWatchResponse]:
         while True:
             changed = self._changed
             yield self._offer.message()
             await changed.wait()
 
-    async def _preferred(
-        self, request: messages.PreferredAllocationRequest, _context: rpc.Context
-    ) -> messages.PreferredAllocationResponse:
+    async def _preferred(self, request: messages.PreferredAllocationRequest) -> messages.PreferredAllocationResponse:
         return messages.PreferredAllocationResponse(
             tuple(
                 messages.ContainerPreferredAllocationResponse(
@@ -111,19 +100,16 @@ class Plugin:
             )
         )
 
-    async def _allocated(self, request: messages.AllocateRequest, context: rpc.Context) -> messages.AllocateResponse:
-        try:
-            return messages.AllocateResponse(tuple([await self._container(item.ids) for item in request.containers]))
-        except Refusal as refusal:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(refusal))
+    async def _allocated(self, request: messages.AllocateRequest) -> messages.AllocateResponse:
+        return messages.AllocateResponse(tuple([await self._container(item.ids) for item in request.containers]))
 
     async def _container(self, ids: Sequence[str]) -> messages.ContainerAllocateResponse:
         known = {item.id for item in self._offer.devices}
         unknown = [item for item in ids if item not in known]
         if unknown:
-            raise Refusal(f"{self._offer.resource}: no device {', '.join(unknown)}")
+            raise rpc.Refused(f"{self._offer.resource}: no device {', '.join(unknown)}")
         if self._offer.largest is not None and len(ids) > self._offer.largest:
-            raise Refusal(f"{self._offer.resource} is shared: at most {self._offer.largest} for a container")
+            raise rpc.Refused(f"{self._offer.resource} is shared: at most {self._offer.largest} for a container")
         return await self._allocate(self._offer.resource, ids)
 
 

@@ -2,56 +2,118 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import grpc
-import grpc.aio
+from grpclib import GRPCError, Status
+from grpclib.client import Channel, UnaryUnaryMethod
+from grpclib.const import Cardinality, Handler
+from grpclib.encoding.base import CodecBase
+from grpclib.exceptions import ProtocolError, StreamTerminatedError
+from grpclib.server import Server as _Server
+from grpclib.server import Stream
 
 from simgpu.node.protobuf import Message
 
 M = TypeVar("M", bound=Message)
 
-_CLIENT = (("grpc.default_authority", "localhost"), ("grpc.enable_http_proxy", 0))
-# A socket that the kubelet removed is ours to make again, also while another process of ours still has the old one.
-_SERVER = (("grpc.so_reuseport", 0),)
-
-Context = grpc.aio.ServicerContext[Any, Any]
-Refused = grpc.aio.AioRpcError
+_SLOWEST = 1.0  # seconds
 
 
-def unary(request: type[M], method: Callable[[M, Context], Awaitable[Message]]) -> grpc.RpcMethodHandler[Any, Any]:
-    """A method with one answer."""
-    return grpc.unary_unary_rpc_method_handler(
-        method,
-        request_deserializer=request.decode,
-        response_serializer=Message.encode,
-    )
+class Refused(Exception):
+    """Nobody answers, or no; the message says why."""
 
 
-def stream(request: type[M], method: Callable[[M, Context], AsyncIterator[Message]]) -> grpc.RpcMethodHandler[Any, Any]:
+class _Codec(CodecBase):
+    """Our messages know how they are written."""
+
+    __content_subtype__ = "proto"
+
+    def encode(self, message: Any, message_type: Any) -> bytes:  # noqa: ARG002 - grpclib's
+        encoded: bytes = message.encode()
+        return encoded
+
+    def decode(self, data: bytes, message_type: Any) -> Any:
+        return message_type.decode(data)
+
+
+def unary(request: type[M], method: Callable[[M], Awaitable[Message]]) -> Handler:
+    """A method with one answer. What it refuses reaches the caller with its message."""
+
+    async def answer(stream: Stream[M, Message]) -> None:
+        asked = await stream.recv_message()
+        if asked is None:
+            raise GRPCError(Status.INVALID_ARGUMENT, "no message")
+        try:
+            await stream.send_message(await method(asked))
+        except Refused as refused:
+            raise GRPCError(Status.UNAVAILABLE, str(refused)) from None
+
+    return Handler(answer, Cardinality.UNARY_UNARY, request, Message)
+
+
+def stream(request: type[M], method: Callable[[M], AsyncIterator[Message]]) -> Handler:
     """A method with many answers."""
-    return grpc.unary_stream_rpc_method_handler(
-        method,
-        request_deserializer=request.decode,
-        response_serializer=Message.encode,
-    )
+
+    async def answer(stream: Stream[M, Message]) -> None:
+        asked = await stream.recv_message()
+        if asked is None:
+            raise GRPCError(Status.INVALID_ARGUMENT, "no message")
+        try:
+            async for message in method(asked):
+                await stream.send_message(message)
+        except asyncio.CancelledError:  # of a server that stops: whoever listens would not hear of it otherwise
+            with contextlib.suppress(Exception):
+                await stream.send_trailing_metadata(status=Status.UNAVAILABLE)
+            raise
+
+    return Handler(answer, Cardinality.UNARY_STREAM, request, Message)
 
 
-async def serve(path: Path, service: str, methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> grpc.aio.Server:
+class Server:
+    """A server on a socket."""
+
+    def __init__(self, service: str, methods: Mapping[str, Handler]) -> None:
+        self._handlers = {f"/{service}/{name}": handler for name, handler in methods.items()}
+        self._server = _Server([self], codec=_Codec())
+
+    def __mapping__(self) -> dict[str, Handler]:
+        return self._handlers
+
+    async def start(self, path: Path) -> None:
+        """Listen on a new socket at that path."""
+        path.unlink(missing_ok=True)
+        await self._server.start(path=str(path))
+
+    async def stop(self) -> None:
+        """End all that goes on; clients need not have hung up."""
+        self._server.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SLOWEST):
+                await self._server.wait_closed()
+
+
+async def serve(path: Path, service: str, methods: Mapping[str, Handler]) -> Server:
     """A server on a new socket at that path."""
-    path.unlink(missing_ok=True)
-    server = grpc.aio.server(options=_SERVER)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, dict(methods)),))
-    server.add_insecure_port(f"unix:{path}")
-    await server.start()
+    server = Server(service, methods)
+    await server.start(path)
     return server
 
 
 async def call(path: Path, method: str, request: Message, answer: type[M], *, seconds: float) -> M:
-    """Ask once. `Refused` if nobody answers, or with what was answered instead."""
-    async with grpc.aio.insecure_channel(f"unix:{path}", options=_CLIENT) as channel:
-        ask = channel.unary_unary(f"/{method}", request_serializer=Message.encode, response_deserializer=answer.decode)
-        found: M = await ask(request, timeout=seconds)
-        return found
+    """Ask once."""
+    channel = Channel(path=str(path), codec=_Codec())
+    try:
+        ask: UnaryUnaryMethod[Message, M] = UnaryUnaryMethod(channel, f"/{method}", Message, answer)
+        return await ask(request, timeout=seconds)
+    except GRPCError as error:
+        raise Refused(error.message or error.status.name) from None
+    except TimeoutError:
+        raise Refused(f"no answer within {seconds:g} s") from None
+    except (OSError, ValueError, StreamTerminatedError, ProtocolError) as error:
+        raise Refused(f"{path}: {error}") from None
+    finally:
+        channel.close()
