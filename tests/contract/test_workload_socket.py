@@ -348,3 +348,13 @@ async def test_whoever_is_not_known_is_told_why(serve: Serve) -> None:
         reader, _ = await running.send({**FOREVER, "Protocol": protocol})
         assert answer in (await reader.read()).decode()
     assert not running.box.workloads()
+
+
+async def test_there_are_no_more_connections_than_files(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_room", lambda: 1)
+    running = await serve()
+    await running.send(FOREVER)
+    await running.settled(1)
+    reader, _ = await running.send(FOREVER)
+    assert await reader.read() == b"1"
+    assert len(running.box.workloads()) == 1

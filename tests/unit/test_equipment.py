@@ -92,6 +92,16 @@ def test_work_stays_on_its_gpu_when_others_come_and_go(tmp_path: Path) -> None:
     assert {index: pod.name for index, pod in made.box.machine.pods.items()} == {1: "p", 3: "q"}
 
 
+def test_a_full_disk_is_told_once_and_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keeper = keeping.Keeper(tmp_path / "not there" / "state.json")
+    box = Box((), seed=1, hostname="")
+    keeper.save(box)
+    keeper.save(box)
+    assert [record.getMessage() for record in caplog.records if "is not saved" in record.getMessage()] == [
+        f"where GPUs stand is not saved: {tmp_path}/not there/state.unfinished: No such file or directory"
+    ]
+
+
 def test_a_container_with_workloads_of_its_own_does_nothing_beside_them(tmp_path: Path) -> None:
     made = equipment(tmp_path)
     made.equip(spec(2))
@@ -298,7 +308,7 @@ def test_no_file_makes_an_agent_fail(bits: bytes, place: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.json"
         box = Box(pools.build(spec(1), "node-a"), seed=1, hostname="")
-        keeping.save(path, box)
+        keeping.Keeper(path).save(box)
         whole = path.read_bytes()
         path.write_bytes(whole[:place] + bits + whole[place + len(bits) :])
         saved = keeping.load(path)

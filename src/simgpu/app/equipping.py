@@ -30,8 +30,8 @@ class Equipment:
     ) -> None:
         self.spec = pools.NodeGpus(())
         self.pages = state / "gpus"
-        self._file = state / "state.json"
-        self.saved = keeping.load(self._file)
+        self._keeper = keeping.Keeper(state / "state.json")
+        self.saved = keeping.load(state / "state.json")
         self.box = Box((), seed=seed, hostname=hostname(node), now=self.saved.now, kept=self.saved.devices)
         self.page: pages.Page | None = None
         self.run = state / "run"
@@ -127,7 +127,7 @@ class Equipment:
     def stepped(self) -> None:
         """After each step: remember where everything stands, and then show it."""
         self.follow_processors(time.monotonic())
-        keeping.save(self._file, self.box)
+        self._keeper.save(self.box)
         if self._shown is not None:
             self._shown.write()
 

@@ -35,12 +35,26 @@ class Saved(msgspec.Struct, frozen=True):
         return self.now + max(0.0, time.time() - self.clock)
 
 
-def save(path: Path, box: Box) -> None:
-    """Remember where devices stand."""
-    saved = Saved(1, _boot(), box.machine.time, box.engine.now, box.keep())
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_bytes(msgspec.json.encode(saved))
-    unfinished.rename(path)
+class Keeper:
+    """Writes the file. Where that fails, as on a full disk, it says so once, and goes on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._problem = ""
+
+    def save(self, box: Box) -> None:
+        """Remember where devices stand."""
+        saved = Saved(1, _boot(), box.machine.time, box.engine.now, box.keep())
+        unfinished = self._path.with_suffix(".unfinished")
+        problem = ""
+        try:
+            unfinished.write_bytes(msgspec.json.encode(saved))
+            unfinished.rename(self._path)
+        except OSError as error:
+            problem = errors.explain(error)
+        if problem and problem != self._problem:
+            _log.warning("where GPUs stand is not saved: %s", problem)
+        self._problem = problem
 
 
 def load(path: Path) -> Saved:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import resource
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from simgpu.workloads import documents, guest
 
 LARGEST = 1 << 20
 MOST_CLIENTS = 20_000
+OTHER_FILES = 256  # that are open besides connections
 MOST_OF_A_GUEST = 256
 SILENCE = 0.15
 SLOWEST = 5.0
@@ -66,6 +68,7 @@ class Server:
         self._working: Counter[guest.Guest] = Counter()
         self._clients: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._most = MOST_CLIENTS
 
     async def start(self) -> None:
         """Listen. A socket that nobody answers on is replaced; one that is in use is an error."""
@@ -82,6 +85,7 @@ class Server:
         except OSError as error:
             raise errors.InputError("--socket", f"{self._path}: {error.strerror or error}") from None
         self._path.chmod(self._mode)
+        self._most = _room()
 
     async def stop(self) -> None:
         """Tell all who wait that it is over, and leave no socket behind."""
@@ -108,13 +112,12 @@ class Server:
         protocol, answer = 1, None
         self._clients.add(task)
         try:
-            if len(self._clients) > MOST_CLIENTS:
-                answer = (1, f"there are {MOST_CLIENTS} workloads already")
-            else:
-                with self._counted(await self._identify(writer.get_extra_info("socket"))) as who:
-                    document = await _receive(reader)
-                    protocol = documents.protocol(document)
-                    answer = await self._run(document, reader, who)
+            if len(self._clients) > self._most:
+                raise guest.Refused(f"there are {self._most} workloads already")
+            with self._counted(await self._identify(writer.get_extra_info("socket"))) as who:
+                document = await _receive(reader)
+                protocol = documents.protocol(document)
+                answer = await self._run(document, reader, who)
         except guest.Refused as error:
             _log.info("workload refused: %s", error)
             with contextlib.suppress(errors.InputError, OSError):
@@ -185,6 +188,16 @@ class Server:
         if not who.may_set(wish.device):
             return NO_PERMISSION
         return self._settings(wish.device, wish.setting, wish.values)
+
+
+def _room() -> int:
+    """How many can be connected: as many files as the process may have open, but for those that other things need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_CLIENTS + OTHER_FILES
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return max(1, allowed - OTHER_FILES)
 
 
 async def _receive(reader: asyncio.StreamReader) -> Any:
