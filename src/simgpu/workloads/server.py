@@ -112,8 +112,6 @@ class Server:
         protocol, answer = 1, None
         self._clients.add(task)
         try:
-            if len(self._clients) > self._most:
-                raise guest.Refused(f"there are {self._most} workloads already")
             with self._counted(await self._identify(writer.get_extra_info("socket"))) as who:
                 document = await _receive(reader)
                 protocol = documents.protocol(document)
@@ -136,7 +134,9 @@ class Server:
 
     @contextlib.contextmanager
     def _counted(self, who: guest.Guest) -> Iterator[guest.Guest]:
-        """One guest must not take what others need."""
+        """One guest must not take what others need, and all together not more than there is."""
+        if len(self._clients) > self._most:
+            raise guest.Refused(f"there are {self._most} workloads already")
         if who.name and self._guests[who.name] >= MOST_OF_A_GUEST:
             raise guest.Refused(f"{who.name} has {MOST_OF_A_GUEST} connections already")
         self._guests[who.name] += 1
