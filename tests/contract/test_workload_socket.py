@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from simgpu import box, errors
 from simgpu.catalog import models
 from simgpu.identities import view
 from simgpu.topology import devices
-from simgpu.workloads import client, guest, server
+from simgpu.workloads import bounds, client, guest, receiving
 from simgpu.workloads.server import Server
 
 CATALOG = models.load()
@@ -330,7 +331,7 @@ async def test_a_guest_is_working_as_long_as_it_has_workloads(serve: Serve) -> N
 
 
 async def test_one_pod_cannot_take_all_connections(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MOST_OF_A_GUEST", 2)
+    monkeypatch.setattr(bounds, "MOST_CONNECTIONS", 2)
     running, _ = await guest_of_second(serve)
     for _ in range(2):
         await running.send({**FOREVER, "Devices": None})
@@ -351,10 +352,58 @@ async def test_whoever_is_not_known_is_told_why(serve: Serve) -> None:
 
 
 async def test_there_are_no_more_connections_than_files(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_room", lambda: 1)
+    monkeypatch.setattr(bounds, "room", lambda: 1)
     running = await serve()
     await running.send(FOREVER)
     await running.settled(1)
-    reader, _ = await running.send(FOREVER)
-    assert await reader.read() == b"1"
-    assert len(running.box.workloads()) == 1
+    for _ in range(3):
+        reader, _ = await running.send(FOREVER)
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    assert running.server.clients == len(running.box.workloads()) == 1
+
+
+async def test_a_pods_workloads_have_a_bounded_number_of_activities(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "MOST_ACTIVITIES", 3)
+    running, _ = await guest_of_second(serve)
+    two = {**FOREVER, "Devices": None, "Protocol": 2, "Profile": [{"Load": 1, "Seconds": 60}] * 2}
+    _, first = await running.send(two)
+    await running.settled(1)
+    reader, _ = await running.send(two)
+    assert "more than 3 activities in all" in json.loads(await reader.read())["message"]
+    first.close()
+    await running.settled(0)
+    await running.send(two)
+    await running.settled(1)
+
+
+async def test_a_pods_document_is_small(serve: Serve) -> None:
+    running, _ = await guest_of_second(serve)
+    reader, _ = await running.send({**FOREVER, "Name": "x" * bounds.LARGEST})
+    assert await reader.read(1) == b"1"
+
+
+async def test_a_document_that_comes_in_many_pieces_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiving, "LARGEST", 4000)
+    running = await serve()
+    reader, writer = await running.send(b'{"Name": "' + b"x" * 2000 + b'", "Limits": {"a": {}')
+    with contextlib.suppress(ConnectionError):
+        for _ in range(50):
+            writer.write(b', "b": {}')
+            await writer.drain()
+            await asyncio.sleep(0.005)
+    with contextlib.suppress(ConnectionError):
+        assert await reader.read(1) == b"1"
+    assert not running.box.workloads()
+
+
+async def test_one_pod_that_sends_without_pause_leaves_time_to_others(serve: Serve) -> None:
+    running, _ = await guest_of_second(serve)
+    wish = {**FOREVER, "Devices": None, "Profile": [{"Load": 1, "Seconds": 60}] * 500}
+    for _ in range(8):
+        await running.send(wish)
+    await running.settled(1)
+    assert running.server.clients > 1
+    await running.settled(8)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simgpu import errors
 from simgpu.identities import identity, render
 from simgpu.topology import devices
-from simgpu.workloads import client, documents, server
+from simgpu.workloads import client, documents, receiving
 from tests.golden import boxes
 
 JSON = st.recursive(
@@ -49,8 +49,8 @@ def test_a_document_is_read_or_refused(document: Any) -> None:
 
 @given(st.binary(max_size=300) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_bytes_are_a_document_incomplete_or_refused(data: bytes) -> None:
-    with contextlib.suppress(errors.InputError, server.Incomplete):
-        server.decode(data)
+    with contextlib.suppress(errors.InputError, receiving.Incomplete):
+        receiving.decode(data)
 
 
 @given(st.binary(max_size=100))

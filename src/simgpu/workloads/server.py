@@ -12,29 +12,35 @@ import asyncio
 import contextlib
 import json
 import logging
-import resource
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from simgpu import errors
 from simgpu.box import Box
-from simgpu.workloads import documents, guest
+from simgpu.workloads import bounds, documents, guest, receiving
 
-LARGEST = 1 << 20
-MOST_CLIENTS = 20_000
-OTHER_FILES = 256  # that are open besides connections
-MOST_OF_A_GUEST = 256
-SILENCE = 0.15
-SLOWEST = 5.0
 SHUTDOWN = "exporter shutting down"
 
 INVALID_ARGUMENT, NO_PERMISSION = 2, 4  # as NVML says it
 
+_PIECE = 1 << 16  # bytes that wait for somebody to read them
+
 Settings = Callable[[str, str, Sequence[int]], int]
 
 _log = logging.getLogger(__name__)
+
+
+class _Started(msgspec.Struct, frozen=True):
+    """A workload that runs."""
+
+    who: guest.Guest
+    activities: int
+    numbers: list[int]
+    done: asyncio.Future[tuple[int, str]]
 
 
 class Server:
@@ -64,11 +70,11 @@ class Server:
         self._settings = settings
         self._identify = identify
         self._changed = changed
-        self._guests: Counter[str] = Counter()
+        self._bounds = bounds.Bounds()
         self._working: Counter[guest.Guest] = Counter()
         self._clients: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
-        self._most = MOST_CLIENTS
+        self._most = bounds.MOST_CLIENTS
 
     async def start(self) -> None:
         """Listen. A socket that nobody answers on is replaced; one that is in use is an error."""
@@ -81,11 +87,11 @@ class Server:
                 raise errors.InputError("--socket", f"{self._path}: somebody else answers there")
             self._path.unlink(missing_ok=True)
         try:
-            self._server = await asyncio.start_unix_server(self._serve, self._path, limit=LARGEST, backlog=4096)
+            self._server = await asyncio.start_unix_server(self._serve, self._path, limit=_PIECE, backlog=4096)
         except OSError as error:
             raise errors.InputError("--socket", f"{self._path}: {error.strerror or error}") from None
         self._path.chmod(self._mode)
-        self._most = _room()
+        self._most = bounds.room()
 
     async def stop(self) -> None:
         """Tell all who wait that it is over, and leave no socket behind."""
@@ -110,16 +116,21 @@ class Server:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - we are in one
         protocol, answer = 1, None
+        if len(self._clients) >= self._most:
+            writer.transport.abort()
+            return
         self._clients.add(task)
         try:
-            with self._counted(await self._identify(writer.get_extra_info("socket"))) as who:
-                document = await _receive(reader)
-                protocol = documents.protocol(document)
-                answer = await self._run(document, reader, who)
+            who = await self._identify(writer.get_extra_info("socket"))
+            with self._bounds.connected(who):
+                async with self._bounds.turn(who):
+                    document = await receiving.receive(reader, bounds.LARGEST if who.name else receiving.LARGEST)
+                    protocol = documents.protocol(document)
+                    started = self._start(document, who)
+                answer = await self._wait(started, reader) if isinstance(started, _Started) else started
         except guest.Refused as error:
             _log.info("workload refused: %s", error)
-            with contextlib.suppress(errors.InputError, OSError):
-                protocol = documents.protocol(await _receive(reader))  # so that it is told in the way that it knows
+            protocol = await self._bounds.way_of_telling(reader)
             answer = (1, str(error))
         except errors.InputError as error:
             _log.info("workload refused: %s", error)
@@ -132,22 +143,8 @@ class Server:
             self._clients.discard(task)
             await _reply(writer, protocol, answer)
 
-    @contextlib.contextmanager
-    def _counted(self, who: guest.Guest) -> Iterator[guest.Guest]:
-        """One guest must not take what others need, and all together not more than there is."""
-        if len(self._clients) > self._most:
-            raise guest.Refused(f"there are {self._most} workloads already")
-        if who.name and self._guests[who.name] >= MOST_OF_A_GUEST:
-            raise guest.Refused(f"{who.name} has {MOST_OF_A_GUEST} connections already")
-        self._guests[who.name] += 1
-        try:
-            yield who
-        finally:
-            self._guests[who.name] -= 1
-            self._guests += Counter()  # forget those who have none
-
-    async def _run(self, document: Any, reader: asyncio.StreamReader, who: guest.Guest) -> tuple[int, str] | None:
-        """Set what is to be set; or run the workload until it ends, or its client goes."""
+    def _start(self, document: Any, who: guest.Guest) -> _Started | tuple[int, str]:
+        """Set what is to be set, or start the workload."""
         if documents.wants_setting(document):
             return self._set(document, who), ""
         wanted = documents.read(document, names=self._names, half_amplitude=self._half)
@@ -157,18 +154,29 @@ class Server:
             if not done.done():
                 done.set_result((code, message))
 
+        activities = len(wanted.profile.activities)
+        self._bounds.take(who, activities)
         devices, pod = who.choose(wanted.devices), who.pod or wanted.pod
-        numbers = self._box.admit(wanted.profile, devices, pod=pod, ended=ended)
+        try:
+            numbers = self._box.admit(wanted.profile, devices, pod=pod, ended=ended)
+        except errors.InputError:
+            self._bounds.give_back(who, activities)
+            raise
         self._works(who, +1)
+        return _Started(who, activities, numbers, done)
+
+    async def _wait(self, started: _Started, reader: asyncio.StreamReader) -> tuple[int, str] | None:
+        """Let a workload run until it ends, or its client goes."""
         gone = asyncio.ensure_future(reader.read(1))  # a client that waits sends nothing
         try:
-            either: set[asyncio.Future[Any]] = {done, gone}
+            either: set[asyncio.Future[Any]] = {started.done, gone}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            return done.result() if done.done() else None
+            return started.done.result() if started.done.done() else None
         finally:
             gone.cancel()
-            self._box.drop(numbers)
-            self._works(who, -1)
+            self._box.drop(started.numbers)
+            self._bounds.give_back(started.who, started.activities)
+            self._works(started.who, -1)
 
     def _works(self, who: guest.Guest, more: int) -> None:
         if who.pod is not None:
@@ -188,63 +196,6 @@ class Server:
         if not who.may_set(wish.device):
             return NO_PERMISSION
         return self._settings(wish.device, wish.setting, wish.values)
-
-
-def _room() -> int:
-    """How many can be connected: as many files as the process may have open, but for those that other things need."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_CLIENTS + OTHER_FILES
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
-    if soft != resource.RLIM_INFINITY and soft < allowed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    return max(1, allowed - OTHER_FILES)
-
-
-async def _receive(reader: asyncio.StreamReader) -> Any:
-    """One JSON value; the end of the value is the end of the message."""
-    buffer = b""
-    loop = asyncio.get_running_loop()
-    latest = loop.time() + SLOWEST
-    while True:
-        try:
-            async with asyncio.timeout(min(SILENCE, latest - loop.time())):
-                piece = await reader.read(65536)
-        except TimeoutError:
-            raise errors.InputError("workload", "no whole document came in time") from None
-        if not piece:
-            raise errors.InputError("workload", "the connection closed before a whole document came")
-        buffer += piece
-        if len(buffer) > LARGEST:
-            raise errors.InputError("workload", f"the document is larger than {LARGEST} bytes")
-        if len(buffer) == len(piece) or buffer.rstrip().endswith(b"}"):  # an object cannot end otherwise
-            with contextlib.suppress(Incomplete):
-                return decode(buffer)
-
-
-class Incomplete(Exception):
-    """More has to come."""
-
-
-def decode(buffer: bytes) -> Any:
-    """The JSON value in the buffer. What can never become one is an error."""
-    try:
-        text = buffer.decode()
-    except UnicodeDecodeError as error:
-        if error.end == len(buffer) and len(buffer) - error.start < 4:
-            raise Incomplete from None
-        raise errors.InputError("workload", "not JSON: not UTF-8") from None
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise errors.InputError("workload", "not JSON: nested too deeply") from None
-    except json.JSONDecodeError as error:
-        if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
-            if "\0" in text:
-                raise errors.InputError("workload", "not JSON: NUL bytes") from None
-            raise Incomplete from None
-        raise errors.InputError("workload", f"not JSON: {error.msg} at character {error.pos}") from None
-    except ValueError as error:
-        raise errors.InputError("workload", f"not JSON: {error}") from None
 
 
 async def _reply(writer: asyncio.StreamWriter, protocol: int, answer: tuple[int, str] | None) -> None:
