@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,7 +16,7 @@ from simgpu.app import ticking
 from simgpu.app.equipping import Equipment
 from simgpu.app.guests import Guests
 from simgpu.catalog import models
-from simgpu.controllers.own_node import OwnNode, Stores
+from simgpu.controllers.own_node import OwnNode, Stores, Uses
 from simgpu.identities import identity as identities
 from simgpu.kube import resources
 from simgpu.kube.client import Client
@@ -36,6 +36,7 @@ from simgpu.workloads.server import Server as WorkloadServer
 
 NAME = "simgpu-agent"
 LOOK_SECONDS = 5.0
+LEAST_SECONDS = 0.05  # between two looks, however much happens
 
 _BUILT = Path(page.__file__).parent / "built"
 
@@ -68,6 +69,7 @@ class Agent:
         self._client = client
         self._wake = asyncio.Event()
         self._held: list[Held] | None = None
+        self._uses: Mapping[str, Uses] = {}
         self._failures = failures.NONE
         self._failing_since = time.monotonic()
         self._owners = owners.Owners(pod_resources=settings.pod_resources, plugins=settings.plugins)
@@ -93,7 +95,7 @@ class Agent:
         self.socket = WorkloadServer(
             box, self.equipment.run / Path(granting.SOCKET).name, mode=0o666, settings=self.equipment.set,
             names={family.name: (family.value, family.scale) for family in settings.identity.families},
-            identify=guests.identify, changed=self._wake.set,
+            identify=guests.identify, changed=self._work_changed,
         )  # fmt: skip
 
     @property
@@ -141,6 +143,7 @@ class Agent:
         while True:
             self._wake.clear()
             pause = await self._reconcile()
+            await asyncio.sleep(LEAST_SECONDS)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
@@ -155,13 +158,18 @@ class Agent:
             self._held = held
         memory = {device.uuid: device.model.memory_mib.usable for device in equipment.box.devices}
         uses = self.node.uses(spec, self._held or (), memory, reservations=self._settings.reservations)
-        working = {(guest.pod.uid, guest.pod.container) for guest in self.socket.working if guest.pod is not None}
-        equipment.use(uses, working)
+        self._uses = uses
+        self._work_changed()
         ids = [device.uuid for device in equipment.box.devices]
         counters = equipment.box.counters()
         again = self.node.publish(spec, ids, uses, {name: counters[name] for name in ids})
         self.looked = True
         return min(again, LOOK_SECONDS, *([change] if change is not None else []))
+
+    def _work_changed(self) -> None:
+        """Let containers do what they should, those with workloads of their own nothing else."""
+        working = {(guest.pod.uid, guest.pod.container) for guest in self.socket.working if guest.pod is not None}
+        self.equipment.use(self._uses, working)
 
     # The kubelet.
 

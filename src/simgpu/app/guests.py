@@ -13,6 +13,7 @@ from simgpu.pods import holding
 from simgpu.workloads.guest import HOST, Guest, Refused
 
 PATIENCE = 5.0  # seconds: what a container does first may come before its pod's status does
+MOST_WAITING = 64
 _LOOK = 0.1
 
 
@@ -25,6 +26,7 @@ class Guests:
         self._pods = pods
         self._held = held
         self._devices = devices
+        self._waiting = 0
 
     async def identify(self, connection: socket.socket) -> Guest:
         """The container, or an error if there is none with GPUs; the node's own processes may act on all of them."""
@@ -34,11 +36,23 @@ class Guests:
             raise Refused(str(error)) from None
         if peer == peers.HOST:
             return HOST
+        found = self.find(peer)
+        if found is None and self._waiting < MOST_WAITING:
+            self._waiting += 1
+            try:
+                found = await self._await(peer)
+            finally:
+                self._waiting -= 1
+        if found is None:
+            raise Refused(f"container {peer.container[:12]} of pod {peer.pod} has no GPUs here")
+        return found
+
+    async def _await(self, peer: peers.Peer) -> Guest | None:
         for _ in range(round(PATIENCE / _LOOK)):
+            await asyncio.sleep(_LOOK)
             if (found := self.find(peer)) is not None:
                 return found
-            await asyncio.sleep(_LOOK)
-        raise Refused(f"container {peer.container[:12]} of pod {peer.pod} has no GPUs here")
+        return None
 
     def find(self, peer: peers.Peer) -> Guest | None:
         """The container as far as it is known by now."""

@@ -56,6 +56,7 @@ class Shown:
                 return UNSUPPORTED
         except errors.InputError:
             return INVALID
-        self._box.machine.look_again()
-        self.write()
+        machine = self._box.machine
+        machine.look_again()
+        self.pages.show_settings(index, lambda name: quantities.of_devices(machine, name))
         return OK

@@ -38,6 +38,7 @@ MODES: Final = {"persistence": 1, "compute_mode": 3}  # what can be set besides 
 _LOCK: Final = ".lock"
 _ROOM: Final = (layout.DTYPE.itemsize + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
 _STATE: Final = [field for field in layout.PAGE if field.state]
+_SETTINGS: Final = [field for field in _STATE if field.state in ("power_limit", "sm_clock_highest")]
 _WINDOW_KEPT: Final = 535_953_408  # what the driver takes of the window when there are instances
 _NOBODY: Final = uuid.UUID(int=0)
 
@@ -119,6 +120,12 @@ class Pages:
         rows["written_ns"] = monotonic_ns
         for row, mapped in zip(rows, self._maps, strict=True):
             self._publish(row, mapped)
+
+    def show_settings(self, index: int, read: Read) -> None:
+        """What was set on one card, at once; all else, and the other cards, with the next write."""
+        for field in _SETTINGS:
+            self._rows[index][field.name] = round(float(read(field.state)[index]) * field.scale)
+        self._publish(self._rows[index], self._maps[index])
 
     def _sample(self, clock: float) -> None:
         rows = self._rows
