@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,13 @@ pytest_plugins = [
     "tests.fixtures.services",
     "tests.fixtures.rough",
 ]
+
+
+def pytest_configure() -> None:
+    """Where tests run in the background, signals may be ignored that programs under test wait for."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
 
 
 def required(path: Path) -> bool:
