@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -392,3 +393,10 @@ def test_the_view_names_all_that_share_a_gpu() -> None:
     assert "uid-q" in text
     assert json.loads(body["data"]["counters.json"]) == {}
     assert publishing.KWOK not in body["metadata"]["annotations"]
+
+
+def test_the_view_has_what_all_containers_of_a_pod_use() -> None:
+    both = tuple(publishing.Use("uid-p", "ns", "p", name, 50, 50, 1000) for name in ("a", "b"))
+    body = publishing.view("node-a", IDS[:1], spec(1), strategy="mixed", uses={IDS[0]: both}, counters={}, fake=False)
+    [gpu] = yaml.safe_load(body["data"]["topology.yml"])["gpus"]
+    assert gpu["status"]["podGpuUsageStatus"]["uid-p"]["fbUsed"] == 2000

@@ -70,3 +70,15 @@ def test_several_pods_share_a_gpu() -> None:
     held = [saved("main", "g0::0", "g0::3"), saved("main", "g0::1", uid="v")]
     found = holders(pods, held, replicas=4)
     assert [(item.pod.metadata.name, item.share) for item in found["g0"]] == [("p", 0.5), ("q", 0.25)]
+
+
+def test_containers_of_a_pod_share_a_gpu() -> None:
+    held = [saved("a", "g0::0", "g0::2"), saved("b", "g0::1")]
+    found = holders([pod(containers=("a", "b"))], held, replicas=4)
+    assert [(item.container, item.share) for item in found["g0"]] == [("a", 0.5), ("b", 0.25)]
+
+
+def test_an_init_container_takes_only_its_own_share_of_a_gpu() -> None:
+    held = [saved("a", "g0::0"), saved("b", "g0::1"), saved("first", "g0::0")]
+    early = pod(phase="Pending", containers=("a", "b"), init=("first",), now=("first",))
+    assert shown([early], held, replicas=2) == {"g0": [("p", "first"), ("p", "b")]}

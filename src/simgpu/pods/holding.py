@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -35,21 +36,19 @@ def holders(pods: Iterable[Pod], held: Sequence[Held], *, replicas: int = 1) -> 
     found: dict[str, list[Holder]] = {}
     for pod in pods:
         if requests.holds(pod) and pod.spec.containers is not None:
-            for name, (container, count) in _devices(pod, held).items():
-                found.setdefault(name, []).append(Holder(pod, container, min(1.0, count / replicas)))
-    return {name: tuple(items) for name, items in found.items()}
+            counts = Counter((sharing.device(name), container) for name, container in _devices(pod, held).items())
+            for (gpu, container), count in counts.items():
+                found.setdefault(gpu, []).append(Holder(pod, container, min(1.0, count / replicas)))
+    return {gpu: tuple(items) for gpu, items in found.items()}
 
 
-def _devices(pod: Pod, held: Sequence[Held]) -> dict[str, tuple[str, int]]:
-    """A pod's GPUs: which container has each, and how many shares. An init container has them until it is done."""
+def _devices(pod: Pod, held: Sequence[Held]) -> dict[str, str]:
+    """Which container has each of a pod's devices. An init container has them until it is done."""
     early = {item.name for item in pod.status.init_container_statuses if item.state.running is not None}
     containers = [item.name for item in (*pod.spec.init_containers, *(pod.spec.containers or ()))]
     lasting = [name for name in containers if requests.lasting(pod, name)]
-    found: dict[str, tuple[str, int]] = {}
-    for container in (*lasting, *(name for name in containers if name in early and name not in lasting)):
-        mine = gpus(pod, container, held)
-        found |= {name: (container, mine.count(name)) for name in mine}
-    return found
+    order = (*lasting, *(name for name in containers if name in early and name not in lasting))
+    return {name: container for container in order for name in _given(pod, container, held)}
 
 
 def container(pod: Pod, identity: str, held: Sequence[Held]) -> str | None:
