@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from simgpu.kube import views
 from simgpu.node import messages
 from simgpu.node.owners import Owners
+from simgpu.pods import holding
 from simgpu.pods.holding import Held
 from tests.fixtures.kubelet import Kubelet
 
@@ -29,6 +31,16 @@ async def test_containers_are_named_with_their_devices(kubelet: Kubelet) -> None
     container = messages.ContainerResources("main", devices)
     kubelet.pods = messages.ListPodResourcesResponse((messages.PodResources("p", "ns", (container,)),))
     assert await owners(kubelet.folder).look({GPU}) == [Held("main", ("a",), namespace="ns", pod="p")]
+
+
+async def test_a_container_has_all_of_its_devices_each_of_which_the_kubelet_lists_apart(kubelet: Kubelet) -> None:
+    devices = tuple(messages.ContainerDevices(GPU, (name,)) for name in ("a", "b", "c"))
+    container = messages.ContainerResources("main", devices)
+    kubelet.pods = messages.ListPodResourcesResponse((messages.PodResources("p", "ns", (container,)),))
+    held = await owners(kubelet.folder).look({GPU})
+    assert held is not None
+    pod = views.Pod(metadata=views.ObjectMeta(name="p", namespace="ns", uid="u"))
+    assert holding.gpus(pod, "main", held) == ("a", "b", "c")
 
 
 async def test_the_checkpoint_names_init_containers_too(kubelet: Kubelet) -> None:

@@ -76,8 +76,7 @@ def _given(pod: Pod, container: str, held: Sequence[Held]) -> tuple[str, ...]:
     """By uid where that is known: another pod may have had the same name."""
     meta = pod.metadata
     mine = [item for item in held if item.container == container]
-    by_uid = next((item.ids for item in mine if item.uid and item.uid == meta.uid), None)
-    if by_uid is not None:
-        return by_uid
     names = (meta.namespace, meta.name)
-    return next((item.ids for item in mine if not item.uid and (item.namespace, item.pod) == names), ())
+    by_uid = [item for item in mine if item.uid and item.uid == meta.uid]
+    by_name = [item for item in mine if not item.uid and (item.namespace, item.pod) == names]
+    return tuple(name for item in by_uid or by_name for name in item.ids)
