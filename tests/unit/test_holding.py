@@ -46,6 +46,11 @@ def test_a_pod_is_not_taken_for_an_earlier_one_of_the_same_name() -> None:
     assert shown([pod(uid="new")], [listed("main", "g0"), saved("main", "g5", uid="new")]) == {"g5": [("p", "main")]}
 
 
+def test_a_pod_that_was_given_nothing_yet_has_not_what_an_earlier_one_of_the_same_name_has() -> None:
+    assert shown([pod(uid="new")], [listed("main", "g0"), saved("main", "g0", uid="old")]) == {}
+    assert shown([pod(uid="new")], [listed("main", "g0"), saved("main", "g1", uid="old")]) == {"g0": [("p", "main")]}
+
+
 def test_a_pod_that_ended_or_that_nobody_knows_has_nothing() -> None:
     held = [saved("main", "g0"), saved("main", "g1", uid="unknown"), listed("main", "g2", name="other")]
     assert shown([pod(phase="Succeeded")], held) == {}

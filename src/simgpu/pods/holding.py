@@ -73,10 +73,11 @@ def gpus(pod: Pod, container: str, held: Sequence[Held]) -> tuple[str, ...]:
 
 
 def _given(pod: Pod, container: str, held: Sequence[Held]) -> tuple[str, ...]:
-    """By uid where that is known: another pod may have had the same name."""
+    """By uid where that is known. Otherwise by name, but for what is known to be another's of the same name."""
     meta = pod.metadata
     mine = [item for item in held if item.container == container]
-    names = (meta.namespace, meta.name)
-    by_uid = [item for item in mine if item.uid and item.uid == meta.uid]
-    by_name = [item for item in mine if not item.uid and (item.namespace, item.pod) == names]
-    return tuple(name for item in by_uid or by_name for name in item.ids)
+    if by_uid := [item for item in mine if item.uid and item.uid == meta.uid]:
+        return tuple(name for item in by_uid for name in item.ids)
+    others = {name for item in held if item.uid and item.uid != meta.uid for name in item.ids}
+    by_name = [item for item in mine if not item.uid and (item.namespace, item.pod) == (meta.namespace, meta.name)]
+    return tuple(name for item in by_name for name in item.ids if name not in others)
