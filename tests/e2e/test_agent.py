@@ -216,6 +216,22 @@ def test_gpus_are_as_busy_as_processors_where_that_is_wanted(gpus: Gpus) -> None
     assert usage("idle") < 10
 
 
+def test_a_static_pod_is_a_pod_like_others(gpus: Gpus) -> None:
+    gpus.configure({**H200, "settable": True})
+    resources = {"limits": {"nvidia.com/gpu": 2, "cpu": "200m"}}
+    wish = {"simgpu.dev/utilization-from": "cpu"}
+    with gpus.node.static_pod("static", "while :; do :; done", resources=resources, annotations=wish) as name:
+        gpus.running(name)
+        mine = gpus.holds(name, 2)
+        assert sorted(gpus.sees(name)) == mine
+
+        def busy() -> bool:
+            return all(value > 50 for labels, value in gpus.series() if labels["UUID"] in mine)
+
+        wait_for(busy, "the GPUs to be as busy as the processor", seconds=20)
+        wait_for(lambda: _sets(gpus, name), "the pod to set its GPUs")
+
+
 def test_a_gpu_that_dies_is_taken_away_and_comes_back(gpus: Gpus) -> None:
     gpus.fail("unhealthy: [2, 3]")
     gpus.have(6)

@@ -9,7 +9,7 @@ from simgpu.pods.holding import Held, holders
 
 
 def pod(name: str = "p", uid: str = "u", phase: str = "Running", **more: Any) -> views.Pod:
-    meta = views.ObjectMeta(name=name, namespace="ns", uid=uid)
+    meta = views.ObjectMeta(name=name, namespace="ns", uid=uid, annotations=more.pop("annotations", {}))
     containers = tuple(views.Container(name=item) for item in more.pop("containers", ("main",)))
     init = tuple(views.Container(name=item) for item in more.pop("init", ()))
     sidecars = tuple(views.Container(name=item, restart_policy="Always") for item in more.pop("sidecars", ()))
@@ -55,6 +55,14 @@ def test_a_pod_that_ended_or_that_nobody_knows_has_nothing() -> None:
     held = [saved("main", "g0"), saved("main", "g1", uid="unknown"), listed("main", "g2", name="other")]
     assert shown([pod(phase="Succeeded")], held) == {}
     assert shown([], held) == {}
+
+
+def test_a_static_pod_has_what_the_kubelet_gave_it_by_a_uid_of_its_own() -> None:
+    static = pod(uid="of-the-api", annotations={"kubernetes.io/config.mirror": "of-the-kubelet"})
+    held = [listed("main", "g0"), saved("main", "g0", uid="of-the-kubelet"), saved("first", "g1", uid="of-the-kubelet")]
+    assert shown([static], held) == {"g0": [("p", "main")]}
+    early = pod(uid="x", annotations=static.metadata.annotations, phase="Pending", init=("first",), now=("first",))
+    assert shown([early], held) == {"g0": [("p", "main")], "g1": [("p", "first")]}
 
 
 def test_an_init_container_has_its_gpu_while_it_runs() -> None:

@@ -116,7 +116,7 @@ class Equipment:
             if isinstance(item, Shared) and item.cores and not item.resting
         ]
         containers = {item.container: item for item, _ in followed}
-        busy = {name: self._meter.cores(item.use.uid, name, now) / item.cores for name, item in containers.items()}
+        busy = {name: self._meter.cores(item.pod, name, now) / item.cores for name, item in containers.items()}
         self._meter.keep(set(containers))
         for item, numbers in followed:
             for number in numbers:

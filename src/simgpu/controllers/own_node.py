@@ -136,7 +136,7 @@ class OwnNode:
         use = publishing.Use(
             meta.uid, meta.namespace, meta.name, holder.container, span.low, span.high, used, holder.reserves
         )
-        return Shared(use, used / memory, container, cores)
+        return Shared(use, used / memory, container, cores, pod=holding.kubelet_uid(pod))
 
     def _said(self, pod: Pod, read: Callable[[Pod], T], reason: str, otherwise: T) -> T:
         """What an annotation says. One that makes no sense is told, and counts as none."""
@@ -193,8 +193,8 @@ class OwnNode:
 class Shared(msgspec.Struct, frozen=True):
     """A use of a GPU, and how much of it.
 
-    Where the use of processors is to drive it: the container's id, and the cores that are all of it. One that is
-    `resting` has other work, which says how busy it is.
+    Where the use of processors is to drive it: the container's id, the cores that are all of it, and the `pod` by the
+    kubelet's uid. One that is `resting` has other work, which says how busy it is.
     """
 
     use: publishing.Use
@@ -202,6 +202,7 @@ class Shared(msgspec.Struct, frozen=True):
     container: str = ""
     cores: float = 0.0
     resting: bool = False
+    pod: str = ""
 
 
 Uses = tuple[Shared, ...]

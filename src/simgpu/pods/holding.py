@@ -11,6 +11,8 @@ from simgpu.kube.views import Pod
 from simgpu.pods import requests
 from simgpu.topology import sharing
 
+MIRROR = "kubernetes.io/config.mirror"
+
 
 class Held(msgspec.Struct, frozen=True):
     """Devices that a container was given; its pod is known by uid, or else by its names."""
@@ -51,6 +53,14 @@ def _devices(pod: Pod, held: Sequence[Held]) -> dict[str, str]:
     return {name: container for container in order for name in _given(pod, container, held)}
 
 
+def kubelet_uid(pod: Pod) -> str:
+    """The uid by which the kubelet knows a pod: a static one has another there than in the API.
+
+    The kubelet runs no pod of the API that has the annotation, so that nobody can pass for another by it.
+    """
+    return pod.metadata.annotations.get(MIRROR) or pod.metadata.uid
+
+
 def container(pod: Pod, identity: str, held: Sequence[Held]) -> str | None:
     """A container by its id. Before the pod's status tells, it is the one with devices, if there is only one such."""
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
@@ -74,10 +84,10 @@ def gpus(pod: Pod, container: str, held: Sequence[Held]) -> tuple[str, ...]:
 
 def _given(pod: Pod, container: str, held: Sequence[Held]) -> tuple[str, ...]:
     """By uid where that is known. Otherwise by name, but for what is known to be another's of the same name."""
-    meta = pod.metadata
+    meta, uid = pod.metadata, kubelet_uid(pod)
     mine = [item for item in held if item.container == container]
-    if by_uid := [item for item in mine if item.uid and item.uid == meta.uid]:
+    if by_uid := [item for item in mine if item.uid and item.uid == uid]:
         return tuple(name for item in by_uid for name in item.ids)
-    others = {name for item in held if item.uid and item.uid != meta.uid for name in item.ids}
+    others = {name for item in held if item.uid and item.uid != uid for name in item.ids}
     by_name = [item for item in mine if not item.uid and (item.namespace, item.pod) == (meta.namespace, meta.name)]
     return tuple(name for item in by_name for name in item.ids if name not in others)
