@@ -300,6 +300,34 @@ def test_shared_gpus_are_there_several_times(gpus: Gpus) -> None:
     gpus.have(0)
 
 
+def test_pods_keep_their_gpus_when_these_become_shared_under_another_name(gpus: Gpus) -> None:
+    def sliced(**more: Any) -> dict[str, Any]:
+        resource = {"name": "nvidia.com/gpu", "replicas": 4}
+        sharing = {"timeSlicing": {"resources": [resource], "failRequestsGreaterThanOne": True, **more}}
+        return {"gpus": [{"type": "h200", "count": 2}], "sharing": sharing}
+
+    whole = gpus.pod()
+    gpus.running(whole)
+    mine = gpus.holds(whole)
+    gpus.configure(sliced(renameByDefault=True))
+    gpus.have(8, "nvidia.com/gpu.shared")
+    greedy = gpus.pod(gpus=2, resource="nvidia.com/gpu.shared")
+    shared = [gpus.pod(resource="nvidia.com/gpu.shared") for _ in range(2)]
+    gpus.running(*shared)
+    assert {gpu for name in shared for gpu in gpus.sees(name)} == set(IDS[:2])
+    other = next(name for name in shared if gpus.sees(name) != mine)
+    assert gpus.holds(other) == gpus.sees(other)
+    assert gpus.holds(whole) == mine
+    memory = {labels["UUID"]: value for labels, value in gpus.series("DCGM_FI_DEV_FB_USED")}
+    assert memory[mine[0]] > 3 * memory[gpus.sees(other)[0]]
+    gpus.node.phase(greedy, "Failed")
+    said = json.loads(gpus.node.kubectl("get", "pod", greedy, "-o", "json"))["status"]
+    assert said["reason"] == "UnexpectedAdmissionError"
+    gpus.configure(H200)
+    gpus.have(8)
+    assert gpus.holds(other) == gpus.sees(other)
+
+
 def test_the_commands_of_the_guide_work(gpus: Gpus) -> None:
     text = (ROOT / "docs" / "guides" / "real-nodes.md").read_text()
     blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)

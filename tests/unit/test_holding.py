@@ -85,6 +85,11 @@ def test_several_pods_share_a_gpu() -> None:
     assert [(item.pod.metadata.name, item.share) for item in found["g0"]] == [("p", 0.5), ("q", 0.25)]
 
 
+def test_a_pod_that_got_a_gpu_before_it_was_shared_has_all_of_it() -> None:
+    found = holders([pod("p", "u"), pod("q", "v")], [saved("main", "g0"), saved("main", "g0::1", uid="v")], replicas=4)
+    assert [(item.pod.metadata.name, item.share) for item in found["g0"]] == [("p", 1.0), ("q", 0.25)]
+
+
 def test_containers_of_a_pod_share_a_gpu() -> None:
     held = [saved("a", "g0::0", "g0::2"), saved("b", "g0::1")]
     found = holders([pod(containers=("a", "b"))], held, replicas=4)

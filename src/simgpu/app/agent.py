@@ -150,10 +150,9 @@ class Agent:
         spec, equipment = self.node.spec(), self.equipment
         equipment.equip(spec)
         change = self._offer(spec)
-        resource = spec.slicing.name(pools.GPU_RESOURCE)
-        if spec.gpus and (held := await self._owners.look({resource})) is not None:
-            self._held = held
         memory = {device.uuid: device.model.memory_mib.usable for device in equipment.box.devices}
+        if memory and (held := await self._owners.look(memory)) is not None:
+            self._held = held
         uses = self.node.uses(spec, self._held or (), memory, reservations=self._settings.reservations)
         working = {(guest.pod.uid, guest.pod.container) for guest in self.socket.working if guest.pod is not None}
         equipment.use(uses, working)

@@ -34,12 +34,15 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def holders(pods: Iterable[Pod], held: Sequence[Held], *, replicas: int = 1) -> dict[str, tuple[Holder, ...]]:
-    """Holders of each GPU, by id."""
+    """Holders of each GPU, by id. One that got it before it was shared has all of it."""
     found: dict[str, list[Holder]] = {}
     for pod in pods:
         if requests.holds(pod) and pod.spec.containers is not None:
-            counts = Counter((sharing.device(name), container) for name, container in _devices(pod, held).items())
-            for (gpu, container), count in counts.items():
+            shares: Counter[tuple[str, str]] = Counter()
+            for name, container in _devices(pod, held).items():
+                gpu = sharing.device(name)
+                shares[gpu, container] += replicas if name == gpu else 1
+            for (gpu, container), count in shares.items():
                 found.setdefault(gpu, []).append(Holder(pod, container, min(1.0, count / replicas)))
     return {gpu: tuple(items) for gpu, items in found.items()}
 
