@@ -93,6 +93,21 @@ def test_work_stays_on_its_gpu_when_others_come_and_go(tmp_path: Path) -> None:
     assert {index: pod.name for index, pod in made.box.machine.pods.items()} == {1: "p", 3: "q"}
 
 
+def test_of_those_that_share_a_gpu_the_same_is_named_whatever_they_do(tmp_path: Path) -> None:
+    made = equipment(tmp_path)
+    made.equip(spec(1))
+
+    def named(*shares: Shared, working: bool = False) -> str:
+        made.use({IDS[0]: shares}, {("uid-p", "main")} if working else ())
+        return made.box.machine.pods[0].name
+
+    assert named(share("q")) == "q"
+    assert named(share("p"), share("q")) == "p"
+    assert named(share("p", 50), share("q")) == "p"
+    assert named(share("p"), share("q"), working=True) == "p"
+    assert named(share("p"), share("q", 20), share("r")) == "p"
+
+
 def test_a_full_disk_is_told_once_and_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     keeper = keeping.Keeper(tmp_path / "not there" / "state.json")
     box = Box((), seed=1, hostname="")

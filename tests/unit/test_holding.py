@@ -9,7 +9,8 @@ from simgpu.pods.holding import Held, holders
 
 
 def pod(name: str = "p", uid: str = "u", phase: str = "Running", **more: Any) -> views.Pod:
-    meta = views.ObjectMeta(name=name, namespace="ns", uid=uid, annotations=more.pop("annotations", {}))
+    known = {key: more.pop(key) for key in ("annotations", "creation_timestamp") if key in more}
+    meta = views.ObjectMeta(name=name, namespace="ns", uid=uid, **known)
     containers = tuple(views.Container(name=item) for item in more.pop("containers", ("main",)))
     init = tuple(views.Container(name=item) for item in more.pop("init", ()))
     sidecars = tuple(views.Container(name=item, restart_policy="Always") for item in more.pop("sidecars", ()))
@@ -83,6 +84,14 @@ def test_several_pods_share_a_gpu() -> None:
     held = [saved("main", "g0::0", "g0::3"), saved("main", "g0::1", uid="v")]
     found = holders(pods, held, replicas=4)
     assert [(item.pod.metadata.name, item.share) for item in found["g0"]] == [("p", 0.5), ("q", 0.25)]
+
+
+def test_of_pods_that_share_a_gpu_the_oldest_comes_first() -> None:
+    made = {"a": "2026-01-02T00:00:00Z", "b": "2026-01-01T00:00:00Z", "c": "2026-01-01T00:00:00Z"}
+    pods = [pod(name, name, creation_timestamp=time) for name, time in made.items()]
+    held = [saved("main", f"g0::{number}", uid=name) for number, name in enumerate(made)]
+    for order in (pods, pods[::-1]):
+        assert shown(order, held, replicas=3) == {"g0": [("b", "main"), ("c", "main"), ("a", "main")]}
 
 
 def test_a_pod_that_got_a_gpu_before_it_was_shared_has_all_of_it() -> None:

@@ -95,6 +95,7 @@ class Equipment:
         for key, item in wanted.items():
             if key not in self._running:
                 self._running[key] = (item, self._admit(key[0], item))
+        self.box.arrange([number for key in wanted for number in self._running[key][1]])
 
     def _admit(self, device: str, item: Shared | pools.Shown) -> list[int]:
         if isinstance(item, pools.Shown):

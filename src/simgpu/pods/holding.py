@@ -34,9 +34,9 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def holders(pods: Iterable[Pod], held: Sequence[Held], *, replicas: int = 1) -> dict[str, tuple[Holder, ...]]:
-    """Holders of each GPU, by id. One that got it before it was shared has all of it."""
+    """Holders of each GPU, by id, the oldest first. One that got it before it was shared has all of it."""
     found: dict[str, list[Holder]] = {}
-    for pod in pods:
+    for pod in sorted(pods, key=lambda pod: pod.metadata.seniority):
         if requests.holds(pod) and pod.spec.containers is not None:
             shares: Counter[tuple[str, str]] = Counter()
             for name, container in _devices(pod, held).items():
