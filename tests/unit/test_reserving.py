@@ -130,7 +130,7 @@ class Cluster:
     """A node's agent over objects; what it writes is kept."""
 
     def __init__(self, *pods: views.Pod) -> None:
-        self.stores = Stores(Store(), Store(), Store())
+        self.stores = Stores(Store(), Store(), Store(), Store())
         for item in pods:
             self.stores.pods.put(item)
         self.written: list[tuple[str, str, Any]] = []

@@ -33,11 +33,12 @@ T = TypeVar("T")
 
 
 class Stores(msgspec.Struct):
-    """What is seen of the cluster: this node, its pods, and the configuration."""
+    """What is seen of the cluster: this node, its pods, the configuration, and what is published of the node."""
 
     nodes: Store[Node]
     pods: Store[Pod]
     config_maps: Store[ConfigMap]
+    views: Store[ConfigMap]
 
 
 class OwnNode:
@@ -154,7 +155,7 @@ class OwnNode:
         node, fleet = self.node, self.configuration.current
         if node is None or fleet is None:
             return SAVE_EVERY
-        config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{self.name}", namespace=self._namespace)
+        config_map = self._stores.views.get(f"{TOPOLOGY}-{self.name}", namespace=self._namespace)
         target = Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{self.name}", self._namespace)
         labels = publishing.labels_of_real(spec, fleet.mig_strategy) if spec.gpus or spec.other else {}
         self._labelled.update(labels, publishing.remembered(config_map).labels)
