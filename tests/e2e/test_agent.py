@@ -105,6 +105,32 @@ def test_an_init_container_has_its_gpu_until_it_is_done(gpus: Gpus) -> None:
     assert gpus.holds(name, container="main") == gpu
 
 
+def test_each_container_of_a_pod_has_gpus_of_its_own(gpus: Gpus) -> None:
+    wanted = {"one": 1, "two": 2, "side": 1}
+    containers = [
+        {"name": name, "image": "simgpu.test/busybox:1", "command": ["sleep", "1000"],
+         "resources": {"limits": {"nvidia.com/gpu": count}}}
+        for name, count in wanted.items()
+    ]  # fmt: skip
+    sidecar = {**containers.pop(), "restartPolicy": "Always"}
+    name = gpus.pod(containers=containers, initContainers=[sidecar])
+    gpus.running(name)
+    held = {container: gpus.holds(name, count, container) for container, count in wanted.items()}
+    assert len({gpu for mine in held.values() for gpu in mine}) == 4
+    for container, mine in held.items():
+        assert gpus.exec(name, "ls", "/var/lib/simgpu/gpus", container=container).split() == mine
+
+
+def test_a_pod_that_is_made_anew_has_what_it_sees(gpus: Gpus) -> None:
+    gpus.node.pod("anew", "sleep 1000", resources={"limits": {"nvidia.com/gpu": 1}})
+    gpus.running("anew")
+    gpus.holds("anew")
+    gpus.node.kubectl("delete", "pod", "anew", "--force", "--grace-period=0")
+    gpus.node.pod("anew", "sleep 1000", resources={"limits": {"nvidia.com/gpu": 2}})
+    gpus.running("anew")
+    assert gpus.holds("anew", 2) == sorted(gpus.sees("anew"))
+
+
 @pytest.mark.parametrize(
     "killed", ["agent", "kubelet", "containerd", "kubelet agent containerd", "containerd agent kubelet"]
 )
