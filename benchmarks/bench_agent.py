@@ -1,4 +1,4 @@
-"""The agent on a real node: what it needs, how soon a container has its GPUs, and how soon pages show it.
+"""The agent on a real node: what it needs, how soon a container has its GPUs, and how soon pages show its work.
 
 The node is the one of the tests: a kubelet with containerd in a machine of its own. That needs root.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -122,7 +123,7 @@ async def allocate(gpus: Gpus) -> frame.Figure:
 
 
 async def pods(gpus: Gpus) -> AsyncIterator[frame.Figure]:
-    """Pods with a GPU and without in turns: until they run, and from then until the page shows whose the GPU is."""
+    """Pods with a GPU and without in turns: until they run, and from then until the page shows the GPU at work."""
     waits, starts, bare = [], [], []
     async with gpus.node.cluster.client() as client, watched(client) as seen, aiohttp.ClientSession(gpus.url) as page:
         for number in range(PODS):
@@ -183,11 +184,12 @@ async def watched(client: Client) -> AsyncIterator[Seen]:
 
 
 async def shown(page: aiohttp.ClientSession, name: str, *, since: float) -> float:
-    """Seconds until the page names the pod."""
+    """Seconds until the page shows a GPU of the pod at work."""
+    busy = re.compile(rf'^DCGM_FI_DEV_GPU_UTIL{{.*\bpod="{name}".*}} [1-9]', re.MULTILINE)
     while True:
         async with page.get("/metrics") as answer:
-            text = await answer.read()
-        if f'pod="{name}"'.encode() in text:
+            text = await answer.text()
+        if busy.search(text):
             return time.perf_counter() - since
         await asyncio.sleep(0.02)
 

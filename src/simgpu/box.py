@@ -218,6 +218,11 @@ class Box:
         if named:
             self._tell_pods()
 
+    def arrange(self, numbers: Sequence[int]) -> None:
+        """Let these come first, in this order: of several pods on a device, the first is named."""
+        self._workloads = {number: self._workloads[number] for number in numbers} | self._workloads
+        self._tell_pods()
+
     def workloads(self) -> Mapping[int, Workload]:
         """Running workloads by number."""
         return self._workloads

@@ -61,6 +61,39 @@ def test_a_workload_of_a_pod_goes_on_when_the_agent_comes_back(gpus: Gpus, pytho
     assert gpus.holds(name, 2) == mine
 
 
+def test_a_pods_workload_adds_to_what_others_do_on_a_shared_gpu(gpus: Gpus, python_image: str) -> None:
+    sharing = {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}}
+    gpus.configure({"gpus": [{"type": "h200", "count": 1}], "sharing": sharing})
+    gpus.have(2)
+    other = gpus.pod(annotations={"run.ai/simulated-gpu-utilization": "20"})
+    gpus.running(other)
+    (gpu,) = gpus.holds(other)
+    until(gpus, gpu, 20)
+    name = gpus.pod("simgpu workload --activity 30:0:6; exec sleep 1000", image=python_image)
+    gpus.running(name)
+    assert gpus.sees(name) == [gpu]
+    until(gpus, gpu, 50)
+    until(gpus, gpu, 100)
+    assert gpus.holds(other) == [gpu]
+
+
+def test_a_workload_goes_on_while_the_topology_keeps_its_gpus_and_ends_with_them(gpus: Gpus, python_image: str) -> None:
+    script = "simgpu workload --activity 30:0:3600; echo code $?; exec sleep 1000"
+    name = gpus.pod(script, gpus=2, image=python_image)
+    gpus.running(name)
+    first, second = sorted(gpus.holds(name, 2), key=gpus.sees(name).index)
+    until(gpus, second, 30)
+    gpus.configure({"gpus": [{"type": "h200", "count": 3}]})
+    gpus.have(3)
+    assert [usage(gpus, gpu) for gpu in (first, second)] == [30, 30]
+    assert not gpus.node.kubectl("logs", name)
+    gpus.configure({"gpus": [{"type": "h200", "count": 1}]})
+    gpus.have(1)
+    wait_for(lambda: "code" in gpus.node.kubectl("logs", name), "the workload to end")
+    assert gpus.node.kubectl("logs", name) == "Device removed, terminated\ncode 1\n"
+    until(gpus, first, 100)
+
+
 def test_a_pod_cannot_act_on_another_pods_gpus(gpus: Gpus, python_image: str) -> None:
     gpus.configure({**H200, "settable": True})
     name = gpus.pod("exec sleep 1000", image=python_image, annotations=IDLE)

@@ -59,3 +59,17 @@ def test_a_container_that_ends_and_one_that_restarts_are_no_trouble(tmp_path: Pa
     assert meter.cores(UID, ID, 3.0) == 0
     meter.keep(set())
     assert meter.cores(UID, ID, 4.0) == 0
+
+
+def test_a_container_that_is_not_there_is_looked_for_less_and_less_often(tmp_path: Path) -> None:
+    version_one(tmp_path, OTHER, 0)
+    meter = cpu.Meter(tmp_path)
+    for now in (0.0, 1.0, 3.0):  # due again at 7
+        assert meter.cores(UID, ID, now) == 0
+    version_one(tmp_path, ID, 10**9)
+    assert meter.cores(UID, ID, 6.0) == 0
+    version_one(tmp_path, ID, 2 * 10**9)
+    assert meter.cores(UID, ID, 6.5) == 0
+    assert meter.cores(UID, ID, 7.0) == 0
+    version_one(tmp_path, ID, 3 * 10**9)
+    assert meter.cores(UID, ID, 8.0) == pytest.approx(1.0)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,6 +105,21 @@ def test_what_is_set_on_one_gpu_writes_nothing_on_the_pages_of_others(tmp_path: 
     assert after[1] == before[1]
 
 
+def test_of_those_that_share_a_gpu_the_same_is_named_whatever_they_do(tmp_path: Path) -> None:
+    made = equipment(tmp_path)
+    made.equip(spec(1))
+
+    def named(*shares: Shared, working: bool = False) -> str:
+        made.use({IDS[0]: shares}, {("uid-p", "main")} if working else ())
+        return made.box.machine.pods[0].name
+
+    assert named(share("q")) == "q"
+    assert named(share("p"), share("q")) == "p"
+    assert named(share("p", 50), share("q")) == "p"
+    assert named(share("p"), share("q"), working=True) == "p"
+    assert named(share("p"), share("q", 20), share("r")) == "p"
+
+
 def test_a_full_disk_is_told_once_and_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     keeper = keeping.Keeper(tmp_path / "not there" / "state.json")
     box = Box((), seed=1, hostname="")
@@ -137,8 +153,8 @@ def test_gpus_are_as_busy_as_processors_are_where_that_is_wanted(tmp_path: Path)
     usage.write_text("0")
     made = Equipment("node-a", identity.load("dcgm"), tmp_path, seed=1, interval=1.0, cgroups=tmp_path / "groups")
     made.equip(spec(1))
-    use = publishing.Use("uid-p", "ns", "p", "main", 0, 100, 1000)
-    made.use({IDS[0]: (Shared(use, 1.0, "3b" * 32, 2.0),)})
+    use = publishing.Use("uid-of-the-api", "ns", "p", "main", 0, 100, 1000)
+    made.use({IDS[0]: (Shared(use, 1.0, "3b" * 32, 2.0, pod="uid-p"),)})
     made.follow_processors(10.0)
     made.box.step(1.0, clock=0.0)
     assert made.box.machine.column("busy")[0] == 0
@@ -404,3 +420,10 @@ def test_the_view_names_all_that_share_a_gpu() -> None:
     assert "uid-q" in text
     assert json.loads(body["data"]["counters.json"]) == {}
     assert publishing.KWOK not in body["metadata"]["annotations"]
+
+
+def test_the_view_has_what_all_containers_of_a_pod_use() -> None:
+    both = tuple(publishing.Use("uid-p", "ns", "p", name, 50, 50, 1000) for name in ("a", "b"))
+    body = publishing.view("node-a", IDS[:1], spec(1), strategy="mixed", uses={IDS[0]: both}, counters={}, fake=False)
+    [gpu] = yaml.safe_load(body["data"]["topology.yml"])["gpus"]
+    assert gpu["status"]["podGpuUsageStatus"]["uid-p"]["fbUsed"] == 2000

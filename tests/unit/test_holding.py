@@ -9,7 +9,8 @@ from simgpu.pods.holding import Held, holders
 
 
 def pod(name: str = "p", uid: str = "u", phase: str = "Running", **more: Any) -> views.Pod:
-    meta = views.ObjectMeta(name=name, namespace="ns", uid=uid)
+    known = {key: more.pop(key) for key in ("annotations", "creation_timestamp") if key in more}
+    meta = views.ObjectMeta(name=name, namespace="ns", uid=uid, **known)
     containers = tuple(views.Container(name=item) for item in more.pop("containers", ("main",)))
     init = tuple(views.Container(name=item) for item in more.pop("init", ()))
     sidecars = tuple(views.Container(name=item, restart_policy="Always") for item in more.pop("sidecars", ()))
@@ -46,10 +47,23 @@ def test_a_pod_is_not_taken_for_an_earlier_one_of_the_same_name() -> None:
     assert shown([pod(uid="new")], [listed("main", "g0"), saved("main", "g5", uid="new")]) == {"g5": [("p", "main")]}
 
 
+def test_a_pod_that_was_given_nothing_yet_has_not_what_an_earlier_one_of_the_same_name_has() -> None:
+    assert shown([pod(uid="new")], [listed("main", "g0"), saved("main", "g0", uid="old")]) == {}
+    assert shown([pod(uid="new")], [listed("main", "g0"), saved("main", "g1", uid="old")]) == {"g0": [("p", "main")]}
+
+
 def test_a_pod_that_ended_or_that_nobody_knows_has_nothing() -> None:
     held = [saved("main", "g0"), saved("main", "g1", uid="unknown"), listed("main", "g2", name="other")]
     assert shown([pod(phase="Succeeded")], held) == {}
     assert shown([], held) == {}
+
+
+def test_a_static_pod_has_what_the_kubelet_gave_it_by_a_uid_of_its_own() -> None:
+    static = pod(uid="of-the-api", annotations={"kubernetes.io/config.mirror": "of-the-kubelet"})
+    held = [listed("main", "g0"), saved("main", "g0", uid="of-the-kubelet"), saved("first", "g1", uid="of-the-kubelet")]
+    assert shown([static], held) == {"g0": [("p", "main")]}
+    early = pod(uid="x", annotations=static.metadata.annotations, phase="Pending", init=("first",), now=("first",))
+    assert shown([early], held) == {"g0": [("p", "main")], "g1": [("p", "first")]}
 
 
 def test_an_init_container_has_its_gpu_while_it_runs() -> None:
@@ -70,3 +84,28 @@ def test_several_pods_share_a_gpu() -> None:
     held = [saved("main", "g0::0", "g0::3"), saved("main", "g0::1", uid="v")]
     found = holders(pods, held, replicas=4)
     assert [(item.pod.metadata.name, item.share) for item in found["g0"]] == [("p", 0.5), ("q", 0.25)]
+
+
+def test_of_pods_that_share_a_gpu_the_oldest_comes_first() -> None:
+    made = {"a": "2026-01-02T00:00:00Z", "b": "2026-01-01T00:00:00Z", "c": "2026-01-01T00:00:00Z"}
+    pods = [pod(name, name, creation_timestamp=time) for name, time in made.items()]
+    held = [saved("main", f"g0::{number}", uid=name) for number, name in enumerate(made)]
+    for order in (pods, pods[::-1]):
+        assert shown(order, held, replicas=3) == {"g0": [("b", "main"), ("c", "main"), ("a", "main")]}
+
+
+def test_a_pod_that_got_a_gpu_before_it_was_shared_has_all_of_it() -> None:
+    found = holders([pod("p", "u"), pod("q", "v")], [saved("main", "g0"), saved("main", "g0::1", uid="v")], replicas=4)
+    assert [(item.pod.metadata.name, item.share) for item in found["g0"]] == [("p", 1.0), ("q", 0.25)]
+
+
+def test_containers_of_a_pod_share_a_gpu() -> None:
+    held = [saved("a", "g0::0", "g0::2"), saved("b", "g0::1")]
+    found = holders([pod(containers=("a", "b"))], held, replicas=4)
+    assert [(item.container, item.share) for item in found["g0"]] == [("a", 0.5), ("b", 0.25)]
+
+
+def test_an_init_container_takes_only_its_own_share_of_a_gpu() -> None:
+    held = [saved("a", "g0::0"), saved("b", "g0::1"), saved("first", "g0::0")]
+    early = pod(phase="Pending", containers=("a", "b"), init=("first",), now=("first",))
+    assert shown([early], held, replicas=2) == {"g0": [("p", "first"), ("p", "b")]}

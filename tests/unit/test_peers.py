@@ -71,6 +71,12 @@ def test_the_nodes_own_administrator_is_in_no_pod(ends: tuple[socket.socket, soc
     assert peers.of(ends[0], proc=fake_proc(tmp_path, "0::/\n")) == peers.HOST
 
 
+def test_a_process_names_its_own_groups_as_it_likes(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
+    proc = fake_proc(tmp_path, "")
+    (proc / str(os.getpid()) / "cgroup").write_bytes(f"0::/kubepods/pod{UID}/{ID}/".encode() + b"\xff\xfe\n")
+    assert peers.of(ends[0], proc=proc) == peers.Peer(UID, ID)
+
+
 def test_a_container_that_is_not_recognised_is_not_taken_for_the_node(
     ends: tuple[socket.socket, socket.socket], tmp_path: Path
 ) -> None:

@@ -56,6 +56,13 @@ def test_pods_of_a_group_share_the_gpu_of_its_reservation() -> None:
     assert lent(pods, g0="r") == {"g0": ["r", "a", "b"]}
 
 
+def test_a_reservation_comes_before_those_that_have_the_gpu_by_time_slicing() -> None:
+    pods = [pod("a"), reservation("r", group="x"), pod("b", group="x")]
+    holders = {"g0": (Holder(pods[0], "main", 0.5), Holder(pods[1], "main", 0.5))}
+    found = reserving.lend(pods, holders, namespace=RESERVATIONS)
+    assert [item.pod.metadata.name for item in found["g0"]] == ["r", "a", "b"]
+
+
 def test_older_pods_name_the_index_that_a_reservation_says() -> None:
     pods = [reservation("r", reserved="0"), reservation("s", reserved="1"), pod("a", index="1")]
     assert lent(pods, g4="r", g5="s") == {"g4": ["r"], "g5": ["s", "a"]}
@@ -123,7 +130,7 @@ class Cluster:
     """A node's agent over objects; what it writes is kept."""
 
     def __init__(self, *pods: views.Pod) -> None:
-        self.stores = Stores(Store(), Store(), Store())
+        self.stores = Stores(Store(), Store(), Store(), Store())
         for item in pods:
             self.stores.pods.put(item)
         self.written: list[tuple[str, str, Any]] = []

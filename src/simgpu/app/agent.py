@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,8 @@ from simgpu.app import ticking
 from simgpu.app.equipping import Equipment
 from simgpu.app.guests import Guests
 from simgpu.catalog import models
+from simgpu.controllers import publishing
+from simgpu.controllers.configuring import TOPOLOGY
 from simgpu.controllers.own_node import OwnNode, Stores, Uses
 from simgpu.identities import identity as identities
 from simgpu.kube import resources
@@ -82,7 +85,7 @@ class Agent:
         self._tree = runai.Tree(settings.runai, runai.programs(programs.tool, native.preloader()))
         self._source = granting.Source(self.equipment.pages, self.equipment.run, programs)
         self.plugins = plugins.Plugins(self._allocate, folder=settings.plugins)
-        stores = Stores(Store(), Store(), Store())
+        stores = Stores(Store(), Store(), Store(), Store())
         self._recorder = Recorder(client, component=NAME)
         self._writer = Writer(client, manager=NAME, in_flight=2)
         self.node = OwnNode(
@@ -109,20 +112,20 @@ class Agent:
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Work until cancelled."""
-        stores, name = self._stores, self._settings.node
-        reflectors = (
-            Reflector(self._client, resources.NODES, stores.nodes, fields=f"metadata.name={name}"),
-            Reflector(self._client, resources.PODS, stores.pods, fields=f"spec.nodeName={name}"),
-            Reflector(
-                self._client, resources.CONFIG_MAPS, stores.config_maps, namespace=self._settings.namespace
-            ),
-        )  # fmt: skip
+        client, stores, name, namespace = self._client, self._stores, self._settings.node, self._settings.namespace
+        others, own = f"{publishing.NODE_TOPOLOGY}!=true", f"metadata.name={TOPOLOGY}-{name}"
+        reflectors: tuple[Reflector[Any], ...] = (
+            Reflector(client, resources.NODES, stores.nodes, fields=f"metadata.name={name}"),
+            Reflector(client, resources.PODS, stores.pods, fields=f"spec.nodeName={name}"),
+            Reflector(client, resources.CONFIG_MAPS, stores.config_maps, namespace=namespace, labels=others),
+            Reflector(client, resources.CONFIG_MAPS, stores.views, namespace=namespace, fields=own),
+        )
         async with asyncio.TaskGroup() as group:
             for reflector in reflectors:
                 group.create_task(reflector.run())
             group.create_task(self._writer.run())
             group.create_task(self._recorder.run())
-            await asyncio.gather(*(store.synced.wait() for store in (stores.nodes, stores.pods, stores.config_maps)))
+            await asyncio.gather(*(reflector.store.synced.wait() for reflector in reflectors))
             self.node.watch()
             self.node.configure()
             group.create_task(self.plugins.run())
@@ -153,10 +156,9 @@ class Agent:
         spec, equipment = self.node.spec(), self.equipment
         equipment.equip(spec)
         change = self._offer(spec)
-        resource = spec.slicing.name(pools.GPU_RESOURCE)
-        if spec.gpus and (held := await self._owners.look({resource})) is not None:
-            self._held = held
         memory = {device.uuid: device.model.memory_mib.usable for device in equipment.box.devices}
+        if memory and (held := await self._owners.look(memory)) is not None:
+            self._held = held
         uses = self.node.uses(spec, self._held or (), memory, reservations=self._settings.reservations)
         self._uses = uses
         self._work_changed()

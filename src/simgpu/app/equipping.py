@@ -95,6 +95,7 @@ class Equipment:
         for key, item in wanted.items():
             if key not in self._running:
                 self._running[key] = (item, self._admit(key[0], item))
+        self.box.arrange([number for key in wanted for number in self._running[key][1]])
 
     def _admit(self, device: str, item: Shared | pools.Shown) -> list[int]:
         if isinstance(item, pools.Shown):
@@ -116,7 +117,7 @@ class Equipment:
             if isinstance(item, Shared) and item.cores and not item.resting
         ]
         containers = {item.container: item for item, _ in followed}
-        busy = {name: self._meter.cores(item.use.uid, name, now) / item.cores for name, item in containers.items()}
+        busy = {name: self._meter.cores(item.pod, name, now) / item.cores for name, item in containers.items()}
         self._meter.keep(set(containers))
         for item, numbers in followed:
             for number in numbers:

@@ -219,7 +219,7 @@ class Nodes:
     def _uses(self, name: str, placed: NodeCards, before: publishing.Remembered | None) -> dict[str, publishing.Use]:
         """Who has which GPU of a node, by id."""
         there = [pod for pod in self._stores.pods.by("node", name) if requests.holds(pod) and requests.requests(pod)]
-        there.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.uid))
+        there.sort(key=lambda pod: pod.metadata.seniority)
         wishes = [_wish(pod) for pod in there]
         if before is not None:
             self._held[name] = {wish.uid: assigning.places(wish, before.held.get(wish.uid, ())) for wish in wishes}

@@ -33,11 +33,12 @@ T = TypeVar("T")
 
 
 class Stores(msgspec.Struct):
-    """What is seen of the cluster: this node, its pods, and the configuration."""
+    """What is seen of the cluster: this node, its pods, the configuration, and what is published of the node."""
 
     nodes: Store[Node]
     pods: Store[Pod]
     config_maps: Store[ConfigMap]
+    views: Store[ConfigMap]
 
 
 class OwnNode:
@@ -136,7 +137,7 @@ class OwnNode:
         use = publishing.Use(
             meta.uid, meta.namespace, meta.name, holder.container, span.low, span.high, used, holder.reserves
         )
-        return Shared(use, used / memory, container, cores)
+        return Shared(use, used / memory, container, cores, pod=holding.kubelet_uid(pod))
 
     def _said(self, pod: Pod, read: Callable[[Pod], T], reason: str, otherwise: T) -> T:
         """What an annotation says. One that makes no sense is told, and counts as none."""
@@ -154,7 +155,7 @@ class OwnNode:
         node, fleet = self.node, self.configuration.current
         if node is None or fleet is None:
             return SAVE_EVERY
-        config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{self.name}", namespace=self._namespace)
+        config_map = self._stores.views.get(f"{TOPOLOGY}-{self.name}", namespace=self._namespace)
         target = Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{self.name}", self._namespace)
         labels = publishing.labels_of_real(spec, fleet.mig_strategy) if spec.gpus or spec.other else {}
         self._labelled.update(labels, publishing.remembered(config_map).labels)
@@ -193,8 +194,8 @@ class OwnNode:
 class Shared(msgspec.Struct, frozen=True):
     """A use of a GPU, and how much of it.
 
-    Where the use of processors is to drive it: the container's id, and the cores that are all of it. One that is
-    `resting` has other work, which says how busy it is.
+    Where the use of processors is to drive it: the container's id, the cores that are all of it, and the `pod` by the
+    kubelet's uid. One that is `resting` has other work, which says how busy it is.
     """
 
     use: publishing.Use
@@ -202,6 +203,7 @@ class Shared(msgspec.Struct, frozen=True):
     container: str = ""
     cores: float = 0.0
     resting: bool = False
+    pod: str = ""
 
 
 Uses = tuple[Shared, ...]

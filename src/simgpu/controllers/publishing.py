@@ -258,7 +258,7 @@ def _status(uses: Sequence[Use]) -> dict[str, Any]:
     usage = {
         use.uid: {
             "utilization": {"min": use.low, "max": use.high},
-            "fbUsed": use.fb_used,
+            "fbUsed": sum(item.fb_used for item in uses if item.uid == use.uid),  # of all of the pod's containers
             "useKnativeUtilization": False,
         }
         for use in uses

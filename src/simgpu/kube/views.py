@@ -41,6 +41,11 @@ class ObjectMeta(View, frozen=True):
     owner_references: tuple[OwnerReference, ...] = ()
     finalizers: tuple[str, ...] = ()
 
+    @property
+    def seniority(self) -> tuple[str, str]:
+        """Sorts the oldest first; those of one second by uid, so that the order stays."""
+        return self.creation_timestamp or "", self.uid
+
 
 class Identity(View, frozen=True):
     """The little of `metadata` that every object has."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 
+_LONGEST = 60.0  # seconds between looks for a group that is not there: each goes over many folders
 _DEEPEST = 8
 _ANYTHING = 2  # levels below which only what pods are in is looked at
 _OF_PODS = ("kubepods", "burstable", "besteffort", "guaranteed")
@@ -21,10 +22,11 @@ class Meter:
         self._root = root if self._unified else _accounting(root)
         self._groups: dict[str, Path] = {}
         self._before: dict[str, tuple[float, float]] = {}
+        self._missing: dict[str, tuple[float, float]] = {}  # when to look again, and how long that was
 
     def cores(self, pod: str, container: str, now: float) -> float:
         """Cores that a container, by its pod's uid and its id, used since it was last asked for; 0 the first time."""
-        used = self._seconds(pod, container)
+        used = self._seconds(pod, container, now)
         if used is None:
             self._before.pop(container, None)
             return 0.0
@@ -36,18 +38,30 @@ class Meter:
         """Forget all others."""
         self._groups = {name: group for name, group in self._groups.items() if name in containers}
         self._before = {name: seen for name, seen in self._before.items() if name in containers}
+        self._missing = {name: pause for name, pause in self._missing.items() if name in containers}
 
-    def _seconds(self, pod: str, container: str) -> float | None:
-        if container not in self._groups:
-            found = next(_groups(self._root, pod, container), None) if container else None
-            if found is None:
-                return None
-            self._groups[container] = found
+    def _seconds(self, pod: str, container: str, now: float) -> float | None:
+        if not container or (container not in self._groups and not self._find(pod, container, now)):
+            return None
         try:
             return _read(self._groups[container], unified=self._unified)
         except (OSError, ValueError, StopIteration):
             del self._groups[container]
             return None
+
+    def _find(self, pod: str, container: str, now: float) -> bool:
+        """Look for a container's group: where there is none, less and less often."""
+        due, pause = self._missing.get(container, (now, 0.5))
+        if now < due:
+            return False
+        found = next(_groups(self._root, pod, container), None)
+        if found is None:
+            pause = min(2 * pause, _LONGEST)
+            self._missing[container] = (now + pause, pause)
+            return False
+        self._missing.pop(container, None)
+        self._groups[container] = found
+        return True
 
 
 def _accounting(root: Path) -> Path:

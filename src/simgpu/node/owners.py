@@ -7,13 +7,14 @@ uid, so that a pod is not taken for one of the same name before it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import msgspec
 
 from simgpu.node import messages, rpc
 from simgpu.pods.holding import Held
+from simgpu.topology import sharing
 
 POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 CHECKPOINT = "kubelet_internal_checkpoint"
@@ -26,7 +27,6 @@ _log = logging.getLogger(__name__)
 class _Entry(msgspec.Struct, rename="pascal"):
     pod_uid: str = msgspec.field(name="PodUID")
     container_name: str
-    resource_name: str
     device_ids: dict[str, list[str]] | list[str] | None = msgspec.field(default=None, name="DeviceIDs")
 
     @property
@@ -52,8 +52,8 @@ class Owners:
         self._socket = pod_resources
         self._checkpoint = plugins / CHECKPOINT
 
-    async def look(self, resources: Collection[str]) -> list[Held] | None:
-        """Every container with devices of these resources; None if nobody knows.
+    async def look(self, devices: Collection[str]) -> list[Held] | None:
+        """Every container with any of these devices, whatever they were called when it got them; None if nobody knows.
 
         For a kubelet that does not answer, its checkpoint does.
         """
@@ -64,24 +64,24 @@ class Owners:
             )  # fmt: skip
         except rpc.Refused as error:
             _log.info("the kubelet does not say who has which device: %s", error)
-            return self._saved(resources) or None
-        found = [
-            Held(container.name, devices.ids, namespace=pod.namespace, pod=pod.name)
+            return _of(devices, self._saved()) or None
+        listed = (
+            Held(container.name, given.ids, namespace=pod.namespace, pod=pod.name)
             for pod in answer.pods
             for container in pod.containers
-            for devices in container.devices
-            if devices.resource in resources
-        ]
-        return [*found, *self._saved(resources)]
+            for given in container.devices
+        )
+        return _of(devices, [*listed, *self._saved()])
 
-    def _saved(self, resources: Collection[str]) -> list[Held]:
+    def _saved(self) -> list[Held]:
         try:
             document = msgspec.json.decode(self._checkpoint.read_bytes(), type=_Checkpoint)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             _log.debug("no checkpoint of the kubelet: %s", error)
             return []
-        return [
-            Held(item.container_name, item.ids, uid=item.pod_uid)
-            for item in document.data.pod_device_entries or ()
-            if item.resource_name in resources
-        ]
+        entries = document.data.pod_device_entries or ()
+        return [Held(item.container_name, item.ids, uid=item.pod_uid) for item in entries]
+
+
+def _of(devices: Collection[str], held: Iterable[Held]) -> list[Held]:
+    return [item for item in held if any(sharing.device(name) in devices for name in item.ids)]

@@ -1,7 +1,8 @@
 """Who is at the other end of a socket: a container of a pod, by the cgroup that its process is in, or the node itself.
 
 What a process says of itself counts for nothing here. The kernel says which process connected; that it is still the
-same one when its cgroup is read is known from a handle on it.
+same one when its cgroup is read is known from a handle on it. Before Linux 6.5 that handle is on whoever has the number
+of the process by then, which is another one if the process ended and its number was given anew in the meantime.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def of(connection: socket.socket, *, proc: Path = Path("/proc")) -> Peer:
         raise Unknown("the process that connects is not to be seen: the agent needs the node's (hostPID)")
     try:
         with _handle(connection, pid) as handle:
-            found = container((proc / str(pid) / "cgroup").read_text())
+            found = container((proc / str(pid) / "cgroup").read_text(errors="replace"))
             ours = found is None and uid == os.geteuid() and _same_processes(pid, proc)
             if select.select([handle], [], [], 0)[0]:
                 raise ProcessLookupError

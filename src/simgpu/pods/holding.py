@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -9,6 +10,8 @@ import msgspec
 from simgpu.kube.views import Pod
 from simgpu.pods import requests
 from simgpu.topology import sharing
+
+MIRROR = "kubernetes.io/config.mirror"
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -31,25 +34,34 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def holders(pods: Iterable[Pod], held: Sequence[Held], *, replicas: int = 1) -> dict[str, tuple[Holder, ...]]:
-    """Holders of each GPU, by id."""
+    """Holders of each GPU, by id, the oldest first. One that got it before it was shared has all of it."""
     found: dict[str, list[Holder]] = {}
-    for pod in pods:
+    for pod in sorted(pods, key=lambda pod: pod.metadata.seniority):
         if requests.holds(pod) and pod.spec.containers is not None:
-            for name, (container, count) in _devices(pod, held).items():
-                found.setdefault(name, []).append(Holder(pod, container, min(1.0, count / replicas)))
-    return {name: tuple(items) for name, items in found.items()}
+            shares: Counter[tuple[str, str]] = Counter()
+            for name, container in _devices(pod, held).items():
+                gpu = sharing.device(name)
+                shares[gpu, container] += replicas if name == gpu else 1
+            for (gpu, container), count in shares.items():
+                found.setdefault(gpu, []).append(Holder(pod, container, min(1.0, count / replicas)))
+    return {gpu: tuple(items) for gpu, items in found.items()}
 
 
-def _devices(pod: Pod, held: Sequence[Held]) -> dict[str, tuple[str, int]]:
-    """A pod's GPUs: which container has each, and how many shares. An init container has them until it is done."""
+def _devices(pod: Pod, held: Sequence[Held]) -> dict[str, str]:
+    """Which container has each of a pod's devices. An init container has them until it is done."""
     early = {item.name for item in pod.status.init_container_statuses if item.state.running is not None}
     containers = [item.name for item in (*pod.spec.init_containers, *(pod.spec.containers or ()))]
     lasting = [name for name in containers if requests.lasting(pod, name)]
-    found: dict[str, tuple[str, int]] = {}
-    for container in (*lasting, *(name for name in containers if name in early and name not in lasting)):
-        mine = gpus(pod, container, held)
-        found |= {name: (container, mine.count(name)) for name in mine}
-    return found
+    order = (*lasting, *(name for name in containers if name in early and name not in lasting))
+    return {name: container for container in order for name in _given(pod, container, held)}
+
+
+def kubelet_uid(pod: Pod) -> str:
+    """The uid by which the kubelet knows a pod: a static one has another there than in the API.
+
+    The kubelet runs no pod of the API that has the annotation, so that nobody can pass for another by it.
+    """
+    return pod.metadata.annotations.get(MIRROR) or pod.metadata.uid
 
 
 def container(pod: Pod, identity: str, held: Sequence[Held]) -> str | None:
@@ -74,11 +86,11 @@ def gpus(pod: Pod, container: str, held: Sequence[Held]) -> tuple[str, ...]:
 
 
 def _given(pod: Pod, container: str, held: Sequence[Held]) -> tuple[str, ...]:
-    """By uid where that is known: another pod may have had the same name."""
-    meta = pod.metadata
+    """By uid where that is known. Otherwise by name, but for what is known to be another's of the same name."""
+    meta, uid = pod.metadata, kubelet_uid(pod)
     mine = [item for item in held if item.container == container]
-    by_uid = next((item.ids for item in mine if item.uid and item.uid == meta.uid), None)
-    if by_uid is not None:
-        return by_uid
-    names = (meta.namespace, meta.name)
-    return next((item.ids for item in mine if not item.uid and (item.namespace, item.pod) == names), ())
+    if by_uid := [item for item in mine if item.uid and item.uid == uid]:
+        return tuple(name for item in by_uid for name in item.ids)
+    others = {name for item in held if item.uid and item.uid != uid for name in item.ids}
+    by_name = [item for item in mine if not item.uid and (item.namespace, item.pod) == (meta.namespace, meta.name)]
+    return tuple(name for item in by_name for name in item.ids if name not in others)

@@ -39,14 +39,17 @@ def fraction(pod: Pod) -> float:
 
 
 def lend(pods: Iterable[Pod], holders: Holders, *, namespace: str) -> dict[str, tuple[Holder, ...]]:
-    """Holders of each GPU, and after a reservation those that share its GPU: the first one, if it has several."""
-    found = {gpu: tuple(_reserving(item, namespace) for item in items) for gpu, items in holders.items()}
+    """Holders of each GPU, a reservation first, and last those that share its GPU: the first one, if it has several."""
+    found = {
+        gpu: tuple(sorted((_reserving(item, namespace) for item in items), key=lambda item: not item.reserves))
+        for gpu, items in holders.items()
+    }
     reserved: dict[str, tuple[str, Holder]] = {}
     for gpu, items in found.items():
         for item in items:
             if item.reserves:
                 reserved.setdefault(item.pod.metadata.uid, (gpu, item))
-    for pod in pods if reserved else ():
+    for pod in sorted(pods, key=lambda pod: pod.metadata.seniority) if reserved else ():
         if pod.metadata.namespace != namespace and requests.holds(pod) and pod.spec.containers:
             for gpu, item in _named(pod, list(reserved.values())):
                 found[gpu] += (Holder(pod, pod.spec.containers[0].name, item.share),)

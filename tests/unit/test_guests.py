@@ -1,0 +1,26 @@
+"""Which container is behind a connection."""
+
+from __future__ import annotations
+
+import pytest
+
+from simgpu.app.guests import Guests
+from simgpu.kube import views
+from simgpu.node import peers
+from simgpu.pods.holding import Held
+
+ID = "3b" * 32
+
+
+@pytest.mark.parametrize(("annotations", "uid"), [({}, "u"), ({"kubernetes.io/config.mirror": "k"}, "k")])
+def test_a_container_is_found_by_the_uid_that_the_kubelet_has_of_its_pod(annotations: dict[str, str], uid: str) -> None:
+    pod = views.Pod(
+        metadata=views.ObjectMeta(name="p", namespace="ns", uid="u", annotations=annotations),
+        spec=views.PodSpec(containers=(views.Container(name="main"),), node_name="n"),
+        status=views.PodStatus(container_statuses=(views.ContainerStatus(name="main", container_id=f"x://{ID}"),)),
+    )
+    guests = Guests([pod], lambda: [Held("main", ("g1", "g0"), uid=uid)], lambda: ["g0", "g1", "g2"])
+    found = guests.find(peers.Peer(uid, ID))
+    assert found is not None
+    assert (found.name, found.devices) == ("pod ns/p", ("g0", "g1"))
+    assert guests.find(peers.Peer("another", ID)) is None
