@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import resource
 import tempfile
 import time
 import uuid
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simgpu import errors
 from simgpu.app import equipping, keeping, showing
 from simgpu.app.equipping import Equipment
 from simgpu.box import Box
@@ -74,6 +76,62 @@ def test_a_page_is_there_for_each_gpu_and_goes_with_it(tmp_path: Path) -> None:
     made.equip(pools.NodeGpus(()))
     assert not list(made.pages.glob("GPU-*/page"))
     assert made.page is None
+
+
+def in_the_way(folder: Path) -> None:
+    """No page can be made for the third GPU."""
+    (folder / "gpus" / IDS[2]).write_text("")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (spec(129), "at most 128 cards have them, not 129"),
+        (spec(2, "dg1"), "NVML shows NVIDIA's cards only"),
+        (spec(3), f"{IDS[2]}: File exists"),
+    ],
+)
+def test_gpus_that_cannot_be_shown_leave_those_that_were_there(
+    tmp_path: Path, wanted: pools.NodeGpus, said: str
+) -> None:
+    made = worked(tmp_path)
+    in_the_way(tmp_path)
+    before, spec_before = shown(made), made.spec
+    for _ in range(2):
+        with pytest.raises(errors.InputError, match=said):
+            made.equip(wanted)
+    assert (shown(made), made.spec) == (before, spec_before)
+    assert made.page is not None
+    made.box.step(121.0, clock=0.0)
+    made.stepped()
+    pages = [writer.read(made.pages / name / "page") for name in IDS[:2]]
+    assert [page["temperature"][0] > 0 for page in pages if page is not None] == [True, True]
+    made.equip(spec(1))
+    assert [path.parent.name for path in made.pages.glob("*/page")] == IDS[:1]
+
+
+def test_a_full_disk_leaves_no_rubbish_where_pages_are(tmp_path: Path) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    made = equipment(tmp_path)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))
+    try:
+        with pytest.raises(errors.InputError, match=r"pages: .*File too large"):
+            made.equip(spec(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert not list((made.pages / IDS[0]).iterdir())
+    made.equip(spec(1))
+    assert writer.read(made.pages / IDS[0] / "page") is not None
+
+
+def test_two_agents_do_not_write_on_the_same_pages(tmp_path: Path) -> None:
+    first, second = equipment(tmp_path), equipment(tmp_path)
+    first.equip(spec(1))
+    with pytest.raises(errors.InputError, match="somebody else writes"):
+        second.equip(spec(1))
+    first.close()
+    second.equip(spec(1))
+    assert second.page is not None
 
 
 def test_work_stays_on_its_gpu_when_others_come_and_go(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from simgpu import page
+from simgpu import errors, page
 from simgpu.app import ticking
 from simgpu.app.equipping import Equipment
 from simgpu.app.guests import Guests
@@ -147,8 +147,12 @@ class Agent:
 
     async def _reconcile(self) -> float:
         """Make everything as it should be; seconds until it should be looked at again."""
-        spec, equipment = self.node.spec(), self.equipment
-        equipment.equip(spec)
+        equipment = self.equipment
+        try:
+            equipment.equip(self.node.spec())
+        except errors.InputError as error:
+            self.node.complain("UnusableGpus", f"the GPUs stay as they were: {error}")
+        spec = equipment.spec
         change = self._offer(spec)
         resource = spec.slicing.name(pools.GPU_RESOURCE)
         if spec.gpus and (held := await self._owners.look({resource})) is not None:

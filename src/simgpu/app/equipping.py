@@ -44,21 +44,26 @@ class Equipment:
         self.run.mkdir(parents=True, exist_ok=True)
 
     def equip(self, spec: pools.NodeGpus) -> None:
-        """The node has these GPUs now."""
+        """The node has these GPUs now. Where they cannot be shown, an `InputError` says why, and all is as it was."""
         if spec == self.spec:
             return
         devices = pools.build(spec, self._node)
-        self.box.change(devices)
         self.close()
+        try:
+            writer.Pages(self.pages, devices, stale=self._stale).close()
+            self.box.change(devices)
+            self.spec = spec
+        finally:
+            self._show()
+
+    def _show(self) -> None:
         self.page = None
-        access = writer.Access(processes=layout.ALL_PROCESSES, control=granting.SOCKET if spec.settable else "")
-        self._shown = showing.Shown(self.box, self.pages, stale=self._stale, access=access)
-        if devices:
+        if self.box.devices:
+            control = granting.SOCKET if self.spec.settable else ""
+            access = writer.Access(processes=layout.ALL_PROCESSES, control=control)
+            self._shown = showing.Shown(self.box, self.pages, stale=self._stale, access=access)
             self._shown.write()
             self.page = pages.Page(render.Renderer(self.box.machine, self._identity))
-        else:
-            self.close()
-        self.spec = spec
 
     def set(self, device: str, setting: str, values: Sequence[int]) -> int:
         """Do what a program asks for through NVML, where the node's pool lets it; the answer is one of NVML's codes."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-import yaml
 
 from simgpu import errors
 from simgpu.catalog import models
@@ -98,13 +97,18 @@ class OwnNode:
     def failures(self, spec: pools.NodeGpus) -> failures.Failures:
         """What fails: as the node's annotation says, else as its pool does."""
         text = self.node.metadata.annotations.get(FAILURES_ANNOTATION) if self.node is not None else None
-        if self.node is None or text is None:
+        if text is None:
             return spec.failures
         try:
-            return failures.parse(yaml.safe_load(text) or {}, field=FAILURES_ANNOTATION)
-        except (errors.InputError, yaml.YAMLError) as error:
-            self.configuration.complain(about(self.node), "InvalidFailures", " ".join(str(error).split()))
+            return failures.read(text, field=FAILURES_ANNOTATION)
+        except errors.InputError as error:
+            self.complain("InvalidFailures", str(error))
             return spec.failures
+
+    def complain(self, reason: str, message: str) -> None:
+        """Tell users, once, what is wrong with the node."""
+        if self.node is not None:
+            self.configuration.complain(about(self.node), reason, message)
 
     # Who uses it.
 
