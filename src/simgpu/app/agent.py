@@ -51,7 +51,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     listen: tuple[str, int]
     identity: identities.Identity
     state: Path
-    plugins: Path = plugins.FOLDER
+    plugins: Path
     pod_resources: Path = owners.POD_RESOURCES
     cgroups: Path = cpu.CGROUPS
     reservations: str = reserving.NAMESPACE
