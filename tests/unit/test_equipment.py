@@ -151,10 +151,10 @@ def test_work_stays_on_its_gpu_when_others_come_and_go(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_once_and_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    keeper = keeping.Keeper(tmp_path / "not there" / "state.json")
+    keeper = keeping.Keeper(tmp_path / "not there" / "state.json", "where GPUs stand")
     box = Box((), seed=1, hostname="")
-    keeper.save(box)
-    keeper.save(box)
+    keeper.save(keeping.stand(box))
+    keeper.save(keeping.stand(box))
     assert [record.getMessage() for record in caplog.records if "is not saved" in record.getMessage()] == [
         f"where GPUs stand is not saved: {tmp_path}/not there/state.unfinished: No such file or directory"
     ]
@@ -269,6 +269,52 @@ def test_the_last_error_stays_when_it_was(tmp_path: Path) -> None:
     assert times(again)[0] == pytest.approx(before[0], abs=0.1)
 
 
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_while_no_agent_runs_is_no_time_of_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    made = worked(tmp_path)
+    made.stepped()
+    made.close()
+    told = time.time
+    monkeypatch.setattr(time, "time", lambda: told() + step)
+    again = equipment(tmp_path)
+    assert 0 <= again.saved.age - made.box.engine.now < 30
+
+
+def test_another_agent_knows_what_the_node_had_and_who_used_it(tmp_path: Path) -> None:
+    names = [name for name, model in CATALOG.models.items() if model.vendor == "nvidia"]
+    other = pools.parse("nodePools: {x: {gpuProduct: Mine, gpuMemory: 5000, gpuCount: 3}}", CATALOG).pools["x"]
+    gpus = (*(pools.Gpu(CATALOG.models[name], f"{name}-{place}") for name in names for place in range(2)), *other.gpus)
+    wanted = pools.NodeGpus(gpus, {"rdma/hca": 2}, numa=pools.Numa(2), settable=True)
+    made = equipment(tmp_path)
+    made.equip(wanted)
+    uses = {"h200-0": (share("p"), share("q", 30, 0.5))}
+    made.remember(uses)
+    before = product_and_links(made)
+    made.close()
+    again = equipment(tmp_path)
+    assert (again.known.spec, again.known.uses) == (wanted, uses)
+    again.equip(again.known.spec)
+    assert product_and_links(again) == before
+    assert max(links for _, links in before) > 0
+
+
+def product_and_links(made: Equipment) -> list[tuple[str, int]]:
+    """Of each GPU, as its page shows them."""
+    found = [writer.read(made.pages / device.uuid / "page") for device in made.box.devices]
+    return [(page["product"][0].decode(), int(page["links"][0])) for page in found if page is not None]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"null", b'{"version":2}', b'{"spec":{"gpus":[{"model":{}}]}}'])
+def test_a_file_of_what_the_node_had_that_cannot_be_read_is_a_warning(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "known.json").write_bytes(content)
+    assert equipment(tmp_path).known == keeping.Known()
+    assert "what the node had is not known" in caplog.text
+
+
 def test_while_the_machine_was_off_gpus_got_cold_and_used_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,7 +377,7 @@ def test_a_gpu_that_comes_back_after_a_restart_goes_on_counting(tmp_path: Path) 
     "broken",
     [
         lambda _: b"", lambda whole: whole[: len(whole) // 2], lambda whole: whole[:-1], lambda _: b"null",
-        lambda whole: whole.replace(b'"version":1', b'"version":2'),
+        lambda whole: whole.replace(b'"version":2', b'"version":1'),
         lambda whole: whole.replace(b'"energy":', b'"energy":"x","e":'),
     ],
 )  # fmt: skip
@@ -366,7 +412,7 @@ def test_no_file_makes_an_agent_fail(bits: bytes, place: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.json"
         box = Box(pools.build(spec(1), "node-a"), seed=1, hostname="")
-        keeping.Keeper(path).save(box)
+        keeping.Keeper(path, "").save(keeping.stand(box))
         whole = path.read_bytes()
         path.write_bytes(whole[:place] + bits + whole[place + len(bits) :])
         saved = keeping.load(path)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,7 +16,7 @@ from simgpu.app import ticking
 from simgpu.app.equipping import Equipment
 from simgpu.app.guests import Guests
 from simgpu.catalog import models
-from simgpu.controllers.own_node import OwnNode, Stores
+from simgpu.controllers.own_node import OwnNode, Stores, Uses
 from simgpu.identities import identity as identities
 from simgpu.kube import resources
 from simgpu.kube.client import Client
@@ -36,6 +36,7 @@ from simgpu.workloads.server import Server as WorkloadServer
 
 NAME = "simgpu-agent"
 LOOK_SECONDS = 5.0
+PATIENCE_SECONDS = 3.0  # with an API server that does not answer; soon after ten, pods see their GPUs as lost
 
 _BUILT = Path(page.__file__).parent / "built"
 
@@ -67,6 +68,7 @@ class Agent:
         self._settings = settings
         self._client = client
         self._wake = asyncio.Event()
+        self._informed = asyncio.Event()
         self._held: list[Held] | None = None
         self._failures = failures.NONE
         self._failing_since = time.monotonic()
@@ -85,7 +87,7 @@ class Agent:
         self._writer = Writer(client, manager=NAME, in_flight=2)
         self.node = OwnNode(
             settings.node, stores, self._writer, self._recorder, self._wake.set,
-            namespace=settings.namespace, catalog=models.load(),
+            namespace=settings.namespace, catalog=models.load(), before=self.equipment.known.spec,
         )  # fmt: skip
         self._stores = stores
         box = self.equipment.box
@@ -120,15 +122,26 @@ class Agent:
                 group.create_task(reflector.run())
             group.create_task(self._writer.run())
             group.create_task(self._recorder.run())
-            await asyncio.gather(*(store.synced.wait() for store in (stores.nodes, stores.pods, stores.config_maps)))
-            self.node.watch()
-            self.node.configure()
+            group.create_task(self._inform())
+            self._equip(self.equipment.known.spec)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if self.equipment.spec == pools.NodeGpus(()) else PATIENCE_SECONDS):
+                    await self._informed.wait()
             group.create_task(self.plugins.run())
             await self._reconcile()  # the time since the last step of the agent before this one is the pods' too
             group.create_task(self._keep())
             equipment = self.equipment
             tick = ticking.tick(equipment.box, self._settings.interval, ready, self._stepped, since=equipment.saved.age)
             group.create_task(tick)
+
+    async def _inform(self) -> None:
+        """Wait for the cluster: from then on it says what the node has and who uses it, and no more what is known."""
+        stores = self._stores
+        await asyncio.gather(*(store.synced.wait() for store in (stores.nodes, stores.pods, stores.config_maps)))
+        self.node.watch()
+        self.node.configure()
+        self._informed.set()
+        self._wake.set()
 
     def _stepped(self) -> None:
         """Show where everything stands; who shares a GPU once the kubelet has said who holds it."""
@@ -147,18 +160,19 @@ class Agent:
 
     async def _reconcile(self) -> float:
         """Make everything as it should be; seconds until it should be looked at again."""
-        equipment = self.equipment
-        try:
-            equipment.equip(self.node.spec())
-        except errors.InputError as error:
-            self.node.complain("UnusableGpus", f"the GPUs stay as they were: {error}")
+        informed, equipment = self._informed.is_set(), self.equipment
+        if informed:
+            self._equip(self.node.spec())
         spec = equipment.spec
         change = self._offer(spec)
         resource = spec.slicing.name(pools.GPU_RESOURCE)
         if spec.gpus and (held := await self._owners.look({resource})) is not None:
             self._held = held
         memory = {device.uuid: device.model.memory_mib.usable for device in equipment.box.devices}
-        uses = self.node.uses(spec, self._held or (), memory, reservations=self._settings.reservations)
+        uses: Mapping[str, Uses] = equipment.known.uses
+        if informed:
+            uses = self.node.uses(spec, self._held or (), memory, reservations=self._settings.reservations)
+            equipment.remember(uses)
         working = {(guest.pod.uid, guest.pod.container) for guest in self.socket.working if guest.pod is not None}
         equipment.use(uses, working)
         ids = [device.uuid for device in equipment.box.devices]
@@ -166,6 +180,13 @@ class Agent:
         again = self.node.publish(spec, ids, uses, {name: counters[name] for name in ids})
         self.looked = True
         return min(again, LOOK_SECONDS, *([change] if change is not None else []))
+
+    def _equip(self, spec: pools.NodeGpus) -> None:
+        """Give the node these GPUs; those that it has stay where that cannot be done."""
+        try:
+            self.equipment.equip(spec)
+        except errors.InputError as error:
+            self.node.complain("UnusableGpus", f"the GPUs stay as they were: {error}")
 
     # The kubelet.
 

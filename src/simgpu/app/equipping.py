@@ -30,8 +30,10 @@ class Equipment:
     ) -> None:
         self.spec = pools.NodeGpus(())
         self.pages = state / "gpus"
-        self._keeper = keeping.Keeper(state / "state.json")
         self.saved = keeping.load(state / "state.json")
+        self.known = keeping.known(state / "known.json")
+        self._stand = keeping.Keeper(state / "state.json", "where GPUs stand")
+        self._known = keeping.Keeper(state / "known.json", "what the node has")
         self.box = Box((), seed=seed, hostname=hostname(node), now=self.saved.now, kept=self.saved.devices)
         self.page: pages.Page | None = None
         self.run = state / "run"
@@ -101,6 +103,10 @@ class Equipment:
             if key not in self._running:
                 self._running[key] = (item, self._admit(key[0], item))
 
+    def remember(self, uses: Mapping[str, Uses]) -> None:
+        """Let an agent that comes after this one know what the node has, and who uses it."""
+        self._known.save(keeping.Known(self.spec, dict(uses)))
+
     def _admit(self, device: str, item: Shared | pools.Shown) -> list[int]:
         if isinstance(item, pools.Shown):
             pod = view.Pod(item.pod, item.namespace, item.container) if item.pod else None
@@ -132,7 +138,7 @@ class Equipment:
     def stepped(self) -> None:
         """After each step: remember where everything stands, and then show it."""
         self.follow_processors(time.monotonic())
-        self._keeper.save(self.box)
+        self._stand.save(keeping.stand(self.box))
         if self._shown is not None:
             self._shown.write()
 

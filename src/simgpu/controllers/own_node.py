@@ -28,6 +28,8 @@ FAILURES_ANNOTATION = "simgpu.dev/failures"
 VIEW_EVERY = 1.0
 SAVE_EVERY = 300.0
 
+_NOTHING = pools.NodeGpus(())
+
 T = TypeVar("T")
 
 
@@ -40,7 +42,10 @@ class Stores(msgspec.Struct):
 
 
 class OwnNode:
-    """Reads what is wanted of the node, and writes what it has. `changed` is called when something may be new."""
+    """Reads what is wanted of the node, and writes what it has. `changed` is called when something may be new.
+
+    `before` is what it had, which it keeps where nothing that can be understood is said of it.
+    """
 
     def __init__(
         self,
@@ -52,7 +57,7 @@ class OwnNode:
         *,
         namespace: str,
         catalog: models.Catalog,
-        clock: Callable[[], float] = time.time,
+        before: pools.NodeGpus = _NOTHING,
     ) -> None:
         self.name = name
         self.configuration = Configuration(stores.config_maps, recorder, namespace=namespace, catalog=catalog)
@@ -60,9 +65,8 @@ class OwnNode:
         self._writer = writer
         self._changed = changed
         self._namespace = namespace
-        self._clock = clock
-        self._published = 0.0
-        self._spec: pools.NodeGpus | None = None
+        self._published = float("-inf")
+        self._spec = before
         self._labelled: set[str] = set()
 
     def watch(self) -> None:
@@ -91,7 +95,7 @@ class OwnNode:
     def spec(self) -> pools.NodeGpus:
         """What the node should have; nothing if nothing is said of it."""
         spec = self.configuration.of(self.node, lambda _name: self._spec) if self.node is not None else None
-        self._spec = spec or pools.NodeGpus(())
+        self._spec = spec or _NOTHING
         return self._spec
 
     def failures(self, spec: pools.NodeGpus) -> failures.Failures:
@@ -168,18 +172,18 @@ class OwnNode:
             if config_map is not None:
                 self._writer.delete(target)
             return SAVE_EVERY
-        since = self._clock() - self._published
+        since = time.monotonic() - self._published
         if config_map is not None and since < VIEW_EVERY:
             return VIEW_EVERY - since
         body = publishing.view(
             self.name, ids, spec, strategy=fleet.mig_strategy, fake=False, labelled=labels,
             uses={gpu: tuple(item.use for item in items) for gpu, items in uses.items()},
-            counters={"time": round(self._clock(), 1), "gpus": counters},
+            counters={"time": round(time.time(), 1), "gpus": counters},
         )  # fmt: skip
         same = config_map is not None and config_map.data.get(publishing.KEY) == body["data"][publishing.KEY]
         if same and since < SAVE_EVERY:
             return SAVE_EVERY - since
-        self._published = self._clock()
+        self._published = time.monotonic()
         self._writer.apply(target, body)
         return SAVE_EVERY
 
