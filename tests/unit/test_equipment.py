@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from simgpu import errors
 from simgpu.app import equipping, keeping, showing
 from simgpu.app.equipping import Equipment
-from simgpu.box import Box
+from simgpu.box import MOST_GONE, Box
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.own_node import Shared
@@ -39,7 +39,7 @@ def spec(count: int, model: str = "h200", **more: Any) -> pools.NodeGpus:
 
 
 def equipment(folder: Path) -> Equipment:
-    return Equipment("node-a", identity.load("dcgm"), folder, seed=1, interval=1.0)
+    return Equipment("node-a", identity.load("dcgm"), folder, seed=1, interval=1.0, cgroups=folder / "cgroups")
 
 
 def share(name: str, low: int = 100, part: float = 1.0) -> Shared:
@@ -473,6 +473,30 @@ def test_programs_of_another_version_lie_beside_those_in_use(tmp_path: Path) -> 
     second = granting.install(tmp_path / "built", tmp_path / "state")
     assert (first.tool.read_text(), second.tool.read_text()) == ("one", "two")
     assert granting.install(tmp_path / "built", tmp_path / "state") == second
+
+
+def test_programs_that_are_not_whole_are_put_there_anew(tmp_path: Path) -> None:
+    built = tmp_path / "built" / platform.machine()
+    built.mkdir(parents=True)
+    for name in (granting.LIBRARY, granting.TOOL):
+        (built / name).write_text(name)
+    first = granting.install(tmp_path / "built", tmp_path / "state")
+    inode = first.tool.stat().st_ino
+    first.library.write_bytes(b"")
+    assert granting.install(tmp_path / "built", tmp_path / "state") == first
+    assert first.library.read_text() == granting.LIBRARY
+    assert first.library.stat().st_mode & 0o777 == 0o755
+    assert first.tool.stat().st_ino == inode
+
+
+def test_of_gpus_that_are_gone_the_last_are_remembered() -> None:
+    box = Box((), seed=1, hostname="")
+    for number in range(MOST_GONE // 1000 + 2):
+        box.change([devices.device(f"n{number}", index, CATALOG.models["h200"]) for index in range(1000)])
+    box.change([])
+    kept = list(box.keep())
+    assert len(kept) == MOST_GONE
+    assert kept[-1] == devices.device(f"n{MOST_GONE // 1000 + 1}", 999, CATALOG.models["h200"]).uuid
 
 
 def labels(**slicing: Any) -> dict[str, str]:
