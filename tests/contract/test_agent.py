@@ -42,7 +42,7 @@ def settings(kubelet: Kubelet, tmp_path: Path) -> AgentSettings:
 
 def remember(settings: AgentSettings, spec: pools.NodeGpus) -> list[str]:
     """What an agent leaves behind of a node with a busy pod on its second GPU; ids of the GPUs."""
-    made = Equipment(settings.node, DCGM, settings.state, seed=1, interval=0.5)
+    made = Equipment(settings.node, DCGM, settings.state, seed=1, interval=0.5, cgroups=settings.cgroups)
     made.equip(spec)
     ids = [device.uuid for device in made.box.devices]
     use = publishing.Use("uid-p", "team", "p", "main", 40, 40, 1000)

@@ -13,7 +13,6 @@ import pytest
 
 from simgpu.cluster import processes
 from tests.fixtures.agent import H200, Gpus
-from tests.fixtures.cluster import Cluster
 from tests.fixtures.machine import wait_for
 
 LONG = f"{'d' * 63}.{'e' * 63}.{'f' * 63}/{'g' * 63}"
@@ -63,10 +62,10 @@ def test_a_resource_with_a_long_name_is_there_beside_others(gpus: Gpus) -> None:
 
 
 @pytest.fixture
-def api_server(cluster: Cluster) -> Iterator[int]:
+def api_server(gpus: Gpus) -> Iterator[int]:
     """The API server's process id; it runs afterwards."""
-    folder = cluster.state_home / "simgpu" / "clusters" / cluster.name
-    [found] = [item.pid for item in processes.running(folder) if item.component == "apiserver"]
+    folder = gpus.node.cluster.kubeconfig.parent
+    [found] = [item.pid for item in processes.running(folder) if item.component == "kube-apiserver"]
     yield found
     os.kill(found, signal.SIGCONT)
 

@@ -25,9 +25,8 @@ from simgpu.kube.recording import Recorder
 from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
-from simgpu.node import cpu, granting, messages, offers, owners, plugins, rpc, runai
+from simgpu.node import granting, messages, offers, owners, plugins, rpc, runai
 from simgpu.page import native
-from simgpu.pods import reserving
 from simgpu.pods.holding import Held
 from simgpu.topology import failures, pools
 from simgpu.web import fleet as health
@@ -53,10 +52,10 @@ class AgentSettings(msgspec.Struct, frozen=True):
     identity: identities.Identity
     state: Path
     plugins: Path
-    pod_resources: Path = owners.POD_RESOURCES
-    cgroups: Path = cpu.CGROUPS
-    reservations: str = reserving.NAMESPACE
-    runai: Path = runai.FOLDER
+    pod_resources: Path
+    cgroups: Path
+    reservations: str
+    runai: Path
     seed: int = 1
     interval: float = 0.5
 

@@ -26,7 +26,7 @@ class Equipment:
     """A node's simulated GPUs. Files below `state` stay when it ends, for running pods and for the next start."""
 
     def __init__(
-        self, node: str, identity: Identity, state: Path, *, seed: int, interval: float, cgroups: Path = cpu.CGROUPS
+        self, node: str, identity: Identity, state: Path, *, seed: int, interval: float, cgroups: Path
     ) -> None:
         self.spec = pools.NodeGpus(())
         self.pages = state / "gpus"
