@@ -15,6 +15,8 @@ from simgpu.kube import views
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
+from simgpu.pods import requests
+from simgpu.pods.holding import Held
 from simgpu.topology import failures, pools
 
 CATALOG = models.load()
@@ -32,7 +34,7 @@ class Cluster:
         stores.nodes.put(views.Node(metadata=meta))
         named = views.ObjectMeta(name="topology", namespace="ns", resource_version="1")
         stores.config_maps.put(views.ConfigMap(metadata=named, data={"topology.yml": topology}))
-        self.config_maps = stores.config_maps
+        self.config_maps, self.pods = stores.config_maps, stores.pods
         self.written: list[dict[str, Any]] = []
         client: Any = self
         self.writer = Writer(client, manager="test")
@@ -77,6 +79,32 @@ def test_failures_that_make_no_sense_are_an_event_and_those_of_the_pool_hold(tex
 def test_what_the_node_had_stays_where_the_topology_cannot_be_read() -> None:
     assert Cluster(TOPOLOGY).node.spec() != BEFORE
     assert Cluster("nodePools: {x: {gpus: 5}}").node.spec() == BEFORE
+
+
+def starting(running: bool) -> views.Pod:
+    """A pod whose init container has a GPU."""
+    wish = {requests.SOURCE: "cpu"}
+    version = "2" if running else "1"
+    meta = views.ObjectMeta(name="p", namespace="team", uid="uid-p", resource_version=version, annotations=wish)
+    spec = views.PodSpec(
+        containers=(views.Container(name="main"),), init_containers=(views.Container(name="first"),), node_name="n"
+    )
+    state = views.ContainerState(running={}) if running else views.ContainerState()
+    status = views.ContainerStatus("first", container_id="containerd://3b", state=state)
+    return views.Pod(
+        metadata=meta, spec=spec, status=views.PodStatus(phase="Pending", init_container_statuses=(status,))
+    )
+
+
+def test_an_init_container_that_runs_keeps_its_gpu_busy() -> None:
+    cluster = Cluster(TOPOLOGY)
+    held = [Held("first", ("g0",), uid="uid-p")]
+    found = []
+    for running in (False, True):
+        cluster.pods.put(starting(running))
+        uses = cluster.node.uses(BEFORE, held, {"g0": 1000}, reservations="")
+        found.append([(item.use.container, item.use.high, item.container) for item in uses.get("g0", ())])
+    assert found == [[], [("first", 100, "3b")]]
 
 
 async def test_the_view_is_written_whatever_is_done_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,7 @@ class OwnNode:
         if not holder.reserves:
             fraction = self._said(pod, reserving.fraction, "InvalidFraction", 1.0)
             used = int(memory * holder.share * fraction)
-            if requests.running(pod):
+            if requests.works(pod, holder.container):
                 span = self._said(pod, requests.utilisation, "InvalidUtilization", requests.ALL)
                 if (
                     self._said(pod, lambda pod: requests.source(pod, source), "InvalidUtilization", source)
