@@ -52,6 +52,12 @@ def remember(settings: AgentSettings, spec: pools.NodeGpus) -> list[str]:
     return ids
 
 
+def holding(gpu: str) -> messages.ListPodResourcesResponse:
+    """What a kubelet says that gave a GPU to that pod."""
+    container = messages.ContainerResources("main", (messages.ContainerDevices("nvidia.com/gpu", (gpu,)),))
+    return messages.ListPodResourcesResponse((messages.PodResources("p", "team", (container,)),))
+
+
 @contextlib.asynccontextmanager
 async def running(settings: AgentSettings) -> AsyncIterator[Agent]:
     async with Client(settings.target) as client:
@@ -83,6 +89,7 @@ async def test_gpus_are_there_as_they_were_while_the_api_server_is_away(
 ) -> None:
     ids = remember(settings, SPEC)
     since = time.monotonic_ns()
+    kubelet.pods = holding(ids[1])
     async with running(settings) as agent:
         requests = [await kubelet.next() for _ in range(2)]
         assert {request.resource_name for request in requests} == {"nvidia.com/gpu", "rdma/hca"}
@@ -94,6 +101,15 @@ async def test_gpus_are_there_as_they_were_while_the_api_server_is_away(
         assert answer.containers[0].envs["NVIDIA_VISIBLE_DEVICES"] == ids[0]
         await until(lambda: agent.ready and [shown(settings, gpu, since) for gpu in ids] == [0, 40])
         assert {index: pod.name for index, pod in agent.equipment.box.machine.pods.items()} == {1: "p"}
+
+
+async def test_a_pod_that_has_ended_meanwhile_uses_no_gpu(settings: AgentSettings, kubelet: Kubelet) -> None:
+    ids = remember(settings, SPEC)
+    since = time.monotonic_ns()
+    kubelet.pods = messages.ListPodResourcesResponse()
+    async with running(settings) as agent:
+        await until(lambda: agent.ready and shown(settings, ids[1], since) == 0)
+        assert not agent.equipment.box.machine.pods
 
 
 async def test_pods_see_their_gpus_before_an_agent_knows_whether_the_api_server_answers(

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,7 +28,7 @@ from simgpu.kube.writer import Writer
 from simgpu.node import granting, messages, offers, owners, plugins, rpc, runai
 from simgpu.page import native
 from simgpu.pods.holding import Held
-from simgpu.topology import failures, pools
+from simgpu.topology import failures, pools, sharing
 from simgpu.web import fleet as health
 from simgpu.web import pages, server
 from simgpu.workloads.server import Server as WorkloadServer
@@ -69,6 +69,7 @@ class Agent:
         self._wake = asyncio.Event()
         self._informed = asyncio.Event()
         self._held: list[Held] | None = None
+        self._problem = ""
         self._failures = failures.NONE
         self._failing_since = time.monotonic()
         self._owners = owners.Owners(pod_resources=settings.pod_resources, plugins=settings.plugins)
@@ -168,10 +169,11 @@ class Agent:
         if spec.gpus and (held := await self._owners.look({resource})) is not None:
             self._held = held
         memory = {device.uuid: device.model.memory_mib.usable for device in equipment.box.devices}
-        uses: Mapping[str, Uses] = equipment.known.uses
         if informed:
             uses = self.node.uses(spec, self._held or (), memory, reservations=self._settings.reservations)
             equipment.remember(uses)
+        else:
+            uses = self._known_uses()
         working = {(guest.pod.uid, guest.pod.container) for guest in self.socket.working if guest.pod is not None}
         equipment.use(uses, working)
         ids = [device.uuid for device in equipment.box.devices]
@@ -180,12 +182,25 @@ class Agent:
         self.looked = True
         return min(again, LOOK_SECONDS, *([change] if change is not None else []))
 
+    def _known_uses(self) -> dict[str, Uses]:
+        """Who used the GPUs, less those that the kubelet has given to nobody any more."""
+        uses = self.equipment.known.uses
+        if self._held is None:
+            return uses
+        given = {sharing.device(name) for held in self._held for name in held.ids}
+        return {gpu: items for gpu, items in uses.items() if gpu in given}
+
     def _equip(self, spec: pools.NodeGpus) -> None:
         """Give the node these GPUs; those that it has stay where that cannot be done."""
+        problem = ""
         try:
             self.equipment.equip(spec)
         except errors.InputError as error:
-            self.node.complain("UnusableGpus", f"the GPUs stay as they were: {error}")
+            problem = f"the GPUs stay as they were: {error}"
+            self.node.complain("UnusableGpus", problem)
+        if problem and problem != self._problem:
+            _log.warning("%s", problem)
+        self._problem = problem
 
     # The kubelet.
 

@@ -13,7 +13,7 @@ import os
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,9 +81,11 @@ class Pages:
         self.allow(access or Access())
         try:
             self._lock = _lock(root)
-            with _closed_on_error(self._lock):
+            with contextlib.ExitStack() as undone:
+                undone.callback(os.close, self._lock)
                 self._maps = [_map(root / device.uuid) for device in devices]
                 _remove_others(root, {device.uuid for device in devices})
+                undone.pop_all()
         except OSError as error:
             raise errors.InputError("pages", errors.explain(error)) from None
         for row, mapped in zip(self._rows, self._maps, strict=True):
@@ -192,15 +194,6 @@ def _lock(root: Path) -> int:
         os.close(descriptor)
         raise errors.InputError("pages", f"somebody else writes those in {root}") from None
     return descriptor
-
-
-@contextlib.contextmanager
-def _closed_on_error(descriptor: int) -> Iterator[None]:
-    try:
-        yield
-    except OSError:
-        os.close(descriptor)
-        raise
 
 
 def _remove_others(root: Path, ours: set[str]) -> None:
