@@ -35,7 +35,7 @@ from simgpu.workloads.server import Server as WorkloadServer
 
 NAME = "simgpu-agent"
 LOOK_SECONDS = 5.0
-PATIENCE_SECONDS = 3.0  # with an API server that does not answer; soon after ten, pods see their GPUs as lost
+PATIENCE_SECONDS = 3.0  # with an API server that does not answer; after ten, pods would see their GPUs as lost
 
 _BUILT = Path(page.__file__).parent / "built"
 

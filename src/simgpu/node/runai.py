@@ -74,19 +74,19 @@ class Tree:
         self._pods = root / "proc" / "pod"
         self._missing = {root / place: source for place, source in installed.items()}
         self._due = float("-inf")
-        self._problems: dict[str, None] = {}
+        self._problems: set[str] = set()
 
     def show(self, found: Sequence[Entry], *, now: float) -> None:
         """Write what has changed, once in a second at most."""
         if now < self._due:
             return
         self._due = now + SECONDS
-        told, self._problems = self._problems, {}
+        told, self._problems = self._problems, set()
         self._install()
         with self._trying():
             _make(self._root / "proc" / "events")
         self._write(found)
-        for problem in self._problems.keys() - told.keys():
+        for problem in sorted(self._problems - told):
             _log.warning("what pods share is not written for Run:ai: %s", problem)
 
     @contextlib.contextmanager
@@ -95,7 +95,7 @@ class Tree:
         try:
             yield
         except OSError as error:
-            self._problems[errors.explain(error)] = None
+            self._problems.add(errors.explain(error))
 
     def _install(self) -> None:
         for path, source in list(self._missing.items()):
