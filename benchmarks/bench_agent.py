@@ -99,7 +99,7 @@ def resident(gpus: Gpus) -> frame.Figure:
 
 async def allocate(gpus: Gpus) -> frame.Figure:
     """All eight GPUs for a container, asked over one connection as by a kubelet, against a bare call."""
-    socket = gpus.node.machine.path("/var/lib/kubelet/device-plugins/simgpu-nvidia_com_gpu.sock")
+    socket = gpus.node.machine.path("/var/lib/kubelet/device-plugins/simgpu-nvidia.com_gpu.sock")
     ids = tuple(labels["UUID"] for labels, _ in gpus.series())
     request = messages.AllocateRequest((messages.ContainerAllocateRequest(ids),))
     async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:

@@ -19,6 +19,7 @@ from simgpu.topology import links
 from simgpu.topology.devices import Device
 
 MOST_WORKLOADS = 100_000
+MOST_GONE = 4096
 
 Ended = Callable[[int, str], None]
 
@@ -78,7 +79,10 @@ class Box:
         self.change(devices)
 
     def change(self, devices: Sequence[Device]) -> None:
-        """These are the devices now. One that stays what it was goes on as it is; what runs on one that goes ends."""
+        """These are the devices now. One that stays what it was goes on as it is; what runs on one that goes ends.
+
+        Of those that are gone, the last are remembered.
+        """
         before = {device.uuid: (device, int(card)) for device, card in zip(self.devices, self.machine.ids, strict=True)}
         kept = {
             device.uuid: known[1]
@@ -94,6 +98,8 @@ class Box:
             if (stood := self._gone.pop(device.uuid, None)) is not None:
                 same = stood.kind == self._kind(device)
                 self.engine.resume(card, (stood if same else stood.cold()).values)
+        for name in list(self._gone)[:-MOST_GONE]:
+            del self._gone[name]
 
     def _remove(self, gone: Mapping[str, int]) -> None:
         self._gone |= {name: Kept("", self.engine.keep(card)).cold() for name, card in gone.items()}

@@ -38,7 +38,8 @@ class NotRunnable(SimgpuError):
 
 def explain(error: OSError) -> str:
     """What the operating system refused, in words."""
-    where = f"{error.filename}: " if error.filename else ""
+    name = error.filename2 or error.filename  # of two, the one that something should become
+    where = f"{name}: " if name else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{where}the disk is full; free some space and run the command again, it goes on where it stopped"
     return f"{where}{error.strerror or error}"

@@ -26,7 +26,8 @@ async def test_an_agent_watches_its_own_view_and_the_configuration_but_no_fake_n
     await _put(client, namespace, "gpu-profile-mine", {"profile.yaml": PROFILE})
     settings = AgentSettings(
         kubeconfig.load(cluster.kubeconfig), node, namespace, ("127.0.0.1", 0), identity.load("dcgm"), tmp_path,
-        plugins=tmp_path, pod_resources=tmp_path / "none.sock", runai=tmp_path / "runai",
+        plugins=tmp_path, pod_resources=tmp_path / "none.sock", cgroups=tmp_path, reservations="none",
+        runai=tmp_path / "runai",
     )  # fmt: skip
     agent = Agent(settings, client)
     running = asyncio.create_task(agent.run(lambda: None))

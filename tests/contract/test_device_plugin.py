@@ -11,11 +11,11 @@ import pytest
 
 from simgpu.node import messages, rpc
 from simgpu.node.offers import Offer, Offered, Place
-from simgpu.node.plugins import Plugins
+from simgpu.node.plugins import Plugin, Plugins
 from tests.fixtures.kubelet import Kubelet
 
 GPU = "nvidia.com/gpu"
-ENDPOINT = "simgpu-nvidia_com_gpu.sock"
+ENDPOINT = "simgpu-nvidia.com_gpu.sock"
 
 
 async def allocate(resource: str, ids: Sequence[str]) -> messages.ContainerAllocateResponse:
@@ -156,6 +156,50 @@ async def test_a_kubelet_that_listens_hears_that_a_plugin_is_gone(kubelet: Kubel
         plugins.offer({GPU: gpus("a", "b", "bad")}, present=False)
         with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):
             await anext(lists)
+
+
+async def test_a_kubelet_that_does_not_listen_is_told_again(kubelet: Kubelet) -> None:
+    plugins = Plugins(allocate, folder=kubelet.folder, silence=1.0)
+    plugins.offer({GPU: gpus("a")})
+    async with running(plugins):
+        await kubelet.next()
+        await kubelet.next()  # it never asked what there is
+        async with kubelet.watch(ENDPOINT) as lists:
+            await anext(lists)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(2.5):
+                    await kubelet.registered.get()
+        await kubelet.next()  # it asks no more
+
+
+async def test_resources_have_sockets_of_their_own_however_they_are_called(kubelet: Kubelet) -> None:
+    names = ["a.b/c", "a-b/c", "a/b_c", "a/b.c", f"{'d' * 253}/{'e' * 63}", f"{'d' * 253}/{'e' * 62}f"]
+    plugins = Plugins(allocate, folder=kubelet.folder)
+    plugins.offer({name: Offer(name, (Offered(f"{name}-0"),)) for name in names})
+    async with running(plugins):
+        requests = [await kubelet.next() for _ in names]
+        assert {request.resource_name for request in requests} == set(names)
+        for request in requests:
+            async with kubelet.watch(request.endpoint) as lists:
+                assert await anext(lists) == [(f"{request.resource_name}-0", "Healthy")]
+
+
+async def test_a_socket_that_cannot_be_made_is_told_once_and_tried_again(
+    kubelet: Kubelet, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_the_way = kubelet.folder / "simgpu-rdma_hca.sock"
+    (in_the_way / "full").mkdir(parents=True)
+    plugin = Plugin(kubelet.folder, Offer("rdma/hca", (Offered("hca-0"),)), allocate, silence=60)
+    for _ in range(3):
+        await plugin.keep(kubelet.folder / "kubelet.sock")
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        f"the kubelet does not take rdma/hca: [Errno 21] Is a directory: '{in_the_way}'"
+    ]
+    (in_the_way / "full").rmdir()
+    in_the_way.rmdir()
+    await plugin.keep(kubelet.folder / "kubelet.sock")
+    assert (await kubelet.next()).resource_name == "rdma/hca"
+    await plugin.stop()
 
 
 async def test_nothing_is_left_when_plugins_end(kubelet: Kubelet) -> None:

@@ -20,7 +20,7 @@ from simgpu.identities import identity
 from simgpu.pods import profiles, requests
 from simgpu.topology import pools
 
-made = Equipment("node-a", identity.load("dcgm"), Path(sys.argv[1]), seed=1, interval=0.5)
+made = Equipment("node-a", identity.load("dcgm"), Path(sys.argv[1]), seed=1, interval=0.5, cgroups=Path("/"))
 made.equip(pools.NodeGpus((pools.Gpu(models.load().models["h200"]),) * 8))
 first = not made.saved.devices
 if first:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import resource
 import tempfile
 import time
 import uuid
@@ -16,9 +17,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simgpu import errors
 from simgpu.app import equipping, keeping, showing
 from simgpu.app.equipping import Equipment
-from simgpu.box import Box
+from simgpu.box import MOST_GONE, Box
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.own_node import Shared
@@ -38,7 +40,7 @@ def spec(count: int, model: str = "h200", **more: Any) -> pools.NodeGpus:
 
 
 def equipment(folder: Path) -> Equipment:
-    return Equipment("node-a", identity.load("dcgm"), folder, seed=1, interval=1.0)
+    return Equipment("node-a", identity.load("dcgm"), folder, seed=1, interval=1.0, cgroups=folder / "cgroups")
 
 
 def share(name: str, low: int = 100, part: float = 1.0) -> Shared:
@@ -75,6 +77,62 @@ def test_a_page_is_there_for_each_gpu_and_goes_with_it(tmp_path: Path) -> None:
     made.equip(pools.NodeGpus(()))
     assert not list(made.pages.glob("GPU-*/page"))
     assert made.page is None
+
+
+def in_the_way(folder: Path) -> None:
+    """No page can be made for the third GPU."""
+    (folder / "gpus" / IDS[2]).write_text("")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (spec(129), "at most 128 cards have them, not 129"),
+        (spec(2, "dg1"), "NVML shows NVIDIA's cards only"),
+        (spec(3), f"{IDS[2]}: File exists"),
+    ],
+)
+def test_gpus_that_cannot_be_shown_leave_those_that_were_there(
+    tmp_path: Path, wanted: pools.NodeGpus, said: str
+) -> None:
+    made = worked(tmp_path)
+    in_the_way(tmp_path)
+    before, spec_before = shown(made), made.spec
+    for _ in range(2):
+        with pytest.raises(errors.InputError, match=said):
+            made.equip(wanted)
+    assert (shown(made), made.spec) == (before, spec_before)
+    assert made.page is not None
+    made.box.step(121.0, clock=0.0)
+    made.stepped()
+    pages = [writer.read(made.pages / name / "page") for name in IDS[:2]]
+    assert [page["temperature"][0] > 0 for page in pages if page is not None] == [True, True]
+    made.equip(spec(1))
+    assert [path.parent.name for path in made.pages.glob("*/page")] == IDS[:1]
+
+
+def test_a_full_disk_leaves_no_rubbish_where_pages_are(tmp_path: Path) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    made = equipment(tmp_path)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))
+    try:
+        with pytest.raises(errors.InputError, match=r"pages: .*File too large"):
+            made.equip(spec(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert not list((made.pages / IDS[0]).iterdir())
+    made.equip(spec(1))
+    assert writer.read(made.pages / IDS[0] / "page") is not None
+
+
+def test_two_agents_do_not_write_on_the_same_pages(tmp_path: Path) -> None:
+    first, second = equipment(tmp_path), equipment(tmp_path)
+    first.equip(spec(1))
+    with pytest.raises(errors.InputError, match="somebody else writes"):
+        second.equip(spec(1))
+    first.close()
+    second.equip(spec(1))
+    assert second.page is not None
 
 
 def test_work_stays_on_its_gpu_when_others_come_and_go(tmp_path: Path) -> None:
@@ -121,10 +179,10 @@ def test_of_those_that_share_a_gpu_the_same_is_named_whatever_they_do(tmp_path: 
 
 
 def test_a_full_disk_is_told_once_and_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    keeper = keeping.Keeper(tmp_path / "not there" / "state.json")
+    keeper = keeping.Keeper(tmp_path / "not there" / "state.json", "where GPUs stand")
     box = Box((), seed=1, hostname="")
-    keeper.save(box)
-    keeper.save(box)
+    keeper.save(keeping.stand(box))
+    keeper.save(keeping.stand(box))
     assert [record.getMessage() for record in caplog.records if "is not saved" in record.getMessage()] == [
         f"where GPUs stand is not saved: {tmp_path}/not there/state.unfinished: No such file or directory"
     ]
@@ -239,6 +297,52 @@ def test_the_last_error_stays_when_it_was(tmp_path: Path) -> None:
     assert times(again)[0] == pytest.approx(before[0], abs=0.1)
 
 
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_while_no_agent_runs_is_no_time_of_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    made = worked(tmp_path)
+    made.stepped()
+    made.close()
+    told = time.time
+    monkeypatch.setattr(time, "time", lambda: told() + step)
+    again = equipment(tmp_path)
+    assert 0 <= again.saved.age - made.box.engine.now < 30
+
+
+def test_another_agent_knows_what_the_node_had_and_who_used_it(tmp_path: Path) -> None:
+    names = [name for name, model in CATALOG.models.items() if model.vendor == "nvidia"]
+    other = pools.parse("nodePools: {x: {gpuProduct: Mine, gpuMemory: 5000, gpuCount: 3}}", CATALOG).pools["x"]
+    gpus = (*(pools.Gpu(CATALOG.models[name], f"{name}-{place}") for name in names for place in range(2)), *other.gpus)
+    wanted = pools.NodeGpus(gpus, {"rdma/hca": 2}, numa=pools.Numa(2), settable=True)
+    made = equipment(tmp_path)
+    made.equip(wanted)
+    uses = {"h200-0": (share("p"), share("q", 30, 0.5))}
+    made.remember(uses)
+    before = product_and_links(made)
+    made.close()
+    again = equipment(tmp_path)
+    assert (again.known.spec, again.known.uses) == (wanted, uses)
+    again.equip(again.known.spec)
+    assert product_and_links(again) == before
+    assert max(links for _, links in before) > 0
+
+
+def product_and_links(made: Equipment) -> list[tuple[str, int]]:
+    """Of each GPU, as its page shows them."""
+    found = [writer.read(made.pages / device.uuid / "page") for device in made.box.devices]
+    return [(page["product"][0].decode(), int(page["links"][0])) for page in found if page is not None]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"null", b'{"version":2}', b'{"spec":{"gpus":[{"model":{}}]}}'])
+def test_a_file_of_what_the_node_had_that_cannot_be_read_is_a_warning(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "known.json").write_bytes(content)
+    assert equipment(tmp_path).known == keeping.Known()
+    assert "what the node had is not known" in caplog.text
+
+
 def test_while_the_machine_was_off_gpus_got_cold_and_used_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,7 +405,7 @@ def test_a_gpu_that_comes_back_after_a_restart_goes_on_counting(tmp_path: Path) 
     "broken",
     [
         lambda _: b"", lambda whole: whole[: len(whole) // 2], lambda whole: whole[:-1], lambda _: b"null",
-        lambda whole: whole.replace(b'"version":1', b'"version":2'),
+        lambda whole: whole.replace(b'"version":2', b'"version":1'),
         lambda whole: whole.replace(b'"energy":', b'"energy":"x","e":'),
     ],
 )  # fmt: skip
@@ -336,7 +440,7 @@ def test_no_file_makes_an_agent_fail(bits: bytes, place: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.json"
         box = Box(pools.build(spec(1), "node-a"), seed=1, hostname="")
-        keeping.Keeper(path).save(box)
+        keeping.Keeper(path, "").save(keeping.stand(box))
         whole = path.read_bytes()
         path.write_bytes(whole[:place] + bits + whole[place + len(bits) :])
         saved = keeping.load(path)
@@ -397,6 +501,30 @@ def test_programs_of_another_version_lie_beside_those_in_use(tmp_path: Path) -> 
     second = granting.install(tmp_path / "built", tmp_path / "state")
     assert (first.tool.read_text(), second.tool.read_text()) == ("one", "two")
     assert granting.install(tmp_path / "built", tmp_path / "state") == second
+
+
+def test_programs_that_are_not_whole_are_put_there_anew(tmp_path: Path) -> None:
+    built = tmp_path / "built" / platform.machine()
+    built.mkdir(parents=True)
+    for name in (granting.LIBRARY, granting.TOOL):
+        (built / name).write_text(name)
+    first = granting.install(tmp_path / "built", tmp_path / "state")
+    inode = first.tool.stat().st_ino
+    first.library.write_bytes(b"")
+    assert granting.install(tmp_path / "built", tmp_path / "state") == first
+    assert first.library.read_text() == granting.LIBRARY
+    assert first.library.stat().st_mode & 0o777 == 0o755
+    assert first.tool.stat().st_ino == inode
+
+
+def test_of_gpus_that_are_gone_the_last_are_remembered() -> None:
+    box = Box((), seed=1, hostname="")
+    for number in range(MOST_GONE // 1000 + 2):
+        box.change([devices.device(f"n{number}", index, CATALOG.models["h200"]) for index in range(1000)])
+    box.change([])
+    kept = list(box.keep())
+    assert len(kept) == MOST_GONE
+    assert kept[-1] == devices.device(f"n{MOST_GONE // 1000 + 1}", 999, CATALOG.models["h200"]).uuid
 
 
 def labels(**slicing: Any) -> dict[str, str]:

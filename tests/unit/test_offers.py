@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from itertools import combinations
 
@@ -203,7 +204,7 @@ tenths = st.integers(0, 5000).map(lambda count: count / 10)
 
 
 @given(
-    tenths.filter(bool),
+    tenths.filter(lambda seconds: seconds >= 0.5),
     st.lists(st.builds(failures.Death, st.integers(0, 3), tenths, tenths), max_size=3),
     tenths,
 )
@@ -219,6 +220,27 @@ def test_nothing_changes_before_the_next_change(flap: float, dying: list[failure
     assert stands(at + until * 0.999) == stands(at)
 
 
-def test_a_failure_that_is_not_known_is_an_error() -> None:
-    with pytest.raises(errors.InputError, match="annotation: Object contains unknown field `explode`"):
-        failures.parse({"explode": True}, field="annotation")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("explode: true", "Object contains unknown field `explode`"),
+        ("flap: 1.0e-7", "flap is 0, or at least 0.5 seconds"),
+        ("{after: 2024-13-45}", "not YAML"),
+        ("[" * 3000, "not YAML"),
+        ("dying: [", "not YAML"),
+        ("5", "Expected `object`"),
+    ],
+)
+def test_failures_that_make_no_sense_are_an_error_with_the_annotation(text: str, said: str) -> None:
+    with pytest.raises(errors.InputError, match=f"annotation: .*{said}"):
+        failures.read(text, field="annotation")
+
+
+@given(st.text(max_size=40))
+def test_whatever_failures_say_is_understood_or_an_error(text: str) -> None:
+    with contextlib.suppress(errors.InputError):
+        assert failures.read(text, field="annotation").present(0.0) in (True, False)
+
+
+def test_no_failures_are_none() -> None:
+    assert failures.read("", field="annotation") == failures.NONE

@@ -174,6 +174,13 @@ def test_a_key_that_stands_twice_is_a_mistake_with_its_line() -> None:
     assert len(pools.parse(merged, CATALOG).pools["a"].gpus) == 2
 
 
+@pytest.mark.parametrize("capability", [{"major": "abc"}, {"major": 99999999999}, {"major": 8, "minor": 10}])
+def test_a_compute_capability_that_is_none_is_a_mistake(capability: dict[str, Any]) -> None:
+    overrides = {"device_defaults": {"compute_capability": capability}}
+    with pytest.raises(pools.Mistakes, match=r"nodePools\.x\.gpu.*compute_capability: major is a whole number"):
+        parse({"nodePools": {"x": {"gpu": {"profile": "h200", "overrides": overrides}}}})
+
+
 @pytest.mark.parametrize("text", ["", "[]", "a: [", "x: 1", "nodePools: 5"])
 def test_what_is_no_topology_is_refused(text: str) -> None:
     with pytest.raises(pools.Mistakes):

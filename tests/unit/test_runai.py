@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgpu.box import Box
@@ -118,6 +119,34 @@ def test_a_folder_that_cannot_be_written_is_told_once_and_tried_again(
     assert len(folder.show(Entry("u", 3, 40, 500))) == 2
 
 
+def link(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("made", [os.mkfifo, link, lambda path: path.write_bytes(b"4" * 100)])
+def test_whatever_lies_where_a_file_should_be_is_replaced(folder: Folder, made: Callable[[Path], object]) -> None:
+    place = folder.root / "proc/pod/u/metrics/gpu/3"
+    place.mkdir(parents=True)
+    made(place / "utilization.sm")
+    assert folder.show(Entry("u", 3, 40, 500))["u/metrics/gpu/3/utilization.sm"] == "40"
+    assert stat.S_ISREG((place / "utilization.sm").lstat().st_mode)
+
+
+def test_what_stands_in_the_way_of_one_file_is_told_once_and_stops_no_other(
+    folder: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone, wanted = (folder.root / "proc/pod" / uid / "metrics/gpu/3/utilization.sm" for uid in "tu")
+    for path in (gone, wanted):
+        (path / "full").mkdir(parents=True)
+    for percent in (40, 41):
+        files = folder.show(Entry("u", 3, percent, 500), Entry("v", 3, percent, 500))
+        assert (files["u/metrics/gpu/3/memory.allocated"], files["v/metrics/gpu/3/utilization.sm"]) == (
+            "500000000", str(percent),
+        )  # fmt: skip
+    said = sorted(record.getMessage().partition("Run:ai: ")[2] for record in caplog.records)
+    assert said == [f"{gone}: Is a directory", f"{wanted}: Is a directory"]
+
+
 entries = st.lists(
     st.builds(Entry, st.sampled_from("uvw"), st.integers(0, 2), st.integers(0, 100), st.integers(0, 10)),
     max_size=5, unique_by=lambda entry: (entry.uid, entry.gpu),
@@ -125,6 +154,7 @@ entries = st.lists(
 
 
 @given(st.lists(entries, max_size=5))
+@settings(deadline=None)
 def test_it_holds_what_is_shown_and_nothing_from_before(
     tmp_path_factory: pytest.TempPathFactory, shown: list[list[Entry]]
 ) -> None:

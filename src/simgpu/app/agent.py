@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from simgpu import page
+from simgpu import errors, page
 from simgpu.app import ticking
 from simgpu.app.equipping import Equipment
 from simgpu.app.guests import Guests
@@ -28,11 +28,10 @@ from simgpu.kube.recording import Recorder
 from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
-from simgpu.node import cpu, granting, messages, offers, owners, plugins, rpc, runai
+from simgpu.node import granting, messages, offers, owners, plugins, rpc, runai
 from simgpu.page import native
-from simgpu.pods import reserving
 from simgpu.pods.holding import Held
-from simgpu.topology import failures, pools
+from simgpu.topology import failures, pools, sharing
 from simgpu.web import fleet as health
 from simgpu.web import pages, server
 from simgpu.workloads.server import Server as WorkloadServer
@@ -40,6 +39,7 @@ from simgpu.workloads.server import Server as WorkloadServer
 NAME = "simgpu-agent"
 LOOK_SECONDS = 5.0
 LEAST_SECONDS = 0.05  # between two looks, however much happens
+PATIENCE_SECONDS = 3.0  # with an API server that does not answer; after ten, pods would see their GPUs as lost
 
 _BUILT = Path(page.__file__).parent / "built"
 
@@ -55,11 +55,11 @@ class AgentSettings(msgspec.Struct, frozen=True):
     listen: tuple[str, int]
     identity: identities.Identity
     state: Path
-    plugins: Path = plugins.FOLDER
-    pod_resources: Path = owners.POD_RESOURCES
-    cgroups: Path = cpu.CGROUPS
-    reservations: str = reserving.NAMESPACE
-    runai: Path = runai.FOLDER
+    plugins: Path
+    pod_resources: Path
+    cgroups: Path
+    reservations: str
+    runai: Path
     seed: int = 1
     interval: float = 0.5
 
@@ -71,8 +71,10 @@ class Agent:
         self._settings = settings
         self._client = client
         self._wake = asyncio.Event()
+        self._informed = asyncio.Event()
         self._held: list[Held] | None = None
         self._uses: Mapping[str, Uses] = {}
+        self._problem = ""
         self._failures = failures.NONE
         self._failing_since = time.monotonic()
         self._owners = owners.Owners(pod_resources=settings.pod_resources, plugins=settings.plugins)
@@ -90,7 +92,7 @@ class Agent:
         self._writer = Writer(client, manager=NAME, in_flight=2)
         self.node = OwnNode(
             settings.node, stores, self._writer, self._recorder, self._wake.set,
-            namespace=settings.namespace, catalog=models.load(),
+            namespace=settings.namespace, catalog=models.load(), before=self.equipment.known.spec,
         )  # fmt: skip
         self._stores = stores
         box = self.equipment.box
@@ -125,15 +127,28 @@ class Agent:
                 group.create_task(reflector.run())
             group.create_task(self._writer.run())
             group.create_task(self._recorder.run())
-            await asyncio.gather(*(reflector.store.synced.wait() for reflector in reflectors))
-            self.node.watch()
-            self.node.configure()
+            group.create_task(self._inform())
+            self._equip(self.equipment.known.spec)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if self.equipment.spec == pools.NodeGpus(()) else PATIENCE_SECONDS):
+                    await self._informed.wait()
             group.create_task(self.plugins.run())
             await self._reconcile()  # the time since the last step of the agent before this one is the pods' too
             group.create_task(self._keep())
             equipment = self.equipment
             tick = ticking.tick(equipment.box, self._settings.interval, ready, self._stepped, since=equipment.saved.age)
             group.create_task(tick)
+
+    async def _inform(self) -> None:
+        """Wait for the cluster: from then on it says what the node has and who uses it, and no more what is known."""
+        stores = self._stores
+        await asyncio.gather(
+            *(store.synced.wait() for store in (stores.nodes, stores.pods, stores.config_maps, stores.views))
+        )
+        self.node.watch()
+        self.node.configure()
+        self._informed.set()
+        self._wake.set()
 
     def _stepped(self) -> None:
         """Show where everything stands; who shares a GPU once the kubelet has said who holds it."""
@@ -153,13 +168,19 @@ class Agent:
 
     async def _reconcile(self) -> float:
         """Make everything as it should be; seconds until it should be looked at again."""
-        spec, equipment = self.node.spec(), self.equipment
-        equipment.equip(spec)
+        informed, equipment = self._informed.is_set(), self.equipment
+        if informed:
+            self._equip(self.node.spec())
+        spec = equipment.spec
         change = self._offer(spec)
         memory = {device.uuid: device.model.memory_mib.usable for device in equipment.box.devices}
         if memory and (held := await self._owners.look(memory)) is not None:
             self._held = held
-        uses = self.node.uses(spec, self._held or (), memory, reservations=self._settings.reservations)
+        if informed:
+            uses = self.node.uses(spec, self._held or (), memory, reservations=self._settings.reservations)
+            equipment.remember(uses)
+        else:
+            uses = self._known_uses()
         self._uses = uses
         self._work_changed()
         ids = [device.uuid for device in equipment.box.devices]
@@ -172,6 +193,26 @@ class Agent:
         """Let containers do what they should, those with workloads of their own nothing else."""
         working = {(guest.pod.uid, guest.pod.container) for guest in self.socket.working if guest.pod is not None}
         self.equipment.use(self._uses, working)
+
+    def _known_uses(self) -> dict[str, Uses]:
+        """Who used the GPUs, less those that the kubelet has given to nobody any more."""
+        uses = self.equipment.known.uses
+        if self._held is None:
+            return uses
+        given = {sharing.device(name) for held in self._held for name in held.ids}
+        return {gpu: items for gpu, items in uses.items() if gpu in given}
+
+    def _equip(self, spec: pools.NodeGpus) -> None:
+        """Give the node these GPUs; those that it has stay where that cannot be done."""
+        problem = ""
+        try:
+            self.equipment.equip(spec)
+        except errors.InputError as error:
+            problem = f"the GPUs stay as they were: {error}"
+            self.node.complain("UnusableGpus", problem)
+        if problem and problem != self._problem:
+            _log.warning("%s", problem)
+        self._problem = problem
 
     # The kubelet.
 

@@ -26,12 +26,14 @@ class Equipment:
     """A node's simulated GPUs. Files below `state` stay when it ends, for running pods and for the next start."""
 
     def __init__(
-        self, node: str, identity: Identity, state: Path, *, seed: int, interval: float, cgroups: Path = cpu.CGROUPS
+        self, node: str, identity: Identity, state: Path, *, seed: int, interval: float, cgroups: Path
     ) -> None:
         self.spec = pools.NodeGpus(())
         self.pages = state / "gpus"
-        self._keeper = keeping.Keeper(state / "state.json")
         self.saved = keeping.load(state / "state.json")
+        self.known = keeping.known(state / "known.json")
+        self._stand = keeping.Keeper(state / "state.json", "where GPUs stand")
+        self._known = keeping.Keeper(state / "known.json", "what the node has")
         self.box = Box((), seed=seed, hostname=hostname(node), now=self.saved.now, kept=self.saved.devices)
         self.page: pages.Page | None = None
         self.run = state / "run"
@@ -44,21 +46,26 @@ class Equipment:
         self.run.mkdir(parents=True, exist_ok=True)
 
     def equip(self, spec: pools.NodeGpus) -> None:
-        """The node has these GPUs now."""
+        """The node has these GPUs now. Where they cannot be shown, an `InputError` says why, and all is as it was."""
         if spec == self.spec:
             return
         devices = pools.build(spec, self._node)
-        self.box.change(devices)
         self.close()
+        try:
+            writer.Pages(self.pages, devices, stale=self._stale).close()
+            self.box.change(devices)
+            self.spec = spec
+        finally:
+            self._show()
+
+    def _show(self) -> None:
         self.page = None
-        access = writer.Access(processes=layout.ALL_PROCESSES, control=granting.SOCKET if spec.settable else "")
-        self._shown = showing.Shown(self.box, self.pages, stale=self._stale, access=access)
-        if devices:
+        if self.box.devices:
+            control = granting.SOCKET if self.spec.settable else ""
+            access = writer.Access(processes=layout.ALL_PROCESSES, control=control)
+            self._shown = showing.Shown(self.box, self.pages, stale=self._stale, access=access)
             self._shown.write()
             self.page = pages.Page(render.Renderer(self.box.machine, self._identity))
-        else:
-            self.close()
-        self.spec = spec
 
     def set(self, device: str, setting: str, values: Sequence[int]) -> int:
         """Do what a program asks for through NVML, where the node's pool lets it; the answer is one of NVML's codes."""
@@ -97,6 +104,10 @@ class Equipment:
                 self._running[key] = (item, self._admit(key[0], item))
         self.box.arrange([number for key in wanted for number in self._running[key][1]])
 
+    def remember(self, uses: Mapping[str, Uses]) -> None:
+        """Let an agent that comes after this one know what the node has, and who uses it."""
+        self._known.save(keeping.Known(self.spec, dict(uses)))
+
     def _admit(self, device: str, item: Shared | pools.Shown) -> list[int]:
         if isinstance(item, pools.Shown):
             pod = view.Pod(item.pod, item.namespace, item.container) if item.pod else None
@@ -128,7 +139,7 @@ class Equipment:
     def stepped(self) -> None:
         """After each step: remember where everything stands, and then show it."""
         self.follow_processors(time.monotonic())
-        self._keeper.save(self.box)
+        self._stand.save(keeping.stand(self.box))
         if self._shown is not None:
             self._shown.write()
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-import yaml
 
 from simgpu import errors
 from simgpu.catalog import models
@@ -29,6 +28,8 @@ FAILURES_ANNOTATION = "simgpu.dev/failures"
 VIEW_EVERY = 1.0
 SAVE_EVERY = 300.0
 
+_NOTHING = pools.NodeGpus(())
+
 T = TypeVar("T")
 
 
@@ -42,7 +43,10 @@ class Stores(msgspec.Struct):
 
 
 class OwnNode:
-    """Reads what is wanted of the node, and writes what it has. `changed` is called when something may be new."""
+    """Reads what is wanted of the node, and writes what it has. `changed` is called when something may be new.
+
+    `before` is what it had, which it keeps where nothing that can be understood is said of it.
+    """
 
     def __init__(
         self,
@@ -54,7 +58,7 @@ class OwnNode:
         *,
         namespace: str,
         catalog: models.Catalog,
-        clock: Callable[[], float] = time.time,
+        before: pools.NodeGpus = _NOTHING,
     ) -> None:
         self.name = name
         self.configuration = Configuration(stores.config_maps, recorder, namespace=namespace, catalog=catalog)
@@ -62,9 +66,8 @@ class OwnNode:
         self._writer = writer
         self._changed = changed
         self._namespace = namespace
-        self._clock = clock
-        self._published = 0.0
-        self._spec: pools.NodeGpus | None = None
+        self._published = float("-inf")
+        self._spec = before
         self._labelled: set[str] = set()
 
     def watch(self) -> None:
@@ -93,19 +96,24 @@ class OwnNode:
     def spec(self) -> pools.NodeGpus:
         """What the node should have; nothing if nothing is said of it."""
         spec = self.configuration.of(self.node, lambda _name: self._spec) if self.node is not None else None
-        self._spec = spec or pools.NodeGpus(())
+        self._spec = spec or _NOTHING
         return self._spec
 
     def failures(self, spec: pools.NodeGpus) -> failures.Failures:
         """What fails: as the node's annotation says, else as its pool does."""
         text = self.node.metadata.annotations.get(FAILURES_ANNOTATION) if self.node is not None else None
-        if self.node is None or text is None:
+        if text is None:
             return spec.failures
         try:
-            return failures.parse(yaml.safe_load(text) or {}, field=FAILURES_ANNOTATION)
-        except (errors.InputError, yaml.YAMLError) as error:
-            self.configuration.complain(about(self.node), "InvalidFailures", " ".join(str(error).split()))
+            return failures.read(text, field=FAILURES_ANNOTATION)
+        except errors.InputError as error:
+            self.complain("InvalidFailures", str(error))
             return spec.failures
+
+    def complain(self, reason: str, message: str) -> None:
+        """Tell users, once, what is wrong with the node."""
+        if self.node is not None:
+            self.configuration.complain(about(self.node), reason, message)
 
     # Who uses it.
 
@@ -126,7 +134,7 @@ class OwnNode:
         if not holder.reserves:
             fraction = self._said(pod, reserving.fraction, "InvalidFraction", 1.0)
             used = int(memory * holder.share * fraction)
-            if requests.running(pod):
+            if requests.works(pod, holder.container):
                 span = self._said(pod, requests.utilisation, "InvalidUtilization", requests.ALL)
                 if (
                     self._said(pod, lambda pod: requests.source(pod, source), "InvalidUtilization", source)
@@ -165,18 +173,18 @@ class OwnNode:
             if config_map is not None:
                 self._writer.delete(target)
             return SAVE_EVERY
-        since = self._clock() - self._published
+        since = time.monotonic() - self._published
         if config_map is not None and since < VIEW_EVERY:
             return VIEW_EVERY - since
         body = publishing.view(
             self.name, ids, spec, strategy=fleet.mig_strategy, fake=False, labelled=labels,
             uses={gpu: tuple(item.use for item in items) for gpu, items in uses.items()},
-            counters={"time": round(self._clock(), 1), "gpus": counters},
+            counters={"time": round(time.time(), 1), "gpus": counters},
         )  # fmt: skip
         same = config_map is not None and config_map.data.get(publishing.KEY) == body["data"][publishing.KEY]
         if same and since < SAVE_EVERY:
             return SAVE_EVERY - since
-        self._published = self._clock()
+        self._published = time.monotonic()
         self._writer.apply(target, body)
         return SAVE_EVERY
 

@@ -1,21 +1,21 @@
 """What a container is started with to see its GPUs: environment, pages, library and tool. Pure but for `install`.
 
 Pages are mounted as directories, so that they can be made anew beneath a running container. Library and tool are
-files, and stay with it as they were when it started: each version lies at a place of its own, and is never changed.
+files, and stay with it as they were when it started: each version lies at a place of its own, and stays there, because
+the kubelet starts a pod's containers again with the mounts that the pod was first given, be it after a restart.
 """
 
 from __future__ import annotations
 
 import hashlib
 import platform
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from simgpu import errors
-from simgpu.node import messages
+from simgpu.node import files, messages
 from simgpu.topology import sharing
 
 LIBRARY, TOOL = "libnvidia-ml.so.1", "nvidia-smi"
@@ -43,19 +43,16 @@ class Source(msgspec.Struct, frozen=True):
 
 def install(built: Path, state: Path) -> Programs:
     """Put library and tool for this processor below the state folder, where containers can have them from."""
-    made = {name: built / platform.machine() / name for name in (LIBRARY, TOOL)}
-    for path in made.values():
+    sources = {name: built / platform.machine() / name for name in (LIBRARY, TOOL)}
+    for path in sources.values():
         if not path.is_file():
             raise errors.SimgpuError(f"{path}: is not built; run 'make setup', or install the package anew")
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in made.values())).hexdigest()[:16]
+    made = {name: path.read_bytes() for name, path in sources.items()}
+    digest = hashlib.sha256(b"".join(made.values())).hexdigest()[:16]
     folder = state / "programs" / digest
     folder.mkdir(parents=True, exist_ok=True)
-    for name, path in made.items():
-        if not (folder / name).exists():
-            unfinished = folder / f".{name}"
-            shutil.copyfile(path, unfinished)
-            unfinished.chmod(0o755)
-            unfinished.rename(folder / name)
+    for name, content in made.items():
+        files.put(folder / name, content, 0o755, lasting=True)
     return Programs(folder / LIBRARY, folder / TOOL)
 
 

@@ -1,24 +1,28 @@
 """Device plugins: a server for each resource, and the kubelet's knowledge of them.
 
-Wanted is what is offered; seen are the sockets in the kubelet's folder. A kubelet that starts empties that folder and
-makes its own socket anew, and a plugin that it does not know, for whatever reason, listens and registers again.
+Wanted is what is offered; seen are the sockets in the kubelet's folder, and whether it listens to what a plugin has. A
+kubelet that starts empties that folder and makes its own socket anew, and a plugin that it does not know, for
+whatever reason, listens and registers again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
-import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from simgpu.node import messages, rpc
 from simgpu.node.offers import Offer, prefer
 
-FOLDER = Path("/var/lib/kubelet/device-plugins")
 LOOK_SECONDS = 0.5
+SILENCE_SECONDS = 15.0
+LONGEST_PATH = 107  # of a socket
 
 _KUBELET = "kubelet.sock"
 _CALL_SECONDS = 5.0
@@ -32,10 +36,13 @@ Allocate = Callable[[str, Sequence[str]], Coroutine[Any, Any, messages.Container
 class Plugin:
     """Serves one resource. Handlers only translate."""
 
-    def __init__(self, folder: Path, offer: Offer, allocate: Allocate) -> None:
-        self.socket = folder / f"simgpu-{re.sub('[/.-]', '_', offer.resource)}.sock"
+    def __init__(self, folder: Path, offer: Offer, allocate: Allocate, *, silence: float) -> None:
+        self.socket = socket_of(offer.resource, folder)
         self._offer = offer
         self._allocate = allocate
+        self._silence = silence
+        self._listening = 0
+        self._silent_since = 0.0
         self._changed = asyncio.Event()
         self._server: rpc.Server | None = None
         self._known_to: tuple[int, ...] | None = None
@@ -51,7 +58,7 @@ class Plugin:
     async def keep(self, kubelet: Path) -> None:
         """Listen, and be known to the kubelet that is there now."""
         now = identity(kubelet)
-        if self._server is not None and (now != self._known_to or identity(self.socket) is None):
+        if self._server is not None and (now != self._known_to or identity(self.socket) is None or self._forgotten):
             await self.stop()
         if now is None or self._server is not None:
             return
@@ -61,34 +68,45 @@ class Plugin:
             "GetPreferredAllocation": rpc.unary(messages.PreferredAllocationRequest, self._preferred),
             "Allocate": rpc.unary(messages.AllocateRequest, self._allocated),
         }
-        self._server = await rpc.serve(self.socket, messages.DEVICE_PLUGIN, methods)
         request = messages.RegisterRequest(messages.VERSION, self.socket.name, self._offer.resource, _OPTIONS)
         try:
+            self._server = await rpc.serve(self.socket, messages.DEVICE_PLUGIN, methods)
             await rpc.call(kubelet, f"{messages.REGISTRATION}/Register", request, messages.Empty, seconds=_CALL_SECONDS)
-        except rpc.Refused as error:
+        except (rpc.Refused, OSError) as error:
             await self.stop()
             if str(error) != self._refused:
                 self._refused = str(error)
                 _log.warning("the kubelet does not take %s: %s", self._offer.resource, error)
             return
-        self._known_to, self._refused = now, ""
+        self._known_to, self._refused, self._silent_since = now, "", time.monotonic()
         _log.info("the kubelet knows %s", self._offer.resource)
+
+    @property
+    def _forgotten(self) -> bool:
+        """Whether the kubelet has not listened for so long that it never will."""
+        return not self._listening and time.monotonic() - self._silent_since > self._silence
 
     async def stop(self) -> None:
         """Be gone."""
         server, self._server, self._known_to = self._server, None, None
         if server is not None:
             await server.stop()
-        self.socket.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.socket.unlink()
 
     async def _options(self, _request: messages.Empty) -> messages.DevicePluginOptions:
         return _OPTIONS
 
-    async def _list_and_watch(self, _request: messages.Empty) -> AsyncIterator[messages.ListAndWatchResponse]:
-        while True:
-            changed = self._changed
-            yield self._offer.message()
-            await changed.wait()
+    async def _list_and_watch(self, _request: messages.Empty) -> AsyncGenerator[messages.ListAndWatchResponse, None]:
+        self._listening += 1
+        try:
+            while True:
+                changed = self._changed
+                yield self._offer.message()
+                await changed.wait()
+        finally:
+            self._listening -= 1
+            self._silent_since = time.monotonic()
 
     async def _preferred(self, request: messages.PreferredAllocationRequest) -> messages.PreferredAllocationResponse:
         return messages.PreferredAllocationResponse(
@@ -116,9 +134,10 @@ class Plugin:
 class Plugins:
     """All plugins of a node; `run` it, and say what is offered."""
 
-    def __init__(self, allocate: Allocate, *, folder: Path = FOLDER) -> None:
+    def __init__(self, allocate: Allocate, *, folder: Path, silence: float = SILENCE_SECONDS) -> None:
         self._allocate = allocate
         self._folder = folder
+        self._silence = silence
         self._plugins: dict[str, Plugin] = {}
         self._present = True
         self._wake = asyncio.Event()
@@ -131,7 +150,7 @@ class Plugins:
             if resource in self._plugins:
                 self._plugins[resource].offer(offer)
             else:
-                self._plugins[resource] = Plugin(self._folder, offer, self._allocate)
+                self._plugins[resource] = Plugin(self._folder, offer, self._allocate, silence=self._silence)
         self._present = present
         self._wake.set()
 
@@ -148,6 +167,14 @@ class Plugins:
         finally:
             for plugin in self._plugins.values():
                 await plugin.stop()
+
+
+def socket_of(resource: str, folder: Path) -> Path:
+    """Where a plugin listens. A resource has no other underscore before its slash, so no two are at one place."""
+    plain = folder / f"simgpu-{resource.replace('/', '_')}.sock"
+    if len(os.fsencode(plain)) <= LONGEST_PATH:
+        return plain
+    return folder / f"simgpu-{hashlib.sha256(resource.encode()).hexdigest()[:16]}.sock"
 
 
 def identity(socket: Path) -> tuple[int, ...] | None:

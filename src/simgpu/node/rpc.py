@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,7 +55,7 @@ def unary(request: type[M], method: Callable[[M], Awaitable[Message]]) -> Handle
     return Handler(answer, Cardinality.UNARY_UNARY, request, Message)
 
 
-def stream(request: type[M], method: Callable[[M], AsyncIterator[Message]]) -> Handler:
+def stream(request: type[M], method: Callable[[M], AsyncGenerator[Message, None]]) -> Handler:
     """A method with many answers."""
 
     async def answer(stream: Stream[M, Message]) -> None:
@@ -63,8 +63,9 @@ def stream(request: type[M], method: Callable[[M], AsyncIterator[Message]]) -> H
         if asked is None:
             raise GRPCError(Status.INVALID_ARGUMENT, "no message")
         try:
-            async for message in method(asked):
-                await stream.send_message(message)
+            async with contextlib.aclosing(method(asked)) as messages:
+                async for message in messages:
+                    await stream.send_message(message)
         except asyncio.CancelledError:  # of a server that stops: whoever listens would not hear of it otherwise
             with contextlib.suppress(Exception):
                 await stream.send_trailing_metadata(status=Status.UNAVAILABLE)

@@ -6,16 +6,17 @@ away, and only files of the names below are touched.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from simgpu import errors
 from simgpu.identities import view
+from simgpu.node import files
 
-FOLDER = Path("/var/lib/runai")
 SECONDS = 1.0
 
 _UTILIZATION, _MEMORY = "utilization.sm", "memory.allocated"
@@ -73,28 +74,34 @@ class Tree:
         self._pods = root / "proc" / "pod"
         self._missing = {root / place: source for place, source in installed.items()}
         self._due = float("-inf")
-        self._problem = ""
+        self._problems: set[str] = set()
 
     def show(self, found: Sequence[Entry], *, now: float) -> None:
         """Write what has changed, once in a second at most."""
         if now < self._due:
             return
         self._due = now + SECONDS
-        try:
-            self._install()
+        told, self._problems = self._problems, set()
+        self._install()
+        with self._trying():
             _make(self._root / "proc" / "events")
-            self._write(found)
-            self._problem = ""
+        self._write(found)
+        for problem in sorted(self._problems - told):
+            _log.warning("what pods share is not written for Run:ai: %s", problem)
+
+    @contextlib.contextmanager
+    def _trying(self) -> Iterator[None]:
+        """What stands in the way of one file is none of the others'."""
+        try:
+            yield
         except OSError as error:
-            problem = errors.explain(error)
-            if problem != self._problem:
-                _log.warning("what pods share is not written for Run:ai: %s", problem)
-            self._problem = problem
+            self._problems.add(errors.explain(error))
 
     def _install(self) -> None:
         for path, source in list(self._missing.items()):
-            _put(path, source.read_bytes(), _PROGRAM_MODE)
-            del self._missing[path]
+            with self._trying():
+                _put(path, source.read_bytes(), _PROGRAM_MODE)
+                del self._missing[path]
 
     def _write(self, found: Sequence[Entry]) -> None:
         wanted: dict[Path, bytes] = {}
@@ -103,31 +110,19 @@ class Tree:
             wanted[folder / _UTILIZATION] = str(item.percent).encode()
             wanted[folder / _MEMORY] = str(item.memory_mib * _BYTES).encode()
         for path, content in wanted.items():
-            _put(path, content, _FILE_MODE)
-        ours = {name for file in (_UTILIZATION, _MEMORY) for name in (file, _unfinished(file))}
+            with self._trying():
+                _put(path, content, _FILE_MODE)
+        ours = {name for file in (_UTILIZATION, _MEMORY) for name in (file, files.unfinished_name(file))}
         for path in self._pods.glob("*/metrics/gpu/*/*"):
             if path not in wanted and path.name in ours:
-                path.unlink(missing_ok=True)
-                _prune(path.parent, self._pods)
+                with self._trying():
+                    path.unlink(missing_ok=True)
+                    _prune(path.parent, self._pods)
 
 
 def _put(path: Path, content: bytes, mode: int) -> None:
-    """Let a file hold this; one that does is left alone."""
-    try:
-        if path.read_bytes() == content:
-            return
-    except FileNotFoundError:
-        _make(path.parent)
-    unfinished = path.with_name(_unfinished(path.name))
-    unfinished.unlink(missing_ok=True)
-    with unfinished.open("xb") as file:  # never through a link that somebody left there
-        file.write(content)
-    unfinished.chmod(mode)
-    unfinished.rename(path)
-
-
-def _unfinished(name: str) -> str:
-    return f".{name}.unfinished"
+    _make(path.parent)
+    files.put(path, content, mode)
 
 
 def _make(folder: Path) -> None:

@@ -63,7 +63,7 @@ class Access(msgspec.Struct, frozen=True):
 class Pages:
     """The pages of a machine's cards, below one directory, which is ours alone as long as they are there.
 
-    Pages that an earlier writer left there of cards that are no longer are removed.
+    Pages that an earlier writer left there of cards that are no longer are removed, once those of all cards are made.
     """
 
     def __init__(self, root: Path, devices: Sequence[Device], *, stale: float, access: Access | None = None) -> None:
@@ -82,12 +82,15 @@ class Pages:
         self.allow(access or Access())
         try:
             self._lock = _lock(root)
-            _remove_others(root, {device.uuid for device in devices})
-            self._maps = [_map(root / device.uuid) for device in devices]
-            for row, mapped in zip(self._rows, self._maps, strict=True):
-                _resume(row, mapped[0])
+            with contextlib.ExitStack() as undone:
+                undone.callback(os.close, self._lock)
+                self._maps = [_map(root / device.uuid) for device in devices]
+                _remove_others(root, {device.uuid for device in devices})
+                undone.pop_all()
         except OSError as error:
             raise errors.InputError("pages", errors.explain(error)) from None
+        for row, mapped in zip(self._rows, self._maps, strict=True):
+            _resume(row, mapped[0])
 
     def allow(self, access: Access) -> None:
         """Say from the next write on what readers may see and do."""
@@ -221,17 +224,26 @@ def _map(folder: Path) -> npt.NDArray[Any]:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE
     if not _usable(path):
-        handle, made = tempfile.mkstemp(dir=folder, prefix=".page-")
-        with open(handle, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
-            file.write(bytes(_ROOM))
-        Path(made).chmod(0o644)
-        Path(made).rename(path)
+        _make(path)
     descriptor = os.open(path, os.O_RDWR)
     try:
         os.ftruncate(descriptor, _ROOM)
         return np.frombuffer(mmap.mmap(descriptor, _ROOM), layout.DTYPE, count=1)
     finally:
         os.close(descriptor)
+
+
+def _make(path: Path) -> None:
+    """A page with nothing on it, which is there as a whole or not at all."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".page-")
+    made = Path(name)
+    try:
+        with open(handle, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
+            file.write(bytes(_ROOM))
+        made.chmod(0o644)
+        made.rename(path)
+    finally:
+        made.unlink(missing_ok=True)
 
 
 def _resume(row: Any, page: Any) -> None:

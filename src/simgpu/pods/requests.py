@@ -74,6 +74,12 @@ def running(pod: Pod) -> bool:
     return pod.status.phase == "Running"
 
 
+def works(pod: Pod, container: str) -> bool:
+    """Whether one of its containers runs; an init container does while the pod has yet to."""
+    early = (item.name for item in pod.status.init_container_statuses if item.state.running is not None)
+    return running(pod) or container in early
+
+
 def utilisation(pod: Pod) -> Range:
     """What the annotation says; without one, all. What makes no sense is an error that names the annotation."""
     text = pod.metadata.annotations.get(UTILIZATION)

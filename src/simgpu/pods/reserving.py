@@ -15,7 +15,6 @@ from simgpu.kube.views import Pod
 from simgpu.pods import requests
 from simgpu.pods.holding import Holder
 
-NAMESPACE = "runai-reservation"
 RESERVED = "run.ai/reserve_for_gpu_index"
 INDEX = "runai-gpu"
 GROUP = "runai-gpu-group"

@@ -7,8 +7,10 @@ from typing import Annotated, Any
 import msgspec
 
 from simgpu import errors
+from simgpu.topology import yaml_text
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=86400)]
+_SHORTEST_TURN = 0.5
 _Index = Annotated[int, msgspec.Meta(ge=0, le=1023)]
 
 
@@ -38,6 +40,10 @@ class Failures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unhealthy: tuple[_Index, ...] = ()
     dying: tuple[Death, ...] = ()
 
+    def __post_init__(self) -> None:
+        if 0 < self.flap < _SHORTEST_TURN:
+            raise ValueError(f"flap is 0, or at least {_SHORTEST_TURN:g} seconds")
+
     def present(self, elapsed: float) -> bool:
         """Whether the kubelet finds the devices at all."""
         return not self.vanish and (not self.flap or self._turn(elapsed) % 2 == 1)
@@ -59,6 +65,15 @@ class Failures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 NONE = Failures()
+
+
+def read(text: str, *, field: str) -> Failures:
+    """Failures from a text of their own."""
+    try:
+        document = yaml_text.parse(text)
+    except ValueError as error:
+        raise errors.InputError(field, f"not YAML: {error}") from None
+    return parse(document or {}, field=field)
 
 
 def parse(document: Any, *, field: str) -> Failures:

@@ -361,7 +361,11 @@ class _Reader:
             facts["architecture"] = architecture
         capability = self._mapping(defaults, "compute_capability", f"{where}.")
         if "major" in capability:
-            facts["compute_capability"] = f"{capability['major']}.{capability.get('minor', 0)}"
+            major, minor = capability["major"], capability.get("minor", 0)
+            if _whole(major, 99) and _whole(minor, 9):
+                facts["compute_capability"] = f"{major}.{minor}"
+            else:
+                self._mistake(f"{where}.compute_capability", "major is a whole number up to 99, minor one up to 9")
         if system.get("driver_version"):
             facts["driver"] = str(system["driver_version"])
         product = self._text(defaults, "name", where) or (like.product if like else "GPU")

@@ -1,0 +1,130 @@
+"""An agent while the API server is away: it goes by what the agent before it knew."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from simgpu.app.agent import Agent, AgentSettings
+from simgpu.app.equipping import Equipment
+from simgpu.catalog import models
+from simgpu.controllers import publishing
+from simgpu.controllers.own_node import Shared
+from simgpu.identities import identity
+from simgpu.kube.client import Client
+from simgpu.kube.kubeconfig import Target
+from simgpu.node import messages
+from simgpu.page import writer
+from simgpu.topology import pools
+from tests.fixtures.kubelet import Kubelet
+
+DCGM = identity.load("dcgm")
+SPEC = pools.NodeGpus((pools.Gpu(models.load().models["h200"]),) * 2, {"rdma/hca": 1})
+
+
+@pytest.fixture
+def settings(kubelet: Kubelet, tmp_path: Path) -> AgentSettings:
+    """Of an agent that finds a kubelet, and nobody where the API server should be."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    return AgentSettings(
+        target=Target(f"http://127.0.0.1:{port}"), node="node-a", namespace="ns", listen=("127.0.0.1", 0),
+        identity=DCGM, state=tmp_path / "state", plugins=kubelet.folder, pod_resources=kubelet.folder / "pods.sock",
+        cgroups=tmp_path / "cgroups", reservations="reservations", runai=tmp_path / "runai", interval=0.1,
+    )  # fmt: skip
+
+
+def remember(settings: AgentSettings, spec: pools.NodeGpus) -> list[str]:
+    """What an agent leaves behind of a node with a busy pod on its second GPU; ids of the GPUs."""
+    made = Equipment(settings.node, DCGM, settings.state, seed=1, interval=0.5, cgroups=settings.cgroups)
+    made.equip(spec)
+    ids = [device.uuid for device in made.box.devices]
+    use = publishing.Use("uid-p", "team", "p", "main", 40, 40, 1000)
+    made.remember({name: (Shared(use, 1.0),) for name in ids[1:2]})
+    made.stepped()
+    made.close()
+    return ids
+
+
+def holding(gpu: str) -> messages.ListPodResourcesResponse:
+    """What a kubelet says that gave a GPU to that pod."""
+    container = messages.ContainerResources("main", (messages.ContainerDevices("nvidia.com/gpu", (gpu,)),))
+    return messages.ListPodResourcesResponse((messages.PodResources("p", "team", (container,)),))
+
+
+@contextlib.asynccontextmanager
+async def running(settings: AgentSettings) -> AsyncIterator[Agent]:
+    async with Client(settings.target) as client:
+        agent = Agent(settings, client)
+        task = asyncio.create_task(agent.run(lambda: None))
+        try:
+            yield agent
+        finally:
+            assert not task.done(), task
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            agent.equipment.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def shown(settings: AgentSettings, gpu: str, since: int) -> int | None:
+    """How busy a GPU is on its page, if that was written since."""
+    page = writer.read(settings.state / "gpus" / gpu / "page")
+    return int(page["usage"][0]) if page is not None and int(page["written_ns"][0]) > since else None
+
+
+async def test_gpus_are_there_as_they_were_while_the_api_server_is_away(
+    settings: AgentSettings, kubelet: Kubelet
+) -> None:
+    ids = remember(settings, SPEC)
+    since = time.monotonic_ns()
+    kubelet.pods = holding(ids[1])
+    async with running(settings) as agent:
+        requests = [await kubelet.next() for _ in range(2)]
+        assert {request.resource_name for request in requests} == {"nvidia.com/gpu", "rdma/hca"}
+        endpoint = next(item.endpoint for item in requests if item.resource_name == "nvidia.com/gpu")
+        async with kubelet.watch(endpoint) as lists:
+            assert await anext(lists) == [(name, "Healthy") for name in ids]
+        ask = messages.AllocateRequest((messages.ContainerAllocateRequest((ids[0],)),))
+        answer = await kubelet.ask(endpoint, "Allocate", ask, messages.AllocateResponse)
+        assert answer.containers[0].envs["NVIDIA_VISIBLE_DEVICES"] == ids[0]
+        await until(lambda: agent.ready and [shown(settings, gpu, since) for gpu in ids] == [0, 40])
+        assert {index: pod.name for index, pod in agent.equipment.box.machine.pods.items()} == {1: "p"}
+
+
+async def test_a_pod_that_has_ended_meanwhile_uses_no_gpu(settings: AgentSettings, kubelet: Kubelet) -> None:
+    ids = remember(settings, SPEC)
+    since = time.monotonic_ns()
+    kubelet.pods = messages.ListPodResourcesResponse()
+    async with running(settings) as agent:
+        await until(lambda: agent.ready and shown(settings, ids[1], since) == 0)
+        assert not agent.equipment.box.machine.pods
+
+
+async def test_pods_see_their_gpus_before_an_agent_knows_whether_the_api_server_answers(
+    settings: AgentSettings,
+) -> None:
+    ids = remember(settings, SPEC)
+    since = time.monotonic_ns()
+    async with running(settings) as agent:
+        await until(lambda: shown(settings, ids[0], since) is not None)
+        assert not agent.ready
+
+
+async def test_an_agent_that_knows_nothing_waits_for_the_api_server(settings: AgentSettings, kubelet: Kubelet) -> None:
+    async with running(settings) as agent:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(4):
+                await kubelet.registered.get()
+        assert not agent.ready

@@ -1,0 +1,118 @@
+"""What an agent makes of its node's annotations, and when it writes about the node."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from simgpu.catalog import models
+from simgpu.controllers.own_node import FAILURES_ANNOTATION, OwnNode, Stores
+from simgpu.kube import views
+from simgpu.kube.recording import Recorder
+from simgpu.kube.store import Store
+from simgpu.kube.writer import Writer
+from simgpu.pods import requests
+from simgpu.pods.holding import Held
+from simgpu.topology import failures, pools
+
+CATALOG = models.load()
+BEFORE = pools.NodeGpus((pools.Gpu(CATALOG.models["h200"]),) * 2, failures=failures.Failures(unhealthy=(1,)))
+TOPOLOGY = "nodePools: {x: {gpus: [{type: h200, count: 2}]}}"
+
+
+class Cluster:
+    """A node's agent over objects; what it writes is kept."""
+
+    def __init__(self, topology: str, **annotations: str) -> None:
+        stores = Stores(Store(), Store(), Store(), Store())
+        labels = {pools.LABEL_KEY: "x"}
+        meta = views.ObjectMeta(name="n", uid="u", resource_version="1", labels=labels, annotations=annotations)
+        stores.nodes.put(views.Node(metadata=meta))
+        named = views.ObjectMeta(name="topology", namespace="ns", resource_version="1")
+        stores.config_maps.put(views.ConfigMap(metadata=named, data={"topology.yml": topology}))
+        self.config_maps, self.pods = stores.config_maps, stores.pods
+        self.written: list[dict[str, Any]] = []
+        client: Any = self
+        self.writer = Writer(client, manager="test")
+        self.recorder = Recorder(client, component="test")
+        self.node = OwnNode(
+            "n", stores, self.writer, self.recorder, lambda: None, namespace="ns", catalog=CATALOG, before=BEFORE
+        )
+        self.node.configure()
+
+    @property
+    def events(self) -> list[tuple[str, str]]:
+        return [(item.reason, item.message) for item in self.recorder._waiting]
+
+    async def patch(self, _resource: Any, name: str, data: bytes, **_more: Any) -> bytes:
+        if name == "topology-n":
+            document = msgspec.json.decode(data)
+            self.written.append(document)
+            meta = views.ObjectMeta(name=name, namespace="ns", resource_version="2")
+            self.config_maps.put(views.ConfigMap(metadata=meta, data=document["data"]))
+        return msgspec.json.encode({"metadata": {"name": name, "resourceVersion": "7"}})
+
+    async def publish(self, counters: int) -> float:
+        spec = self.node.spec()
+        again = self.node.publish(spec, ["g0", "g1"][: len(spec.gpus)], {}, counters)
+        writing = asyncio.create_task(self.writer.run())
+        await self.writer.drained()
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        return again
+
+
+@pytest.mark.parametrize("text", ["{after: 2024-13-45}", "[" * 3000, "explode: true", "flap: 0.1"])
+def test_failures_that_make_no_sense_are_an_event_and_those_of_the_pool_hold(text: str) -> None:
+    cluster = Cluster(TOPOLOGY, **{FAILURES_ANNOTATION: text})
+    for _ in range(2):
+        assert cluster.node.failures(BEFORE) == BEFORE.failures
+    [(reason, message)] = cluster.events
+    assert reason == "InvalidFailures"
+    assert message.startswith(f"{FAILURES_ANNOTATION}: ")
+
+
+def test_what_the_node_had_stays_where_the_topology_cannot_be_read() -> None:
+    assert Cluster(TOPOLOGY).node.spec() != BEFORE
+    assert Cluster("nodePools: {x: {gpus: 5}}").node.spec() == BEFORE
+
+
+def starting(running: bool) -> views.Pod:
+    """A pod whose init container has a GPU."""
+    wish = {requests.SOURCE: "cpu"}
+    version = "2" if running else "1"
+    meta = views.ObjectMeta(name="p", namespace="team", uid="uid-p", resource_version=version, annotations=wish)
+    spec = views.PodSpec(
+        containers=(views.Container(name="main"),), init_containers=(views.Container(name="first"),), node_name="n"
+    )
+    state = views.ContainerState(running={}) if running else views.ContainerState()
+    status = views.ContainerStatus("first", container_id="containerd://3b", state=state)
+    return views.Pod(
+        metadata=meta, spec=spec, status=views.PodStatus(phase="Pending", init_container_statuses=(status,))
+    )
+
+
+def test_an_init_container_that_runs_keeps_its_gpu_busy() -> None:
+    cluster = Cluster(TOPOLOGY)
+    held = [Held("first", ("g0",), uid="uid-p")]
+    found = []
+    for running in (False, True):
+        cluster.pods.put(starting(running))
+        uses = cluster.node.uses(BEFORE, held, {"g0": 1000}, reservations="")
+        found.append([(item.use.container, item.use.high, item.container) for item in uses.get("g0", ())])
+    assert found == [[], [("first", 100, "3b")]]
+
+
+async def test_the_view_is_written_whatever_is_done_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, monotonic = time.time, time.monotonic
+    cluster = Cluster(TOPOLOGY)
+    await cluster.publish(1)
+    assert len(cluster.written) == 1
+    monkeypatch.setattr(time, "time", lambda: told() - 3600)
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 301)
+    assert await cluster.publish(2) == 300
+    assert len(cluster.written) == 2
