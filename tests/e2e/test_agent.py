@@ -258,6 +258,18 @@ def test_a_static_pod_is_a_pod_like_others(gpus: Gpus) -> None:
         wait_for(lambda: _sets(gpus, name), "the pod to set its GPUs")
 
 
+def test_no_pod_passes_for_another_as_if_it_were_static(gpus: Gpus) -> None:
+    name, other = gpus.pod(), gpus.pod()
+    gpus.running(name, other)
+    gpu, theirs = gpus.holds(name), gpus.holds(other)
+    uid = gpus.node.kubectl("get", "pod", name, "-o", "jsonpath={.metadata.uid}")
+    with pytest.raises(AssertionError, match="may not add mirror pod annotation"):
+        gpus.node.kubectl("annotate", "pod", other, f"kubernetes.io/config.mirror={uid}")
+    gpus.node.pod("impostor", "sleep 1000", annotations={"kubernetes.io/config.mirror": uid})
+    gpus.node.kubectl("wait", "pod/impostor", "--for=delete", "--timeout=30s")
+    assert (gpus.holds(name), gpus.holds(other)) == (gpu, theirs)
+
+
 def test_a_gpu_that_dies_is_taken_away_and_comes_back(gpus: Gpus) -> None:
     gpus.fail("unhealthy: [2, 3]")
     gpus.have(6)
