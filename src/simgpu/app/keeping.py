@@ -5,6 +5,7 @@ A file is replaced as a whole. One that cannot be read is a warning, and counts 
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from pathlib import Path
@@ -116,7 +117,13 @@ def _read(path: Path, kind: type[T], otherwise: str) -> T | None:
 
 
 def _boot() -> str:
-    return _BOOT.read_text().strip()
+    return _text(_BOOT)
+
+
+@functools.cache
+def _text(path: Path) -> str:
+    """Read once: later there may be no file to be had for it."""
+    return path.read_text().strip()
 
 
 def _uptime() -> float:
