@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-CGROUPS = Path("/sys/fs/cgroup")
-
 _LONGEST = 60.0  # seconds between looks for a group that is not there: each goes over many folders
 _DEEPEST = 8
 _ANYTHING = 2  # levels below which only what pods are in is looked at
@@ -17,7 +15,7 @@ _OF_PODS = ("kubepods", "burstable", "besteffort", "guaranteed")
 class Meter:
     """Cores that each container keeps busy, between one look and the next."""
 
-    def __init__(self, root: Path = CGROUPS) -> None:
+    def __init__(self, root: Path) -> None:
         self._unified = (root / "cgroup.controllers").exists()
         self._root = root if self._unified else _accounting(root)
         self._groups: dict[str, Path] = {}

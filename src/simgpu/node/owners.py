@@ -16,7 +16,6 @@ from simgpu.node import messages, rpc
 from simgpu.pods.holding import Held
 from simgpu.topology import sharing
 
-POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 CHECKPOINT = "kubelet_internal_checkpoint"
 
 _SECONDS = 5.0
