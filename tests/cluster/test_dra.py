@@ -96,8 +96,12 @@ async def test_a_job_with_a_claim_is_allocated_a_device_of_a_slice(client: Clien
         [claim] = await eventually(allocated)
         [result] = claim.status.allocation.devices.results
         assert (result.driver, result.pool, result.device) == (DRIVER, pool, "gpu-1")
-        [consumer] = await client.list(resources.PODS, namespace=namespace)
-        assert consumer.spec.node_name == node
+
+        async def placed() -> object:
+            [consumer] = await client.list(resources.PODS, namespace=namespace)
+            return consumer.spec.node_name
+
+        assert await eventually(placed) == node
 
         async def complete() -> bool:
             return (await client.get(resources.JOBS, "claims", namespace=namespace)).status.succeeded == 1
