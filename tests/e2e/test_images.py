@@ -34,7 +34,8 @@ def test_gpustat_in_a_debian_pod_shows_what_nvidia_smi_shows(gpus: Gpus, python_
         (card,) = json.loads(gpus.exec(name, "gpustat", "--json"))["gpus"]
     assert (uuid, product, usage) == (gpus.holds(name)[0], "NVIDIA H200", "40")
     assert (card["uuid"], card["name"], card["utilization.gpu"]) == (uuid, product, 40)
-    assert (card["memory.used"], card["power.draw"]) == (int(memory), round(float(power)))
+    assert card["memory.used"] == int(memory)
+    assert 0 <= float(power) - card["power.draw"] <= 1  # gpustat leaves out what is less than a watt
     assert [(process["pid"], process["command"]) for process in card["processes"]] == [(1, "sleep")]
 
 
@@ -47,7 +48,8 @@ def test_nvitop_in_a_debian_pod_shows_what_nvidia_smi_shows(gpus: Gpus, python_i
         page = gpus.exec(name, "env", "TERM=dumb", "nvitop", "-1", "--ascii")
     heat, state, power, limit, memory, usage = values
     (row,) = re.findall(r"(\d+)C +(P\d+) +(\d+)W / (\d+)W \| +([\d.]+)GiB / 140\.4GiB \| +(\d+)%", page)
-    assert row == (heat, state, f"{float(power):.0f}", f"{float(limit):.0f}", f"{int(memory) / 1024:.1f}", usage)
+    assert row == (heat, state, row[2], f"{float(limit):.0f}", f"{int(memory) / 1024:.1f}", usage)
+    assert abs(float(power) - int(row[2])) <= 0.51  # each rounds for itself
     processes = page.partition("Processes:")[2]
     assert re.findall(r"^\|   0 +(\d+) C .* (\S+ \S+) +\|$", processes, re.MULTILINE) == [("1", "sleep 2000")]
 
