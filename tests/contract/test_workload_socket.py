@@ -375,6 +375,9 @@ async def test_a_pods_workloads_have_a_bounded_number_of_activities(
     assert "more than 3 activities in all" in json.loads(await reader.read())["message"]
     first.close()
     await running.settled(0)
+    for wrong in ({"Devices": ["7"]}, {"Limits": {"nonsense": 1}}):
+        reader, _ = await running.send({**two, **wrong})
+        assert json.loads(await reader.read())["exit"] == 1
     await running.send(two)
     await running.settled(1)
 

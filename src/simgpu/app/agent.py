@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from simgpu import errors, page
+from simgpu import errors
 from simgpu.app import ticking
 from simgpu.app.equipping import Equipment
 from simgpu.app.guests import Guests
@@ -40,8 +40,6 @@ NAME = "simgpu-agent"
 LOOK_SECONDS = 5.0
 LEAST_SECONDS = 0.05  # between two looks, however much happens
 PATIENCE_SECONDS = 3.0  # with an API server that does not answer; after ten, pods would see their GPUs as lost
-
-_BUILT = Path(page.__file__).parent / "built"
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +81,7 @@ class Agent:
             settings.node, settings.identity, settings.state, seed=settings.seed, interval=settings.interval,
             cgroups=settings.cgroups,
         )  # fmt: skip
-        programs = granting.install(_BUILT, settings.state)
+        programs = granting.install(native.BUILT, settings.state)
         self._tree = runai.Tree(settings.runai, runai.programs(programs.tool, native.preloader()))
         self._source = granting.Source(self.equipment.pages, self.equipment.run, programs)
         self.plugins = plugins.Plugins(self._allocate, folder=settings.plugins)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -13,6 +14,12 @@ from simgpu.cli import options, output
 RESERVATIONS = "runai-reservation"
 
 
+def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Callable[[options.F], options.F]:
+    """A folder or file of the node."""
+    kind = click.Path(path_type=Path)
+    return click.option(name, type=kind, default=default, show_default=True, metavar=metavar, help=about)
+
+
 @click.command()
 @click.option(
     "--node", default=lambda: os.environ.get("NODE_NAME"), show_default="NODE_NAME", help="The node that this is."
@@ -21,29 +28,15 @@ RESERVATIONS = "runai-reservation"
 @options.namespace
 @options.listen(":9400", "Metrics and health.")
 @options.identity
-@click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path),
-    default="/var/lib/simgpu",
-    show_default=True,
-    metavar="DIR",
-    help="What pods get mounted; in a container, a folder of the node at the same place.",
+@_place(
+    "--state-dir", "/var/lib/simgpu", "What pods get mounted; in a container, a folder of the node at the same place."
 )
-@click.option(
-    "--plugin-dir",
-    type=click.Path(path_type=Path),
-    default="/var/lib/kubelet/device-plugins",
-    show_default=True,
-    metavar="DIR",
-    help="Where the kubelet looks for device plugins.",
-)
-@click.option(
+@_place("--plugin-dir", "/var/lib/kubelet/device-plugins", "Where the kubelet looks for device plugins.")
+@_place(
     "--pod-resources",
-    type=click.Path(path_type=Path),
-    default="/var/lib/kubelet/pod-resources/kubelet.sock",
-    show_default=True,
+    "/var/lib/kubelet/pod-resources/kubelet.sock",
+    "Where the kubelet says which pod has which device.",
     metavar="PATH",
-    help="Where the kubelet says which pod has which device.",
 )
 @click.option(
     "--reservation-namespace",
@@ -51,22 +44,8 @@ RESERVATIONS = "runai-reservation"
     show_default=RESERVATIONS,
     help="Where Run:ai's pods are that hold GPUs for others; RESOURCE_RESERVATION_NAMESPACE says so too.",
 )
-@click.option(
-    "--runai-dir",
-    type=click.Path(path_type=Path),
-    default="/var/lib/runai",
-    show_default=True,
-    metavar="DIR",
-    help="What pods have of GPUs that they share, for Run:ai's container toolkit.",
-)
-@click.option(
-    "--cgroups",
-    type=click.Path(path_type=Path),
-    default="/sys/fs/cgroup",
-    show_default=True,
-    metavar="DIR",
-    help="Where containers' use of processors is read, for pods whose GPUs follow it.",
-)
+@_place("--runai-dir", "/var/lib/runai", "What pods have of GPUs that they share, for Run:ai's container toolkit.")
+@_place("--cgroups", "/sys/fs/cgroup", "Where containers' use of processors is read, for pods whose GPUs follow it.")
 @options.interval(0.5, least=0.05, most=60)
 @options.seed()
 @options.log_level

@@ -154,9 +154,8 @@ class Server:
             if not done.done():
                 done.set_result((code, message))
 
-        activities = len(wanted.profile.activities)
+        activities, devices, pod = len(wanted.profile.activities), who.choose(wanted.devices), who.pod or wanted.pod
         self._bounds.take(who, activities)
-        devices, pod = who.choose(wanted.devices), who.pod or wanted.pod
         try:
             numbers = self._box.admit(wanted.profile, devices, pod=pod, ended=ended)
         except errors.InputError:
