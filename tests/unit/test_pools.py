@@ -249,3 +249,13 @@ def test_an_annotation_says_models_and_counts(text: str, count: int) -> None:
 def test_a_bad_annotation_is_refused(text: str) -> None:
     with pytest.raises(errors.InputError):
         pools.parse_gpus(text, CATALOG, field="x")
+
+
+def test_all_that_is_wrong_with_a_real_nodes_pool_is_told_at_once() -> None:
+    text = (
+        "nodePools: {a: {gpus: [], settable: maybe, utilizationFrom: gpu, sharing: {timeSlicing: 1}, failures: {x: 1}}}"
+    )
+    with pytest.raises(pools.Mistakes) as caught:
+        pools.parse(text, CATALOG)
+    fields = [item.field.removeprefix("nodePools.a.") for item in caught.value.found]
+    assert fields == ["settable", "utilizationFrom", "sharing", "failures"]

@@ -241,11 +241,14 @@ class _Reader:
         if source not in SOURCES:
             self._mistake(f"{where}.utilizationFrom", f"{source!r}: must be one of {', '.join(SOURCES)}")
         found: dict[str, Any] = {"settable": settable is True, "utilization_from": source}
-        try:
-            found["slicing"] = sharing.parse(pool.get("sharing"), field=f"{where}.sharing")
-            found["failures"] = failures.parse(pool.get("failures") or {}, field=f"{where}.failures")
-        except errors.InputError as error:
-            self._wrong.append(error)
+        parsers: dict[str, tuple[str, Callable[..., Any]]] = {
+            "slicing": ("sharing", sharing.parse), "failures": ("failures", failures.parse),
+        }  # fmt: skip
+        for name, (key, parse_part) in parsers.items():
+            try:
+                found[name] = parse_part(pool.get(key) or {}, field=f"{where}.{key}")
+            except errors.InputError as error:
+                self._wrong.append(error)
         return found
 
     def _listed(self, listed: Any, where: str) -> tuple[Gpu, ...]:

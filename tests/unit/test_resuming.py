@@ -1,0 +1,258 @@
+"""A state that outlives the agent: what goes on after a kill, and counters that never fall."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simgpu.app import keeping, showing
+from simgpu.app.equipping import Equipment
+from simgpu.box import MOST_GONE, Box
+from simgpu.identities import quantities
+from simgpu.page import writer
+from simgpu.pods import profiles, requests
+from simgpu.sim import cards
+from simgpu.topology import devices, pools
+from tests.fixtures.equipment import CATALOG, IDS, equipment, share, shown, spec, worked
+
+
+def restarted(made: Equipment, folder: Path, gpus: pools.NodeGpus | None = None) -> Equipment:
+    """The equipment of an agent that comes after one that was killed after a step."""
+    made.stepped()
+    made.close()
+    again = equipment(folder)
+    again.equip(gpus or made.spec)
+    return again
+
+
+def test_gpus_go_on_as_they_were_after_a_kill(tmp_path: Path) -> None:
+    made = worked(tmp_path)
+    made.box.engine.set_limit(1, 500)
+    made.box.engine.set_highest_clock(2, 1000)
+    made.box.step(121.0, clock=time.time())
+    before = shown(made)
+    assert before["temperature"][0] > before["temperature"][1] + 15
+    assert before["uncorrected"] == [2, 0]
+    assert shown(restarted(made, tmp_path)) == before
+
+
+def test_the_time_that_an_agent_was_away_is_its_pods_time(tmp_path: Path) -> None:
+    made = worked(tmp_path)
+    before = shown(made)
+    again = restarted(made, tmp_path)
+    again.use({IDS[0]: (share("p"),)})
+    again.box.step(again.saved.now + 60, clock=time.time() + 60)
+    after = shown(again)
+    assert after["temperature"] == pytest.approx(before["temperature"], abs=2)
+    assert after["power_average"] == pytest.approx(before["power_average"], rel=0.05)
+    joules = [new - old for new, old in zip(after["energy"], before["energy"], strict=True)]
+    assert joules == pytest.approx([60 * power for power in before["power_average"]], rel=0.05)
+
+
+def test_the_last_error_stays_when_it_was(tmp_path: Path) -> None:
+    def times(made: Equipment) -> list[float]:
+        return [round(value, 1) for value in quantities.last("uncorrected")(made.box.machine).tolist()]
+
+    made = worked(tmp_path)
+    before = times(made)
+    assert time.time() - 30 < before[0] < time.time() - 10
+    again = restarted(made, tmp_path)
+    again.box.step(again.saved.now + 60, clock=made.box.machine.time + 60)
+    assert times(again)[0] == pytest.approx(before[0], abs=0.1)
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_while_no_agent_runs_is_no_time_of_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    made = worked(tmp_path)
+    made.stepped()
+    made.close()
+    told = time.time
+    monkeypatch.setattr(time, "time", lambda: told() + step)
+    again = equipment(tmp_path)
+    assert 0 <= again.saved.age - made.box.engine.now < 30
+
+
+def test_another_agent_knows_what_the_node_had_and_who_used_it(tmp_path: Path) -> None:
+    names = [name for name, model in CATALOG.models.items() if model.vendor == "nvidia"]
+    other = pools.parse("nodePools: {x: {gpuProduct: Mine, gpuMemory: 5000, gpuCount: 3}}", CATALOG).pools["x"]
+    gpus = (*(pools.Gpu(CATALOG.models[name], f"{name}-{place}") for name in names for place in range(2)), *other.gpus)
+    wanted = pools.NodeGpus(gpus, {"rdma/hca": 2}, numa=pools.Numa(2), settable=True)
+    made = equipment(tmp_path)
+    made.equip(wanted)
+    uses = {"h200-0": (share("p"), share("q", 30, 0.5))}
+    made.remember(uses)
+    before = product_and_links(made)
+    made.close()
+    again = equipment(tmp_path)
+    assert (again.known.spec, again.known.uses) == (wanted, uses)
+    again.equip(again.known.spec)
+    assert product_and_links(again) == before
+    assert max(links for _, links in before) > 0
+
+
+def product_and_links(made: Equipment) -> list[tuple[str, int]]:
+    """Of each GPU, as its page shows them."""
+    found = [writer.read(made.pages / device.uuid / "page") for device in made.box.devices]
+    return [(page["product"][0].decode(), int(page["links"][0])) for page in found if page is not None]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"null", b'{"version":2}', b'{"spec":{"gpus":[{"model":{}}]}}'])
+def test_a_file_of_what_the_node_had_that_cannot_be_read_is_a_warning(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "known.json").write_bytes(content)
+    assert equipment(tmp_path).known == keeping.Known()
+    assert "what the node had is not known" in caplog.text
+
+
+def test_while_the_machine_was_off_gpus_got_cold_and_used_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = worked(tmp_path)
+    made.box.engine.set_limit(1, 500)
+    before = shown(made)
+    made.stepped()
+    (tmp_path / "boot").write_text("another\n")
+    monkeypatch.setattr(keeping, "_BOOT", tmp_path / "boot")
+    made.close()
+    again = equipment(tmp_path)
+    again.equip(spec(2))
+    after = shown(again)
+    assert after["temperature"] == pytest.approx(before["temperature"][1:] * 2, abs=5)
+    assert after["limit"] == [700, 700]
+    assert {name: after[name] for name in cards.OUTLIVING} == {name: before[name] for name in cards.OUTLIVING}
+
+
+def test_another_card_in_the_same_place_only_goes_on_counting(tmp_path: Path) -> None:
+    made = worked(tmp_path)
+    before = shown(made)
+    after = shown(restarted(made, tmp_path, spec(2, "a100")))
+    assert after["energy"] == before["energy"]
+    assert after["temperature"][0] < before["temperature"][0] - 10
+    assert after["limit"] == [CATALOG.models["a100"].power_w.default] * 2
+
+
+def test_modes_and_past_readings_stay_with_a_card(tmp_path: Path) -> None:
+    made = worked(tmp_path)
+    assert made._shown is not None
+    assert made._shown.set(IDS[1], "compute_mode", [3]) == showing.OK
+    assert made._shown.set(IDS[1], "persistence", [0]) == showing.OK
+    again = restarted(made, tmp_path, spec(3))
+    again.stepped()
+    pages = [writer.read(again.pages / name / writer.FILE) for name in IDS[:3]]
+    assert [(int(page["persistence"][0]), int(page["compute_mode"][0])) for page in pages if page is not None] == [
+        (1, 0), (0, 3), (1, 0),
+    ]  # fmt: skip
+    assert [int(page["sample_count"][0]) for page in pages if page is not None] == [4, 4, 2]
+
+
+def test_a_gpu_that_comes_back_after_a_restart_goes_on_counting(tmp_path: Path) -> None:
+    made = equipment(tmp_path)
+    made.equip(spec(2))
+    made.box.step(60.0, clock=0.0)
+    before = made.box.counters()[IDS[1]]
+    made.equip(spec(1))
+    made.stepped()
+    made.close()
+    again = equipment(tmp_path)
+    again.equip(spec(1))
+    again.stepped()
+    again.close()
+    third = equipment(tmp_path)
+    third.equip(spec(2))
+    assert third.box.counters()[IDS[1]] == before
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda _: b"", lambda whole: whole[: len(whole) // 2], lambda whole: whole[:-1], lambda _: b"null",
+        lambda whole: whole.replace(b'"version":2', b'"version":1'),
+        lambda whole: whole.replace(b'"energy":', b'"energy":"x","e":'),
+    ],
+)  # fmt: skip
+def test_gpus_start_anew_where_a_file_is_broken(
+    tmp_path: Path, broken: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    made = worked(tmp_path)
+    made.stepped()
+    made.close()
+    whole = (tmp_path / "state.json").read_bytes()
+    (tmp_path / "state.json").write_bytes(broken(whole))
+    again = equipment(tmp_path)
+    again.equip(spec(2))
+    assert shown(again)["energy"] == [0, 0]
+    assert "GPUs start anew" in caplog.text
+    again.stepped()
+    assert len((tmp_path / "state.json").read_bytes()) > len(whole) // 2
+
+
+def test_a_file_that_was_not_finished_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = worked(tmp_path)
+    before = shown(made)
+    made.stepped()
+    (tmp_path / "state.unfinished").write_bytes((tmp_path / "state.json").read_bytes()[:100])
+    assert shown(restarted(made, tmp_path)) == before
+    assert not caplog.text
+
+
+@given(st.binary(), st.integers(0, 5000))
+@settings(deadline=None, max_examples=100)
+def test_no_file_makes_an_agent_fail(bits: bytes, place: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.json"
+        box = Box(pools.build(spec(1), "node-a"), seed=1, hostname="")
+        keeping.Keeper(path, "").save(keeping.stand(box))
+        whole = path.read_bytes()
+        path.write_bytes(whole[:place] + bits + whole[place + len(bits) :])
+        saved = keeping.load(path)
+        Box(pools.build(spec(1), "node-a"), seed=1, hostname="", now=saved.now, kept=saved.devices).step(
+            saved.now + 1, clock=1.0
+        )
+
+
+def test_a_gpu_that_was_away_comes_back_cold(tmp_path: Path) -> None:
+    made = worked(tmp_path)
+    before = shown(made)
+    again = restarted(made, tmp_path, spec(0))
+    again.box.step(again.saved.now + 1, clock=time.time())
+    again.equip(spec(2))
+    after = shown(again)
+    assert after["temperature"][0] == pytest.approx(before["temperature"][1], abs=5)
+    assert after["energy"] == before["energy"]
+
+
+counts = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["h200", "a100"])), min_size=1, max_size=6)
+
+
+@given(counts)
+@settings(deadline=None, max_examples=30)
+def test_counters_never_fall_whatever_the_topology_does(changes: list[tuple[int, str]]) -> None:
+    box = Box((), seed=1, hostname="")
+    highest: dict[str, float] = {}
+    for now, (count, model) in enumerate(changes, 1):
+        box.change([devices.device("n", index, CATALOG.models[model]) for index in range(count)])
+        if count:
+            box.admit(profiles.of("w", requests.ALL), [0])
+        box.step(float(now), clock=0.0)
+        for name, values in box.counters().items():
+            assert values[0] >= highest.get(name, 0.0)
+            highest[name] = values[0]
+
+
+def test_of_gpus_that_are_gone_the_last_are_remembered() -> None:
+    box = Box((), seed=1, hostname="")
+    for number in range(MOST_GONE // 1000 + 2):
+        box.change([devices.device(f"n{number}", index, CATALOG.models["h200"]) for index in range(1000)])
+    box.change([])
+    kept = list(box.keep())
+    assert len(kept) == MOST_GONE
+    assert kept[-1] == devices.device(f"n{MOST_GONE // 1000 + 1}", 999, CATALOG.models["h200"]).uuid
