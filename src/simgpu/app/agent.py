@@ -81,7 +81,7 @@ class Agent:
             settings.node, settings.identity, settings.state, seed=settings.seed, interval=settings.interval,
             cgroups=settings.cgroups,
         )  # fmt: skip
-        programs = granting.install(native.BUILT, settings.state)
+        programs = granting.install(native.library(), native.tool(), settings.state)
         self._tree = runai.Tree(settings.runai, runai.programs(programs.tool, native.preloader()))
         self._source = granting.Source(self.equipment.pages, self.equipment.run, programs)
         self.plugins = plugins.Plugins(self._allocate, folder=settings.plugins)
