@@ -7,6 +7,7 @@ version fits, the cache, a build with Go.
 from __future__ import annotations
 
 import asyncio
+import collections
 import os
 import shutil
 from pathlib import Path
@@ -14,16 +15,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from simgpu import errors
+from simgpu import errors, units
 from simgpu.cluster import binaries, build
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from simgpu.cluster.binaries import Binary, Version
     from simgpu.cluster.progress import Progress
 
 _VERSION_TIMEOUT_SECONDS = 20.0
+_LIKELY = "the first time takes about five minutes on two cores"
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -63,12 +65,24 @@ async def ensure(names: Iterable[str], progress: Progress, bin_dir: Path | None 
     missing = [binary for binary in wanted if found[binary.name] is None]
     if missing and build.go_program() is None:
         raise errors.SimgpuError(_ways_out(missing))
-    for name, place in found.items():
-        if place is not None:
-            progress.done(name, f"{dotted(place.version)} from {place.source}")
-    await build.build(missing, progress)
+    _announce(found, missing, progress)
+    if missing:
+        await build.build(missing, progress)
     built = {binary.name: Found(build.cached(binary), _pinned(binary), "build") for binary in missing}
     return {binary.name: found[binary.name] or built[binary.name] for binary in wanted}
+
+
+def _announce(found: Mapping[str, Found | None], missing: list[Binary], progress: Progress) -> None:
+    """Report what is here, what has to be built, and how long that takes."""
+    sources = collections.Counter(place.source for place in found.values() if place is not None)
+    here = ", ".join(f"{count} from {source}" for source, count in sources.items())
+    if not missing:
+        progress.done(build.ITEM, here)
+        return
+    names = ", ".join(binary.name for binary in missing)
+    before = build.last_time(missing)
+    expected = f"took {units.format_seconds(before)} last time" if before else _LIKELY
+    progress.update(build.ITEM, f"{here}{'; ' if here else ''}{len(missing)} to build ({names}): {expected}")
 
 
 async def program_version(path: Path, binary: Binary) -> Version | None:
