@@ -98,10 +98,17 @@ def _welcome(outcome: Outcome, *, sample: bool) -> None:
     model, _, count = status.gpus_wanted.rpartition(":")
     gpus = f"{status.gpus} GPUs" if status.gpus else f"meant to have {count} {model} each"
     click.echo(f"  {status.nodes} simulated nodes, {gpus}, {status.pods} pods")
-    click.echo(f"  API server  {status.endpoints['apiserver']}")
+    for what, where in {
+        "API server": status.endpoints["apiserver"],
+        "metrics": status.endpoints.get("metrics"),
+    }.items():
+        if where:
+            click.echo(f"  {what:<11} {where}")
     click.echo(f"  kubeconfig  {status.kubeconfig}")
     pods = "get pods -n sample -o wide" if sample else "get nodes -o wide"
     click.echo("\nTry:")
+    if program != "simgpu":  # not on PATH
+        click.echo(f'  export PATH="{Path(program).resolve().parent}:$PATH"    # then it is just simgpu')
     click.echo(f"  {program} kubectl{which} {pods}")
     click.echo(f"  {program} status{which}")
     click.echo(f"  export KUBECONFIG=$({program} kubeconfig{which})")
@@ -127,9 +134,14 @@ def down(name: str) -> None:
 @click.command()
 @_name
 @click.option("--all", "everything", is_flag=True, help="All clusters on this machine.")
+@click.option("--endpoint", metavar="NAME", help="Print only this address, such as metrics or apiserver.")
 @options.output
-def status(name: str, everything: bool, form: str) -> int:
-    """Show how a cluster is, or all of them. Exit code 0 if ready, 1 if not."""
+def status(name: str, everything: bool, endpoint: str | None, form: str) -> int:
+    """Show how a cluster is, or all of them. Exit code 0 if ready, 1 if not.
+
+    \b
+      curl -s "$(simgpu status --endpoint metrics)"
+    """
     from simgpu import app
     from simgpu.cluster import lifecycle
 
@@ -137,11 +149,21 @@ def status(name: str, everything: bool, form: str) -> int:
     if everything:
         return _status_of_all(roles, form)
     one = output.run(lifecycle.status(name, roles))
-    if form == "json":
+    if endpoint is not None:
+        click.echo(_endpoint(one, endpoint))
+    elif form == "json":
         output.print_json(one)
     else:
         _print_cluster(one)
     return 0 if one.ready else 1
+
+
+def _endpoint(one: Status, name: str) -> str:
+    from simgpu import errors
+
+    if name not in one.endpoints:
+        raise errors.InputError("--endpoint", f"no endpoint {name!r}; there are: {', '.join(one.endpoints)}")
+    return one.endpoints[name]
 
 
 def _status_of_all(roles: tuple[Role, ...], form: str) -> int:

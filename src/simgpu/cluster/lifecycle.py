@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from simgpu import errors
+from simgpu import errors, units
 from simgpu.cluster import (
     binaries,
     build,
     components,
     control_plane,
+    durations,
     fleet,
     locate,
     locks,
@@ -53,8 +54,9 @@ _DISK_GIB = 0.5
 _ROLE_GRACE_SECONDS = 10.0
 _MANY_NODES = 500  # so many keep the API server from its own start, and others do not wait for it long
 _NODES_READY_SECONDS = 300.0
-_GPU_LOOKS = 40
 _GPUS_SEEN_SECONDS = 30.0
+_GPUS_STALLED_SECONDS = 10.0
+_CLUSTER = "cluster"
 _POOL_LABELS = f"{fleet.POOL_LABEL}={fleet.POOL}"
 
 
@@ -124,13 +126,30 @@ async def up(wish: Wish, progress: Progress, roles: Sequence[Role] = ()) -> Outc
     """Bring the cluster to what was wished for: from nothing, from half, or from all of it."""
     check(wish)
     folder = record.Folder(wish.name)
-    found = await locate.ensure(binaries.LOCAL_CLUSTER, progress, _bin_dir(wish, folder.load()))
+    known = folder.load()
+    found = await locate.ensure(binaries.LOCAL_CLUSTER, progress, _bin_dir(wish, known))
     started = time.monotonic()
     build.check_disk(paths.clusters(), _DISK_GIB, "a cluster")
+    if known is None:
+        _announce(wish, progress)
     async with _locked(folder, progress):
         changes = await _bring_up(_Launch(wish, folder, found, progress, roles))
         status = await _status(folder, roles)
-    return Outcome(status, changes, time.monotonic() - started)
+    spent = time.monotonic() - started
+    if known is None:
+        durations.remember(_kind(wish), spent)
+        progress.done(_CLUSTER, f"{wish.name} is up")
+    return Outcome(status, changes, spent)
+
+
+def _announce(wish: Wish, progress: Progress) -> None:
+    before = durations.recall(_kind(wish))
+    expected = f"took {units.format_seconds(before)} last time" if before else "takes seconds, and more with many nodes"
+    progress.update(_CLUSTER, f"starting {wish.name} with {wish.nodes or DEFAULT_NODES} nodes: {expected}")
+
+
+def _kind(wish: Wish) -> str:
+    return f"up {wish.nodes or DEFAULT_NODES}"
 
 
 def _bin_dir(wish: Wish, known: Record | None) -> Path | None:
@@ -226,7 +245,7 @@ async def _run(launch: _Launch, wanted: Record, known: Record | None) -> list[st
         for role in launch.roles:
             await plane.start_ready(role.name)
         if launch.roles and launch.wish.wait:
-            await _look_for_gpus(client)
+            await _wait_for_gpus(client, launch.progress)
         sampled = launch.wish.sample and await _make_sample(client, plane, launch.roles)
     folder.save(msgspec.structs.replace(wanted, complete=True, published=wanted.gpus))
     if known is None:
@@ -304,13 +323,26 @@ async def _wait_for_default_account(client: Client, plane: control_plane.Control
     await plane.until("kube-controller-manager", there, seconds=control_plane.READY_SECONDS)
 
 
-async def _look_for_gpus(client: Client) -> None:
-    """Give the nodes a moment to get their GPUs; a topology of the user's may give them none."""
-    for _ in range(_GPU_LOOKS):
+async def _wait_for_gpus(client: Client, progress: Progress) -> None:
+    """Wait until all nodes offer GPUs, as long as more do; a topology of the user's may give some of them none."""
+    clock = asyncio.get_running_loop().time
+    most, deadline = 0, clock() + _GPUS_STALLED_SECONDS
+    while True:
+        asked = clock()
         nodes = await client.list(resources.NODES, labels=_POOL_LABELS)
-        if all(fleet.gpu_count([node]) for node in nodes):
+        equipped = sum(fleet.gpu_count([node]) > 0 for node in nodes)
+        text = f"{fleet.gpu_count(nodes)} on {equipped} of {len(nodes)} nodes"
+        if equipped == len(nodes):
+            progress.done("GPUs", text)
             return
-        await asyncio.sleep(0.25)
+        if equipped > most:
+            most, deadline = equipped, clock() + _GPUS_STALLED_SECONDS
+        elif clock() > deadline:
+            progress.done("GPUs", f"{text}; the topology gives the others none, or 'simgpu logs controller' says why")
+            return
+        progress.update("GPUs", text)
+        # To look at thousands of nodes takes time that the controller needs.
+        await asyncio.sleep(max(0.1, 4 * (clock() - asked)))
 
 
 async def _make_sample(client: Client, plane: control_plane.ControlPlane, roles: Sequence[Role]) -> bool:
