@@ -35,6 +35,6 @@ def test_a_variable_of_the_users_own_stays() -> None:
 
 def test_without_the_venv_module_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "run", lambda *_arguments, **_options: False)
-    monkeypatch.setattr(environment.shutil, "which", lambda _name: None)
+    monkeypatch.setattr("shutil.which", lambda _name: None)
     with pytest.raises(SystemExit, match=r"python3\.\d+-venv"):
         environment.make_venv()
