@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from simgpu import errors
+from simgpu.catalog import placing
 from simgpu.identities import view
 from simgpu.sim import activity, cards, engine
 from simgpu.topology import links
@@ -139,7 +140,7 @@ class Box:
         if device.instances:
             slices = model.sm_count or 1
             wanted = [
-                (item.name, (item.sm or slices // 7) / slices, item.memory_mib or model.memory_mib.total // 8)
+                (item.name, placing.multiprocessors(item, model) / slices, placing.memory_mib(item, model))
                 for item in device.instances
             ]
         elif model.tiles > 1:

@@ -121,7 +121,7 @@ def test_prometheus_stores_the_names_that_the_real_exporters_have(
     name: str, exporter: Callable[..., Exporter], prometheus: Callable[..., Prometheus], tmp_path: Path
 ) -> None:
     config, load, model = tmp_path / "box.yaml", tmp_path / "load.json", boxes.OWN[name]
-    divided = [{"type": model, "mig": ["1g.18gb"]}] if model == "h200" else []
+    divided = [{"type": model, "mig": ["1g.18gb"]}, {"type": "rtx-a6000"}] if model == "h200" else []
     config.write_text(json.dumps({"gpus": [{"type": model, "count": 8}, *divided]}))
     hangs = {"Func": "constant", "Min": 1, "Unit": "absolute", "Period": 1}
     step = {"Load": 50, "Metrics": {"hangs": hangs}}
@@ -195,7 +195,7 @@ def test_time_goes_on_without_scrapes(exporter: Callable[..., Exporter]) -> None
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--model", "h20"], "--model: no GPU model 'h20'"),
+        (["--model", "h300"], "--model: no GPU model 'h300'"),
         (["--identity", "nagios"], "--identity: no identity 'nagios'; there are: amd"),
         (["--listen", "here"], "--listen: 'here': must be HOST:PORT"),
         (["--config", "/no/such/file"], "/no/such/file: no such file"),

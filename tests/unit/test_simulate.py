@@ -129,8 +129,8 @@ def test_a_bad_profile_is_answered_with_the_place(
 
 
 def test_other_bad_input_is_named_too(load: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["simulate", "--profile", str(load), "--model", "h20"]) == 2
-    assert "--model: no GPU model 'h20'" in capsys.readouterr().err
+    assert main.run(["simulate", "--profile", str(load), "--model", "h300"]) == 2
+    assert "--model: no GPU model 'h300'" in capsys.readouterr().err
     assert main.run(["simulate", "--profile", "/no/such/file"]) == 2
     assert "/no/such/file" in capsys.readouterr().err
     assert main.run(["simulate", "--profile", str(load), "--rate", "1000", "--count", "100000"]) == 2

@@ -95,6 +95,8 @@ def _flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{path}.")
         elif name == "aliases":
             yield path, ", ".join(value)
+        elif isinstance(value, tuple | list) and value and isinstance(value[0], float):
+            yield path, ", ".join(f"{item:g}" for item in value)
         elif isinstance(value, tuple | list) and value and isinstance(value[0], dict) and name != "mig":
             for number, item in enumerate(value):
                 yield f"{path}[{number}]", ", ".join(f"{key} {part}" for key, part in item.items())

@@ -14,13 +14,16 @@ import numpy as np
 
 MAGIC: Final = 0x55504753  # "SGPU"
 MAJOR: Final = 1
-MINOR: Final = 0
+MINOR: Final = 1
 PROFILES: Final = 16
 INSTANCES: Final = 8
 SAMPLES: Final = 128
 
 # Whose processes use the GPU: nobody's, all that the reader's /proc has, or one and its descendants.
 NO_PROCESSES, ALL_PROCESSES, TREE_OF_PROCESSES = 0, 1, 2
+
+# Whether a card finds errors in its memory: it cannot, it could, it does.
+ECC_NONE, ECC_OFF, ECC_ON = 1, 2, 3
 
 _C_TYPES = {"u4": "uint32_t", "i4": "int32_t", "u8": "uint64_t"}
 
@@ -196,6 +199,13 @@ PAGE: Final = (
     _f("samples", "sample", "readings of the last steps", count=SAMPLES),
     _f("branch", "S32", "of the driver's sources"),
     _f("idle_ns", "u8", "time with nothing to do", state="idle_time", scale=1e9),
+    # Since minor version 1; pages without them are of cards that are like the others of a data centre.
+    _f("brand", "S24", "empty: NVIDIA"),
+    _f("pci_class", "u4", "class and sub-class; 0: 0x0302"),
+    _f("ecc", "u4", "ECC_...; 0: on where inforom_ecc is there"),
+    _f("fans", "u4", "", fact="fans.count"),
+    _f("fan_speed", "u4", "percent", state="fan_speed"),
+    _f("more_memory_clocks", "u4", "those after memory_clocks", count=4),
 )  # fmt: skip
 
 
@@ -227,7 +237,7 @@ def _header() -> Iterator[str]:
     constants = {
         "MAGIC": MAGIC, "MAJOR": MAJOR, "MINOR": MINOR, "PROFILES": PROFILES, "INSTANCES": INSTANCES,
         "SAMPLES": SAMPLES, "NO_PROCESSES": NO_PROCESSES, "ALL_PROCESSES": ALL_PROCESSES,
-        "TREE_OF_PROCESSES": TREE_OF_PROCESSES,
+        "TREE_OF_PROCESSES": TREE_OF_PROCESSES, "ECC_NONE": ECC_NONE, "ECC_OFF": ECC_OFF, "ECC_ON": ECC_ON,
     }  # fmt: skip
     for name, value in constants.items():
         yield f"#define PAGE_{name} {value:#x}u"

@@ -41,6 +41,7 @@ _STATE: Final = [field for field in layout.PAGE if field.state]
 _SETTINGS: Final = [field for field in _STATE if field.state in ("power_limit", "sm_clock_highest")]
 _WINDOW_KEPT: Final = 535_953_408  # what the driver takes of the window when there are instances
 _NOBODY: Final = uuid.UUID(int=0)
+_ECC: Final = {"none": layout.ECC_NONE, "disabled": layout.ECC_OFF, "enabled": layout.ECC_ON}
 
 Read = Callable[[str], npt.NDArray[np.float64]]
 
@@ -289,8 +290,12 @@ def _describe(row: Any, device: Device, all_devices: Sequence[Device]) -> None:
         row["part_number"], row["gpu_part_number"] = board.part_number.encode(), board.gpu_part_number.encode()
         row["vbios"], row["inforom_image"] = board.vbios.encode(), board.inforom_image.encode()
         row["inforom_oem"], row["inforom_ecc"] = board.inforom_oem.encode(), board.inforom_ecc.encode()
+    row["brand"], row["pci_class"] = (model.brand or "").encode(), int(model.pci.class_code, 16)
+    row["ecc"] = _ECC.get(model.ecc or "", 0)
+    first_clocks = row["memory_clocks"].size
     clocks = model.clocks_mhz.memory or (model.clocks_mhz.memory_max,)
-    row["memory_clocks"][: len(clocks)] = clocks
+    row["memory_clocks"][: len(clocks)] = clocks[:first_clocks]
+    row["more_memory_clocks"][: max(0, len(clocks) - first_clocks)] = clocks[first_clocks:]
     _describe_cpus(row, device, all_devices)
     if model.links is not None and sum(other.model is model for other in all_devices) > 1:
         row["links"], row["fabric"] = model.links.count, model.links.switched
@@ -319,7 +324,7 @@ def _describe_instances(row: Any, device: Device) -> list[int]:
         mine["uuid"] = f"MIG-{device.part_uuid(placement.number)}".encode()
         mine["gpu_instance"], mine["compute_instance"] = placement.number, 0
         mine["profile"], mine["start"], mine["slices"] = names.index(instance.name), placement.start, placement.size
-        memory = (instance.memory_mib or model.memory_mib.total // 8) * 2**20
+        memory = placing.memory_mib(instance, model) * 2**20
         mine["memory_total"] = min(memory, int(row["memory_total"] - row["memory_reserved"]))
     return [order.index(which) for which in range(len(placements))]
 
@@ -346,9 +351,8 @@ def _map_windows(row: Any, device: Device) -> int:
 def _profile(profile: models.MigProfile, model: models.Model) -> tuple[Any, ...]:
     slices = placing.compute_slices(profile)
     whole = slices == max(placing.compute_slices(other) for other in model.mig)
-    memory = profile.memory_mib or model.memory_mib.total * slices // 8
     extra = int(whole or profile.name.endswith("+me"))
     return (
-        profile.name.encode(), profile.id, slices, profile.count, profile.sm or 0, memory,
-        slices + (1 if whole else 0), slices, slices, extra,
+        profile.name.encode(), profile.id, slices, profile.count, placing.multiprocessors(profile, model),
+        placing.memory_mib(profile, model), slices + (1 if whole else 0), slices, slices, extra,
     )  # fmt: skip
