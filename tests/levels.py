@@ -14,8 +14,11 @@ import time
 from pathlib import Path
 from xml.etree import ElementTree
 
+from tests import young
+
 ROOT = Path(__file__).parent.parent
 ORDER = ("lint", "unit", "golden", "contract", "cluster", "e2e", "browser")
+YOUNG = ("unit", "golden")  # run as on a machine that was just started
 BIN = Path(sys.executable).parent
 
 LINT: tuple[tuple[str, list[str | Path]], ...] = (
@@ -59,7 +62,10 @@ def run_pytest(level: str) -> Result:
     """One pytest run over the level's folder."""
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", f"tests/{level}"]
+        prefix = young.prefix() if level in YOUNG else []
+        if level in YOUNG and not prefix:
+            print("no time namespace can be made: this runs with the machine's own uptime", flush=True)
+        command = [*prefix, sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", f"tests/{level}"]
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
         result = read_report(level, report)
     if code != 0 and not result.failed:
