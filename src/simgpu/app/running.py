@@ -56,7 +56,8 @@ async def run_command(settings: RunSettings) -> int:
         signals = stack.enter_context(_Signals())
         home = stack.enter_context(_home())
         socket = home / "workload.sock"
-        shown = showing.Shown(box, home / "gpus", stale=ticking.stale(settings.interval))
+        access = writer.Access(processes=layout.LISTED_PROCESSES, control=str(socket) if settings.settable else "")
+        shown = showing.Shown(box, home / "gpus", stale=ticking.stale(settings.interval), access=access)
         sockets = WorkloadServer(box, socket, settings=shown.set if settings.settable else None)
         await sockets.start()
         stack.push_async_callback(sockets.stop)
@@ -67,14 +68,6 @@ async def run_command(settings: RunSettings) -> int:
         stack.callback(clock.cancel)
         await _first(clock, ready.wait())
         child = await _start(settings.command, environment(os.environ, home, socket))
-        shown.pages.allow(
-            writer.Access(
-                processes=layout.TREE_OF_PROCESSES,
-                process_root=child.pid,
-                control=str(socket) if settings.settable else "",
-            )
-        )
-        shown.write()
         signals.forward_to(child)
         await _first(clock, child.wait())
         return await child.wait()
