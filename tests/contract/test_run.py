@@ -126,6 +126,29 @@ def test_what_a_killed_run_left_is_removed_by_the_next(home: Path) -> None:
                     os.kill(int(stat.parent.name), signal.SIGKILL)
 
 
+def test_what_is_left_is_removed_even_if_its_number_is_another_process_by_now(home: Path) -> None:
+    """As after a restart of the machine: numbers are given anew."""
+    left = home / f"simgpu-run-{os.getpid()}-x"
+    left.mkdir()
+    run(home, "--", "true")
+
+    assert not left.exists()
+
+
+def test_a_run_in_another_container_keeps_its_folder(home: Path) -> None:
+    """Processes there are not seen from here, but it is the same folder for temporary files."""
+    with started(home, "--", "sh", "-c", "echo there; exec sleep 60") as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "there\n"
+        (folder,) = home.iterdir()
+        seen = folder.rename(home / "simgpu-run-4194305-x")  # a number that no process has
+        run(home, "--", "true")
+        assert seen.exists()
+        seen.rename(folder)
+        child.terminate()
+        child.wait()
+
+
 def test_an_option_that_is_not_there_is_named(home: Path) -> None:
     done = run(home, "--modle", "a100", "--", "nvidia-smi", check=False)
 
