@@ -27,9 +27,9 @@ void cards_close(struct cards *cards);
 /* A copy of a page as it was at one moment; fields that an older writer does not know are 0. */
 int card_read(const struct card *card, struct page *into);
 
-/* Those that use the card, without the one that asks, by pid; returns their number. */
+/* Those that use the card: as its page lists them, or all but the one that asks, by pid. Returns their number. */
 unsigned card_processes(const struct page *page, struct process *into, unsigned most);
-/* The same in two steps, for whoever asks about several cards: who they are, and what each has of a card. */
+/* The latter in two steps, for whoever asks about several cards: who they are, and what each has of a card. */
 unsigned process_list(const struct page *page, struct process *into, unsigned most);
 void process_shares(const struct page *page, struct process *processes, unsigned count);
 

@@ -28,7 +28,8 @@ Ended = Callable[[int, str], None]
 class Workload(msgspec.Struct, frozen=True):
     """A workload on the box: what it is called, where it runs, whose it is, and whom to tell when it ends.
 
-    One that spans several models is several for the engine, which start and end `together`.
+    One that spans several models is several for the engine, which start and end `together`. `pid` is the process that
+    asked for it; 0 where the box's owner did.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Workload(msgspec.Struct, frozen=True):
     pod: view.Pod | None
     ended: Ended | None
     together: list[int]
+    pid: int = 0
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -175,6 +177,7 @@ class Box:
         *,
         pod: view.Pod | None = None,
         ended: Ended | None = None,
+        pid: int = 0,
     ) -> list[int]:
         """Start a workload on devices, by name or index; one number for each model that it spans.
 
@@ -192,7 +195,7 @@ class Box:
         numbers: list[int] = []
         for members in groups.values():
             number = self.engine.add_workload(profile, [handle for _, handle in members])
-            self._workloads[number] = Workload(profile.name, tuple(members), pod, ended, numbers)
+            self._workloads[number] = Workload(profile.name, tuple(members), pod, ended, numbers, pid)
             numbers.append(number)
         if pod is not None:
             self._tell_pods()

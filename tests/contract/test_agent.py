@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,15 +29,17 @@ SPEC = pools.NodeGpus((pools.Gpu(models.load().models["h200"]),) * 2, {"rdma/hca
 
 
 @pytest.fixture
-def settings(kubelet: Kubelet, tmp_path: Path) -> AgentSettings:
+def settings(kubelet: Kubelet, tmp_path: Path) -> Iterator[AgentSettings]:
     """Of an agent that finds a kubelet, and nobody where the API server should be."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    return AgentSettings(
-        target=Target(f"http://127.0.0.1:{port}"), node="node-a", namespace="ns", listen=("127.0.0.1", 0),
-        identity=DCGM, state=tmp_path / "state", plugins=kubelet.folder, pod_resources=kubelet.folder / "pods.sock",
-        cgroups=tmp_path / "cgroups", reservations="reservations", runai=tmp_path / "runai", interval=0.1,
-    )  # fmt: skip
+    with socket.socket() as refusing:
+        refusing.bind(("127.0.0.1", 0))  # and never listens, so that the port stays ours
+        port = refusing.getsockname()[1]
+        yield AgentSettings(
+            target=Target(f"http://127.0.0.1:{port}"), node="node-a", namespace="ns", listen=("127.0.0.1", 0),
+            identity=DCGM, state=tmp_path / "state", plugins=kubelet.folder,
+            pod_resources=kubelet.folder / "pods.sock", cgroups=tmp_path / "cgroups", reservations="reservations",
+            runai=tmp_path / "runai", interval=0.1,
+        )  # fmt: skip
 
 
 def remember(settings: AgentSettings, spec: pools.NodeGpus) -> list[str]:

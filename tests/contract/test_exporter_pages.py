@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 
 from simgpu.identities import identity
 from tests.fixtures import debian
-from tests.fixtures.prometheus import Prometheus, free_port
+from tests.fixtures.prometheus import Prometheus
 from tests.golden import boxes
 
 # What promtool finds in the real exporters' own names, and why it stays.
@@ -74,14 +75,14 @@ class Exporter:
     """A running `simgpu exporter`."""
 
     def __init__(self, *arguments: str) -> None:
-        self.target = f"127.0.0.1:{free_port()}"
-        command = [str(Path(sys.executable).parent / "simgpu"), "exporter", "--listen", self.target, *arguments]
+        command = [str(Path(sys.executable).parent / "simgpu"), "exporter", "--listen", "127.0.0.1:0", *arguments]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         self.said = ""
         for line in self.process.stderr:
             self.said += line
-            if line.startswith("Ready"):
+            if line.startswith("Ready: "):
+                self.target = urllib.parse.urlsplit(line.split()[1]).netloc
                 return
         raise AssertionError(self.said)
 

@@ -452,23 +452,24 @@ def test_a_page_of_another_major_version_is_a_driver_of_another_version(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("rows", "age_ns"),
+    ("rows", "written_ns"),
     [
-        (pages.recorded(), 2 * pages.HOUR_NS),
-        (pages.recorded(), -2 * pages.HOUR_NS),
-        (pages.recorded(sequence=7), 0),
-        (pages.recorded(magic=0), 0),
+        (pages.outdated(pages.recorded()), 0),
+        (pages.recorded(), 2**62),
+        (pages.recorded(boot="00000000-1111-2222-3333-444444444444"), None),
+        (pages.recorded(sequence=7), None),
+        (pages.recorded(magic=0), None),
     ],
-    ids=["stale", "of an earlier start of the machine", "torn", "not a page"],
+    ids=["stale", "of a time to come", "of an earlier start of the machine", "torn", "not a page"],
 )
-def test_a_card_whose_page_cannot_be_believed_is_lost(rows: Any, age_ns: int, tmp_path: Path) -> None:
+def test_a_card_whose_page_cannot_be_believed_is_lost(rows: Any, written_ns: int | None, tmp_path: Path) -> None:
     questions = [
         "N.nvmlDeviceGetCount()",
         "N.nvmlDeviceGetPowerUsage(card)",
         "N.nvmlDeviceGetName(card)",
         "N.nvmlSystemGetDriverVersion()",
     ]
-    told = nvml.ask(pages.write(tmp_path, rows, age_ns=age_ns), questions)
+    told = nvml.ask(pages.write(tmp_path, rows, written_ns=written_ns), questions)
 
     assert told == [1, "ERR 15 GPU is lost", "ERR 15 GPU is lost", "ERR 15 GPU is lost"]
 

@@ -264,16 +264,15 @@ def paths(element: Xml.Element, above: str = "") -> Iterator[str]:
 def test_xml_has_the_elements_of_the_real_one_in_their_order(name: str, tmp_path: Path) -> None:
     recorded = (RECORDINGS / f"{name}.txt").read_text().split("\n", 2)[2]
     with smi.programs("python3") as numbers:
-        state = {**pages.LOAD, "processes": layout.TREE_OF_PROCESSES, "process_root": numbers[0]}
-        pages.write(tmp_path, pages.recorded(**(state if name.startswith("load") else {})))
+        rows = pages.hold(pages.recorded(**pages.LOAD), *numbers) if name.startswith("load") else pages.recorded()
+        pages.write(tmp_path, rows)
         log = Xml.fromstring(smi.say(tmp_path, "-q", "-x"))
     assert list(paths(log)) == list(paths(Xml.fromstring(recorded)))
 
 
 def test_xml_survives_a_program_with_an_odd_name(tmp_path: Path) -> None:
     with smi.programs("'<a&b>'") as numbers:
-        state = {**pages.LOAD, "processes": layout.TREE_OF_PROCESSES, "process_root": numbers[0]}
-        pages.write(tmp_path, pages.recorded(**state))
+        pages.write(tmp_path, pages.hold(pages.recorded(**pages.LOAD), *numbers))
         log = Xml.fromstring(smi.say(tmp_path, "-q", "-x"))
     assert log.findtext("gpu/processes/process_info/process_name") == "'<a&b>'"
 
@@ -399,7 +398,7 @@ def test_a_page_that_makes_no_sense_is_a_lost_card(tmp_path: Path, how: dict[str
 def test_a_lost_card_does_not_hide_the_others(tmp_path: Path) -> None:
     rows = pages.cards("h200", 3)
     pages.write(tmp_path, rows)
-    pages.write(tmp_path, rows[1:2], age_ns=2 * pages.HOUR_NS)
+    pages.write(tmp_path, pages.outdated(rows[1:2]), written_ns=0)
     done = smi.run(tmp_path, "--query-gpu=index", "--format=csv,noheader")
     lost, *others = done.stdout.splitlines()
     assert lost.startswith("Unable to determine the device handle for GPU1: 0000:03:01.0: GPU is lost")
@@ -410,7 +409,7 @@ def test_a_lost_card_does_not_hide_the_others(tmp_path: Path) -> None:
 def test_text_and_counts_of_a_broken_page_stay_within_it(tmp_path: Path) -> None:
     rows = pages.cards("h200", 1, mig=("1g.18gb",))
     for name, kind in ((field.name, layout.DTYPE[field.name]) for field in layout.PAGE):
-        if kind.kind == "S" and name != "uuid":
+        if kind.kind == "S" and name not in ("uuid", "boot"):
             rows[name] = b"x" * kind.itemsize
     for name in ("instance_count", "links", "sm_clock_step_khz", "compute_mode", "pstate", "cpus"):
         rows[name] = 2**32 - 1

@@ -165,7 +165,7 @@ class Controller:
         }
 
 
-async def run_controller(settings: ControllerSettings, ready: Callable[[str], None]) -> None:
+async def run_controller(settings: ControllerSettings, ready: Callable[[str, str], None]) -> None:
     """The controller with its pages, until it is cancelled."""
     async with Client(settings.target) as client, contextlib.AsyncExitStack() as stack:
         controller = Controller(settings, client)
@@ -191,5 +191,5 @@ async def run_controller(settings: ControllerSettings, ready: Callable[[str], No
         )
         await topology.start(*settings.topology_listen, field="--topology-listen")
         stack.push_async_callback(topology.stop)
-        ready(http.address)
+        ready(http.address, topology.address)
         await controller.election.run(controller.lead)

@@ -5,7 +5,6 @@ A file is replaced as a whole. One that cannot be read is a warning, and counts 
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 from pathlib import Path
@@ -14,13 +13,11 @@ from typing import Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from simgpu import errors
+from simgpu import boot, errors
 from simgpu.box import Box, Kept
 from simgpu.catalog import models
 from simgpu.controllers.own_node import Uses
 from simgpu.topology import pools
-
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 _log = logging.getLogger(__name__)
 
@@ -80,19 +77,19 @@ class Keeper:
 
 def stand(box: Box) -> Saved:
     """Where devices stand."""
-    return Saved(2, _boot(), box.machine.time, _uptime(), box.engine.now, box.keep())
+    return Saved(2, boot.current(), box.machine.time, _uptime(), box.engine.now, box.keep())
 
 
 def load(path: Path) -> Saved:
     """Where devices stood. While the machine was off they did nothing, and became cold."""
     saved = _read(path, Saved, "GPUs start anew")
     if saved is None:
-        return Saved(2, _boot(), time.time(), _uptime(), 0.0, {})
-    if saved.boot == _boot():
+        return Saved(2, boot.current(), time.time(), _uptime(), 0.0, {})
+    if saved.boot == boot.current():
         return saved
     cold = {name: kept.cold() for name, kept in saved.devices.items()}
     off = max(0.0, time.time() - saved.clock)
-    return Saved(2, _boot(), time.time(), _uptime(), saved.now + off, cold)
+    return Saved(2, boot.current(), time.time(), _uptime(), saved.now + off, cold)
 
 
 def known(path: Path) -> Known:
@@ -114,16 +111,6 @@ def _read(path: Path, kind: type[T], otherwise: str) -> T | None:
         explained = errors.explain(error) if isinstance(error, OSError) else error
         _log.warning("%s: %s: %s", otherwise, path, explained)
         return None
-
-
-def _boot() -> str:
-    return _text(_BOOT)
-
-
-@functools.cache
-def _text(path: Path) -> str:
-    """Read once: later there may be no file to be had for it."""
-    return path.read_text().strip()
 
 
 def _uptime() -> float:

@@ -56,7 +56,12 @@ def controller(  # noqa: PLR0913 - one for each option
         plain_labels=plain_labels,
         lease_seconds=lease_duration,
     )
-    output.serve(controlling.run_controller(settings, output.ready), fast=True)
+
+    def ready(metrics: str, topology: str) -> None:
+        click.echo(f"Topology: http://{topology}/topology", err=True)
+        output.ready(metrics)
+
+    output.serve(controlling.run_controller(settings, ready), fast=True)
 
 
 @click.group()

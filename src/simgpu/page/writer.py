@@ -21,9 +21,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from simgpu import errors
+from simgpu import boot, errors
 from simgpu.catalog import models, placing
-from simgpu.page import layout
+from simgpu.page import apps, layout
 from simgpu.topology.devices import Device
 
 MOST_CARDS: Final = 128
@@ -54,10 +54,9 @@ class InstanceState(msgspec.Struct, frozen=True):
 
 
 class Access(msgspec.Struct, frozen=True):
-    """What readers may see and do: whose processes use the cards, and where settings are taken."""
+    """What readers may see and do: which processes use the cards, and where settings are taken."""
 
     processes: int = layout.NO_PROCESSES
-    process_root: int = 0
     control: str = ""
 
 
@@ -80,7 +79,9 @@ class Pages:
             self._places.append(_describe_instances(row, device))
             self._mapped[index] = _map_windows(row, device)
             row["stale_ns"] = int(stale * 1e9)
-        self.allow(access or Access())
+        access = access or Access()
+        self._rows["boot"] = boot.current().encode()
+        self._rows["processes"], self._rows["control"] = access.processes, access.control.encode()
         try:
             self._lock = _lock(root)
             with contextlib.ExitStack() as undone:
@@ -93,11 +94,10 @@ class Pages:
         for row, mapped in zip(self._rows, self._maps, strict=True):
             _resume(row, mapped[0])
 
-    def allow(self, access: Access) -> None:
-        """Say from the next write on what readers may see and do."""
-        self._rows["processes"] = access.processes
-        self._rows["process_root"] = access.process_root
-        self._rows["control"] = access.control.encode()
+    @property
+    def lists_processes(self) -> bool:
+        """Whether pages list the processes that use the cards."""
+        return bool((self._rows["processes"] == layout.LISTED_PROCESSES).any())
 
     def set_mode(self, index: int, name: str, value: int) -> None:
         """Change a mode of a card."""
@@ -106,9 +106,18 @@ class Pages:
         self._rows[index][name] = value
 
     def write(
-        self, read: Read, *, clock: float, monotonic_ns: int, instances: Mapping[int, Sequence[InstanceState]] = {}
+        self,
+        read: Read,
+        *,
+        clock: float,
+        monotonic_ns: int,
+        instances: Mapping[int, Sequence[InstanceState]] = {},
+        processes: Mapping[int, Sequence[apps.App]] = {},
     ) -> None:
-        """All cards as they are now; `read` gives a quantity of all of them."""
+        """All cards as they are now; `read` gives a quantity of all of them.
+
+        `processes` are who has each card open. They name instances by their order on the device, as `instances` is.
+        """
         rows = self._rows
         for field in _STATE:
             limits = np.iinfo(layout.DTYPE[field.name])
@@ -120,10 +129,18 @@ class Pages:
                 mine = rows[index]["instances"][place]
                 mine["usage"], mine["memory_used"] = round(state.usage), int(state.memory_used)
                 mine["open"] = state.memory_used > 0
+        if self.lists_processes:
+            for index, row in enumerate(rows):
+                apps.fill(row, [self._placed(index, item) for item in processes.get(index, ())])
         self._sample(clock)
         rows["written_ns"] = monotonic_ns
         for row, mapped in zip(rows, self._maps, strict=True):
             self._publish(row, mapped)
+
+    def _placed(self, index: int, item: apps.App) -> apps.App:
+        if item.instance < 0:
+            return item
+        return msgspec.structs.replace(item, instance=self._places[index][item.instance])
 
     def show_settings(self, index: int, read: Read) -> None:
         """What was set on one card, at once; all else, and the other cards, with the next write."""

@@ -121,12 +121,13 @@ class Server:
             return
         self._clients.add(task)
         try:
-            who = await self._identify(writer.get_extra_info("socket"))
+            connection = writer.get_extra_info("socket")
+            who = await self._identify(connection)
             with self._bounds.connected(who):
                 async with self._bounds.turn(who):
                     document = await receiving.receive(reader, bounds.LARGEST if who.name else receiving.LARGEST)
                     protocol = documents.protocol(document)
-                    started = self._start(document, who)
+                    started = self._start(document, who, guest.pid(connection))
                 answer = await self._wait(started, reader) if isinstance(started, _Started) else started
         except guest.Refused as error:
             _log.info("workload refused: %s", error)
@@ -143,7 +144,7 @@ class Server:
             self._clients.discard(task)
             await _reply(writer, protocol, answer)
 
-    def _start(self, document: Any, who: guest.Guest) -> _Started | tuple[int, str]:
+    def _start(self, document: Any, who: guest.Guest, pid: int) -> _Started | tuple[int, str]:
         """Set what is to be set, or start the workload."""
         if documents.wants_setting(document):
             return self._set(document, who), ""
@@ -157,7 +158,7 @@ class Server:
         activities, devices, pod = len(wanted.profile.activities), who.choose(wanted.devices), who.pod or wanted.pod
         self._bounds.take(who, activities)
         try:
-            numbers = self._box.admit(wanted.profile, devices, pod=pod, ended=ended)
+            numbers = self._box.admit(wanted.profile, devices, pod=pod, ended=ended, pid=pid)
         except errors.InputError:
             self._bounds.give_back(who, activities)
             raise
