@@ -30,6 +30,7 @@ from simgpu.cluster import (
     pki,
     processes,
     record,
+    releases,
 )
 from simgpu.kube import client as kube_client
 from simgpu.kube import errors as kube_errors
@@ -67,6 +68,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     port: int | None = None
     address: str = "127.0.0.1"
     bin_dir: Path | None = None
+    source: releases.Source | None = None  # of release files; as the environment says if None
     wait: bool = True
     sample: bool = False
 
@@ -124,7 +126,7 @@ async def up(wish: Wish, progress: Progress, roles: Sequence[Role] = ()) -> Outc
     """Bring the cluster to what was wished for: from nothing, from half, or from all of it."""
     check(wish)
     folder = record.Folder(wish.name)
-    found = await locate.ensure(binaries.LOCAL_CLUSTER, progress, _bin_dir(wish, folder.load()))
+    found = await locate.ensure(binaries.LOCAL_CLUSTER, progress, _bin_dir(wish, folder.load()), wish.source)
     started = time.monotonic()
     build.check_disk(paths.clusters(), _DISK_GIB, "a cluster")
     async with _locked(folder, progress):
