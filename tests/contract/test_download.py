@@ -217,7 +217,21 @@ async def test_a_file_that_changed_meanwhile_is_fetched_anew(mirror: Mirror, get
     content = mirror.publish(NAME)
     mirror.before(NAME, beginning(b"another version of", tag='"another"'))
     assert await get() == {}
+    assert mirror.requests(NAME) == [None, "bytes=18-"]
     assert installed().read_bytes() == content
+
+
+async def test_a_server_that_sends_another_range_is_asked_for_all_of_it(mirror: Mirror, get: Get) -> None:
+    content = mirror.publish(NAME)
+
+    async def another(_: web.Request) -> web.StreamResponse:
+        whole = f"bytes 0-{len(content) - 1}/{len(content)}"
+        return web.Response(status=206, body=content, headers={"Content-Range": whole})
+
+    mirror.before(NAME, beginning(content[:20]), another)
+    assert await get() == {}
+    assert mirror.requests(NAME) == [None, "bytes=20-", None]
+    assert left_over() == []
 
 
 @pytest.mark.parametrize("tags", [True, False])
@@ -261,15 +275,15 @@ async def test_redirects_come_to_an_end(mirror: Mirror, get: Get) -> None:
     assert "more than 5 redirects" in (await get())[NAME]
 
 
-@pytest.mark.parametrize("to", ["ftp://127.0.0.1/x", "file:///etc/passwd", ""])
+@pytest.mark.parametrize("to", ["ftp://127.0.0.1/x", "file:///etc/passwd", "http://[", ""])
 async def test_a_redirect_away_from_http_is_rejected(to: str, mirror: Mirror, get: Get) -> None:
     mirror.publish(NAME)
     mirror.before(NAME, redirect(to))
-    assert "which is not https" in (await get())[NAME]
+    assert "which is no https address" in (await get())[NAME]
 
 
 def test_a_redirect_from_https_stays_encrypted() -> None:
-    with pytest.raises(fetch.FetchError, match="redirected to http://b/x, which is not https"):
+    with pytest.raises(fetch.FetchError, match="redirected to 'http://b/x', which is no https address"):
         fetch._redirected("https://a/x", "http://b/x")
     assert fetch._redirected("https://a/x", "/y") == "https://a/y"
     assert fetch._redirected("http://a/x", "https://b/y") == "https://b/y"
@@ -365,6 +379,13 @@ async def test_a_program_that_does_not_run_or_is_another_version_is_rejected(
     assert reason in (await get())[NAME]
     assert not installed().exists()
     assert left_over() == []
+
+
+async def test_a_disk_that_fills_up_is_reported(mirror: Mirror, get: Get) -> None:
+    mirror.publish(NAME)
+    partial().path.parent.mkdir(parents=True)
+    partial().path.symlink_to("/dev/full")
+    assert "the disk is full" in (await get())[NAME]
 
 
 async def test_progress_is_shown_in_mebibytes(mirror: Mirror, get: Get) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -164,20 +163,19 @@ class Fetcher:
                 partial.discard()
                 raise _Transient(f"HTTP 416 from byte {held} on")
             _check(response, url)
-            if response.status != 206 or _first_byte(response) != held:
+            if response.status != 206 or not held:
                 partial.restart(_version(response))
-                if response.status == 206:
-                    raise _Transient("the server sent another range than requested")
                 held = 0
             resumed = held > 0
             total = None if response.content_length is None else held + response.content_length
             try:
                 _check_size(total or 0, self._limits.file_bytes, url)
-                with partial.path.open("ab", buffering=0) as file:
+                with partial.path.open("ab") as file:
                     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
                         held += len(chunk)
                         _check_size(held, self._limits.file_bytes, url)
                         file.write(chunk)
+                        file.flush()  # so that it is there to resume when we are killed
                         follow(held, total)
             except FetchError:
                 partial.discard()
@@ -206,11 +204,14 @@ def shown(url: str) -> str:
 
 def _redirected(place: str, location: str) -> str:
     """The next address; from https only to https."""
-    target = urllib.parse.urljoin(place, location)
     allowed = {"http", "https"} if place.startswith("http:") else {"https"}
-    if not location or urllib.parse.urlsplit(target).scheme not in allowed:
-        raise FetchError(f"{shown(place)}: redirected to {shown(location) or 'nowhere'}, which is not https")
-    return target
+    try:
+        target = urllib.parse.urljoin(place, location)
+        if location and urllib.parse.urlsplit(target).scheme in allowed:
+            return target
+    except ValueError:
+        target = location
+    raise FetchError(f"{shown(place)}: redirected to {target.partition('?')[0]!r}, which is no https address")
 
 
 def _check(response: aiohttp.ClientResponse, url: str) -> None:
@@ -227,15 +228,11 @@ def _check_size(size: int, most: int, url: str) -> None:
         raise FetchError(f"{shown(url)}: larger than {units.format_bytes(most)}, which no release file is")
 
 
-def _first_byte(response: aiohttp.ClientResponse) -> int | None:
-    found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    return int(found[1]) if found else None
-
-
 def _version(response: aiohttp.ClientResponse) -> str:
     """What If-Range takes: an ETag unless it is a weak one, else a date."""
     tag = response.headers.get("ETag", "")
-    return tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified", "")
+    version = tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified", "")
+    return version if version.isascii() else ""
 
 
 def _explain(error: Exception) -> str:

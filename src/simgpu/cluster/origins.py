@@ -27,7 +27,7 @@ def record(program: Path, url: str, sha256: str) -> None:
 
 def origin_of(program: Path) -> Origin | None:
     """Where a program came from; None if it was not downloaded, or has been replaced since."""
-    with contextlib.suppress(OSError, msgspec.DecodeError):
+    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
         origin = msgspec.json.decode(_file(program).read_bytes(), type=Origin)
         if program.stat().st_size == origin.size:
             return origin
