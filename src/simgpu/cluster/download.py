@@ -127,7 +127,8 @@ class _Job:
         missed: list[Missed] = []
         if absent:
             started = time.monotonic()
-            self._follow(partial.size(), None)
+            for binary, _ in absent:
+                self.progress.update(binary.name, f"downloading {fetch.shown(self._url)}")
             checksum = await self._fetch(partial)
             for binary, member in absent:
                 try:
