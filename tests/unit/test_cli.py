@@ -20,6 +20,7 @@ NAMESPACE = "reservation_namespace"
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("SIMGPU_DOWNLOAD", "never")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,9 @@ def test_help_answers_fast_because_nothing_heavy_is_imported() -> None:
 def test_the_doctor_answers_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     main.run(["doctor", "-o", "json"])
     findings = json.loads(capsys.readouterr().out)
-    assert {"system", "Go", "programs", "ports", "root", "cgroups", "kmsg"} <= {item["topic"] for item in findings}
+    assert {"system", "downloads", "Go", "programs", "ports", "root", "cgroups", "kmsg"} <= {
+        item["topic"] for item in findings
+    }
     assert all(item["advice"] for item in findings if item["verdict"] == "missing")
 
 

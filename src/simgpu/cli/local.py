@@ -28,8 +28,9 @@ _name = click.option("--name", default="simgpu", show_default=True, metavar="NAM
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until all nodes are Ready.")
 @click.option("--sample", is_flag=True, help="Also run a small sample workload, in namespace 'sample'.")
 @options.bin_dir
+@options.release_files
 @options.output
-def up(
+def up(  # noqa: PLR0913 - one for each option
     name: str,
     nodes: int | None,
     gpus: str | None,
@@ -37,13 +38,15 @@ def up(
     wait: bool,
     sample: bool,
     bin_dir: Path | None,
+    mirror: str | None,
+    download: bool,
     form: str,
 ) -> None:
     """Start a cluster: a real Kubernetes control plane, with simulated GPU nodes.
 
     etcd, kube-apiserver, scheduler, controller manager and KWOK run as plain processes on loopback; no
-    root, no Docker, and your own kubeconfig is not touched. What is not on this machine yet is built from
-    source with Go, once.
+    root, no Docker, and your own kubeconfig is not touched. What is not on this machine yet is downloaded
+    from the official releases, or built from source with Go where these cannot be reached; once.
 
     Repeat it at any time: a running cluster stays as it is, a broken one is repaired, other numbers of
     --nodes or --gpus are applied to it.
@@ -55,7 +58,7 @@ def up(
     """
     from simgpu import app
     from simgpu.cli import progress
-    from simgpu.cluster import lifecycle
+    from simgpu.cluster import lifecycle, releases
 
     wish = lifecycle.Wish(
         name=name,
@@ -63,6 +66,7 @@ def up(
         gpus=None if gpus is None else _gpus(gpus),
         port=port,
         bin_dir=bin_dir,
+        source=releases.choose(mirror, download=download),
         wait=wait,
         sample=sample,
     )
@@ -121,7 +125,7 @@ def _welcome(outcome: Outcome, *, sample: bool) -> None:
 def down(name: str) -> None:
     """Stop a cluster and remove every trace of it.
 
-    Works on half-started and half-gone clusters too. Built programs stay in the cache.
+    Works on half-started and half-gone clusters too. Programs stay in the cache.
     """
     from simgpu.cli import progress
     from simgpu.cluster import lifecycle

@@ -31,6 +31,7 @@ from simgpu.cluster import (
     pki,
     processes,
     record,
+    releases,
 )
 from simgpu.kube import client as kube_client
 from simgpu.kube import errors as kube_errors
@@ -69,6 +70,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     port: int | None = None
     address: str = "127.0.0.1"
     bin_dir: Path | None = None
+    source: releases.Source | None = None  # of release files; as the environment says if None
     wait: bool = True
     sample: bool = False
 
@@ -127,7 +129,7 @@ async def up(wish: Wish, progress: Progress, roles: Sequence[Role] = ()) -> Outc
     check(wish)
     folder = record.Folder(wish.name)
     known = folder.load()
-    found = await locate.ensure(binaries.LOCAL_CLUSTER, progress, _bin_dir(wish, known))
+    found = await locate.ensure(binaries.LOCAL_CLUSTER, progress, _bin_dir(wish, known), wish.source)
     started = time.monotonic()
     build.check_disk(paths.clusters(), _DISK_GIB, "a cluster")
     if known is None:
