@@ -174,8 +174,11 @@ class Agent:
         memory = {device.uuid: device.model.memory_mib.usable for device in equipment.box.devices}
         if memory and (held := await self._owners.look(memory)) is not None:
             self._held = held
-        if informed:
-            uses = self.node.uses(spec, self._held or (), memory, reservations=self._settings.reservations)
+        if informed and (self._held is not None or not memory):
+            uses = self.node.uses(
+                spec, self._held or (), memory, reservations=self._settings.reservations,
+                before=self._uses if self.looked else equipment.known.uses,
+            )  # fmt: skip
             equipment.remember(uses)
         else:
             uses = self._known_uses()
