@@ -42,7 +42,7 @@ class Shell:
         """Exit code and output of one line."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{command} </dev/null\nprintf '\\n[ended %d]\\n' $?\n")
+        self._process.stdin.write(f"{{\n{command}\n}} </dev/null\nprintf '\\n[ended %d]\\n' $?\n")
         self._process.stdin.flush()
         output = ""
         for line in self._process.stdout:

@@ -38,7 +38,7 @@ from simgpu.kube import errors as kube_errors
 from simgpu.kube import kubeconfig, resources, wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 
     from simgpu.cluster.components import Component, Role
     from simgpu.cluster.progress import Progress
@@ -56,7 +56,7 @@ _ROLE_GRACE_SECONDS = 10.0
 _MANY_NODES = 500  # so many keep the API server from its own start, and others do not wait for it long
 _NODES_READY_SECONDS = 300.0
 _GPUS_SEEN_SECONDS = 30.0
-_GPUS_STALLED_SECONDS = 10.0
+_STALLED_SECONDS = 10.0
 _CLUSTER = "cluster"
 _POOL_LABELS = f"{fleet.POOL_LABEL}={fleet.POOL}"
 
@@ -248,7 +248,7 @@ async def _run(launch: _Launch, wanted: Record, known: Record | None) -> list[st
             await plane.start_ready(role.name)
         if launch.roles and launch.wish.wait:
             await _wait_for_gpus(client, launch.progress)
-        sampled = launch.wish.sample and await _make_sample(client, plane, launch.roles)
+        sampled = launch.wish.sample and await _make_sample(client, plane, launch)
     folder.save(msgspec.structs.replace(wanted, complete=True, published=wanted.gpus))
     if known is None:
         return [f"created cluster {wanted.name}"]
@@ -326,36 +326,63 @@ async def _wait_for_default_account(client: Client, plane: control_plane.Control
 
 
 async def _wait_for_gpus(client: Client, progress: Progress) -> None:
-    """Wait until all nodes offer GPUs, as long as more do; a topology of the user's may give some of them none."""
-    clock = asyncio.get_running_loop().time
-    most, deadline = 0, clock() + _GPUS_STALLED_SECONDS
-    while True:
-        asked = clock()
+    """Wait for all nodes' GPUs; a topology of the user's may give some of them none."""
+
+    async def look() -> tuple[int, int, str]:
         nodes = await client.list(resources.NODES, labels=_POOL_LABELS)
         equipped = sum(fleet.gpu_count([node]) > 0 for node in nodes)
-        text = f"{fleet.gpu_count(nodes)} on {equipped} of {len(nodes)} nodes"
-        if equipped == len(nodes):
-            progress.done("GPUs", text)
+        return equipped, len(nodes), f"{fleet.gpu_count(nodes)} on {equipped} of {len(nodes)} nodes"
+
+    await _wait_while_more_come(
+        look, "GPUs", "the topology gives the others none, or see 'simgpu logs controller'", progress
+    )
+
+
+async def _wait_for_sample(client: Client, progress: Progress) -> None:
+    """Wait for the sample's pods; a small fleet may not have room for all."""
+
+    async def look() -> tuple[int, int, str]:
+        pods = await client.list(resources.PODS, namespace=fleet.SAMPLE)
+        started = sum(pod.status.phase in {"Running", "Succeeded"} for pod in pods)
+        return started, max(len(pods), 1), f"{started} of {len(pods)} pods run"
+
+    await _wait_while_more_come(look, "sample", "the others wait for room", progress)
+
+
+async def _wait_while_more_come(
+    look: Callable[[], Awaitable[tuple[int, int, str]]], item: str, otherwise: str, progress: Progress
+) -> None:
+    """Wait until as many are there as should be, or until no more have come for a while."""
+    clock = asyncio.get_running_loop().time
+    most, deadline = 0, clock() + _STALLED_SECONDS
+    while True:
+        asked = clock()
+        count, total, text = await look()
+        if count >= total:
+            progress.done(item, text)
             return
-        if equipped > most:
-            most, deadline = equipped, clock() + _GPUS_STALLED_SECONDS
+        if count > most:
+            most, deadline = count, clock() + _STALLED_SECONDS
         elif clock() > deadline:
-            progress.done("GPUs", f"{text}; the topology gives the others none, or 'simgpu logs controller' says why")
+            progress.done(item, f"{text}; {otherwise}")
             return
-        progress.update("GPUs", text)
-        # To look at thousands of nodes takes time that the controller needs.
+        progress.update(item, text)
+        # To look at thousands of objects takes time that others need.
         await asyncio.sleep(max(0.1, 4 * (clock() - asked)))
 
 
-async def _make_sample(client: Client, plane: control_plane.ControlPlane, roles: Sequence[Role]) -> bool:
-    """Where a role gives the nodes their GPUs, wait for those: the sample is to use them."""
+async def _make_sample(client: Client, plane: control_plane.ControlPlane, launch: _Launch) -> bool:
+    """Where a role gives the nodes their GPUs, wait for those: the sample is to use them. Whether it was not there."""
 
     async def gpus_seen() -> bool:
         return fleet.gpu_count(await client.list(resources.NODES, labels=_POOL_LABELS)) > 0
 
-    if roles:
-        await plane.until(roles[0].name, gpus_seen, seconds=_GPUS_SEEN_SECONDS)
-    return await fleet.create_sample(client, gpus=await gpus_seen())
+    if launch.roles:
+        await plane.until(launch.roles[0].name, gpus_seen, seconds=_GPUS_SEEN_SECONDS)
+    made = await fleet.create_sample(client, gpus=await gpus_seen())
+    if launch.wish.wait:
+        await _wait_for_sample(client, launch.progress)
+    return made
 
 
 class _first_failure:  # noqa: N801 - reads as a statement
