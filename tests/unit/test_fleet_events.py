@@ -587,6 +587,22 @@ def test_no_two_nodes_exporters_have_one_address_and_a_restart_changes_none() ->
     assert restarted.address("broken", "10.evil") != "10.evil"
 
 
+def test_counters_never_fall_after_a_kill_though_the_clock_was_set_back() -> None:
+    world = World()
+    world.apply("config", "", {"x": 1})
+    world.apply("node", "a", "x")
+    world.apply("pod", "p", ("a", "Running", (1,)))
+    world.settle()
+    for _ in range(20):
+        world.apply("nothing", "", None)
+    (seen,) = world.fleet.counters(world.fleet.nodes["a"]).values()
+    fresh = World(world.stores)
+    fresh.day = -3600.0
+    fresh.look()
+    (after,) = fresh.fleet.counters(fresh.fleet.nodes["a"]).values()
+    assert all(new >= old for old, new in zip(seen, after, strict=True))
+
+
 def test_heartbeats_and_saved_counters_are_no_work() -> None:
     world = World()
     meta = world.api.meta("a", labels={LABEL: "p"})

@@ -344,13 +344,17 @@ class Nodes:
             await asyncio.sleep(0)  # what was decided has to be written too
 
     def _saved(self, before: publishing.Remembered) -> tuple[dict[str, list[float]], float]:
-        """Counters as they were saved, by GPU, and how long ago that was. What somebody broke is left out."""
+        """Counters as they were saved, by GPU, and how long ago that was. What somebody broke is left out.
+
+        Where the clock was set back since, nobody knows how long: counters were seen to grow for one turn at most.
+        """
         try:
             found = msgspec.convert(before.counters, _Saved)
         except msgspec.ValidationError as error:
             _log.warning("saved counters cannot be read, and start anew: %s", error)
             return {}, 0.0
-        return found.gpus, max(0.0, self._clock() - found.time)
+        since = self._clock() - found.time
+        return found.gpus, since if since >= 0 else SAVE_EVERY
 
     def _retire(self, name: str, node: Node | None) -> float | None:
         """A node is gone, or not ours any more: nothing of ours stays on it, and then its view goes too."""
