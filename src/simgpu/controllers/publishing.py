@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,10 @@ KEY = "topology.yml"
 COUNTERS = "counters.json"
 MARK = "run.ai/fake.gpu"
 LABELLED = "simgpu.dev/labels"
+FULL_NAME = "simgpu.dev/node-name"  # of a node whose name is too long for a label
+_VIEW = "topology-"
+_LONGEST_NAME, _LONGEST_LABEL = 253, 63
+_DIGEST = 10
 _DEPLOYED = ("nvidia.com/gpu.deploy.dcgm-exporter", "nvidia.com/gpu.deploy.device-plugin")
 _DEPLOYED_FOR_REAL = ("nvidia.com/gpu.deploy.dra-plugin-gpu", "nvidia.com/gpu.deploy.compute-domain-dra-plugin")
 _DRIVER, _CUDA = "580.159.04", "13.0"
@@ -47,6 +52,28 @@ class Use(msgspec.Struct, frozen=True):
     high: int
     fb_used: int
     reserves: bool = False
+
+
+def view_name(node: str) -> str:
+    """The name of a node's ConfigMap."""
+    return _VIEW + _shortened(node, _LONGEST_NAME - len(_VIEW))
+
+
+def node_of(view_of: ConfigMap) -> str:
+    """The node that a ConfigMap is the view of; empty if it is none by its name."""
+    meta = view_of.metadata
+    full = meta.annotations.get(FULL_NAME, "")
+    if full and view_name(full) == meta.name:
+        return full
+    return meta.name.removeprefix(_VIEW) if meta.name.startswith(_VIEW) else ""
+
+
+def _shortened(name: str, longest: int) -> str:
+    """A name that fits: of a longer one its beginning, and a digest of all of it."""
+    if len(name) <= longest:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
+    return f"{name[: longest - _DIGEST - 1].rstrip('.-')}-{digest}"
 
 
 def label_value(text: str) -> str:
@@ -178,8 +205,10 @@ def view(
     labelled: Iterable[str] = (),
 ) -> dict[str, Any]:
     """The node's ConfigMap; `labelled` are labels that we gave to the node."""
-    labels = {NODE_TOPOLOGY: "true", NODE_NAME: node}
+    labels = {NODE_TOPOLOGY: "true", NODE_NAME: _shortened(node, _LONGEST_LABEL)}
     written = {LABELLED: ",".join(sorted(labelled))}
+    if labels[NODE_NAME] != node:
+        written[FULL_NAME] = node
     return {
         "metadata": {"labels": labels, "annotations": written | ({KWOK: "fake"} if fake else {})},
         "data": {
@@ -319,7 +348,7 @@ def published(views: Iterable[ConfigMap], catalog: models.Catalog) -> pools.Flee
     for view_of in views:
         try:
             document = yaml.load(view_of.data.get(KEY, ""), Loader=_LOADER)  # noqa: S506 - a safe loader
-            nodes[view_of.metadata.labels[NODE_NAME]] = _spec(document, catalog)
+            nodes[node_of(view_of)] = _spec(document, catalog)
             strategy = str(document["migStrategy"])
         except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError):
             continue
