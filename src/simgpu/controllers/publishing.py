@@ -13,6 +13,7 @@ import yaml
 
 from simgpu import errors
 from simgpu.catalog import models
+from simgpu.kube import quantity
 from simgpu.kube.views import ConfigMap, Node
 from simgpu.topology import devices, pools
 
@@ -139,11 +140,11 @@ def label_patch(wanted: Mapping[str, str], before: Iterable[str]) -> dict[str, A
 
 
 def amounts(spec: pools.NodeGpus | None) -> dict[str, str]:
-    """Extended resources of a node."""
+    """Extended resources of a node, in the form in which the API shows them again."""
     if spec is None:
         return {}
-    gpus = {pools.GPU_RESOURCE: str(len(spec.gpus))} if spec.gpus else {}
-    return {**gpus, **{name: str(count) for name, count in spec.other.items()}}
+    gpus = {pools.GPU_RESOURCE: len(spec.gpus)} if spec.gpus else {}
+    return {name: quantity.canonical(count) for name, count in (gpus | spec.other).items()}
 
 
 def capacity_patch(wanted: Mapping[str, str], before: Iterable[str]) -> dict[str, Any]:
