@@ -7,6 +7,7 @@ import re
 import msgspec
 
 from simgpu import errors
+from simgpu.kube import quantity
 from simgpu.kube.views import Container, Pod
 from simgpu.topology import pools
 
@@ -15,6 +16,7 @@ UTILIZATION = "run.ai/simulated-gpu-utilization"
 RUN_TIME = "simgpu.dev/run-time"
 SOURCE = "simgpu.dev/utilization-from"
 ENDED = ("Succeeded", "Failed")
+_MOST_GPUS = 99_999  # more than any node has
 
 _RANGE = re.compile(r"\s*(\d{1,9})\s*%?\s*(?:-\s*(\d{1,9})\s*%?\s*)?")
 
@@ -56,7 +58,8 @@ def requests(pod: Pod) -> tuple[Request, ...]:
 
 def _gpus(container: Container) -> int:
     amount = container.resources.limits.get(GPU) or container.resources.requests.get(GPU) or "0"
-    return int(amount) if amount.isdecimal() and len(amount) < 6 else 0
+    found = quantity.count(amount)
+    return found if found <= _MOST_GPUS else 0
 
 
 def lasting(pod: Pod, container: str) -> bool:
@@ -112,9 +115,11 @@ def cores(pod: Pod, container: str) -> float:
     found = next(
         (item for item in (*pod.spec.init_containers, *(pod.spec.containers or ())) if item.name == container), None
     )
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(m?)", found.resources.limits.get("cpu", "")) if found else None
-    amount = float(match[1]) / (1000 if match[2] else 1) if match else 0.0
-    return amount or 1.0
+    try:
+        amount = float(quantity.parse(found.resources.limits["cpu"])) if found else 0.0
+    except (KeyError, ValueError):
+        return 1.0
+    return amount if amount > 0 else 1.0
 
 
 def check_run_time(pod: Pod) -> None:
