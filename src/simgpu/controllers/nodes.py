@@ -229,10 +229,10 @@ class Nodes:
         uses: dict[str, publishing.Use] = {}
         for pod, wish in zip(there, wishes, strict=True):
             span = self._range(pod)
-            owners = wish.owners(started=requests.running(pod))
+            owners, passing = wish.owners(started=requests.running(pod)), requests.passing(pod)
             for container, gpu in zip(owners, held[wish.uid], strict=True):
                 if gpu:
-                    busy = span if requests.lasting(pod, container) else requests.NONE
+                    busy = requests.NONE if container in passing else span
                     uses[gpu] = _use(pod, container, busy, memory[gpu])
         return uses
 
@@ -376,9 +376,9 @@ def _uses_of(placed: NodeCards) -> dict[str, tuple[publishing.Use, ...]]:
 
 def _wish(pod: Pod) -> assigning.Wish:
     lasting, first, beside, sidecars = [], [], [], 0
-    early = {item.name for item in pod.spec.init_containers}
+    early, passing = {item.name for item in pod.spec.init_containers}, requests.passing(pod)
     for item in requests.requests(pod):
-        if not requests.lasting(pod, item.container):
+        if item.container in passing:
             first.append(item)
             beside.append(sidecars)
         else:
