@@ -63,6 +63,8 @@ class Engine:
         """Ids of new cards at rest. `spread` is how far they differ from each other; 0 makes all like their model."""
         if count < 0:
             raise errors.InputError("count", "must not be negative")
+        if inlet is not None:
+            _checked_inlet(inlet)
         group = self._group(model)
         return self._places.add(group.number, group.add(count, inlet=inlet, spread=spread))
 
@@ -112,7 +114,7 @@ class Engine:
     def set_inlet(self, card: int, celsius: float) -> None:
         """The temperature of what cools the card."""
         group, row = self._find(card)
-        group.cards["inlet"][row] = celsius
+        group.cards["inlet"][row] = _checked_inlet(celsius)
 
     def set_linked(self, card: int, *, linked: bool) -> None:
         """Whether the card has peers. One that has none sends them nothing, whatever a workload asks."""
@@ -130,10 +132,10 @@ class Engine:
         group, row = self._find(card)
         return group.cards.keep(row)
 
-    def resume(self, card: int, kept: Mapping[str, float]) -> None:
-        """Let a card go on from where one of its model stood when it was `now`."""
+    def resume(self, card: int, kept: Mapping[str, float]) -> list[str]:
+        """Let a card go on from where one of its model stood when it was `now`; returns what makes no sense there."""
         group, row = self._find(card)
-        group.cards.resume(row, kept)
+        return group.cards.resume(row, kept)
 
     def _group(self, model: models.Model) -> Group:
         """The cards of a model, if there were none an empty group of them."""
@@ -154,12 +156,15 @@ class Engine:
 
     # Workloads.
 
-    def add_workload(self, profile: activity.Profile, on: Sequence[int]) -> int:
-        """A workload on cards, or parts of cards, of one model. A profile that is not allowed is an error."""
+    def add_workload(self, profile: activity.Profile, on: Sequence[int], *, owner: str = "") -> int:
+        """A workload on cards, or parts of cards, of one model. A profile that is not allowed is an error.
+
+        What the workloads of an owner with a name can cost in a step is bounded.
+        """
         activity.check(profile)
         if not on:
             raise errors.InputError("devices", "a workload needs at least one")
-        return self._workloads.add(profile, self._targets(on), now=self.now)
+        return self._workloads.add(profile, self._targets(on), now=self.now, owner=owner)
 
     def end_workload(self, workload: int) -> None:
         """A workload is gone, for whatever reason its owner has; to end one that ended is no error."""
@@ -219,6 +224,7 @@ class Engine:
     def step(self, now: float) -> list[Outcome]:
         """Move on to `now`. Returns the workloads that ended on the way."""
         ended: list[Outcome] = []
+        self._workloads.begin_step()
         longest = max(_LONGEST, (now - self.now) / _MOST_PIECES)
         for left in range(2 * _MOST_PIECES, 0, -1):
             if now <= self.now:
@@ -226,10 +232,10 @@ class Engine:
             until = min(now, self.now + longest)
             if left > 1:
                 until = min(until, max(self._workloads.next_deadline(), self.now + activity.SHORTEST))
-            ended += self._step(until if left > 1 else now)
+            ended += self._step(until if left > 1 else now, last=until == now or left == 1)
         return ended
 
-    def _step(self, now: float) -> list[Outcome]:
+    def _step(self, now: float, *, last: bool) -> list[Outcome]:
         start, self._before, self.now = self.now, self.now, now
         ended: list[Outcome] = []
         for group in self._numbered:
@@ -239,7 +245,9 @@ class Engine:
                 message = REACHED.format(activity.MEMORY)
                 ended += [self._workloads.end(number, 1, message) for number in crossing]
             group.step(start, now, self._rng)
-        return [*ended, *self._workloads.end_at_limits(now), *self._workloads.advance(now)]
+        if last:
+            ended += self._workloads.end_at_limits(now)
+        return [*ended, *self._workloads.advance(now)]
 
     def next_change(self) -> float:
         """The next moment at which what is asked changes: an activity's end, or a pulse's edge."""
@@ -327,3 +335,10 @@ class Engine:
         self._places.restore(kept["places"])
         self._parts.restore(kept["parts"])
         self._workloads.restore(kept["workloads"])
+
+
+def _checked_inlet(celsius: float) -> float:
+    coldest, hottest = cards.INLETS
+    if not coldest <= celsius <= hottest:
+        raise errors.InputError("inlet", f"must be from {coldest:g} to {hottest:g} degrees")
+    return celsius

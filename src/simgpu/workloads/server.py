@@ -139,6 +139,9 @@ class Server:
             answer = (1, SHUTDOWN)
         except (OSError, EOFError):
             answer = None
+        except Exception:  # noqa: BLE001 - one guest's is nobody else's, and it is logged
+            _log.exception("a workload's document could not be served")
+            answer = (1, "could not be served; the log says why")
         finally:
             self._clients.discard(task)
             await _reply(writer, protocol, answer)
@@ -155,13 +158,16 @@ class Server:
                 done.set_result((code, message))
 
         activities, devices, pod = len(wanted.profile.activities), who.choose(wanted.devices), who.pod or wanted.pod
-        self._bounds.take(who, activities)
-        try:
-            numbers = self._box.admit(wanted.profile, devices, pod=pod, ended=ended)
-        except errors.InputError:
-            self._bounds.give_back(who, activities)
-            raise
-        self._works(who, +1)
+        with contextlib.ExitStack() as undo:
+            self._bounds.take(who, activities)
+            undo.callback(self._bounds.give_back, who, activities)
+            numbers = self._box.admit(wanted.profile, devices, pod=pod, ended=ended, owner=who.name)
+            undo.callback(self._box.drop, numbers)
+            self._count(who, +1)
+            undo.callback(self._count, who, -1)
+            if who.pod is not None:
+                self._changed()
+            undo.pop_all()
         return _Started(who, activities, numbers, done)
 
     async def _wait(self, started: _Started, reader: asyncio.StreamReader) -> tuple[int, str] | None:
@@ -175,13 +181,14 @@ class Server:
             gone.cancel()
             self._box.drop(started.numbers)
             self._bounds.give_back(started.who, started.activities)
-            self._works(started.who, -1)
+            self._count(started.who, -1)
+            if started.who.pod is not None:
+                self._changed()
 
-    def _works(self, who: guest.Guest, more: int) -> None:
+    def _count(self, who: guest.Guest, more: int) -> None:
         if who.pod is not None:
             self._working[who] += more
             self._working += Counter()
-            self._changed()
 
     def _set(self, document: Any, who: guest.Guest) -> int:
         """Whoever sets something understands NVML's codes only."""
