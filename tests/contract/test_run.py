@@ -126,6 +126,24 @@ def test_what_a_killed_run_left_is_removed_by_the_next(home: Path) -> None:
                     os.kill(int(stat.parent.name), signal.SIGKILL)
 
 
+def test_what_was_left_is_removed_though_another_process_has_the_number_of_its_owner(home: Path) -> None:
+    left = home / f"simgpu-run-{os.getpid()}-abc"
+    (left / "gpus").mkdir(parents=True)
+    (home / "simgpu-run-file").touch()
+    run(home, "--", "true")
+    assert [path.name for path in home.iterdir()] == ["simgpu-run-file"]
+
+
+def test_a_run_keeps_its_folder_whoever_cleans_up(home: Path) -> None:
+    script = 'echo there; until [ -e "$1" ]; do sleep 0.05; done; exec nvidia-smi -L'
+    with started(home, "--", "sh", "-c", script, "sh", str(home / "go")) as one:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "there\n"
+        run(home, "--", "true")
+        (home / "go").touch()
+        assert "H200" in one.communicate()[0]
+
+
 def test_an_option_that_is_not_there_is_named(home: Path) -> None:
     done = run(home, "--modle", "a100", "--", "nvidia-smi", check=False)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -103,18 +104,33 @@ def _home() -> Iterator[Path]:
     if place is None:
         raise errors.InputError("TMPDIR", f"must be a folder with a name of at most {_LONGEST} characters, without ':'")
     for old in place.glob(f"{_PREFIX}*"):
-        if _abandoned(old):
+        if (held := _hold(old)) is not None:
             shutil.rmtree(old, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=place) as made:
-        yield Path(made)
-
-
-def _abandoned(folder: Path) -> bool:
-    owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+            os.close(held)
+    held = None
+    while held is None:  # another run that cleans up may have come before us
+        made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+        held = _hold(made)
     try:
-        return owner.isdecimal() and folder.stat().st_uid == os.geteuid() and not Path(f"/proc/{owner}").exists()
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        os.close(held)
+
+
+def _hold(folder: Path) -> int | None:
+    """Lock a folder of our own until the descriptor is closed, or we end; None where another run holds it."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return False
+        return None
+    with contextlib.suppress(OSError):
+        if os.fstat(descriptor).st_uid == os.geteuid():
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(folder.stat(), os.fstat(descriptor)):
+                return descriptor
+    os.close(descriptor)
+    return None
 
 
 def environment(given: Mapping[str, str], home: Path, socket: Path) -> dict[str, str]:

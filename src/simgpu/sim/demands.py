@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from simgpu.sim import activity, cards, packing
+from simgpu.sim import activity, cards, packing, places
 from simgpu.sim.activity import CHANNELS, EVENTS, HIGHEST, MEMORY, UNITS, USAGE, YIELDING
 
 Rows = npt.NDArray[np.intp]
@@ -204,9 +204,10 @@ class Demands:
         """A quantity of the rows added up per part, and what parts have `of_whole` of what is asked of their cards."""
         live = np.flatnonzero(self.live)
         values, whole = values[live], self.part[live] == 0
-        own = np.bincount(self.part[live], weights=values, minlength=int(parts.max()) + 1)
+        at = places.slots(parts)
+        own = np.bincount(places.slots(self.part[live]), weights=values, minlength=int(at.max()) + 1)
         on_card = np.bincount(self.card[live][whole], weights=values[whole], minlength=int(cards_of.max()) + 1)
-        return np.asarray(own[parts] + on_card[cards_of] * of_whole)
+        return np.asarray(own[at] + on_card[cards_of] * of_whole)
 
     def memory(self, rows: Rows | slice | int) -> npt.NDArray[np.float32]:
         """MiB that rows hold, what would give way included."""
