@@ -461,6 +461,15 @@ async def test_a_pods_workloads_have_a_bounded_number_of_activities(
     await running.settled(1)
 
 
+async def test_a_long_name_makes_no_long_lines_in_the_log(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    running, _ = await guest_of_second(serve)
+    for wrong in ({"Devices": ["x" * 50_000]}, {"Devices": None, "Limits": {"x" * 50_000: 1}}):
+        reader, _ = await running.send({**FOREVER, **wrong, "Protocol": 2})
+        assert "x" * 100 in json.loads(await reader.read())["message"]
+    assert len(caplog.text) < 5000
+
+
 async def test_a_pods_document_is_small(serve: Serve) -> None:
     running, _ = await guest_of_second(serve)
     reader, _ = await running.send({**FOREVER, "Name": "x" * bounds.LARGEST})

@@ -107,15 +107,20 @@ def _home() -> Iterator[Path]:
         if (held := _hold(old)) is not None:
             shutil.rmtree(old, ignore_errors=True)
             os.close(held)
-    held = None
-    while held is None:  # another run that cleans up may have come before us
-        made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-        held = _hold(made)
+    made, held = _new(place)
     try:
         yield made
     finally:
         shutil.rmtree(made, ignore_errors=True)
         os.close(held)
+
+
+def _new(place: Path) -> tuple[Path, int]:
+    """A new folder, and the descriptor that holds it."""
+    while True:
+        made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+        if (held := _hold(made)) is not None:
+            return made, held  # otherwise another run that cleans up came before us
 
 
 def _hold(folder: Path) -> int | None:

@@ -29,6 +29,7 @@ SHUTDOWN = "exporter shutting down"
 INVALID_ARGUMENT, NO_PERMISSION = 2, 4  # as NVML says it
 
 _PIECE = 1 << 16  # bytes that wait for somebody to read them
+_LONGEST_PROBLEM = 1000  # characters
 
 Settings = Callable[[str, str, Sequence[int]], int]
 
@@ -143,13 +144,12 @@ class Server:
                     with effort.spent():
                         started = self._start(document, who)
                 answer = await self._wait(started, reader) if isinstance(started, _Started) else started
-        except guest.Refused as error:
-            _log.info("workload refused: %s", error)
-            protocol = await self._bounds.way_of_telling(reader)
-            answer = (1, str(error))
-        except errors.InputError as error:
-            _log.info("workload refused: %s", error)
-            answer = (1, str(error))
+        except (guest.Refused, errors.InputError) as error:
+            problem = str(error)[:_LONGEST_PROBLEM]  # which may quote what came in
+            _log.info("workload refused: %s", problem)
+            if isinstance(error, guest.Refused):
+                protocol = await self._bounds.way_of_telling(reader)
+            answer = (1, problem)
         except asyncio.CancelledError:
             answer = (1, SHUTDOWN)
         except (OSError, EOFError):
@@ -211,7 +211,7 @@ class Server:
         try:
             wish = documents.setting(document)
         except errors.InputError as error:
-            _log.info("setting refused: %s", error)
+            _log.info("setting refused: %s", str(error)[:_LONGEST_PROBLEM])
             return INVALID_ARGUMENT
         if not who.may_set(wish.device):
             return NO_PERMISSION
