@@ -126,13 +126,22 @@ def test_what_a_killed_run_left_is_removed_by_the_next(home: Path) -> None:
                     os.kill(int(stat.parent.name), signal.SIGKILL)
 
 
-def test_what_is_left_is_removed_even_if_its_number_is_another_process_by_now(home: Path) -> None:
-    """As after a restart of the machine: numbers are given anew."""
-    left = home / f"simgpu-run-{os.getpid()}-x"
-    left.mkdir()
+def test_what_was_left_is_removed_though_another_process_has_the_number_of_its_owner(home: Path) -> None:
+    left = home / f"simgpu-run-{os.getpid()}-abc"
+    (left / "gpus").mkdir(parents=True)
+    (home / "simgpu-run-file").touch()
     run(home, "--", "true")
+    assert [path.name for path in home.iterdir()] == ["simgpu-run-file"]
 
-    assert not left.exists()
+
+def test_a_run_keeps_its_folder_whoever_cleans_up(home: Path) -> None:
+    script = 'echo there; until [ -e "$1" ]; do sleep 0.05; done; exec nvidia-smi -L'
+    with started(home, "--", "sh", "-c", script, "sh", str(home / "go")) as one:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "there\n"
+        run(home, "--", "true")
+        (home / "go").touch()
+        assert "H200" in one.communicate()[0]
 
 
 def test_a_run_in_another_container_keeps_its_folder(home: Path) -> None:

@@ -512,6 +512,18 @@ def test_a_start_writes_only_what_differs() -> None:
     assert [target.name for target in third.writer._urgent] == ["topology-a"]
 
 
+def test_a_node_that_comes_back_before_its_view_was_deleted_has_one() -> None:
+    world = World()
+    world.apply("config", "", {"x": 0})
+    world.apply("node", "a", "x")
+    world.settle()
+    world.apply("config", "", {"y": 0})  # its pool is gone
+    world.apply("written", "", None)
+    world.apply("config", "", {"x": 0})
+    world.settle()
+    world.check_writings()
+
+
 def test_every_node_saves_its_counters_once_in_five_minutes_at_a_time_of_its_own() -> None:
     world = World()
     world.apply("config", "", {"x": 1})

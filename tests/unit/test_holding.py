@@ -66,6 +66,19 @@ def test_a_static_pod_has_what_the_kubelet_gave_it_by_a_uid_of_its_own() -> None
     assert shown([early], held) == {"g0": [("p", "main")], "g1": [("p", "first")]}
 
 
+def test_a_pod_that_passes_itself_off_as_the_mirror_of_another_has_nothing_of_it() -> None:
+    """The kubelet removes such a pod, but not at once."""
+    old, new = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+    mirror = {"kubernetes.io/config.mirror": "k"}
+    static = pod("static", "a", annotations=mirror, creation_timestamp=old)
+    forged = pod("forged", "b", annotations=mirror, creation_timestamp=new)
+    plain = pod("plain", "k", creation_timestamp=new)
+    older = pod("forged", "b", annotations=mirror, creation_timestamp=old)
+    for pods, name in (((static, forged), "static"), ((older, plain), "plain")):
+        for order in (pods, pods[::-1]):
+            assert shown(order, [saved("main", "g0", uid="k")]) == {"g0": [(name, "main")]}
+
+
 def test_an_init_container_has_its_gpu_while_it_runs() -> None:
     held = [listed("main", "g0", "g1"), saved("first", "g0")]
     assert shown([pod(phase="Pending", init=("first",), now=("first",))], held) == {
