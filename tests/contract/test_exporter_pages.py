@@ -298,7 +298,7 @@ def test_nvml_lists_the_exporter_with_the_memory_of_its_base_workload(
     base.write_text("{name: train, phases: [{seconds: 3600, shape: training}]}")
     running = exporter("--base-workload", str(base), "--page", str(tmp_path / "pages"))
     used = re.search(rb"^DCGM_FI_DEV_FB_USED{.*} (\d+)$", running.get("/metrics")[2], re.MULTILINE)
-    listed = "[(p.pid, p.usedGpuMemory >> 20) for p in N.nvmlDeviceGetComputeRunningProcesses(card)]"
+    listed = "[(p.pid, round(p.usedGpuMemory / 2**20)) for p in N.nvmlDeviceGetComputeRunningProcesses(card)]"
     ((found,),) = nvml.ask(tmp_path / "pages", [listed])
 
     assert used is not None
