@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from simgpu import errors
+from simgpu.catalog import placing
 from simgpu.identities import view
 from simgpu.sim import activity, cards, engine
 from simgpu.topology import links
@@ -30,7 +31,8 @@ _log = logging.getLogger(__name__)
 class Workload(msgspec.Struct, frozen=True):
     """A workload on the box: what it is called, where it runs, whose it is, and whom to tell when it ends.
 
-    One that spans several models is several for the engine, which start and end `together`.
+    One that spans several models is several for the engine, which start and end `together`. `pid` is the process that
+    asked for it; 0 where the box's owner did.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Workload(msgspec.Struct, frozen=True):
     pod: view.Pod | None
     ended: Ended | None
     together: list[int]
+    pid: int = 0
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -144,7 +147,7 @@ class Box:
         if device.instances:
             slices = model.sm_count or 1
             wanted = [
-                (item.name, (item.sm or slices // 7) / slices, item.memory_mib or model.memory_mib.total // 8)
+                (item.name, placing.multiprocessors(item, model) / slices, placing.memory_mib(item, model))
                 for item in device.instances
             ]
         elif model.tiles > 1:
@@ -180,6 +183,7 @@ class Box:
         pod: view.Pod | None = None,
         ended: Ended | None = None,
         owner: str = "",
+        pid: int = 0,
     ) -> list[int]:
         """Start a workload on devices, by name or index; one number for each model that it spans.
 
@@ -199,7 +203,7 @@ class Box:
         try:
             for members in groups.values():
                 number = self.engine.add_workload(profile, [handle for _, handle in members], owner=owner)
-                self._workloads[number] = Workload(profile.name, tuple(members), pod, ended, numbers)
+                self._workloads[number] = Workload(profile.name, tuple(members), pod, ended, numbers, pid)
                 numbers.append(number)
         except BaseException:  # what could not be put on one model is on none
             self.drop(numbers)

@@ -109,10 +109,11 @@ class World:
         self.api.version = max((int(item.metadata.resource_version) for item in self.stores.nodes), default=0)
         client: Any = self.api
         self.writer = Writer(client, manager="test")
-        self.now = 0.0
+        self.now = self.day = 0.0
         self.nodes = Nodes(
             self.stores, self.fleet, WorkQueue(), self.writer, Recorder(client, component="test"),
-            namespace="ns", catalog=CATALOG, clock=lambda: self.now,
+            namespace="ns", catalog=CATALOG, clock=lambda: self.now + self.day,
+            uptime=lambda: self.now,
         )  # fmt: skip
 
         self.api.changed = self.nodes.reconcile
@@ -509,6 +510,20 @@ def test_a_start_writes_only_what_differs() -> None:
     third.now = 100.0
     third.look()
     assert [target.name for target in third.writer._urgent] == ["topology-a"]
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_views_are_written_whatever_is_done_to_the_clock(hours: int) -> None:
+    world = World()
+    world.apply("config", "", {"x": 2})
+    world.apply("node", "a", "x")
+    world.settle()
+    world.day = hours * 3600.0
+    world.apply("pod", "p", ("a", "Running", (1,)))
+    world.settle()
+    view = world.stores.config_maps.get("topology-a", namespace="ns")
+    assert view is not None
+    assert "pod: p" in view.data[publishing.KEY]
 
 
 def test_every_node_saves_its_counters_once_in_five_minutes_at_a_time_of_its_own() -> None:

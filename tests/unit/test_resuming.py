@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simgpu import boot
 from simgpu.app import keeping, showing
 from simgpu.app.equipping import Equipment
 from simgpu.box import MOST_GONE, Box
@@ -135,7 +136,7 @@ def test_while_the_machine_was_off_gpus_got_cold_and_used_nothing(
     before = shown(made)
     made.stepped()
     (tmp_path / "boot").write_text("another\n")
-    monkeypatch.setattr(keeping, "_BOOT", tmp_path / "boot")
+    monkeypatch.setattr(boot, "_BOOT", tmp_path / "boot")
     made.close()
     again = equipment(tmp_path)
     again.equip(spec(2))

@@ -6,7 +6,6 @@ value by value, and one that makes no sense costs no other.
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import math
@@ -17,13 +16,12 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from simgpu import errors
+from simgpu import boot, errors
 from simgpu.box import Box, Kept
 from simgpu.catalog import models
 from simgpu.controllers.own_node import Uses
 from simgpu.topology import pools
 
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _VERSION: Final = 2
 _LATEST = 1e10  # seconds
 
@@ -85,12 +83,12 @@ class Keeper:
 
 def stand(box: Box) -> Saved:
     """Where devices stand."""
-    return Saved(_VERSION, _boot(), box.machine.time, _uptime(), box.engine.now, box.keep())
+    return Saved(_VERSION, boot.current(), box.machine.time, _uptime(), box.engine.now, box.keep())
 
 
 def load(path: Path) -> Saved:
     """Where devices stood. While the machine was off they did nothing, and became cold."""
-    nothing = Saved(_VERSION, _boot(), time.time(), _uptime(), 0.0, {})
+    nothing = Saved(_VERSION, boot.current(), time.time(), _uptime(), 0.0, {})
     try:
         document = json.loads(path.read_text(errors="replace"), parse_int=float)
     except FileNotFoundError:
@@ -164,16 +162,6 @@ def _read(path: Path, kind: type[T], otherwise: str) -> T | None:
         explained = errors.explain(error) if isinstance(error, OSError) else error
         _log.warning("%s: %s: %s", otherwise, path, explained)
         return None
-
-
-def _boot() -> str:
-    return _text(_BOOT)
-
-
-@functools.cache
-def _text(path: Path) -> str:
-    """Read once: later there may be no file to be had for it."""
-    return path.read_text().strip()
 
 
 def _uptime() -> float:

@@ -45,7 +45,9 @@ def catalog(context: click.Context, files: tuple[Path, ...], form: str) -> None:
         rows.append((key, model.product, f"{model.memory_mib.total} MiB", f"{model.power_w.default:.0f} W", mig))
     output.print_rows(rows)
     click.echo()
-    output.print_rows([("SHAPE", "WHAT IT IS"), *((name, shape.about) for name, shape in mixes.items())])
+    memory = {name: "-" if shape.footprint is None else f"{shape.footprint:.0%}" for name, shape in mixes.items()}
+    listed = [(name, memory[name], shape.about) for name, shape in mixes.items()]
+    output.print_rows([("SHAPE", "MEMORY", "WHAT IT IS"), *listed])
 
 
 @catalog.command()
@@ -95,6 +97,8 @@ def _flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{path}.")
         elif name == "aliases":
             yield path, ", ".join(value)
+        elif isinstance(value, tuple | list) and value and isinstance(value[0], float):
+            yield path, ", ".join(f"{item:g}" for item in value)
         elif isinstance(value, tuple | list) and value and isinstance(value[0], dict) and name != "mig":
             for number, item in enumerate(value):
                 yield f"{path}[{number}]", ", ".join(f"{key} {part}" for key, part in item.items())

@@ -53,9 +53,12 @@ class _Saved(msgspec.Struct, frozen=True):
 
 
 class Nodes:
-    """Keeps fake nodes and the fleet's cards in step with each other."""
+    """Keeps fake nodes and the fleet's cards in step with each other.
 
-    def __init__(
+    `clock` is the time of day, which is saved with counters and may be set; `uptime` only grows, and paces writes.
+    """
+
+    def __init__(  # noqa: PLR0913 - both clocks come in
         self,
         stores: Stores,
         fleet: Fleet,
@@ -66,6 +69,7 @@ class Nodes:
         namespace: str,
         catalog: models.Catalog,
         clock: Callable[[], float] = time.time,
+        uptime: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stores = stores
         self._fleet = fleet
@@ -75,6 +79,7 @@ class Nodes:
         self._namespace = namespace
         self._catalog = catalog
         self._clock = clock
+        self._uptime = uptime
         self.configuration = configuring.Configuration(
             stores.config_maps, recorder, namespace=namespace, catalog=catalog
         )
@@ -175,7 +180,7 @@ class Nodes:
             self._traces.setdefault(name, publishing.traces(before, node))
             self._fleet.address(name, str(before.counters.get("address", "")))
             if config_map is not None:
-                self._published.setdefault(name, self._clock() - VIEW_EVERY)
+                self._published.setdefault(name, self._uptime() - VIEW_EVERY)
         placed = self._fleet.place(name, spec)
         if before is not None:
             self._fleet.resume(placed, *self._saved(before))
@@ -292,7 +297,8 @@ class Nodes:
 
     def _publish_view(self, placed: NodeCards, config_map: ConfigMap | None, *, urgent: bool) -> float:
         """Write the view if it says something new, or it is its turn to be saved; seconds until the next look."""
-        since, turn = self._clock() - self._published.get(placed.name, 0.0), self._turn(placed.name)
+        since = self._uptime() - self._published.get(placed.name, float("-inf"))
+        turn = self._turn(placed.name)
         saved = since <= SAVE_EVERY - turn
         if config_map is None and placed.name not in self._unpublished and saved:
             return turn  # it is on its way
@@ -307,7 +313,7 @@ class Nodes:
 
     def _turn(self, name: str) -> float:
         """Seconds until a node's counters are saved: each node has a moment of its own, so that few come at once."""
-        return SAVE_EVERY - (self._clock() + zlib.crc32(name.encode())) % SAVE_EVERY
+        return SAVE_EVERY - (self._uptime() + zlib.crc32(name.encode())) % SAVE_EVERY
 
     def _view(self, placed: NodeCards) -> dict[str, Any]:
         name = placed.name
@@ -325,7 +331,7 @@ class Nodes:
         )
 
     def _write_view(self, placed: NodeCards, body: dict[str, Any], *, urgent: bool) -> float:
-        self._published[placed.name] = self._clock()
+        self._published[placed.name] = self._uptime()
         self._unpublished.discard(placed.name)
         target = Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{placed.name}", self._namespace)
         self._writer.apply(target, body, urgent=urgent, failed=self._again(placed.name))

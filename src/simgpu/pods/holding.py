@@ -34,7 +34,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def holders(pods: Iterable[Pod], held: Sequence[Held], *, replicas: int = 1) -> dict[str, tuple[Holder, ...]]:
-    """Holders of each GPU, by id, the oldest first. One that got it before it was shared has all of it."""
+    """Holders of each GPU, by id, the oldest pod first. One that got it before it was shared has all of it."""
     found: dict[str, list[Holder]] = {}
     for pod in sorted(by_kubelet_uid(pods).values(), key=lambda pod: pod.metadata.seniority):
         if requests.holds(pod) and pod.spec.containers is not None:
@@ -45,6 +45,15 @@ def holders(pods: Iterable[Pod], held: Sequence[Held], *, replicas: int = 1) -> 
             for (gpu, container), count in shares.items():
                 found.setdefault(gpu, []).append(Holder(pod, container, min(1.0, count / replicas)))
     return {gpu: tuple(items) for gpu, items in found.items()}
+
+
+def by_arrival(found: Iterable[Holder], before: Sequence[str]) -> tuple[Holder, ...]:
+    """Holders of one GPU in the order in which they were first seen with it; who reserves it comes first.
+
+    `before` are uids of pods that held it when it was last looked at, in that order; those that are new follow.
+    """
+    places = {uid: place for place, uid in reversed(list(enumerate(before)))}
+    return tuple(sorted(found, key=lambda item: (not item.reserves, places.get(item.pod.metadata.uid, len(before)))))
 
 
 def _devices(pod: Pod, held: Sequence[Held]) -> dict[str, str]:

@@ -123,7 +123,7 @@ class Server:
             return False
         if self._identify is not guest.anybody:
             now = asyncio.get_running_loop().time()
-            if not self._arrivals.admit(accepting.process(connection), now):
+            if not self._arrivals.admit(guest.pid(connection), now):
                 return False
         task = asyncio.create_task(self._serve(connection))
         self._clients.add(task)
@@ -131,7 +131,7 @@ class Server:
         return True
 
     async def _serve(self, connection: socket.socket) -> None:
-        process, protocol, answer = accepting.process(connection), 1, None
+        process, protocol, answer = guest.pid(connection), 1, None
         reader, writer = await accepting.streams(connection, _PIECE)
         try:
             who = await self._identify(writer.get_extra_info("socket"))
@@ -142,7 +142,7 @@ class Server:
                     document = await receiving.receive(reader, largest, working=effort.spent)
                     protocol = documents.protocol(document)
                     with effort.spent():
-                        started = self._start(document, who)
+                        started = self._start(document, who, process)
                 answer = await self._wait(started, reader) if isinstance(started, _Started) else started
         except (guest.Refused, errors.InputError) as error:
             problem = str(error)[:_LONGEST_PROBLEM]  # which may quote what came in
@@ -160,7 +160,7 @@ class Server:
         finally:
             await _reply(writer, protocol, answer)
 
-    def _start(self, document: Any, who: guest.Guest) -> _Started | tuple[int, str]:
+    def _start(self, document: Any, who: guest.Guest, pid: int) -> _Started | tuple[int, str]:
         """Set what is to be set, or start the workload."""
         if documents.wants_setting(document):
             return self._set(document, who), ""
@@ -175,7 +175,7 @@ class Server:
         with contextlib.ExitStack() as undo:
             self._bounds.take(who, activities)
             undo.callback(self._bounds.give_back, who, activities)
-            numbers = self._box.admit(wanted.profile, devices, pod=pod, ended=ended, owner=who.name)
+            numbers = self._box.admit(wanted.profile, devices, pod=pod, ended=ended, owner=who.name, pid=pid)
             undo.callback(self._box.drop, numbers)
             self._count(who, +1)
             undo.callback(self._count, who, -1)
