@@ -302,6 +302,17 @@ async def test_a_node_that_is_no_longer_fake_loses_every_trace(fleet: Fleet) -> 
     await eventually(clean)
 
 
+async def published(fleet: Fleet, node: str, pods: list[str]) -> None:
+    """Wait until a node's ConfigMap has these pods on its GPUs."""
+
+    async def shows() -> bool:
+        view = await fleet.client.get(resources.CONFIG_MAPS, f"topology-{node}", namespace=fleet.namespace)
+        gpus = yaml.safe_load(view.data["topology.yml"])["gpus"]
+        return [gpu["status"]["allocatedBy"]["pod"] for gpu in gpus] == pods
+
+    await eventually(shows)
+
+
 async def test_a_killed_controller_goes_on_where_it_was(fleet: Fleet) -> None:
     await fleet.configure("", default=FOUR_H100)
     nodes = [await fleet.node(name) for name in ("a", "b")]
@@ -310,12 +321,11 @@ async def test_a_killed_controller_goes_on_where_it_was(fleet: Fleet) -> None:
         await fleet.gpus(node, 4)
     for name in ("one", "two", "three"):
         await fleet.pod(name, nodes[0], 1)
-        await asyncio.sleep(1.1)
     before = {(nodes[0], "0"): ("one", "c0"), (nodes[0], "1"): ("two", "c0"), (nodes[0], "2"): ("three", "c0")}
     await fleet.held(before)
     await fleet.client.delete(resources.PODS, "two", namespace=fleet.namespace)
     await fleet.held({key: value for key, value in before.items() if value[0] != "two"})
-    await asyncio.sleep(2.5)
+    await published(fleet, nodes[0], ["one", "", "three", ""])
     energy = fleet.series("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")
     fleet.controller.stop(signal.SIGKILL)
     await fleet.client.delete(resources.NODES, nodes[1])

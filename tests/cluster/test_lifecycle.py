@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
 from simgpu.cluster import binaries, components, control_plane, lifecycle, processes, progress, record
@@ -260,19 +259,14 @@ def test_what_a_user_wrote_into_the_topology_stays_and_a_broken_one_is_named(las
     assert status(lasting, "simgpu")["ready"] is True
 
 
-def test_a_component_whose_settings_changed_is_started_anew(home: Path) -> None:
-    simgpu("up", "--nodes", "1", state_home=home)
-    folder = record.Folder("simgpu")
-    known = folder.load()
-    assert known is not None
-    # As if the fleet had been so large that leases last longer.
-    folder.save(msgspec.structs.replace(known, nodes=2000))
-    changed = simgpu("up", "--nodes", "2", state_home=home)
-    assert "started" not in changed.stdout
-    grown = simgpu("up", "--nodes", "1100", "--no-wait", state_home=home)
-    assert "started kube-controller-manager" in grown.stdout
-    assert "started kwok" in grown.stdout
-    simgpu("down", state_home=home)
+async def test_a_component_whose_settings_changed_is_started_anew(
+    lasting: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await lifecycle.up(lifecycle.Wish(nodes=2, wait=False), progress.Silent())).changes == ["created 1 nodes"]
+    monkeypatch.setattr(components, "lease_seconds", lambda _nodes: 80)  # as if there were many: leases last longer
+    grown = await lifecycle.up(lifecycle.Wish(wait=False), progress.Silent())
+    assert set(grown.changes) == {"started kube-controller-manager", "started kwok"}
+    assert status(lasting, "simgpu")["nodes"] == 2
 
 
 def test_a_node_of_somebody_else_does_not_make_the_cluster_unready(lasting: Path) -> None:
@@ -334,7 +328,7 @@ async def test_roles_are_started_repaired_and_stopped_with_the_cluster(home: Pat
         endpoints={"metrics": "http://127.0.0.1:{port:metrics}/metrics"},
     )
     quiet = progress.Silent()
-    made = await lifecycle.up(lifecycle.Wish(nodes=1), quiet, [role])
+    made = await lifecycle.up(lifecycle.Wish(nodes=1, wait=False), quiet, [role])  # this role brings no GPUs
     known = record.Folder("simgpu").load()
     assert known is not None
     assert made.status.endpoints["metrics"] == f"http://127.0.0.1:{known.ports['metrics']}/metrics"
@@ -342,7 +336,7 @@ async def test_roles_are_started_repaired_and_stopped_with_the_cluster(home: Pat
     folder = record.Folder("simgpu")
     await processes.stop(folder.path, only=frozenset({"role"}))
     assert not (await lifecycle.status("simgpu", [role])).ready
-    again = await lifecycle.up(lifecycle.Wish(), quiet, [role])
+    again = await lifecycle.up(lifecycle.Wish(wait=False), quiet, [role])
     assert again.changes == ["started role"]
     assert again.status.endpoints == made.status.endpoints
     await lifecycle.down("simgpu", quiet)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from simgpu.identities import identity
-from tests.fixtures import debian
+from tests.fixtures import debian, nvml
 from tests.fixtures.prometheus import Prometheus
 from tests.golden import boxes
 
@@ -289,3 +289,18 @@ def test_a_client_can_survive_a_killed_exporter(exporter: Callable[..., Exporter
     exporter("--count", "1", "--socket", str(socket), "--interval", "0.2")
     assert patient.communicate(timeout=30)[0] == "OK\n"
     assert patient.returncode == 0
+
+
+def test_nvml_lists_the_exporter_with_the_memory_of_its_base_workload(
+    exporter: Callable[..., Exporter], tmp_path: Path
+) -> None:
+    base = tmp_path / "base.yaml"
+    base.write_text("{name: train, phases: [{seconds: 3600, shape: training}]}")
+    running = exporter("--base-workload", str(base), "--page", str(tmp_path / "pages"))
+    used = re.search(rb"^DCGM_FI_DEV_FB_USED{.*} (\d+)$", running.get("/metrics")[2], re.MULTILINE)
+    listed = "[(p.pid, p.usedGpuMemory >> 20) for p in N.nvmlDeviceGetComputeRunningProcesses(card)]"
+    ((found,),) = nvml.ask(tmp_path / "pages", [listed])
+
+    assert used is not None
+    assert found == [running.process.pid, int(used[1])]
+    assert found[1] > 100_000

@@ -177,15 +177,38 @@ print(json.dumps({"apiVersion": info["apiVersion"], "kind": "ExecCredential", "s
 """
 
 
-async def test_an_exec_plugin_is_run_once_and_again_when_its_token_expires(tmp_path: Path) -> None:
-    now = [0.0]
+EXPIRY = 1893456000.0  # as the plugin prints it
+
+
+@pytest.mark.parametrize("stepped", [0.0, -3600.0, 3600.0])
+async def test_an_exec_plugin_is_run_once_and_again_when_its_token_expires(tmp_path: Path, stepped: float) -> None:
+    now, wall = [0.0], [EXPIRY - 900.0]
     target = kubeconfig.Target(server="http://x", exec=plugin(tmp_path / "plugin", PRINT))
-    credentials = auth.Credentials(target, clock=lambda: now[0])
+    credentials = auth.Credentials(target, clock=lambda: now[0], wall_clock=lambda: wall[0])
     assert authorization(await credentials.current()) == "Bearer me-1"
     both = await asyncio.gather(credentials.current(), credentials.current())
     assert [authorization(grant) for grant in both] == ["Bearer me-1"] * 2
-    now[0] = 1893456000.0
+    wall[0] += stepped  # somebody sets the clock: the token lasts no longer and no shorter
+    now[0] = 880.0
+    assert authorization(await credentials.current()) == "Bearer me-1"
+    now[0] = 900.0
     assert authorization(await credentials.current()) == "Bearer me-2"
+
+
+async def test_an_exec_plugin_whose_tokens_seem_expired_is_not_run_for_every_request(tmp_path: Path) -> None:
+    now = [0.0]
+    target = kubeconfig.Target(server="http://x", exec=plugin(tmp_path / "plugin", PRINT))
+    credentials = auth.Credentials(target, clock=lambda: now[0], wall_clock=lambda: EXPIRY + 3600.0)
+    assert [authorization(await credentials.current()) for _ in range(3)] == ["Bearer me-1"] * 3
+    now[0] = 11.0
+    assert authorization(await credentials.current()) == "Bearer me-2"
+
+
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00", "9999-12-31T23:59:59Z", "2030-01-01T00:00:00"])
+async def test_an_exec_plugin_may_print_any_time_of_expiry(tmp_path: Path, moment: str) -> None:
+    body = PRINT.replace("2030-01-01T00:00:00Z", moment)
+    target = kubeconfig.Target(server="http://x", exec=plugin(tmp_path / "plugin", body))
+    assert authorization(await auth.Credentials(target).current()) == "Bearer me-1"
 
 
 async def test_an_exec_plugin_is_run_again_after_401(scripted: Scripted, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from simgpu.kube import resources
+from simgpu.kube import resources, watching
 from simgpu.kube.backoff import Backoff
 from simgpu.kube.client import Client
 from simgpu.kube.reflector import Pace, Reflector
@@ -232,6 +232,22 @@ async def test_garbage_is_survived_and_an_odd_object_is_skipped(scripted: Script
     script = [page(9), stream(b"<html>\n"), stream(b'{"type":"ADDED","object":{"metadata":{"name":"\xff"}}}\n')]
     async with mirror(scripted, *script, stream(odd, event("ADDED", "a", 10)), streaming=False) as seen:
         await seen.holds(a=10)
+
+
+async def test_an_answer_that_is_nested_too_deeply_is_survived(scripted: Scripted) -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    listed = stream(b'{"metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"x"},"other":' + deep + b"}]}")
+    watched = stream(b'{"type":"ADDED","object":{"metadata":{"name":"x"},"other":' + deep + b"}}\n")
+    async with mirror(scripted, listed, page(9), watched, stream(event("ADDED", "a", 10)), streaming=False) as seen:
+        await seen.holds(a=10)
+
+
+async def test_a_stream_without_line_ends_is_given_up(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "MAX_LINE_BYTES", 1000)
+    endless = stream(event("ADDED", "a", 10), *[b"x" * 400] * 4, then="silence", server=scripted)
+    pace = Pace(backoff=FAST.backoff, silence_seconds=600.0)
+    async with mirror(scripted, page(9), endless, stream(event("ADDED", "b", 11)), streaming=False, pace=pace) as seen:
+        await seen.holds(a=10, b=11)
 
 
 async def test_an_object_that_no_longer_fits_its_view_does_not_stay_in_its_old_form(scripted: Scripted) -> None:

@@ -38,6 +38,7 @@ def test_node_numbers() -> None:
     assert fleet.node_number(fleet.node_name(12)) == 12
     assert fleet.node_number("kwok-gpu-node-x") is None
     assert fleet.node_number("other-1") is None
+    assert fleet.node_number("kwok-gpu-node-007") is None, "that is not node 7"
 
 
 def test_every_manifest_can_be_applied() -> None:

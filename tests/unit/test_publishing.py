@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simgpu import errors
 from simgpu.catalog import models
@@ -133,3 +136,23 @@ def test_a_view_that_somebody_broke_says_nothing() -> None:
         assert (
             publishing.remembered(views.ConfigMap(metadata=views.ObjectMeta(), data={"topology.yml": text})).held == {}
         )
+
+
+NAMES = st.from_regex(
+    r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?){0,6}", fullmatch=True
+).filter(lambda name: len(name) <= 253)
+
+
+@given(NAMES)
+def test_a_view_is_named_as_the_api_allows_and_says_which_node_it_is_of(name: str) -> None:
+    body = publishing.view(name, [], pools.NodeGpus(()), strategy="mixed", uses={}, counters={})
+    meta = views.ObjectMeta(name=publishing.view_name(name), **body["metadata"])
+    assert len(meta.name) <= 253
+    assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", meta.name)
+    assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", meta.labels[publishing.NODE_NAME])
+    assert publishing.node_of(views.ConfigMap(metadata=meta)) == name
+
+
+def test_a_view_cannot_pass_for_that_of_another_node() -> None:
+    meta = views.ObjectMeta(name="topology-mine", annotations={publishing.FULL_NAME: "yours"})
+    assert publishing.node_of(views.ConfigMap(metadata=meta)) == "mine"

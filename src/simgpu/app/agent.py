@@ -18,7 +18,6 @@ from simgpu.app.equipping import Equipment
 from simgpu.app.guests import Guests
 from simgpu.catalog import models
 from simgpu.controllers import publishing
-from simgpu.controllers.configuring import TOPOLOGY
 from simgpu.controllers.own_node import OwnNode, Stores, Uses
 from simgpu.identities import identity as identities
 from simgpu.kube import resources
@@ -113,7 +112,7 @@ class Agent:
     async def run(self, ready: Callable[[], None]) -> None:
         """Work until cancelled."""
         client, stores, name, namespace = self._client, self._stores, self._settings.node, self._settings.namespace
-        others, own = f"{publishing.NODE_TOPOLOGY}!=true", f"metadata.name={TOPOLOGY}-{name}"
+        others, own = f"{publishing.NODE_TOPOLOGY}!=true", f"metadata.name={publishing.view_name(name)}"
         reflectors: tuple[Reflector[Any], ...] = (
             Reflector(client, resources.NODES, stores.nodes, fields=f"metadata.name={name}"),
             Reflector(client, resources.PODS, stores.pods, fields=f"spec.nodeName={name}"),

@@ -17,7 +17,7 @@ import yaml
 
 from simgpu import errors
 from simgpu.kube import errors as kube_errors
-from simgpu.kube import resources
+from simgpu.kube import quantity, resources
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -150,7 +150,7 @@ def node_name(number: int) -> str:
 def node_number(name: str) -> int | None:
     """The number in one of our node names; None for other names."""
     tail = name.removeprefix(NODE_PREFIX)
-    return int(tail) if tail != name and tail.isdecimal() else None
+    return int(tail) if tail != name and re.fullmatch("[1-9][0-9]{0,9}", tail) else None
 
 
 @functools.cache
@@ -225,13 +225,7 @@ def schedulable(node: Node) -> bool:
 
 def gpu_count(nodes: Iterable[Node]) -> int:
     """GPUs that nodes offer."""
-    return sum(_whole(node.status.capacity.get(GPU_RESOURCE, "0")) for node in nodes)
-
-
-def _whole(quantity: str) -> int:
-    """A count as the API writes it: 8, 1k. What is none counts as nothing."""
-    found = re.fullmatch(r"(\d+)(k|M|G)?", quantity)
-    return int(found[1]) * {None: 1, "k": 10**3, "M": 10**6, "G": 10**9}[found[2]] if found else 0
+    return sum(quantity.count(node.status.capacity.get(GPU_RESOURCE, "0")) for node in nodes)
 
 
 async def create_sample(client: Client, *, gpus: bool) -> bool:

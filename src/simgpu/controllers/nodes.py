@@ -18,7 +18,6 @@ import msgspec
 from simgpu import errors
 from simgpu.catalog import models
 from simgpu.controllers import configuring, publishing
-from simgpu.controllers.configuring import PROFILE, TOPOLOGY
 from simgpu.controllers.fleet import EXPORTER, Fleet, NodeCards
 from simgpu.kube import resources
 from simgpu.kube.queue import WorkQueue
@@ -44,6 +43,13 @@ class Stores(msgspec.Struct):
     config_maps: Store[ConfigMap]
 
 
+class Clocks(msgspec.Struct, frozen=True):
+    """Waits go by the steady one. The wall clock is one that other controllers share, and may be set at any time."""
+
+    steady: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+
+
 class _Saved(msgspec.Struct, frozen=True):
     """What is kept of a node's counters."""
 
@@ -53,12 +59,9 @@ class _Saved(msgspec.Struct, frozen=True):
 
 
 class Nodes:
-    """Keeps fake nodes and the fleet's cards in step with each other.
+    """Keeps fake nodes and the fleet's cards in step with each other."""
 
-    `clock` is the time of day, which is saved with counters and may be set; `uptime` only grows, and paces writes.
-    """
-
-    def __init__(  # noqa: PLR0913 - both clocks come in
+    def __init__(
         self,
         stores: Stores,
         fleet: Fleet,
@@ -68,8 +71,7 @@ class Nodes:
         *,
         namespace: str,
         catalog: models.Catalog,
-        clock: Callable[[], float] = time.time,
-        uptime: Callable[[], float] = time.monotonic,
+        clocks: Clocks | None = None,
     ) -> None:
         self._stores = stores
         self._fleet = fleet
@@ -78,8 +80,8 @@ class Nodes:
         self._recorder = recorder
         self._namespace = namespace
         self._catalog = catalog
-        self._clock = clock
-        self._uptime = uptime
+        clocks = clocks or Clocks()
+        self._clock, self._wall_clock = clocks.steady, clocks.wall
         self.configuration = configuring.Configuration(
             stores.config_maps, recorder, namespace=namespace, catalog=catalog
         )
@@ -112,13 +114,11 @@ class Nodes:
                 self._queue.add(pod.spec.node_name)
 
     def _config_map_changed(self, key: str, old: ConfigMap | None, new: ConfigMap | None) -> None:
-        name = key.rpartition("/")[2]
         if old is not None and new is not None and publishing.same_but_counters(old, new):
             return
-        if name == TOPOLOGY or name.startswith(PROFILE):
+        if self.configuration.concerns(key.rpartition("/")[2]):
             self.configure()
-        elif name.startswith(f"{TOPOLOGY}-"):
-            node = name.removeprefix(f"{TOPOLOGY}-")
+        for node in {publishing.node_of(view) for view in (old, new) if view is not None} - {""}:
             if new is None:
                 self._published.pop(node, None)
             self._queue.add(node)
@@ -140,7 +140,7 @@ class Nodes:
 
     def _all(self) -> set[str]:
         """Nodes that are there, and those that something was published of."""
-        published = {item.metadata.labels[publishing.NODE_NAME] for item in self.configuration.views()}
+        published = {publishing.node_of(item) for item in self.configuration.views()}
         return published | {node.metadata.name for node in self._stores.nodes}
 
     def describe_node(self, name: str) -> dict[str, Any] | None:
@@ -150,7 +150,7 @@ class Nodes:
             return publishing.node_json(
                 publishing.document(placed.ids, placed.spec, strategy=strategy, uses=_uses_of(placed))
             )
-        view = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
+        view = self._stores.config_maps.get(publishing.view_name(name), namespace=self._namespace)
         return publishing.view_json(view) if view is not None else None
 
     @property
@@ -174,13 +174,13 @@ class Nodes:
         first = name not in self._restored
         known = self._fleet.nodes.get(name)
         changed = known is not None and known.spec != spec
-        config_map = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
+        config_map = self._stores.config_maps.get(publishing.view_name(name), namespace=self._namespace)
         before = publishing.remembered(config_map) if first else None
         if before is not None:
             self._traces.setdefault(name, publishing.traces(before, node))
             self._fleet.address(name, str(before.counters.get("address", "")))
             if config_map is not None:
-                self._published.setdefault(name, self._uptime() - VIEW_EVERY)
+                self._published.setdefault(name, self._clock() - VIEW_EVERY)
         placed = self._fleet.place(name, spec)
         if before is not None:
             self._fleet.resume(placed, *self._saved(before))
@@ -211,7 +211,7 @@ class Nodes:
 
     def _view_of(self, name: str) -> ConfigMap | None:
         """What was published of a node."""
-        found = self._stores.config_maps.get(f"{TOPOLOGY}-{name}", namespace=self._namespace)
+        found = self._stores.config_maps.get(publishing.view_name(name), namespace=self._namespace)
         return found if found is not None and publishing.is_view(found) else None
 
     def _exporter(self, name: str) -> tuple[str, str]:
@@ -297,8 +297,7 @@ class Nodes:
 
     def _publish_view(self, placed: NodeCards, config_map: ConfigMap | None, *, urgent: bool) -> float:
         """Write the view if it says something new, or it is its turn to be saved; seconds until the next look."""
-        since = self._uptime() - self._published.get(placed.name, float("-inf"))
-        turn = self._turn(placed.name)
+        since, turn = self._clock() - self._published.get(placed.name, float("-inf")), self._turn(placed.name)
         saved = since <= SAVE_EVERY - turn
         if config_map is None and placed.name not in self._unpublished and saved:
             return turn  # it is on its way
@@ -313,13 +312,15 @@ class Nodes:
 
     def _turn(self, name: str) -> float:
         """Seconds until a node's counters are saved: each node has a moment of its own, so that few come at once."""
-        return SAVE_EVERY - (self._uptime() + zlib.crc32(name.encode())) % SAVE_EVERY
+        return SAVE_EVERY - (self._clock() + zlib.crc32(name.encode())) % SAVE_EVERY
 
     def _view(self, placed: NodeCards) -> dict[str, Any]:
         name = placed.name
         counters = {
-            "time": round(self._clock(), 1), "address": self._fleet.address(name), "gpus": self._fleet.counters(placed),
-        }  # fmt: skip
+            "time": round(self._wall_clock(), 1),
+            "address": self._fleet.address(name),
+            "gpus": self._fleet.counters(placed),
+        }
         return publishing.view(
             name,
             placed.ids,
@@ -331,9 +332,9 @@ class Nodes:
         )
 
     def _write_view(self, placed: NodeCards, body: dict[str, Any], *, urgent: bool) -> float:
-        self._published[placed.name] = self._uptime()
+        self._published[placed.name] = self._clock()
         self._unpublished.discard(placed.name)
-        target = Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{placed.name}", self._namespace)
+        target = Target(resources.CONFIG_MAPS, publishing.view_name(placed.name), self._namespace)
         self._writer.apply(target, body, urgent=urgent, failed=self._again(placed.name))
         return self._turn(placed.name)
 
@@ -344,13 +345,17 @@ class Nodes:
             await asyncio.sleep(0)  # what was decided has to be written too
 
     def _saved(self, before: publishing.Remembered) -> tuple[dict[str, list[float]], float]:
-        """Counters as they were saved, by GPU, and how long ago that was. What somebody broke is left out."""
+        """Counters as they were saved, by GPU, and how long ago that was. What somebody broke is left out.
+
+        Where the clock was set back since, nobody knows how long: counters were seen to grow for one turn at most.
+        """
         try:
             found = msgspec.convert(before.counters, _Saved)
         except msgspec.ValidationError as error:
             _log.warning("saved counters cannot be read, and start anew: %s", error)
             return {}, 0.0
-        return found.gpus, max(0.0, self._clock() - found.time)
+        since = self._wall_clock() - found.time
+        return found.gpus, since if since >= 0 else SAVE_EVERY
 
     def _retire(self, name: str, node: Node | None) -> float | None:
         """A node is gone, or not ours any more: nothing of ours stays on it, and then its view goes too."""
@@ -369,7 +374,8 @@ class Nodes:
         if not self._writer.settled(Target(resources.NODES, name), node):
             return RETIRE_EVERY
         if config_map is not None:
-            self._writer.delete(Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{name}", self._namespace))
+            target = Target(resources.CONFIG_MAPS, publishing.view_name(name), self._namespace)
+            self._writer.delete(target, failed=self._again(name))
         if config_map is None or node is None:
             self._traces.pop(name, None)
             self._leaving.discard(name)

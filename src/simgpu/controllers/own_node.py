@@ -15,7 +15,7 @@ import msgspec
 from simgpu import errors
 from simgpu.catalog import models
 from simgpu.controllers import publishing
-from simgpu.controllers.configuring import TOPOLOGY, Configuration, about
+from simgpu.controllers.configuring import Configuration, about
 from simgpu.kube import resources
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
@@ -176,8 +176,8 @@ class OwnNode:
         node, fleet = self.node, self.configuration.current
         if node is None or fleet is None:
             return SAVE_EVERY
-        config_map = self._stores.views.get(f"{TOPOLOGY}-{self.name}", namespace=self._namespace)
-        target = Target(resources.CONFIG_MAPS, f"{TOPOLOGY}-{self.name}", self._namespace)
+        config_map = self._stores.views.get(publishing.view_name(self.name), namespace=self._namespace)
+        target = Target(resources.CONFIG_MAPS, publishing.view_name(self.name), self._namespace)
         labels = publishing.labels_of_real(spec, fleet.mig_strategy) if spec.gpus or spec.other else {}
         self._labelled.update(labels, publishing.remembered(config_map).labels)
         patch = publishing.label_patch(labels, self._labelled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ import yaml
 
 from simgpu import errors
 from simgpu.catalog import models
+from simgpu.kube import quantity
 from simgpu.kube.views import ConfigMap, Node
 from simgpu.topology import devices, pools
 
@@ -21,6 +23,10 @@ KEY = "topology.yml"
 COUNTERS = "counters.json"
 MARK = "run.ai/fake.gpu"
 LABELLED = "simgpu.dev/labels"
+FULL_NAME = "simgpu.dev/node-name"  # of a node whose name is too long for a label
+_VIEW = "topology-"
+_LONGEST_NAME, _LONGEST_LABEL = 253, 63
+_DIGEST = 10
 _DEPLOYED = ("nvidia.com/gpu.deploy.dcgm-exporter", "nvidia.com/gpu.deploy.device-plugin")
 _DEPLOYED_FOR_REAL = ("nvidia.com/gpu.deploy.dra-plugin-gpu", "nvidia.com/gpu.deploy.compute-domain-dra-plugin")
 _DRIVER, _CUDA = "580.159.04", "13.0"
@@ -47,6 +53,28 @@ class Use(msgspec.Struct, frozen=True):
     high: int
     fb_used: int
     reserves: bool = False
+
+
+def view_name(node: str) -> str:
+    """The name of a node's ConfigMap."""
+    return _VIEW + _shortened(node, _LONGEST_NAME - len(_VIEW))
+
+
+def node_of(view_of: ConfigMap) -> str:
+    """The node that a ConfigMap is the view of; empty if it is none by its name."""
+    meta = view_of.metadata
+    full = meta.annotations.get(FULL_NAME, "")
+    if full and view_name(full) == meta.name:
+        return full
+    return meta.name.removeprefix(_VIEW) if meta.name.startswith(_VIEW) else ""
+
+
+def _shortened(name: str, longest: int) -> str:
+    """A name that fits: of a longer one its beginning, and a digest of all of it."""
+    if len(name) <= longest:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
+    return f"{name[: longest - _DIGEST - 1].rstrip('.-')}-{digest}"
 
 
 def label_value(text: str) -> str:
@@ -112,11 +140,11 @@ def label_patch(wanted: Mapping[str, str], before: Iterable[str]) -> dict[str, A
 
 
 def amounts(spec: pools.NodeGpus | None) -> dict[str, str]:
-    """Extended resources of a node."""
+    """Extended resources of a node, in the form in which the API shows them again."""
     if spec is None:
         return {}
-    gpus = {pools.GPU_RESOURCE: str(len(spec.gpus))} if spec.gpus else {}
-    return {**gpus, **{name: str(count) for name, count in spec.other.items()}}
+    gpus = {pools.GPU_RESOURCE: len(spec.gpus)} if spec.gpus else {}
+    return {name: quantity.canonical(count) for name, count in (gpus | spec.other).items()}
 
 
 def capacity_patch(wanted: Mapping[str, str], before: Iterable[str]) -> dict[str, Any]:
@@ -178,8 +206,10 @@ def view(
     labelled: Iterable[str] = (),
 ) -> dict[str, Any]:
     """The node's ConfigMap; `labelled` are labels that we gave to the node."""
-    labels = {NODE_TOPOLOGY: "true", NODE_NAME: node}
+    labels = {NODE_TOPOLOGY: "true", NODE_NAME: _shortened(node, _LONGEST_LABEL)}
     written = {LABELLED: ",".join(sorted(labelled))}
+    if labels[NODE_NAME] != node:
+        written[FULL_NAME] = node
     return {
         "metadata": {"labels": labels, "annotations": written | ({KWOK: "fake"} if fake else {})},
         "data": {
@@ -319,7 +349,7 @@ def published(views: Iterable[ConfigMap], catalog: models.Catalog) -> pools.Flee
     for view_of in views:
         try:
             document = yaml.load(view_of.data.get(KEY, ""), Loader=_LOADER)  # noqa: S506 - a safe loader
-            nodes[view_of.metadata.labels[NODE_NAME]] = _spec(document, catalog)
+            nodes[node_of(view_of)] = _spec(document, catalog)
             strategy = str(document["migStrategy"])
         except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError):
             continue

@@ -2,7 +2,7 @@
 
 `Credentials.current()` is asked before every request and answers from memory while what it has is fresh:
 token files are read again once a minute, exec plugins run again when what they printed expires or when the
-server answered 401.
+server answered 401. The wall clock is read only to learn how long a credential is good for: it may be set later.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 TOKEN_FILE_SECONDS = 60.0
 EXEC_TIMEOUT_SECONDS = 60.0
 _EXPIRY_MARGIN_SECONDS = 10.0
+_LEAST_SECONDS = 10.0  # between two runs of a plugin, where the wall clock is ahead and all it prints has expired
 _EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 
@@ -43,9 +44,16 @@ class Grant(msgspec.Struct, frozen=True):
 class Credentials:
     """The identity of one target, renewed when it has to be."""
 
-    def __init__(self, target: Target, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        target: Target,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         self._target = target
         self._clock = clock
+        self._wall_clock = wall_clock
         self._grant: Grant | None = None
         self._expires = float("inf")
         self._renewing = asyncio.Lock()
@@ -83,7 +91,8 @@ class Credentials:
             if printed.client_certificate_data and printed.client_key_data:
                 certificate, key = printed.client_certificate_data.encode(), printed.client_key_data.encode()
             if printed.expiration_timestamp is not None:
-                expires = printed.expiration_timestamp.timestamp() - _EXPIRY_MARGIN_SECONDS
+                left = _timestamp(printed.expiration_timestamp) - self._wall_clock() - _EXPIRY_MARGIN_SECONDS
+                expires = self._clock() + max(left, _LEAST_SECONDS)
         headers = target.impersonate
         if token:
             headers = (*headers, ("Authorization", f"Bearer {token}"))
@@ -96,6 +105,11 @@ class Credentials:
         if self._context is None or self._context_pair != (certificate, key):
             self._context, self._context_pair = tls_context(self._target, certificate, key), (certificate, key)
         return self._context
+
+
+def _timestamp(moment: datetime.datetime) -> float:
+    """Seconds since 1970; a time without a zone is UTC."""
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)).timestamp()
 
 
 def tls_context(target: Target, certificate: bytes | None, key: bytes | None) -> ssl.SSLContext:

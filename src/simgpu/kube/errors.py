@@ -136,8 +136,8 @@ class Status(msgspec.Struct):
 
 _decode_status = msgspec.json.Decoder(Status).decode
 
-# msgspec lets Python's own error through where text is not UTF-8.
-DECODING = (msgspec.DecodeError, UnicodeDecodeError)
+# msgspec lets Python's own errors through where text is not UTF-8, and where it is nested too deeply.
+DECODING = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def read_status(body: bytes | msgspec.Raw) -> Status:

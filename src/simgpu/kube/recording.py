@@ -133,7 +133,7 @@ class Recorder:
     def _event_name(self, occurrence: _Occurrence) -> str:
         moment = f"{self._utc_now().timestamp()}".encode()
         digest = hashlib.sha256(moment + msgspec.json.encode(occurrence)).hexdigest()[:16]
-        return f"{occurrence.subject.name[:200]}.{digest}"
+        return f"{occurrence.subject.name[:200].rstrip('.-')}.{digest}"  # each part of a name ends in a letter or digit
 
     def _body(self, occurrence: _Occurrence, known: _Known, now: str) -> dict[str, Any]:
         subject = occurrence.subject

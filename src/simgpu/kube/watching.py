@@ -1,7 +1,8 @@
 """One watch request: from bytes on the wire to typed events.
 
 The envelope is read first and the object second, straight into its view: the bytes are gone over once.
-Lines are split here from the chunks as they come, so there is no limit to their length.
+Lines are split here from the chunks as they come. No object is near the limit of their length: it is there so that a
+stream without line ends does not take all memory.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from simgpu.kube.wire import Params
 
 _log = logging.getLogger(__name__)
 
+MAX_LINE_BYTES = 64 << 20
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 ADDED: Final = "ADDED"
@@ -72,8 +74,12 @@ async def lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[list[memoryview]
     What is left of a line when the stream ends was cut off, and is dropped.
     """
     pending: list[bytes] = []
+    size = 0
     async for chunk in chunks:
         last = chunk.rfind(b"\n")
+        size = size + len(chunk) if last < 0 else len(chunk) - last - 1
+        if size > MAX_LINE_BYTES:
+            raise errors.UnreadableAnswer(f"an event of more than {MAX_LINE_BYTES} bytes")
         if last < 0:
             pending.append(chunk)
             continue

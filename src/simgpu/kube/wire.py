@@ -2,6 +2,9 @@
 
 A request is tried again when that is safe: always after 429, after a failure that carries `Retry-After`, or where the
 server cannot have seen it; after other 5xx and broken connections only if the request can be repeated without harm.
+
+The HTTP library is not trusted to end what it began: every wait has a time limit of ours, and whatever it raises is a
+lost connection.
 """
 
 from __future__ import annotations
@@ -10,7 +13,6 @@ import asyncio
 import collections
 import contextlib
 import random
-import ssl
 from collections.abc import AsyncGenerator, Generator, Mapping
 from typing import NamedTuple
 
@@ -107,26 +109,33 @@ class Wire:
         return answer
 
     async def _exchange(self, call: Call, grant: auth.Grant) -> tuple[int, bytes, Mapping[str, str]]:
-        with self._reaching():
-            async with self._open(call, grant, self._timeout) as response:
-                return response.status, await _body(response), response.headers
+        request = self._request(call, grant, self._timeout)
+        with lost_connection(self._target.server):
+            async with asyncio.timeout(self._timeout.total), request as response:
+                with _ends_with_connection(response):
+                    return response.status, await _body(response), response.headers
 
     async def stream(self, call: Call, *, silence_seconds: float) -> AsyncGenerator[bytes, None]:
         """The chunks of an endless answer. A silence longer than `silence_seconds` is a ConnectError."""
         self.requests[call.counted] += 1
         grant = await self._credentials.current()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=silence_seconds)
-        with self._reaching():
-            async with self._open(call, grant, timeout) as response:
-                if response.status >= 400:
-                    if response.status == 401:
-                        self._credentials.rejected(grant)
-                    raise errors.from_response(response.status, await response.read(), _retry_after(response.headers))
-                async for chunk in response.content.iter_any():
+        request = self._request(call, grant, timeout)
+        with lost_connection(self._target.server):
+            async with contextlib.AsyncExitStack() as stack:
+                async with asyncio.timeout(silence_seconds):
+                    response = await stack.enter_async_context(request)
+                    stack.enter_context(_ends_with_connection(response))
+                    if response.status >= 400:
+                        if response.status == 401:
+                            self._credentials.rejected(grant)
+                        answer = await response.read()
+                        raise errors.from_response(response.status, answer, _retry_after(response.headers))
+                while chunk := await _chunk(response, silence_seconds):
                     yield chunk
                     await _gather(response, _GATHER_SECONDS)
 
-    def _open(
+    def _request(
         self, call: Call, grant: auth.Grant, timeout: aiohttp.ClientTimeout
     ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
         if self._session is None:
@@ -147,15 +156,22 @@ class Wire:
             read_bufsize=_READ_BUFFER,
         )
 
-    @contextlib.contextmanager
-    def _reaching(self) -> Generator[None, None, None]:
-        """The library's errors as ours."""
-        try:
-            yield
-        except (aiohttp.ClientError, TimeoutError, ssl.SSLError) as error:
-            sent = not isinstance(error, aiohttp.ClientConnectorError)
-            message = f"{self._target.server}: {str(error) or type(error).__name__}"
-            raise errors.ConnectError(message, sent=sent) from error
+
+@contextlib.contextmanager
+def lost_connection(server: str) -> Generator[None, None, None]:
+    """Whatever the HTTP library raises, as a ConnectError; errors of our own stay what they are.
+
+    It raises more than its own errors: those of sockets, TLS, URLs and headers, and RuntimeError where a connection
+    broke between two of its steps.
+    """
+    try:
+        yield
+    except errors.KubeError:
+        raise
+    except Exception as error:
+        sent = not isinstance(error, aiohttp.ClientConnectorError)
+        message = f"{server}: {str(error) or type(error).__name__}"
+        raise errors.ConnectError(message, sent=sent) from error
 
 
 def _may_repeat(error: errors.KubeError, call: Call) -> bool:
@@ -185,6 +201,43 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+async def _chunk(response: aiohttp.ClientResponse, seconds: float) -> bytes:
+    """The next bytes of an answer; none at its end."""
+    async with asyncio.timeout(seconds):
+        return await response.content.readany()
+
+
+@contextlib.contextmanager
+def _ends_with_connection(response: aiohttp.ClientResponse) -> Generator[None, None, None]:
+    """Wake whoever waits for more of an answer when its connection is closed.
+
+    After an error in its framing the library closes the connection, and leaves its reader waiting.
+    """
+    protocol = response.connection.protocol if response.connection is not None else None
+    closed = protocol.closed if protocol is not None else None
+    if closed is None:
+        yield
+        return
+
+    def end(_closed: asyncio.Future[None]) -> None:
+        if not response.content.is_eof() and response.content.exception() is None:
+            response.content.set_exception(aiohttp.ClientPayloadError("the connection was closed within an answer"))
+
+    closed.add_done_callback(end)
+    try:
+        yield
+    finally:
+        closed.remove_done_callback(end)
+        closed.remove_done_callback(_retrieve)  # a connection serves many requests: once is enough
+        closed.add_done_callback(_retrieve)
+
+
+def _retrieve(closed: asyncio.Future[None]) -> None:
+    """How an idle connection ended is nobody's business; a future complains of errors that nobody looks at."""
+    if not closed.cancelled():
+        closed.exception()
+
+
 async def _gather(response: aiohttp.ClientResponse, seconds: float) -> None:
     """Let a busy stream's next bytes gather in the kernel: one wake-up for many events costs far less than many."""
     transport = response.connection.transport if response.connection is not None else None
@@ -193,18 +246,26 @@ async def _gather(response: aiohttp.ClientResponse, seconds: float) -> None:
     # Pausing TLS alone still wakes us for every record; the socket below it has no public name.
     socket_transport = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
     paused: asyncio.ReadTransport = socket_transport or transport
-    paused.pause_reading()
+    # A transport that is closing may reject either. That must not hide a cancellation; the next read has the reason.
+    with contextlib.suppress(RuntimeError):
+        paused.pause_reading()
     try:
         await asyncio.sleep(seconds)
     finally:
-        paused.resume_reading()
+        with contextlib.suppress(RuntimeError):
+            paused.resume_reading()
 
 
 async def probe(url: str, *, timeout_seconds: float = 1.0) -> bool:
     """Whether a health endpoint answers 200; its certificate is not looked at."""
     timeout = aiohttp.ClientTimeout(total=timeout_seconds)
     try:
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, ssl=False) as response:
-            return response.status == 200
-    except (aiohttp.ClientError, TimeoutError, OSError):
+        with lost_connection(url):
+            async with (
+                asyncio.timeout(timeout_seconds),
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.get(url, ssl=False) as response,
+            ):
+                return response.status == 200
+    except errors.ConnectError:
         return False

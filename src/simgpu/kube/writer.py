@@ -32,6 +32,7 @@ Patch = dict[str, Any]
 Failed = Callable[[errors.KubeError], None]
 
 _REMEMBERED = 200_000
+_LONGEST_VERSION = 20  # digits: etcd's revisions have 64 bits
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -367,8 +368,8 @@ class _Memory:
 
     def is_newer(self, key: Target, observed: Object) -> bool:
         """Whether our last write is not yet in what is seen of the object."""
-        seen = observed.metadata.resource_version
-        return seen.isdecimal() and int(seen) < self._versions.get(key, 0)
+        seen = _number(observed.metadata.resource_version)
+        return seen is not None and seen < self._versions.get(key, 0)
 
     def forget(self, key: Target) -> None:
         """Nothing is known of the object any more."""
@@ -382,7 +383,12 @@ def _version(answer: bytes) -> int:
         version = kube_client.decode(answer, Identified).metadata.resource_version
     except errors.UnreadableAnswer:
         return 0
-    return int(version) if version.isdecimal() else 0
+    return _number(version) or 0
+
+
+def _number(version: str) -> int | None:
+    """A version that can be compared; servers may have others."""
+    return int(version) if version.isdecimal() and len(version) <= _LONGEST_VERSION else None
 
 
 def _digest(kind: str, body: Patch) -> bytes:

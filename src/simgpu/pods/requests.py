@@ -7,6 +7,7 @@ import re
 import msgspec
 
 from simgpu import errors
+from simgpu.kube import quantity
 from simgpu.kube.views import Container, Pod
 from simgpu.pods import annotated
 from simgpu.topology import pools
@@ -17,6 +18,7 @@ RUN_TIME = "simgpu.dev/run-time"
 SOURCE = "simgpu.dev/utilization-from"
 ENDED = ("Succeeded", "Failed")
 MAX_CONTAINERS = 256  # with GPUs, of one pod
+_MOST_ASKED = 99_999  # nobody means more
 
 _PERCENT = r"([0-9]{1,9})(?:\s*%)?"
 _RANGE = re.compile(rf"{_PERCENT}(?:\s*-\s*{_PERCENT})?")
@@ -66,7 +68,8 @@ def requests(pod: Pod) -> tuple[Request, ...]:
 
 def _gpus(container: Container) -> int:
     amount = container.resources.limits.get(GPU) or container.resources.requests.get(GPU) or "0"
-    return min(int(amount), pools.MOST_GPUS) if amount.isdecimal() and len(amount) < 6 else 0
+    found = quantity.count(amount)
+    return min(found, pools.MOST_GPUS) if found <= _MOST_ASKED else 0
 
 
 def lasting(pod: Pod, container: str) -> bool:
@@ -129,9 +132,11 @@ def cores(pod: Pod, container: str) -> float:
     found = next(
         (item for item in (*pod.spec.init_containers, *(pod.spec.containers or ())) if item.name == container), None
     )
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(m?)", found.resources.limits.get("cpu", "")) if found else None
-    amount = float(match[1]) / (1000 if match[2] else 1) if match else 0.0
-    return amount or 1.0
+    try:
+        amount = float(quantity.parse(found.resources.limits["cpu"])) if found else 0.0
+    except (KeyError, ValueError):
+        return 1.0
+    return amount if amount > 0 else 1.0
 
 
 def check_run_time(pod: Pod) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def parse_address(text: str, *, field: str) -> tuple[str, int]:
     """`HOST:PORT`, `:PORT` (all addresses) or `PORT` (loopback)."""
     host, colon, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
+    if not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
         raise errors.InputError(field, f"{text!r}: must be HOST:PORT, :PORT or PORT")
     return (host.strip("[]") or "0.0.0.0" if colon else "127.0.0.1"), int(port)  # noqa: S104 - asked for
 
