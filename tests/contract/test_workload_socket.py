@@ -358,7 +358,7 @@ async def test_a_process_that_connects_over_and_over_is_looked_at_only_so_often(
     looked: list[int] = []
 
     async def identify(connection: socket.socket) -> guest.Guest:
-        looked.append(accepting.process(connection))
+        looked.append(guest.pid(connection))
         return guest.Guest("pod ns/mine", view.Pod("mine", "ns", "main", "uid-1"), ("nvidia0",))
 
     running = await serve(identify=identify)

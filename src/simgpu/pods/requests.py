@@ -18,6 +18,7 @@ RUN_TIME = "simgpu.dev/run-time"
 SOURCE = "simgpu.dev/utilization-from"
 ENDED = ("Succeeded", "Failed")
 MAX_CONTAINERS = 256  # with GPUs, of one pod
+_MOST_ASKED = 99_999  # nobody means more
 
 _PERCENT = r"([0-9]{1,9})(?:\s*%)?"
 _RANGE = re.compile(rf"{_PERCENT}(?:\s*-\s*{_PERCENT})?")
@@ -67,7 +68,8 @@ def requests(pod: Pod) -> tuple[Request, ...]:
 
 def _gpus(container: Container) -> int:
     amount = container.resources.limits.get(GPU) or container.resources.requests.get(GPU) or "0"
-    return min(quantity.count(amount), pools.MOST_GPUS)
+    found = quantity.count(amount)
+    return min(found, pools.MOST_GPUS) if found <= _MOST_ASKED else 0
 
 
 def lasting(pod: Pod, container: str) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,9 +94,3 @@ async def streams(connection: socket.socket, limit: int) -> tuple[asyncio.Stream
     protocol = asyncio.StreamReaderProtocol(reader)
     transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection)
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
-
-
-def process(connection: socket.socket) -> int:
-    """The number of the process that connected; 0 where it has none here."""
-    given = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", given)[0])

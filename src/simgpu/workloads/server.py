@@ -123,7 +123,7 @@ class Server:
             return False
         if self._identify is not guest.anybody:
             now = asyncio.get_running_loop().time()
-            if not self._arrivals.admit(accepting.process(connection), now):
+            if not self._arrivals.admit(guest.pid(connection), now):
                 return False
         task = asyncio.create_task(self._serve(connection))
         self._clients.add(task)
@@ -131,7 +131,7 @@ class Server:
         return True
 
     async def _serve(self, connection: socket.socket) -> None:
-        process, protocol, answer = accepting.process(connection), 1, None
+        process, protocol, answer = guest.pid(connection), 1, None
         reader, writer = await accepting.streams(connection, _PIECE)
         try:
             who = await self._identify(writer.get_extra_info("socket"))
