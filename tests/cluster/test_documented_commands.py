@@ -32,7 +32,7 @@ def environment(tmp_path: Path, programs: Callable[..., dict[str, Path]]) -> Ite
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     settings = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PATH": path}
     yield settings
-    for written in ("out.csv", "load.png"):
+    for written in ("out.csv", "load.png", "rtx-a5000.yaml"):
         (ROOT / written).unlink(missing_ok=True)
     for name in ("simgpu", "left", "right", "other"):
         subprocess.run(["simgpu", "down", "--name", name], env=settings, check=True, capture_output=True)

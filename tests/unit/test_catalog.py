@@ -126,7 +126,7 @@ def test_names_find_their_model(name: str, key: str) -> None:
 def test_no_name_belongs_to_two_models() -> None:
     seen: dict[str, str] = {}
     for model in CATALOG.models.values():
-        for name in {models._plain(item) for item in (model.key, model.product, *model.aliases)}:
+        for name in {models.plain(item) for item in (model.key, model.product, *model.aliases)}:
             assert seen.setdefault(name, model.key) == model.key
 
 
