@@ -14,6 +14,8 @@ import pytest
 from simgpu import errors
 from simgpu.catalog import models, placing, shapes
 from simgpu.cli import main
+from simgpu.controllers import publishing
+from simgpu.topology import devices, pools
 
 CATALOG = models.load()
 
@@ -123,10 +125,18 @@ def test_names_find_their_model(name: str, key: str) -> None:
     assert found.key == key
 
 
+@pytest.mark.parametrize("model", CATALOG.models.values(), ids=lambda model: model.key)
+def test_every_way_to_name_gpus_takes_a_models_key_product_and_label(model: models.Model) -> None:
+    for name in (model.key, model.product, publishing.label_value(model.product), *model.aliases):
+        assert CATALOG.find(name) is model
+        assert pools.parse_gpus(f"{name}:2", CATALOG, field="gpus").gpus[1].model is model
+        assert devices.model_of(devices.Entry(name), CATALOG, "gpus[0]").memory_mib == model.memory_mib
+
+
 def test_no_name_belongs_to_two_models() -> None:
     seen: dict[str, str] = {}
     for model in CATALOG.models.values():
-        for name in {models._plain(item) for item in (model.key, model.product, *model.aliases)}:
+        for name in {models.plain(item) for item in (model.key, model.product, *model.aliases)}:
             assert seen.setdefault(name, model.key) == model.key
 
 

@@ -194,14 +194,14 @@ class Catalog:
 
     def __init__(self, models: Iterable[Model]) -> None:
         self.models = {model.key: model for model in models}
-        self._names = {_plain(model.key): model for model in self.models.values()}
+        self._names = {plain(model.key): model for model in self.models.values()}
         for model in self.models.values():
             for name in (model.product, *model.aliases):  # a model made from another may have kept its product name
-                self._names.setdefault(_plain(name), model)
+                self._names.setdefault(plain(name), model)
 
     def find(self, name: str) -> Model | None:
         """A model by key, product name or alias; case and the kind of separator do not matter."""
-        return self._names.get(_plain(name))
+        return self._names.get(plain(name))
 
     def get(self, name: str, *, field: str) -> Model:
         """Like `find`; not to find it is an error that names the field and what there is."""
@@ -211,16 +211,28 @@ class Catalog:
         return model
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """A name as names are compared: case and the kind of separator do not matter."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def load(extra: Iterable[Path] = ()) -> Catalog:
     """The models that come with us, and those in the files or folders given; later ones replace earlier ones."""
+    documents = _documents(extra)
+    return Catalog(_model(key, documents) for key in documents)
+
+
+def check(key: str, body: Mapping[str, Any], *, where: Path, extra: Iterable[Path] = ()) -> Model:
+    """The model that a file would hold with this in it; what is wrong is reported with the file's name."""
+    documents = _documents(extra)
+    return _model(key, {**documents, key: _Document(where, dict(body), documents.get(key))})
+
+
+def _documents(extra: Iterable[Path]) -> dict[str, _Document]:
     documents = {path.stem: _Document(path, parse_yaml(path)) for path in sorted(DATA.glob("*.yaml"))}
     for path in _files(extra):
         documents[path.stem] = _Document(path, parse_yaml(path), documents.get(path.stem))
-    return Catalog(_model(key, documents) for key in documents)
+    return documents
 
 
 class _Document(msgspec.Struct):
@@ -262,8 +274,9 @@ def _model(key: str, documents: Mapping[str, _Document]) -> Model:
         raise errors.InputError(str(document.path), str(error).replace("`$.", "`")) from None
     for field, problem in _contradictions(model):
         raise errors.InputError(str(document.path), f"{field}: {problem}")
+    facts = msgspec.to_builtins(model)
     for path in model.estimated:
-        if not _has(body, path):
+        if not _has(facts, path):
             raise errors.InputError(str(document.path), f"estimated: there is no field {path}")
     return model
 
