@@ -22,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 ORDER = ("lint", "unit", "golden", "contract", "cluster", "e2e", "browser")
 YOUNG = ("unit", "golden")  # run as on a machine that was just started
+SPREAD = ("unit",)  # over two processes
 
 # What is long and what others wait for starts first.
 START = ("native", "programs", "cluster", "e2e", "contract", "unit", "golden", "lint", "browser")
@@ -140,7 +141,8 @@ class Runner:
         prefix = young.prefix() if level in YOUNG else []
         if level in YOUNG and not prefix:
             print(f"{level}: no time namespace can be made, so it runs with the machine's own uptime", flush=True)
-        command = [*prefix, sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", f"tests/{level}"]
+        spread = ["-n", "2"] if level in SPREAD else []
+        command = [*prefix, sys.executable, "-m", "pytest", "-q", *spread, f"--junitxml={report}", f"tests/{level}"]
         code = await self._call(command, log)
         result = read_report(level, report)
         if code != 0 and not result.failed:
