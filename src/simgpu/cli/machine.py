@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--build", "everything", is_flag=True, help="Download or build every tool that is not here yet.")
 @options.bin_dir
 @options.release_files
 @options.output
 def tools(
-    name: str | None, everything: bool, bin_dir: Path | None, mirror: str | None, download: bool, form: str
+    names: tuple[str, ...], everything: bool, bin_dir: Path | None, mirror: str | None, download: bool, form: str
 ) -> None:
-    """Print the path of a Kubernetes program, getting it first if need be; without NAME list them all.
+    """Print the paths of Kubernetes programs, getting them first if need be; without NAME list them all.
 
     \b
       $(simgpu tools helm) version
@@ -34,16 +34,16 @@ def tools(
     from simgpu.cluster import binaries, locate, releases
 
     source = releases.choose(mirror, download=download)
-    wanted = list(binaries.ALL) if name is None else [binaries.named(name).name]
+    wanted = [binaries.named(name).name for name in names] or list(binaries.ALL)
     found = {each: output.run(locate.find(binaries.ALL[each], bin_dir)) for each in wanted}
     missing = [each for each in wanted if found[each] is None]
-    if missing and (name is not None or everything):
+    if missing and (names or everything):
         with progress.shown() as shown:
             found |= output.run(locate.ensure(missing, shown, bin_dir, source))
     if form == "json":
         rows = [_described(each, place) for each, place in found.items()]
-        output.print_json(rows if name is None else rows[0])
-    elif name is None and not everything:
+        output.print_json(rows[0] if len(names) == 1 else rows)
+    elif not names and not everything:
         _print_tools(found)
     else:
         for place in found.values():
