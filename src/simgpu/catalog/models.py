@@ -6,6 +6,7 @@ measured are listed under `estimated`, by their path.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -33,6 +34,7 @@ PciId = Annotated[str, msgspec.Meta(pattern="^0x[0-9A-Fa-f]{8}$")]
 Version = Annotated[str, msgspec.Meta(pattern="^([0-9]{1,4}([.][0-9]{1,4})?)?$")]
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
+_LONGEST_GUESS = 64  # characters
 _KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
@@ -207,7 +209,10 @@ class Catalog:
         """Like `find`; not to find it is an error that names the field and what there is."""
         model = self.find(name)
         if model is None:
-            raise errors.InputError(field, f"no GPU model {name!r}; there are: {', '.join(sorted(self.models))}")
+            close = difflib.get_close_matches(plain(name)[:_LONGEST_GUESS], self.models)
+            guess = f"; did you mean {' or '.join(close)}?" if close else ""
+            known = ", ".join(sorted(self.models))
+            raise errors.InputError(field, f"no GPU model {name!r}{guess}; there are: {known}")
         return model
 
 

@@ -299,10 +299,9 @@ def _print_log(path: Path, lines: int, *, follow: bool) -> None:
 
 
 def _folder(name: str) -> Folder:
-    from simgpu import errors
     from simgpu.cluster import record
 
     folder = record.Folder(name)
     if not folder.kubeconfig.exists():
-        raise errors.SimgpuError(f"no cluster named {name}; 'simgpu up --name {name}' makes one")
+        raise record.absent(name)
     return folder

@@ -129,7 +129,7 @@ def read_profile(path: Path) -> playing.LoadProfile:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise errors.InputError(str(path), f"not YAML: {' '.join(str(error).split())}") from None
     except OSError as error:
-        raise errors.InputError(str(path), errors.explain(error)) from None
+        raise errors.InputError(str(path), error.strerror or str(error)) from None
     try:
         profile = msgspec.convert(document, playing.LoadProfile)
     except msgspec.ValidationError as error:

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from simgpu.kube.client import Client
     from simgpu.kube.views import Node
 
-DEFAULT_NAME = "simgpu"
 DEFAULT_NODES = 3
 DEFAULT_GPUS = fleet.Gpus("h200", 8)
 
@@ -64,7 +63,7 @@ _POOL_LABELS = f"{fleet.POOL_LABEL}={fleet.POOL}"
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """What `up` was asked for; None leaves an existing cluster as it is and means the default for a new one."""
 
-    name: str = DEFAULT_NAME
+    name: str = record.DEFAULT_NAME
     nodes: int | None = None
     gpus: fleet.Gpus | None = None
     port: int | None = None
@@ -434,9 +433,7 @@ async def status(name: str, roles: Sequence[Role] = ()) -> Status:
     """The cluster as it is now."""
     folder = record.Folder(name)
     if folder.load() is None:
-        others = ", ".join(other for other in record.known_names() if other != name)
-        hint = f"; there is: {others}" if others else ""
-        raise errors.SimgpuError(f"no cluster named {name}{hint}; 'simgpu up --name {name}' makes one")
+        raise record.absent(name)
     return await _status(folder, roles)
 
 

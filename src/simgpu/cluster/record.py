@@ -38,6 +38,9 @@ class Record(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     complete: bool = False  # whether `up` ever came to its end
 
 
+DEFAULT_NAME = "simgpu"
+
+
 class Folder:
     """The folder of one cluster."""
 
@@ -100,6 +103,14 @@ def check_name(name: str) -> str:
             "--name", f"{name!r}: 1 to 40 lower-case letters, digits and dashes, no dash at either end"
         )
     return name
+
+
+def absent(name: str) -> errors.SimgpuError:
+    """The error that there is no cluster of that name, with what there is and how to make it."""
+    others = ", ".join(other for other in known_names() if other != name)
+    hint = f"; there is: {others}" if others else ""
+    command = "simgpu up" if name == DEFAULT_NAME else f"simgpu up --name {name}"
+    return errors.SimgpuError(f"no cluster named {name}{hint}; '{command}' makes one")
 
 
 def known_names() -> list[str]:
