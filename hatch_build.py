@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent
 
 
 class NativeHook(BuildHookInterface[Any]):
-    """An editable install takes what `make setup` builds; a wheel is built whole."""
+    """An editable install takes what `make native` builds; a wheel is built whole."""
 
     PLUGIN_NAME = "custom"
 

@@ -6,9 +6,22 @@ from pathlib import Path
 
 import click
 
+from simgpu.catalog import models
 from simgpu.cli import main
 
 CLI_PAGE = Path(__file__).parent / "reference" / "cli.md"
+MODELS_PAGE = Path(__file__).parent / "reference" / "gpu-models.md"
+
+
+_MODELS_HEAD = """\
+# GPU models
+
+<!-- Written by `make docs` from the catalog. -->
+
+`simgpu catalog show KEY` has every figure of a model, and which of them are estimates. Anywhere a model can be named,
+its product name or feature discovery's spelling of it means the same: `a100-pcie-40gb`, `NVIDIA A100-PCIE-40GB` and
+`NVIDIA-A100-PCIE-40GB`.
+"""
 
 
 def cli_reference() -> str:
@@ -17,6 +30,22 @@ def cli_reference() -> str:
     parts = ["# Command reference", "<!-- Written by `make docs` from the commands themselves. -->", _help(root)]
     parts += [part for name, command in sorted(main.root.commands.items()) for part in _section(command, name, root)]
     return "\n\n".join(parts) + "\n"
+
+
+def models_reference() -> str:
+    """Every GPU model with what people choose it by."""
+    rows = [
+        "| key | product | architecture | memory | power | MIG | figures from |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for key, model in sorted(models.load().models.items()):
+        profiles = ", ".join(profile.name for profile in model.mig if "+" not in profile.name) or "no"
+        cells = (
+            f"`{key}`", model.product, model.architecture, f"{model.memory_mib.total} MiB",
+            f"{model.power_w.default:.0f} W", profiles, model.source,
+        )  # fmt: skip
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join([_MODELS_HEAD, *rows, ""])
 
 
 def _section(command: click.Command, name: str, parent: click.Context) -> list[str]:
@@ -34,3 +63,4 @@ def _help(context: click.Context) -> str:
 
 if __name__ == "__main__":
     CLI_PAGE.write_text(cli_reference())
+    MODELS_PAGE.write_text(models_reference())

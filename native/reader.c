@@ -98,13 +98,40 @@ static void bound(struct page *page)
     for (unsigned i = 0; i < PAGE_INSTANCES; i++) END(instances[i].uuid)
 #undef END
     if (page->instance_count > PAGE_INSTANCES) page->instance_count = PAGE_INSTANCES;
+    if (page->app_count > PAGE_APPS) page->app_count = PAGE_APPS;
 }
 
-/* Whether nobody has written it for too long; a time to come is that of a machine before it started anew. */
+static long read_file(const char *path, char *into, size_t size)
+{
+    int file = sys_open(path);
+    if (file < 0) return -1;
+    long n = sys_read(file, into, size - 1);
+    sys_close(file);
+    into[n > 0 ? n : 0] = 0;
+    return n;
+}
+
+/* Whether a page is of this start of the machine: each counts time anew. Where either is not known, it may be. */
+static int is_of_this_boot(const struct page *page)
+{
+    static char this_boot[sizeof page->boot];
+    static int known;
+    if (!page->boot[0]) return 1;
+    if (!__atomic_load_n(&known, __ATOMIC_ACQUIRE)) {
+        char text[sizeof page->boot];
+        long n = read_file("/proc/sys/kernel/random/boot_id", text, sizeof text);
+        if (n > 0 && text[n - 1] == '\n') text[n - 1] = 0;
+        if (n > 0) text_copy(this_boot, text, sizeof this_boot); /* threads that come here at once write the same */
+        __atomic_store_n(&known, 1, __ATOMIC_RELEASE);
+    }
+    return !this_boot[0] || text_equal(this_boot, page->boot);
+}
+
+/* Whether nobody has written it for too long, or only before the machine started anew. */
 static int is_stale(const struct page *page)
 {
     uint64_t now = sys_nanoseconds(1), written = page->written_ns;
-    return (now > written ? now - written : written - now) > page->stale_ns;
+    return !is_of_this_boot(page) || (now > written ? now - written : written - now) > page->stale_ns;
 }
 
 int card_read(const struct card *card, struct page *into)
@@ -134,18 +161,6 @@ int card_read(const struct card *card, struct page *into)
 
 /* Processes. */
 
-struct relative { int pid, parent; };
-
-static long read_file(const char *path, char *into, size_t size)
-{
-    int file = sys_open(path);
-    if (file < 0) return -1;
-    long n = sys_read(file, into, size - 1);
-    sys_close(file);
-    into[n > 0 ? n : 0] = 0;
-    return n;
-}
-
 static void proc_path(char *path, int pid, const char *name, size_t size)
 {
     size_t end = text_add(path, 0, "/proc/", size);
@@ -168,7 +183,7 @@ static int parent_of(int pid)
     return parent;
 }
 
-static unsigned all_processes(struct relative *into, unsigned most)
+static unsigned all_processes(int *into, unsigned most)
 {
     char entries[4096] __attribute__((aligned(8)));
     unsigned count = 0;
@@ -183,38 +198,17 @@ static unsigned all_processes(struct relative *into, unsigned most)
             while (is_digit(*c)) pid = pid * 10 + (*c++ - '0');
             if (*c || !pid || count == most) continue;
             int parent = parent_of(pid);
-            if (parent >= 0 && pid != 2 && parent != 2) into[count++] = (struct relative){pid, parent};
+            if (parent >= 0 && pid != 2 && parent != 2) into[count++] = pid;
         }
     sys_close(file);
     return count;
 }
 
-/* Keep the root and its descendants only; children have no order among pids. */
-static unsigned keep_tree(struct relative *all, unsigned count, int root)
-{
-    unsigned kept = 0;
-    for (unsigned i = 0; i < count; i++)
-        if (all[i].pid == root) {
-            struct relative found = all[i];
-            all[i] = all[0];
-            all[0] = found;
-            kept = 1;
-        }
-    for (unsigned done = 0; done < kept; done++)
-        for (unsigned i = kept; i < count; i++)
-            if (all[i].parent == all[done].pid) {
-                struct relative found = all[i];
-                all[i] = all[kept];
-                all[kept++] = found;
-            }
-    return kept;
-}
-
-static void sort_by_pid(struct relative *all, unsigned count)
+static void sort_by_pid(int *all, unsigned count)
 {
     for (unsigned i = 1; i < count; i++)
-        for (unsigned j = i; j > 0 && all[j].pid < all[j - 1].pid; j--) {
-            struct relative other = all[j];
+        for (unsigned j = i; j > 0 && all[j] < all[j - 1]; j--) {
+            int other = all[j];
             all[j] = all[j - 1];
             all[j - 1] = other;
         }
@@ -244,19 +238,16 @@ static const struct instance *busiest(const struct page *page)
 
 unsigned process_list(const struct page *page, struct process *into, unsigned most)
 {
-    struct relative all[2048];
-    if (!page->open || page->processes == PAGE_NO_PROCESSES) return 0;
-    unsigned count = all_processes(all, sizeof all / sizeof *all);
-    if (page->processes == PAGE_TREE_OF_PROCESSES) count = keep_tree(all, count, page->process_root);
-    unsigned kept = 0;
-    int self = sys_pid();
+    int all[2048], self = sys_pid();
+    if (!page->open || page->processes != PAGE_ALL_PROCESSES) return 0;
+    unsigned count = all_processes(all, sizeof all / sizeof *all), kept = 0;
     for (unsigned i = 0; i < count; i++)
-        if (all[i].pid != self) all[kept++] = all[i];
+        if (all[i] != self) all[kept++] = all[i];
     if (kept > most) kept = most;
     sort_by_pid(all, kept);
     for (unsigned i = 0; i < kept; i++) {
-        into[i].pid = all[i].pid;
-        if (!process_name(all[i].pid, into[i].name, PROCESS_NAME)) text_copy(into[i].name, "[Not Found]", PROCESS_NAME);
+        into[i].pid = all[i];
+        if (!process_name(all[i], into[i].name, PROCESS_NAME)) text_copy(into[i].name, "[Not Found]", PROCESS_NAME);
     }
     return kept;
 }
@@ -275,8 +266,30 @@ void process_shares(const struct page *page, struct process *processes, unsigned
     }
 }
 
+/* Those that the page lists, less those that are gone meanwhile or are not to be seen from here. */
+static unsigned listed_processes(const struct page *page, struct process *into, unsigned most)
+{
+    unsigned count = 0;
+    for (unsigned i = 0; page->open && i < page->app_count && i < PAGE_APPS && count < most; i++) {
+        const struct app *app = &page->apps[i];
+        struct process *process = &into[count];
+        if (app->pid <= 0 || parent_of(app->pid) < 0) continue;
+        if (!process_name(app->pid, process->name, PROCESS_NAME)) continue;
+        const struct instance *instance = (unsigned)app->instance < PAGE_INSTANCES ? &page->instances[app->instance] : 0;
+        process->pid = app->pid;
+        process->memory = app->memory;
+        process->usage = app->usage;
+        process->memory_usage = app->memory_usage;
+        process->gpu_instance = instance ? (int)instance->gpu_instance : -1;
+        process->compute_instance = instance ? (int)instance->compute_instance : -1;
+        count++;
+    }
+    return count;
+}
+
 unsigned card_processes(const struct page *page, struct process *into, unsigned most)
 {
+    if (page->processes == PAGE_LISTED_PROCESSES) return listed_processes(page, into, most);
     unsigned count = process_list(page, into, most);
     process_shares(page, into, count);
     return count;

@@ -27,14 +27,44 @@ void cards_close(struct cards *cards);
 /* A copy of a page as it was at one moment; fields that an older writer does not know are 0. */
 int card_read(const struct card *card, struct page *into);
 
-/* Those that use the card, without the one that asks, by pid; returns their number. */
+/* Those that use the card: as its page lists them, or all but the one that asks, by pid. Returns their number. */
 unsigned card_processes(const struct page *page, struct process *into, unsigned most);
-/* The same in two steps, for whoever asks about several cards: who they are, and what each has of a card. */
+/* The latter in two steps, for whoever asks about several cards: who they are, and what each has of a card. */
 unsigned process_list(const struct page *page, struct process *into, unsigned most);
 void process_shares(const struct page *page, struct process *processes, unsigned count);
 
 /* A process's name: the first word of its command line, or what the kernel calls it; 0 if there is no such process. */
 int process_name(int pid, char *into, size_t size);
+
+/* What cards differ in: whether their memory can have errors found, and whether that is on. */
+static inline int has_ecc(const struct page *page)
+{
+    return page->ecc ? page->ecc != PAGE_ECC_NONE : page->inforom_ecc[0] != 0;
+}
+
+static inline int counts_errors(const struct page *page)
+{
+    return page->ecc ? page->ecc == PAGE_ECC_ON : page->inforom_ecc[0] != 0;
+}
+
+enum { CLASS_3D_CONTROLLER = 0x0302 };
+static inline unsigned pci_class(const struct page *page) { return page->pci_class ? page->pci_class : CLASS_3D_CONTROLLER; }
+
+/* Cards for games have no clocks for applications. */
+static inline int has_application_clocks(const struct page *page)
+{
+    const char *brand = page->brand, *other = "GeForce";
+    while (*brand && *brand == *other) brand++, other++;
+    return *brand != *other;
+}
+
+/* The n-th clock that the memory can have, highest first; 0 after the last. */
+enum { MOST_MEMORY_CLOCKS = 8 };
+static inline unsigned memory_clock_at(const struct page *page, unsigned n)
+{
+    enum { FIRST = sizeof page->memory_clocks / sizeof *page->memory_clocks };
+    return n < FIRST ? page->memory_clocks[n] : n < MOST_MEMORY_CLOCKS ? page->more_memory_clocks[n - FIRST] : 0;
+}
 
 /* Send a setting to the owner of the card: its answer is one of NVML's codes. */
 int card_set(const struct page *page, const char *setting, int64_t first, int64_t second);

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 pytest_plugins = [
     "tests.fixtures.cluster",
     "tests.fixtures.http",
+    "tests.fixtures.mirror",
     "tests.fixtures.prometheus",
     "tests.fixtures.controller",
     "tests.fixtures.kubelet",

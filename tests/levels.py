@@ -1,40 +1,65 @@
-"""Runs the levels of tests and says what was run: `python -m tests.levels [LEVEL ...]`.
+"""Runs the levels of tests and reports what was run: `python -m tests.levels [LEVEL ...]`.
 
-Each level is a folder beside this file; `lint` is the one without. With SIMGPU_REQUIRE=all (or a list of
-levels) a skipped test counts as a failure there.
+Each level is a folder beside this file; `lint` is the one without. Levels do not disturb each other, so two run at a
+time, and each prints its output when it ends. Before them come what they need: the programs of `native/` and those of
+Kubernetes. With SIMGPU_REQUIRE=all (or a list of levels) a skipped test counts as a failure there.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-import subprocess
+import re
 import sys
 import tempfile
 import time
 from pathlib import Path
 from xml.etree import ElementTree
 
-ROOT = Path(__file__).parent.parent
-ORDER = ("lint", "unit", "golden", "contract", "cluster", "e2e", "browser")
-BIN = Path(sys.executable).parent
+from simgpu.cluster import binaries
+from tests import young
 
-LINT: tuple[tuple[str, list[str | Path]], ...] = (
-    ("ruff check", [BIN / "ruff", "check", "--quiet", "."]),
-    ("ruff format", [BIN / "ruff", "format", "--quiet", "--check", "."]),
-    ("mypy", [BIN / "mypy", "--no-error-summary"]),
-    ("layers", [BIN / "lint-imports", "--no-logo"]),
-)
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+ORDER = ("lint", "unit", "golden", "contract", "cluster", "e2e", "browser")
+YOUNG = ("unit", "golden")  # run as on a machine that was just started
+SPREAD = ("unit",)  # over two processes
+
+# What is long and what others wait for starts first.
+START = ("native", "programs", "cluster", "e2e", "contract", "unit", "golden", "lint", "browser")
+AT_ONCE = 2
+NEEDS: dict[str, tuple[str, ...]] = {
+    "golden": ("native",),
+    "contract": ("native",),
+    "cluster": ("native", "programs"),
+    "e2e": ("native", "programs"),
+    "browser": ("native", "programs"),
+}
+PREPARATIONS: dict[str, list[str]] = {
+    "native": [sys.executable, "-m", "native.build"],
+    # All but the one that only a benchmark is compared with.
+    "programs": [str(BIN / "simgpu"), "tools", *(name for name in binaries.ALL if name != "kwokctl")],
+}
+LINT: dict[str, list[str]] = {
+    "ruff check": [str(BIN / "ruff"), "check", "--quiet", "."],
+    "ruff format": [str(BIN / "ruff"), "format", "--quiet", "--check", "."],
+    "mypy": [str(BIN / "mypy"), "--no-error-summary"],
+    "layers": [str(BIN / "lint-imports"), "--no-logo"],
+}
+HEARTBEAT_SECONDS = 30.0
+SLOWEST = 10
 
 
 @dataclasses.dataclass
 class Result:
-    """What became of one level."""
+    """What became of one level, or of something prepared for it."""
 
-    level: str
+    name: str
     seconds: float = 0.0
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    tests: list[tuple[float, str]] = dataclasses.field(default_factory=list)
 
 
 def available() -> list[str]:
@@ -42,33 +67,120 @@ def available() -> list[str]:
     return [level for level in ORDER if level == "lint" or any((ROOT / "tests" / level).glob("**/test_*.py"))]
 
 
-def run_lint() -> Result:
-    """Each linter counts as one test."""
-    result = Result("lint")
-    for name, command in LINT:
-        outcome = subprocess.run(command, cwd=ROOT, capture_output=name == "layers", text=True, check=False)
-        if outcome.returncode == 0:
-            result.passed += 1
+def preparations(levels: list[str]) -> list[str]:
+    """What has to be there before these levels can run."""
+    return [name for name in PREPARATIONS if any(name in NEEDS.get(level, ()) for level in levels)]
+
+
+class Runner:
+    """Runs jobs, at most so many at a time, each as soon as what it needs is done."""
+
+    def __init__(self, jobs: list[str], logs: Path) -> None:
+        self._waiting = [name for name in START if name in jobs]
+        self._logs = logs
+        self._alone = len(jobs) == 1
+        self._started: dict[str, float] = {}
+        self._changed = asyncio.Condition()
+        self.results: dict[str, Result] = {}
+
+    async def run(self) -> None:
+        """Run everything."""
+        beat = asyncio.create_task(self._heartbeat())
+        try:
+            await asyncio.gather(*(self._work() for _ in range(AT_ONCE)))
+        finally:
+            beat.cancel()
+
+    async def _work(self) -> None:
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: not self._waiting or self._next() is not None)
+                name = self._next()
+                if name is None:
+                    return
+                self._waiting.remove(name)
+            self._started[name] = time.monotonic()
+            result = await self._one(name)
+            result.seconds = time.monotonic() - self._started.pop(name)
+            async with self._changed:
+                self.results[name] = result
+                self._changed.notify_all()
+
+    def _next(self) -> str | None:
+        """The first job whose needs are done; one that a failed preparation makes impossible runs too, and fails."""
+        pending = {*self._waiting, *self._started}
+        return next((name for name in self._waiting if not pending.intersection(NEEDS.get(name, ()))), None)
+
+    async def _one(self, name: str) -> Result:
+        log = self._logs / f"{name}.txt"
+        if name in PREPARATIONS:
+            result = Result(name)
+            result.failed = int(await self._call(PREPARATIONS[name], log) != 0)
+        elif name == "lint":
+            result = await self._lint(log)
         else:
-            result.failed += 1
-            print(f"{outcome.stdout or ''}{name}: failed", flush=True)
-    return result
+            result = await self._pytest(name, log)
+        if not self._alone and log.stat().st_size:
+            print(f"\n=== {name} ===\n{log.read_text(errors='replace').rstrip()}", flush=True)
+        return result
 
+    async def _lint(self, log: Path) -> Result:
+        """Each linter counts as one test."""
+        result = Result("lint")
+        for name, command in LINT.items():
+            scratch = log.with_suffix(".part")
+            failed = await self._call(command, scratch, capture=True) != 0
+            result.passed, result.failed = result.passed + (not failed), result.failed + failed
+            if failed:
+                text = f"{scratch.read_text()}{name}: failed\n"
+                print(text, end="", flush=True) if self._alone else log.open("a").write(text)
+        log.touch()
+        return result
 
-def run_pytest(level: str) -> Result:
-    """One pytest run over the level's folder."""
-    with tempfile.TemporaryDirectory() as scratch:
-        report = Path(scratch) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", f"tests/{level}"]
-        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    async def _pytest(self, level: str, log: Path) -> Result:
+        """One pytest run over the level's folder."""
+        report = self._logs / f"{level}.xml"
+        prefix = young.prefix() if level in YOUNG else []
+        if level in YOUNG and not prefix:
+            print(f"{level}: no time namespace can be made, so it runs with the machine's own uptime", flush=True)
+        spread = ["-n", "2"] if level in SPREAD else []
+        command = [*prefix, sys.executable, "-m", "pytest", "-q", *spread, f"--junitxml={report}", f"tests/{level}"]
+        code = await self._call(command, log)
         result = read_report(level, report)
-    if code != 0 and not result.failed:
-        result.failed += 1  # pytest itself failed: a collection error, an interrupt
-    return result
+        if code != 0 and not result.failed:
+            result.failed += 1  # pytest itself failed: a collection error, an interrupt
+        return result
+
+    async def _call(self, command: list[str], log: Path, *, capture: bool = False) -> int:
+        """Run a command; its output goes to the log, or straight on where nothing else runs."""
+        with log.open("wb") as file:
+            output = None if self._alone and not capture else file
+            process = await asyncio.create_subprocess_exec(
+                *command, cwd=ROOT, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output
+            )
+            try:
+                return await process.wait()
+            finally:
+                if process.returncode is None:
+                    process.terminate()
+                    await process.wait()
+
+    async def _heartbeat(self) -> None:
+        while not self._alone:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            doing = [f"{name} {self._progress(name)}" for name in self._started]
+            print(f"… {', '.join(doing)}", flush=True)
+
+    def _progress(self, name: str) -> str:
+        log = self._logs / f"{name}.txt"
+        text = log.read_text(errors="replace") if log.exists() else ""
+        percents = re.findall(r"\[ *(\d+)%\]", text)
+        reached = f"{percents[-1]} %" if percents else text.strip().rpartition("\n")[2][:60].strip() or "started"
+        return f"{reached}, {time.monotonic() - self._started[name]:.0f} s"
 
 
 def read_report(level: str, report: Path) -> Result:
-    """Counts from pytest's JUnit file."""
+    """Counts and times from pytest's JUnit file."""
     result = Result(level)
     if not report.exists():
         return result
@@ -78,16 +190,26 @@ def read_report(level: str, report: Path) -> Result:
         result.failed += failed
         result.skipped += skipped
         result.passed += total - failed - skipped
+        for case in suite.iter("testcase"):
+            name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+            result.tests.append((float(case.get("time", 0)), f"{level}/{name}"))
     return result
 
 
-def run_level(level: str) -> Result:
-    """Run one level and take its time."""
-    print(f"\n=== {level} ===", flush=True)
-    started = time.monotonic()
-    result = run_lint() if level == "lint" else run_pytest(level)
-    result.seconds = time.monotonic() - started
-    return result
+def print_summary(results: list[Result], seconds: float) -> None:
+    """The table of levels, the slowest tests, and the closing line."""
+    print(f"\n{'level':<10} {'time':>8} {'passed':>7} {'failed':>7} {'skipped':>8}")
+    for result in results:
+        counts = f"{result.passed:>7} {result.failed:>7} {result.skipped:>8}"
+        print(f"{result.name:<10} {result.seconds:>6.1f} s {'' if result.name in PREPARATIONS else counts}".rstrip())
+    print(f"{'together':<10} {seconds:>6.1f} s")
+    slowest = sorted((test for result in results for test in result.tests), reverse=True)[:SLOWEST]
+    if slowest:
+        print("\nslowest tests")
+        for taken, name in slowest:
+            print(f"{taken:>8.1f} s  {name}")
+    passed, failed = sum(result.passed for result in results), sum(result.failed for result in results)
+    print(f"\n{passed} passed, {failed} failed, {sum(result.skipped for result in results)} skipped")
 
 
 def main(wanted: list[str]) -> int:
@@ -97,13 +219,20 @@ def main(wanted: list[str]) -> int:
     if unknown:
         print(f"no such level: {', '.join(unknown)}; there are: {', '.join(known)}", file=sys.stderr)
         return 2
-    results = [run_level(level) for level in known if not wanted or level in wanted]
-    print(f"\n{'level':<10} {'time':>8} {'passed':>7} {'failed':>7} {'skipped':>8}")
-    for result in results:
-        print(f"{result.level:<10} {result.seconds:>6.1f} s {result.passed:>7} {result.failed:>7} {result.skipped:>8}")
-    passed, failed = sum(result.passed for result in results), sum(result.failed for result in results)
-    print(f"{passed} passed, {failed} failed, {sum(result.skipped for result in results)} skipped")
-    return 1 if failed else 0
+    levels = [level for level in known if not wanted or level in wanted]
+    jobs = [*preparations(levels), *levels]
+    print(f"running {', '.join(jobs)}; {AT_ONCE} at a time", flush=True)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+
+        async def run() -> list[Result]:
+            runner = Runner(jobs, Path(scratch))
+            await runner.run()
+            return [runner.results[name] for name in jobs]
+
+        results = asyncio.run(run())
+    print_summary(results, time.monotonic() - started)
+    return 1 if any(result.failed for result in results) else 0
 
 
 if __name__ == "__main__":

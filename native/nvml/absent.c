@@ -1,14 +1,8 @@
 /* What data centre cards do not have, with the code by which they say so. */
 #include "library.h"
 
-ALWAYS(nvmlDeviceGetFanSpeed, NOT_SUPPORTED)
-ALWAYS(nvmlDeviceGetFanSpeed_v2, INVALID_ARGUMENT) /* of a fan by its number */
-ALWAYS(nvmlDeviceGetTargetFanSpeed, INVALID_ARGUMENT)
-ALWAYS(nvmlDeviceGetMinMaxFanSpeed, INVALID_ARGUMENT)
-ALWAYS(nvmlDeviceGetFanControlPolicy_v2, INVALID_ARGUMENT)
 SHARED_ALWAYS_VERSION(nvmlDeviceGetFanSpeedRPM, 0x100000cu, INVALID_ARGUMENT)
 SHARED_ALWAYS_VERSION(nvmlDeviceGetCoolerInfo, 0x1000010u, NOT_SUPPORTED)
-NUMBER(nvmlDeviceGetNumFans, unsigned, 0)
 
 ALWAYS_VERSION(nvmlDeviceGetNvLinkInfo, 0x1000008u, NOT_SUPPORTED)
 ALWAYS_VERSION(nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts, 0x1000010u, NOT_SUPPORTED)

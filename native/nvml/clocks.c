@@ -1,7 +1,7 @@
 /* Clocks: what they are, what they may be, and why they are not higher. */
 #include "library.h"
 
-enum { PSTATE_UNKNOWN = 32, PSTATES = 16, MOST_CLOCKS = 4 };
+enum { PSTATE_UNKNOWN = 32, PSTATES = 16 };
 enum clock_id { CLOCK_NOW, CLOCK_APPLICATIONS, CLOCK_DEFAULT, CLOCK_BOOST };
 
 NUMBER(nvmlDeviceGetPerformanceState, unsigned, page->pstate)
@@ -48,7 +48,7 @@ static int settable(handle device, unsigned clock, unsigned *into, reading read,
     struct device d;
     int code = shared_open(device, into, &d);
     if (code != OK) return code;
-    if (clock < CLOCKS && clock >= fixed) return NOT_SUPPORTED;
+    if (!has_application_clocks(&d.page) || (clock < CLOCKS && clock >= fixed)) return NOT_SUPPORTED;
     return answer(device, clock, into, read, INVALID_ARGUMENT);
 }
 
@@ -97,7 +97,7 @@ API nvmlDeviceGetClock(handle device, unsigned clock, unsigned kind, unsigned *i
 static unsigned memory_clock_count(const struct page *page)
 {
     unsigned count = 0;
-    while (count < MOST_CLOCKS && page->memory_clocks[count]) count++;
+    while (memory_clock_at(page, count)) count++;
     return count;
 }
 
@@ -106,7 +106,7 @@ API nvmlDeviceGetSupportedMemoryClocks(handle device, unsigned *count, unsigned 
     struct device d;
     int code = gpu_open(device, count, &d);
     if (code == OK) code = answer_count(count, into, memory_clock_count(&d.page));
-    for (unsigned i = 0; code == OK && i < *count; i++) into[i] = d.page.memory_clocks[i];
+    for (unsigned i = 0; code == OK && i < *count; i++) into[i] = memory_clock_at(&d.page, i);
     return code;
 }
 
@@ -118,7 +118,7 @@ API nvmlDeviceGetSupportedGraphicsClocks(handle device, unsigned memory, unsigne
     if (!memory) return INVALID_ARGUMENT;
     const struct page *page = &d.page;
     unsigned known = 0, step = page->sm_clock_step_khz ? page->sm_clock_step_khz : 1000;
-    while (known < memory_clock_count(page) && page->memory_clocks[known] != memory) known++;
+    while (known < memory_clock_count(page) && memory_clock_at(page, known) != memory) known++;
     if (known == memory_clock_count(page)) return NOT_FOUND;
     if (page->sm_clock_max < page->sm_clock_min) return NOT_SUPPORTED;
     unsigned there = (page->sm_clock_max - page->sm_clock_min) * 1000 / step + 1;
@@ -127,8 +127,15 @@ API nvmlDeviceGetSupportedGraphicsClocks(handle device, unsigned memory, unsigne
     return code;
 }
 
-/* The state in which the memory runs at its n-th clock. */
-static const unsigned STATE_OF_CLOCK[MOST_CLOCKS] = {0, 2, 5, 8};
+/* The state in which the memory runs at its n-th clock: the two lowest clocks that cards rest at have their own. */
+static unsigned state_of_clock(const struct page *page, unsigned n)
+{
+    enum { RESTING = 405, SLOW = 810 };
+    unsigned clock = memory_clock_at(page, n);
+    if (n && clock <= RESTING) return 8;
+    if (n && clock <= SLOW) return 5;
+    return n ? n + 1 : 0;
+}
 
 API nvmlDeviceGetSupportedPerformanceStates(handle device, unsigned *into, unsigned size)
 {
@@ -139,7 +146,7 @@ API nvmlDeviceGetSupportedPerformanceStates(handle device, unsigned *into, unsig
     if (!size) return INVALID_ARGUMENT;
     if (room < count) return INSUFFICIENT_SIZE;
     for (unsigned i = 0; i < room && i < PSTATES; i++)
-        into[i] = i < count ? STATE_OF_CLOCK[count - 1 - i] : PSTATE_UNKNOWN;
+        into[i] = i < count ? state_of_clock(&d.page, count - 1 - i) : PSTATE_UNKNOWN;
     return OK;
 }
 
@@ -150,8 +157,8 @@ API nvmlDeviceGetMinMaxClockOfPState(handle device, unsigned clock, unsigned sta
     if (code != OK) return code;
     if (clock >= CLOCKS || state >= PSTATES || !most) return INVALID_ARGUMENT;
     for (unsigned i = 0; i < memory_clock_count(&d.page); i++)
-        if (STATE_OF_CLOCK[i] == state) {
-            *most = clock == CLOCK_MEMORY ? d.page.memory_clocks[i] : highest(&d.page, clock);
+        if (state_of_clock(&d.page, i) == state) {
+            *most = clock == CLOCK_MEMORY ? memory_clock_at(&d.page, i) : highest(&d.page, clock);
             *least = clock == CLOCK_MEMORY ? *most : clock == CLOCK_VIDEO ? d.page.video_clock : d.page.sm_clock_min;
             return OK;
         }
@@ -228,7 +235,7 @@ API nvmlDeviceGetPerformanceModes(handle device, struct clock_text *into)
         at = text_add(into->text, at, i ? " ; perf=" : "perf=", sizeof into->text);
         at = text_add_number(into->text, at, i, sizeof into->text);
         at = text_add(into->text, at, ", ", sizeof into->text);
-        at = describe_all(into, at, &d.page, d.page.sm_clock_min, d.page.memory_clocks[count - 1 - i]);
+        at = describe_all(into, at, &d.page, d.page.sm_clock_min, memory_clock_at(&d.page, count - 1 - i));
     }
     return OK;
 }

@@ -4,8 +4,6 @@
 enum { CORRECTED, UNCORRECTED, ERROR_KINDS, COUNTERS = 2 };
 enum { PLACE_MAIN_MEMORY = 2, PLACE_SRAM = 7, PLACES };
 
-static int has_ecc(const struct page *page) { return page->inforom_ecc[0] != 0; }
-
 static uint64_t errors(const struct page *page, unsigned kind)
 {
     return kind == CORRECTED ? page->ecc_corrected : page->ecc_uncorrected;
@@ -17,19 +15,20 @@ static int open_ecc(handle device, const void *into, struct device *d, unsigned 
     int code = shared_open(device, into, d);
     if (code != OK) return code;
     if (kind >= ERROR_KINDS || counter >= COUNTERS) return INVALID_ARGUMENT;
-    return has_ecc(&d->page) ? OK : NOT_SUPPORTED;
+    return counts_errors(&d->page) ? OK : NOT_SUPPORTED;
 }
 
 API nvmlDeviceGetEccMode(handle device, unsigned *now, unsigned *pending)
 {
     struct device d;
-    int code = open_ecc(device, now, &d, CORRECTED, 0);
+    int code = shared_open(device, now, &d);
+    if (code == OK && !has_ecc(&d.page)) code = NOT_SUPPORTED;
     if (code != OK || !pending) return code == OK ? INVALID_ARGUMENT : code;
-    *now = *pending = 1;
+    *now = *pending = (unsigned)counts_errors(&d.page);
     return OK;
 }
 
-SHARED_NUMBER_IF(nvmlDeviceGetDefaultEccMode, unsigned, has_ecc(page), 1)
+SHARED_NUMBER_IF(nvmlDeviceGetDefaultEccMode, unsigned, has_ecc(page), counts_errors(page))
 
 API nvmlDeviceGetTotalEccErrors(handle device, unsigned kind, unsigned counter, uint64_t *into)
 {

@@ -57,9 +57,9 @@ static int absent_field(struct field_value *field)
 
 static int memory_field(struct field_value *field, const struct page *page)
 {
-    int ecc = page->inforom_ecc[0] != 0;
+    int ecc = counts_errors(page);
     switch (field->id) {
-    case 1: case 2: return set_long_if(field, ecc, 1);
+    case 1: case 2: return set_long_if(field, has_ecc(page), (uint64_t)ecc);
     case 3: case 5: return set_long_if(field, ecc, page->ecc_corrected);
     case 4: case 6: return set_long_if(field, ecc, page->ecc_uncorrected);
     case 142: case 143: case 144: case 145: return set_long_if(field, page->row_remap_banks != 0, 0);

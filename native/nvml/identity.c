@@ -21,7 +21,7 @@ SHARED_NUMBER(nvmlDeviceGetAccountingMode, unsigned, 0)
 SHARED_NUMBER(nvmlDeviceGetAccountingBufferSize, unsigned, 4000)
 FIGURE(any_open, nvmlDeviceGetC2cModeInfoV, unsigned, 1, text_equal(page->c2c, "Enabled"))
 
-enum { BRAND_QUADRO_RTX = 12, BRAND_NVIDIA = 14, BRAND_GEFORCE = 5, BRAND_TESLA = 2, FIRST_IRQ = 41 };
+enum { BRAND_NVIDIA = 14, FIRST_IRQ = 41 };
 
 static int has_word(const char *text, const char *word)
 {
@@ -34,14 +34,19 @@ static int has_word(const char *text, const char *word)
     return 0;
 }
 
-static unsigned brand(const char *product)
+/* By the word that the tool prints for it. */
+static unsigned brand(const char *name)
 {
-    if (has_word(product, "GeForce")) return BRAND_GEFORCE;
-    if (has_word(product, "Tesla")) return BRAND_TESLA;
-    return has_word(product, "Quadro RTX") ? BRAND_QUADRO_RTX : BRAND_NVIDIA;
+    static const struct { const char *name; unsigned number; } KNOWN[] = {
+        {"Quadro", 1}, {"Tesla", 2}, {"GRID", 4}, {"GeForce", 5}, {"Titan", 6}, {"Quadro RTX", 12}, {"NVIDIA RTX", 13},
+        {"GeForce RTX", 15}, {"Titan RTX", 16},
+    };
+    for (unsigned i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++)
+        if (text_equal(name, KNOWN[i].name)) return KNOWN[i].number;
+    return BRAND_NVIDIA;
 }
 
-NUMBER(nvmlDeviceGetBrand, unsigned, brand(page->product))
+NUMBER(nvmlDeviceGetBrand, unsigned, brand(page->brand))
 NUMBER(nvmlDeviceGetIrqNum, unsigned, FIRST_IRQ + page->index)
 
 /* By the word that the catalog has for it; the numbers have gaps. */

@@ -37,6 +37,7 @@ API nvmlDeviceGetBAR1MemoryInfo(handle device, struct memory *into)
 {
     struct device d;
     int code = any_open(device, into, &d);
+    if (code == OK && !d.page.bar1_total) code = NOT_SUPPORTED; /* the host's processors reach all memory without one */
     if (code != OK) return code;
     uint64_t total = d.instance ? (uint64_t)d.instance->bar1_kib * 1024 : d.page.bar1_total;
     uint64_t used = total == d.page.bar1_total ? d.page.bar1_used : 0; /* what is mapped is not counted by part */

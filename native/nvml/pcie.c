@@ -1,7 +1,7 @@
 /* The card's place on the bus, and what goes over it. */
 #include "library.h"
 
-enum { BUS_PCIE = 2, CLASS_DISPLAY = 3, CLASS_3D = 2, TO_HOST = 0, FROM_HOST = 1 };
+enum { BUS_PCIE = 2, TO_HOST = 0, FROM_HOST = 1 };
 
 NUMBER(nvmlDeviceGetBusType, unsigned, BUS_PCIE)
 NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, page->pcie_generation)
@@ -93,7 +93,7 @@ API nvmlDeviceGetPciInfoExt(handle device, struct pci_ext *into)
     if (into->version != VERSION(*into, 1)) return VERSION_MISMATCH;
     struct pci_v1 *first = &pci.second.first;
     *into = (struct pci_ext){into->version, first->domain, first->bus, first->device, first->id, pci.second.subsystem,
-                             CLASS_DISPLAY, CLASS_3D, {0}};
+                             pci_class(&d.page) >> 8, pci_class(&d.page) & 0xff, {0}};
     text_copy(into->bus_id, pci.bus_id, sizeof into->bus_id);
     return OK;
 }

@@ -1,7 +1,7 @@
 /* Settings. What makes no sense is refused here; what the owner of the card makes of the rest is its answer. */
 #include "library.h"
 
-enum { LIMIT_IDS = 0xffffff00, COMPUTE_EXCLUSIVE_THREAD = 1, COMPUTE_MODES = 4, SCOPE_GPU = 0, MEMORY_CLOCKS = 4 };
+enum { LIMIT_IDS = 0xffffff00, COMPUTE_EXCLUSIVE_THREAD = 1, COMPUTE_MODES = 4, SCOPE_GPU = 0 };
 
 static int gpu_only(handle device, struct device *d) { return gpu_open(device, device, d); }
 
@@ -50,8 +50,8 @@ API nvmlDeviceSetGpuLockedClocks(handle device, unsigned least, unsigned most)
 static unsigned lowest_memory_clock(const struct page *page)
 {
     unsigned last = 0;
-    while (last + 1 < MEMORY_CLOCKS && page->memory_clocks[last + 1]) last++;
-    return page->memory_clocks[last];
+    while (memory_clock_at(page, last + 1)) last++;
+    return memory_clock_at(page, last);
 }
 
 API nvmlDeviceSetMemoryLockedClocks(handle device, unsigned least, unsigned most)
@@ -64,8 +64,8 @@ API nvmlDeviceSetMemoryLockedClocks(handle device, unsigned least, unsigned most
 
 static int is_memory_clock(const struct page *page, unsigned clock)
 {
-    for (unsigned i = 0; i < MEMORY_CLOCKS; i++)
-        if (clock && page->memory_clocks[i] == clock) return 1;
+    for (unsigned i = 0; i < MOST_MEMORY_CLOCKS; i++)
+        if (clock && memory_clock_at(page, i) == clock) return 1;
     return 0;
 }
 

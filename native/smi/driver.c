@@ -25,12 +25,12 @@ enum outcome set_ecc(struct attempt *attempt)
 {
     int mode = choose(attempt, "ECC configuration code");
     if (mode < 0) return invalid(attempt);
-    if (!attempt->page->inforom_ecc[0]) {
+    if (!has_ecc(attempt->page)) {
         printf("ECC features not supported for GPU %s.\n", attempt->bus);
         return WARNED;
     }
-    if (!mode) return forbid(attempt, "Unable to set ECC config");
-    printf("ECC support is already Enabled for GPU %s.\n", attempt->bus);
+    if (mode != counts_errors(attempt->page)) return forbid(attempt, "Unable to set ECC config");
+    printf("ECC support is already %s for GPU %s.\n", mode ? "Enabled" : "Disabled", attempt->bus);
     return DONE;
 }
 

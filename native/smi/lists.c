@@ -64,9 +64,9 @@ void list_clocks(struct writer *to, const struct subject *of)
 {
     unsigned clocks[MOST_CLOCKS], many = supported_clocks(&of->gpu->page, clocks);
     write_group(to, "Supported Clocks", "supported_clocks");
-    for (unsigned i = 0; i < 4 && of->gpu->page.memory_clocks[i]; i++) {
+    for (unsigned i = 0; memory_clock_at(&of->gpu->page, i); i++) {
         if (to->xml) write_group(to, 0, "supported_mem_clock");
-        write_number(to, "Memory", "value", of->gpu->page.memory_clocks[i], " MHz");
+        write_number(to, "Memory", "value", memory_clock_at(&of->gpu->page, i), " MHz");
         if (!to->xml) to->depth++;
         for (unsigned j = 0; j < many; j++) write_number(to, "Graphics", "supported_graphics_clock", clocks[j], " MHz");
         write_end(to, "supported_mem_clock");

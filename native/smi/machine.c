@@ -59,20 +59,21 @@ static void say_lost(const struct gpu *gpu)
            gpu->index, gpu->page.pci_domain, gpu->page.pci_bus, gpu->page.pci_device);
 }
 
-/* Looking for processes takes longer than all else, and cards of one owner have the same ones. */
-static struct { struct process list[MOST_PROCESSES]; unsigned count, known, whose; int root; } processes;
+/* Looking for processes takes longer than all else, and where they are all in /proc, every card has the same. */
+static struct { struct process list[MOST_PROCESSES]; unsigned count, known; } processes;
 
 unsigned gpu_processes(const struct gpu *gpu, const struct process **found)
 {
     const struct page *page = &gpu->page;
     if (!page->open || page->processes == PAGE_NO_PROCESSES) return 0;
-    if (!processes.known || processes.whose != page->processes || processes.root != page->process_root)
-        processes.count = process_list(page, processes.list, MOST_PROCESSES);
-    processes.known = 1;
-    processes.whose = page->processes;
-    processes.root = page->process_root;
-    process_shares(page, processes.list, processes.count);
     *found = processes.list;
+    if (page->processes != PAGE_ALL_PROCESSES) {
+        processes.known = 0;
+        return card_processes(page, processes.list, MOST_PROCESSES);
+    }
+    if (!processes.known) processes.count = process_list(page, processes.list, MOST_PROCESSES);
+    processes.known = 1;
+    process_shares(page, processes.list, processes.count);
     return processes.count;
 }
 

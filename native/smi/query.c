@@ -110,9 +110,9 @@ static void each_cause(struct subject *of, struct rows *rows)
 static void each_clock(struct subject *of, struct rows *rows)
 {
     unsigned clocks[MOST_CLOCKS], many = supported_clocks(&of->gpu->page, clocks);
-    for (unsigned i = 0; i < 4 && of->gpu->page.memory_clocks[i]; i++)
+    for (unsigned i = 0; memory_clock_at(&of->gpu->page, i); i++)
         for (unsigned j = 0; j < many; j++) {
-            of->memory_clock = of->gpu->page.memory_clocks[i];
+            of->memory_clock = memory_clock_at(&of->gpu->page, i);
             of->clock = clocks[j];
             print_row(of, rows);
         }

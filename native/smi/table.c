@@ -45,7 +45,7 @@ static void shorten_start(char *into, const char *name, size_t most)
 static void errors_cell(const struct page *page, char *into)
 {
     if (page->mig_mode) strcpy(into, "On");
-    else if (!page->inforom_ecc[0]) strcpy(into, "N/A");
+    else if (!counts_errors(page)) strcpy(into, has_ecc(page) ? "Off" : "N/A");
     else snprintf(into, 32, "%llu", (unsigned long long)page->ecc_uncorrected);
 }
 
@@ -58,10 +58,12 @@ static const char *mode_cell(unsigned mode)
 static void print_gpu(const struct gpu *gpu)
 {
     const struct page *page = &gpu->page;
-    char name[32], bus[CELL], errors[32], heat[16], power[16], limit[16], used[32], total[32], usage[16];
+    char name[32], bus[CELL], fan[16], errors[32], heat[16], power[16], limit[16], used[32], total[32], usage[16];
     shorten_end(name, page->product, 27);
     bus_id(page, bus);
     errors_cell(page, errors);
+    if (page->fans) snprintf(fan, sizeof fan, "%u%%", page->fan_speed);
+    else strcpy(fan, "N/A");
     snprintf(heat, sizeof heat, "%dC", page->temperature);
     snprintf(power, sizeof power, "%uW", page->power_mw / 1000);
     snprintf(limit, sizeof limit, "%uW", page->power_limit_mw / 1000);
@@ -69,7 +71,7 @@ static void print_gpu(const struct gpu *gpu)
     snprintf(total, sizeof total, "%lluMiB", mebibytes(page->memory_total));
     snprintf(usage, sizeof usage, "%u%%", page->usage);
     printf("|%4u  %-27s    %-3s |   %s Off |%21s |\n", gpu->index, name, page->persistence ? "On" : "Off", bus, errors);
-    printf("| N/A %5s    P%-2u%15s / %5s |%11s / %9s |%8s %12s |\n", heat, page->pstate, power, limit, used, total,
+    printf("|%4s %5s    P%-2u%15s / %5s |%11s / %9s |%8s %12s |\n", fan, heat, page->pstate, power, limit, used, total,
            page->mig_mode ? "N/A" : usage, mode_cell(page->compute_mode));
     printf("|                                         |                        |%21s |\n%s\n",
            !page->mig_capable ? "N/A" : page->mig_mode ? "Enabled" : "Disabled", THREE);

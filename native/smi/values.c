@@ -10,7 +10,6 @@ static const void *field(const struct subject *of, const struct value *value) { 
 #define WRITE(...) (snprintf(into, CELL, __VA_ARGS__), KNOWN)
 
 /* What cards can differ in. */
-static int has_ecc(const struct page *page) { return page->inforom_ecc[0] != 0; }
 static int averages_power(const struct page *page) { return page->capability > 800; }
 static int retires_pages(const struct page *page) { return has_ecc(page) && page->capability < 800; }
 static int remaps_rows(const struct page *page) { return page->row_remap_banks && !page->instance_count; }
@@ -43,8 +42,9 @@ READING(text_field)
 }
 
 /* What only cards with ECC, with spare rows, or with retired pages have. Instances hide the rows. */
-READING(ecc_constant) { return has_ecc(page_of(of)) ? WRITE("%s", value->text) : UNAVAILABLE; }
-READING(ecc_count) { return has_ecc(page_of(of)) ? WRITE("%llu", (unsigned long long)*(const uint64_t *)field(of, value)) : UNAVAILABLE; }
+READING(ecc_constant) { return counts_errors(page_of(of)) ? WRITE("%s", value->text) : UNAVAILABLE; }
+READING(ecc_count) { return counts_errors(page_of(of)) ? WRITE("%llu", (unsigned long long)*(const uint64_t *)field(of, value)) : UNAVAILABLE; }
+READING(v_ecc_mode) { (void)value; return has_ecc(page_of(of)) ? WRITE("%s", counts_errors(page_of(of)) ? "Enabled" : "Disabled") : UNAVAILABLE; }
 READING(remap_constant) { return remaps_rows(page_of(of)) ? WRITE("%s", value->text) : UNAVAILABLE; }
 READING(remap_banks) { (void)value; return remaps_rows(page_of(of)) ? WRITE("%u", page_of(of)->row_remap_banks) : UNAVAILABLE; }
 READING(retired_constant) { return retires_pages(page_of(of)) ? WRITE("%s", value->text) : UNAVAILABLE; }
@@ -60,6 +60,9 @@ READING(v_pci_bus) { (void)value; return WRITE("%02X", page_of(of)->pci_bus); }
 READING(v_pci_device) { (void)value; return WRITE("%02X", page_of(of)->pci_device); }
 READING(v_hex_device) { (void)value; return WRITE("%08X", page_of(of)->pci_id); }
 READING(v_hex_subsystem) { (void)value; return WRITE("%08X", page_of(of)->pci_subsystem); }
+READING(v_brand) { (void)value; return WRITE("%s", page_of(of)->brand[0] ? page_of(of)->brand : "NVIDIA"); }
+READING(v_pci_base_class) { (void)value; return WRITE("%X", pci_class(page_of(of)) >> 8); }
+READING(v_pci_sub_class) { (void)value; return WRITE("%X", pci_class(page_of(of)) & 0xff); }
 READING(v_pdi) { (void)value; return WRITE("0x%016llx", (unsigned long long)page_of(of)->pdi); }
 READING(v_board_id) { (void)value; return WRITE("0x%x", page_of(of)->board_id); }
 READING(v_cuda) { (void)value; return WRITE("%u.%u", page_of(of)->cuda / 1000, page_of(of)->cuda % 1000 / 10); }
@@ -79,12 +82,24 @@ READING(v_mig_mode)
 READING(v_pstate) { (void)value; return WRITE("P%u", page_of(of)->pstate); }
 READING(v_reasons) { (void)value; return WRITE("0x%016llX", (unsigned long long)page_of(of)->reasons); }
 READING(v_compute_mode) { (void)value; return WRITE("%s", compute_mode_name(page_of(of)->compute_mode)); }
-READING(v_bar1_used) { (void)value; return WRITE("%llu", (unsigned long long)(page_of(of)->bar1_used >> 20)); }
+READING(v_fan_speed) { (void)value; return page_of(of)->fans ? WRITE("%u", page_of(of)->fan_speed) : UNAVAILABLE; }
+READING(application_clock) { return has_application_clocks(page_of(of)) ? number(of, value, into) : UNAVAILABLE; }
+READING(v_application_memory_clock) { return has_application_clocks(page_of(of)) ? v_memory_clock_max(of, value, into) : UNAVAILABLE; }
 READING(v_memory_clock_max) { (void)value; return WRITE("%u", page_of(of)->memory_clocks[0]); }
+
+/* Where processors reach all of the memory, there is no window. */
+READING(v_bar1_total) { (void)value; return page_of(of)->bar1_total ? WRITE("%llu", mebibytes(page_of(of)->bar1_total)) : UNAVAILABLE; }
+
+READING(v_bar1_used)
+{
+    (void)value;
+    return page_of(of)->bar1_total ? WRITE("%llu", (unsigned long long)(page_of(of)->bar1_used >> 20)) : UNAVAILABLE;
+}
 
 READING(v_bar1_free)
 {
     (void)value;
+    if (!page_of(of)->bar1_total) return UNAVAILABLE;
     return WRITE("%llu", (unsigned long long)((page_of(of)->bar1_total >> 20) - (page_of(of)->bar1_used >> 20)));
 }
 

@@ -6,6 +6,7 @@ Whoever owns a box gives it the time. Views read it between steps; nothing that 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import msgspec
 import numpy as np
 
 from simgpu import errors
+from simgpu.catalog import placing
 from simgpu.identities import view
 from simgpu.sim import activity, cards, engine
 from simgpu.topology import links
@@ -23,11 +25,14 @@ MOST_GONE = 4096
 
 Ended = Callable[[int, str], None]
 
+_log = logging.getLogger(__name__)
+
 
 class Workload(msgspec.Struct, frozen=True):
     """A workload on the box: what it is called, where it runs, whose it is, and whom to tell when it ends.
 
-    One that spans several models is several for the engine, which start and end `together`.
+    One that spans several models is several for the engine, which start and end `together`. `pid` is the process that
+    asked for it; 0 where the box's owner did.
     """
 
     name: str
@@ -35,6 +40,7 @@ class Workload(msgspec.Struct, frozen=True):
     pod: view.Pod | None
     ended: Ended | None
     together: list[int]
+    pid: int = 0
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -97,7 +103,9 @@ class Box:
         for device, card in zip(devices, ids, strict=True):
             if (stood := self._gone.pop(device.uuid, None)) is not None:
                 same = stood.kind == self._kind(device)
-                self.engine.resume(card, (stood if same else stood.cold()).values)
+                impossible = self.engine.resume(card, (stood if same else stood.cold()).values)
+                if impossible:
+                    _log.warning("%s cannot have stood where it did: %s start anew", device.uuid, ", ".join(impossible))
         for name in list(self._gone)[:-MOST_GONE]:
             del self._gone[name]
 
@@ -139,7 +147,7 @@ class Box:
         if device.instances:
             slices = model.sm_count or 1
             wanted = [
-                (item.name, (item.sm or slices // 7) / slices, item.memory_mib or model.memory_mib.total // 8)
+                (item.name, placing.multiprocessors(item, model) / slices, placing.memory_mib(item, model))
                 for item in device.instances
             ]
         elif model.tiles > 1:
@@ -174,10 +182,13 @@ class Box:
         *,
         pod: view.Pod | None = None,
         ended: Ended | None = None,
+        pid: int = 0,
+        owner: str = "",
     ) -> list[int]:
         """Start a workload on devices, by name or index; one number for each model that it spans.
 
-        All of them must exist, or none is used. `ended` is told the exit code and the message.
+        All of them must exist, or none is used. `ended` is told the exit code and the message. What workloads of an
+        `owner` with a name can cost is bounded.
         """
         if len(self._workloads) >= MOST_WORKLOADS:
             raise errors.InputError("workload", f"there are {MOST_WORKLOADS} already")
@@ -189,10 +200,14 @@ class Box:
         for index, handle in targets:
             groups.setdefault(self.devices[index].model.key, []).append((index, handle))
         numbers: list[int] = []
-        for members in groups.values():
-            number = self.engine.add_workload(profile, [handle for _, handle in members])
-            self._workloads[number] = Workload(profile.name, tuple(members), pod, ended, numbers)
-            numbers.append(number)
+        try:
+            for members in groups.values():
+                number = self.engine.add_workload(profile, [handle for _, handle in members], owner=owner)
+                self._workloads[number] = Workload(profile.name, tuple(members), pod, ended, numbers, pid)
+                numbers.append(number)
+        except BaseException:  # what could not be put on one model is on none
+            self.drop(numbers)
+            raise
         if pod is not None:
             self._tell_pods()
         return list(numbers)

@@ -18,3 +18,8 @@ def format_seconds(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s"
+
+
+def format_rough_seconds(seconds: float) -> str:
+    """A duration that is an estimate: '20 s', '4 min'."""
+    return f"{max(round(seconds, -1), 10):.0f} s" if seconds < 90 else f"{round(seconds / 60)} min"

@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
 from simgpu.cluster import binaries, components, control_plane, lifecycle, processes, progress, record
@@ -22,6 +21,23 @@ from tests.fixtures.cluster import SIMGPU, simgpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(scope="module")
+def lasting_home(tmp_path_factory: pytest.TempPathFactory, programs: Callable[..., dict[str, Path]]) -> Iterator[Path]:
+    """The state folder of a cluster that tests share which change it and can go on from whatever another left."""
+    programs(*binaries.LOCAL_CLUSTER)
+    home = tmp_path_factory.mktemp("lasting")
+    yield home
+    simgpu("down", state_home=home)
+
+
+@pytest.fixture
+def lasting(lasting_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The shared cluster with one node of eight H200, as a new one would be; the folder of its state."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(lasting_home))
+    simgpu("up", "--nodes", "1", "--gpus", "h200:8", state_home=lasting_home)
+    return lasting_home
 
 
 @pytest.fixture
@@ -112,17 +128,15 @@ def test_two_clusters_side_by_side_do_not_meet(home: Path) -> None:
     assert leftovers(home) == []
 
 
-def test_more_and_fewer_nodes_and_other_gpus_are_applied(home: Path) -> None:
-    simgpu("up", "--nodes", "2", state_home=home)
-    grown = simgpu("up", "--nodes", "5", "--gpus", "t4:2", state_home=home)
-    assert "created 3 nodes" in grown.stdout
+def test_more_and_fewer_nodes_and_other_gpus_are_applied(lasting: Path) -> None:
+    grown = simgpu("up", "--nodes", "5", "--gpus", "t4:2", state_home=lasting)
+    assert "created 4 nodes" in grown.stdout
     assert "h200:8 -> t4:2" in grown.stdout
-    kept = simgpu("up", state_home=home)
+    kept = simgpu("up", state_home=lasting)
     assert "nothing to do" in kept.stdout
-    shrunk = simgpu("up", "--nodes", "1", state_home=home)
+    shrunk = simgpu("up", "--nodes", "1", state_home=lasting)
     assert "deleted 4 nodes" in shrunk.stdout
-    assert status(home, "simgpu")["nodes"] == 1
-    simgpu("down", state_home=home)
+    assert status(lasting, "simgpu")["nodes"] == 1
 
 
 def test_after_kill_9_of_each_component_up_repairs_and_down_cleans(home: Path) -> None:
@@ -202,8 +216,7 @@ def test_down_finds_the_processes_even_when_the_folder_is_gone(home: Path) -> No
 
 
 @pytest.mark.parametrize("listener", record.PORTS)
-def test_a_port_that_somebody_took_while_its_component_was_down_is_given_up(home: Path, listener: str) -> None:
-    simgpu("up", "--nodes", "1", state_home=home)
+def test_a_port_that_somebody_took_while_its_component_was_down_is_given_up(lasting: Path, listener: str) -> None:
     folder = record.Folder("simgpu")
     known = folder.load()
     assert known is not None
@@ -213,12 +226,11 @@ def test_a_port_that_somebody_took_while_its_component_was_down_is_given_up(home
         squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         squatter.bind(("127.0.0.1", known.ports[listener]))
         squatter.listen()
-        simgpu("up", state_home=home)
-        assert status(home, "simgpu")["ready"] is True
+        simgpu("up", state_home=lasting)
+        assert status(lasting, "simgpu")["ready"] is True
     moved = folder.load()
     assert moved is not None
     assert {name for name, port in moved.ports.items() if port != known.ports[name]} == {listener}
-    simgpu("down", state_home=home)
 
 
 def test_a_port_of_the_users_choice_is_kept_through_repairs(home: Path) -> None:
@@ -231,48 +243,40 @@ def test_a_port_of_the_users_choice_is_kept_through_repairs(home: Path) -> None:
     simgpu("down", state_home=home)
 
 
-def test_what_a_user_wrote_into_the_topology_stays_and_a_broken_one_is_named(home: Path) -> None:
-    simgpu("up", "--nodes", "1", state_home=home)
+def test_what_a_user_wrote_into_the_topology_stays_and_a_broken_one_is_named(lasting: Path) -> None:
     kubectl = ("kubectl", "patch", "configmap", "topology", "-n", "gpu-operator", "--type=merge", "-p")
     own = {"data": {"topology.yml": "nodePools: {default: {gpuCount: 2, gpuProduct: Own, gpuMemory: 1000}}"}}
-    simgpu(*kubectl, json.dumps(own), state_home=home)
-    simgpu("up", state_home=home)
-    assert "Own" in simgpu("kubectl", "get", "configmaps", "-A", "-o", "yaml", state_home=home).stdout
+    simgpu(*kubectl, json.dumps(own), state_home=lasting)
+    simgpu("up", state_home=lasting)
+    assert "Own" in simgpu("kubectl", "get", "configmaps", "-A", "-o", "yaml", state_home=lasting).stdout
     for broken in ("nodePools: [", "nodePools: 7"):
-        simgpu(*kubectl, json.dumps({"data": {"topology.yml": broken}}), state_home=home)
-        failed = simgpu("up", state_home=home, check=1)
+        simgpu(*kubectl, json.dumps({"data": {"topology.yml": broken}}), state_home=lasting)
+        failed = simgpu("up", state_home=lasting, check=1)
         assert "ConfigMap gpu-operator/topology, topology.yml" in failed.stderr
         assert "Traceback" not in failed.stderr
-    simgpu(*kubectl, json.dumps({"data": {"topology.yml": "nodePools:"}}), state_home=home)
-    simgpu("up", state_home=home)
-    assert status(home, "simgpu")["ready"] is True
-    simgpu("down", state_home=home)
+    simgpu(*kubectl, json.dumps({"data": {"topology.yml": "nodePools:"}}), state_home=lasting)
+    simgpu("up", state_home=lasting)
+    assert status(lasting, "simgpu")["ready"] is True
 
 
-def test_a_component_whose_settings_changed_is_started_anew(home: Path) -> None:
-    simgpu("up", "--nodes", "1", state_home=home)
-    folder = record.Folder("simgpu")
-    known = folder.load()
-    assert known is not None
-    # As if the fleet had been so large that leases last longer.
-    folder.save(msgspec.structs.replace(known, nodes=2000))
-    changed = simgpu("up", "--nodes", "2", state_home=home)
-    assert "started" not in changed.stdout
-    grown = simgpu("up", "--nodes", "1100", "--no-wait", state_home=home)
-    assert "started kube-controller-manager" in grown.stdout
-    assert "started kwok" in grown.stdout
-    simgpu("down", state_home=home)
+async def test_a_component_whose_settings_changed_is_started_anew(
+    lasting: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await lifecycle.up(lifecycle.Wish(nodes=2, wait=False), progress.Silent())).changes == ["created 1 nodes"]
+    monkeypatch.setattr(components, "lease_seconds", lambda _nodes: 80)  # as if there were many: leases last longer
+    grown = await lifecycle.up(lifecycle.Wish(wait=False), progress.Silent())
+    assert set(grown.changes) == {"started kube-controller-manager", "started kwok"}
+    assert status(lasting, "simgpu")["nodes"] == 2
 
 
-def test_a_node_of_somebody_else_does_not_make_the_cluster_unready(home: Path) -> None:
-    simgpu("up", "--nodes", "1", state_home=home)
+def test_a_node_of_somebody_else_does_not_make_the_cluster_unready(lasting: Path) -> None:
     foreign = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "foreign"}}
-    manifest = home / "foreign.json"
+    manifest = lasting / "foreign.json"
     manifest.write_text(json.dumps(foreign))
-    simgpu("kubectl", "apply", "-f", str(manifest), state_home=home)
-    seen = status(home, "simgpu")
+    simgpu("kubectl", "apply", "-f", str(manifest), state_home=lasting)
+    seen = status(lasting, "simgpu")
     assert (seen["ready"], seen["nodes"], seen["nodesReady"]) == (True, 2, 1)
-    simgpu("down", state_home=home)
+    simgpu("kubectl", "delete", "node", "foreign", state_home=lasting)
 
 
 def test_a_half_made_cluster_shows_as_broken_among_the_others(home: Path) -> None:
@@ -324,7 +328,7 @@ async def test_roles_are_started_repaired_and_stopped_with_the_cluster(home: Pat
         endpoints={"metrics": "http://127.0.0.1:{port:metrics}/metrics"},
     )
     quiet = progress.Silent()
-    made = await lifecycle.up(lifecycle.Wish(nodes=1), quiet, [role])
+    made = await lifecycle.up(lifecycle.Wish(nodes=1, wait=False), quiet, [role])  # this role brings no GPUs
     known = record.Folder("simgpu").load()
     assert known is not None
     assert made.status.endpoints["metrics"] == f"http://127.0.0.1:{known.ports['metrics']}/metrics"
@@ -332,7 +336,7 @@ async def test_roles_are_started_repaired_and_stopped_with_the_cluster(home: Pat
     folder = record.Folder("simgpu")
     await processes.stop(folder.path, only=frozenset({"role"}))
     assert not (await lifecycle.status("simgpu", [role])).ready
-    again = await lifecycle.up(lifecycle.Wish(), quiet, [role])
+    again = await lifecycle.up(lifecycle.Wish(wait=False), quiet, [role])
     assert again.changes == ["started role"]
     assert again.status.endpoints == made.status.endpoints
     await lifecycle.down("simgpu", quiet)
@@ -353,15 +357,14 @@ async def test_a_role_that_cannot_start_is_an_error_and_leaves_nothing(home: Pat
     assert leftovers(home) == []
 
 
-def test_the_sample_workload_runs(home: Path) -> None:
-    made = simgpu("up", "--sample", state_home=home)
+def test_the_sample_workload_runs(lasting: Path) -> None:
+    made = simgpu("up", "--sample", state_home=lasting)
     assert "get pods -n sample" in made.stdout
-    assert "nothing to do" in simgpu("up", "--sample", state_home=home).stdout
+    assert "nothing to do" in simgpu("up", "--sample", state_home=lasting).stdout
     deadline = time.monotonic() + 60
     while True:
-        shown = simgpu("kubectl", "get", "pods", "-n", "sample", "--no-headers", state_home=home).stdout
+        shown = simgpu("kubectl", "get", "pods", "-n", "sample", "--no-headers", state_home=lasting).stdout
         if shown.count("Running") == 6:
             break
         assert time.monotonic() < deadline, shown
         time.sleep(0.2)
-    simgpu("down", state_home=home)

@@ -6,22 +6,24 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from simgpu.app import keeping
 from simgpu.app.agent import Agent, AgentSettings
 from simgpu.app.equipping import Equipment
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.own_node import Shared
 from simgpu.identities import identity
+from simgpu.kube import views
 from simgpu.kube.client import Client
 from simgpu.kube.kubeconfig import Target
 from simgpu.node import messages
 from simgpu.page import writer
-from simgpu.topology import pools
+from simgpu.topology import pools, sharing
 from tests.fixtures.kubelet import Kubelet
 
 DCGM = identity.load("dcgm")
@@ -29,15 +31,17 @@ SPEC = pools.NodeGpus((pools.Gpu(models.load().models["h200"]),) * 2, {"rdma/hca
 
 
 @pytest.fixture
-def settings(kubelet: Kubelet, tmp_path: Path) -> AgentSettings:
+def settings(kubelet: Kubelet, tmp_path: Path) -> Iterator[AgentSettings]:
     """Of an agent that finds a kubelet, and nobody where the API server should be."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    return AgentSettings(
-        target=Target(f"http://127.0.0.1:{port}"), node="node-a", namespace="ns", listen=("127.0.0.1", 0),
-        identity=DCGM, state=tmp_path / "state", plugins=kubelet.folder, pod_resources=kubelet.folder / "pods.sock",
-        cgroups=tmp_path / "cgroups", reservations="reservations", runai=tmp_path / "runai", interval=0.1,
-    )  # fmt: skip
+    with socket.socket() as refusing:
+        refusing.bind(("127.0.0.1", 0))  # and never listens, so that the port stays ours
+        port = refusing.getsockname()[1]
+        yield AgentSettings(
+            target=Target(f"http://127.0.0.1:{port}"), node="node-a", namespace="ns", listen=("127.0.0.1", 0),
+            identity=DCGM, state=tmp_path / "state", plugins=kubelet.folder,
+            pod_resources=kubelet.folder / "pods.sock", cgroups=tmp_path / "cgroups", reservations="reservations",
+            runai=tmp_path / "runai", interval=0.1,
+        )  # fmt: skip
 
 
 def remember(settings: AgentSettings, spec: pools.NodeGpus) -> list[str]:
@@ -52,10 +56,30 @@ def remember(settings: AgentSettings, spec: pools.NodeGpus) -> list[str]:
     return ids
 
 
-def holding(gpu: str) -> messages.ListPodResourcesResponse:
-    """What a kubelet says that gave a GPU to that pod."""
+def holding(gpu: str, pod: str = "p") -> messages.ListPodResourcesResponse:
+    """What a kubelet says that gave a GPU to a pod."""
     container = messages.ContainerResources("main", (messages.ContainerDevices("nvidia.com/gpu", (gpu,)),))
-    return messages.ListPodResourcesResponse((messages.PodResources("p", "team", (container,)),))
+    return messages.ListPodResourcesResponse((messages.PodResources(pod, "team", (container,)),))
+
+
+def inform(agent: Agent, *pods: str) -> None:
+    """As if the API server had answered: the node's two GPUs are shared, and these pods, of one second, are there."""
+    stores, meta = agent._stores, views.ObjectMeta
+    text = (
+        "{gpus: [{type: h200, count: 2}], sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}}"
+    )
+    stores.nodes.replace([views.Node(metadata=meta(name="node-a", uid="n", labels={pools.LABEL_KEY: "x"}))])
+    named = meta(name="topology", namespace="ns")
+    stores.config_maps.replace([views.ConfigMap(metadata=named, data={"topology.yml": f"nodePools: {{x: {text}}}"})])
+    spec = views.PodSpec(containers=(views.Container(name="main"),), node_name="node-a")
+    stores.pods.replace(
+        views.Pod(
+            metadata=meta(name=name, namespace="team", uid=name, creation_timestamp="2024-01-01T00:00:00Z"),
+            spec=spec, status=views.PodStatus(phase="Running"),
+        )
+        for name in pods
+    )  # fmt: skip
+    stores.views.replace([])
 
 
 @contextlib.asynccontextmanager
@@ -101,6 +125,37 @@ async def test_gpus_are_there_as_they_were_while_the_api_server_is_away(
         assert answer.containers[0].envs["NVIDIA_VISIBLE_DEVICES"] == ids[0]
         await until(lambda: agent.ready and [shown(settings, gpu, since) for gpu in ids] == [0, 40])
         assert {index: pod.name for index, pod in agent.equipment.box.machine.pods.items()} == {1: "p"}
+
+
+async def test_the_pod_that_had_a_shared_gpu_first_is_named_after_a_restart_too(
+    settings: AgentSettings, kubelet: Kubelet
+) -> None:
+    """Both were made in the same second, and a list of all pods has the other one first."""
+    gpu = remember(settings, SPEC)[0]
+    made = Equipment(settings.node, DCGM, settings.state, seed=1, interval=0.5, cgroups=settings.cgroups)
+    made.equip(made.known.spec)
+    made.remember({gpu: tuple(Shared(publishing.Use(name, "team", name, "main", 9, 9, 1), 0.5) for name in "za")})
+    made.close()
+    since = time.monotonic_ns()
+    kubelet.pods = messages.ListPodResourcesResponse(
+        tuple(item for place, name in enumerate("az") for item in holding(sharing.replica(gpu, place), name).pods)
+    )
+    async with running(settings) as agent:
+        inform(agent, "a", "z")
+        await until(lambda: agent.ready and shown(settings, gpu, since) == 100)  # as pods do of which nothing is said
+        assert agent.equipment.box.machine.pods[0].name == "z"
+
+
+async def test_pods_keep_their_gpus_while_the_kubelet_does_not_say_who_has_them(
+    settings: AgentSettings, kubelet: Kubelet
+) -> None:
+    ids = remember(settings, SPEC)
+    since = time.monotonic_ns()
+    await kubelet.stop()
+    async with running(settings) as agent:
+        inform(agent, "p")
+        await until(lambda: agent.ready and shown(settings, ids[1], since) == 40)
+        assert list(keeping.known(settings.state / "known.json").uses) == [ids[1]]
 
 
 async def test_a_pod_that_has_ended_meanwhile_uses_no_gpu(settings: AgentSettings, kubelet: Kubelet) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import grpc.aio
 import pytest
@@ -208,3 +209,14 @@ async def test_nothing_is_left_when_plugins_end(kubelet: Kubelet) -> None:
     async with running(plugins):
         await kubelet.next()
     assert not list(kubelet.folder.glob("simgpu-*"))
+
+
+async def test_a_server_that_stops_hangs_up_on_clients_that_stay(tmp_path: Path) -> None:
+    server = await rpc.serve(tmp_path / "socket", "service", {})
+    reader, writer = await asyncio.open_unix_connection(tmp_path / "socket")
+    assert await reader.read(1)  # it has been accepted
+    await server.stop()
+    async with asyncio.timeout(20):
+        await reader.read()
+    writer.close()
+    await writer.wait_closed()

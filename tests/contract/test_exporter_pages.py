@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +19,8 @@ from typing import Any
 import pytest
 
 from simgpu.identities import identity
-from tests.fixtures import debian
-from tests.fixtures.prometheus import Prometheus, free_port
+from tests.fixtures import debian, nvml
+from tests.fixtures.prometheus import Prometheus
 from tests.golden import boxes
 
 # What promtool finds in the real exporters' own names, and why it stays.
@@ -74,14 +75,14 @@ class Exporter:
     """A running `simgpu exporter`."""
 
     def __init__(self, *arguments: str) -> None:
-        self.target = f"127.0.0.1:{free_port()}"
-        command = [str(Path(sys.executable).parent / "simgpu"), "exporter", "--listen", self.target, *arguments]
+        command = [str(Path(sys.executable).parent / "simgpu"), "exporter", "--listen", "127.0.0.1:0", *arguments]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         self.said = ""
         for line in self.process.stderr:
             self.said += line
-            if line.startswith("Ready"):
+            if line.startswith("Ready: "):
+                self.target = urllib.parse.urlsplit(line.split()[1]).netloc
                 return
         raise AssertionError(self.said)
 
@@ -121,7 +122,7 @@ def test_prometheus_stores_the_names_that_the_real_exporters_have(
     name: str, exporter: Callable[..., Exporter], prometheus: Callable[..., Prometheus], tmp_path: Path
 ) -> None:
     config, load, model = tmp_path / "box.yaml", tmp_path / "load.json", boxes.OWN[name]
-    divided = [{"type": model, "mig": ["1g.18gb"]}] if model == "h200" else []
+    divided = [{"type": model, "mig": ["1g.18gb"]}, {"type": "rtx-a6000"}] if model == "h200" else []
     config.write_text(json.dumps({"gpus": [{"type": model, "count": 8}, *divided]}))
     hangs = {"Func": "constant", "Min": 1, "Unit": "absolute", "Period": 1}
     step = {"Load": 50, "Metrics": {"hangs": hangs}}
@@ -195,7 +196,7 @@ def test_time_goes_on_without_scrapes(exporter: Callable[..., Exporter]) -> None
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--model", "h20"], "--model: no GPU model 'h20'"),
+        (["--model", "h300"], "--model: no GPU model 'h300'"),
         (["--identity", "nagios"], "--identity: no identity 'nagios'; there are: amd"),
         (["--listen", "here"], "--listen: 'here': must be HOST:PORT"),
         (["--config", "/no/such/file"], "/no/such/file: no such file"),
@@ -288,3 +289,18 @@ def test_a_client_can_survive_a_killed_exporter(exporter: Callable[..., Exporter
     exporter("--count", "1", "--socket", str(socket), "--interval", "0.2")
     assert patient.communicate(timeout=30)[0] == "OK\n"
     assert patient.returncode == 0
+
+
+def test_nvml_lists_the_exporter_with_the_memory_of_its_base_workload(
+    exporter: Callable[..., Exporter], tmp_path: Path
+) -> None:
+    base = tmp_path / "base.yaml"
+    base.write_text("{name: train, phases: [{seconds: 3600, shape: training}]}")
+    running = exporter("--base-workload", str(base), "--page", str(tmp_path / "pages"))
+    used = re.search(rb"^DCGM_FI_DEV_FB_USED{.*} (\d+)$", running.get("/metrics")[2], re.MULTILINE)
+    listed = "[(p.pid, round(p.usedGpuMemory / 2**20)) for p in N.nvmlDeviceGetComputeRunningProcesses(card)]"
+    ((found,),) = nvml.ask(tmp_path / "pages", [listed])
+
+    assert used is not None
+    assert found == [running.process.pid, int(used[1])]
+    assert found[1] > 100_000

@@ -17,8 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.prometheus import free_port
-
 PROGRAMS = Path(sys.executable).parent
 FILES = Path(__file__).parent.parent.parent / "examples" / "fakedev"
 BODY = """\
@@ -39,7 +37,6 @@ class Fakedev:
 
     def __init__(self, home: Path, *arguments: str) -> None:
         self.socket = home / "socket"
-        self.address = f"127.0.0.1:{free_port()}"
         files = [
             "-devtype",
             f"{FILES}/device-type.json",
@@ -51,7 +48,7 @@ class Fakedev:
             str(PROGRAMS / "fakedev-exporter"),
             *files,
             "-address",
-            self.address,
+            "127.0.0.1:0",
             f"-socket={self.socket}",
             *arguments,
         ]
@@ -59,6 +56,7 @@ class Fakedev:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             if "listening" in line:
+                self.address = line.split()[-1]
                 return
         raise AssertionError("it did not start")
 

@@ -303,6 +303,58 @@ print(json.dumps([supported, [(m.nvmlReturn, m.value) for m in request.metrics[:
     assert json.loads(nvml.run(root, program)) == [1, [[0, 25.0], [0, 12.5], [0, 20.0], [3, 0.0]], 2]
 
 
+# What cards differ in.
+
+
+def test_fans_turn_alike_and_are_counted(tmp_path: Path) -> None:
+    told = nvml.ask(
+        pages.write(tmp_path, pages.cards("rtx-4090", fan_speed=45)),
+        [
+            "N.nvmlDeviceGetNumFans(card)",
+            "N.nvmlDeviceGetFanSpeed(card)",
+            "[N.nvmlDeviceGetFanSpeed_v2(card, fan) for fan in range(2)]",
+            "N.nvmlDeviceGetFanSpeed_v2(card, 2)",
+        ],
+    )
+    assert told == [2, 45, [45, 45], "ERR 2 Invalid Argument"]
+
+
+@pytest.mark.parametrize(
+    ("model", "brand"), [("h200", "NVIDIA"), ("t4", "NVIDIA"), ("rtx-a6000", "NVIDIA_RTX"), ("rtx-4090", "GEFORCE")]
+)
+def test_a_card_has_the_brand_that_the_tool_prints(model: str, brand: str, tmp_path: Path) -> None:
+    question = f"N.nvmlDeviceGetBrand(card) == N.NVML_BRAND_{brand}"
+    assert ask_one(tmp_path, question, pages.cards(model)) is True
+
+
+def test_ecc_that_is_off_is_known_and_counts_nothing(tmp_path: Path) -> None:
+    told = nvml.ask(
+        pages.write(tmp_path, pages.cards("rtx-a6000")),
+        [
+            "N.nvmlDeviceGetEccMode(card)",
+            "N.nvmlDeviceGetDefaultEccMode(card)",
+            "N.nvmlDeviceGetTotalEccErrors(card, 0, 0)",
+        ],
+    )
+    assert told == [[0, 0], [0], "ERR 3 Not Supported"]
+
+
+def test_every_clock_of_the_memory_has_a_state(tmp_path: Path) -> None:
+    told = nvml.ask(
+        pages.write(tmp_path, pages.cards("rtx-4090")),
+        [
+            "N.nvmlDeviceGetSupportedMemoryClocks(card)",
+            "N.nvmlDeviceGetSupportedPerformanceStates(card)",
+            "N.nvmlDeviceGetApplicationsClock(card, N.NVML_CLOCK_SM)",
+        ],
+    )
+    assert told == [[10501, 10251, 5001, 810, 405], [8, 5, 3, 2, 0], "ERR 3 Not Supported"]
+
+
+def test_without_a_window_on_the_bus_nothing_is_mapped(tmp_path: Path) -> None:
+    assert ask_one(tmp_path, "N.nvmlDeviceGetBAR1MemoryInfo(card)", pages.cards("gh200")) == "ERR 3 Not Supported"
+
+
 # Cards in parts.
 
 MIG: Final = ("3g.71gb", "1g.18gb", "1g.18gb+me")
@@ -400,23 +452,24 @@ def test_a_page_of_another_major_version_is_a_driver_of_another_version(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("rows", "age_ns"),
+    ("rows", "written_ns"),
     [
-        (pages.recorded(), 2 * pages.HOUR_NS),
-        (pages.recorded(), -2 * pages.HOUR_NS),
-        (pages.recorded(sequence=7), 0),
-        (pages.recorded(magic=0), 0),
+        (pages.outdated(pages.recorded()), 0),
+        (pages.recorded(), 2**62),
+        (pages.recorded(boot="00000000-1111-2222-3333-444444444444"), None),
+        (pages.recorded(sequence=7), None),
+        (pages.recorded(magic=0), None),
     ],
-    ids=["stale", "of an earlier start of the machine", "torn", "not a page"],
+    ids=["stale", "of a time to come", "of an earlier start of the machine", "torn", "not a page"],
 )
-def test_a_card_whose_page_cannot_be_believed_is_lost(rows: Any, age_ns: int, tmp_path: Path) -> None:
+def test_a_card_whose_page_cannot_be_believed_is_lost(rows: Any, written_ns: int | None, tmp_path: Path) -> None:
     questions = [
         "N.nvmlDeviceGetCount()",
         "N.nvmlDeviceGetPowerUsage(card)",
         "N.nvmlDeviceGetName(card)",
         "N.nvmlSystemGetDriverVersion()",
     ]
-    told = nvml.ask(pages.write(tmp_path, rows, age_ns=age_ns), questions)
+    told = nvml.ask(pages.write(tmp_path, rows, written_ns=written_ns), questions)
 
     assert told == [1, "ERR 15 GPU is lost", "ERR 15 GPU is lost", "ERR 15 GPU is lost"]
 

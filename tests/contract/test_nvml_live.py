@@ -36,7 +36,7 @@ def family() -> Iterator[list[int]]:
 
 def test_processes_share_the_memory_in_use_in_every_form_of_the_call(family: list[int], tmp_path: Path) -> None:
     used = (7 << 30) + 1
-    rows = pages.recorded(open=1, processes=2, process_root=family[0], memory_used=used, usage=50, sample_count=1)
+    rows = pages.hold(pages.recorded(open=1, memory_used=used, usage=50, sample_count=1), *family)
     rows[0]["samples"][0]["time_us"] = 1000
     listing = "[(p.pid, p.usedGpuMemory) for p in N.nvmlDeviceGetComputeRunningProcesses{}(card)]"
     details = "N.nvmlDeviceGetRunningProcessDetailList(card, N.nvmlProcessDetailList_v1, 0)"
@@ -76,7 +76,7 @@ codes = [library.nvmlDeviceGetComputeRunningProcesses(card, ctypes.byref(few), e
          library.nvmlDeviceGetComputeRunningProcesses(card, ctypes.byref(count), entries)]
 print(json.dumps([codes, few.value, [(entry.pid, entry.memory) for entry in entries]]))
 """
-    rows = pages.recorded(open=1, processes=2, process_root=family[0], memory_used=300)
+    rows = pages.hold(pages.recorded(open=1, memory_used=300), *family)
     codes, needed, entries = json.loads(nvml.run(pages.write(tmp_path, rows), program))
 
     assert (codes, needed) == ([7, 0], 3)
@@ -96,7 +96,7 @@ print(os.getpid() in [process.pid for process in found], len(found) > 0)
 
 
 def test_a_card_that_nobody_has_open_has_no_processes(family: list[int], tmp_path: Path) -> None:
-    root = pages.write(tmp_path, pages.recorded(open=0, processes=2, process_root=family[0]))
+    root = pages.write(tmp_path, pages.hold(pages.recorded(open=0), *family))
 
     assert nvml.ask(
         root, ["N.nvmlDeviceGetComputeRunningProcesses(card)", "N.nvmlDeviceGetProcessUtilization(card, 0)"]

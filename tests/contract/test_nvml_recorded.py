@@ -98,8 +98,8 @@ def worker() -> Iterator[int]:
 @pytest.mark.parametrize("name", ["idle", "load"])
 def test_every_recorded_call_is_answered_as_the_real_card_answered(name: str, tmp_path: Path, worker: int) -> None:
     seen = recording(name)
-    fields = {**state(seen), "open": name == "load", "processes": 2, "process_root": worker}
-    told = nvml.ask(pages.write(tmp_path, pages.recorded(**fields)), [question(call) for call in seen])
+    rows = pages.hold(pages.recorded(**state(seen), open=name == "load"), worker)
+    told = nvml.ask(pages.write(tmp_path, rows), [question(call) for call in seen])
     answers = dict(zip(seen, told, strict=True))
 
     other_shapes = {

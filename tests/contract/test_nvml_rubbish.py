@@ -14,7 +14,7 @@ from simgpu.page import layout, writer
 from tests.fixtures import nvml, pages
 
 CARDS: Final = 16
-HEADER: Final = ("magic", "major", "minor", "size", "sequence", "written_ns", "stale_ns")
+HEADER: Final = ("magic", "major", "minor", "size", "sequence", "written_ns", "stale_ns", "boot")
 
 # Asks everything that nvidia-ml-py can ask about a card or a part of one: numbers are small, and all else is room.
 ASK_EVERYTHING: Final = """
@@ -93,7 +93,7 @@ def test_a_page_full_of_rubbish_harms_nobody(tmp_path: Path) -> None:
         noise = np.frombuffer(random.integers(least, most, layout.DTYPE.itemsize, np.uint8), layout.DTYPE).copy()
         for field in HEADER:
             noise[field] = pages.recorded()[field]
-        noise["processes"], noise["written_ns"] = index % 3, time.monotonic_ns()
+        noise["processes"], noise["written_ns"] = (0, 1, 3)[index % 3], time.monotonic_ns()
         (tmp_path / str(index)).mkdir()
         (tmp_path / str(index) / writer.FILE).write_bytes(noise.tobytes())
 

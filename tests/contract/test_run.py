@@ -126,6 +126,38 @@ def test_what_a_killed_run_left_is_removed_by_the_next(home: Path) -> None:
                     os.kill(int(stat.parent.name), signal.SIGKILL)
 
 
+def test_what_was_left_is_removed_though_another_process_has_the_number_of_its_owner(home: Path) -> None:
+    left = home / f"simgpu-run-{os.getpid()}-abc"
+    (left / "gpus").mkdir(parents=True)
+    (home / "simgpu-run-file").touch()
+    run(home, "--", "true")
+    assert [path.name for path in home.iterdir()] == ["simgpu-run-file"]
+
+
+def test_a_run_keeps_its_folder_whoever_cleans_up(home: Path) -> None:
+    script = 'echo there; until [ -e "$1" ]; do sleep 0.05; done; exec nvidia-smi -L'
+    with started(home, "--", "sh", "-c", script, "sh", str(home / "go")) as one:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "there\n"
+        run(home, "--", "true")
+        (home / "go").touch()
+        assert "H200" in one.communicate()[0]
+
+
+def test_a_run_in_another_container_keeps_its_folder(home: Path) -> None:
+    """Processes there are not seen from here, but it is the same folder for temporary files."""
+    with started(home, "--", "sh", "-c", "echo there; exec sleep 60") as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "there\n"
+        (folder,) = home.iterdir()
+        seen = folder.rename(home / "simgpu-run-4194305-x")  # a number that no process has
+        run(home, "--", "true")
+        assert seen.exists()
+        seen.rename(folder)
+        child.terminate()
+        child.wait()
+
+
 def test_an_option_that_is_not_there_is_named(home: Path) -> None:
     done = run(home, "--modle", "a100", "--", "nvidia-smi", check=False)
 
@@ -148,25 +180,56 @@ def test_two_runs_at_once_have_their_own_cards(home: Path) -> None:
         assert "T4" in other.communicate()[0]
 
 
-def test_the_load_is_the_commands_and_its_memory_adds_up(home: Path) -> None:
-    listed = "nvidia-smi --query-compute-apps=name --format=csv,noheader | grep -c sleep"
-    script = f'sleep 60 & a=$!; sleep 60 & b=$!; until [ $({listed}) = 2 ]; do :; done; python -c "$0"; kill $a $b'
-    reader = """
+PROCESSES = """
 import json, os, pynvml
 pynvml.nvmlInit()
-card = pynvml.nvmlDeviceGetHandleByIndex(0)
-found = pynvml.nvmlDeviceGetComputeRunningProcesses(card)
-print(json.dumps({
-    "own": os.getpid(),
-    "processes": {item.pid: item.usedGpuMemory for item in found},
-    "used": pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2).used,
-}))
+cards = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+print(json.dumps([
+    {
+        "processes": {item.pid: item.usedGpuMemory for item in pynvml.nvmlDeviceGetComputeRunningProcesses(card)},
+        "used": pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2).used,
+        "total": pynvml.nvmlDeviceGetMemoryInfo(card).total,
+    }
+    for card in cards
+]))
 """
-    seen = json.loads(run(home, "--load", "training", "--", "sh", "-c", script, reader).stdout)
 
-    assert len(seen["processes"]) == 3, "the shell and its two children; not the reader"
-    assert str(seen["own"]) not in seen["processes"]
-    assert sum(seen["processes"].values()) == seen["used"] > 0
+
+def test_a_load_is_one_process_on_each_card_with_the_memory_of_such_a_job(home: Path) -> None:
+    with started(home, "--count", "2", "--load", "training", "--", sys.executable, "-c", PROCESSES) as child:
+        cards = json.loads(child.communicate()[0])
+
+    assert [list(card["processes"]) for card in cards] == [[str(child.pid)]] * 2, "simgpu run, not the one that asks"
+    for card in cards:
+        assert sum(card["processes"].values()) == card["used"]
+        assert 0.8 < card["used"] / card["total"] < 0.9
+
+
+def test_nvidia_smi_lists_the_load_and_not_itself(home: Path) -> None:
+    with started(home, "--load", "training", "--", "nvidia-smi") as child:
+        page = child.communicate()[0]
+
+    (process,) = [line.split() for line in page.splitlines() if " C " in line]
+    assert process[4] == str(child.pid)
+    assert Path(process[6]).name.startswith("python")
+    assert int(process[7].removesuffix("MiB")) > 100_000
+
+
+def test_a_workload_from_within_is_listed_with_its_own_memory(home: Path) -> None:
+    listed = "nvidia-smi -i 1 --query-compute-apps=pid --format=csv,noheader"
+    script = (
+        "simgpu workload --devnames nvidia1 --activity 40:0:60 & other=$!; echo $other;"
+        f' until {listed} | grep -q $other; do :; done; $1 -c "$0"; kill $other'
+    )
+    command = ("--count", "2", "--load", "20", "--", "sh", "-c", script, PROCESSES, sys.executable)
+    with started(home, *command) as child:
+        number, printed = child.communicate()[0].splitlines()
+    first, second = json.loads(printed)
+
+    assert list(first["processes"]) == [str(child.pid)]
+    assert set(second["processes"]) == {str(child.pid), number}
+    assert sum(second["processes"].values()) == second["used"]
+    assert second["processes"][number] == pytest.approx(2 * second["processes"][str(child.pid)], rel=0.01)
 
 
 def test_cards_without_a_load_have_no_processes(home: Path) -> None:

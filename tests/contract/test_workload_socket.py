@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from simgpu import box, errors
 from simgpu.catalog import models
 from simgpu.identities import view
 from simgpu.topology import devices
-from simgpu.workloads import bounds, client, guest, receiving
+from simgpu.workloads import accepting, bounds, client, guest, receiving
 from simgpu.workloads.server import Server
 
 CATALOG = models.load()
@@ -340,6 +342,83 @@ async def test_one_pod_cannot_take_all_connections(serve: Serve, monkeypatch: py
     assert "has 2 connections already" in json.loads(await reader.read())["message"]
 
 
+CONNECTS = """
+import contextlib, socket, sys
+for _ in range(300):
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as one:
+        one.connect(sys.argv[1])
+"""
+
+
+async def test_a_process_that_connects_over_and_over_is_looked_at_only_so_often(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepting, "BURST", 5)
+    monkeypatch.setattr(accepting, "PER_SECOND", 0.0)
+    looked: list[int] = []
+
+    async def identify(connection: socket.socket) -> guest.Guest:
+        looked.append(guest.pid(connection))
+        return guest.Guest("pod ns/mine", view.Pod("mine", "ns", "main", "uid-1"), ("nvidia0",))
+
+    running = await serve(identify=identify)
+    looping = await asyncio.create_subprocess_exec(sys.executable, "-c", CONNECTS, running.path)
+    assert await looping.wait() == 0
+    await running.send(FOREVER)
+    await running.settled(1)
+    assert looked.count(looping.pid) == 5
+
+
+async def test_a_process_of_the_node_may_connect_as_often_as_it_likes(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepting, "BURST", 1)
+    monkeypatch.setattr(accepting, "PER_SECOND", 0.0)
+
+    async def identify(_connection: socket.socket) -> guest.Guest:
+        return guest.HOST
+
+    running = await serve(identify=identify)
+    for count in range(1, 9):
+        await running.send(FOREVER)
+        await running.settled(count)
+
+
+def test_a_process_that_connects_now_and_then_always_may() -> None:
+    arrivals = accepting.Arrivals()
+    assert all(arrivals.admit(7, now / accepting.PER_SECOND) for now in range(1000))
+    assert sum(arrivals.admit(8, 0.0) for _ in range(1000)) == accepting.BURST
+    assert arrivals.admit(9, 0.0)
+
+
+def test_processes_that_are_long_gone_are_forgotten() -> None:
+    arrivals = accepting.Arrivals()
+    for pid in range(100_000):
+        assert arrivals.admit(pid, pid / 100)
+    assert len(arrivals._left) < 10_000
+
+
+async def test_what_goes_wrong_with_one_document_is_logged_and_leaves_nothing(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = iter([True, False, False])
+
+    def changed() -> None:
+        if next(failing):
+            raise ZeroDivisionError
+
+    running, _ = await guest_of_second(serve, changed=changed)
+    reader, _ = await running.send({**FOREVER, "Devices": None, "Protocol": 2})
+    assert json.loads(await reader.read()) == {"exit": 1, "message": "could not be served; the log says why"}
+    assert "ZeroDivisionError" in caplog.text
+    assert not running.box.workloads()
+    assert not running.server.working
+    _, writer = await running.send({**FOREVER, "Devices": None})
+    await running.settled(1)
+    writer.close()
+    await running.settled(0)
+
+
 async def test_whoever_is_not_known_is_told_why(serve: Serve) -> None:
     async def identify(_connection: object) -> guest.Guest:
         raise guest.Refused("process 7 is in no pod")
@@ -380,6 +459,15 @@ async def test_a_pods_workloads_have_a_bounded_number_of_activities(
         assert json.loads(await reader.read())["exit"] == 1
     await running.send(two)
     await running.settled(1)
+
+
+async def test_a_long_name_makes_no_long_lines_in_the_log(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    running, _ = await guest_of_second(serve)
+    for wrong in ({"Devices": ["x" * 50_000]}, {"Devices": None, "Limits": {"x" * 50_000: 1}}):
+        reader, _ = await running.send({**FOREVER, **wrong, "Protocol": 2})
+        assert "x" * 100 in json.loads(await reader.read())["message"]
+    assert len(caplog.text) < 5000
 
 
 async def test_a_pods_document_is_small(serve: Serve) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from prometheus_client import parser
 
 from simgpu import box
 from simgpu.app import exporting
+from simgpu.catalog import models
 from simgpu.identities import identity, labels, render
 from simgpu.topology import devices
 from simgpu.workloads import documents
@@ -42,6 +44,42 @@ def test_prometheus_python_parser_reads_every_page(name: str) -> None:
     assert len(seen) == len(samples)
     if name != "xpum":  # prints all comments first, which the parser does not connect
         assert all(family.documentation for family in families)
+
+
+OF_VENDOR = {"nvidia": "dcgm", "intel": "xpum", "amd": "amd", "habana": "gaudi"}
+
+
+@pytest.mark.parametrize("model", boxes.CATALOG.models.values(), ids=lambda model: model.key)
+def test_a_card_of_every_model_is_on_the_page_of_its_vendors_exporter(model: models.Model) -> None:
+    machine = boxes.busy(model.key).machine
+    text = render.Renderer(machine, identity.load(OF_VENDOR[model.vendor])).page().decode()
+    samples = [sample for family in parser.text_string_to_metric_families(text) for sample in family.samples]
+    assert len(samples) > 20
+    assert all(math.isfinite(sample.value) for sample in samples)
+    power = machine.column("power_average")
+    assert model.power_w.idle < power[0] < model.power_w.default * 1.05  # steps of a second are coarse
+    assert machine.column("temperature")[0] < model.temperature_c.gpu_max
+    if model.vendor == "nvidia":
+        assert f'modelName="{model.product}"' in text
+
+
+def smi_page(model: str) -> str:
+    return render.Renderer(boxes.busy(model).machine, identity.load("nvidia-smi")).page().decode()
+
+
+def test_a_fan_turns_faster_on_the_card_at_work() -> None:
+    busy, idle = map(
+        float, re.findall(r"^nvidia_smi_fan_speed_ratio\{.* (\S+)$", smi_page("rtx-6000-ada"), re.MULTILINE)
+    )
+    assert (busy > idle, idle) == (True, 0.3)
+    assert "nvidia_smi_fan_speed_ratio{" not in smi_page("h200")
+
+
+def test_a_card_whose_ecc_is_off_counts_no_errors() -> None:
+    text = smi_page("rtx-a6000")
+    assert re.findall(r"^nvidia_smi_ecc_mode_current\{.* (\S+)$", text, re.MULTILINE) == ["0", "0"]
+    assert "nvidia_smi_ecc_errors_corrected_volatile_total{" not in text
+    assert "nvidia_smi_ecc_errors_corrected_volatile_total{" in smi_page("a40")
 
 
 def test_dcgm_prints_its_families_in_the_order_of_their_fields_and_labels_in_theirs() -> None:

@@ -162,9 +162,8 @@ def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path
         return
     text = next(RECORDINGS.glob(f"{name}.*")).read_text()
     with smi.programs(*programs.values(), avoiding=set(re.findall(r"\d+", text))) as found:
-        fields |= {"processes": layout.TREE_OF_PROCESSES, "process_root": found[0]}
         numbers = dict(zip(map(str, found), programs, strict=True))
-        yield pages.write(tmp_path, card(name, fields)), numbers
+        yield pages.write(tmp_path, pages.hold(card(name, fields), *found)), numbers
 
 
 def card(name: str, fields: Mapping[str, Any]) -> np.ndarray[Any, Any]:
@@ -252,9 +251,7 @@ def test_each_row_that_scrolls_by_is_the_one_recorded(name: str, state: tuple[Pa
     header, units, *rows = output.splitlines()
     for row in rows:
         fields: dict[str, Any] = {**STATES.get(name.partition("-")[0], {}), **moment(header, row)}
-        if numbers:
-            fields |= {"processes": layout.TREE_OF_PROCESSES, "process_root": int(next(iter(numbers)))}
-        pages.write(root, card(name, fields))
+        pages.write(root, pages.hold(card(name, fields), *map(int, numbers)))
         done = smi.say(root, *words[:-1], "1")
         known = {n: n for n in numbers.values()}
         assert plain(done, numbers).splitlines() == [plain(line, known) for line in (header, units, row)]

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from simgpu.catalog import models
 from simgpu.page import layout, native
 from tests.fixtures import pages, smi
 
@@ -187,7 +188,60 @@ def test_a_long_name_is_cut_and_the_box_stays_whole(tmp_path: Path) -> None:
     assert {len(line) for line in text.splitlines()[1:] if line} == {91}
 
 
-@pytest.mark.parametrize("model", ["a100", "h100", "b200", "gb200", "gb300", "l40s", "t4", "v100", "a30", "k80"])
+def ask(root: Path, *fields: str) -> list[str]:
+    return smi.say(root, f"--query-gpu={','.join(fields)}", "--format=csv,noheader").rstrip("\n").split(", ")
+
+
+def test_a_card_for_a_desk_shows_its_fan_and_that_its_ecc_is_off(tmp_path: Path) -> None:
+    pages.write(tmp_path, pages.cards("rtx-a6000", fan_speed=30))
+    table = smi.say(tmp_path)
+    assert "|   0  NVIDIA RTX A6000               On  |   00000000:03:00.0 Off |                  Off |" in table
+    assert "| 30%   33C    P0             24W /  300W |       0MiB /  49140MiB |      0%      Default |" in table
+    fields = ("fan.speed", "pci.baseClass", "pci.subClass", "ecc.mode.current", "ecc.errors.corrected.volatile.total")
+    assert ask(tmp_path, *fields) == ["30 %", "0x3", "0x0", "Disabled", "[N/A]"]
+    log = Xml.fromstring(smi.say(tmp_path, "-q", "-x")).find("gpu")
+    assert log is not None
+    assert (log.findtext("fan_speed"), log.findtext("product_brand")) == ("30 %", "NVIDIA RTX")
+    assert log.findtext("ecc_mode/current_ecc") == "Disabled"
+    assert log.findtext("ecc_errors/volatile/dram_correctable") == "N/A"
+    assert smi.say(tmp_path, "-e", "0") == "ECC support is already Disabled for GPU 00000000:03:00.0.\nAll done.\n"
+
+
+def test_a_card_that_its_server_cools_may_show_a_fan_that_stands_still(tmp_path: Path) -> None:
+    pages.write(tmp_path, pages.cards("a40"))
+    assert "|  0%   33C    P0             23W /  300W |       0MiB /  46068MiB |" in smi.say(tmp_path)
+
+
+def test_a_card_for_games_has_no_clocks_for_applications(tmp_path: Path) -> None:
+    pages.write(tmp_path, pages.cards("rtx-4090"))
+    assert ask(tmp_path, "name", "clocks.applications.gr", "clocks.default_applications.mem", "clocks.max.sm") == [
+        "NVIDIA GeForce RTX 4090", "[N/A]", "[N/A]", "3105 MHz",
+    ]  # fmt: skip
+    assert "Product Brand                                      : GeForce\n" in smi.say(tmp_path, "-q")
+
+
+def test_a_card_lists_all_clocks_that_its_memory_can_have(tmp_path: Path) -> None:
+    pages.write(tmp_path, pages.cards("rtx-4090"))
+    found = re.findall(r"Memory +: (\d+) MHz", smi.say(tmp_path, "-q", "-d", "SUPPORTED_CLOCKS"))
+    assert found == ["10501", "10251", "5001", "810", "405"]
+
+
+def test_a_card_whose_memory_processors_reach_has_no_window_on_the_bus(tmp_path: Path) -> None:
+    pages.write(tmp_path, pages.cards("gh200"))
+    text = smi.say(tmp_path, "-q", "-d", "MEMORY").split("BAR1 Memory Usage\n")[1]
+    assert re.findall(r": (.*)", text)[:3] == ["N/A", "N/A", "N/A"]
+    assert ask(tmp_path, "addressing_mode", "pcie.link.width.max") == ["ATS", "1"]
+
+
+def test_a_page_of_an_older_writer_is_a_card_of_a_data_centre(tmp_path: Path) -> None:
+    pages.write(tmp_path, pages.cards("h200", minor=0, size=layout.DTYPE.fields["brand"][1]))  # type: ignore[index]
+    fields = ("fan.speed", "pci.subClass", "ecc.mode.current", "clocks.default_applications.gr")
+    assert ask(tmp_path, *fields) == ["[N/A]", "0x2", "Enabled", "1980 MHz"]
+
+
+@pytest.mark.parametrize(
+    "model", sorted(key for key, model in models.load().models.items() if model.vendor == "nvidia")
+)
 def test_every_model_has_every_line_and_column(model: str, tmp_path: Path) -> None:
     pages.write(tmp_path, pages.cards(model, 2))
     log = Xml.fromstring(smi.say(tmp_path, "-q", "-x"))
@@ -210,16 +264,15 @@ def paths(element: Xml.Element, above: str = "") -> Iterator[str]:
 def test_xml_has_the_elements_of_the_real_one_in_their_order(name: str, tmp_path: Path) -> None:
     recorded = (RECORDINGS / f"{name}.txt").read_text().split("\n", 2)[2]
     with smi.programs("python3") as numbers:
-        state = {**pages.LOAD, "processes": layout.TREE_OF_PROCESSES, "process_root": numbers[0]}
-        pages.write(tmp_path, pages.recorded(**(state if name.startswith("load") else {})))
+        rows = pages.hold(pages.recorded(**pages.LOAD), *numbers) if name.startswith("load") else pages.recorded()
+        pages.write(tmp_path, rows)
         log = Xml.fromstring(smi.say(tmp_path, "-q", "-x"))
     assert list(paths(log)) == list(paths(Xml.fromstring(recorded)))
 
 
 def test_xml_survives_a_program_with_an_odd_name(tmp_path: Path) -> None:
     with smi.programs("'<a&b>'") as numbers:
-        state = {**pages.LOAD, "processes": layout.TREE_OF_PROCESSES, "process_root": numbers[0]}
-        pages.write(tmp_path, pages.recorded(**state))
+        pages.write(tmp_path, pages.hold(pages.recorded(**pages.LOAD), *numbers))
         log = Xml.fromstring(smi.say(tmp_path, "-q", "-x"))
     assert log.findtext("gpu/processes/process_info/process_name") == "'<a&b>'"
 
@@ -291,7 +344,7 @@ def test_a_loop_has_one_header_and_sees_the_card_change(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(3)] == ["power.draw [W]\n", "77.44 W\n", "77.44 W\n"]
         pages.write(tmp_path, pages.recorded(power_mw=500_000))
-        assert any(process.stdout.readline() == "500.00 W\n" for _ in range(100))
+        assert any(line == "500.00 W\n" for line in process.stdout)
 
 
 def test_headings_come_again_after_a_screen_of_rows(tmp_path: Path) -> None:
@@ -345,7 +398,7 @@ def test_a_page_that_makes_no_sense_is_a_lost_card(tmp_path: Path, how: dict[str
 def test_a_lost_card_does_not_hide_the_others(tmp_path: Path) -> None:
     rows = pages.cards("h200", 3)
     pages.write(tmp_path, rows)
-    pages.write(tmp_path, rows[1:2], age_ns=2 * pages.HOUR_NS)
+    pages.write(tmp_path, pages.outdated(rows[1:2]), written_ns=0)
     done = smi.run(tmp_path, "--query-gpu=index", "--format=csv,noheader")
     lost, *others = done.stdout.splitlines()
     assert lost.startswith("Unable to determine the device handle for GPU1: 0000:03:01.0: GPU is lost")
@@ -356,7 +409,7 @@ def test_a_lost_card_does_not_hide_the_others(tmp_path: Path) -> None:
 def test_text_and_counts_of_a_broken_page_stay_within_it(tmp_path: Path) -> None:
     rows = pages.cards("h200", 1, mig=("1g.18gb",))
     for name, kind in ((field.name, layout.DTYPE[field.name]) for field in layout.PAGE):
-        if kind.kind == "S" and name != "uuid":
+        if kind.kind == "S" and name not in ("uuid", "boot"):
             rows[name] = b"x" * kind.itemsize
     for name in ("instance_count", "links", "sm_clock_step_khz", "compute_mode", "pstate", "cpus"):
         rows[name] = 2**32 - 1

@@ -19,11 +19,12 @@ def script(path: Path, prints: str, code: int = 0) -> Path:
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and a PATH with nothing in it; returns the folder that is on PATH."""
+    """An empty cache, a PATH with nothing in it, and no downloads; returns the folder that is on PATH."""
     on_path = tmp_path / "path"
     on_path.mkdir()
     monkeypatch.setenv("PATH", str(on_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("SIMGPU_DOWNLOAD", "never")
     return on_path
 
 
@@ -92,7 +93,7 @@ async def test_a_broken_program_in_the_folder_given_is_an_error(tmp_path: Path) 
 async def test_without_go_the_error_names_the_ways_out() -> None:
     with pytest.raises(errors.SimgpuError) as caught:
         await locate.ensure(["etcd", "kwok"], progress.Silent())
-    for way in ("etcd 3.5.13 or newer", "kwok 0.8.0", "install Go", "PATH", "--bin-dir"):
+    for way in ("etcd 3.5.13 or newer", "kwok 0.8.0", "install Go", "--mirror", "PATH", "--bin-dir"):
         assert way in str(caught.value)
 
 

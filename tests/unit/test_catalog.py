@@ -2,38 +2,80 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from simgpu import errors
-from simgpu.catalog import models, shapes
+from simgpu.catalog import models, placing, shapes
 from simgpu.cli import main
+from simgpu.controllers import publishing
+from simgpu.topology import devices, pools
 
 CATALOG = models.load()
 
 
 def test_the_models_that_people_ask_for_are_there() -> None:
-    wanted = "a100 a100-80gb a30 h100 h200 b200 gb200 gb300 l40s t4 v100 k80 dg1 flex-170 max-1550 mi300x gaudi3"
-    assert set(wanted.split()) <= set(CATALOG.models)
+    nvidia = """k80 v100 v100-32gb t4 a10 a10g a30 a40 a100 a100-80gb a100-pcie-40gb a100-pcie-80gb rtx-a6000
+        rtx-6000-ada rtx-4090 l4 l40 l40s h20 h100 h100-pcie h100-nvl h200 gh200 b200 b300 gb200 gb300"""
+    others = "dg1 flex-170 max-1550 mi250x mi300x mi325x gaudi2 gaudi3"
+    assert {*nvidia.split(), *others.split()} == set(CATALOG.models)
 
 
 @pytest.mark.parametrize("model", CATALOG.models.values(), ids=lambda model: model.key)
 def test_a_models_figures_agree_with_each_other(model: models.Model) -> None:
     power, clocks, heat = model.power_w, model.clocks_mhz, model.temperature_c
     assert 0 < power.idle <= power.default <= power.max
-    assert 0 < power.min <= power.max
-    assert 0 < clocks.sm_min <= clocks.sm_idle <= clocks.sm_max
+    assert 0 < power.min <= power.default
+    assert 0 < clocks.sm_min <= clocks.sm_idle < clocks.sm_max
     assert 0 < clocks.memory_idle <= clocks.memory_max
+    assert (clocks.video_idle or 0) <= (clocks.video_max or math.inf)
+    assert list(clocks.memory) == sorted(clocks.memory, reverse=True)
+    assert not clocks.memory or clocks.memory[0] == clocks.memory_max
     assert heat.gpu_max <= heat.slowdown < heat.shutdown
     assert 0 <= model.memory_mib.reserved < model.memory_mib.total
     assert re.fullmatch("0x[0-9A-F]{8}", model.pci.device)
+    assert model.fans is None or model.fans.idle <= model.fans.highest
+
+
+@pytest.mark.parametrize(
+    "model", [model for model in CATALOG.models.values() if model.mig], ids=lambda model: model.key
+)
+def test_as_many_instances_of_a_kind_fit_on_a_card_as_its_profile_says(model: models.Model) -> None:
+    assert model.mig[-1].id == 0
     for profile in model.mig:
-        assert profile.count >= 1
-        assert (profile.memory_mib or 0) * profile.count <= model.memory_mib.total
-        assert (profile.sm or 0) <= (model.sm_count or 0)
+        whole = 1 if profile.name.endswith("+me") else len(placing.starts(profile, model))
+        assert profile.count == whole, profile.name
+        assert placing.memory_mib(profile, model) * profile.count <= model.memory_mib.total
+        assert placing.multiprocessors(profile, model) * profile.count <= (model.sm_count or 0)
+        placing.place([profile] * profile.count, model, where="mig")
+
+
+@pytest.mark.parametrize("model", CATALOG.models.values(), ids=lambda model: model.key)
+def test_what_is_estimated_is_a_figure_of_the_model(model: models.Model) -> None:
+    facts = msgspec.to_builtins(model)
+    for path in model.estimated:
+        value = functools.reduce(dict.__getitem__, path.split("."), facts)
+        assert value not in (None, (), []), path
+        assert model.is_estimated(path)
+
+
+@pytest.mark.parametrize(
+    "model", [model for model in CATALOG.models.values() if model.vendor == "nvidia"], ids=lambda model: model.key
+)
+def test_a_model_of_nvidias_has_what_its_tools_show(model: models.Model) -> None:
+    assert model.pci.device.endswith("10DE")
+    assert model.driver is not None
+    assert model.cuda
+    assert model.sm_count is not None
+    assert model.compute_capability is not None
+    assert model.ecc is not None or (model.board is not None and model.board.inforom_ecc)
+    assert model.product.startswith(("NVIDIA ", "Tesla "))
 
 
 def test_the_h200_is_the_measured_one() -> None:
@@ -62,6 +104,19 @@ def test_the_h200_is_the_measured_one() -> None:
         ("Tesla K80", "k80"),
         ("NVIDIA T4", "t4"),
         ("mi300x", "mi300x"),
+        ("A100", "a100"),
+        ("NVIDIA-A100-PCIE-40GB", "a100-pcie-40gb"),
+        ("NVIDIA-A100-80GB-PCIe", "a100-pcie-80gb"),
+        ("NVIDIA-A10G", "a10g"),
+        ("NVIDIA-RTX-6000-Ada-Generation", "rtx-6000-ada"),
+        ("NVIDIA-GeForce-RTX-4090", "rtx-4090"),
+        ("Tesla-V100-SXM2-32GB", "v100-32gb"),
+        ("NVIDIA-H100-80GB-HBM3", "h100"),
+        ("NVIDIA-H100-PCIe", "h100-pcie"),
+        ("NVIDIA-GH200-480GB", "gh200"),
+        ("NVIDIA-B300-SXM6-AC", "b300"),
+        ("Gaudi2", "gaudi2"),
+        ("HL-225", "gaudi2"),
     ],
 )
 def test_names_find_their_model(name: str, key: str) -> None:
@@ -70,10 +125,18 @@ def test_names_find_their_model(name: str, key: str) -> None:
     assert found.key == key
 
 
+@pytest.mark.parametrize("model", CATALOG.models.values(), ids=lambda model: model.key)
+def test_every_way_to_name_gpus_takes_a_models_key_product_and_label(model: models.Model) -> None:
+    for name in (model.key, model.product, publishing.label_value(model.product), *model.aliases):
+        assert CATALOG.find(name) is model
+        assert pools.parse_gpus(f"{name}:2", CATALOG, field="gpus").gpus[1].model is model
+        assert devices.model_of(devices.Entry(name), CATALOG, "gpus[0]").memory_mib == model.memory_mib
+
+
 def test_no_name_belongs_to_two_models() -> None:
     seen: dict[str, str] = {}
     for model in CATALOG.models.values():
-        for name in {models._plain(item) for item in (model.key, model.product, *model.aliases)}:
+        for name in {models.plain(item) for item in (model.key, model.product, *model.aliases)}:
             assert seen.setdefault(name, model.key) == model.key
 
 
@@ -95,10 +158,15 @@ def test_a_file_can_change_a_built_in_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("base: h20", "base: no model 'h20'; there are: a100"),
+        ("base: h21", "base: no model 'h21'; there are: a10, a100"),
         ("base: own", "is based on own in turn"),
         ("base: h200\npower_w: {default: much}", "power_w.default"),
         ("base: h200\ncolour: green", "colour"),
+        ("base: h200\nclocks_mhz: {memory: [9, 8, 7, 6, 5, 4, 3, 2, 1]}", "clocks_mhz.memory: at most 8 clocks, not 9"),
+        ("base: h200\nmig: [{name: small, id: 1, count: 1}]", "mig[0].name"),
+        ("base: h200\npci: {device: '10DE'}", "pci.device"),
+        ("base: h200\nboard: {inforom_ecc: new}", "board.inforom_ecc"),
+        ("base: h200\ncompute_capability: nine", "compute_capability"),
         ("base: h200\nestimated: [power_w.colour]", "estimated: there is no field power_w.colour"),
         ("product: X", "missing required field"),
         ("base: h200\nmemory_mib: {total: -5}", "memory_mib.total"),
@@ -149,7 +217,7 @@ def test_the_command_lists_and_explains(capsys: pytest.CaptureFixture[str]) -> N
     assert main.run(["catalog", "-o", "json", "show", "h200"]) == 0
     assert json.loads(capsys.readouterr().out)["key"] == "h200"
     assert main.run(["catalog", "show", "h300"]) == 2
-    assert "no GPU model 'h300'; there are: a100" in capsys.readouterr().err
+    assert "no GPU model 'h300'; there are: a10, a100" in capsys.readouterr().err
 
 
 def test_up_refuses_a_model_that_nobody_knows(

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simgpu import errors
+from simgpu.box import Box
+from simgpu.catalog import models
 from simgpu.identities import identity, render
 from simgpu.topology import devices
 from simgpu.workloads import client, documents, receiving
@@ -85,6 +87,17 @@ def test_a_load_profile_is_a_document_too() -> None:
     assert (wanted.profile.name, wanted.profile.repeat) == ("night", 2)
     with pytest.raises(errors.InputError, match="no shape 'sleep'"):
         documents.read({"phases": [{"seconds": 5, "shape": "sleep"}]})
+
+
+def test_jobs_that_hold_more_than_a_card_has_give_way_to_one_another() -> None:
+    card = devices.device("n", 0, models.load().models["h200"])
+    box = Box([card], seed=1, hostname="")
+    for name in ("one", "other"):
+        box.admit(documents.read({"name": name, "phases": [{"seconds": 60, "shape": "training"}]}).profile, [0])
+    box.step(1.0, clock=0.0)
+
+    assert len(box.workloads()) == 2
+    assert box.machine.column("memory_used").tolist() == [card.model.memory_mib.usable]
 
 
 @pytest.mark.parametrize(

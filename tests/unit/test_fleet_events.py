@@ -512,6 +512,18 @@ def test_a_start_writes_only_what_differs() -> None:
     assert [target.name for target in third.writer._urgent] == ["topology-a"]
 
 
+def test_a_node_that_comes_back_before_its_view_was_deleted_has_one() -> None:
+    world = World()
+    world.apply("config", "", {"x": 0})
+    world.apply("node", "a", "x")
+    world.settle()
+    world.apply("config", "", {"y": 0})  # its pool is gone
+    world.apply("written", "", None)
+    world.apply("config", "", {"x": 0})
+    world.settle()
+    world.check_writings()
+
+
 def test_every_node_saves_its_counters_once_in_five_minutes_at_a_time_of_its_own() -> None:
     world = World()
     world.apply("config", "", {"x": 1})
@@ -643,6 +655,22 @@ def test_no_two_nodes_exporters_have_one_address_and_a_restart_changes_none() ->
     restarted.remove(first)
     assert restarted.address("another", addresses[first]) == addresses[first]
     assert restarted.address("broken", "10.evil") != "10.evil"
+
+
+def test_counters_never_fall_after_a_kill_though_the_clock_was_set_back() -> None:
+    world = World()
+    world.apply("config", "", {"x": 1})
+    world.apply("node", "a", "x")
+    world.apply("pod", "p", ("a", "Running", (1,)))
+    world.settle()
+    for _ in range(20):
+        world.apply("nothing", "", None)
+    (seen,) = world.fleet.counters(world.fleet.nodes["a"]).values()
+    fresh = World(world.stores)
+    fresh.stepped = -3600.0
+    fresh.look()
+    (after,) = fresh.fleet.counters(fresh.fleet.nodes["a"]).values()
+    assert all(new >= old for old, new in zip(seen, after, strict=True))
 
 
 def test_heartbeats_and_saved_counters_are_no_work() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 from pathlib import Path
 from typing import Any
 
@@ -29,26 +28,24 @@ def test_a_container_gets_its_own_pages_and_nothing_more(tmp_path: Path) -> None
 
 
 def test_programs_of_another_version_lie_beside_those_in_use(tmp_path: Path) -> None:
-    built = tmp_path / "built" / platform.machine()
-    built.mkdir(parents=True)
-    for name in (granting.LIBRARY, granting.TOOL):
-        (built / name).write_text("one")
-    first = granting.install(tmp_path / "built", tmp_path / "state")
-    (built / granting.TOOL).write_text("two")
-    second = granting.install(tmp_path / "built", tmp_path / "state")
+    library, tool = tmp_path / "library", tmp_path / "tool"
+    library.write_text("one")
+    tool.write_text("one")
+    first = granting.install(library, tool, tmp_path / "state")
+    tool.write_text("two")
+    second = granting.install(library, tool, tmp_path / "state")
     assert (first.tool.read_text(), second.tool.read_text()) == ("one", "two")
-    assert granting.install(tmp_path / "built", tmp_path / "state") == second
+    assert granting.install(library, tool, tmp_path / "state") == second
 
 
 def test_programs_that_are_not_whole_are_put_there_anew(tmp_path: Path) -> None:
-    built = tmp_path / "built" / platform.machine()
-    built.mkdir(parents=True)
-    for name in (granting.LIBRARY, granting.TOOL):
-        (built / name).write_text(name)
-    first = granting.install(tmp_path / "built", tmp_path / "state")
+    library, tool = tmp_path / "library", tmp_path / "tool"
+    library.write_text(granting.LIBRARY)
+    tool.write_text(granting.TOOL)
+    first = granting.install(library, tool, tmp_path / "state")
     inode = first.tool.stat().st_ino
     first.library.write_bytes(b"")
-    assert granting.install(tmp_path / "built", tmp_path / "state") == first
+    assert granting.install(library, tool, tmp_path / "state") == first
     assert first.library.read_text() == granting.LIBRARY
     assert first.library.stat().st_mode & 0o777 == 0o755
     assert first.tool.stat().st_ino == inode

@@ -24,3 +24,18 @@ def test_a_container_is_found_by_the_uid_that_the_kubelet_has_of_its_pod(annotat
     assert found is not None
     assert (found.name, found.devices) == ("pod ns/p", ("g0", "g1"))
     assert guests.find(peers.Peer("another", ID)) is None
+
+
+def test_a_process_is_not_taken_for_one_of_a_pod_that_claims_to_be_the_mirror_of_its_own() -> None:
+    container = (views.Container(name="main"),)
+    forged, real = (
+        views.Pod(
+            metadata=views.ObjectMeta(name=name, namespace="ns", uid=uid, annotations=annotations),
+            spec=views.PodSpec(containers=container, node_name="n"),
+        )
+        for name, uid, annotations in (("forged", "f", {"kubernetes.io/config.mirror": "u"}), ("real", "u", {}))
+    )
+    guests = Guests([forged, real], lambda: [Held("main", ("g0",), uid="u")], lambda: ["g0"])
+    found = guests.find(peers.Peer("u", ID))
+    assert found is not None
+    assert found.name == "pod ns/real"

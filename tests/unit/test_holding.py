@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simgpu.kube import views
-from simgpu.pods.holding import Held, holders
+from simgpu.pods.holding import Held, Holder, by_arrival, holders
 
 
 def pod(name: str = "p", uid: str = "u", phase: str = "Running", **more: Any) -> views.Pod:
@@ -66,6 +66,19 @@ def test_a_static_pod_has_what_the_kubelet_gave_it_by_a_uid_of_its_own() -> None
     assert shown([early], held) == {"g0": [("p", "main")], "g1": [("p", "first")]}
 
 
+def test_a_pod_that_passes_itself_off_as_the_mirror_of_another_has_nothing_of_it() -> None:
+    """The kubelet removes such a pod, but not at once."""
+    old, new = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+    mirror = {"kubernetes.io/config.mirror": "k"}
+    static = pod("static", "a", annotations=mirror, creation_timestamp=old)
+    forged = pod("forged", "b", annotations=mirror, creation_timestamp=new)
+    plain = pod("plain", "k", creation_timestamp=new)
+    older = pod("forged", "b", annotations=mirror, creation_timestamp=old)
+    for pods, name in (((static, forged), "static"), ((older, plain), "plain")):
+        for order in (pods, pods[::-1]):
+            assert shown(order, [saved("main", "g0", uid="k")]) == {"g0": [(name, "main")]}
+
+
 def test_an_init_container_has_its_gpu_while_it_runs() -> None:
     held = [listed("main", "g0", "g1"), saved("first", "g0")]
     assert shown([pod(phase="Pending", init=("first",), now=("first",))], held) == {
@@ -86,12 +99,17 @@ def test_several_pods_share_a_gpu() -> None:
     assert [(item.pod.metadata.name, item.share) for item in found["g0"]] == [("p", 0.5), ("q", 0.25)]
 
 
-def test_of_pods_that_share_a_gpu_the_oldest_comes_first() -> None:
+def test_of_pods_that_share_a_gpu_the_oldest_comes_first_and_of_one_second_who_was_seen_first() -> None:
     made = {"a": "2026-01-02T00:00:00Z", "b": "2026-01-01T00:00:00Z", "c": "2026-01-01T00:00:00Z"}
     pods = [pod(name, name, creation_timestamp=time) for name, time in made.items()]
     held = [saved("main", f"g0::{number}", uid=name) for number, name in enumerate(made)]
-    for order in (pods, pods[::-1]):
-        assert shown(order, held, replicas=3) == {"g0": [("b", "main"), ("c", "main"), ("a", "main")]}
+    for order, first in ((pods, ["b", "c"]), (pods[::-1], ["c", "b"])):
+        assert shown(order, held, replicas=3) == {"g0": [(name, "main") for name in (*first, "a")]}
+
+
+def test_who_held_a_gpu_before_comes_first_and_who_reserves_it_before_all() -> None:
+    found = [Holder(pod(name, name), "main", reserves=name == "r") for name in ("a", "b", "c", "r")]
+    assert [item.pod.metadata.name for item in by_arrival(found, ["c", "b", "gone"])] == ["r", "c", "b", "a"]
 
 
 def test_a_pod_that_got_a_gpu_before_it_was_shared_has_all_of_it() -> None:

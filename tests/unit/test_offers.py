@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from simgpu import errors
 from simgpu.catalog import models
+from simgpu.node import messages
 from simgpu.node.offers import Offer, Offered, Place, offer, places, prefer
-from simgpu.topology import devices, failures, sharing
+from simgpu.topology import devices, failures, pools, sharing
 
 CATALOG = models.load()
 
@@ -145,6 +146,14 @@ def test_shared_gpus_are_offered_several_times() -> None:
     assert [item.id for item in made.devices] == ["a::0", "a::1", "a::2", "b::0", "b::1", "b::2"]
     assert made.resource == "nvidia.com/gpu"
     assert sharing.device("a::2") == sharing.device("a") == "a"
+
+
+def test_the_longest_list_of_devices_fits_a_message_that_the_kubelet_takes() -> None:
+    longest = f"{'x' * 253}-{'y' * 63}-{pools.MOST_DEVICES}"
+    named = [Offered(f"{longest}::{number}", healthy=False, tell=True) for number in range(pools.MOST_DEVICES)]
+    data = Offer("x/y", tuple(named)).message().encode()
+    assert len(data) < 4 << 20
+    assert len(messages.ListAndWatchResponse.decode(data).devices) == pools.MOST_DEVICES
 
 
 def test_shared_gpus_are_used_evenly() -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from simgpu.catalog import models
-from simgpu.controllers.own_node import FAILURES_ANNOTATION, OwnNode, Stores
+from simgpu.controllers.own_node import FAILURES_ANNOTATION, OwnNode, Stores, Uses
 from simgpu.kube import views
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
@@ -18,6 +18,7 @@ from simgpu.kube.writer import Writer
 from simgpu.pods import requests
 from simgpu.pods.holding import Held
 from simgpu.topology import failures, pools
+from tests.fixtures.equipment import share
 
 CATALOG = models.load()
 BEFORE = pools.NodeGpus((pools.Gpu(CATALOG.models["h200"]),) * 2, failures=failures.Failures(unhealthy=(1,)))
@@ -102,9 +103,39 @@ def test_an_init_container_that_runs_keeps_its_gpu_busy() -> None:
     found = []
     for running in (False, True):
         cluster.pods.put(starting(running))
-        uses = cluster.node.uses(BEFORE, held, {"g0": 1000}, reservations="")
+        uses = cluster.node.uses(BEFORE, held, {"g0": 1000}, reservations="", before={})
         found.append([(item.use.container, item.use.high, item.container) for item in uses.get("g0", ())])
     assert found == [[], [("first", 100, "3b")]]
+
+
+def sharing(name: str) -> views.Pod:
+    """A pod of the same second as all others."""
+    meta = views.ObjectMeta(name=name, namespace="team", uid=f"uid-{name}", creation_timestamp="2024-01-01T00:00:00Z")
+    spec = views.PodSpec(containers=(views.Container(name="main"),), node_name="n")
+    return views.Pod(metadata=meta, spec=spec, status=views.PodStatus(phase="Running"))
+
+
+def test_of_pods_of_one_second_the_one_that_was_seen_with_a_gpu_first_is_named() -> None:
+    cluster = Cluster(TOPOLOGY)
+    before: dict[str, Uses] = {}
+    named = []
+    for holding in (["z"], ["z", "a"], ["a"], ["m", "a"]):
+        for name in holding:
+            cluster.pods.put(sharing(name))
+        held = [Held("main", (f"g0::{place}",), uid=f"uid-{name}") for place, name in enumerate(sorted(holding))]
+        before = cluster.node.uses(BEFORE, held, {"g0": 1000}, reservations="", before=before)
+        named.append([item.use.pod for item in before["g0"]])
+    assert named == [["z"], ["z", "a"], ["a"], ["a", "m"]]
+
+
+def test_after_a_restart_of_the_agent_the_same_pod_is_named() -> None:
+    cluster = Cluster(TOPOLOGY)
+    for name in ("a", "z"):  # as a list of all pods has them
+        cluster.pods.put(sharing(name))
+    held = [Held("main", (f"g0::{place}",), uid=f"uid-{name}") for place, name in enumerate("az")]
+    before = {"g0": (share("z"), share("a"))}
+    uses = cluster.node.uses(BEFORE, held, {"g0": 1000}, reservations="", before=before)
+    assert [item.use.pod for item in uses["g0"]] == ["z", "a"]
 
 
 async def test_the_view_is_written_whatever_is_done_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:

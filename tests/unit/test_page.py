@@ -11,7 +11,7 @@ import pytest
 
 from simgpu import errors
 from simgpu.catalog import models
-from simgpu.page import layout, writer
+from simgpu.page import apps, layout, writer
 from simgpu.topology import devices
 
 CATALOG = models.load()
@@ -141,6 +141,48 @@ def test_instances_of_a_divided_card_are_on_its_page(tmp_path: Path) -> None:
     second = page["instances"][0][0]  # by number: that of the larger one is lower
     assert (second["usage"], second["memory_used"], second["open"]) == (40, 2**30, 1)
     assert page["profiles"][0][second["profile"]]["name"] == b"3g.71gb"
+
+
+def test_processes_on_a_page_have_what_is_in_use_in_proportion_to_what_they_ask_for() -> None:
+    row = np.zeros(1, layout.DTYPE)[0]
+    row["usage"], row["memory_used"] = 90, 1001
+    asked = ((9, 0.2, 100), (7, 0.1, 50), (9, 0.0, 50), (3, 1.0, 0))
+    apps.fill(row, [apps.App(*item) for item in asked])
+
+    assert row["app_count"] == 2
+    assert row["apps"][["pid", "usage", "memory"]][:2].tolist() == [(7, 30, 250), (9, 60, 751)]
+
+
+def test_of_more_processes_than_a_page_has_room_for_the_largest_are_listed() -> None:
+    row = np.zeros(1, layout.DTYPE)[0]
+    row["memory_used"] = 2**30
+    apps.fill(row, [apps.App(pid, 0, pid) for pid in range(1, 101)])
+
+    assert row["apps"]["pid"].tolist() == list(range(69, 101))
+
+
+def test_a_process_on_an_instance_has_what_is_in_use_there(tmp_path: Path) -> None:
+    found = cards("h200", 1, mig=("1g.18gb", "3g.71gb"))
+    access = writer.Access(processes=layout.LISTED_PROCESSES)
+    pages = writer.Pages(tmp_path, found, stale=10, access=access)
+    states = {0: [writer.InstanceState(0, 0), writer.InstanceState(40, 2**30)]}
+    processes = {0: [apps.App(5, 0.4, 1024, instance=1)]}
+    pages.write(zeros(1), clock=0.0, monotonic_ns=2, instances=states, processes=processes)
+    page = writer.read(tmp_path / found[0].uuid / "page")
+
+    assert page is not None
+    listed = page["apps"][0][0]
+    assert (page["app_count"][0], listed["pid"], listed["usage"], listed["memory"]) == (1, 5, 40, 2**30)
+    assert page["instances"][0][listed["instance"]]["memory_used"] == 2**30
+
+
+def test_a_page_says_from_which_start_of_the_machine_it_is(tmp_path: Path) -> None:
+    found = cards()
+    writer.Pages(tmp_path, found, stale=10).write(zeros(1), clock=0.0, monotonic_ns=2)
+    page = writer.read(tmp_path / found[0].uuid / "page")
+
+    assert page is not None
+    assert page["boot"][0].decode() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def test_removed_pages_leave_an_empty_folder(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +83,21 @@ def test_a_container_that_is_not_recognised_is_not_taken_for_the_node(
 ) -> None:
     with pytest.raises(peers.Unknown, match="is in no pod"):
         peers.of(ends[0], proc=fake_proc(tmp_path, "0::/strange\n", apart=True))
+
+
+def test_a_peer_is_known_however_many_files_are_open(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
+    proc = fake_proc(tmp_path, f"0::/kubepods/pod{UID}/{ID}\n")
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before, 1200), hard))
+    opened = [os.dup(ends[0].fileno())]
+    try:
+        while opened[-1] < 1100:
+            opened.append(os.dup(ends[0].fileno()))
+        assert peers.of(ends[0], proc=proc) == peers.Peer(UID, ID)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
 
 
 def test_a_process_that_ended_is_nobody(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from simgpu import errors
 from simgpu.kube import views
-from simgpu.pods import assigning, requests
+from simgpu.pods import annotated, assigning, requests, reserving
+from simgpu.topology import pools
 
 
 def pod(*containers: views.Container, init: tuple[views.Container, ...] = (), **annotations: str) -> views.Pod:
@@ -54,22 +55,65 @@ def test_a_utilisation_that_makes_no_sense_is_an_error_with_the_annotation(text:
         requests.utilisation(made)
 
 
+READERS = {
+    requests.UTILIZATION: requests.utilisation,
+    requests.RUN_TIME: requests.check_run_time,
+    requests.SOURCE: lambda pod: requests.source(pod, "pod"),
+    reserving.FRACTION: reserving.fraction,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize(
+    "text", ["1" + " " * 99_999 + "-1" + " " * 99_999 + "x", "9" * 200_000, "0." + "0" * 200_000 + "1"]
+)
+def test_an_annotation_of_any_length_is_an_error_and_holds_nobody_up(name: str, text: str) -> None:
+    made = job_pod(name, text)
+    with pytest.raises(errors.InputError, match=f"at most {annotated.MAX_LENGTH}"):
+        READERS[name](made)
+
+
+def job_pod(name: str, text: str) -> views.Pod:
+    owner = views.OwnerReference(kind="Job", name="j", uid="u")
+    return views.Pod(metadata=views.ObjectMeta(annotations={name: text}, owner_references=(owner,)))
+
+
+@given(st.sampled_from(sorted(READERS)), st.text() | st.text("0123456789 %-.ehms", max_size=80) | st.floats().map(str))
+def test_an_annotation_is_read_or_refused(name: str, text: str) -> None:
+    try:
+        found = READERS[name](job_pod(name, text))
+    except errors.InputError as error:
+        assert error.field == name  # noqa: PT017 - either is right
+        return
+    if isinstance(found, requests.Range):
+        assert 0 <= found.low <= found.high <= 100
+    elif isinstance(found, float):
+        assert 0 < found <= 1
+    else:
+        assert found in (None, *pools.SOURCES)
+
+
+def test_a_pod_that_asks_for_more_than_a_node_can_have_costs_no_more_than_one_that_has_it_all() -> None:
+    greedy = [container(f"c{number}", "99999") for number in range(2000)]
+    made = pod(*greedy[1000:], init=(*greedy[:999], container("s", "99999", sidecar=True)))
+    found = requests.requests(made)
+    assert len(found) == requests.MAX_CONTAINERS
+    assert {item.count for item in found} == {pools.MOST_GPUS}
+    assert [item.count for item in requests.requests(pod(*greedy))] == [pools.MOST_GPUS]
+    assert assigning.Wish("u", requests.requests(pod(*greedy)), found).count == pools.MOST_GPUS
+
+
 @pytest.mark.parametrize("text", ["30s", "1h30m", "500ms", "90", "1.5"])
 def test_a_run_time_that_kwok_can_read_is_fine(text: str) -> None:
-    requests.check_run_time(job_pod(text))
+    requests.check_run_time(job_pod(requests.RUN_TIME, text))
 
 
 @pytest.mark.parametrize("text", ["", "soon", "10 minutes", "-5s", "1d", "s"])
 def test_a_run_time_that_kwok_cannot_read_is_an_error_with_the_annotation(text: str) -> None:
     with pytest.raises(errors.InputError, match=requests.RUN_TIME):
-        requests.check_run_time(job_pod(text))
+        requests.check_run_time(job_pod(requests.RUN_TIME, text))
     owned_by_nobody = views.Pod(metadata=views.ObjectMeta(annotations={requests.RUN_TIME: text}))
     requests.check_run_time(owned_by_nobody)
-
-
-def job_pod(run_time: str) -> views.Pod:
-    owner = views.OwnerReference(kind="Job", name="j", uid="u")
-    return views.Pod(metadata=views.ObjectMeta(annotations={requests.RUN_TIME: run_time}, owner_references=(owner,)))
 
 
 def wish(uid: str, *lasting: int, first: tuple[int, ...] = ()) -> assigning.Wish:

@@ -166,6 +166,27 @@ def test_every_mistake_is_found_at_once() -> None:
     }  # fmt: skip
 
 
+def test_a_node_has_no_more_devices_than_the_kubelet_can_be_told_of() -> None:
+    sharing = {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 1000}]}}
+    document = {
+        "nodePools": {
+            "a": {"gpus": [], "otherDevices": [{"name": "rdma/hca", "count": 1_000_000}]},
+            "b": {"gpus": [], "resources": [{"x/y": 10_001}]},
+            "c": {"gpus": [{"type": "h200", "count": 11}], "sharing": sharing},
+            "d": {"gpus": [{"type": "h200", "count": 10}], "sharing": sharing, "resources": [{"x/y": 10_000}]},
+            "e": {"gpus": [], "resources": [{f"x/{number}": 1} for number in range(65)]},
+        }
+    }
+    with pytest.raises(pools.Mistakes) as caught:
+        parse(document)
+    assert [str(mistake) for mistake in caught.value.found] == [
+        "nodePools.a.otherDevices[0]: rdma/hca: 1000000: must be a whole number from 0 to 10000",
+        "nodePools.b.resources[0]: x/y: 10001: must be a whole number from 0 to 10000",
+        "nodePools.c.sharing: nvidia.com/gpu: 11 devices, 1000 times each; at most 10000 in all",
+        "nodePools.e: has 65 other resources; at most 64",
+    ]
+
+
 def test_a_key_that_stands_twice_is_a_mistake_with_its_line() -> None:
     twice = "nodePools:\n  a: {gpuProduct: k80, gpuCount: 1}\n  a: {gpuProduct: k80, gpuCount: 2}\n"
     with pytest.raises(pools.Mistakes, match=r"a stands twice.* line 3"):

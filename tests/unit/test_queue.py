@@ -101,11 +101,11 @@ async def test_a_delayed_key_waits_and_the_earliest_time_counts() -> None:
     queue: WorkQueue[str] = WorkQueue()
     loop = asyncio.get_running_loop()
     started = loop.time()
-    queue.add_after("a", 5.0)
+    queue.add_after("a", 5000.0)
     queue.add_after("a", 0.03)
-    queue.add_after("a", 9.0)
+    queue.add_after("a", 9000.0)
     assert await queue.get() == "a"
-    assert 0.03 <= loop.time() - started < 2.0
+    assert loop.time() - started >= 0.03
     queue.done("a")
     assert len(queue) == 0
 

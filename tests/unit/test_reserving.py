@@ -145,7 +145,7 @@ class Cluster:
 
     async def publish(self, *held: Held) -> dict[str, list[tuple[str, int, int, int]]]:
         spec = pools.NodeGpus((pools.Gpu(CATALOG.models["h200"]),) * 2)
-        uses = self.node.uses(spec, held, {"g0": 1000, "g1": 1000}, reservations=RESERVATIONS)
+        uses = self.node.uses(spec, held, {"g0": 1000, "g1": 1000}, reservations=RESERVATIONS, before={})
         self.node.publish(spec, ["g0", "g1"], uses, {})
         writing = asyncio.create_task(self.writer.run())
         await self.writer.drained()

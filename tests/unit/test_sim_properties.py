@@ -91,6 +91,7 @@ def test_any_sequence_of_workloads_keeps_everything_in_order(
                 made.step(made.now + first)  # type: ignore[operator]
                 _check(model, group, before)
     np.testing.assert_allclose(made.read("energy", ids), integral, rtol=1e-5)
+    assert [group.resume(row, group.keep(row)) for row in range(3)] == [[], [], []]
 
 
 def _check(model: models.Model, group: cards.Cards, before: dict[str, np.ndarray]) -> None:

@@ -57,6 +57,19 @@ def test_rows_depend_on_the_seed_and_never_on_the_rate(load: Path, tmp_path: Pat
     assert [row["power_w"] for row in other] != [row["power_w"] for row in by_rate[10].values()]
 
 
+def test_a_shape_holds_the_memory_of_such_a_job_unless_the_phase_says_otherwise(tmp_path: Path) -> None:
+    path = tmp_path / "load.yaml"
+    path.write_text(
+        "phases: [{seconds: 1, shape: training}, {seconds: 1, name: less, shape: training, fb_mib: 5000},"
+        " {seconds: 1, shape: memcopy}]"
+    )
+    used = {row["phase"]: int(row["fb_used_mib"]) for row in play(path, tmp_path / "out.csv")}
+
+    assert used["training"] == pytest.approx(0.85 * 143771, rel=0.01)
+    assert used["less"] == 5616
+    assert used["memcopy"] < 2000
+
+
 def test_pulses_shorter_than_a_row_count_all_the_same(load: Path, tmp_path: Path) -> None:
     rows = [row for row in play(load, tmp_path / "out.csv", "--rate", "1") if row["phase"] == "pulses"]
     energy = int(rows[-1]["energy_mj"]) - int(rows[1]["energy_mj"])
@@ -129,8 +142,8 @@ def test_a_bad_profile_is_answered_with_the_place(
 
 
 def test_other_bad_input_is_named_too(load: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["simulate", "--profile", str(load), "--model", "h20"]) == 2
-    assert "--model: no GPU model 'h20'" in capsys.readouterr().err
+    assert main.run(["simulate", "--profile", str(load), "--model", "h300"]) == 2
+    assert "--model: no GPU model 'h300'" in capsys.readouterr().err
     assert main.run(["simulate", "--profile", "/no/such/file"]) == 2
     assert "/no/such/file" in capsys.readouterr().err
     assert main.run(["simulate", "--profile", str(load), "--rate", "1000", "--count", "100000"]) == 2

@@ -80,7 +80,7 @@ class Agent:
             settings.node, settings.identity, settings.state, seed=settings.seed, interval=settings.interval,
             cgroups=settings.cgroups,
         )  # fmt: skip
-        programs = granting.install(native.BUILT, settings.state)
+        programs = granting.install(native.library(), native.tool(), settings.state)
         self._tree = runai.Tree(settings.runai, runai.programs(programs.tool, native.preloader()))
         self._source = granting.Source(self.equipment.pages, self.equipment.run, programs)
         self.plugins = plugins.Plugins(self._allocate, folder=settings.plugins)
@@ -173,8 +173,11 @@ class Agent:
         memory = {device.uuid: device.model.memory_mib.usable for device in equipment.box.devices}
         if memory and (held := await self._owners.look(memory)) is not None:
             self._held = held
-        if informed:
-            uses = self.node.uses(spec, self._held or (), memory, reservations=self._settings.reservations)
+        if informed and (self._held is not None or not memory):
+            uses = self.node.uses(
+                spec, self._held or (), memory, reservations=self._settings.reservations,
+                before=self._uses if self.looked else equipment.known.uses,
+            )  # fmt: skip
             equipment.remember(uses)
         else:
             uses = self._known_uses()

@@ -19,7 +19,7 @@ from simgpu.identities import identity as identities
 from simgpu.kube import resources
 from simgpu.kube.client import Client
 from simgpu.kube.kubeconfig import Target
-from simgpu.kube.leading import Election
+from simgpu.kube.leading import Election, Terms
 from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder
 from simgpu.kube.reflector import Reflector
@@ -49,6 +49,7 @@ class ControllerSettings(msgspec.Struct, frozen=True):
     interval: float = 0.5
     plain_labels: bool = False
     view_writes: float = 50.0
+    lease_seconds: int = 15
 
 
 class Controller:
@@ -64,7 +65,8 @@ class Controller:
         self.writer: Writer | None = None
         self.steps = 0
         identity = f"{platform.node()}-{time.time_ns()}"
-        self.election = Election(client, LEASE, namespace=settings.namespace, identity=identity)
+        terms = Terms.lasting(settings.lease_seconds)
+        self.election = Election(client, LEASE, namespace=settings.namespace, identity=identity, terms=terms)
         self.meters = metering.Meters(self._state, lambda: client.requests)
 
     @property
@@ -163,7 +165,7 @@ class Controller:
         }
 
 
-async def run_controller(settings: ControllerSettings, ready: Callable[[str], None]) -> None:
+async def run_controller(settings: ControllerSettings, ready: Callable[[str, str], None]) -> None:
     """The controller with its pages, until it is cancelled."""
     async with Client(settings.target) as client, contextlib.AsyncExitStack() as stack:
         controller = Controller(settings, client)
@@ -189,5 +191,5 @@ async def run_controller(settings: ControllerSettings, ready: Callable[[str], No
         )
         await topology.start(*settings.topology_listen, field="--topology-listen")
         stack.push_async_callback(topology.stop)
-        ready(http.address)
+        ready(http.address, topology.address)
         await controller.election.run(controller.lead)

@@ -17,7 +17,7 @@ from simgpu.box import Box
 from simgpu.identities import render
 from simgpu.identities.identity import Family, Identity
 from simgpu.identities.view import Machine, Values
-from simgpu.page import writer
+from simgpu.page import layout, writer
 from simgpu.topology.devices import Device
 from simgpu.web import fakedev, pages, server
 from simgpu.workloads import documents
@@ -66,7 +66,7 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
             stack.enter_context(_device_files(settings.device_files, [device.file for device in box.devices]))
         shown = None
         if settings.page is not None:
-            access = writer.Access(control=_control(settings.socket))
+            access = writer.Access(processes=layout.LISTED_PROCESSES, control=_control(settings.socket))
             shown = showing.Shown(box, settings.page, stale=ticking.stale(settings.interval), access=access)
             stack.callback(shown.pages.remove)
         if settings.socket is not None:

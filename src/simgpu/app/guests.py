@@ -56,7 +56,8 @@ class Guests:
 
     def find(self, peer: peers.Peer) -> Guest | None:
         """The container as far as it is known by now."""
-        pod = next((item for item in self._pods if holding.kubelet_uid(item) == peer.pod), None)
+        same = (item for item in self._pods if holding.kubelet_uid(item) == peer.pod)
+        pod = holding.by_kubelet_uid(same).get(peer.pod)
         if pod is None:
             return None
         held, meta = self._held(), pod.metadata

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -56,7 +57,8 @@ async def run_command(settings: RunSettings) -> int:
         signals = stack.enter_context(_Signals())
         home = stack.enter_context(_home())
         socket = home / "workload.sock"
-        shown = showing.Shown(box, home / "gpus", stale=ticking.stale(settings.interval))
+        access = writer.Access(processes=layout.LISTED_PROCESSES, control=str(socket) if settings.settable else "")
+        shown = showing.Shown(box, home / "gpus", stale=ticking.stale(settings.interval), access=access)
         sockets = WorkloadServer(box, socket, settings=shown.set if settings.settable else None)
         await sockets.start()
         stack.push_async_callback(sockets.stop)
@@ -67,14 +69,6 @@ async def run_command(settings: RunSettings) -> int:
         stack.callback(clock.cancel)
         await _first(clock, ready.wait())
         child = await _start(settings.command, environment(os.environ, home, socket))
-        shown.pages.allow(
-            writer.Access(
-                processes=layout.TREE_OF_PROCESSES,
-                process_root=child.pid,
-                control=str(socket) if settings.settable else "",
-            )
-        )
-        shown.write()
         signals.forward_to(child)
         await _first(clock, child.wait())
         return await child.wait()
@@ -103,18 +97,31 @@ def _home() -> Iterator[Path]:
     if place is None:
         raise errors.InputError("TMPDIR", f"must be a folder with a name of at most {_LONGEST} characters, without ':'")
     for old in place.glob(f"{_PREFIX}*"):
-        if _abandoned(old):
+        with contextlib.suppress(OSError), _locked(old):
             shutil.rmtree(old, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=place) as made:
-        yield Path(made)
+    unlocked = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=place))
+    with _locked(unlocked):
+        made = unlocked.rename(place / unlocked.name.removeprefix("."))  # from here on it may be found, and is locked
+        try:
+            yield made
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
 
 
-def _abandoned(folder: Path) -> bool:
-    owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a folder of ours; an `OSError` where it is another user's, or a run that lives holds it.
+
+    The kernel knows who lives: a number of a process may be another one's after a while, or in another container.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        return owner.isdecimal() and folder.stat().st_uid == os.geteuid() and not Path(f"/proc/{owner}").exists()
-    except OSError:
-        return False
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise PermissionError
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def environment(given: Mapping[str, str], home: Path, socket: Path) -> dict[str, str]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 from simgpu import errors
 from simgpu.box import Box
-from simgpu.identities import quantities
-from simgpu.page import writer
+from simgpu.identities import quantities, view
+from simgpu.page import apps, writer
 
 OK, INVALID, UNSUPPORTED, NOT_FOUND = 0, 2, 3, 6  # NVML's codes
 
@@ -25,17 +27,31 @@ class Shown:
         """Show what the cards do now."""
         machine = self._box.machine
         states: dict[int, list[writer.InstanceState]] = {}
-        for part in machine.parts:
-            state = machine.engine.read_part(part.handle)
-            states.setdefault(part.device, []).append(
-                writer.InstanceState(usage=state.usage, memory_used=state.memory_mib * quantities.MIB)
-            )
+        for parts in _by_device(machine.parts):
+            read = [machine.engine.read_part(part.handle) for part in parts]
+            states[parts[0].device] = [
+                writer.InstanceState(usage=state.usage, memory_used=state.memory_mib * quantities.MIB) for state in read
+            ]
         self.pages.write(
             lambda name: quantities.of_devices(machine, name),
             clock=machine.time,
             monotonic_ns=time.monotonic_ns(),
             instances=states,
+            processes=self._apps() if self.pages.lists_processes else {},
         )
+
+    def _apps(self) -> dict[int, list[apps.App]]:
+        """Which process has which card open: for each workload the one that carries it."""
+        machine = self._box.machine
+        indices = {int(card): index for index, card in enumerate(machine.ids)}
+        places = {part.handle: place for parts in _by_device(machine.parts) for place, part in enumerate(parts)}
+        found: dict[int, list[apps.App]] = {}
+        for number, work in self._box.workloads().items():
+            for share in machine.engine.shares(number):
+                place = -1 if share.part is None else places[share.part]
+                app = apps.App(work.pid or os.getpid(), share.usage, share.memory_mib, place)
+                found.setdefault(indices[share.card], []).append(app)
+        return found
 
     def set(self, device: str, setting: str, values: Sequence[int]) -> int:
         """Do what a program asks for through NVML; the answer is one of NVML's codes."""
@@ -60,3 +76,8 @@ class Shown:
         machine.look_again()
         self.pages.show_settings(index, lambda name: quantities.of_devices(machine, name))
         return OK
+
+
+def _by_device(parts: Sequence[view.Part]) -> list[list[view.Part]]:
+    """The parts of each divided device, in their order."""
+    return [list(group) for _, group in groupby(parts, key=lambda part: part.device)]

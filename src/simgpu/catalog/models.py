@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
@@ -21,15 +21,23 @@ from simgpu.catalog.facts import Amount, Count, Facts
 DATA = Path(__file__).parent / "data" / "models"
 
 _CUDA = {
-    "470": "11.4", "535": "12.2", "550": "12.4", "560": "12.6", "570": "12.8", "580": "13.0", "590": "13.1",
-    "595": "13.2",
+    "450": "11.0", "460": "11.2", "465": "11.3", "470": "11.4", "495": "11.5", "510": "11.6", "515": "11.7",
+    "520": "11.8", "525": "12.0", "530": "12.1", "535": "12.2", "545": "12.3", "550": "12.4", "555": "12.5",
+    "560": "12.6", "565": "12.7", "570": "12.8", "575": "12.9", "580": "13.0", "590": "13.1", "595": "13.2",
+    "610": "13.3",
 }  # by driver branch  # fmt: skip
+
+MAX_MEMORY_CLOCKS = 8
+
+PciId = Annotated[str, msgspec.Meta(pattern="^0x[0-9A-Fa-f]{8}$")]
+Version = Annotated[str, msgspec.Meta(pattern="^([0-9]{1,4}([.][0-9]{1,4})?)?$")]
+Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 _KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
 class Memory(Facts, frozen=True):
-    """Memory in MiB; `reserved` is what the driver keeps, `bar1` the window on the bus."""
+    """Memory in MiB; `reserved` is what the driver keeps, `bar1` the window on the bus, if there is one."""
 
     total: Count
     reserved: Count = 0
@@ -76,23 +84,36 @@ class Temperatures(Facts, frozen=True):
 
 
 class Pci(Facts, frozen=True):
-    """Identity on the bus: device and subsystem as `0xDDDDVVVV`."""
+    """Identity on the bus: device and subsystem as `0xDDDDVVVV`; class 0x0302 is a card without display outputs."""
 
-    device: str
-    subsystem: str | None = None
+    device: PciId
+    subsystem: PciId | None = None
+    class_code: Annotated[str, msgspec.Meta(pattern="^0x[0-9A-Fa-f]{4}$")] = "0x0302"
     generation: int = 4
     width: int = 16
 
 
 class Board(Facts, frozen=True):
-    """What is printed on the board and stored in it."""
+    """What is printed on the board and stored in it; empty where a card does not say."""
 
-    part_number: str
-    gpu_part_number: str
-    vbios: str
-    inforom_image: str
-    inforom_oem: str
-    inforom_ecc: str
+    part_number: str = ""
+    gpu_part_number: str = ""
+    vbios: str = ""
+    inforom_image: str = ""
+    inforom_oem: Version = ""
+    inforom_ecc: Version = ""
+
+
+class Fans(Facts, frozen=True):
+    """Fans of the card itself, in percent: `idle` up to the temperature `start`, `highest` at the model's highest.
+
+    Cards cooled by their server have none, but some of them show one that stands still.
+    """
+
+    count: Annotated[int, msgspec.Meta(ge=1, le=8)]
+    idle: Percent
+    highest: Percent
+    start: Amount
 
 
 class Links(Facts, frozen=True):
@@ -110,11 +131,11 @@ class Links(Facts, frozen=True):
 class MigProfile(Facts, frozen=True):
     """A kind of GPU instance; memory and SMs where they are known."""
 
-    name: str
-    id: int
-    count: int
-    memory_mib: int | None = None
-    sm: int | None = None
+    name: Annotated[str, msgspec.Meta(pattern=r"^[1-8]g\.[0-9]{1,5}gb([+-][a-z.]{1,12})?$")]
+    id: Count
+    count: Annotated[int, msgspec.Meta(ge=1, le=8)]
+    memory_mib: Count | None = None
+    sm: Count | None = None
 
 
 class Model(Facts, frozen=True, kw_only=True):
@@ -125,6 +146,7 @@ class Model(Facts, frozen=True, kw_only=True):
     vendor: Literal["nvidia", "intel", "amd", "habana"]
     architecture: str
     source: str
+    brand: Annotated[str, msgspec.Meta(max_length=23)] | None = None
     memory_mib: Memory
     power_w: Power
     clocks_mhz: Clocks
@@ -133,14 +155,16 @@ class Model(Facts, frozen=True, kw_only=True):
     relations: relations.Relations
     memory_gb_per_second: Amount
     memory_type: Literal["HBM", "GDDR5", "GDDR6", "LPDDR4", "unknown"] = "unknown"
+    ecc: Literal["enabled", "disabled", "none"] | None = None
     memory_bus_bits: Count | None = None
     aliases: tuple[str, ...] = ()
     driver: str | None = None
-    compute_capability: str | None = None
+    compute_capability: Annotated[str, msgspec.Meta(pattern="^[0-9]{1,2}[.][0-9]$")] | None = None
     sm_count: int | None = None
     cores: int | None = None
     tiles: int = 1
     board: Board | None = None
+    fans: Fans | None = None
     links: Links | None = None
     row_remap_banks: int | None = None
     addressing_mode: str | None = None
@@ -170,14 +194,14 @@ class Catalog:
 
     def __init__(self, models: Iterable[Model]) -> None:
         self.models = {model.key: model for model in models}
-        self._names = {_plain(model.key): model for model in self.models.values()}
+        self._names = {plain(model.key): model for model in self.models.values()}
         for model in self.models.values():
             for name in (model.product, *model.aliases):  # a model made from another may have kept its product name
-                self._names.setdefault(_plain(name), model)
+                self._names.setdefault(plain(name), model)
 
     def find(self, name: str) -> Model | None:
         """A model by key, product name or alias; case and the kind of separator do not matter."""
-        return self._names.get(_plain(name))
+        return self._names.get(plain(name))
 
     def get(self, name: str, *, field: str) -> Model:
         """Like `find`; not to find it is an error that names the field and what there is."""
@@ -187,16 +211,28 @@ class Catalog:
         return model
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """A name as names are compared: case and the kind of separator do not matter."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def load(extra: Iterable[Path] = ()) -> Catalog:
     """The models that come with us, and those in the files or folders given; later ones replace earlier ones."""
+    documents = _documents(extra)
+    return Catalog(_model(key, documents) for key in documents)
+
+
+def check(key: str, body: Mapping[str, Any], *, where: Path, extra: Iterable[Path] = ()) -> Model:
+    """The model that a file would hold with this in it; what is wrong is reported with the file's name."""
+    documents = _documents(extra)
+    return _model(key, {**documents, key: _Document(where, dict(body), documents.get(key))})
+
+
+def _documents(extra: Iterable[Path]) -> dict[str, _Document]:
     documents = {path.stem: _Document(path, parse_yaml(path)) for path in sorted(DATA.glob("*.yaml"))}
     for path in _files(extra):
         documents[path.stem] = _Document(path, parse_yaml(path), documents.get(path.stem))
-    return Catalog(_model(key, documents) for key in documents)
+    return documents
 
 
 class _Document(msgspec.Struct):
@@ -238,8 +274,9 @@ def _model(key: str, documents: Mapping[str, _Document]) -> Model:
         raise errors.InputError(str(document.path), str(error).replace("`$.", "`")) from None
     for field, problem in _contradictions(model):
         raise errors.InputError(str(document.path), f"{field}: {problem}")
+    facts = msgspec.to_builtins(model)
     for path in model.estimated:
-        if not _has(body, path):
+        if not _has(facts, path):
             raise errors.InputError(str(document.path), f"estimated: there is no field {path}")
     return model
 
@@ -264,6 +301,8 @@ def _contradictions(model: Model) -> Iterator[tuple[str, str]]:
     ):  # fmt: skip
         if value <= 0:
             yield field, "must be above 0"
+    if len(clocks.memory) > MAX_MEMORY_CLOCKS:
+        yield "clocks_mhz.memory", f"at most {MAX_MEMORY_CLOCKS} clocks, not {len(clocks.memory)}"
     if not (1 <= model.pci.generation <= 10 and 1 <= model.pci.width <= 32 and 1 <= model.tiles <= 64):
         yield "pci", "generation is from 1 to 10, width from 1 to 32, and there are 1 to 64 tiles"
 

@@ -6,12 +6,14 @@ its own size. Instances of one slice are put at the beginning first, all others 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from simgpu import errors
 from simgpu.catalog import models
 from simgpu.catalog.facts import Facts
 
+_NAMED_MEMORY = re.compile(r"[0-9]+g\.([0-9]+)gb")
 _FIRST_NUMBER = {8: 0, 4: 1, 2: 3, 1: 7}  # of the instances that have so many slices
 
 
@@ -29,12 +31,25 @@ def compute_slices(profile: models.MigProfile) -> int:
 
 
 def memory_slices(profile: models.MigProfile, model: models.Model) -> int:
-    """Slices of memory: as many as its memory takes, a power of two."""
-    all_slices = 8 if _compute(model) > 4 else 4
-    wanted = compute_slices(profile)
+    """Slices of memory: as many as its memory takes, a power of two; where nobody has listed it, that in its name."""
+    size = profile.memory_mib
+    if size is None:
+        named = _NAMED_MEMORY.match(profile.name)
+        size = int(named[1]) * 1024 if named else 0
+    wanted = round(size / model.memory_mib.total * _memory(model))
+    return next(slices for slices in (1, 2, 4, 8) if slices >= min(wanted, _memory(model)))
+
+
+def memory_mib(profile: models.MigProfile, model: models.Model) -> int:
+    """Memory of an instance; where nobody has listed it, that of its slices."""
     if profile.memory_mib is not None:
-        wanted = max(1, round(profile.memory_mib / model.memory_mib.total * all_slices))
-    return next(size for size in (1, 2, 4, 8) if size >= wanted)
+        return profile.memory_mib
+    return model.memory_mib.usable * memory_slices(profile, model) // _memory(model)
+
+
+def multiprocessors(profile: models.MigProfile, model: models.Model) -> int:
+    """SMs of an instance; where nobody has listed them, its share of the card's."""
+    return profile.sm or (model.sm_count or 0) * compute_slices(profile) // _compute(model)
 
 
 def starts(profile: models.MigProfile, model: models.Model) -> list[int]:
@@ -61,3 +76,7 @@ def place(instances: Sequence[models.MigProfile], model: models.Model, *, where:
 
 def _compute(model: models.Model) -> int:
     return max(compute_slices(profile) for profile in model.mig)
+
+
+def _memory(model: models.Model) -> int:
+    return 8 if _compute(model) > 4 else 4

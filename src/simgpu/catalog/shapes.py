@@ -24,12 +24,16 @@ class Demand(Facts, frozen=True):
 
 
 class Shape(Facts, frozen=True):
-    """A mix; `duty` is the share of time in which kernels run, `context` whether a process holds the card open."""
+    """A mix; `duty` is the share of time in which kernels run, `context` whether a process holds the card open.
+
+    `footprint` is the memory that such a job holds, as a share of what the card has for programs.
+    """
 
     about: str
     demand: Demand = Demand()
     duty: Share = 1.0
     context: bool = True
+    footprint: Share | None = None
 
 
 @functools.cache

@@ -22,12 +22,16 @@ from simgpu.cli import catalog, options, output
 @click.option(
     "--plain-labels", is_flag=True, help="Without the labels that Prometheus would give to each node's exporter."
 )
+@click.option(
+    "--lease-duration", type=click.IntRange(3, 300), default=15, show_default=True, metavar="SECONDS",
+    help="After a controller that died, how long another waits before it takes over.",
+)  # fmt: skip
 @options.interval(0.5, least=0.05, most=60)
 @options.seed()
 @options.log_level
 def controller(  # noqa: PLR0913 - one for each option
     kubeconfig: Path | None, namespace: str, listen: str, topology_listen: str, files: tuple[Path, ...], identity: str,
-    plain_labels: bool, interval: float, seed: int,
+    plain_labels: bool, lease_duration: int, interval: float, seed: int,
 ) -> None:  # fmt: skip
     """Give fake (KWOK) nodes GPUs: capacity, labels, metrics that follow what pods do.
 
@@ -50,8 +54,14 @@ def controller(  # noqa: PLR0913 - one for each option
         seed=seed,
         interval=interval,
         plain_labels=plain_labels,
+        lease_seconds=lease_duration,
     )
-    output.serve(controlling.run_controller(settings, output.ready), fast=True)
+
+    def ready(metrics: str, topology: str) -> None:
+        click.echo(f"Topology: http://{topology}/topology", err=True)
+        output.ready(metrics)
+
+    output.serve(controlling.run_controller(settings, ready), fast=True)
 
 
 @click.group()

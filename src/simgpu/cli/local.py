@@ -28,8 +28,9 @@ _name = click.option("--name", default="simgpu", show_default=True, metavar="NAM
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until all nodes are Ready.")
 @click.option("--sample", is_flag=True, help="Also run a small sample workload, in namespace 'sample'.")
 @options.bin_dir
+@options.release_files
 @options.output
-def up(
+def up(  # noqa: PLR0913 - one for each option
     name: str,
     nodes: int | None,
     gpus: str | None,
@@ -37,13 +38,15 @@ def up(
     wait: bool,
     sample: bool,
     bin_dir: Path | None,
+    mirror: str | None,
+    download: bool,
     form: str,
 ) -> None:
     """Start a cluster: a real Kubernetes control plane, with simulated GPU nodes.
 
     etcd, kube-apiserver, scheduler, controller manager and KWOK run as plain processes on loopback; no
-    root, no Docker, and your own kubeconfig is not touched. What is not on this machine yet is built from
-    source with Go, once.
+    root, no Docker, and your own kubeconfig is not touched. What is not on this machine yet is downloaded
+    from the official releases, or built from source with Go where these cannot be reached; once.
 
     Repeat it at any time: a running cluster stays as it is, a broken one is repaired, other numbers of
     --nodes or --gpus are applied to it.
@@ -55,7 +58,7 @@ def up(
     """
     from simgpu import app
     from simgpu.cli import progress
-    from simgpu.cluster import lifecycle
+    from simgpu.cluster import lifecycle, releases
 
     wish = lifecycle.Wish(
         name=name,
@@ -63,6 +66,7 @@ def up(
         gpus=None if gpus is None else _gpus(gpus),
         port=port,
         bin_dir=bin_dir,
+        source=releases.choose(mirror, download=download),
         wait=wait,
         sample=sample,
     )
@@ -98,10 +102,17 @@ def _welcome(outcome: Outcome, *, sample: bool) -> None:
     model, _, count = status.gpus_wanted.rpartition(":")
     gpus = f"{status.gpus} GPUs" if status.gpus else f"meant to have {count} {model} each"
     click.echo(f"  {status.nodes} simulated nodes, {gpus}, {status.pods} pods")
-    click.echo(f"  API server  {status.endpoints['apiserver']}")
+    for what, where in {
+        "API server": status.endpoints["apiserver"],
+        "metrics": status.endpoints.get("metrics"),
+    }.items():
+        if where:
+            click.echo(f"  {what:<11} {where}")
     click.echo(f"  kubeconfig  {status.kubeconfig}")
     pods = "get pods -n sample -o wide" if sample else "get nodes -o wide"
     click.echo("\nTry:")
+    if program != "simgpu":  # not on PATH
+        click.echo(f'  export PATH="{Path(program).resolve().parent}:$PATH"    # then it is just simgpu')
     click.echo(f"  {program} kubectl{which} {pods}")
     click.echo(f"  {program} status{which}")
     click.echo(f"  export KUBECONFIG=$({program} kubeconfig{which})")
@@ -114,7 +125,7 @@ def _welcome(outcome: Outcome, *, sample: bool) -> None:
 def down(name: str) -> None:
     """Stop a cluster and remove every trace of it.
 
-    Works on half-started and half-gone clusters too. Built programs stay in the cache.
+    Works on half-started and half-gone clusters too. Programs stay in the cache.
     """
     from simgpu.cli import progress
     from simgpu.cluster import lifecycle
@@ -127,9 +138,14 @@ def down(name: str) -> None:
 @click.command()
 @_name
 @click.option("--all", "everything", is_flag=True, help="All clusters on this machine.")
+@click.option("--endpoint", metavar="NAME", help="Print only this address, such as metrics or apiserver.")
 @options.output
-def status(name: str, everything: bool, form: str) -> int:
-    """Show how a cluster is, or all of them. Exit code 0 if ready, 1 if not."""
+def status(name: str, everything: bool, endpoint: str | None, form: str) -> int:
+    """Show how a cluster is, or all of them. Exit code 0 if ready, 1 if not.
+
+    \b
+      curl -s "$(simgpu status --endpoint metrics)"
+    """
     from simgpu import app
     from simgpu.cluster import lifecycle
 
@@ -137,11 +153,21 @@ def status(name: str, everything: bool, form: str) -> int:
     if everything:
         return _status_of_all(roles, form)
     one = output.run(lifecycle.status(name, roles))
-    if form == "json":
+    if endpoint is not None:
+        click.echo(_endpoint(one, endpoint))
+    elif form == "json":
         output.print_json(one)
     else:
         _print_cluster(one)
     return 0 if one.ready else 1
+
+
+def _endpoint(one: Status, name: str) -> str:
+    from simgpu import errors
+
+    if name not in one.endpoints:
+        raise errors.InputError("--endpoint", f"no endpoint {name!r}; there are: {', '.join(one.endpoints)}")
+    return one.endpoints[name]
 
 
 def _status_of_all(roles: tuple[Role, ...], form: str) -> int:

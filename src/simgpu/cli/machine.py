@@ -3,50 +3,68 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from simgpu.cli import options, output
 
+if TYPE_CHECKING:
+    from simgpu.cluster.locate import Found
+
 
 @click.command()
-@click.argument("name", required=False)
-@click.option("--build", "everything", is_flag=True, help="Build every tool that is not here yet.")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--build", "everything", is_flag=True, help="Download or build every tool that is not here yet.")
 @options.bin_dir
-def tools(name: str | None, everything: bool, bin_dir: Path | None) -> None:
-    """Print the path of a Kubernetes program, building it first if need be; without NAME list them all.
+@options.release_files
+@options.output
+def tools(
+    names: tuple[str, ...], everything: bool, bin_dir: Path | None, mirror: str | None, download: bool, form: str
+) -> None:
+    """Print the paths of Kubernetes programs, getting them first if need be; without NAME list them all.
 
     \b
       $(simgpu tools helm) version
+
+    A program that is not here yet is downloaded from the official releases, compared with its checksum, and kept in
+    the cache; where it cannot be had, it is built from source with Go.
     """
     from simgpu.cli import progress
+    from simgpu.cluster import binaries, locate, releases
+
+    source = releases.choose(mirror, download=download)
+    wanted = [binaries.named(name).name for name in names] or list(binaries.ALL)
+    found = {each: output.run(locate.find(binaries.ALL[each], bin_dir)) for each in wanted}
+    missing = [each for each in wanted if found[each] is None]
+    if missing and (names or everything):
+        with progress.shown() as shown:
+            found |= output.run(locate.ensure(missing, shown, bin_dir, source))
+    if form == "json":
+        rows = [_described(each, place) for each, place in found.items()]
+        output.print_json(rows[0] if len(names) == 1 else rows)
+    elif not names and not everything:
+        _print_tools(found)
+    else:
+        for place in found.values():
+            click.echo("" if place is None else str(place.path))
+
+
+def _described(name: str, place: Found | None) -> dict[str, str | None]:
     from simgpu.cluster import binaries, locate
 
-    if name is None and not everything:
-        _print_tools(bin_dir)
-        return
-    wanted = list(binaries.ALL) if name is None else [binaries.named(name).name]
-    if name is not None:
-        found = output.run(locate.find(binaries.ALL[name], bin_dir))
-        if found is not None:
-            click.echo(str(found.path))
-            return
-    with progress.shown() as shown:
-        made = output.run(locate.ensure(wanted, shown, bin_dir))
-    for place in made.values():
-        click.echo(str(place.path))
+    if place is None:
+        return {"name": name, "version": binaries.ALL[name].module.version, "source": None, "path": None, "url": None}
+    version = locate.dotted(place.version)
+    return {"name": name, "version": version, "source": place.source, "path": str(place.path), "url": place.url}
 
 
-def _print_tools(bin_dir: Path | None) -> None:
-    from simgpu.cluster import binaries, locate
-
+def _print_tools(found: dict[str, Found | None]) -> None:
     rows = [("TOOL", "VERSION", "FROM", "PATH")]
-    for name, binary in binaries.ALL.items():
-        found = output.run(locate.find(binary, bin_dir))
-        if found is None:
-            rows.append((name, binary.module.version, "to be built", ""))
-        else:
-            rows.append((name, locate.dotted(found.version), found.source, str(found.path)))
+    for name, place in found.items():
+        shown = _described(name, place)
+        origin = "not here yet" if place is None else f"{place.source}, downloaded" if place.url else place.source
+        rows.append((name, shown["version"] or "", origin, shown["path"] or ""))
     output.print_rows(rows)
 
 

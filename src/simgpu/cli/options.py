@@ -24,8 +24,22 @@ output = click.option(
 
 bin_dir = click.option(
     "--bin-dir", type=_PATH, metavar="DIR",
-    help="Take the Kubernetes programs from here first; then PATH, the cache, a build with Go.",
+    help="Take the Kubernetes programs from here first; then PATH, the cache, a download, a build with Go.",
 )  # fmt: skip
+
+
+def release_files(command: F) -> F:
+    """Where programs are downloaded from, if at all."""
+    command = click.option(
+        "--download/--no-download", default=True,
+        help="Whether to download official release files; what is not downloaded is built with Go. Never with "
+        "SIMGPU_DOWNLOAD=never.",
+    )(command)  # fmt: skip
+    return click.option(
+        "--mirror", metavar="URL",
+        help="Take release files from URL/HOST/PATH instead of https://HOST/PATH; also from SIMGPU_MIRROR.",
+    )(command)  # fmt: skip
+
 
 catalog = click.option(
     "--catalog", "files", type=_PATH, multiple=True, metavar="PATH",

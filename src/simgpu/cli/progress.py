@@ -39,6 +39,10 @@ class Live:
         self._rows[item] = (True, result)
         self._live.update(self._table())
 
+    def note(self, line: str) -> None:
+        """Print the line above the items."""
+        self._live.console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
     def _table(self) -> rich.table.Table:
         table = rich.table.Table.grid(padding=(0, 1))
         for item, (finished, text) in self._rows.items():
@@ -68,6 +72,10 @@ class Plain:
         """Print the result."""
         self._last.pop(item, None)
         click.echo(f"  {item}: {result}", err=True)
+
+    def note(self, line: str) -> None:
+        """Print the line."""
+        click.echo(f"  {line}", err=True)
 
 
 @contextlib.contextmanager

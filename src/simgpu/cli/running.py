@@ -22,7 +22,7 @@ _RUNNING = 3.0  # seconds: a load that has no beginning of its own has settled w
 @click.option(
     "--load",
     metavar="PERCENT|SHAPE|FILE",
-    help="What the command does to the GPUs: 60, training, or a load profile; nothing if nothing is said.",
+    help="A job on all GPUs: 60, training, or a load profile; nothing if nothing is said.",
 )
 @options.seed()
 @options.interval(0.1, least=0.01, most=10)
@@ -40,9 +40,9 @@ def run(  # noqa: PLR0913 - one for each option
       simgpu run --model h200 --count 8 -- nvidia-smi topo -m
       simgpu run --model a100 --count 2 --load training -- python train.py
 
-    Nothing is installed and no rights are needed. What --load says is done by the command and the processes that it
-    starts, on all GPUs; further workloads can be added with `simgpu workload` from within. Power limits and clocks can
-    be set, and the cards follow.
+    Nothing is installed and no privileges are needed. The job that --load puts on all GPUs runs beside the command, and
+    NVML lists this process with the memory that it holds; further workloads can be added with `simgpu workload` from
+    within. Power limits and clocks can be set, and the cards follow.
 
     The command's exit code is passed on; 126 and 127 mean that it could not be started, or was not found.
     """

@@ -1,6 +1,7 @@
-"""The programs that a cluster is made of: which module each is built from, and which versions will do.
+"""The programs that a cluster is made of: which Go module each comes from, and which versions will do.
 
-Pinned versions are not repeated here: they are read from the Go module files in `modules/`.
+One Go module in `module/` requires them all, so that they are built together. Pinned versions are not repeated here:
+they are read from its go.mod.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 
 from simgpu import errors
 
-MODULES = Path(__file__).parent / "modules"
+MODULE = Path(__file__).parent / "module"
 
 Version = tuple[int, int, int]
 
@@ -21,24 +22,18 @@ _KUBE_VERSIONS = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version
 
 
 class Module(msgspec.Struct, frozen=True):
-    """A Go module that holds programs, and the range of versions that we work with."""
+    """A Go module that holds programs, the versions that we work with, and the symbols its version is stamped into."""
 
     name: str
     path: str
     oldest: Version
     below: Version
     stamps: tuple[str, ...] = ()
-    disk_gib: float = 1.0
-
-    @property
-    def directory(self) -> Path:
-        """The folder with the go.mod that pins it."""
-        return MODULES / self.name
 
     @property
     def version(self) -> str:
         """The pinned version, without the v."""
-        return pinned_version(self.directory / "go.mod", self.path)
+        return pinned_version(MODULE / "go.mod", self.path)
 
     def fits(self, version: Version) -> bool:
         """Whether another build of this version can stand in for ours."""
@@ -52,6 +47,12 @@ class Binary(msgspec.Struct, frozen=True):
     module: Module
     package: str
     version_args: tuple[str, ...] = ("--version",)
+
+    @property
+    def output(self) -> str:
+        """The file name that `go build` gives the program: the last part of its package that is no major version."""
+        parts = self.package.split("/")
+        return parts[-2] if re.fullmatch(r"v\d+", parts[-1]) else parts[-1]
 
 
 def _kubernetes_stamps() -> tuple[str, ...]:
@@ -67,33 +68,18 @@ def _kubernetes_stamps() -> tuple[str, ...]:
     )
 
 
-KUBERNETES = Module(
-    "kubernetes", "k8s.io/kubernetes", (1, 36, 0), (1, 37, 0), stamps=_kubernetes_stamps(), disk_gib=4.0
-)
+KUBERNETES = Module("kubernetes", "k8s.io/kubernetes", (1, 36, 0), (1, 37, 0), _kubernetes_stamps())
 ETCD = Module("etcd", "go.etcd.io/etcd/server/v3", (3, 5, 13), (3, 7, 0))
-KWOK = Module(
-    "kwok",
-    "sigs.k8s.io/kwok",
-    (0, 8, 0),
-    (0, 9, 0),
-    stamps=("sigs.k8s.io/kwok/pkg/consts.Version=v{version}",),
-    disk_gib=2.0,
-)
+KWOK = Module("kwok", "sigs.k8s.io/kwok", (0, 8, 0), (0, 9, 0), ("sigs.k8s.io/kwok/pkg/consts.Version=v{version}",))
 HELM = Module(
-    "helm",
-    "helm.sh/helm/v4",
-    (3, 18, 0),
-    (5, 0, 0),
-    stamps=("helm.sh/helm/v4/internal/version.version=v{version}",),
-    disk_gib=2.0,
+    "helm", "helm.sh/helm/v4", (3, 18, 0), (5, 0, 0), ("helm.sh/helm/v4/internal/version.version=v{version}",)
 )
 CONTAINERD = Module(
     "containerd",
     "github.com/containerd/containerd/v2",
     (2, 0, 0),
     (3, 0, 0),
-    stamps=("github.com/containerd/containerd/v2/version.Version=v{version}",),
-    disk_gib=2.0,
+    ("github.com/containerd/containerd/v2/version.Version=v{version}",),
 )
 
 
@@ -134,10 +120,12 @@ def pinned_version(go_mod: Path, module_path: str) -> str:
 
 @functools.cache
 def oldest_go() -> Version:
-    """The oldest Go that builds every module, as their go.mod files say."""
-    texts = [(module.directory / "go.mod").read_text() for module in {binary.module for binary in ALL.values()}]
-    found = [parse_version(line[3:]) for text in texts for line in text.splitlines() if line.startswith("go ")]
-    return max(version for version in found if version is not None)
+    """The oldest Go that builds the programs, as the go.mod requires."""
+    found = re.search(r"^go (\S+)$", (MODULE / "go.mod").read_text(), re.MULTILINE)
+    version = parse_version(found[1]) if found is not None else None
+    if version is None:
+        raise AssertionError(f"{MODULE / 'go.mod'} does not require a version of Go")
+    return version
 
 
 def parse_version(text: str) -> Version | None:

@@ -1,8 +1,8 @@
-"""Builds programs from their pinned Go modules into the cache.
+"""Builds programs from the pinned Go module into the cache: all that are missing in one call of `go build`.
 
-Safe against company and accidents: a lock per module lets one process build while others wait and then
-use the result; a program appears in the cache by rename, whole or not at all; the compiler's own cache is
-kept while a build is unfinished, so a killed one resumes, and deleted when it is done.
+Safe against company and accidents: a lock lets one process build while others wait and then use the result; a program
+appears in the cache by rename, whole or not at all. Compiled packages are in Go's own cache, which Go itself keeps
+small, so a killed build goes on where it stopped and a later one finds what programs share.
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simgpu import errors, units
-from simgpu.cluster import locks, paths
+from simgpu.cluster import binaries, durations, locks, paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from simgpu.cluster.binaries import Binary, Module
     from simgpu.cluster.progress import Progress
 
+ITEM = "programs"
+
 _KEPT_LINES = 15
 _LONGEST_LINE = 1024 * 1024
+_ENOUGH_FOR_A_RATE = 100  # packages
+_DISK_GIB = 4.5  # compiled packages of all programs, and the programs
 
 
 class BuildError(errors.SimgpuError):
@@ -43,93 +47,99 @@ def go_program() -> str | None:
     return shutil.which("go")
 
 
-async def build(wanted: Sequence[Binary], progress: Progress) -> None:
+async def build(wanted: Sequence[Binary], progress: Progress, *, disk_gib: float = _DISK_GIB) -> None:
     """Build programs into the cache; those that are there already cost nothing."""
-    by_module: dict[Module, list[Binary]] = collections.defaultdict(list)
-    for binary in wanted:
-        by_module[binary.module].append(binary)
-    for module, members in by_module.items():
-        for binary in members:
-            progress.update(binary.name, "waiting for its turn")
-        await _build_module(module, members, progress)
-
-
-async def _build_module(module: Module, members: list[Binary], progress: Progress) -> None:
-    label = f"{module.name}-{module.version}"
-    scratch = paths.cache() / "build" / label
 
     def waiting() -> None:
-        for binary in members:
-            progress.update(binary.name, "waiting for another process that is building it")
+        progress.update(ITEM, "waiting for another process that is building them")
 
     try:
-        async with locks.exclusive(paths.cache() / "locks" / label, waiting=waiting):
-            missing = [binary for binary in members if not cached(binary).exists()]
+        async with locks.exclusive(paths.cache() / "locks" / "build", waiting=waiting):
+            missing = [binary for binary in wanted if not cached(binary).exists()]
             if missing:
-                check_disk(paths.cache(), module.disk_gib, f"building {label}")
-            for binary in missing:
-                await _build_one(binary, scratch, progress)
-            shutil.rmtree(scratch, ignore_errors=True)
+                check_disk(paths.cache(), disk_gib, "building programs")
+                await _build(missing, progress)
+            elif wanted:
+                progress.done(ITEM, "in the cache")
     except OSError as error:
         raise BuildError(errors.explain(error)) from error
-    for binary in members:
-        progress.done(binary.name, f"{module.version} in the cache")
 
 
-async def _build_one(binary: Binary, scratch: Path, progress: Progress) -> None:
+async def _build(missing: list[Binary], progress: Progress) -> None:
     started = time.monotonic()
-    total = len((await _go(binary, scratch, ["list", "-deps", binary.package], _downloads(binary, progress))).split())
-    scratch.mkdir(parents=True, exist_ok=True)
-    unfinished = scratch / binary.name
-    compiled = 0
+    packages = [binary.package for binary in missing]
+    progress.update(ITEM, "resolving modules")
+    total = len((await _go(missing, ["list", "-deps", *packages], _downloads(progress))).split())
+    unfinished = paths.cache() / "build"
+    unfinished.mkdir(parents=True, exist_ok=True)
+    flags = ["-v", "-trimpath", "-buildvcs=false", "-ldflags", _ldflags(missing), "-gcflags=all=-dwarf=false"]
+    progress.update(ITEM, f"compiling: at most {total} packages")
+    await _go(missing, ["build", *flags, "-o", f"{unfinished}{os.sep}", *packages], _compiled(total, progress))
+    for binary in missing:
+        target = cached(binary)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (unfinished / binary.output).rename(target)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    spent = time.monotonic() - started
+    durations.remember(_kind(missing), spent)
+    names = ", ".join(binary.name for binary in missing)
+    progress.done(ITEM, f"{names} built in {units.format_seconds(spent)}")
 
-    def follow(_: str) -> None:
-        nonlocal compiled
-        compiled += 1
-        spent = units.format_seconds(time.monotonic() - started)
-        progress.update(binary.name, f"compiling: {compiled} of at most {total} packages, {spent}")
 
-    flags = ["-v", "-trimpath", "-buildvcs=false", "-ldflags", _ldflags(binary.module)]
-    progress.update(binary.name, "compiling")
-    await _go(binary, scratch, ["build", *flags, "-o", str(unfinished), binary.package], follow)
-    target = cached(binary)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished.rename(target)
-    progress.done(binary.name, f"{binary.module.version} built in {units.format_seconds(time.monotonic() - started)}")
+def last_time(missing: Iterable[Binary]) -> float | None:
+    """How many seconds the last build of these programs took here, if there was one."""
+    return durations.recall(_kind(missing))
 
 
-def _downloads(binary: Binary, progress: Progress) -> Callable[[str], None]:
+def _kind(missing: Iterable[Binary]) -> str:
+    return f"build {' '.join(sorted(binary.name for binary in missing))}"
+
+
+def _downloads(progress: Progress) -> Callable[[str], None]:
     def follow(line: str) -> None:
         if line.startswith("go: downloading "):
-            progress.update(binary.name, f"downloading {line.split()[2]}")
+            progress.update(ITEM, f"downloading {line.split()[2]}")
 
-    progress.update(binary.name, "resolving modules")
     return follow
 
 
-def _ldflags(module: Module) -> str:
+def _compiled(total: int, progress: Progress) -> Callable[[str], None]:
+    """Counts the packages that `go build -v` names, and estimates what is left from their rate."""
+    started, count = time.monotonic(), 0
+
+    def follow(_: str) -> None:
+        nonlocal count
+        count += 1
+        spent = time.monotonic() - started
+        left = ""
+        if _ENOUGH_FOR_A_RATE < count < total:
+            left = f", about {units.format_rough_seconds(spent / count * (total - count))} left"
+        progress.update(ITEM, f"compiling: {count} of at most {total} packages{left}")
+
+    return follow
+
+
+def _ldflags(missing: Iterable[Binary]) -> str:
+    """A program ignores the stamps of symbols that it does not have, so all are given at once."""
+    modules = {binary.module: None for binary in missing}
+    return " ".join(["-s", "-w", *(f"-X {stamp}" for module in modules for stamp in _stamps(module))])
+
+
+def _stamps(module: Module) -> list[str]:
     major, minor = module.version.split(".")[:2]
-    stamps = (stamp.format(version=module.version, major=major, minor=minor) for stamp in module.stamps)
-    return " ".join(["-s", "-w", *(f"-X {stamp}" for stamp in stamps)])
+    return [stamp.format(version=module.version, major=major, minor=minor) for stamp in module.stamps]
 
 
-async def _go(binary: Binary, scratch: Path, args: list[str], follow: Callable[[str], None]) -> str:
+async def _go(missing: list[Binary], args: list[str], follow: Callable[[str], None]) -> str:
     """Run the Go command in the module's folder; its standard output, with each line of the other followed."""
     program = go_program()
     if program is None:
         raise BuildError("Go is not installed")
-    environment = {
-        **os.environ,
-        "CGO_ENABLED": "0",
-        "GOFLAGS": "",
-        "GOWORK": "off",
-        "GOCACHE": str(scratch / "go-cache"),
-    }
     process = await asyncio.create_subprocess_exec(
         program,
         *args,
-        cwd=binary.module.directory,
-        env=environment,
+        cwd=binaries.MODULE,
+        env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -144,7 +154,7 @@ async def _go(binary: Binary, scratch: Path, args: list[str], follow: Callable[[
             process.terminate()
             await process.wait()
     if code != 0:
-        raise _failure(binary, complaints)
+        raise _failure(missing, complaints)
     return output
 
 
@@ -161,14 +171,15 @@ async def _lines_of(stream: asyncio.StreamReader | None, follow: Callable[[str],
     return list(kept)
 
 
-def _failure(binary: Binary, complaints: list[str]) -> BuildError:
-    said = "\n".join(f"  {line}" for line in complaints)
-    if re.search("no space left on device", said, re.IGNORECASE):
+def _failure(missing: list[Binary], complaints: list[str]) -> BuildError:
+    output = "\n".join(f"  {line}" for line in complaints)
+    names = ", ".join(binary.name for binary in missing)
+    if re.search("no space left on device", output, re.IGNORECASE):
         return BuildError(
-            f"the disk of {paths.cache()} is full, and building {binary.name} takes about "
-            f"{binary.module.disk_gib:.0f} GiB; free some space and run the command again, it goes on where it stopped"
+            f"the disk of {paths.cache()} is full, and building {names} takes about "
+            f"{_DISK_GIB:.0f} GiB; free some space and run the command again, it goes on where it stopped"
         )
-    return BuildError(f"{binary.name} {binary.module.version} could not be built; Go said:\n{said}")
+    return BuildError(f"{names} could not be built; Go printed:\n{output}")
 
 
 def check_disk(where: Path, gib: float, purpose: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from simgpu import units
-from simgpu.cluster import binaries, build, locate, paths, record
+from simgpu.cluster import binaries, build, download, locate, paths, record, releases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Verdict = Literal["good", "limited", "missing"]
 
 _MEMORY_GIB = 2.0
+_BUILD_GIB = 6.0
+_DOWNLOAD_GIB = 1.0
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -33,13 +35,16 @@ class Finding(msgspec.Struct, frozen=True):
 
 async def examine(bin_dir: Path | None = None) -> list[Finding]:
     """Look at everything."""
-    programs = await _programs(bin_dir)
-    needs_build = programs.verdict != "good"
+    missing = [name for name in binaries.LOCAL_CLUSTER if await locate.find(binaries.ALL[name], bin_dir) is None]
+    downloads = await _release_files(missing)
+    needs_build = bool(missing) and downloads.verdict != "good"
+    cache_gib = _BUILD_GIB if needs_build else _DOWNLOAD_GIB if missing else 0.0
     looks: list[Callable[[], Finding]] = [
         _system,
+        lambda: downloads,
         lambda: _go(needed=needs_build),
-        lambda: programs,
-        lambda: _disk("cache disk", paths.cache(), 6.0 if needs_build else 0.0),
+        lambda: _programs(missing, downloads),
+        lambda: _disk("cache disk", paths.cache(), cache_gib),
         lambda: _disk("cluster disk", paths.clusters(), 0.5),
         _memory,
         _ports,
@@ -75,15 +80,29 @@ def _go(*, needed: bool) -> Finding:
     return Finding("Go", "good", f"{locate.dotted(version) if version else printed.strip()} at {program}")
 
 
-async def _programs(bin_dir: Path | None) -> Finding:
-    missing = [name for name in binaries.LOCAL_CLUSTER if await locate.find(binaries.ALL[name], bin_dir) is None]
+async def _release_files(missing: list[str]) -> Finding:
+    """Hosts are contacted only where programs are missing."""
+    source = releases.choose()
+    if not missing:
+        return Finding("downloads", "good", "not needed")
+    if not source.allowed:
+        return Finding("downloads", "limited", "turned off by SIMGPU_DOWNLOAD", "programs are built with Go instead")
+    unreached = await download.unreachable([binaries.ALL[name] for name in missing], source)
+    if not unreached:
+        return Finding("downloads", "good", "release files are within reach")
+    detail = "; ".join(f"{host}: {why}" for host, why in unreached.items())
+    return Finding("downloads", "limited", detail, "name a mirror with SIMGPU_MIRROR, or let programs be built with Go")
+
+
+def _programs(missing: list[str], downloads: Finding) -> Finding:
     if not missing:
         return Finding("programs", "good", "all that 'simgpu up' needs are here")
     detail = f"not here yet: {', '.join(missing)}"
-    if build.go_program() is None:
+    if downloads.verdict != "good" and build.go_program() is None:
         return Finding("programs", "missing", detail, "install Go, or give their folder with --bin-dir")
+    does = "downloads" if downloads.verdict == "good" else "builds"
     return Finding(
-        "programs", "limited", detail, "the first 'simgpu up' builds them; 'simgpu tools --build' does it now"
+        "programs", "limited", detail, f"the first 'simgpu up' {does} them; 'simgpu tools --build' does it now"
     )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from simgpu.kube.views import Node
 
 NAMESPACE = "gpu-operator"
+SAMPLE = "sample"  # the namespace of the sample workload
 TOPOLOGY = "topology"
 TOPOLOGY_KEY = "topology.yml"
 POOL = "default"

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from simgpu import errors
+from simgpu import errors, units
 from simgpu.cluster import (
     binaries,
     build,
     components,
     control_plane,
+    durations,
     fleet,
     locate,
     locks,
@@ -30,13 +31,14 @@ from simgpu.cluster import (
     pki,
     processes,
     record,
+    releases,
 )
 from simgpu.kube import client as kube_client
 from simgpu.kube import errors as kube_errors
 from simgpu.kube import kubeconfig, resources, wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 
     from simgpu.cluster.components import Component, Role
     from simgpu.cluster.progress import Progress
@@ -53,8 +55,9 @@ _DISK_GIB = 0.5
 _ROLE_GRACE_SECONDS = 10.0
 _MANY_NODES = 500  # so many keep the API server from its own start, and others do not wait for it long
 _NODES_READY_SECONDS = 300.0
-_GPU_LOOKS = 40
 _GPUS_SEEN_SECONDS = 30.0
+_STALLED_SECONDS = 10.0
+_CLUSTER = "cluster"
 _POOL_LABELS = f"{fleet.POOL_LABEL}={fleet.POOL}"
 
 
@@ -67,6 +70,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     port: int | None = None
     address: str = "127.0.0.1"
     bin_dir: Path | None = None
+    source: releases.Source | None = None  # of release files; as the environment says if None
     wait: bool = True
     sample: bool = False
 
@@ -124,13 +128,30 @@ async def up(wish: Wish, progress: Progress, roles: Sequence[Role] = ()) -> Outc
     """Bring the cluster to what was wished for: from nothing, from half, or from all of it."""
     check(wish)
     folder = record.Folder(wish.name)
-    found = await locate.ensure(binaries.LOCAL_CLUSTER, progress, _bin_dir(wish, folder.load()))
+    known = folder.load()
+    found = await locate.ensure(binaries.LOCAL_CLUSTER, progress, _bin_dir(wish, known), wish.source)
     started = time.monotonic()
     build.check_disk(paths.clusters(), _DISK_GIB, "a cluster")
+    if known is None:
+        _announce(wish, progress)
     async with _locked(folder, progress):
         changes = await _bring_up(_Launch(wish, folder, found, progress, roles))
         status = await _status(folder, roles)
-    return Outcome(status, changes, time.monotonic() - started)
+    spent = time.monotonic() - started
+    if known is None:
+        durations.remember(_kind(wish), spent)
+        progress.done(_CLUSTER, f"{wish.name} is up")
+    return Outcome(status, changes, spent)
+
+
+def _announce(wish: Wish, progress: Progress) -> None:
+    before = durations.recall(_kind(wish))
+    expected = f"took {units.format_seconds(before)} last time" if before else "takes seconds, and more with many nodes"
+    progress.update(_CLUSTER, f"starting {wish.name} with {wish.nodes or DEFAULT_NODES} nodes: {expected}")
+
+
+def _kind(wish: Wish) -> str:
+    return f"up {wish.nodes or DEFAULT_NODES}"
 
 
 def _bin_dir(wish: Wish, known: Record | None) -> Path | None:
@@ -226,8 +247,8 @@ async def _run(launch: _Launch, wanted: Record, known: Record | None) -> list[st
         for role in launch.roles:
             await plane.start_ready(role.name)
         if launch.roles and launch.wish.wait:
-            await _look_for_gpus(client)
-        sampled = launch.wish.sample and await _make_sample(client, plane, launch.roles)
+            await _wait_for_gpus(client, launch.progress)
+        sampled = launch.wish.sample and await _make_sample(client, plane, launch)
     folder.save(msgspec.structs.replace(wanted, complete=True, published=wanted.gpus))
     if known is None:
         return [f"created cluster {wanted.name}"]
@@ -304,24 +325,64 @@ async def _wait_for_default_account(client: Client, plane: control_plane.Control
     await plane.until("kube-controller-manager", there, seconds=control_plane.READY_SECONDS)
 
 
-async def _look_for_gpus(client: Client) -> None:
-    """Give the nodes a moment to get their GPUs; a topology of the user's may give them none."""
-    for _ in range(_GPU_LOOKS):
+async def _wait_for_gpus(client: Client, progress: Progress) -> None:
+    """Wait for all nodes' GPUs; a topology of the user's may give some of them none."""
+
+    async def look() -> tuple[int, int, str]:
         nodes = await client.list(resources.NODES, labels=_POOL_LABELS)
-        if all(fleet.gpu_count([node]) for node in nodes):
+        equipped = sum(fleet.gpu_count([node]) > 0 for node in nodes)
+        return equipped, len(nodes), f"{fleet.gpu_count(nodes)} on {equipped} of {len(nodes)} nodes"
+
+    await _wait_while_more_come(
+        look, "GPUs", "the topology gives the others none, or see 'simgpu logs controller'", progress
+    )
+
+
+async def _wait_for_sample(client: Client, progress: Progress) -> None:
+    """Wait for the sample's pods; a small fleet may not have room for all."""
+
+    async def look() -> tuple[int, int, str]:
+        pods = await client.list(resources.PODS, namespace=fleet.SAMPLE)
+        started = sum(pod.status.phase in {"Running", "Succeeded"} for pod in pods)
+        return started, max(len(pods), 1), f"{started} of {len(pods)} pods run"
+
+    await _wait_while_more_come(look, "sample", "the others wait for room", progress)
+
+
+async def _wait_while_more_come(
+    look: Callable[[], Awaitable[tuple[int, int, str]]], item: str, otherwise: str, progress: Progress
+) -> None:
+    """Wait until as many are there as should be, or until no more have come for a while."""
+    clock = asyncio.get_running_loop().time
+    most, deadline = 0, clock() + _STALLED_SECONDS
+    while True:
+        asked = clock()
+        count, total, text = await look()
+        if count >= total:
+            progress.done(item, text)
             return
-        await asyncio.sleep(0.25)
+        if count > most:
+            most, deadline = count, clock() + _STALLED_SECONDS
+        elif clock() > deadline:
+            progress.done(item, f"{text}; {otherwise}")
+            return
+        progress.update(item, text)
+        # To look at thousands of objects takes time that others need.
+        await asyncio.sleep(max(0.1, 4 * (clock() - asked)))
 
 
-async def _make_sample(client: Client, plane: control_plane.ControlPlane, roles: Sequence[Role]) -> bool:
-    """Where a role gives the nodes their GPUs, wait for those: the sample is to use them."""
+async def _make_sample(client: Client, plane: control_plane.ControlPlane, launch: _Launch) -> bool:
+    """Where a role gives the nodes their GPUs, wait for those: the sample is to use them. Whether it was not there."""
 
     async def gpus_seen() -> bool:
         return fleet.gpu_count(await client.list(resources.NODES, labels=_POOL_LABELS)) > 0
 
-    if roles:
-        await plane.until(roles[0].name, gpus_seen, seconds=_GPUS_SEEN_SECONDS)
-    return await fleet.create_sample(client, gpus=await gpus_seen())
+    if launch.roles:
+        await plane.until(launch.roles[0].name, gpus_seen, seconds=_GPUS_SEEN_SECONDS)
+    made = await fleet.create_sample(client, gpus=await gpus_seen())
+    if launch.wish.wait:
+        await _wait_for_sample(client, launch.progress)
+    return made
 
 
 class _first_failure:  # noqa: N801 - reads as a statement

@@ -1,12 +1,13 @@
-"""Decides where each program comes from: a folder given, PATH, the cache, or a build.
+"""Decides where each program comes from: a folder given, PATH, the cache, a download, or a build.
 
 In that order, first that has it: `--bin-dir` (whatever its version: the user chose it), PATH when the
-version fits, the cache, a build with Go.
+version fits, the cache, the official release files where they are within reach, a build with Go.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import os
 import shutil
 from pathlib import Path
@@ -14,14 +15,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from simgpu import errors
-from simgpu.cluster import binaries, build
+from simgpu import errors, units
+from simgpu.cluster import binaries, build, origins, releases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from simgpu.cluster.binaries import Binary, Version
     from simgpu.cluster.progress import Progress
+    from simgpu.cluster.releases import Source
 
 _VERSION_TIMEOUT_SECONDS = 20.0
 
@@ -32,6 +34,7 @@ class Found(msgspec.Struct, frozen=True):
     path: Path
     version: Version
     source: str
+    url: str | None = None  # of the release file it was downloaded from
 
 
 async def find(binary: Binary, bin_dir: Path | None = None) -> Found | None:
@@ -52,23 +55,52 @@ async def find(binary: Binary, bin_dir: Path | None = None) -> Found | None:
             return Found(Path(on_path).absolute(), version, "PATH")
     kept = build.cached(binary)
     if kept.exists():
-        return Found(kept, _pinned(binary), "cache")
+        return _in_cache(binary, "cache")
     return None
 
 
-async def ensure(names: Iterable[str], progress: Progress, bin_dir: Path | None = None) -> dict[str, Found]:
-    """Every program named, built where it must be."""
+async def ensure(
+    names: Iterable[str], progress: Progress, bin_dir: Path | None = None, source: Source | None = None
+) -> dict[str, Found]:
+    """Every program named, downloaded or built where it must be."""
     wanted = [binaries.named(name) for name in names]
     found = {binary.name: await find(binary, bin_dir) for binary in wanted}
     missing = [binary for binary in wanted if found[binary.name] is None]
-    if missing and build.go_program() is None:
-        raise errors.SimgpuError(_ways_out(missing))
-    for name, place in found.items():
-        if place is not None:
-            progress.done(name, f"{dotted(place.version)} from {place.source}")
-    await build.build(missing, progress)
-    built = {binary.name: Found(build.cached(binary), _pinned(binary), "build") for binary in missing}
-    return {binary.name: found[binary.name] or built[binary.name] for binary in wanted}
+    _announce(found, missing, progress)
+    unavailable = await _download(missing, progress, source or releases.choose())
+    if unavailable and build.go_program() is None:
+        raise errors.SimgpuError(_ways_out(unavailable))
+    if unavailable:
+        await build.build(unavailable, progress)
+    made = {binary.name: _in_cache(binary, "build" if binary in unavailable else "download") for binary in missing}
+    return {binary.name: found[binary.name] or made[binary.name] for binary in wanted}
+
+
+async def _download(missing: list[Binary], progress: Progress, source: Source) -> list[Binary]:
+    """Download what can be had; the rest, with a line for each reason."""
+    if not missing or not source.allowed:
+        return missing
+    from simgpu.cluster import download  # noqa: PLC0415 - slow to import, and seldom needed
+
+    missed = await download.download(missing, progress, source)
+    for reason in dict.fromkeys(each.reason for each in missed):
+        names = ", ".join(each.binary.name for each in missed if each.reason == reason)
+        progress.note(reason if build.go_program() is None else f"{reason}; building {names} from source instead")
+    return [each.binary for each in missed]
+
+
+def _announce(found: Mapping[str, Found | None], missing: list[Binary], progress: Progress) -> None:
+    """Report what is here, what is not, and how long it takes if it has to be built."""
+    sources = collections.Counter(place.source for place in found.values() if place is not None)
+    here = ", ".join(f"{count} from {source}" for source, count in sources.items())
+    if not missing:
+        progress.done(build.ITEM, here)
+        return
+    names = ", ".join(binary.name for binary in missing)
+    before = build.last_time(missing)
+    expected = f"took {units.format_seconds(before)} last time" if before else "takes about five minutes on two cores"
+    here += "; " if here else ""
+    progress.update(build.ITEM, f"{here}{len(missing)} to fetch ({names}), or to build, which {expected}")
 
 
 async def program_version(path: Path, binary: Binary) -> Version | None:
@@ -102,6 +134,12 @@ def dotted(version: Version) -> str:
     return ".".join(map(str, version))
 
 
+def _in_cache(binary: Binary, source: str) -> Found:
+    path = build.cached(binary)
+    origin = origins.origin_of(path)
+    return Found(path, _pinned(binary), source, None if origin is None else origin.url)
+
+
 def _pinned(binary: Binary) -> Version:
     version = binaries.parse_version(binary.module.version)
     assert version is not None  # noqa: S101 - pinned versions are x.y.z; a unit test says so
@@ -115,7 +153,8 @@ def _ways_out(missing: list[Binary]) -> str:
     )
     go = dotted(binaries.oldest_go())
     return (
-        f"these programs are neither on PATH nor in the cache, and Go is not there to build them:\n{needs}\n"
-        f"Ways out: install Go {go} or newer and run the command again; put the programs on "
-        "PATH; or give the folder that holds them with --bin-dir."
+        "these programs are neither on PATH nor in the cache, were not downloaded, and Go is not there to build "
+        f"them:\n{needs}\n"
+        f"Ways out: install Go {go} or newer and run the command again; name a mirror of the release files with "
+        "--mirror; put the programs on PATH; or give the folder that holds them with --bin-dir."
     )

@@ -14,6 +14,9 @@ class Progress(Protocol):
     def done(self, item: str, result: str) -> None:
         """`item` is finished."""
 
+    def note(self, line: str) -> None:
+        """Something that the user should know, beside the items."""
+
 
 class Silent:
     """A progress that nobody watches."""
@@ -22,4 +25,7 @@ class Silent:
         """Ignore."""
 
     def done(self, item: str, result: str) -> None:
+        """Ignore."""
+
+    def note(self, line: str) -> None:
         """Ignore."""

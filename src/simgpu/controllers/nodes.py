@@ -190,7 +190,9 @@ class Nodes:
         if self._fleet.use(placed, uses):
             self._unpublished.add(name)
         self._publish_node(node, spec)
-        if changed or (config_map is None and name not in self._published):
+        # A node that left and came back: its view may still be there, and about to be deleted.
+        deleting = first and not self._writer.settled(self._view_target(name), None)
+        if changed or deleting or (config_map is None and name not in self._published):
             return self._write_view(placed, self._view(placed), urgent=True)
         return self._publish_view(placed, config_map, urgent=first)
 
@@ -234,10 +236,10 @@ class Nodes:
         uses: dict[str, publishing.Use] = {}
         for pod, wish in zip(there, wishes, strict=True):
             span = self._range(pod)
-            owners = wish.owners(started=requests.running(pod))
+            owners, passing = wish.owners(started=requests.running(pod)), requests.passing(pod)
             for container, gpu in zip(owners, held[wish.uid], strict=True):
                 if gpu:
-                    busy = span if requests.lasting(pod, container) else requests.NONE
+                    busy = requests.NONE if container in passing else span
                     uses[gpu] = _use(pod, container, busy, memory[gpu])
         return uses
 
@@ -334,9 +336,11 @@ class Nodes:
     def _write_view(self, placed: NodeCards, body: dict[str, Any], *, urgent: bool) -> float:
         self._published[placed.name] = self._clock()
         self._unpublished.discard(placed.name)
-        target = Target(resources.CONFIG_MAPS, publishing.view_name(placed.name), self._namespace)
-        self._writer.apply(target, body, urgent=urgent, failed=self._again(placed.name))
+        self._writer.apply(self._view_target(placed.name), body, urgent=urgent, failed=self._again(placed.name))
         return self._turn(placed.name)
+
+    def _view_target(self, name: str) -> Target:
+        return Target(resources.CONFIG_MAPS, publishing.view_name(name), self._namespace)
 
     async def save(self) -> None:
         """Write where all counters stand, for whoever goes on from here."""
@@ -345,13 +349,17 @@ class Nodes:
             await asyncio.sleep(0)  # what was decided has to be written too
 
     def _saved(self, before: publishing.Remembered) -> tuple[dict[str, list[float]], float]:
-        """Counters as they were saved, by GPU, and how long ago that was. What somebody broke is left out."""
+        """Counters as they were saved, by GPU, and how long ago that was. What somebody broke is left out.
+
+        Where the clock was set back since, nobody knows how long: counters were seen to grow for one turn at most.
+        """
         try:
             found = msgspec.convert(before.counters, _Saved)
         except msgspec.ValidationError as error:
             _log.warning("saved counters cannot be read, and start anew: %s", error)
             return {}, 0.0
-        return found.gpus, max(0.0, self._wall_clock() - found.time)
+        since = self._wall_clock() - found.time
+        return found.gpus, since if since >= 0 else SAVE_EVERY
 
     def _retire(self, name: str, node: Node | None) -> float | None:
         """A node is gone, or not ours any more: nothing of ours stays on it, and then its view goes too."""
@@ -370,8 +378,7 @@ class Nodes:
         if not self._writer.settled(Target(resources.NODES, name), node):
             return RETIRE_EVERY
         if config_map is not None:
-            target = Target(resources.CONFIG_MAPS, publishing.view_name(name), self._namespace)
-            self._writer.delete(target, failed=self._again(name))
+            self._writer.delete(self._view_target(name), failed=self._again(name))
         if config_map is None or node is None:
             self._traces.pop(name, None)
             self._leaving.discard(name)
@@ -384,9 +391,9 @@ def _uses_of(placed: NodeCards) -> dict[str, tuple[publishing.Use, ...]]:
 
 def _wish(pod: Pod) -> assigning.Wish:
     lasting, first, beside, sidecars = [], [], [], 0
-    early = {item.name for item in pod.spec.init_containers}
+    early, passing = {item.name for item in pod.spec.init_containers}, requests.passing(pod)
     for item in requests.requests(pod):
-        if not requests.lasting(pod, item.container):
+        if item.container in passing:
             first.append(item)
             beside.append(sidecars)
         else:

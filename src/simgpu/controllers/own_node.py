@@ -118,15 +118,28 @@ class OwnNode:
     # Who uses it.
 
     def uses(
-        self, spec: pools.NodeGpus, held: Sequence[holding.Held], memory: Mapping[str, int], *, reservations: str
+        self,
+        spec: pools.NodeGpus,
+        held: Sequence[holding.Held],
+        memory: Mapping[str, int],
+        *,
+        reservations: str,
+        before: Mapping[str, Uses],
     ) -> dict[str, Uses]:
-        """Who has which GPU, by id; `memory` is what each has for them, in MiB, `reservations` a namespace."""
+        """Who has which GPU, by id; `memory` is what each has for them, in MiB, `reservations` a namespace.
+
+        Of several that share a GPU, who was seen with it first comes first; `before` is who had it last time.
+        """
         replicas = spec.slicing.replicas(pools.GPU_RESOURCE)
         found = holding.holders(self._stores.pods, held, replicas=replicas)
         source = spec.utilization_from
         there = {gpu: found[gpu] for gpu in memory if gpu in found}
         lent = reserving.lend(self._stores.pods, there, namespace=reservations)
-        return {gpu: tuple(self._use(holder, memory[gpu], source) for holder in items) for gpu, items in lent.items()}
+        uses: dict[str, Uses] = {}
+        for gpu, items in lent.items():
+            ordered = holding.by_arrival(items, [item.use.uid for item in before.get(gpu, ())])
+            uses[gpu] = tuple(self._use(holder, memory[gpu], source) for holder in ordered)
+        return uses
 
     def _use(self, holder: holding.Holder, memory: int, source: str) -> Shared:
         pod, meta = holder.pod, holder.pod.metadata

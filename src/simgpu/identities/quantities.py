@@ -148,6 +148,14 @@ def _margin(machine: Machine) -> Values:
     return np.rint(machine.fact("temperature_c.gpu_max") - spot)
 
 
+def _fan_speed(machine: Machine) -> Values:
+    """Percent: at rest up to a temperature, then in proportion up to the highest; nothing for a card without a fan."""
+    idle, highest, start = (machine.fact(f"fans.{name}") for name in ("idle", "highest", "start"))
+    span = np.maximum(machine.fact("temperature_c.gpu_max") - start, 1.0)
+    share = np.clip((machine.column("temperature") - start) / span, 0.0, 1.0)
+    return np.rint(idle + (highest - idle) * share)
+
+
 def _xid(machine: Machine) -> Values:
     """The last error: 43 after a hang, 48 after an error that could not be corrected."""
     bad, hung = machine.column("uncorrected") >= 1, machine.column("hangs") >= 1
@@ -178,6 +186,15 @@ def _memory_power(machine: Machine) -> Values:
     """The memory's part of the power; the line through what a recorded H200 showed at rest and at full load."""
     idle = machine.fact("power_w.idle")
     return 0.5 * idle + 0.114 * np.maximum(machine.column("power_average") - idle, 0.0)
+
+
+def _ecc_mode(device: Device) -> float:
+    return {"disabled": 0.0, "none": np.nan}.get(device.model.ecc or "", 1.0)
+
+
+def with_ecc(inner: Quantity) -> Quantity:
+    """What only a card counts whose ECC is on."""
+    return lambda machine: np.where(machine.told(_ecc_mode) == 1, inner(machine), np.nan)
 
 
 def _c2c_mode(device: Device) -> float:
@@ -233,7 +250,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "power_share": lambda machine: machine.column("power_average") / machine.column("limit"),
     "power_burst_share": lambda machine: machine.column("power_average") / machine.fact("power_w.max"),
     "power_instant": column("power_instant"),
-    "power_memory": _memory_power,
+    "power_memory": since_hopper(_memory_power),
     "power_limit": column("limit"),
     "power_default": fact("power_w.default"),
     "power_min": fact("power_w.min"),
@@ -249,6 +266,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         machine.column("temperature_memory") / machine.fact("temperature_c.memory_max")
     ),
     "temperature_margin": _margin,
+    "fan_speed": _fan_speed,
     "temperature_shutdown": fact("temperature_c.shutdown"),
     "temperature_slowdown": fact("temperature_c.slowdown"),
     "temperature_max": fact("temperature_c.gpu_max"),
@@ -313,8 +331,9 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "pci_slot": number(lambda device: f"0x{device.pci_bus_id[12:14]}"),
     "pci_device_id": number(lambda device: device.model.pci.device),
     "pci_subsystem_id": number(lambda device: device.model.pci.subsystem),
-    "inforom_ecc": fact("board.inforom_ecc"),
-    "inforom_oem": fact("board.inforom_oem"),
+    "inforom_ecc": number(lambda device: device.model.board.inforom_ecc if device.model.board else None),
+    "inforom_oem": number(lambda device: device.model.board.inforom_oem if device.model.board else None),
+    "ecc_mode": lambda machine: machine.told(_ecc_mode),
     "c2c_mode": lambda machine: machine.told(_c2c_mode),
     "fabric_state": _fabric_state,
     "host_memory": constant(256 * 1024.0),
@@ -348,6 +367,7 @@ QUANTITIES.update(
         for why in ("free", "power", "heat", "both")
     }
 )
+QUANTITIES.update({f"ecc_{name}": with_ecc(QUANTITIES[name]) for name in ("zero", "corrected", "uncorrected")})
 _MEASURED: Final = ("busy", "sm_active", "sm_occupancy", "tensor_active", "pcie_rate")
 QUANTITIES.update({f"gpm_{name}": since_hopper(QUANTITIES[name]) for name in _MEASURED})
 QUANTITIES.update(

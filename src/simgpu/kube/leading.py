@@ -32,6 +32,11 @@ class Terms(msgspec.Struct, frozen=True):
     give_up_seconds: float = 10.0  # a leader that could not renew for this long stops leading
     retry_seconds: float = 2.0
 
+    @classmethod
+    def lasting(cls, seconds: int) -> Terms:
+        """The terms of a lease that lasts so long, in the usual proportions."""
+        return cls(seconds, renew_seconds=seconds / 3, give_up_seconds=seconds * 2 / 3, retry_seconds=seconds * 2 / 15)
+
 
 class Election:
     """One candidate."""

@@ -13,7 +13,7 @@ _DECIMAL = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
 _SCALES = {suffix: Fraction(10) ** (3 * place - 9) for place, suffix in enumerate(_DECIMAL)} | {
     f"{letter}i": Fraction(1024) ** place for place, letter in enumerate("KMGTPE", 1)
 }
-_FORM = re.compile(r"([+-]?)([0-9]+\.?[0-9]*|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,4})?")
+_FORM = re.compile(r"([+-]?)([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,4})?")
 _LONGEST = 64
 _LARGEST_EXPONENT = 64
 _FINEST = 10**9

@@ -42,9 +42,9 @@ class ObjectMeta(View, frozen=True):
     finalizers: tuple[str, ...] = ()
 
     @property
-    def seniority(self) -> tuple[str, str]:
-        """Sorts the oldest first; those of one second by uid, so that the order stays."""
-        return self.creation_timestamp or "", self.uid
+    def seniority(self) -> str:
+        """Sorts the oldest first. Those of one second are equal: they stay in the order in which a store saw them."""
+        return self.creation_timestamp or ""
 
 
 class Identity(View, frozen=True):

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from simgpu import errors
 from simgpu.node import files, messages
 from simgpu.topology import sharing
 
@@ -41,13 +40,9 @@ class Source(msgspec.Struct, frozen=True):
     programs: Programs
 
 
-def install(built: Path, state: Path) -> Programs:
+def install(library: Path, tool: Path, state: Path) -> Programs:
     """Put library and tool for this processor below the state folder, where containers can have them from."""
-    sources = {name: built / platform.machine() / name for name in (LIBRARY, TOOL)}
-    for path in sources.values():
-        if not path.is_file():
-            raise errors.SimgpuError(f"{path}: is not built; run 'make setup', or install the package anew")
-    made = {name: path.read_bytes() for name, path in sources.items()}
+    made = {LIBRARY: library.read_bytes(), TOOL: tool.read_bytes()}
     digest = hashlib.sha256(b"".join(made.values())).hexdigest()[:16]
     folder = state / "programs" / digest
     folder.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,7 @@ def of(connection: socket.socket, *, proc: Path = Path("/proc")) -> Peer:
         with _handle(connection, pid) as handle:
             found = container((proc / str(pid) / "cgroup").read_text(errors="replace"))
             ours = found is None and uid == os.geteuid() and _same_processes(pid, proc)
-            if select.select([handle], [], [], 0)[0]:
+            if _ended(handle):
                 raise ProcessLookupError
     except OSError:
         raise Unknown(f"process {pid} is gone") from None
@@ -77,6 +77,13 @@ def container(cgroups: str) -> Peer | None:
 def _uid(text: str) -> str:
     """As the API server writes it: static pods' have no dashes, and in slices there are underscores."""
     return text.replace("_", "-")
+
+
+def _ended(handle: int) -> bool:
+    """Whether the process behind a handle has ended; however many files are open, for which `select` has no room."""
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ class Message(msgspec.Struct, frozen=True):
             field = fields.get(number)
             if field is not None and field.wire == wire:
                 found[field.name] = field.add(found.get(field.name), field.decode(value))
-        return cls(**found)
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
 
 
 class _Field(msgspec.Struct, frozen=True):
@@ -71,13 +71,13 @@ def _field(name: str, number: int, kind: Any) -> _Field:
             one.wire,
             lambda items: map(one.encode, items),
             one.decode,
-            lambda old, new: (*(old or ()), new),
+            _append,
         )
     if origin is dict:
         return _Field(
             name, number, _BYTES,
             lambda items: (_lengthened(_Entry(*pair).encode()) for pair in items.items()), _Entry.decode,
-            lambda old, new: {**(old or {}), new.key: new.value},
+            lambda old, new: (old or {}) | {new.key: new.value},
         )  # fmt: skip
     if origin in (Union, types.UnionType):  # a message that may be absent
         kind = next(item for item in arguments if item is not type(None))
@@ -86,6 +86,13 @@ def _field(name: str, number: int, kind: Any) -> _Field:
         name, number, one.wire, lambda value: iter([one.encode(value)] if value else []), one.decode,
         lambda _old, new: new,
     )  # fmt: skip
+
+
+def _append(old: list[Any] | None, new: Any) -> list[Any]:
+    """A list that grows in place: to copy it for each value would take a long time for many."""
+    found = [] if old is None else old
+    found.append(new)
+    return found
 
 
 class _Scalar(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.const import Cardinality, Handler
 from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import ProtocolError, StreamTerminatedError
+from grpclib.protocol import H2Protocol
 from grpclib.server import Server as _Server
 from grpclib.server import Stream
 
@@ -74,12 +76,32 @@ def stream(request: type[M], method: Callable[[M], AsyncGenerator[Message, None]
     return Handler(answer, Cardinality.UNARY_STREAM, request, Message)
 
 
+class _Listener(_Server):
+    """grpclib's server leaves it to clients to hang up; this one can do so itself."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._protocols: weakref.WeakSet[H2Protocol] = weakref.WeakSet()
+
+    def _protocol_factory(self) -> H2Protocol:
+        protocol = super()._protocol_factory()
+        self._protocols.add(protocol)
+        return protocol
+
+    async def hang_up(self) -> None:
+        """Close every connection."""
+        for protocol in list(self._protocols):
+            if hasattr(protocol, "connection"):
+                protocol.connection.close()
+        await asyncio.sleep(0)  # transports end in the loop's next turn
+
+
 class Server:
     """A server on a socket."""
 
     def __init__(self, service: str, methods: Mapping[str, Handler]) -> None:
         self._handlers = {f"/{service}/{name}": handler for name, handler in methods.items()}
-        self._server = _Server([self], codec=_Codec())
+        self._server = _Listener([self], codec=_Codec())
 
     def __mapping__(self) -> dict[str, Handler]:
         return self._handlers
@@ -95,6 +117,7 @@ class Server:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SLOWEST):
                 await self._server.wait_closed()
+        await self._server.hang_up()
 
 
 async def serve(path: Path, service: str, methods: Mapping[str, Handler]) -> Server:

@@ -14,13 +14,17 @@ import numpy as np
 
 MAGIC: Final = 0x55504753  # "SGPU"
 MAJOR: Final = 1
-MINOR: Final = 0
+MINOR: Final = 1
 PROFILES: Final = 16
 INSTANCES: Final = 8
 SAMPLES: Final = 128
+APPS: Final = 32
 
-# Whose processes use the GPU: nobody's, all that the reader's /proc has, or one and its descendants.
-NO_PROCESSES, ALL_PROCESSES, TREE_OF_PROCESSES = 0, 1, 2
+# Which processes use the GPU: none, all that the reader's /proc has, or those that the page lists.
+NO_PROCESSES, ALL_PROCESSES, LISTED_PROCESSES = 0, 1, 3
+
+# Whether a card finds errors in its memory: it cannot, it could, it does.
+ECC_NONE, ECC_OFF, ECC_ON = 1, 2, 3
 
 _C_TYPES = {"u4": "uint32_t", "i4": "int32_t", "u8": "uint64_t"}
 
@@ -78,7 +82,14 @@ SAMPLE: Final = (
     _f("memory_clock", "u4", "MHz"),
     _f("spare", "u4", ""),
 )
-RECORDS: Final = {"profile": PROFILE, "instance": INSTANCE, "sample": SAMPLE}
+APP: Final = (
+    _f("pid", "i4", "as the writer counts processes"),
+    _f("instance", "i4", "place in instances[]; -1: the card as a whole"),
+    _f("usage", "u4", "percent"),
+    _f("memory_usage", "u4", "percent"),
+    _f("memory", "u8", "bytes"),
+)
+RECORDS: Final = {"profile": PROFILE, "instance": INSTANCE, "sample": SAMPLE, "app": APP}
 
 PAGE: Final = (
     # How to read the page.
@@ -150,8 +161,8 @@ PAGE: Final = (
     _f("mig_mode", "u4", ""),
     _f("profiles", "profile", "kinds of GPU instances; a profile without a name ends them", count=PROFILES),
     # Who may do what.
-    _f("processes", "u4", "0: none are shown, 1: all that the reader's /proc has, 2: one and its descendants"),
-    _f("process_root", "i4", "that one"),
+    _f("processes", "u4", "0: none are shown, 1: all that the reader's /proc has, 3: those in apps[]"),
+    _f("process_root", "i4", "no longer used"),
     _f("control", "S108", "socket that takes settings; empty: nothing can be set"),
     # What it does now.
     _f("usage", "u4", "percent of time", state="usage"),
@@ -196,6 +207,16 @@ PAGE: Final = (
     _f("samples", "sample", "readings of the last steps", count=SAMPLES),
     _f("branch", "S32", "of the driver's sources"),
     _f("idle_ns", "u8", "time with nothing to do", state="idle_time", scale=1e9),
+    # Since minor version 1; pages without them are of cards that are like the others of a data centre.
+    _f("brand", "S24", "empty: NVIDIA"),
+    _f("pci_class", "u4", "class and sub-class; 0: 0x0302"),
+    _f("ecc", "u4", "ECC_...; 0: on where inforom_ecc is there"),
+    _f("fans", "u4", "", fact="fans.count"),
+    _f("fan_speed", "u4", "percent", state="fan_speed"),
+    _f("more_memory_clocks", "u4", "those after memory_clocks", count=4),
+    _f("boot", "S40", "the start of the machine that written_ns counts from; empty: unknown"),
+    _f("app_count", "u4", ""),
+    _f("apps", "app", "processes that have the card open, by instance and pid", count=APPS),
 )  # fmt: skip
 
 
@@ -226,8 +247,8 @@ def _header() -> Iterator[str]:
     yield "#include <stdint.h>"
     constants = {
         "MAGIC": MAGIC, "MAJOR": MAJOR, "MINOR": MINOR, "PROFILES": PROFILES, "INSTANCES": INSTANCES,
-        "SAMPLES": SAMPLES, "NO_PROCESSES": NO_PROCESSES, "ALL_PROCESSES": ALL_PROCESSES,
-        "TREE_OF_PROCESSES": TREE_OF_PROCESSES,
+        "SAMPLES": SAMPLES, "APPS": APPS, "NO_PROCESSES": NO_PROCESSES, "ALL_PROCESSES": ALL_PROCESSES,
+        "LISTED_PROCESSES": LISTED_PROCESSES, "ECC_NONE": ECC_NONE, "ECC_OFF": ECC_OFF, "ECC_ON": ECC_ON,
     }  # fmt: skip
     for name, value in constants.items():
         yield f"#define PAGE_{name} {value:#x}u"

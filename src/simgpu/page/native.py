@@ -1,13 +1,19 @@
-"""Where the programs for pods are: built with the package, one of each for every processor."""
+"""Where the programs for pods are, one of each for every processor.
+
+A wheel brings them. In a source tree they are built when something first needs them.
+"""
 
 from __future__ import annotations
 
 import platform
+import subprocess
+import sys
 from pathlib import Path
 
 from simgpu import errors
 
 BUILT = Path(__file__).parent / "built"
+SOURCES = Path(__file__).parents[3] / "native"
 LIBRARY = "libnvidia-ml.so.1"
 TOOL = "nvidia-smi"
 PRELOADER = "preloader.so"
@@ -36,6 +42,18 @@ def _find(name: str, machine: str | None) -> Path:
     if folder is None or platform.system() != "Linux":
         raise errors.InputError("machine", f"{name} is there for Linux on x86_64 and aarch64, not for {asked}")
     path = BUILT / folder / name
-    if not path.is_file():
-        raise errors.InputError(name, f"was not built; `make setup` builds it ({path})")
+    if not path.is_file() and not (_build() and path.is_file()):
+        raise errors.SimgpuError(f"{path} is missing; install the package anew, or run 'make native' in its sources")
     return path
+
+
+def _build() -> bool:
+    """Build all of them where this is a source tree; make's output goes to standard error."""
+    if not (SOURCES / "build.py").is_file():
+        return False
+    print("Building libnvidia-ml.so.1 and nvidia-smi, once (up to a minute)", file=sys.stderr)  # noqa: T201
+    make = ["make", "--no-print-directory", "-C", str(SOURCES.parent), "native"]
+    try:
+        return subprocess.run(make, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False).returncode == 0
+    except OSError:
+        return False

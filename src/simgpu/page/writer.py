@@ -21,9 +21,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from simgpu import errors
+from simgpu import boot, errors
 from simgpu.catalog import models, placing
-from simgpu.page import layout
+from simgpu.page import apps, layout
 from simgpu.topology.devices import Device
 
 MOST_CARDS: Final = 128
@@ -41,6 +41,7 @@ _STATE: Final = [field for field in layout.PAGE if field.state]
 _SETTINGS: Final = [field for field in _STATE if field.state in ("power_limit", "sm_clock_highest")]
 _WINDOW_KEPT: Final = 535_953_408  # what the driver takes of the window when there are instances
 _NOBODY: Final = uuid.UUID(int=0)
+_ECC: Final = {"none": layout.ECC_NONE, "disabled": layout.ECC_OFF, "enabled": layout.ECC_ON}
 
 Read = Callable[[str], npt.NDArray[np.float64]]
 
@@ -53,10 +54,9 @@ class InstanceState(msgspec.Struct, frozen=True):
 
 
 class Access(msgspec.Struct, frozen=True):
-    """What readers may see and do: whose processes use the cards, and where settings are taken."""
+    """What readers may see and do: which processes use the cards, and where settings are taken."""
 
     processes: int = layout.NO_PROCESSES
-    process_root: int = 0
     control: str = ""
 
 
@@ -79,7 +79,9 @@ class Pages:
             self._places.append(_describe_instances(row, device))
             self._mapped[index] = _map_windows(row, device)
             row["stale_ns"] = int(stale * 1e9)
-        self.allow(access or Access())
+        access = access or Access()
+        self._rows["boot"] = boot.current().encode()
+        self._rows["processes"], self._rows["control"] = access.processes, access.control.encode()
         try:
             self._lock = _lock(root)
             with contextlib.ExitStack() as undone:
@@ -92,11 +94,10 @@ class Pages:
         for row, mapped in zip(self._rows, self._maps, strict=True):
             _resume(row, mapped[0])
 
-    def allow(self, access: Access) -> None:
-        """Say from the next write on what readers may see and do."""
-        self._rows["processes"] = access.processes
-        self._rows["process_root"] = access.process_root
-        self._rows["control"] = access.control.encode()
+    @property
+    def lists_processes(self) -> bool:
+        """Whether pages list the processes that use the cards."""
+        return bool((self._rows["processes"] == layout.LISTED_PROCESSES).any())
 
     def set_mode(self, index: int, name: str, value: int) -> None:
         """Change a mode of a card."""
@@ -105,9 +106,18 @@ class Pages:
         self._rows[index][name] = value
 
     def write(
-        self, read: Read, *, clock: float, monotonic_ns: int, instances: Mapping[int, Sequence[InstanceState]] = {}
+        self,
+        read: Read,
+        *,
+        clock: float,
+        monotonic_ns: int,
+        instances: Mapping[int, Sequence[InstanceState]] = {},
+        processes: Mapping[int, Sequence[apps.App]] = {},
     ) -> None:
-        """All cards as they are now; `read` gives a quantity of all of them."""
+        """All cards as they are now; `read` gives a quantity of all of them.
+
+        `processes` are who has each card open. They name instances by their order on the device, as `instances` is.
+        """
         rows = self._rows
         for field in _STATE:
             limits = np.iinfo(layout.DTYPE[field.name])
@@ -119,10 +129,18 @@ class Pages:
                 mine = rows[index]["instances"][place]
                 mine["usage"], mine["memory_used"] = round(state.usage), int(state.memory_used)
                 mine["open"] = state.memory_used > 0
+        if self.lists_processes:
+            for index, row in enumerate(rows):
+                apps.fill(row, [self._placed(index, item) for item in processes.get(index, ())])
         self._sample(clock)
         rows["written_ns"] = monotonic_ns
         for row, mapped in zip(rows, self._maps, strict=True):
             self._publish(row, mapped)
+
+    def _placed(self, index: int, item: apps.App) -> apps.App:
+        if item.instance < 0:
+            return item
+        return msgspec.structs.replace(item, instance=self._places[index][item.instance])
 
     def show_settings(self, index: int, read: Read) -> None:
         """What was set on one card, at once; all else, and the other cards, with the next write."""
@@ -289,8 +307,12 @@ def _describe(row: Any, device: Device, all_devices: Sequence[Device]) -> None:
         row["part_number"], row["gpu_part_number"] = board.part_number.encode(), board.gpu_part_number.encode()
         row["vbios"], row["inforom_image"] = board.vbios.encode(), board.inforom_image.encode()
         row["inforom_oem"], row["inforom_ecc"] = board.inforom_oem.encode(), board.inforom_ecc.encode()
+    row["brand"], row["pci_class"] = (model.brand or "").encode(), int(model.pci.class_code, 16)
+    row["ecc"] = _ECC.get(model.ecc or "", 0)
+    first_clocks = row["memory_clocks"].size
     clocks = model.clocks_mhz.memory or (model.clocks_mhz.memory_max,)
-    row["memory_clocks"][: len(clocks)] = clocks
+    row["memory_clocks"][: len(clocks)] = clocks[:first_clocks]
+    row["more_memory_clocks"][: max(0, len(clocks) - first_clocks)] = clocks[first_clocks:]
     _describe_cpus(row, device, all_devices)
     if model.links is not None and sum(other.model is model for other in all_devices) > 1:
         row["links"], row["fabric"] = model.links.count, model.links.switched
@@ -319,7 +341,7 @@ def _describe_instances(row: Any, device: Device) -> list[int]:
         mine["uuid"] = f"MIG-{device.part_uuid(placement.number)}".encode()
         mine["gpu_instance"], mine["compute_instance"] = placement.number, 0
         mine["profile"], mine["start"], mine["slices"] = names.index(instance.name), placement.start, placement.size
-        memory = (instance.memory_mib or model.memory_mib.total // 8) * 2**20
+        memory = placing.memory_mib(instance, model) * 2**20
         mine["memory_total"] = min(memory, int(row["memory_total"] - row["memory_reserved"]))
     return [order.index(which) for which in range(len(placements))]
 
@@ -346,9 +368,8 @@ def _map_windows(row: Any, device: Device) -> int:
 def _profile(profile: models.MigProfile, model: models.Model) -> tuple[Any, ...]:
     slices = placing.compute_slices(profile)
     whole = slices == max(placing.compute_slices(other) for other in model.mig)
-    memory = profile.memory_mib or model.memory_mib.total * slices // 8
     extra = int(whole or profile.name.endswith("+me"))
     return (
-        profile.name.encode(), profile.id, slices, profile.count, profile.sm or 0, memory,
-        slices + (1 if whole else 0), slices, slices, extra,
+        profile.name.encode(), profile.id, slices, profile.count, placing.multiprocessors(profile, model),
+        placing.memory_mib(profile, model), slices + (1 if whole else 0), slices, slices, extra,
     )  # fmt: skip

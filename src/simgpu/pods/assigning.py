@@ -44,8 +44,11 @@ class Wish(msgspec.Struct, frozen=True):
             item.container: range(beside, beside + item.count)
             for item, beside in zip(self.first, self._beside, strict=True)
         }
-        spans = self._lasting() | early if started else early | self._lasting()
-        return tuple(next(name for name, span in spans.items() if place in span) for place in range(self.count))
+        found = [""] * self.count
+        for spans in (early, self._lasting()) if started else (self._lasting(), early):
+            for name, span in reversed(spans.items()):  # of several, the first has the place
+                found[span.start : span.stop] = [name] * len(span)
+        return tuple(found)
 
     def _lasting(self) -> dict[str, range]:
         ends = list(accumulate(item.count for item in self.lasting))

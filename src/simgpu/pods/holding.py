@@ -34,9 +34,9 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def holders(pods: Iterable[Pod], held: Sequence[Held], *, replicas: int = 1) -> dict[str, tuple[Holder, ...]]:
-    """Holders of each GPU, by id, the oldest first. One that got it before it was shared has all of it."""
+    """Holders of each GPU, by id, the oldest pod first. One that got it before it was shared has all of it."""
     found: dict[str, list[Holder]] = {}
-    for pod in sorted(pods, key=lambda pod: pod.metadata.seniority):
+    for pod in sorted(by_kubelet_uid(pods).values(), key=lambda pod: pod.metadata.seniority):
         if requests.holds(pod) and pod.spec.containers is not None:
             shares: Counter[tuple[str, str]] = Counter()
             for name, container in _devices(pod, held).items():
@@ -47,21 +47,40 @@ def holders(pods: Iterable[Pod], held: Sequence[Held], *, replicas: int = 1) -> 
     return {gpu: tuple(items) for gpu, items in found.items()}
 
 
+def by_arrival(found: Iterable[Holder], before: Sequence[str]) -> tuple[Holder, ...]:
+    """Holders of one GPU in the order in which they were first seen with it; who reserves it comes first.
+
+    `before` are uids of pods that held it when it was last looked at, in that order; those that are new follow.
+    """
+    places = {uid: place for place, uid in reversed(list(enumerate(before)))}
+    return tuple(sorted(found, key=lambda item: (not item.reserves, places.get(item.pod.metadata.uid, len(before)))))
+
+
 def _devices(pod: Pod, held: Sequence[Held]) -> dict[str, str]:
     """Which container has each of a pod's devices. An init container has them until it is done."""
     early = {item.name for item in pod.status.init_container_statuses if item.state.running is not None}
+    having, passing = {item.container for item in held}, requests.passing(pod)
     containers = [item.name for item in (*pod.spec.init_containers, *(pod.spec.containers or ()))]
-    lasting = [name for name in containers if requests.lasting(pod, name)]
-    order = (*lasting, *(name for name in containers if name in early and name not in lasting))
+    there = [name for name in containers if name in having]
+    order = (*(name for name in there if name not in passing), *(name for name in there if name in early & passing))
     return {name: container for container in order for name in _given(pod, container, held)}
 
 
 def kubelet_uid(pod: Pod) -> str:
-    """The uid by which the kubelet knows a pod: a static one has another there than in the API.
-
-    The kubelet runs no pod of the API that has the annotation, so that nobody can pass for another by it.
-    """
+    """The uid by which the kubelet knows a pod: a static one has another there than in the API."""
     return pod.metadata.annotations.get(MIRROR) or pod.metadata.uid
+
+
+def by_kubelet_uid(pods: Iterable[Pod]) -> dict[str, Pod]:
+    """Pods by the uid that the kubelet knows them by.
+
+    Anybody who may create a pod can annotate it as the mirror of another, and the kubelet takes a moment to remove it.
+    So a uid belongs to the pod that the API gave it to, if there is one, and otherwise to the oldest mirror of it.
+    """
+    found: dict[str, Pod] = {}
+    for pod in sorted(pods, key=lambda pod: (MIRROR in pod.metadata.annotations, pod.metadata.seniority)):
+        found.setdefault(kubelet_uid(pod), pod)
+    return found
 
 
 def container(pod: Pod, identity: str, held: Sequence[Held]) -> str | None:

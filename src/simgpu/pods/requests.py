@@ -9,6 +9,7 @@ import msgspec
 from simgpu import errors
 from simgpu.kube import quantity
 from simgpu.kube.views import Container, Pod
+from simgpu.pods import annotated
 from simgpu.topology import pools
 
 GPU = "nvidia.com/gpu"
@@ -16,11 +17,11 @@ UTILIZATION = "run.ai/simulated-gpu-utilization"
 RUN_TIME = "simgpu.dev/run-time"
 SOURCE = "simgpu.dev/utilization-from"
 ENDED = ("Succeeded", "Failed")
-_MOST_GPUS = 99_999  # more than any node has
+MAX_CONTAINERS = 256  # with GPUs, of one pod
+_MOST_ASKED = 99_999  # nobody means more
 
-_RANGE = re.compile(r"\s*(\d{1,9})\s*%?\s*(?:-\s*(\d{1,9})\s*%?\s*)?")
-
-
+_PERCENT = r"([0-9]{1,9})(?:\s*%)?"
+_RANGE = re.compile(rf"{_PERCENT}(?:\s*-\s*{_PERCENT})?")
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _RUN_TIME = re.compile(rf"{_NUMBER}|(?:{_NUMBER}(?:ms|h|m|s))+")
 
@@ -45,26 +46,40 @@ ANY = Range(0, 100)
 
 
 def requests(pod: Pod) -> tuple[Request, ...]:
-    """Every container with GPUs: sidecars and init containers too, in the order in which they start."""
+    """Every container with GPUs: sidecars and init containers too, in the order in which they start.
+
+    More than a node can have are as many as a node can have, for each container and for all that last together.
+    """
     if pod.spec.containers is None:
         return ()
-    found = []
+    found: list[Request] = []
+    early, left = passing(pod), pools.MOST_GPUS
     for container in (*pod.spec.init_containers, *pod.spec.containers):
         count = _gpus(container)
+        if container.name not in early:
+            count = min(count, left)
+            left -= count
         if count:
             found.append(Request(container.name, count))
+        if len(found) == MAX_CONTAINERS:
+            break
     return tuple(found)
 
 
 def _gpus(container: Container) -> int:
     amount = container.resources.limits.get(GPU) or container.resources.requests.get(GPU) or "0"
     found = quantity.count(amount)
-    return found if found <= _MOST_GPUS else 0
+    return min(found, pools.MOST_GPUS) if found <= _MOST_ASKED else 0
 
 
 def lasting(pod: Pod, container: str) -> bool:
     """Whether a container holds its GPUs for as long as the pod lives; an init container gives them back."""
-    return not any(item.name == container and item.restart_policy != "Always" for item in pod.spec.init_containers)
+    return container not in passing(pod)
+
+
+def passing(pod: Pod) -> set[str]:
+    """Init containers that are done before the others start, by name."""
+    return {item.name for item in pod.spec.init_containers if item.restart_policy != "Always"}
 
 
 def holds(pod: Pod) -> bool:
@@ -85,10 +100,10 @@ def works(pod: Pod, container: str) -> bool:
 
 def utilisation(pod: Pod) -> Range:
     """What the annotation says; without one, all. What makes no sense is an error that names the annotation."""
-    text = pod.metadata.annotations.get(UTILIZATION)
+    text = annotated.read(pod, UTILIZATION)
     if text is None:
         return ALL
-    found = _RANGE.fullmatch(text)
+    found = _RANGE.fullmatch(text.strip())
     if found is None:
         raise errors.InputError(
             UTILIZATION, f"{text[:40]!r}: must be a percentage such as 80, or a range such as 10-30"
@@ -104,7 +119,9 @@ def utilisation(pod: Pod) -> Range:
 
 def source(pod: Pod, otherwise: str) -> str:
     """What says how busy it keeps its GPUs: `pod`, its annotation, or `cpu`, what its processes do."""
-    text = pod.metadata.annotations.get(SOURCE, otherwise)
+    text = annotated.read(pod, SOURCE)
+    if text is None:
+        return otherwise
     if text not in pools.SOURCES:
         raise errors.InputError(SOURCE, f"{text[:40]!r}: must be one of {', '.join(pools.SOURCES)}")
     return text
@@ -124,8 +141,10 @@ def cores(pod: Pod, container: str) -> float:
 
 def check_run_time(pod: Pod) -> None:
     """Whether KWOK can read how long a job's pod is to work. What it cannot is an error that names the annotation."""
-    text = pod.metadata.annotations.get(RUN_TIME)
-    if text is None or not any(owner.kind == "Job" for owner in pod.metadata.owner_references):
+    if not any(owner.kind == "Job" for owner in pod.metadata.owner_references):
+        return
+    text = annotated.read(pod, RUN_TIME)
+    if text is None:
         return
     if _RUN_TIME.fullmatch(text) is None:
         raise errors.InputError(

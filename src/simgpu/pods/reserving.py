@@ -12,7 +12,7 @@ import msgspec
 
 from simgpu import errors
 from simgpu.kube.views import Pod
-from simgpu.pods import requests
+from simgpu.pods import annotated, requests
 from simgpu.pods.holding import Holder
 
 RESERVED = "run.ai/reserve_for_gpu_index"
@@ -25,7 +25,7 @@ Holders = Mapping[str, tuple[Holder, ...]]
 
 def fraction(pod: Pod) -> float:
     """How much of a GPU's memory a pod takes: all of it, or as its annotation says."""
-    text = pod.metadata.annotations.get(FRACTION)
+    text = annotated.read(pod, FRACTION)
     if text is None:
         return 1.0
     try:

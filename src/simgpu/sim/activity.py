@@ -25,6 +25,11 @@ FOREVER: Final = 86400.0
 SHORTEST: Final = 0.01  # seconds: activities and periods
 
 _HIGHEST = 1e15
+# The most that is asked of a card at once, however it grows, as single precision can hold with room for sums: times its
+# work, MiB, events. Where a quantity is given in bytes a second, this is in parts of what the card can do.
+HIGHEST: Final = dict.fromkeys((USAGE, *UNITS), 1e6) | {MEMORY: 1e9, YIELDING: 1e9} | dict.fromkeys(EVENTS, 1e12)
+_MOST_EVENTS = 1e6  # at once
+_REFERENCE = (1e-6, 1e9)
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -121,9 +126,10 @@ def check(profile: Profile) -> None:
             raise errors.InputError(f"limits.{name}", f"no such quantity; there are: {', '.join(LIMITS)}")
         if not 0 <= limit <= _HIGHEST:
             raise errors.InputError(f"limits.{name}", "must be a number from 0")
-    reference = profile.reference
-    if reference is not None and not (0 < reference.mhz <= _HIGHEST and 0 < reference.capability <= _HIGHEST):
-        raise errors.InputError("reference", "clock and capability must be above 0")
+    if (reference := profile.reference) is not None:
+        lowest, highest = _REFERENCE
+        if not (lowest <= reference.mhz <= highest and lowest <= reference.capability <= highest):
+            raise errors.InputError("reference", f"clock and capability must be from {lowest:g} to {highest:g}")
 
 
 def _check_activity(activity: Activity, where: str) -> None:
@@ -138,15 +144,23 @@ def _check_activity(activity: Activity, where: str) -> None:
         place = f"{where}.{name}"
         if name not in CHANNELS:
             raise errors.InputError(place, f"no such quantity; there are: {', '.join(CHANNELS)}")
-        _check_value(value, place, share=value.share and name not in EVENTS)
+        _check_value(value, place, _most(name, value))
 
 
-def _check_value(value: Value, where: str, *, share: bool) -> None:
-    highest = 1.0 if share and value.function == "random" else _HIGHEST
+def _most(name: str, value: Value) -> float:
+    """The most that an activity may say of a quantity."""
+    if name in EVENTS:
+        return _MOST_EVENTS
+    if value.share and value.function == "random":
+        return 1.0
+    return _HIGHEST if name in UNITS and not value.share else HIGHEST[name]
+
+
+def _check_value(value: Value, where: str, highest: float) -> None:
     if not (math.isfinite(value.low) and math.isfinite(value.high)):
         raise errors.InputError(where, "must be a number")
     if not 0 <= value.low <= highest or not 0 <= value.high <= highest:
-        raise errors.InputError(where, f"must be from 0 to {highest:g}" if share else "must not be negative")
+        raise errors.InputError(where, f"must be from 0 to {highest:g}")
     if value.low > value.high:
         raise errors.InputError(where, f"the lower end, {value.low:g}, is above the upper end, {value.high:g}")
     if not SHORTEST <= value.period <= FOREVER:

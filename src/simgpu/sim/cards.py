@@ -32,9 +32,17 @@ COUNTERS: Final = (
 
 OUTLIVING: Final = (*COUNTERS, *LAST)  # what a card knows of its past, however long it was away
 
+INLETS: Final = (-100.0, 200.0)  # degrees that what cools a card may have
+
 _COLUMNS: Final = (*DEMAND, *SETTINGS, *WIRING, *LAST, *STATE, *RESULTS, *READINGS, *WINDOWS)
 _PASSING: Final = {*DEMAND, *WIRING, *WINDOWS}  # what follows from others, or is over in a moment
 _BLOCK = 16384
+_TEMPERATURES = (-200.0, 500.0)
+_LATEST = 1e10  # seconds
+_MOST_COUNTED = dict.fromkeys(COUNTERS, _LATEST) | {
+    "energy": 1e15, "pcie_bytes": 1e24, "fabric_bytes": 1e24, "memory_bytes": 1e24,
+    "hangs": 1e15, "corrected": 1e15, "uncorrected": 1e15, "xids": 1e15,
+}  # fmt: skip
 _PCIE_PAYLOAD = 0.944  # measured: 59.5 GB/s of an x16 link of generation 5
 _AT_REST = ("die", "board")  # what draws power with nothing to do
 _SPREAD = {"efficiency": 0.015, "leak": 0.05, "resistance": 0.02}
@@ -60,6 +68,7 @@ class Cards:
         self._window_seconds = 0.0
         sensors = model.relations.sensors
         self._ticks = max(1, round(sensors.power / sensors.refresh))
+        self._ranges = self._sane()
         lane = 3.94e9 * 2.0 ** (model.pci.generation - 5)
         self.highest: dict[str, float] = {
             "bandwidth": model.memory_gb_per_second * 1e9,
@@ -71,6 +80,27 @@ class Cards:
             "hardware_throttle": 1.0, "pcie_bytes": self.highest["pcie"], "fabric_bytes": self.highest["fabric"],
             "memory_bytes": self.highest["bandwidth"],
         }  # fmt: skip
+
+    def _sane(self) -> dict[str, tuple[float, float]]:
+        """What each quantity that is kept can be; whatever else a file holds is none of ours."""
+        regulator = self.model.relations.regulator
+        most = self.model.power_w.max * max(1.0, regulator.peak)
+        clocks = (self.constants.lowest_clock, self.constants.idle_clock)
+        found = {
+            "limit": (self.model.power_w.min, self.model.power_w.max), "highest": (self.constants.lowest_clock, 1.0),
+            "inlet": INLETS, "clock": (min(clocks), 1.0), "cap": (self.constants.lowest_cap, 1.0),
+            "hold": (0.0, regulator.hold), "hunt": (-100.0, 100.0), "throughput": (0.0, 1.0),
+            "memory_used": (0.0, self.model.memory_mib.total), "sm_clock": (0.0, self.model.clocks_mhz.sm_max),
+            "memory_clock": (0.0, self.model.clocks_mhz.memory_max), "reasons": (0.0, 65535.0),
+            "efficiency": (0.5, 2.0), "resistance": (0.5, 2.0),
+            "leak": (0.5 * self.constants.leakage, 2 * self.constants.leakage),
+        }  # fmt: skip
+        found |= dict.fromkeys(("usage", "memory_usage"), (0.0, 100.0)) | dict.fromkeys(LAST, (0.0, _LATEST))
+        found |= dict.fromkeys(("sensed", "power", "power_average", "power_instant"), (0.0, most))
+        found |= dict.fromkeys((name for name in self._names if name.startswith("heat_")), (-most, most))
+        temperatures = ("die_temperature", "memory_temperature", "temperature", "temperature_memory")
+        found |= dict.fromkeys(temperatures, _TEMPERATURES)
+        return found | {name: (0.0, highest) for name, highest in _MOST_COUNTED.items()}
 
     # Rows.
 
@@ -147,11 +177,13 @@ class Cards:
     def resume_counters(self, row: int, values: Sequence[float], seconds: float) -> None:
         """Go on from where counters stood that long ago, plus the most that they can have grown since.
 
-        Values that are not of this version's counters say nothing.
+        Values that are not of this version's counters say nothing, and neither does one that no counter can have.
         """
         if len(values) == len(COUNTERS):
-            grown = np.array(values, float) + seconds * np.array([self._fastest.get(name, 0.0) for name in COUNTERS])
-            np.maximum(self._counters[:, row], grown, out=self._counters[:, row])
+            fastest = np.array([self._fastest.get(name, 0.0) for name in COUNTERS])
+            grown = np.array(values, float) + min(max(0.0, seconds), _LATEST) * fastest
+            possible = (grown >= 0) & (grown <= np.array([_MOST_COUNTED[name] for name in COUNTERS]))
+            np.maximum(self._counters[:, row], grown, out=self._counters[:, row], where=possible)
 
     @property
     def state_bytes(self) -> int:
@@ -279,17 +311,30 @@ class Cards:
         kept = {name: value for name, value in columns if name not in _PASSING}
         return {**kept, **dict(counters), "reasons": float(self._reasons[1, row])}
 
-    def resume(self, row: int, kept: Mapping[str, float]) -> None:
-        """Let a card go on from where one stood. Counters never fall; names that nobody knows say nothing."""
+    def resume(self, row: int, kept: Mapping[str, float]) -> list[str]:
+        """Let a card go on from where one stood; returns what it cannot have stood at, which says nothing.
+
+        Counters never fall. Names that nobody knows say nothing either.
+        """
+        impossible = []
         for name, value in kept.items():
+            if name not in self._ranges:
+                continue
+            lowest, highest = self._ranges[name]
+            slack = 1e-4 * max(abs(lowest), abs(highest))  # what single precision rounds
+            if not lowest - slack <= value <= highest + slack:
+                impossible.append(name)
+                continue
+            possible = min(max(value, lowest), highest)
             if name in COUNTERS:
-                self[name][row] = max(self[name][row], value)
+                self[name][row] = max(self[name][row], possible)
             elif name == "reasons":
-                self._reasons[:, row] = int(value) & 0xFFFF
-            elif name in self._names and name not in _PASSING:
-                self[name][row] = value
+                self._reasons[:, row] = int(possible)
+            else:
+                self[name][row] = possible
         if self._ring is not None:
             self._ring[:, row] = self["power_average"][row] * np.array(self._ring_seconds, np.float32)
+        return impossible
 
     def snapshot(self) -> dict[str, Any]:
         """Everything, to go on from later."""

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from simgpu.sim import activity, cards, packing
-from simgpu.sim.activity import CHANNELS, EVENTS, MEMORY, UNITS, USAGE, YIELDING
+from simgpu.sim import activity, cards, packing, places
+from simgpu.sim.activity import CHANNELS, EVENTS, HIGHEST, MEMORY, UNITS, USAGE, YIELDING
 
 Rows = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float32]
@@ -22,7 +22,6 @@ Doubles = npt.NDArray[np.float64]
 Summing = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 
 AT: Final = {name: index for index, name in enumerate(CHANNELS)}
-_EVENTS = [AT[name] for name in EVENTS]
 _UNIT_COLUMNS = dict(zip(UNITS, ("sm", "tensor", "memory", "pcie", "nvlink"), strict=True))
 _SOON = 1e-9  # seconds: what is due within this is due
 
@@ -114,11 +113,12 @@ class Demands:
         self.context[rows] = doing.context or (USAGE in doing.values and doing.values[USAGE].high > 0)
         for name, value in doing.values.items():
             channel, factor = AT[name], scale.of(name, share=value.share)
-            low, high = value.low * factor, value.high * factor
+            low, high = (min(end * factor, HIGHEST[name]) for end in (value.low, value.high))
             adds = value.function == "increase"
             if name not in EVENTS:
                 drawn = low + (high - low) * rng.random(len(rows))
-                self.values[channel, rows] = drawn + leaked if adds and name == MEMORY else drawn
+                grown = drawn + leaked if adds and name == MEMORY else drawn
+                self.values[channel, rows] = np.minimum(grown, HIGHEST[name])
             if value.varies or (name in EVENTS and high > 0):
                 self.low[channel, rows], self.high[channel, rows] = low, high
                 self.adds[channel, rows] = adds or name in EVENTS
@@ -151,7 +151,8 @@ class Demands:
                 drawn = np.rint(drawn)
             self.due[channel, rows] = due + turns * every
             adds = self.adds[channel, rows]
-            self.values[channel, rows] = np.where(adds, self.values[channel, rows] + drawn * turns, drawn)
+            grown = np.where(adds, self.values[channel, rows] + drawn * turns, drawn)
+            self.values[channel, rows] = np.minimum(grown, HIGHEST[name])
             self.changed = True
             if name in EVENTS:
                 came.append((name, rows, drawn * turns, every))
@@ -203,9 +204,10 @@ class Demands:
         """A quantity of the rows added up per part, and what parts have `of_whole` of what is asked of their cards."""
         live = np.flatnonzero(self.live)
         values, whole = values[live], self.part[live] == 0
-        own = np.bincount(self.part[live], weights=values, minlength=int(parts.max()) + 1)
+        at = places.slots(parts)
+        own = np.bincount(places.slots(self.part[live]), weights=values, minlength=int(at.max()) + 1)
         on_card = np.bincount(self.card[live][whole], weights=values[whole], minlength=int(cards_of.max()) + 1)
-        return np.asarray(own[parts] + on_card[cards_of] * of_whole)
+        return np.asarray(own[at] + on_card[cards_of] * of_whole)
 
     def memory(self, rows: Rows | slice | int) -> npt.NDArray[np.float32]:
         """MiB that rows hold, what would give way included."""
@@ -285,4 +287,4 @@ class Scale:
         if share or name == USAGE or name in EVENTS:
             return 1.0
         highest = self._highest.get(name, 0.0)
-        return self._rate / highest if highest else 0.0
+        return self._rate / highest if highest >= 1 else 0.0

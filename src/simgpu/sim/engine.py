@@ -50,7 +50,7 @@ class Engine:
         self._seed = seed
         self._rng = np.random.Generator(np.random.SFC64([seed, 0]))
         self._groups: dict[str, Group] = {}
-        self._numbered: list[Group] = []
+        self._numbered: dict[int, Group] = {}
         self._places = places.Places()
         self._parts = Parts()
         self._workloads = Workloads(self._groups, self._rng)
@@ -59,10 +59,14 @@ class Engine:
 
     def add_cards(
         self, model: models.Model, count: int = 1, *, inlet: float | None = None, spread: float = 1.0
-    ) -> range:
+    ) -> list[int]:
         """Ids of new cards at rest. `spread` is how far they differ from each other; 0 makes all like their model."""
         if count < 0:
             raise errors.InputError("count", "must not be negative")
+        if inlet is not None:
+            _checked_inlet(inlet)
+        if not count:
+            return []
         group = self._group(model)
         return self._places.add(group.number, group.add(count, inlet=inlet, spread=spread))
 
@@ -75,12 +79,14 @@ class Engine:
         running = [number for key, mine in rows.items() for number in self._workloads.on(self._groups[key], mine)]
         ended = [self._workloads.end(number, 1, REMOVED) for number in running]
         for card, (group, row) in gone.items():
-            self._places.remove(card)
-            self._parts.forget(card)
+            self._places.remove([card, *self._parts.forget(card)])
             group.remove(row)
+        for group in [group for group in self._groups.values() if not group.there]:
+            self._places.forget(group.number)
+            del self._groups[group.model.key], self._numbered[group.number]
         return ended
 
-    def split(self, card: int, parts: Sequence[tuple[str, float, float]]) -> range:
+    def split(self, card: int, parts: Sequence[tuple[str, float, float]]) -> list[int]:
         """Tiles or instances of a card: name, share of its work, memory in MiB. Workloads can run on each."""
         self._find(card)
         self._parts.check(card, parts)
@@ -112,7 +118,7 @@ class Engine:
     def set_inlet(self, card: int, celsius: float) -> None:
         """The temperature of what cools the card."""
         group, row = self._find(card)
-        group.cards["inlet"][row] = celsius
+        group.cards["inlet"][row] = _checked_inlet(celsius)
 
     def set_linked(self, card: int, *, linked: bool) -> None:
         """Whether the card has peers. One that has none sends them nothing, whatever a workload asks."""
@@ -130,20 +136,24 @@ class Engine:
         group, row = self._find(card)
         return group.cards.keep(row)
 
-    def resume(self, card: int, kept: Mapping[str, float]) -> None:
-        """Let a card go on from where one of its model stood when it was `now`."""
+    def resume(self, card: int, kept: Mapping[str, float]) -> list[str]:
+        """Let a card go on from where one of its model stood when it was `now`; returns what makes no sense there."""
         group, row = self._find(card)
-        group.cards.resume(row, kept)
+        return group.cards.resume(row, kept)
 
     def _group(self, model: models.Model) -> Group:
         """The cards of a model, if there were none an empty group of them."""
         group = self._groups.get(model.key)
         if group is None:
-            rng = np.random.Generator(np.random.SFC64([self._seed, len(self._groups) + 1]))
-            group = self._groups[model.key] = Group(len(self._groups), model, rng)
-            self._numbered.append(group)
-        elif group.model != model:
+            number = next(number for number in range(len(self._groups) + 1) if number not in self._numbered)
+            return self._add_group(model, number)
+        if group.model != model:
             raise errors.InputError("model", f"there are cards of another model that is called {model.key} too")
+        return group
+
+    def _add_group(self, model: models.Model, number: int) -> Group:
+        rng = np.random.Generator(np.random.SFC64([self._seed, number + 1]))
+        group = self._groups[model.key] = self._numbered[number] = Group(number, model, rng)
         return group
 
     def _find(self, card: int) -> tuple[Group, int]:
@@ -154,12 +164,15 @@ class Engine:
 
     # Workloads.
 
-    def add_workload(self, profile: activity.Profile, on: Sequence[int]) -> int:
-        """A workload on cards, or parts of cards, of one model. A profile that is not allowed is an error."""
+    def add_workload(self, profile: activity.Profile, on: Sequence[int], *, owner: str = "") -> int:
+        """A workload on cards, or parts of cards, of one model. A profile that is not allowed is an error.
+
+        What the workloads of an owner with a name can cost in a step is bounded.
+        """
         activity.check(profile)
         if not on:
             raise errors.InputError("devices", "a workload needs at least one")
-        return self._workloads.add(profile, self._targets(on), now=self.now)
+        return self._workloads.add(profile, self._targets(on), now=self.now, owner=owner)
 
     def end_workload(self, workload: int) -> None:
         """A workload is gone, for whatever reason its owner has; to end one that ended is no error."""
@@ -205,7 +218,7 @@ class Engine:
             raise errors.InputError("devices", f"there is no device {cards_of[int(np.argmax(numbers < 0))]}")
         if (numbers != numbers[0]).any():
             raise errors.InputError("devices", "a workload's devices must be of one model")
-        group = self._numbered[numbers[0]]
+        group = self._numbered[int(numbers[0])]
         return Targets(
             group=group,
             rows=rows,
@@ -219,6 +232,7 @@ class Engine:
     def step(self, now: float) -> list[Outcome]:
         """Move on to `now`. Returns the workloads that ended on the way."""
         ended: list[Outcome] = []
+        self._workloads.begin_step()
         longest = max(_LONGEST, (now - self.now) / _MOST_PIECES)
         for left in range(2 * _MOST_PIECES, 0, -1):
             if now <= self.now:
@@ -226,24 +240,26 @@ class Engine:
             until = min(now, self.now + longest)
             if left > 1:
                 until = min(until, max(self._workloads.next_deadline(), self.now + activity.SHORTEST))
-            ended += self._step(until if left > 1 else now)
+            ended += self._step(until if left > 1 else now, last=until == now or left == 1)
         return ended
 
-    def _step(self, now: float) -> list[Outcome]:
+    def _step(self, now: float, *, last: bool) -> list[Outcome]:
         start, self._before, self.now = self.now, self.now, now
         ended: list[Outcome] = []
-        for group in self._numbered:
+        for group in self._groups.values():
             group.demands.draw(start, self._rng, events=False)
             if group.demands.changed:
                 crossing = limits.out_of_memory(group, self._parts.known)
                 message = REACHED.format(activity.MEMORY)
                 ended += [self._workloads.end(number, 1, message) for number in crossing]
             group.step(start, now, self._rng)
-        return [*ended, *self._workloads.end_at_limits(now), *self._workloads.advance(now)]
+        if last:
+            ended += self._workloads.end_at_limits(now)
+        return [*ended, *self._workloads.advance(now)]
 
     def next_change(self) -> float:
         """The next moment at which what is asked changes: an activity's end, or a pulse's edge."""
-        edges = (group.demands.next_edge(self.now) for group in self._numbered)
+        edges = (group.demands.next_edge(self.now) for group in self._groups.values())
         return min([self._workloads.next_deadline(), *edges])
 
     # Views.
@@ -256,7 +272,7 @@ class Engine:
             if number < 0:
                 raise errors.InputError("device", "one of them does not exist")
             mine = numbers == number
-            result[mine] = self._numbered[number].cards[name][rows[mine]]
+            result[mine] = self._numbered[int(number)].cards[name][rows[mine]]
         return result
 
     def counters(self, ids: Sequence[int]) -> npt.NDArray[np.float64]:
@@ -279,7 +295,7 @@ class Engine:
         for number in np.unique(numbers):
             mine = np.flatnonzero(numbers == number)
             ids = [parts[index] for index in mine.tolist()]
-            states = self._parts.states(ids, rows[mine], self._numbered[number], start=self._before, now=self.now)
+            states = self._parts.states(ids, rows[mine], self._numbered[int(number)], start=self._before, now=self.now)
             for name, values in states.items():
                 columns[name][mine] = values
         return columns
@@ -304,7 +320,7 @@ class Engine:
                 "before": self._before,
                 "epoch": self.epoch,
                 "rng": packing.random_state(self._rng),
-                "groups": [group.snapshot() for group in self._numbered],
+                "groups": [group.snapshot() for group in self._groups.values()],
                 "places": self._places.snapshot(),
                 "parts": self._parts.known,
                 "workloads": self._workloads.snapshot(),
@@ -321,9 +337,16 @@ class Engine:
 
     def _restore(self, kept: dict[str, Any]) -> None:
         for item in kept["groups"]:
-            self._group(msgspec.convert(item["model"], models.Model)).restore(item)
+            self._add_group(msgspec.convert(item["model"], models.Model), item["number"]).restore(item)
         self._before, self.epoch = kept["before"], kept["epoch"]
         self._rng.bit_generator.state = packing.random_state_from(kept["rng"])
         self._places.restore(kept["places"])
         self._parts.restore(kept["parts"])
         self._workloads.restore(kept["workloads"])
+
+
+def _checked_inlet(celsius: float) -> float:
+    coldest, hottest = cards.INLETS
+    if not coldest <= celsius <= hottest:
+        raise errors.InputError("inlet", f"must be from {coldest:g} to {hottest:g} degrees")
+    return celsius

@@ -15,7 +15,7 @@ _WHILE_HUNG = {"busy": 1.0, "context": 1.0, "sm": 0.02, "tensor": 0.0, "memory":
 
 
 class Group:
-    """Cards of one model, by row. Groups are numbered in the order in which their first cards came."""
+    """Cards of one model, by row. Groups that there are at the same time have different numbers."""
 
     def __init__(self, number: int, model: models.Model, rng: np.random.Generator) -> None:
         self.number = number
@@ -23,6 +23,11 @@ class Group:
         self.cards = cards.Cards(model, rng)
         self.demands = demands.Demands()
         self._hung: npt.NDArray[np.float64] = np.zeros(0)  # when each row's hang is over; empty while none hangs
+
+    @property
+    def there(self) -> int:
+        """Cards that there are."""
+        return self.cards.count - len(self.cards.free)
 
     def add(self, count: int, *, inlet: float | None, spread: float) -> cards.Rows:
         """Rows for new cards, at rest."""
@@ -79,6 +84,7 @@ class Group:
     def snapshot(self) -> dict[str, Any]:
         """Everything, to go on from later."""
         return {
+            "number": self.number,
             "model": self.model,
             "cards": self.cards.snapshot(),
             "demands": self.demands.snapshot(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -10,6 +11,7 @@ from simgpu.sim import activity, demands
 from simgpu.sim.group import Group
 from simgpu.sim.parts import Part
 
+_MEMORY = demands.AT[activity.MEMORY]
 _SLACK = 0.5  # MiB by which memory may be exceeded
 
 
@@ -40,15 +42,23 @@ def _rooms(group: Group, parts: Mapping[int, Part]) -> Iterator[tuple[demands.Ro
         yield np.flatnonzero(asked.live & (asked.part == part)), parts[part].memory_mib + _SLACK
 
 
-def reached(limits: Mapping[str, float], asked: demands.Demands, rows: list[int], *, runtime: float) -> str | None:
-    """The first of a workload's own limits that it is past."""
-    for name, limit in limits.items():
-        if name == activity.RUNTIME:
-            over = runtime >= limit
-        elif name == activity.MEMORY:
-            over = bool((asked.memory(np.array(rows)) > limit).any())
-        else:
-            over = bool((asked.values[demands.AT[name], rows] > limit).any())
-        if over:
-            return name
-    return None
+class Own:
+    """A workload's limits, looked at all at once: there may be many, and many workloads that have them."""
+
+    def __init__(self, limits: Mapping[str, float]) -> None:
+        self._names = tuple(limits)
+        self._runtime = limits.get(activity.RUNTIME, math.inf)
+        self._highest = np.full(len(demands.AT), np.inf)
+        for name, limit in limits.items():
+            if name != activity.RUNTIME:
+                self._highest[demands.AT[name]] = limit
+
+    def reached(self, asked: demands.Demands, rows: list[int], *, runtime: float) -> str | None:
+        """The first of the limits that it is past."""
+        values = asked.values[:, rows].max(axis=1)
+        values[_MEMORY] = asked.memory(np.array(rows)).max()  # also what would give way
+        over = values > self._highest
+        if runtime < self._runtime and not over.any():
+            return None
+        past = {activity.RUNTIME: runtime >= self._runtime, **dict(zip(demands.AT, over.tolist(), strict=True))}
+        return next(name for name in self._names if past[name])

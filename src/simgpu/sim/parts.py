@@ -62,10 +62,12 @@ class Parts:
         """The parts of a card."""
         return {number: self.known[number] for number in self._of.get(card, ())}
 
-    def forget(self, card: int) -> None:
-        """The card is gone, and its parts with it."""
-        for number in self._of.pop(card, ()):
+    def forget(self, card: int) -> list[int]:
+        """The card is gone, and its parts with it; returns their ids."""
+        gone = self._of.pop(card, [])
+        for number in gone:
             del self.known[number]
+        return gone
 
     def states(self, ids: Sequence[int], rows: Rows, group: Group, *, start: float, now: float) -> dict[str, Values]:
         """What some parts of a group's cards do since `start`, by the fields of `PartState`.

@@ -10,55 +10,77 @@ import numpy.typing as npt
 
 from simgpu.sim import packing
 
+Ids = npt.NDArray[np.int64]
+
+_SLOTS = 32  # bits of an id that are a position here; the others count how often that was given to somebody before
+_MASK = (1 << _SLOTS) - 1
+
 
 class Places:
-    """Ids are positions here, and are never used again. Id 0 is nobody; group -1 means that there is no card."""
+    """Ids are never used again, but positions here are. Id 0 is nobody; group -1 means that there is no card."""
 
     def __init__(self) -> None:
         self._groups: npt.NDArray[np.int32] = np.full(1, -1, np.int32)
         self._rows: npt.NDArray[np.int32] = np.zeros(1, np.int32)
-        self._used = 1
-        self._cards: dict[int, npt.NDArray[np.int32]] = {}
+        self._turns: npt.NDArray[np.int32] = np.zeros(1, np.int32)
+        self._free: list[int] = []
+        self._cards: dict[int, Ids] = {}
 
     @property
     def card_bytes(self) -> int:
         """Bytes held for each card."""
-        return self._groups.itemsize + 2 * self._rows.itemsize
+        return self._groups.itemsize + self._rows.itemsize + self._turns.itemsize + np.dtype(np.int64).itemsize
 
-    def add(self, group: int, rows: npt.NDArray[np.intp]) -> range:
+    def add(self, group: int, rows: npt.NDArray[np.intp]) -> list[int]:
         """Ids for new rows."""
-        ids = range(self._used, self._used + len(rows))
-        if ids.stop > len(self._rows):
-            more = max(ids.stop - len(self._rows), len(self._rows) // 2, 16)
-            self._groups = np.pad(self._groups, (0, more), constant_values=-1)
-            self._rows = np.pad(self._rows, (0, more))
-        self._groups[ids.start : ids.stop] = group
-        self._rows[ids.start : ids.stop] = rows
-        self._used = ids.stop
+        if len(self._free) < len(rows):
+            self._grow(len(rows) - len(self._free))
+        slots = np.array([self._free.pop() for _ in range(len(rows))], dtype=np.intp)
+        self._groups[slots] = group
+        self._rows[slots] = rows
+        ids = slots + (self._turns[slots].astype(np.int64) << _SLOTS)
         if group >= 0 and len(rows):
-            known = self._cards.get(group, np.zeros(0, np.int32))
+            known = self._cards.get(group, np.zeros(0, np.int64))
             if (short := int(rows.max()) + 1 - len(known)) > 0:
                 known = np.pad(known, (0, max(short, len(known) // 2)))
             known[rows] = ids
             self._cards[group] = known
-        return ids
+        found: list[int] = ids.tolist()
+        return found
 
-    def remove(self, card: int) -> None:
-        """The card is gone."""
-        self._groups[card] = -1
+    def _grow(self, needed: int) -> None:
+        have = len(self._rows)
+        more = max(needed, have // 2, 16)
+        self._groups = np.pad(self._groups, (0, more), constant_values=-1)
+        self._rows, self._turns = np.pad(self._rows, (0, more)), np.pad(self._turns, (0, more))
+        self._free[:0] = range(have + more - 1, have - 1, -1)  # those that were used before come first
+
+    def remove(self, ids: Sequence[int]) -> None:
+        """Cards, or parts of cards, are gone."""
+        for number in ids:
+            slot = number & _MASK
+            self._groups[slot] = -1
+            self._turns[slot] += 1
+            self._free.append(slot)
+
+    def forget(self, group: int) -> None:
+        """A group has no cards any more."""
+        self._cards.pop(group, None)
 
     def find(self, card: int) -> tuple[int, int]:
         """Group and row of a card."""
-        return (int(self._groups[card]), int(self._rows[card])) if 0 < card < self._used else (-1, 0)
+        slot = card & _MASK
+        if not 0 < slot < len(self._rows) or card >> _SLOTS != self._turns[slot]:
+            return -1, 0
+        return int(self._groups[slot]), int(self._rows[slot])
 
-    def find_all(
-        self, ids: Sequence[int] | npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.intp]]:
+    def find_all(self, ids: Sequence[int] | Ids) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.intp]]:
         """Groups and rows of many."""
-        wanted = np.asarray(ids, dtype=np.intp)
-        known = (wanted > 0) & (wanted < self._used)
-        wanted = np.where(known, wanted, 0)
-        return self._groups[wanted], self._rows[wanted].astype(np.intp)
+        wanted = np.asarray(ids, dtype=np.int64)
+        slots = wanted & _MASK
+        slots = np.where(slots < len(self._rows), slots, 0)
+        known = self._turns[slots] == wanted >> _SLOTS
+        return np.where(known, self._groups[slots], np.int32(-1)), self._rows[slots].astype(np.intp)
 
     def card(self, group: int, row: int) -> int:
         """The card in a row."""
@@ -66,16 +88,22 @@ class Places:
 
     def snapshot(self) -> dict[str, Any]:
         """Everything, to go on from later."""
-        cards_of = {group: packing.pack(known) for group, known in self._cards.items()}
+        arrays = {"groups": self._groups, "rows": self._rows, "turns": self._turns}
         return {
-            "groups": packing.pack(self._groups),
-            "rows": packing.pack(self._rows),
-            "used": self._used,
-            "cards": cards_of,
+            **{name: packing.pack(array) for name, array in arrays.items()},
+            "free": self._free,
+            "cards": {group: packing.pack(known) for group, known in self._cards.items()},
         }
 
     def restore(self, kept: dict[str, Any]) -> None:
         """Go on from a snapshot."""
-        self._groups, self._rows = (packing.unpack(kept[name], np.int32) for name in ("groups", "rows"))
-        self._used = kept["used"]
-        self._cards = {group: packing.unpack(known, np.int32) for group, known in kept["cards"].items()}
+        self._groups, self._rows, self._turns = (
+            packing.unpack(kept[name], np.int32) for name in ("groups", "rows", "turns")
+        )
+        self._free = list(kept["free"])
+        self._cards = {group: packing.unpack(known, np.int64) for group, known in kept["cards"].items()}
+
+
+def slots(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Small numbers that tell those apart that are there at the same time."""
+    return ids & _MASK

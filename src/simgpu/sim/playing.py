@@ -70,6 +70,8 @@ def activity_of(phase: Phase, known: dict[str, shapes.Shape]) -> activity.Activi
     else:
         busy *= duty
     values = activity.mix(shape.demand, usage=activity.constant(busy), memory_mib=phase.fb_mib)
+    if phase.fb_mib is None and shape.footprint is not None:
+        values[activity.YIELDING] = activity.constant(shape.footprint)
     return activity.Activity(
         values, seconds=phase.seconds, context=shape.context, pulse=pulse, name=phase.name or phase.shape or "demand"
     )

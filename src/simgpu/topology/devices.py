@@ -97,7 +97,7 @@ def build(box: Box, catalog: models.Catalog, *, node: str) -> list[Device]:
 
 def mebibytes(text: str | int, *, where: str) -> int:
     """`12GB` is 12 times ten to the ninth, `GiB` is binary, a bare number is MiB."""
-    found = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([KMGT]i?B|B)?\s*", str(text))
+    found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)(?:\s*([KMGT]i?B|B))?", str(text).strip())
     if found is None:
         raise errors.InputError(where, f"{text!r} is no amount of memory; write 80GB, 40GiB or a number of MiB")
     amount = int(float(found[1]) * _UNITS[found[2] or ""])

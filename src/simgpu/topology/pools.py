@@ -23,6 +23,8 @@ LABEL_KEY = "run.ai/simulated-gpu-node-pool"
 GPU_RESOURCE = "nvidia.com/gpu"
 SOURCES = FROM_POD, FROM_CPU = ("pod", "cpu")  # what says how busy a pod's GPUs are: it, or what its processes do
 MOST_GPUS = 1024
+MOST_DEVICES = 10_000  # of a resource, shares included: the kubelet takes the list of them in one message of 4 MiB
+MOST_RESOURCES = 64  # besides GPUs: each has a device plugin of its own
 MOST_NODES = 100_000
 _LARGEST = 4 << 20
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -221,7 +223,18 @@ class _Reader:
         made = self._gpus(pool, where)
         other = {**self._other_devices(pool, where), **self._resources(pool, where)}
         numa = self._numa(pool.get("numa"), f"{where}.numa", len(made.gpus))
-        return msgspec.structs.replace(made, other=other, numa=numa, **self._real(pool, where))
+        if len(other) > MOST_RESOURCES:
+            self._mistake(where, f"has {len(other)} other resources; at most {MOST_RESOURCES}")
+        return self._shared(msgspec.structs.replace(made, other=other, numa=numa, **self._real(pool, where)), where)
+
+    def _shared(self, made: NodeGpus, where: str) -> NodeGpus:
+        """The same, unless devices are shared so often that the kubelet could not be told of them."""
+        for resource, count in {GPU_RESOURCE: len(made.gpus), **made.other}.items():
+            replicas = made.slicing.replicas(resource)
+            if replicas > 1 and count * replicas > MOST_DEVICES:
+                problem = f"{resource}: {count} devices, {replicas} times each; at most {MOST_DEVICES} in all"
+                self._mistake(f"{where}.sharing", problem)
+        return made
 
     def _gpus(self, pool: Mapping[str, Any], where: str) -> NodeGpus:
         if "gpus" in pool:
@@ -403,8 +416,9 @@ class _Reader:
         for number, (name, count) in enumerate(pairs):
             if not isinstance(name, str) or not _RESOURCE.fullmatch(name):
                 self._mistake(f"{where}[{number}]", f"{name!r} is no resource name such as rdma/hca")
-            elif not _whole(count, 1_000_000):
-                self._mistake(f"{where}[{number}]", f"{name}: {count!r} is no count")
+            elif not _whole(count, MOST_DEVICES):
+                problem = f"{name}: {count!r}: must be a whole number from 0 to {MOST_DEVICES}"
+                self._mistake(f"{where}[{number}]", problem)
             else:
                 found[name] = int(count)
         return found
@@ -452,7 +466,7 @@ class _Reader:
             seen.add(name)
             self._known(item, keys.NAMED_GPU, place)
             gpus.append(Gpu(model, name, self._shown(item.get("metrics"), place)))
-        return NodeGpus(tuple(gpus), **self._real(node, where))
+        return self._shared(NodeGpus(tuple(gpus), **self._real(node, where)), where)
 
     def _shown(self, metrics: Any, where: str) -> Shown | None:
         if metrics is None:

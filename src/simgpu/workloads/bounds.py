@@ -19,8 +19,24 @@ LARGEST = 1 << 16  # bytes of a guest's document
 
 _OTHER_FILES = 256  # that are open besides connections
 _MOST_TOLD = 64  # who are told at once that they are refused
-_SHARE = 20  # a guest's documents take one part in so many of the time
+_SHARE = 20  # guests' documents take one part in so many of the time
 _SHORTEST = 0.01
+
+
+class Effort:
+    """Processor time that a document takes of us, without that of others while it comes in."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextlib.contextmanager
+    def spent(self) -> Iterator[None]:
+        """Within this, it is worked on."""
+        began = time.thread_time()
+        try:
+            yield
+        finally:
+            self.seconds += time.thread_time() - began
 
 
 class Bounds:
@@ -47,18 +63,21 @@ class Bounds:
                 self._turns.pop(who.name, None)
 
     @contextlib.asynccontextmanager
-    async def turn(self, who: guest.Guest) -> AsyncIterator[None]:
-        """One document of a guest at a time, and the next after a pause that is many times as long as that took."""
+    async def turn(self, who: guest.Guest) -> AsyncIterator[Effort]:
+        """One document of a guest at a time, and the next after a pause that is many times as long as that took.
+
+        The more guests are connected, the longer: all of them together take no more of the time than one alone.
+        """
+        effort = Effort()
         if not who.name:
-            yield
+            yield effort
             return
         turn = self._turns.setdefault(who.name, asyncio.Lock())
         await turn.acquire()
-        began = time.thread_time()
         try:
-            yield
+            yield effort
         finally:
-            pause = max(_SHORTEST, _SHARE * (time.thread_time() - began))
+            pause = max(_SHORTEST, _SHARE * max(1, len(self._turns)) * effort.seconds)
             asyncio.get_running_loop().call_later(pause, turn.release)
 
     def take(self, who: guest.Guest, activities: int) -> None:

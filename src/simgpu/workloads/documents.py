@@ -249,7 +249,7 @@ def _limit(name: str, value: float, names: Names) -> tuple[str, float]:
     if (own := _NAMES.get(name.lower())) is not None:
         return own, value / MIB if own == activity.MEMORY else value
     quantity, scale = names.get(name, ("", 1.0))
-    if quantity not in _SHOWN:
+    if quantity not in _SHOWN or not scale:
         shown = ", ".join(sorted(item for item, (known, _) in names.items() if known in _SHOWN))
         raise errors.InputError(
             f"Limits.{name}", f"no such quantity; there are: {', '.join((*activity.LIMITS, shown))}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 from simgpu import errors
@@ -16,8 +17,13 @@ SLOWEST = 5.0
 _MOST_WORK = 4  # times the largest document that may be looked at, to find the end of one that comes in pieces
 
 
-async def receive(reader: asyncio.StreamReader, largest: int = LARGEST) -> Any:
-    """One JSON value of so many bytes at most."""
+async def receive(
+    reader: asyncio.StreamReader,
+    largest: int = LARGEST,
+    *,
+    working: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+) -> Any:
+    """One JSON value of so many bytes at most. `working` is entered while it is decoded, not while it is awaited."""
     buffer, looked_at = b"", 0
     loop = asyncio.get_running_loop()
     latest = loop.time() + SLOWEST
@@ -36,7 +42,7 @@ async def receive(reader: asyncio.StreamReader, largest: int = LARGEST) -> Any:
             looked_at += len(buffer)
             if looked_at > _MOST_WORK * largest:
                 raise errors.InputError("workload", "the document comes in too many pieces")
-            with contextlib.suppress(Incomplete):
+            with contextlib.suppress(Incomplete), working():
                 return decode(buffer)
 
 

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import socket
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -21,13 +22,14 @@ import msgspec
 
 from simgpu import errors
 from simgpu.box import Box
-from simgpu.workloads import bounds, documents, guest, receiving
+from simgpu.workloads import accepting, bounds, documents, guest, receiving
 
 SHUTDOWN = "exporter shutting down"
 
 INVALID_ARGUMENT, NO_PERMISSION = 2, 4  # as NVML says it
 
 _PIECE = 1 << 16  # bytes that wait for somebody to read them
+_LONGEST_PROBLEM = 1000  # characters
 
 Settings = Callable[[str, str, Sequence[int]], int]
 
@@ -72,8 +74,10 @@ class Server:
         self._changed = changed
         self._bounds = bounds.Bounds()
         self._working: Counter[guest.Guest] = Counter()
+        self._arrivals = accepting.Arrivals()
         self._clients: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._listening: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
         self._most = bounds.MOST_CLIENTS
 
     async def start(self) -> None:
@@ -87,19 +91,20 @@ class Server:
                 raise errors.InputError("--socket", f"{self._path}: somebody else answers there")
             self._path.unlink(missing_ok=True)
         try:
-            self._server = await asyncio.start_unix_server(self._serve, self._path, limit=_PIECE, backlog=4096)
+            self._listening = accepting.listen(self._path, self._mode)
         except OSError as error:
             raise errors.InputError("--socket", f"{self._path}: {error.strerror or error}") from None
-        self._path.chmod(self._mode)
         self._most = bounds.room()
+        self._accepting = asyncio.create_task(accepting.accept(self._listening, self._take))
 
     async def stop(self) -> None:
         """Tell all who wait that it is over, and leave no socket behind."""
-        if self._server is not None:
-            self._server.close()
-        for task in list(self._clients):
+        tasks = [*self._clients, *([self._accepting] if self._accepting else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._clients, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._listening is not None:
+            self._listening.close()
         self._path.unlink(missing_ok=True)
 
     @property
@@ -112,38 +117,50 @@ class Server:
         """Guests that have workloads."""
         return self._working.keys()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - we are in one
-        protocol, answer = 1, None
+    def _take(self, connection: socket.socket) -> bool:
+        """Serve a connection, unless there are too many, or its process makes too many."""
         if len(self._clients) >= self._most:
-            writer.transport.abort()
-            return
+            return False
+        if self._identify is not guest.anybody:
+            now = asyncio.get_running_loop().time()
+            if not self._arrivals.admit(guest.pid(connection), now):
+                return False
+        task = asyncio.create_task(self._serve(connection))
         self._clients.add(task)
+        task.add_done_callback(self._clients.discard)
+        return True
+
+    async def _serve(self, connection: socket.socket) -> None:
+        process, protocol, answer = guest.pid(connection), 1, None
+        reader, writer = await accepting.streams(connection, _PIECE)
         try:
             who = await self._identify(writer.get_extra_info("socket"))
-            with self._bounds.connected(who):
-                async with self._bounds.turn(who):
-                    document = await receiving.receive(reader, bounds.LARGEST if who.name else receiving.LARGEST)
+            trusted = contextlib.nullcontext() if who.name else self._arrivals.trusted(process)
+            with trusted, self._bounds.connected(who):
+                async with self._bounds.turn(who) as effort:
+                    largest = bounds.LARGEST if who.name else receiving.LARGEST
+                    document = await receiving.receive(reader, largest, working=effort.spent)
                     protocol = documents.protocol(document)
-                    started = self._start(document, who)
+                    with effort.spent():
+                        started = self._start(document, who, process)
                 answer = await self._wait(started, reader) if isinstance(started, _Started) else started
-        except guest.Refused as error:
-            _log.info("workload refused: %s", error)
-            protocol = await self._bounds.way_of_telling(reader)
-            answer = (1, str(error))
-        except errors.InputError as error:
-            _log.info("workload refused: %s", error)
-            answer = (1, str(error))
+        except (guest.Refused, errors.InputError) as error:
+            problem = str(error)[:_LONGEST_PROBLEM]  # which may quote what came in
+            _log.info("workload refused: %s", problem)
+            if isinstance(error, guest.Refused):
+                protocol = await self._bounds.way_of_telling(reader)
+            answer = (1, problem)
         except asyncio.CancelledError:
             answer = (1, SHUTDOWN)
         except (OSError, EOFError):
             answer = None
+        except Exception:  # noqa: BLE001 - one guest's is nobody else's, and it is logged
+            _log.exception("a workload's document could not be served")
+            answer = (1, "could not be served; the log says why")
         finally:
-            self._clients.discard(task)
             await _reply(writer, protocol, answer)
 
-    def _start(self, document: Any, who: guest.Guest) -> _Started | tuple[int, str]:
+    def _start(self, document: Any, who: guest.Guest, pid: int) -> _Started | tuple[int, str]:
         """Set what is to be set, or start the workload."""
         if documents.wants_setting(document):
             return self._set(document, who), ""
@@ -155,13 +172,16 @@ class Server:
                 done.set_result((code, message))
 
         activities, devices, pod = len(wanted.profile.activities), who.choose(wanted.devices), who.pod or wanted.pod
-        self._bounds.take(who, activities)
-        try:
-            numbers = self._box.admit(wanted.profile, devices, pod=pod, ended=ended)
-        except errors.InputError:
-            self._bounds.give_back(who, activities)
-            raise
-        self._works(who, +1)
+        with contextlib.ExitStack() as undo:
+            self._bounds.take(who, activities)
+            undo.callback(self._bounds.give_back, who, activities)
+            numbers = self._box.admit(wanted.profile, devices, pod=pod, ended=ended, pid=pid, owner=who.name)
+            undo.callback(self._box.drop, numbers)
+            self._count(who, +1)
+            undo.callback(self._count, who, -1)
+            if who.pod is not None:
+                self._changed()
+            undo.pop_all()
         return _Started(who, activities, numbers, done)
 
     async def _wait(self, started: _Started, reader: asyncio.StreamReader) -> tuple[int, str] | None:
@@ -175,13 +195,14 @@ class Server:
             gone.cancel()
             self._box.drop(started.numbers)
             self._bounds.give_back(started.who, started.activities)
-            self._works(started.who, -1)
+            self._count(started.who, -1)
+            if started.who.pod is not None:
+                self._changed()
 
-    def _works(self, who: guest.Guest, more: int) -> None:
+    def _count(self, who: guest.Guest, more: int) -> None:
         if who.pod is not None:
             self._working[who] += more
             self._working += Counter()
-            self._changed()
 
     def _set(self, document: Any, who: guest.Guest) -> int:
         """Whoever sets something understands NVML's codes only."""
@@ -190,7 +211,7 @@ class Server:
         try:
             wish = documents.setting(document)
         except errors.InputError as error:
-            _log.info("setting refused: %s", error)
+            _log.info("setting refused: %s", str(error)[:_LONGEST_PROBLEM])
             return INVALID_ARGUMENT
         if not who.may_set(wish.device):
             return NO_PERMISSION

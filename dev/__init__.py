@@ -1,0 +1,1 @@
+"""Scripts for whoever works in a clone: set-up, without anything installed."""

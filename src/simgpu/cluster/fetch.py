@@ -1,0 +1,248 @@
+"""Fetches files over HTTP onto the disk: resumed, retried, and bounded in size, time and redirects.
+
+The one module of this package that speaks HTTP itself; API servers are reached through `simgpu.kube`. Callers
+compare checksums.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import urllib.parse
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Self, TypeVar
+
+import aiohttp
+import msgspec
+
+from simgpu import errors, units
+
+T = TypeVar("T")
+Follow = Callable[[int, int | None], None]
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+_CHUNK_BYTES = 1024**2
+
+
+class FetchError(errors.SimgpuError):
+    """A file cannot be had; the message says which and why."""
+
+
+class _Transient(Exception):
+    """An answer that may be another one in a moment."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long and how often things are tried, and how large they may be."""
+
+    answer_seconds: float = 5.0  # for the first answer of a host, redirects included
+    connect_seconds: float = 5.0
+    stall_seconds: float = 30.0  # without a byte
+    attempts: int = 4
+    pause_seconds: float = 0.5  # after the first failure; doubles
+    redirects: int = 5
+    file_bytes: int = 512 * 1024**2
+    text_bytes: int = 4 * 1024**2
+    at_once: int = 4
+
+
+class Partial:
+    """A file that is being fetched: what there is of it, and which version of the file that is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._version = path.with_name(f"{path.name}.version")
+
+    def size(self) -> int:
+        """How much there is; 0 if nothing."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def version(self) -> str:
+        """The server's tag or date of this version; empty if it has none."""
+        return self._version.read_text() if self._version.exists() else ""
+
+    def restart(self, version: str) -> None:
+        """Begin a version of the file with nothing."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_bytes(b"")
+        self._version.write_text(version)
+
+    def discard(self) -> None:
+        """Delete what there is."""
+        self.path.unlink(missing_ok=True)
+        self._version.unlink(missing_ok=True)
+
+
+class Fetcher:
+    """Fetches files, with one pool of connections; the environment's proxies are used."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._closing = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        timeout = aiohttp.ClientTimeout(
+            total=None, connect=self._limits.connect_seconds, sock_read=self._limits.stall_seconds
+        )
+        self._session = await self._closing.enter_async_context(
+            aiohttp.ClientSession(
+                trust_env=True,
+                timeout=timeout,
+                auto_decompress=False,  # checksums are of the bytes as they are published
+                headers={"Accept-Encoding": "identity", "User-Agent": "simgpu"},
+            )
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._closing.aclose()
+
+    async def problem(self, url: str) -> str | None:
+        """Why there is no answer from there; None if there is one, whatever it is."""
+        seconds = self._limits.answer_seconds
+        try:
+            async with asyncio.timeout(seconds), self._open(url, method="HEAD"):
+                return None
+        except FetchError:
+            return None
+        except TimeoutError:
+            return f"no answer within {seconds:g} s"
+        except aiohttp.ClientError as error:
+            return _explain(error)
+
+    async def read(self, url: str) -> bytes:
+        """A small file."""
+        return await self._persist(url, lambda: self._read(url))
+
+    async def save(self, url: str, partial: Partial, follow: Follow) -> bool:
+        """Fetch a file, resuming the part that is there; whether a part was used.
+
+        `follow` is called with the bytes that are there, and with the bytes that there will be if that is known.
+        """
+        used = False
+
+        async def attempt() -> None:
+            nonlocal used
+            used = await self._save(url, partial, follow)
+
+        await self._persist(url, attempt)
+        return used
+
+    async def _persist(self, url: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        why = ""
+        for number in range(self._limits.attempts):
+            if number:
+                await asyncio.sleep(self._limits.pause_seconds * 2 ** (number - 1))
+            try:
+                return await attempt()
+            except (aiohttp.ClientError, TimeoutError, _Transient) as error:
+                why = _explain(error)
+        raise FetchError(f"{shown(url)}: {why}, after {self._limits.attempts} attempts")
+
+    async def _read(self, url: str) -> bytes:
+        content = bytearray()
+        async with self._open(url) as response:
+            _check(response, url)
+            async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+                content += chunk
+                _check_size(len(content), self._limits.text_bytes, url)
+        return bytes(content)
+
+    async def _save(self, url: str, partial: Partial, follow: Follow) -> bool:
+        held = partial.size()
+        headers = {"Range": f"bytes={held}-"} if held else {}
+        if held and partial.version():
+            headers["If-Range"] = partial.version()
+        async with self._open(url, headers=headers) as response:
+            if response.status == 416:
+                if response.headers.get("Content-Range") == f"bytes */{held}":
+                    return True
+                partial.discard()
+                raise _Transient(f"HTTP 416 from byte {held} on")
+            _check(response, url)
+            if response.status != 206 or not held:
+                partial.restart(_version(response))
+                held = 0
+            resumed = held > 0
+            total = None if response.content_length is None else held + response.content_length
+            try:
+                _check_size(total or 0, self._limits.file_bytes, url)
+                with partial.path.open("ab") as file:
+                    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+                        held += len(chunk)
+                        _check_size(held, self._limits.file_bytes, url)
+                        file.write(chunk)
+                        file.flush()  # so that it is there to resume when we are killed
+                        follow(held, total)
+            except FetchError:
+                partial.discard()
+                raise
+        return resumed
+
+    @contextlib.asynccontextmanager
+    async def _open(
+        self, url: str, *, method: str = "GET", headers: dict[str, str] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        place = url
+        for _ in range(self._limits.redirects + 1):
+            async with self._session.request(method, place, headers=headers, allow_redirects=False) as response:
+                if response.status not in _REDIRECTS:
+                    yield response
+                    return
+                place = _redirected(place, response.headers.get("Location", ""))
+        raise FetchError(f"{shown(url)}: more than {self._limits.redirects} redirects")
+
+
+def shown(url: str) -> str:
+    """An address as it may be printed: without a password or a signature."""
+    parts = urllib.parse.urlsplit(url)
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def _redirected(place: str, location: str) -> str:
+    """The next address; from https only to https."""
+    allowed = {"http", "https"} if place.startswith("http:") else {"https"}
+    try:
+        target = urllib.parse.urljoin(place, location)
+        if location and urllib.parse.urlsplit(target).scheme in allowed:
+            return target
+    except ValueError:
+        target = location
+    raise FetchError(f"{shown(place)}: redirected to {target.partition('?')[0]!r}, which is no https address")
+
+
+def _check(response: aiohttp.ClientResponse, url: str) -> None:
+    if response.status in {200, 206}:
+        return
+    answer = f"HTTP {response.status} {response.reason or ''}".rstrip()
+    if response.status in _TRANSIENT:
+        raise _Transient(answer)
+    raise FetchError(f"{shown(url)}: {answer}")
+
+
+def _check_size(size: int, most: int, url: str) -> None:
+    if size > most:
+        raise FetchError(f"{shown(url)}: larger than {units.format_bytes(most)}, which no release file is")
+
+
+def _version(response: aiohttp.ClientResponse) -> str:
+    """What If-Range takes: an ETag unless it is a weak one, else a date."""
+    tag = response.headers.get("ETag", "")
+    version = tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified", "")
+    return version if version.isascii() else ""
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return "no connection in time"
+    if isinstance(error, TimeoutError):
+        return "the server stopped sending"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        number = error.os_error.errno or 0  # negative where a name was not found
+        return os.strerror(number) if number > 0 else error.os_error.strerror or str(error.os_error)
+    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError):
+        return "the connection broke off"
+    return str(error) or type(error).__name__

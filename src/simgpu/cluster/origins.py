@@ -1,0 +1,38 @@
+"""Remembers, beside a program in the cache, from where it was downloaded."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """The release file that a program came from."""
+
+    url: str
+    sha256: str  # of the release file
+    size: int  # of the program: with another size, it has been replaced
+
+
+def record(program: Path, url: str, sha256: str) -> None:
+    """Remember where this program came from."""
+    origin = Origin(url, sha256, program.stat().st_size)
+    _file(program).write_bytes(msgspec.json.format(msgspec.json.encode(origin)))
+
+
+def origin_of(program: Path) -> Origin | None:
+    """Where a program came from; None if it was not downloaded, or has been replaced since."""
+    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+        origin = msgspec.json.decode(_file(program).read_bytes(), type=Origin)
+        if program.stat().st_size == origin.size:
+            return origin
+    return None
+
+
+def _file(program: Path) -> Path:
+    return program.with_name(f".{program.name}.origin.json")

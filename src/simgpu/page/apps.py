@@ -1,0 +1,73 @@
+"""Compute apps, as nvidia-smi calls them: processes that have a card open, and what each has of its memory and time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import msgspec
+
+from simgpu.page import layout
+
+
+class App(msgspec.Struct, frozen=True):
+    """A process, and what it asks of a card or of one of its instances, by place on the page; -1 is the card."""
+
+    pid: int
+    usage: float
+    memory: float
+    instance: int = -1
+
+
+def fill(row: Any, found: Sequence[App]) -> None:
+    """Put processes on a card's page. What is in use there is theirs, in proportion to what each asks for.
+
+    Of more than there is room for, those with the most memory are listed.
+    """
+    together = _together(found)
+    places = sorted({item.instance for item in together})
+    filled = [entry for place in places for entry in _entries(row, place, [i for i in together if i.instance == place])]
+    if len(filled) > layout.APPS:
+        largest = sorted(filled, key=lambda entry: entry[-1], reverse=True)[: layout.APPS]
+        filled = [entry for entry in filled if entry in largest]
+    row["app_count"] = len(filled)
+    row["apps"] = 0
+    for at, entry in enumerate(filled):
+        row["apps"][at] = entry
+
+
+def _together(found: Sequence[App]) -> list[App]:
+    """One for each process and instance, by pid; who has no memory of a card has not opened it."""
+    sums: dict[tuple[int, int], tuple[float, float]] = {}
+    for item in found:
+        usage, memory = sums.get((item.pid, item.instance), (0.0, 0.0))
+        sums[item.pid, item.instance] = (usage + item.usage, memory + item.memory)
+    return [
+        App(pid, usage, memory, instance) for (pid, instance), (usage, memory) in sorted(sums.items()) if memory > 0
+    ]
+
+
+def _entries(row: Any, place: int, found: Sequence[App]) -> list[tuple[int, ...]]:
+    held = row if place < 0 else row["instances"][place]
+    usages, memories = [item.usage for item in found], [item.memory for item in found]
+    return [
+        (item.pid, place, usage, memory_usage, memory)
+        for item, usage, memory_usage, memory in zip(
+            found,
+            split(int(held["usage"]), usages),
+            split(int(row["memory_usage"]) if place < 0 else 0, usages),
+            split(int(held["memory_used"]), memories),
+            strict=True,
+        )
+    ]
+
+
+def split(whole: int, weights: Sequence[float]) -> list[int]:
+    """Whole numbers in proportion to weights, which are together what there is; nothing where nothing weighs."""
+    total = sum(weights)
+    if total <= 0:
+        return [0] * len(weights)
+    ends = [round(whole * part / total) for part in accumulate(weights)]
+    ends[-1] = whole
+    return [stop - start for start, stop in pairwise([0, *ends])]

@@ -1,0 +1,60 @@
+"""How the levels of tests are run: in which order, and what is reported of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import levels
+
+REPORT = """<?xml version="1.0"?>
+<testsuites><testsuite tests="4" failures="1" errors="1" skipped="1">
+<testcase classname="tests.unit.test_a" name="test_one" time="0.5"/>
+<testcase classname="tests.unit.test_b" name="test_two" time="2.0"/>
+</testsuite></testsuites>
+"""
+
+
+def test_counts_and_times_come_from_the_report(tmp_path: Path) -> None:
+    report = tmp_path / "unit.xml"
+    report.write_text(REPORT)
+    result = levels.read_report("unit", report)
+    assert (result.passed, result.failed, result.skipped) == (1, 2, 1)
+    assert max(result.tests) == (2.0, "unit/test_b::test_two")
+
+
+def test_what_levels_need_is_prepared_for_them_alone() -> None:
+    assert levels.preparations(["lint", "unit"]) == []
+    assert levels.preparations(["golden"]) == ["native"]
+    assert levels.preparations(["unit", "e2e"]) == ["native", "programs"]
+
+
+def test_every_level_and_preparation_has_its_turn() -> None:
+    assert set(levels.START) == {*levels.ORDER, *levels.PREPARATIONS}
+
+
+async def test_nothing_starts_before_what_it_needs_and_two_run_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trail = tmp_path / "trail"
+    program = "import sys, time; o = open(sys.argv[1], 'a', buffering=1); o.write(f'+{sys.argv[2]} ');\n"
+    program += "time.sleep(0.05); o.write(f'-{sys.argv[2]} ')"
+    names = ["native", "programs"]
+    commands = {name: [sys.executable, "-c", program, str(trail), name] for name in [*names, "golden", "cluster"]}
+    monkeypatch.setattr(levels, "PREPARATIONS", commands)
+    runner = levels.Runner(list(commands), tmp_path)
+    await runner.run()
+    events = trail.read_text().split()
+    assert set(runner.results) == set(commands)
+    for name, needs in (("golden", ["native"]), ("cluster", names)):
+        for need in needs:
+            assert events.index(f"-{need}") < events.index(f"+{name}")
+    running = [sum(1 if event[0] == "+" else -1 for event in events[: end + 1]) for end in range(len(events))]
+    assert max(running) <= levels.AT_ONCE
+
+
+def test_an_unknown_level_is_answered_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert levels.main(["unti"]) == 2
+    assert "no such level: unti; there are: lint, unit" in capsys.readouterr().err

@@ -1,0 +1,46 @@
+"""Where the programs for pods come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simgpu import errors
+from simgpu.page import native
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source tree in which nothing is built yet."""
+    monkeypatch.setattr(native, "BUILT", tmp_path / "built")
+    monkeypatch.setattr(native, "SOURCES", tmp_path / "native")
+    (tmp_path / "native").mkdir()
+    (tmp_path / "native" / "build.py").touch()
+    return tmp_path
+
+
+def test_in_a_source_tree_they_are_built_when_first_needed(clone: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    recipe = ".PHONY: native\nnative:\n\t@mkdir -p built/x86_64\n\t@touch built/x86_64/nvidia-smi\n\t@echo made\n"
+    (clone / "Makefile").write_text(recipe)
+    assert native.tool("x86_64") == clone / "built" / "x86_64" / "nvidia-smi"
+    printed = capfd.readouterr()
+    assert "Building libnvidia-ml.so.1 and nvidia-smi, once" in printed.err
+    assert "made" in printed.err
+    assert printed.out == ""  # which belongs to the command that is run
+    native.tool("x86_64")
+    assert capfd.readouterr().err == ""
+
+
+def test_what_cannot_be_built_is_an_error_with_a_way_out(clone: Path) -> None:
+    (clone / "Makefile").write_text(".PHONY: native\nnative:\n\t@false\n")
+    with pytest.raises(errors.SimgpuError, match="make native"):
+        native.tool("x86_64")
+    (clone / "native" / "build.py").unlink()
+    with pytest.raises(errors.SimgpuError, match="install the package anew"):
+        native.tool("x86_64")
+
+
+def test_an_unknown_processor_is_answered_with_those_there_are() -> None:
+    with pytest.raises(errors.InputError, match="x86_64 and aarch64, not for sparc"):
+        native.library("sparc")
