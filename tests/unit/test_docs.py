@@ -37,3 +37,14 @@ def test_commands_named_in_the_pages_exist(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^(?:\$ )?make ([a-z]+)", text, re.MULTILINE):
         assert f"\n{target}:" in makefile, f"{page}: make {target}"
+
+
+TRUST = ROOT / "docs" / "concepts" / "trust.md"
+
+
+def test_every_test_that_the_page_on_trust_names_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TRUST.read_text())
+    assert len(named) > 40
+    for path, test in named:
+        defined = re.search(rf"^(async )?def {test}\(", (ROOT / path).read_text(), re.MULTILINE)
+        assert defined, f"{TRUST}: {path} has no {test}"

@@ -25,8 +25,21 @@ T = TypeVar("T")
 SOURCE = "\0"
 KEPT = 8192  # rows: with more of them, texts with a family's own labels are made anew for each page
 
-_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+# What ends a line for some reader, or is no text at all: names come from users, and a page must stay a page.
+_UNPRINTABLE = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0xD800, 0xE000))
+_HELP_ESCAPES = {**dict.fromkeys(_UNPRINTABLE, "\ufffd"), ord("\\"): "\\\\", ord("\n"): "\\n"}
+_ESCAPES = {**_HELP_ESCAPES, ord('"'): '\\"'}
 _LANES = 4  # of each port
+
+
+def escaped(value: str) -> str:
+    """A label's value as it stands between quotes."""
+    return value.translate(_ESCAPES)
+
+
+def help_text(text: str, *, open_metrics: bool = False) -> str:
+    """A family's help as it stands in its line; the newer format escapes quotes too."""
+    return text.translate(_ESCAPES if open_metrics else _HELP_ESCAPES)
 
 
 class Row(NamedTuple):
@@ -113,7 +126,7 @@ class Texts:
         for place, name, source in self._shown:
             value = look_up(source, row)
             if value or name in self._identity.keep_empty:
-                pieces.append(f'{name}="{value.translate(_ESCAPES)}"')
+                pieces.append(f'{name}="{escaped(value)}"')
                 length += len(pieces[-1]) + (len(self._separator) if len(pieces) > 1 else 0)
                 for gap in ends:
                     if gap >= place:
@@ -158,7 +171,7 @@ class Texts:
         ]
 
     def _joined(self, items: Iterable[tuple[str, str]]) -> str:
-        return self._separator.join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in items)
+        return self._separator.join(f'{name}="{escaped(value)}"' for name, value in items)
 
     def _with(self, rows: Sequence[int], inserts: list[tuple[int, str | list[str]]]) -> list[str]:
         texts = _chosen(self._texts, rows)

@@ -204,7 +204,7 @@ class Renderer:
         """Lines in their order, one family at a time."""
         for _, group in groupby(prepared, key=lambda series: series.family.name):
             text = "".join(piece for series in group for piece in self._lines(series, now))
-            yield "".join(sorted(text.splitlines(keepends=True)))
+            yield "".join(f"{line}\n" for line in sorted(text.split("\n")[:-1]))
 
     def _by_family(
         self, prepared: list[_Series], comments: Callable[[identities.Family], str] | None, now: _Moment
@@ -300,14 +300,13 @@ def _scaled(values: Values, scale: float, offset: float, digits: int | None) -> 
 def _comments(family: identities.Family) -> str:
     if family.type == "untyped" and not family.help:
         return ""
-    text = family.help.replace("\\", "\\\\").replace("\n", "\\n")
-    return f"# HELP {family.name} {text}\n# TYPE {family.name} {family.type}\n"
+    return f"# HELP {family.name} {labels.help_text(family.help)}\n# TYPE {family.name} {family.type}\n"
 
 
 def _open_comments(family: identities.Family) -> str:
     name = family.name.removesuffix("_total") if family.type == "counter" else family.name
     kind = "unknown" if family.type == "untyped" else family.type
-    text = family.help.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    text = labels.help_text(family.help, open_metrics=True)
     return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
 
 

@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 
 from simgpu import errors
-from simgpu.identities import render, view
+from simgpu.identities import labels, render, view
 from simgpu.identities.identity import FAMILY, Identity
 from simgpu.web import pages, server
 from simgpu.web.server import Handler
@@ -46,9 +46,9 @@ def enriched(identity: Identity, namespace: str) -> Identity:
         "namespace": f"={namespace}", "pod": "@exporter", "service": f"={EXPORTER}",
     }  # fmt: skip
     own = {f"exported_{name}" if name in target else name: source for name, source in identity.labels.items()}
-    labels = {**own, **target}
-    labels.setdefault(FAMILY, FAMILY)
-    return msgspec.structs.replace(identity, labels=labels, target_labels=tuple(target))
+    both = {**own, **target}
+    both.setdefault(FAMILY, FAMILY)
+    return msgspec.structs.replace(identity, labels=both, target_labels=tuple(target))
 
 
 def of_all_nodes(identity: Identity) -> Identity:
@@ -130,7 +130,7 @@ class FleetPages:
             }
             for node, pod, address in shown.exporters()
         ]  # fmt: skip
-        return web.Response(body=msgspec.json.encode(found), content_type="application/json")
+        return server.json_response(found)
 
 
 class _Pods:
@@ -141,7 +141,8 @@ class _Pods:
 
     def __call__(self) -> bytes:
         usage, memory = [], []
-        for uid, index, percent, used in self._shown.pod_usage():
+        for pod, index, percent, used in self._shown.pod_usage():
+            uid = labels.escaped(pod)
             usage.append(f'runai_pod_gpu_utilization{{pod_uuid="{uid}",gpu="{index}"}} {percent:g}\n')
             memory.append(f'runai_pod_gpu_memory_used_bytes{{pod_uuid="{uid}",gpu="{index}"}} {used:.0f}\n')
         if not usage:
@@ -175,7 +176,7 @@ def topology_routes(
 
     async def whole(_request: web.Request) -> web.Response:
         found = fleet()
-        return _json(found) if found is not None else server.error(503, "no topology yet")
+        return server.json_response(found) if found is not None else server.error(503, "no topology yet")
 
     async def one(request: web.Request) -> web.Response:
         if not ready():
@@ -184,7 +185,7 @@ def topology_routes(
             found = node(request.match_info["node"])
         except errors.InputError as error:
             return server.error(500, str(error))
-        return _json(found) if found is not None else server.error(404, "Node topology not found")
+        return server.json_response(found) if found is not None else server.error(404, "Node topology not found")
 
     async def none(_request: web.Request) -> web.Response:
         return server.error(400, "which node?")
@@ -195,7 +196,3 @@ def topology_routes(
         web.get("/topology/nodes", none),
         web.get("/topology/nodes/{node}", one),
     ]
-
-
-def _json(value: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

@@ -1,17 +1,19 @@
 """Metrics pages over HTTP.
 
 A page is rendered once for each step and kept, plain and compressed, for all who ask in that step. A large one is not
-kept: it is streamed piece by piece from a copy of the step's values, so that memory stays flat.
+kept: it is streamed piece by piece from a copy of the step's values, so that memory stays flat, and to few at a time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 from collections.abc import Awaitable, Callable, Iterator
 
 from aiohttp import web
 
 from simgpu.identities import render
+from simgpu.web.limits import STREAMS
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -66,12 +68,13 @@ class Page:
         response = web.StreamResponse(headers={"Content-Type": kind, "Vary": "Accept-Encoding"})
         if packed:
             response.enable_compression(web.ContentCoding.gzip)
-        await response.prepare(request)
-        more = self._more()
-        for piece in self.renderer.chunks(open_metrics=open_metrics):
-            await response.write(piece)
-        await response.write(more)
-        await response.write_eof()
+        with request.app[STREAMS].one(), contextlib.suppress(ConnectionError):  # who left reads no error either
+            await response.prepare(request)
+            more = self._more()
+            for piece in self.renderer.chunks(open_metrics=open_metrics):
+                await response.write(piece)
+            await response.write(more)
+            await response.write_eof()
         return response
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -12,6 +14,7 @@ import msgspec
 from aiohttp import web
 
 from simgpu import errors
+from simgpu.web.limits import STREAMS, Limits, Streams, accept, timed
 
 _log = logging.getLogger(__name__)
 
@@ -35,9 +38,18 @@ def view(describe: Callable[[], object]) -> Handler:
     """A handler that answers with JSON."""
 
     async def handler(_request: web.Request) -> web.Response:
-        return web.Response(body=msgspec.json.encode(describe()), content_type="application/json")
+        return json_response(describe())
 
     return handler
+
+
+def json_response(value: object) -> web.Response:
+    """A value as JSON."""
+    try:
+        body = msgspec.json.encode(value)
+    except UnicodeEncodeError:  # names come from users, and half a surrogate pair is no text
+        body = json.dumps(msgspec.to_builtins(value)).encode()
+    return web.Response(body=body, content_type="application/json")
 
 
 def health(problem: Callable[[], str | None]) -> Handler:
@@ -64,8 +76,10 @@ async def json_errors(request: web.Request, handler: Handler) -> web.StreamRespo
     except web.HTTPException as wrong:
         if wrong.status < 400:
             raise
-        allowed = {"Allow": wrong.headers["Allow"]} if "Allow" in wrong.headers else None
-        return error(wrong.status, f"{request.method} {request.path}: {wrong.reason}", allowed)
+        kept = {name: wrong.headers[name] for name in ("Allow", "Retry-After") if name in wrong.headers}
+        return error(wrong.status, f"{request.method} {request.path}: {wrong.reason}", kept)
+    except ConnectionError:
+        raise  # nobody is there to read an answer
     except Exception:  # noqa: BLE001 - whatever it is, the client gets an answer that it can read
         _log.exception("%s %s failed", request.method, request.path)
         return error(500, "the server made a mistake; its log says more")
@@ -74,24 +88,36 @@ async def json_errors(request: web.Request, handler: Handler) -> web.StreamRespo
 class Server:
     """Serves routes until it is stopped."""
 
-    def __init__(self, routes: Iterable[web.RouteDef], middlewares: Iterable[Any] = ()) -> None:
-        application = web.Application(client_max_size=1 << 16, middlewares=list(middlewares))
+    def __init__(
+        self, routes: Iterable[web.RouteDef], middlewares: Iterable[Any] = (), *, limits: Limits | None = None
+    ) -> None:
+        self._limits = limits or Limits()
+        application = web.Application(client_max_size=1 << 16, middlewares=[timed, *middlewares])
+        application[STREAMS] = Streams(self._limits.streams)
         application.add_routes(list(routes))
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=2.0)
+        self._listener: asyncio.Server | None = None
         self.address = ""
 
     async def start(self, host: str, port: int, *, field: str) -> None:
         """Listen; port 0 takes a free one."""
         await self._runner.setup()
+        connections = self._runner.server
+        assert connections is not None  # noqa: S101 - it was set up
+        loop = asyncio.get_running_loop()
         try:
-            await web.TCPSite(self._runner, host, port, backlog=1024, reuse_address=True).start()
+            self._listener = await loop.create_server(
+                lambda: accept(connections, self._limits), host, port, backlog=1024, reuse_address=True
+            )
         except OSError as error:
             await self._runner.cleanup()
-            reason = "somebody else listens there" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+            reason = "address already in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
             raise errors.InputError(field, f"{host}:{port}: {reason}") from None
-        bound = self._runner.addresses[0]
+        bound = self._listener.sockets[0].getsockname()
         self.address = f"{bound[0]}:{bound[1]}"
 
     async def stop(self) -> None:
         """Finish what is under way, and close."""
+        if self._listener is not None:
+            self._listener.close()
         await self._runner.cleanup()
