@@ -16,7 +16,7 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from simgpu.cluster import pki
+from simgpu.cluster import fetch, pki
 from simgpu.kube import errors, kubeconfig, resources, wire
 from simgpu.kube.backoff import Backoff
 from simgpu.kube.client import Client
@@ -118,6 +118,11 @@ async def network(
         await runner.cleanup()
 
 
+def run(loop: str, work: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(asyncio.wait_for(work, 30))
+
+
 GOOD = b'{"type":"ADDED","object":{"metadata":{"name":"a","namespace":"d","resourceVersion":"10"}}}\n'
 GARBAGE = {
     "letters": b"zz\r\nno chunk\r\n",
@@ -130,7 +135,7 @@ GARBAGE = {
 
 
 @contextlib.asynccontextmanager
-async def garbled_watch(garbage: bytes) -> AsyncIterator[tuple[kubeconfig.Target, list[asyncio.StreamWriter]]]:
+async def garbled(garbage: bytes) -> AsyncIterator[tuple[kubeconfig.Target, list[asyncio.StreamWriter]]]:
     """A server whose every answer is a good event, then garbage in place of the next chunk, then nothing more."""
     opened: list[asyncio.StreamWriter] = []
 
@@ -157,7 +162,7 @@ async def garbled_watch(garbage: bytes) -> AsyncIterator[tuple[kubeconfig.Target
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
 def test_garbage_in_the_framing_of_a_watch_is_a_lost_connection(garbage: bytes, loop: str) -> None:
     async def work() -> None:
-        async with garbled_watch(garbage) as (target, opened), Client(target, retries=ONCE) as client:
+        async with garbled(garbage) as (target, opened), Client(target, retries=ONCE) as client:
             store: Store[Pod] = Store()
             # Silence alone would be noticed only after the test's time is over.
             pace = msgspec.structs.replace(PACE, silence_seconds=600.0)
@@ -171,9 +176,16 @@ def test_garbage_in_the_framing_of_a_watch_is_a_lost_connection(garbage: bytes, 
     run(loop, work())
 
 
-def run(loop: str, work: Coroutine[Any, Any, None]) -> None:
-    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
-        runner.run(asyncio.wait_for(work, 30))
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_in_the_framing_of_a_download_is_a_broken_connection(garbage: bytes, loop: str) -> None:
+    async def work() -> None:
+        limits = fetch.Limits(attempts=2, pause_seconds=0.001, stall_seconds=600.0)
+        async with garbled(garbage) as (target, _opened), fetch.Fetcher(limits) as fetcher:
+            with pytest.raises(fetch.FetchError, match=r"/file: .*, after 2 attempts"):
+                await fetcher.read(f"{target.server}/file")
+
+    run(loop, work())
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import urllib.parse
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -18,6 +18,7 @@ import aiohttp
 import msgspec
 
 from simgpu import errors, units
+from simgpu.kube import wire
 
 T = TypeVar("T")
 Follow = Callable[[int, int | None], None]
@@ -110,7 +111,7 @@ class Fetcher:
             return None
         except TimeoutError:
             return f"no answer within {seconds:g} s"
-        except aiohttp.ClientError as error:
+        except (aiohttp.ClientError, _Transient) as error:
             return _explain(error)
 
     async def read(self, url: str) -> bytes:
@@ -146,7 +147,7 @@ class Fetcher:
         content = bytearray()
         async with self._open(url) as response:
             _check(response, url)
-            async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+            async for chunk in self._chunks(response):
                 content += chunk
                 _check_size(len(content), self._limits.text_bytes, url)
         return bytes(content)
@@ -171,7 +172,7 @@ class Fetcher:
             try:
                 _check_size(total or 0, self._limits.file_bytes, url)
                 with partial.path.open("ab") as file:
-                    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+                    async for chunk in self._chunks(response):
                         held += len(chunk)
                         _check_size(held, self._limits.file_bytes, url)
                         file.write(chunk)
@@ -188,12 +189,36 @@ class Fetcher:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         place = url
         for _ in range(self._limits.redirects + 1):
-            async with self._session.request(method, place, headers=headers, allow_redirects=False) as response:
+            async with contextlib.AsyncExitStack() as stack:
+                with _broken_connection():
+                    request = self._session.request(method, place, headers=headers, allow_redirects=False)
+                    response = await stack.enter_async_context(request)
                 if response.status not in _REDIRECTS:
-                    yield response
+                    with wire.ends_with_connection(response):
+                        yield response
                     return
                 place = _redirected(place, response.headers.get("Location", ""))
         raise FetchError(f"{shown(url)}: more than {self._limits.redirects} redirects")
+
+    async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        while True:
+            with _broken_connection():
+                async with asyncio.timeout(self._limits.stall_seconds):
+                    chunk = await response.content.read(_CHUNK_BYTES)
+            if not chunk:
+                return
+            yield chunk
+
+
+@contextlib.contextmanager
+def _broken_connection() -> Iterator[None]:
+    """What the HTTP library raises beside its own errors, where a server's bytes make no sense, may pass too."""
+    try:
+        yield
+    except (aiohttp.ClientError, TimeoutError):
+        raise
+    except Exception as error:
+        raise _Transient(str(error) or type(error).__name__) from error
 
 
 def shown(url: str) -> str:

@@ -112,7 +112,7 @@ class Wire:
         request = self._request(call, grant, self._timeout)
         with lost_connection(self._target.server):
             async with asyncio.timeout(self._timeout.total), request as response:
-                with _ends_with_connection(response):
+                with ends_with_connection(response):
                     return response.status, await _body(response), response.headers
 
     async def stream(self, call: Call, *, silence_seconds: float) -> AsyncGenerator[bytes, None]:
@@ -125,7 +125,7 @@ class Wire:
             async with contextlib.AsyncExitStack() as stack:
                 async with asyncio.timeout(silence_seconds):
                     response = await stack.enter_async_context(request)
-                    stack.enter_context(_ends_with_connection(response))
+                    stack.enter_context(ends_with_connection(response))
                     if response.status >= 400:
                         if response.status == 401:
                             self._credentials.rejected(grant)
@@ -208,7 +208,7 @@ async def _chunk(response: aiohttp.ClientResponse, seconds: float) -> bytes:
 
 
 @contextlib.contextmanager
-def _ends_with_connection(response: aiohttp.ClientResponse) -> Generator[None, None, None]:
+def ends_with_connection(response: aiohttp.ClientResponse) -> Generator[None, None, None]:
     """Wake whoever waits for more of an answer when its connection is closed.
 
     After an error in its framing the library closes the connection, and leaves its reader waiting.
