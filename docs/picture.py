@@ -22,8 +22,10 @@ SESSION = ("up --sample", "kubectl get nodes", "kubectl get pods -n sample", "st
 
 def run(arguments: str) -> str:
     """What a command prints to a user."""
-    done = subprocess.run([SIMGPU, *arguments.split()], capture_output=True, text=True, check=True)
-    return done.stdout.strip("\n").replace(os.environ["XDG_STATE_HOME"], "~/.local/state").replace(".venv/bin/", "")
+    environment = {**os.environ, "PATH": f"{Path(SIMGPU).parent}{os.pathsep}{os.environ['PATH']}"}
+    command = ["simgpu", *arguments.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return done.stdout.strip("\n").replace(os.environ["XDG_STATE_HOME"], "~/.local/state")
 
 
 def draw() -> str:
