@@ -384,6 +384,30 @@ async def test_a_process_of_the_node_may_connect_as_often_as_it_likes(
         await running.settled(count)
 
 
+async def test_a_connection_that_fails_before_it_is_served_is_no_end_of_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    turns = iter([False, True])
+    taken = asyncio.Event()
+
+    def take(_connection: socket.socket) -> bool:
+        if not next(turns):
+            raise ZeroDivisionError
+        taken.set()
+        return False
+
+    listening = accepting.listen(tmp_path / "s", 0o700)
+    accept = asyncio.create_task(accepting.accept(listening, take))
+    for _ in range(2):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+        assert await reader.read() == b""
+        writer.close()
+    await taken.wait()
+    accept.cancel()
+    listening.close()
+    assert "could not be served" in caplog.text
+
+
 def test_a_process_that_connects_now_and_then_always_may() -> None:
     arrivals = accepting.Arrivals()
     assert all(arrivals.admit(7, now / accepting.PER_SECOND) for now in range(1000))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ _MOST_KNOWN = 4096
 _BACKLOG = 4096
 _RETRY = 0.1  # seconds after which a process that may open no more files tries again
 _AT_ONCE, _PAUSE = 8, 0.001  # so many are turned away without a pause
+
+_log = logging.getLogger(__name__)
 
 
 class Arrivals:
@@ -80,6 +83,8 @@ async def accept(listening: socket.socket, take: Callable[[socket.socket], bool]
         taken = False
         try:
             taken = take(connection)
+        except Exception:  # noqa: BLE001 - the next connection is another's, and it is logged
+            _log.exception("a connection could not be served")
         finally:
             if not taken:
                 connection.close()
