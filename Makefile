@@ -5,6 +5,7 @@ BIN := .venv/bin
 NEEDS := pyproject.toml constraints.txt dev/environment.py
 
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 .PHONY: help setup dev native run stop test check lint bench fidelity docs clean
 
 help: ## Show what can be made

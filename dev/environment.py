@@ -20,6 +20,8 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 EXTRAS = {"run": "fast", "native": "fast,native", "dev": "dev,fast,native,plot"}
 OLDEST_PYTHON = (3, 11)
+# Where .venv is on PATH this runs in it, and there pip may be missing and everything be replaced.
+INTERPRETER = str(getattr(sys, "_base_executable", None) or sys.executable)
 
 # pip's setting -> the variables in which uv expects it.
 UV_SETTINGS = {
@@ -30,6 +32,7 @@ UV_SETTINGS = {
     "trusted-host": "UV_INSECURE_HOST",
     "cert": "SSL_CERT_FILE",
     "client-cert": "SSL_CLIENT_CERT",
+    "proxy": "ALL_PROXY",
     "timeout": "UV_HTTP_TIMEOUT",
     "default-timeout": "UV_HTTP_TIMEOUT",
 }
@@ -46,7 +49,7 @@ def uv_variables(printed: str, given: dict[str, str]) -> dict[str, str]:
         except (ValueError, SyntaxError):
             continue
         if name is not None and name not in given and isinstance(text, str):
-            found[name] = " ".join(text.split())
+            found[name] = ("," if name == "UV_FIND_LINKS" else " ").join(text.split())
     return found
 
 
@@ -72,7 +75,7 @@ def fetch_uv() -> None:
     """Install uv into the cache, with the pip that is there or with one of a new environment."""
     options = ["install", "--quiet", "--disable-pip-version-check", "--root-user-action=ignore", "--upgrade"]
     command = ["-m", "pip", *options, "--target", str(cache() / "uv"), "uv"]
-    if not run([sys.executable, *command], quiet=True):
+    if not run([INTERPRETER, *command], quiet=True):
         make_venv()
         run([str(PYTHON), *command], quiet=True)
 
@@ -81,7 +84,7 @@ def make_venv() -> None:
     """An empty environment with pip in it; without Python's venv module, an explanation of what to install."""
     if PYTHON.exists() and run([str(PYTHON), "-m", "pip", "--version"], quiet=True):
         return
-    if run([sys.executable, "-m", "venv", "--clear", str(VENV)], quiet=True):
+    if run([INTERPRETER, "-m", "venv", "--clear", str(VENV)], quiet=True):
         return
     package = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
@@ -90,8 +93,8 @@ def make_venv() -> None:
     run(["apt-get", "update", "-qq"])
     if not run(["apt-get", "install", "-qq", "-y", package]):
         run(["apt-get", "install", "-qq", "-y", "python3-venv"])
-    if not run([sys.executable, "-m", "venv", "--clear", str(VENV)]):
-        raise SystemExit(f"{sys.executable} -m venv {VENV} failed")
+    if not run([INTERPRETER, "-m", "venv", "--clear", str(VENV)]):
+        raise SystemExit(f"{INTERPRETER} -m venv {VENV} failed")
 
 
 def run(command: list[str], *, quiet: bool = False, variables: dict[str, str] | None = None) -> bool:
@@ -111,18 +114,17 @@ def install(level: str) -> str:
         return "uv"
     make_venv()
     pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    if not run([*pip, "--editable", project], variables={"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}):
+    if not run([*pip, "--editable", project], variables={"PIP_CONSTRAINT": "constraints.txt"}):
         raise SystemExit("the Python packages could not be installed; pip's message is above")
     return "pip"
 
 
 def install_with_uv(uv: str, project: str) -> bool:
     """Whether uv could do it; the editable build needs no compiler, so nothing but hatchling is fetched for it."""
-    variables = pip_settings(sys.executable)
-    if not PYTHON.exists() and not run([uv, "venv", "--quiet", "--python", sys.executable, str(VENV)]):
-        return False
+    variables = pip_settings(INTERPRETER)
+    made = PYTHON.exists() or run([uv, "venv", "--quiet", "--python", INTERPRETER, str(VENV)])
     pip = [uv, "pip", "install", "--quiet", "--python", str(PYTHON), "--constraint", "constraints.txt"]
-    needs = run([*pip, "hatchling", "editables"], variables=variables)
+    needs = made and run([*pip, "hatchling", "editables"], variables=variables)
     if needs and run([*pip, "--no-build-isolation-package", "simgpu", "--editable", project], variables=variables):
         return True
     print("  uv did not work here; installing with pip", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import fcntl
 import hashlib
 import importlib.metadata
 import os
@@ -59,7 +60,6 @@ def is_current(header: str) -> bool:
 
 def build(header: str) -> None:
     """Build everything anew, and put it in place when all of it is good."""
-    BUILT.mkdir(parents=True, exist_ok=True)
     for interrupted in BUILT.glob(".building-*"):
         shutil.rmtree(interrupted, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=BUILT, prefix=".building-") as made:
@@ -93,8 +93,13 @@ def main() -> int:
     from simgpu.page import layout  # noqa: PLC0415 - the build of a wheel finds it another way
 
     header = layout.header()
-    if not is_current(header):
-        print("Building libnvidia-ml.so.1, nvidia-smi and preloader.so (a minute the first time)", flush=True)
+    BUILT.mkdir(parents=True, exist_ok=True)
+    with (BUILT / "lock").open("w") as lock:  # of two that want them at once, one builds
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if is_current(header):
+            (BUILT / "digest").touch()  # newer than every source
+            return 0
+        print("Building libnvidia-ml.so.1, nvidia-smi and preloader.so (up to a minute the first time)", flush=True)
         try:
             build(header)
         except subprocess.CalledProcessError as error:

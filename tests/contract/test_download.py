@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import hashlib
 import json
 import os
 import signal
 import socket
+import ssl
 import sys
 import tarfile
 from collections.abc import Awaitable, Callable
@@ -17,7 +19,7 @@ import pytest
 from aiohttp import web
 
 from simgpu import errors
-from simgpu.cluster import binaries, build, checksums, download, fetch, locate, origins, paths, releases
+from simgpu.cluster import binaries, build, checksums, download, fetch, locate, origins, paths, pki, releases
 from tests.fixtures.mirror import (
     Mirror,
     archive,
@@ -435,6 +437,21 @@ async def test_without_a_server_one_line_says_so_and_no_host_is_contacted_twice(
     monkeypatch.setattr(fetch.Fetcher, "problem", asked)
     missed = await download.download([binaries.ALL[NAME]], Shown(), gone)
     assert [each.binary.name for each in missed] == [NAME]
+
+
+async def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(tmp_path: Path) -> None:
+    pki.create(tmp_path / "pki", addresses=["127.0.0.1"], now=datetime.datetime.now(datetime.UTC))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "pki" / "apiserver.crt", tmp_path / "pki" / "apiserver.key")
+    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    source = releases.Source(f"https://127.0.0.1:{port}")
+    [missed] = await download.download([binaries.ALL[NAME]], Shown(), source)
+    assert "no secure connection: " in missed.reason
+    assert "CERTIFICATE_VERIFY_FAILED" in missed.reason
+    assert "SSL_CERT_FILE" in missed.reason
+    server.close()
+    await server.wait_closed()
 
 
 async def test_a_host_that_accepts_and_keeps_silent_is_given_up(mirror: Mirror) -> None:

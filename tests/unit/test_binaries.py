@@ -97,6 +97,23 @@ async def test_without_go_the_error_names_the_ways_out() -> None:
         assert way in str(caught.value)
 
 
+OLD_GO = """#!/bin/sh
+[ "$1" = version ] && { echo "go version go1.19.8 linux/amd64"; exit 0; }
+echo "go: errors parsing go.mod: invalid go version '1.26.3': must match format 1.23" >&2
+exit 1
+"""
+
+
+async def test_a_go_that_is_too_old_is_named_as_the_reason(bare: Path) -> None:
+    go = bare / "go"
+    go.write_text(OLD_GO)
+    go.chmod(0o755)
+    with pytest.raises(
+        build.BuildError, match=r"(?s)invalid go version.*go is Go 1\.19\.8; install Go 1\.26\.3 or newer"
+    ):
+        await build.build([binaries.ALL["etcd"]], progress.Silent(), disk_gib=0.001)
+
+
 @pytest.mark.parametrize(
     ("minor", "has", "has_not"),
     [

@@ -11,7 +11,8 @@ PRINTED = """\
 :env:.disable-pip-version-check='1'
 global.index-url='https://mirror.example/simple'
 global.extra-index-url='\\nhttps://one.example/simple\\nhttps://two.example/simple'
-install.find-links='/wheels'
+install.find-links='/wheels /more/wheels'
+global.proxy='http://proxy.example:3128'
 global.timeout='180'
 not a setting
 global.trusted-host=broken'
@@ -23,7 +24,8 @@ def test_uv_gets_the_index_and_certificates_that_pip_is_set_up_with() -> None:
         "SSL_CERT_FILE": "/certificates/ours.pem",
         "UV_DEFAULT_INDEX": "https://mirror.example/simple",
         "UV_INDEX": "https://one.example/simple https://two.example/simple",
-        "UV_FIND_LINKS": "/wheels",
+        "UV_FIND_LINKS": "/wheels,/more/wheels",
+        "ALL_PROXY": "http://proxy.example:3128",
         "UV_HTTP_TIMEOUT": "180",
     }
 

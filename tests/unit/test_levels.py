@@ -35,14 +35,27 @@ def test_every_level_and_preparation_has_its_turn() -> None:
     assert set(levels.START) == {*levels.ORDER, *levels.PREPARATIONS}
 
 
+# Those that are prepared wait for one another: they can only end where they run at the same time.
+PROGRAM = """
+import sys, time
+from pathlib import Path
+trail, name = Path(sys.argv[1]), sys.argv[2]
+def write(text):
+    with trail.open("a") as file:
+        file.write(text + " ")
+write(f"+{name}")
+while not {"+native", "+programs"} <= set(trail.read_text().split()):
+    time.sleep(0.01)
+write(f"-{name}")
+"""
+
+
 async def test_nothing_starts_before_what_it_needs_and_two_run_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trail = tmp_path / "trail"
-    program = "import sys, time; o = open(sys.argv[1], 'a', buffering=1); o.write(f'+{sys.argv[2]} ');\n"
-    program += "time.sleep(0.05); o.write(f'-{sys.argv[2]} ')"
     names = ["native", "programs"]
-    commands = {name: [sys.executable, "-c", program, str(trail), name] for name in [*names, "golden", "cluster"]}
+    commands = {name: [sys.executable, "-c", PROGRAM, str(trail), name] for name in [*names, "golden", "cluster"]}
     monkeypatch.setattr(levels, "PREPARATIONS", commands)
     runner = levels.Runner(list(commands), tmp_path)
     await runner.run()
@@ -51,6 +64,7 @@ async def test_nothing_starts_before_what_it_needs_and_two_run_at_a_time(
     for name, needs in (("golden", ["native"]), ("cluster", names)):
         for need in needs:
             assert events.index(f"-{need}") < events.index(f"+{name}")
+    assert max(map(events.index, ("+native", "+programs"))) < min(map(events.index, ("-native", "-programs")))
     running = [sum(1 if event[0] == "+" else -1 for event in events[: end + 1]) for end in range(len(events))]
     assert max(running) <= levels.AT_ONCE
 

@@ -48,6 +48,7 @@ class RunSettings(msgspec.Struct, frozen=True):
 
 async def run_command(settings: RunSettings) -> int:
     """Run the command until it ends; its exit code, or minus the number of the signal that ended it."""
+    native.ensure()  # which may take a while, and nothing must wait for it once cards are shown
     box = Box(settings.devices, seed=settings.seed, hostname=settings.hostname)
     if settings.load is not None:
         wanted = documents.read(settings.load)

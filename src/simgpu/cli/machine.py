@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--build", "everything", is_flag=True, help="Download or build every tool that is not here yet.")
+@click.option("--all", "--build", "everything", is_flag=True, help="Get every tool that is not here yet.")
 @options.bin_dir
 @options.release_files
 @options.output

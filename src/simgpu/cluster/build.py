@@ -12,6 +12,8 @@ import collections
 import os
 import re
 import shutil
+import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +24,7 @@ from simgpu.cluster import binaries, durations, locks, paths
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from simgpu.cluster.binaries import Binary, Module
+    from simgpu.cluster.binaries import Binary, Module, Version
     from simgpu.cluster.progress import Progress
 
 ITEM = "programs"
@@ -45,6 +47,12 @@ def cached(binary: Binary) -> Path:
 def go_program() -> str | None:
     """The Go command, if there is one."""
     return shutil.which("go")
+
+
+def go_version(program: str) -> Version | None:
+    """The version of a Go command; None where it states none. OSError or SubprocessError where it does not run."""
+    printed = subprocess.run([program, "version"], capture_output=True, text=True, timeout=20, check=True).stdout
+    return binaries.parse_version(printed.replace("go1", "1"))
 
 
 async def build(wanted: Sequence[Binary], progress: Progress, *, disk_gib: float = _DISK_GIB) -> None:
@@ -78,7 +86,9 @@ async def _build(missing: list[Binary], progress: Progress) -> None:
     for binary in missing:
         target = cached(binary)
         target.parent.mkdir(parents=True, exist_ok=True)
+        paths.sync(unfinished / binary.output)
         (unfinished / binary.output).rename(target)
+        paths.sync(target.parent)
     shutil.rmtree(unfinished, ignore_errors=True)
     spent = time.monotonic() - started
     durations.remember(_kind(missing), spent)
@@ -151,7 +161,7 @@ async def _go(missing: list[Binary], args: list[str], follow: Callable[[str], No
         code = await process.wait()
     finally:
         if process.returncode is None:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGINT)  # on which Go ends its compilers and removes what they left
             await process.wait()
     if code != 0:
         raise _failure(missing, complaints)
@@ -179,7 +189,20 @@ def _failure(missing: list[Binary], complaints: list[str]) -> BuildError:
             f"the disk of {paths.cache()} is full, and building {names} takes about "
             f"{_DISK_GIB:.0f} GiB; free some space and run the command again, it goes on where it stopped"
         )
-    return BuildError(f"{names} could not be built; Go printed:\n{output}")
+    return BuildError(f"{names} could not be built; Go printed:\n{output}{_advice()}")
+
+
+def _advice() -> str:
+    """An old Go fails in words that do not say so."""
+    program = go_program()
+    try:
+        version = go_version(program) if program is not None else None
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    if version is None or version >= binaries.oldest_go():
+        return ""
+    have, need = (".".join(map(str, each)) for each in (version, binaries.oldest_go()))
+    return f"\n{program} is Go {have}; install Go {need} or newer"
 
 
 def check_disk(where: Path, gib: float, purpose: str) -> None:

@@ -69,15 +69,14 @@ def _go(*, needed: bool) -> Finding:
         advice = f"install Go {locate.dotted(binaries.oldest_go())} or newer, or give ready programs with --bin-dir"
         return Finding("Go", "missing" if needed else "good", "not installed", advice if needed else "")
     try:
-        printed = subprocess.run([program, "version"], capture_output=True, text=True, timeout=20, check=True).stdout
+        version = build.go_version(program)
     except (OSError, subprocess.SubprocessError) as error:
         return Finding("Go", "missing" if needed else "limited", f"{program} does not run: {error}", "reinstall Go")
-    version = binaries.parse_version(printed.replace("go1", "1"))
     if version is not None and version < binaries.oldest_go():
         # Go itself fetches a newer toolchain when it may.
         advice = f"install Go {locate.dotted(binaries.oldest_go())} or newer, or set GOTOOLCHAIN=auto"
         return Finding("Go", "limited", f"{locate.dotted(version)} at {program}", advice)
-    return Finding("Go", "good", f"{locate.dotted(version) if version else printed.strip()} at {program}")
+    return Finding("Go", "good", f"{locate.dotted(version) if version else 'a version of its own'} at {program}")
 
 
 async def _release_files(missing: list[str]) -> Finding:
@@ -102,7 +101,7 @@ def _programs(missing: list[str], downloads: Finding) -> Finding:
         return Finding("programs", "missing", detail, "install Go, or give their folder with --bin-dir")
     does = "downloads" if downloads.verdict == "good" else "builds"
     return Finding(
-        "programs", "limited", detail, f"the first 'simgpu up' {does} them; 'simgpu tools --build' does it now"
+        "programs", "limited", detail, f"the first 'simgpu up' {does} them; 'simgpu tools --all' does it now"
     )
 
 

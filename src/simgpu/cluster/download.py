@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
-import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -184,9 +183,9 @@ class _Job:
             await self._check_version(program, binary)
             target = build.cached(binary)
             target.parent.mkdir(parents=True, exist_ok=True)
-            _sync(program)
+            paths.sync(program)
             program.rename(target)
-            _sync(target.parent)
+            paths.sync(target.parent)
             origins.record(target, fetch.shown(self._url), checksum)
         finally:
             program.unlink(missing_ok=True)
@@ -206,11 +205,3 @@ class _Job:
             raise VerificationError(
                 f"{fetch.shown(self._url)}: {binary.name} states version {stated}, not {binary.module.version}"
             )
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

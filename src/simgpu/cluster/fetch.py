@@ -265,6 +265,9 @@ def _explain(error: Exception) -> str:
         return "no connection in time"
     if isinstance(error, TimeoutError):
         return "the server stopped sending"
+    if isinstance(error, aiohttp.ClientSSLError):
+        reason = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
+        return f"no secure connection: {reason} (certificates of your own: SSL_CERT_FILE)"
     if isinstance(error, aiohttp.ClientConnectorError):
         number = error.os_error.errno or 0  # negative where a name was not found
         return os.strerror(number) if number > 0 else error.os_error.strerror or str(error.os_error)

@@ -66,8 +66,9 @@ async def ensure(
     wanted = [binaries.named(name) for name in names]
     found = {binary.name: await find(binary, bin_dir) for binary in wanted}
     missing = [binary for binary in wanted if found[binary.name] is None]
-    _announce(found, missing, progress)
-    unavailable = await _download(missing, progress, source or releases.choose())
+    source = source or releases.choose()
+    _announce(found, missing, source, progress)
+    unavailable = await _download(missing, progress, source)
     if unavailable and build.go_program() is None:
         raise errors.SimgpuError(_ways_out(unavailable))
     if unavailable:
@@ -89,7 +90,7 @@ async def _download(missing: list[Binary], progress: Progress, source: Source) -
     return [each.binary for each in missed]
 
 
-def _announce(found: Mapping[str, Found | None], missing: list[Binary], progress: Progress) -> None:
+def _announce(found: Mapping[str, Found | None], missing: list[Binary], source: Source, progress: Progress) -> None:
     """Report what is here, what is not, and how long it takes if it has to be built."""
     sources = collections.Counter(place.source for place in found.values() if place is not None)
     here = ", ".join(f"{count} from {source}" for source, count in sources.items())
@@ -99,8 +100,10 @@ def _announce(found: Mapping[str, Found | None], missing: list[Binary], progress
     names = ", ".join(binary.name for binary in missing)
     before = build.last_time(missing)
     expected = f"took {units.format_seconds(before)} last time" if before else "takes about five minutes on two cores"
+    ways = ["to download"] if source.allowed else []
+    ways += [f"to build, which {expected}"] if build.go_program() is not None else []
     here += "; " if here else ""
-    progress.update(build.ITEM, f"{here}{len(missing)} to fetch ({names}), or to build, which {expected}")
+    progress.update(build.ITEM, f"{here}{len(missing)} missing ({names}): {', or '.join(ways) or 'no way to get them'}")
 
 
 async def program_version(path: Path, binary: Binary) -> Version | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from simgpu import errors
+
 
 def cache() -> Path:
     """Downloaded and built things, safe to delete."""
@@ -16,7 +18,21 @@ def clusters() -> Path:
     return _base("XDG_STATE_HOME", ".local/state") / "simgpu" / "clusters"
 
 
+def sync(path: Path) -> None:
+    """Make a file or a folder's entries durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _base(variable: str, default: str) -> Path:
     # The XDG rules say to ignore a relative path.
     given = os.environ.get(variable, "")
-    return Path(given) if given.startswith("/") else Path.home() / default
+    if given.startswith("/"):
+        return Path(given)
+    try:
+        return Path.home() / default
+    except RuntimeError:
+        raise errors.InputError("HOME", f"is not set and this user has no home; set HOME or {variable}") from None

@@ -14,11 +14,18 @@ from simgpu import errors
 
 BUILT = Path(__file__).parent / "built"
 SOURCES = Path(__file__).parents[3] / "native"
+LAYOUT = Path(__file__).parent / "layout.py"
 LIBRARY = "libnvidia-ml.so.1"
 TOOL = "nvidia-smi"
 PRELOADER = "preloader.so"
 
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+
+
+def ensure() -> None:
+    """Have the programs for this machine built, where that has not been done."""
+    library()
+    tool()
 
 
 def library(machine: str | None = None) -> Path:
@@ -42,16 +49,25 @@ def _find(name: str, machine: str | None) -> Path:
     if folder is None or platform.system() != "Linux":
         raise errors.InputError("machine", f"{name} is there for Linux on x86_64 and aarch64, not for {asked}")
     path = BUILT / folder / name
-    if not path.is_file() and not (_build() and path.is_file()):
+    if (not path.is_file() or _outdated()) and not (_build() and path.is_file()):
         raise errors.SimgpuError(f"{path} is missing; install the package anew, or run 'make native' in its sources")
     return path
+
+
+def _outdated() -> bool:
+    """Whether this is a source tree in which a source is newer than the programs."""
+    try:
+        built = (BUILT / "digest").stat().st_mtime
+    except FileNotFoundError:
+        return False
+    sources = [path for path in SOURCES.rglob("*") if path.suffix in {".c", ".h", ".txt", ".py"}]
+    return any(path.stat().st_mtime > built for path in [*sources, *([LAYOUT] if sources else ())])
 
 
 def _build() -> bool:
     """Build all of them where this is a source tree; make's output goes to standard error."""
     if not (SOURCES / "build.py").is_file():
         return False
-    print("Building libnvidia-ml.so.1 and nvidia-smi, once (up to a minute)", file=sys.stderr)  # noqa: T201
     make = ["make", "--no-print-directory", "-C", str(SOURCES.parent), "native"]
     try:
         return subprocess.run(make, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False).returncode == 0
