@@ -29,13 +29,13 @@ run: setup ## Start a simulated cluster with a sample fleet and workload
 stop: setup ## Stop what 'make run' started
 	@$(BIN)/simgpu down
 
-test: dev ## Run every level of tests, lint included
+test: setup ## Run every level of tests, lint included
 	@$(BIN)/python -m tests.levels
 
-check: dev ## Lint, types, layers and unit tests
+check: setup ## Lint, types, layers and unit tests
 	@$(BIN)/python -m tests.levels lint unit
 
-lint: dev ## Lint, types and layers only
+lint: setup ## Lint, types and layers only
 	@$(BIN)/python -m tests.levels lint
 
 bench: dev native ## Run the benchmarks and write benchmarks/results.json

@@ -1,8 +1,8 @@
 """Runs the levels of tests and reports what was run: `python -m tests.levels [LEVEL ...]`.
 
 Each level is a folder beside this file; `lint` is the one without. Levels do not disturb each other, so two run at a
-time, and each prints its output when it ends. Before them come what they need: the programs of `native/` and those of
-Kubernetes. With SIMGPU_REQUIRE=all (or a list of levels) a skipped test counts as a failure there.
+time, and each prints its output when it ends. Before them come what they need: Python packages, the programs of
+`native/` and those of Kubernetes, side by side too; this module itself needs no more than `make setup`. With SIMGPU_REQUIRE=all (or a list of levels) a skipped test counts as a failure there.
 """
 
 from __future__ import annotations
@@ -26,16 +26,20 @@ YOUNG = ("unit", "golden")  # run as on a machine that was just started
 SPREAD = ("unit",)  # over two processes
 
 # What is long and what others wait for starts first.
-START = ("native", "programs", "cluster", "e2e", "contract", "unit", "golden", "lint", "browser")
+START = ("packages", "programs", "native", "cluster", "e2e", "contract", "unit", "golden", "lint", "browser")
 AT_ONCE = 2
 NEEDS: dict[str, tuple[str, ...]] = {
-    "golden": ("native",),
-    "contract": ("native",),
-    "cluster": ("native", "programs"),
-    "e2e": ("native", "programs"),
-    "browser": ("native", "programs"),
+    "native": ("packages",),
+    "lint": ("packages",),
+    "unit": ("packages",),
+    "golden": ("packages", "native"),
+    "contract": ("packages", "native"),
+    "cluster": ("packages", "native", "programs"),
+    "e2e": ("packages", "native", "programs"),
+    "browser": ("packages", "native", "programs"),
 }
 PREPARATIONS: dict[str, list[str]] = {
+    "packages": ["make", "--no-print-directory", "dev"],
     "native": [sys.executable, "-m", "native.build"],
     # All but the one that only a benchmark is compared with.
     "programs": [str(BIN / "simgpu"), "tools", *(name for name in binaries.ALL if name != "kwokctl")],

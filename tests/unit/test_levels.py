@@ -26,9 +26,9 @@ def test_counts_and_times_come_from_the_report(tmp_path: Path) -> None:
 
 
 def test_what_levels_need_is_prepared_for_them_alone() -> None:
-    assert levels.preparations(["lint", "unit"]) == []
-    assert levels.preparations(["golden"]) == ["native"]
-    assert levels.preparations(["unit", "e2e"]) == ["native", "programs"]
+    assert levels.preparations(["lint", "unit"]) == ["packages"]
+    assert levels.preparations(["golden"]) == ["packages", "native"]
+    assert levels.preparations(["unit", "e2e"]) == ["packages", "native", "programs"]
 
 
 def test_every_level_and_preparation_has_its_turn() -> None:
@@ -57,6 +57,7 @@ async def test_nothing_starts_before_what_it_needs_and_two_run_at_a_time(
     names = ["native", "programs"]
     commands = {name: [sys.executable, "-c", PROGRAM, str(trail), name] for name in [*names, "golden", "cluster"]}
     monkeypatch.setattr(levels, "PREPARATIONS", commands)
+    monkeypatch.setattr(levels, "NEEDS", {**levels.NEEDS, "native": ()})
     runner = levels.Runner(list(commands), tmp_path)
     await runner.run()
     events = trail.read_text().split()
