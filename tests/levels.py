@@ -2,7 +2,8 @@
 
 Each level is a folder beside this file; `lint` is the one without. Levels do not disturb each other, so two run at a
 time, and each prints its output when it ends. Before them come what they need: Python packages, the programs of
-`native/` and those of Kubernetes, side by side too; this module itself needs no more than `make setup`. With SIMGPU_REQUIRE=all (or a list of levels) a skipped test counts as a failure there.
+`native/` and those of Kubernetes, side by side too; this module itself needs no more than `make setup`. With
+SIMGPU_REQUIRE=all (or a list of levels) a skipped test counts as a failure there.
 """
 
 from __future__ import annotations
