@@ -54,7 +54,6 @@ MERGES, LISTS = bomb("{x: 1}", "{<<: [ALIASES]}"), bomb("[x]", "[ALIASES]")
             "".join(f"{(2**61 - 1) * key}: 1\n" for key in range(9, 60_000)), "a number", id="keys of one hash"
         ),
         pytest.param("<<: {}\n" * 100_000, "more than 64 merge keys in a mapping", id="many merge keys"),
-        pytest.param("- \n" * 300_000, TOO_MANY, id="many values"),
     ],
 )
 def test_no_text_ends_a_process_or_keeps_it_busy(text: str, problem: str, tmp_path: Path) -> None:
@@ -72,6 +71,7 @@ def test_no_text_ends_a_process_or_keeps_it_busy(text: str, problem: str, tmp_pa
     ("text", "problem"),
     [
         ("x" * (4 << 20) + "x", "^larger than 4 MiB"),
+        ("- \n" * 250_000, f"^{TOO_MANY}"),
         ("a: 0b" + "1" * 19, "a number or time of 21 characters; at most 20.* line 1, column 4"),
         ("a: 1" + ":1" * 400 + ".5", "a number or time of 803 characters; at most 64"),
         ("a: *b", "^not YAML: an alias of an anchor that is not there"),
