@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import yaml
 
+from simgpu import yaml_text
 from simgpu.sim import playing
 
 FOLDER = Path(__file__).parent / "recordings"
@@ -55,7 +55,7 @@ class Recording(msgspec.Struct, frozen=True):
 def load(name: str) -> Recording:
     """A recording by the name of its folder."""
     folder = FOLDER / name
-    about = yaml.safe_load((folder / "profile.yaml").read_text())
+    about = yaml_text.parse_file(folder / "profile.yaml")
     model, inlet = about.pop("model"), about.pop("inlet", None)
     profile = msgspec.convert(about, playing.LoadProfile)
     return Recording(name, model, profile, _read(folder / "series.csv"), inlet)

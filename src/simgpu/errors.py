@@ -9,6 +9,12 @@ that the command ends with.
 """
 
 import errno
+import reprlib
+from typing import Any
+
+_MAX_SHOWN, _MAX_CLIPPED = 120, 500  # characters
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = _MAX_SHOWN
 
 
 class SimgpuError(Exception):
@@ -34,6 +40,16 @@ class NotRunnable(SimgpuError):
     def __init__(self, command: str, problem: str, *, found: bool) -> None:
         super().__init__(f"{command}: {problem}")
         self.exit_code = 126 if found else 127
+
+
+def shown(value: Any) -> str:
+    """A value of a user's as a message shows it: however large it is, in a few words."""
+    return clipped(_short.repr(value), _MAX_SHOWN)
+
+
+def clipped(text: str, longest: int = _MAX_CLIPPED) -> str:
+    """A text for a message; of a long one, its beginning."""
+    return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def explain(error: OSError) -> str:

@@ -122,7 +122,7 @@ async def test_a_broken_profile_is_told_and_the_last_good_state_stays(fleet: Fle
     assert "nvidia.com/mig.capable" not in seen.metadata.labels  # nobody said
     await fleet.profile("mine", "device_count: [")
     event = await fleet.told("InvalidTopology")
-    assert "nodePools.default.gpu.profile: ConfigMap gpu-profile-mine: profile.yaml is not YAML" in event.message
+    assert "nodePools.default.gpu.profile: ConfigMap gpu-profile-mine: profile.yaml: not YAML" in event.message
     assert "gpu-profile-mine" in controller.get("/healthz?verbose")[1]
     assert controller.stop() == 0
     again = await fleet.start()

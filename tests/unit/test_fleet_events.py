@@ -657,6 +657,26 @@ def test_no_two_nodes_exporters_have_one_address_and_a_restart_changes_none() ->
     assert restarted.address("broken", "10.evil") != "10.evil"
 
 
+@pytest.mark.parametrize(
+    ("key", "old", "new"),
+    [(publishing.KEY, "gpuMemory: 1000", "gpuMemory: .inf"), (publishing.COUNTERS, "{", "[" * 100_000)],
+)
+def test_a_start_goes_on_over_a_view_that_somebody_broke(key: str, old: str, new: str) -> None:
+    world = World()
+    world.apply("config", "", {"x": 2})
+    world.apply("node", "a", "x")
+    world.settle()
+    [view] = world.nodes.configuration.views()
+    meta = msgspec.structs.replace(view.metadata, resource_version="99999")
+    data = {**view.data, key: view.data[key].replace(old, new)}
+    world.stores.config_maps.put(views.ConfigMap(metadata=meta, data=data))
+    fresh = World(world.stores)
+    fresh.apply("broken", "", "nodePools: [")
+    fresh.nodes.start()
+    fresh.apply("config", "", {"x": 2})
+    assert len(fresh.fleet.nodes["a"].cards) == 2
+
+
 def test_counters_never_fall_after_a_kill_though_the_clock_was_set_back() -> None:
     world = World()
     world.apply("config", "", {"x": 1})

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from simgpu.catalog import models
+from simgpu.controllers.configuring import GPUS_ANNOTATION
 from simgpu.controllers.own_node import FAILURES_ANNOTATION, OwnNode, Stores, Uses
 from simgpu.kube import views
 from simgpu.kube.recording import Recorder
@@ -35,7 +36,7 @@ class Cluster:
         stores.nodes.put(views.Node(metadata=meta))
         named = views.ObjectMeta(name="topology", namespace="ns", resource_version="1")
         stores.config_maps.put(views.ConfigMap(metadata=named, data={"topology.yml": topology}))
-        self.config_maps, self.pods = stores.config_maps, stores.pods
+        self.config_maps, self.pods, self.views = stores.config_maps, stores.pods, stores.views
         self.written: list[dict[str, Any]] = []
         client: Any = self
         self.writer = Writer(client, manager="test")
@@ -67,7 +68,9 @@ class Cluster:
         return again
 
 
-@pytest.mark.parametrize("text", ["{after: 2024-13-45}", "[" * 3000, "explode: true", "flap: 0.1"])
+@pytest.mark.parametrize(
+    "text", ["{after: 2024-13-45}", "[" * 3000, "explode: true", "flap: 0.1", "delay: 1" + " " * 4089]
+)
 def test_failures_that_make_no_sense_are_an_event_and_those_of_the_pool_hold(text: str) -> None:
     cluster = Cluster(TOPOLOGY, **{FAILURES_ANNOTATION: text})
     for _ in range(2):
@@ -75,6 +78,23 @@ def test_failures_that_make_no_sense_are_an_event_and_those_of_the_pool_hold(tex
     [(reason, message)] = cluster.events
     assert reason == "InvalidFailures"
     assert message.startswith(f"{FAILURES_ANNOTATION}: ")
+
+
+def test_gpus_of_an_annotation_that_is_too_long_are_an_event_and_those_from_before_stay() -> None:
+    cluster = Cluster(TOPOLOGY, **{GPUS_ANNOTATION: "h200:1," * 1000})
+    assert cluster.node.spec() == BEFORE
+    [(reason, message)] = cluster.events
+    assert reason == "InvalidGpus"
+    assert message.startswith(f"{GPUS_ANNOTATION}: 'h200:1,")
+    assert message.endswith("goes on for 7000 characters; at most 4096")
+
+
+async def test_a_node_whose_counters_somebody_broke_is_published_again() -> None:
+    cluster = Cluster(TOPOLOGY)
+    meta = views.ObjectMeta(name="topology-n", namespace="ns", resource_version="1")
+    cluster.views.put(views.ConfigMap(metadata=meta, data={"topology.yml": "gpus: []", "counters.json": "[" * 100_000}))
+    await cluster.publish(1)
+    assert len(cluster.written) == 1
 
 
 def test_what_the_node_had_stays_where_the_topology_cannot_be_read() -> None:

@@ -272,6 +272,51 @@ def test_a_bad_annotation_is_refused(text: str) -> None:
         pools.parse_gpus(text, CATALOG, field="x")
 
 
+def test_the_gpus_of_an_annotation_are_counted_as_they_are_read() -> None:
+    with pytest.raises(errors.InputError, match="x: a node has at most 1024 GPUs"):
+        pools.parse_gpus("h200:1024,h200:1,no-such-model:1", CATALOG, field="x")
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        {"gpuCount": [["x"] * 1000] * 100},
+        {"gpuCount": 1, "gpuProduct": "x" * 100_000, "gpuMemory": 1},
+        {"gpuCount": 1, "gpuProduct": ["x"] * 10_000, "gpuMemory": 1},
+        {"gpuCount": 1, "gpuMemory": ["x"] * 10_000},
+        {"gpus": [{"type": "x" * 100_000, "memory": 1}]},
+        {"gpus": [{"type": "h200", "count": ["x"] * 10_000}]},
+        {"gpu": {"profile": ["x"] * 10_000}},
+        {"gpu": {"profile": "h200", "overrides": {"device_defaults": {"memory": {"total_bytes": ["x"] * 10_000}}}}},
+        {"gpuCount": 0, "settable": ["x"] * 10_000},
+        {"gpuCount": 0, "failures": {"x" * 100_000: 1}},
+        {"gpuCount": 0, "failures": {"unhealthy": [1] * 1025}},
+        {"gpuCount": 0, "failures": {"dying": [{"gpu": 1}] * 1025}},
+        {"gpuCount": 0, "sharing": {"timeSlicing": {"x" * 100_000: 1}}},
+        {"gpuCount": 0, "otherDevices": [{"name": ["x"] * 10_000, "count": 1}]},
+    ],
+)
+def test_a_mistake_of_any_size_is_reported_in_a_few_words(pool: dict[str, Any]) -> None:
+    with pytest.raises(pools.Mistakes, match=r"nodePools\.x\.") as caught:
+        parse({"nodePools": {"x": pool}})
+    assert len(str(caught.value)) < 1000
+
+
+def test_of_many_mistakes_the_first_are_listed_and_the_others_counted() -> None:
+    with pytest.raises(pools.Mistakes) as caught:
+        parse({"nodePools": {f"p{number}": 5 for number in range(10_000)}})
+    assert len(caught.value.found) == 101
+    assert str(caught.value.found[-1]) == "topology: and 9900 more mistakes"
+    assert len(parse({"nodePools": {}, **{f"x{number}": 1 for number in range(10_000)}}).unknown) == 100
+
+
+def test_a_name_that_no_node_or_pool_can_have_is_a_mistake() -> None:
+    listed = [{"name": "bad"}] * 1000
+    with pytest.raises(pools.Mistakes, match=r"nodePools: .*: a name has at most 253 characters") as caught:
+        parse({"nodePools": {"x" * 254: {"gpuCount": 0, "otherDevices": listed}}})
+    assert len(str(caught.value)) < 1000
+
+
 def test_all_that_is_wrong_with_a_real_nodes_pool_is_told_at_once() -> None:
     text = (
         "nodePools: {a: {gpus: [], settable: maybe, utilizationFrom: gpu, sharing: {timeSlicing: 1}, failures: {x: 1}}}"

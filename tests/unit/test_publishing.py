@@ -75,7 +75,7 @@ def test_a_view_says_who_has_what_and_can_be_read_again() -> None:
     assert document["gpus"][1]["status"]["podGpuUsageStatus"]["uid-1"]["utilization"] == {"min": 10, "max": 30}
     read = publishing.remembered(views.ConfigMap(metadata=views.ObjectMeta(), data=body["data"]))
     assert read.held == {"uid-1": (("main", "g1"),)}
-    assert read.counters == {"time": 1.0, "gpus": {"g0": [1.0]}}
+    assert (read.counters.time, read.counters.gpus) == (1.0, {"g0": [1.0]})
 
 
 def told_of(pool: pools.NodeGpus, **uses: tuple[publishing.Use, ...]) -> dict[str, Any]:
@@ -136,6 +136,88 @@ def test_a_view_that_somebody_broke_says_nothing() -> None:
         assert (
             publishing.remembered(views.ConfigMap(metadata=views.ObjectMeta(), data={"topology.yml": text})).held == {}
         )
+
+
+GPU = """{id: g0, status: {allocatedBy: {namespace: a, pod: b, container: c}, podGpuUsageStatus: {uid-1:
+  {utilization: {min: 0, max: 100}, fbUsed: 1, useKnativeUtilization: false}}}}"""
+WELL = (
+    f"gpuMemory: 100\ngpuProduct: H\ngpus:\n- {GPU}\nmigStrategy: mixed\notherDevices: [{{name: rdma/hca, count: 2}}]\n"
+)
+
+
+def view_of(text: str, counters: str = "{}", labelled: str = "") -> views.ConfigMap:
+    meta = views.ObjectMeta(name="topology-n", annotations={publishing.LABELLED: labelled})
+    return views.ConfigMap(metadata=meta, data={publishing.KEY: text, publishing.COUNTERS: counters})
+
+
+def test_a_view_that_is_well_says_what_its_node_has() -> None:
+    [(name, found)] = publishing.published([view_of(WELL)], CATALOG).nodes.items()
+    assert (name, found.product, found.memory_mib, found.other) == ("n", "H", 100, {"rdma/hca": 2})
+    before = publishing.remembered(view_of(WELL))
+    assert (before.held, before.resources) == ({"uid-1": (("c", "g0"),)}, ("nvidia.com/gpu", "rdma/hca"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("gpuMemory: 100", "gpuMemory: .inf"),
+        ("gpuMemory: 100", "gpuMemory: .nan"),
+        ("gpuMemory: 100", "gpuMemory: -5"),
+        ("gpuMemory: 100", "gpuMemory: 1000000000000"),
+        ("gpuProduct: H", f"gpuProduct: {'H' * 1000}"),
+        ("id: g0", "id: bad name"),
+        ("id: g0", f"id: {'g' * 1000}"),
+        ("fbUsed: 1", "fbUsed: .inf"),
+        ("mixed", "unheard-of"),
+        ("count: 2", "count: -7"),
+        ("count: 2", "count: 100000000"),
+        ("rdma/hca", "bad name"),
+        ("[{name", "[" + "{name: rdma/x, count: 1}, " * 100 + "{name"),
+        (f"- {GPU}", f"- {GPU}\n" * 1025),
+        ("H", "[" * 100),
+    ],
+)
+def test_a_view_of_what_no_node_can_have_says_nothing(old: str, new: str) -> None:
+    broken = view_of(WELL.replace(old, new))
+    assert publishing.published([broken, view_of("")], CATALOG).nodes == {}
+    assert publishing.remembered(broken) == publishing.Remembered()
+    with pytest.raises(errors.InputError, match="ConfigMap topology-n"):
+        publishing.view_json(broken)
+
+
+def test_a_gpu_without_memory_is_none_that_was_published() -> None:
+    assert publishing.published([view_of(WELL.replace("gpuMemory: 100", "gpuMemory: 0"))], CATALOG).nodes == {}
+
+
+@pytest.mark.parametrize(
+    "counters",
+    [
+        "[" * 100_000,
+        '{"gpus": ' * 100_000,
+        "[]",
+        "{",
+        '{"time": 1e999}',
+        f'{{"gpus": {{"g0": [{",".join("1" * 1000)}]}}}}',
+        '{"gpus": 5}',
+    ],
+)
+def test_counters_that_somebody_broke_start_anew_and_pods_keep_their_gpus(counters: str) -> None:
+    before = publishing.remembered(view_of(WELL, counters))
+    assert before.counters.gpus == {}
+    assert before.broken
+    assert before.held == {"uid-1": (("c", "g0"),)}
+
+
+def test_only_labels_of_ours_are_taken_from_a_view() -> None:
+    listed = "nvidia.com/gpu.count,kubernetes.io/hostname,bad name,nvidia.com/gpu.deploy.dra-plugin-gpu"
+    found = publishing.labelled(view_of(WELL, labelled=listed))
+    assert found == ("nvidia.com/gpu.count", "nvidia.com/gpu.deploy.dra-plugin-gpu")
+
+
+@given(st.text(), st.text())
+def test_any_view_is_read_or_says_nothing(text: str, counters: str) -> None:
+    publishing.published([view_of(text, counters)], CATALOG)
+    publishing.remembered(view_of(text, counters))
 
 
 NAMES = st.from_regex(

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-import yaml
 
-from simgpu import errors
+from simgpu import errors, yaml_text
 from simgpu.catalog import relations
 from simgpu.catalog.facts import Amount, Count, Facts
 
@@ -212,7 +211,7 @@ class Catalog:
             close = difflib.get_close_matches(plain(name)[:_LONGEST_GUESS], self.models)
             guess = f"; did you mean {' or '.join(close)}?" if close else ""
             known = ", ".join(sorted(self.models))
-            raise errors.InputError(field, f"no GPU model {name!r}{guess}; there are: {known}")
+            raise errors.InputError(field, f"no GPU model {errors.shown(name)}{guess}; there are: {known}")
         return model
 
 
@@ -258,9 +257,9 @@ def _files(extra: Iterable[Path]) -> list[Path]:
 def parse_yaml(path: Path) -> dict[str, Any]:
     """A mapping from a YAML file; anything else is an error that names the file."""
     try:
-        document = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # PyYAML lets impossible dates through as they are
-        raise errors.InputError(str(path), f"not YAML: {' '.join(str(error).split())}") from None
+        document = yaml_text.parse_file(path)
+    except ValueError as error:
+        raise errors.InputError(str(path), str(error)) from None
     if not isinstance(document, dict):
         raise errors.InputError(str(path), "must hold a mapping of fields")
     return document
@@ -328,7 +327,7 @@ def _resolved(
         return merged(_resolved(key, document.replaced, documents, through), own)
     if not isinstance(base, str) or base not in documents:
         raise errors.InputError(
-            str(document.path), f"base: no model {base!r}; there are: {', '.join(sorted(documents))}"
+            str(document.path), f"base: no model {errors.shown(base)}; there are: {', '.join(sorted(documents))}"
         )
     if base in (key, *through):
         raise errors.InputError(str(document.path), f"base: {base} is based on {key} in turn")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-import yaml
 
+from simgpu import yaml_text
 from simgpu.catalog.facts import Facts, Share
 
 DATA = Path(__file__).parent / "data" / "relations.yaml"
@@ -134,6 +134,6 @@ class Relations(Facts, frozen=True):
 @functools.cache
 def load() -> dict[str, Any]:
     """The relations of a card that says nothing else, as they stand in the file."""
-    document = yaml.safe_load(DATA.read_text())
+    document = yaml_text.parse_file(DATA)
     assert isinstance(document, dict)  # noqa: S101 - our own file
     return document

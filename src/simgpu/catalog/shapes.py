@@ -6,8 +6,8 @@ import functools
 from pathlib import Path
 
 import msgspec
-import yaml
 
+from simgpu import yaml_text
 from simgpu.catalog.facts import Facts, Share
 
 DATA = Path(__file__).parent / "data" / "shapes.yaml"
@@ -39,4 +39,4 @@ class Shape(Facts, frozen=True):
 @functools.cache
 def load() -> dict[str, Shape]:
     """All shapes by name."""
-    return msgspec.convert(yaml.safe_load(DATA.read_text()), dict[str, Shape])
+    return msgspec.convert(yaml_text.parse_file(DATA), dict[str, Shape])

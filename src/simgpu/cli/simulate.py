@@ -119,15 +119,15 @@ def simulate(  # noqa: PLR0913 - one for each option
 def read_profile(path: Path) -> playing.LoadProfile:
     """A load profile from a file; what is wrong with it is said with its place."""
     import msgspec
-    import yaml
 
+    from simgpu import yaml_text
     from simgpu.catalog import shapes
     from simgpu.sim import playing
 
     try:
-        document = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise errors.InputError(str(path), f"not YAML: {' '.join(str(error).split())}") from None
+        document = yaml_text.parse_file(path)
+    except ValueError as error:
+        raise errors.InputError(str(path), str(error)) from None
     except OSError as error:
         raise errors.InputError(str(path), error.strerror or str(error)) from None
     try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import yaml
 
-from simgpu import errors
+from simgpu import errors, yaml_text
 from simgpu.kube import errors as kube_errors
 from simgpu.kube import quantity, resources
 
@@ -76,7 +76,7 @@ def parse_gpus(text: str) -> Gpus:
 
 def manifest(name: str) -> list[dict[str, Any]]:
     """The objects of one of our manifest files."""
-    return list(yaml.safe_load_all((_MANIFESTS / name).read_text()))
+    return yaml_text.parse_all((_MANIFESTS / name).read_bytes())
 
 
 def manifest_text(name: str) -> bytes:
@@ -123,9 +123,9 @@ async def publish_topology(client: Client, gpus: Gpus, *, overwrite: bool) -> No
 def _topology_document(text: str) -> dict[str, Any]:
     where = f"ConfigMap {NAMESPACE}/{TOPOLOGY}, {TOPOLOGY_KEY}"
     try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise errors.SimgpuError(f"{where}: not YAML: {' '.join(str(error).split())}") from None
+        document = yaml_text.parse(text)
+    except ValueError as error:
+        raise errors.SimgpuError(f"{where}: {error}") from None
     if document is None:
         return {}
     if not isinstance(document, dict) or not isinstance(document.get("nodePools") or {}, dict):

@@ -10,13 +10,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from simgpu import errors
+from simgpu import errors, yaml_text
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.kube.recording import Recorder, Subject
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
-from simgpu.topology import pools, yaml_text
+from simgpu.pods import annotated
+from simgpu.topology import pools
 
 TOPOLOGY = "topology"
 PROFILE, PROFILE_KEY = "gpu-profile-", "profile.yaml"
@@ -81,11 +82,9 @@ class Configuration:
         return self._annotated(node, last_good) or self._configured(node, last_good)
 
     def _annotated(self, node: Node, last_good: LastGood) -> pools.NodeGpus | None:
-        override = node.metadata.annotations.get(GPUS_ANNOTATION)
-        if override is None:
-            return None
         try:
-            return pools.parse_gpus(override, self._catalog, field=GPUS_ANNOTATION)
+            override = annotated.read(node, GPUS_ANNOTATION)
+            return None if override is None else pools.parse_gpus(override, self._catalog, field=GPUS_ANNOTATION)
         except errors.InputError as error:
             self.complain(about(node), "InvalidGpus", str(error))
             return last_good(node.metadata.name)
@@ -97,7 +96,7 @@ class Configuration:
         pool = meta.labels.get(fleet.label_key)
         if pool is None or pool in fleet.pools:
             return fleet.pools.get(pool) if pool is not None else None
-        known = ", ".join(sorted(fleet.pools)) or "none"
+        known = errors.clipped(", ".join(sorted(fleet.pools))) or "none"
         self.complain(about(node), "UnknownPool", f"{fleet.label_key}: no pool {pool!r}; there are: {known}")
         return None if pool in self._removed else last_good(meta.name)  # a pool that was taken away is no mistake
 
@@ -144,7 +143,7 @@ class Configuration:
         try:
             document = yaml_text.parse(config_map.data[PROFILE_KEY])
         except ValueError as error:
-            raise errors.InputError(place, f"{PROFILE_KEY} is not YAML: {error}") from None
+            raise errors.InputError(place, f"{PROFILE_KEY}: {error}") from None
         if not isinstance(document, dict):
             raise errors.InputError(place, f"{PROFILE_KEY} must be a mapping")
         return document

@@ -50,14 +50,6 @@ class Clocks(msgspec.Struct, frozen=True):
     wall: Callable[[], float] = time.time
 
 
-class _Saved(msgspec.Struct, frozen=True):
-    """What is kept of a node's counters."""
-
-    time: float = 0.0
-    address: str = ""
-    gpus: dict[str, list[float]] = {}
-
-
 class Nodes:
     """Keeps fake nodes and the fleet's cards in step with each other."""
 
@@ -178,7 +170,7 @@ class Nodes:
         before = publishing.remembered(config_map) if first else None
         if before is not None:
             self._traces.setdefault(name, publishing.traces(before, node))
-            self._fleet.address(name, str(before.counters.get("address", "")))
+            self._fleet.address(name, before.counters.address)
             if config_map is not None:
                 self._published.setdefault(name, self._clock() - VIEW_EVERY)
         placed = self._fleet.place(name, spec)
@@ -353,13 +345,11 @@ class Nodes:
 
         Where the clock was set back since, nobody knows how long: counters were seen to grow for one turn at most.
         """
-        try:
-            found = msgspec.convert(before.counters, _Saved)
-        except msgspec.ValidationError as error:
-            _log.warning("saved counters cannot be read, and start anew: %s", error)
+        if before.broken:
+            _log.warning("saved counters cannot be read, and start anew: %s", before.broken)
             return {}, 0.0
-        since = self._wall_clock() - found.time
-        return found.gpus, since if since >= 0 else SAVE_EVERY
+        since = self._wall_clock() - before.counters.time
+        return before.counters.gpus, since if since >= 0 else SAVE_EVERY
 
     def _retire(self, name: str, node: Node | None) -> float | None:
         """A node is gone, or not ours any more: nothing of ours stays on it, and then its view goes too."""

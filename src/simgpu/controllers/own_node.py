@@ -21,7 +21,7 @@ from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Target, Writer
-from simgpu.pods import holding, requests, reserving
+from simgpu.pods import annotated, holding, requests, reserving
 from simgpu.topology import failures, pools
 
 FAILURES_ANNOTATION = "simgpu.dev/failures"
@@ -101,11 +101,11 @@ class OwnNode:
 
     def failures(self, spec: pools.NodeGpus) -> failures.Failures:
         """What fails: as the node's annotation says, else as its pool does."""
-        text = self.node.metadata.annotations.get(FAILURES_ANNOTATION) if self.node is not None else None
-        if text is None:
+        if self.node is None:
             return spec.failures
         try:
-            return failures.read(text, field=FAILURES_ANNOTATION)
+            text = annotated.read(self.node, FAILURES_ANNOTATION)
+            return spec.failures if text is None else failures.read(text, field=FAILURES_ANNOTATION)
         except errors.InputError as error:
             self.complain("InvalidFailures", str(error))
             return spec.failures
@@ -179,7 +179,7 @@ class OwnNode:
         config_map = self._stores.views.get(publishing.view_name(self.name), namespace=self._namespace)
         target = Target(resources.CONFIG_MAPS, publishing.view_name(self.name), self._namespace)
         labels = publishing.labels_of_real(spec, fleet.mig_strategy) if spec.gpus or spec.other else {}
-        self._labelled.update(labels, publishing.remembered(config_map).labels)
+        self._labelled.update(labels, publishing.labelled(config_map))
         patch = publishing.label_patch(labels, self._labelled)
         self._writer.merge(Target(resources.NODES, self.name), patch, observed=node, urgent=True)
         if not labels:

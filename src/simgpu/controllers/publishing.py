@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-import yaml
 
 from simgpu import errors
 from simgpu.catalog import models
+from simgpu.controllers import view_format
 from simgpu.kube import quantity
 from simgpu.kube.views import ConfigMap, Node
 from simgpu.topology import devices, pools
@@ -270,8 +270,8 @@ def _gpu_json(gpu: Mapping[str, Any]) -> dict[str, Any]:
 def view_json(config_map: ConfigMap) -> dict[str, Any]:
     """The same from a ConfigMap, whoever wrote it."""
     try:
-        return node_json(yaml.load(config_map.data.get(KEY, ""), Loader=_LOADER))  # noqa: S506 - a safe loader
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError):
+        return node_json(msgspec.to_builtins(view_format.read(config_map.data.get(KEY, ""))))
+    except ValueError:
         raise errors.InputError(f"ConfigMap {config_map.metadata.name}", f"{KEY} is not a node's topology") from None
 
 
@@ -323,9 +323,6 @@ def _scalar(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
 def is_view(config_map: ConfigMap) -> bool:
     """Whether it is the view of a fake node: those of real nodes belong to whoever serves these."""
     meta = config_map.metadata
@@ -339,7 +336,8 @@ class Remembered(msgspec.Struct, frozen=True):
     held: dict[str, tuple[tuple[str, str], ...]] = {}
     resources: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
-    counters: dict[str, Any] = {}
+    counters: view_format.Counters = view_format.Counters()
+    broken: str = ""  # why saved counters could not be read
 
 
 def published(views: Iterable[ConfigMap], catalog: models.Catalog) -> pools.Fleet:
@@ -348,45 +346,49 @@ def published(views: Iterable[ConfigMap], catalog: models.Catalog) -> pools.Flee
     strategy = "mixed"
     for view_of in views:
         try:
-            document = yaml.load(view_of.data.get(KEY, ""), Loader=_LOADER)  # noqa: S506 - a safe loader
-            nodes[node_of(view_of)] = _spec(document, catalog)
-            strategy = str(document["migStrategy"])
-        except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError):
+            found = view_format.read(view_of.data.get(KEY, ""))
+            nodes[node_of(view_of)] = _spec(found, catalog)
+        except ValueError:
             continue
+        strategy = found.mig_strategy
     return pools.Fleet(nodes=nodes, mig_strategy=strategy)
 
 
-def _spec(document: Mapping[str, Any], catalog: models.Catalog) -> pools.NodeGpus:
+def _spec(found: view_format.View, catalog: models.Catalog) -> pools.NodeGpus:
     gpus = []
-    for gpu in document["gpus"]:
-        product, memory = ({**document, **gpu}[key] for key in ("gpuProduct", "gpuMemory"))
-        gpus.append(pools.Gpu(devices.named(str(product), int(memory), catalog), str(gpu["id"])))
-    return pools.NodeGpus(
-        tuple(gpus),
-        {str(item["name"]): int(item["count"]) for item in document.get("otherDevices") or ()},
-        driver=str(document.get("driverVersion", "")),
-        cuda=str(document.get("cudaVersion", "")),
-    )
+    for gpu in found.gpus:
+        memory = found.gpu_memory if gpu.gpu_memory is None else gpu.gpu_memory
+        product = found.gpu_product if gpu.gpu_product is None else gpu.gpu_product
+        if not memory:
+            raise ValueError(f"{gpu.id} has no memory")
+        gpus.append(pools.Gpu(devices.named(product, memory, catalog), gpu.id))
+    other = {item.name: item.count for item in found.other_devices}
+    return pools.NodeGpus(tuple(gpus), other, driver=found.driver_version, cuda=found.cuda_version)
+
+
+def labelled(config_map: ConfigMap | None) -> tuple[str, ...]:
+    """Labels that we gave to a node, as its view lists them; others that somebody wrote there are none of ours."""
+    listed = set(config_map.metadata.annotations.get(LABELLED, "").split(",") if config_map is not None else ())
+    return tuple(name for name in (*LABELS, *_DEPLOYED_FOR_REAL) if name in listed)
 
 
 def remembered(config_map: ConfigMap | None) -> Remembered:
-    """Read a view again. One that somebody broke says nothing."""
+    """Read a view again. What somebody broke says nothing; the rest still does."""
     if config_map is None:
         return Remembered()
-    labelled = tuple(filter(None, config_map.metadata.annotations.get(LABELLED, "").split(",")))
+    counters, broken = view_format.Counters(), ""
     try:
-        document = yaml.load(config_map.data.get(KEY, ""), Loader=_LOADER)  # noqa: S506 - a safe loader
-        held: dict[str, list[tuple[str, str]]] = {}
-        for gpu in document["gpus"]:
-            for uid in gpu["status"]["podGpuUsageStatus"]:
-                held.setdefault(str(uid), []).append((str(gpu["status"]["allocatedBy"]["container"]), str(gpu["id"])))
-        other = tuple(str(item["name"]) for item in document.get("otherDevices") or ())
-        counters = json.loads(config_map.data.get(COUNTERS, "{}"))
-    except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError):
-        return Remembered(labels=labelled)
-    return Remembered(
-        {uid: tuple(pairs) for uid, pairs in held.items()},
-        (pools.GPU_RESOURCE, *other),
-        labelled,
-        counters if isinstance(counters, dict) else {},
-    )
+        counters = view_format.read_counters(config_map.data.get(COUNTERS, "{}"))
+    except ValueError as error:
+        broken = str(error)
+    labels = labelled(config_map)
+    try:
+        found = view_format.read(config_map.data.get(KEY, ""))
+    except ValueError:
+        return Remembered(labels=labels, counters=counters, broken=broken)
+    held: dict[str, list[tuple[str, str]]] = {}
+    for gpu in found.gpus:
+        for uid in gpu.status.pod_gpu_usage_status:
+            held.setdefault(uid, []).append((gpu.status.allocated_by.container, gpu.id))
+    resources = (pools.GPU_RESOURCE, *(item.name for item in found.other_devices))
+    return Remembered({uid: tuple(pairs) for uid, pairs in held.items()}, resources, labels, counters, broken)

@@ -135,7 +135,7 @@ def _from_yaml(path: Path) -> Identity:
 def _derived(document: dict[str, Any], base: Any, path: Path) -> dict[str, Any]:
     """A file with a `base` says what differs: fields are replaced, `rename` and `change` reach single families."""
     if not isinstance(base, str) or base not in names():
-        raise errors.InputError(str(path), f"base: no identity {base!r}; there are: {', '.join(names())}")
+        raise errors.InputError(str(path), f"base: no identity {errors.shown(base)}; there are: {', '.join(names())}")
     parent: dict[str, Any] = models.parse_yaml(DATA / f"{base}.yaml")
     change, more = document.pop("change", None) or {}, document.pop("more", None) or []
     if not isinstance(change, dict) or not all(isinstance(item, dict) for item in change.values()):

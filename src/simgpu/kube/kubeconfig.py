@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-import yaml
 
+from simgpu import yaml_text
 from simgpu.kube import errors
 
 if TYPE_CHECKING:
@@ -177,11 +177,11 @@ def _merge(paths: Sequence[Path]) -> _Merged:
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        document = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe loaders
+        document = yaml_text.parse_file(path, repeats=True)  # as kubectl reads it
     except OSError as error:
         raise errors.ConfigError(f"{path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise errors.ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    except ValueError as error:
+        raise errors.ConfigError(f"{path}: {error}") from error
     if document is None:
         return {}
     if not isinstance(document, dict):

@@ -19,6 +19,7 @@ _UNITS = {
     "KiB": 2**-10, "MiB": 1.0, "GiB": 1024.0, "TiB": 1024.0**2,
 }  # fmt: skip
 MOST_DEVICES = 1_000_000
+MAX_MEMORY_MIB = 100_000_000
 _SOCKETS, _CORES = 2, 24  # of the machine around them
 _ANY_CARD = "h200"  # what a card of which nothing is known behaves like
 _UNKNOWN: dict[str, Any] = {"architecture": "", "compute_capability": None, "mig": (), "estimated": ("mig",)}
@@ -95,14 +96,17 @@ def build(box: Box, catalog: models.Catalog, *, node: str) -> list[Device]:
     return found
 
 
-def mebibytes(text: str | int, *, where: str) -> int:
+def mebibytes(text: Any, *, where: str) -> int:
     """`12GB` is 12 times ten to the ninth, `GiB` is binary, a bare number is MiB."""
-    found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)(?:\s*([KMGT]i?B|B))?", str(text).strip())
+    written = str(text).strip() if isinstance(text, str | int | float) else ""
+    found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)(?:\s*([KMGT]i?B|B))?", written)
     if found is None:
-        raise errors.InputError(where, f"{text!r} is no amount of memory; write 80GB, 40GiB or a number of MiB")
+        raise errors.InputError(
+            where, f"{errors.shown(text)} is no amount of memory; write 80GB, 40GiB or a number of MiB"
+        )
     amount = int(float(found[1]) * _UNITS[found[2] or ""])
-    if not 1 <= amount <= 100_000_000:
-        raise errors.InputError(where, f"{text!r} must be from 1 MiB to 100 TB")
+    if not 1 <= amount <= MAX_MEMORY_MIB:
+        raise errors.InputError(where, f"{errors.shown(text)} must be from 1 MiB to 100 TB")
     return amount
 
 
@@ -110,7 +114,9 @@ def model_of(entry: Entry, catalog: models.Catalog, where: str) -> models.Model:
     """The model of an entry; one that the catalog does not know must say its memory."""
     memory = None if entry.memory is None else mebibytes(entry.memory, where=f"{where}.memory")
     if memory is None and catalog.find(entry.type) is None:
-        raise errors.InputError(f"{where}.memory", f"{entry.type!r} is not in the catalog, so its memory must be said")
+        raise errors.InputError(
+            f"{where}.memory", f"{errors.shown(entry.type)} is not in the catalog, so its memory must be said"
+        )
     return named(entry.type, memory, catalog)
 
 
@@ -148,7 +154,7 @@ def _instances(entry: Entry, model: models.Model, where: str) -> Iterator[models
         if name not in profiles:
             known = ", ".join(profiles) or "none"
             raise errors.InputError(
-                f"{where}.mig[{place}]", f"{model.product} has no profile {name!r}; it has: {known}"
+                f"{where}.mig[{place}]", f"{model.product} has no profile {errors.shown(name)}; it has: {known}"
             )
         if entry.mig.count(name) > profiles[name].count:
             raise errors.InputError(f"{where}.mig", f"a card has at most {profiles[name].count} of {name}")

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import msgspec
 
-from simgpu import errors
-from simgpu.topology import yaml_text
+from simgpu import errors, yaml_text
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=86400)]
 _SHORTEST_TURN = 0.5
 _Index = Annotated[int, msgspec.Meta(ge=0, le=1023)]
+_LISTED = msgspec.Meta(max_length=1024)
 
 
 class Death(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,8 +37,8 @@ class Failures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delay: _Seconds = 0.0
     vanish: bool = False
     flap: _Seconds = 0.0
-    unhealthy: tuple[_Index, ...] = ()
-    dying: tuple[Death, ...] = ()
+    unhealthy: Annotated[tuple[_Index, ...], _LISTED] = ()
+    dying: Annotated[tuple[Death, ...], _LISTED] = ()
 
     def __post_init__(self) -> None:
         if 0 < self.flap < _SHORTEST_TURN:
@@ -48,9 +48,9 @@ class Failures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether the kubelet finds the devices at all."""
         return not self.vanish and (not self.flap or self._turn(elapsed) % 2 == 1)
 
-    def healthy(self, gpu: int, elapsed: float) -> bool:
-        """Whether a GPU is well."""
-        return gpu not in self.unhealthy and not any(item.gpu == gpu and item.covers(elapsed) for item in self.dying)
+    def unhealthy_at(self, elapsed: float) -> frozenset[int]:
+        """GPUs that are not well at that time, by index."""
+        return frozenset((*self.unhealthy, *(item.gpu for item in self.dying if item.covers(elapsed))))
 
     def next_change(self, elapsed: float) -> float | None:
         """Seconds until any of this is otherwise; None if it stays."""
@@ -72,7 +72,7 @@ def read(text: str, *, field: str) -> Failures:
     try:
         document = yaml_text.parse(text)
     except ValueError as error:
-        raise errors.InputError(field, f"not YAML: {error}") from None
+        raise errors.InputError(field, str(error)) from None
     return parse(document or {}, field=field)
 
 
@@ -81,4 +81,4 @@ def parse(document: Any, *, field: str) -> Failures:
     try:
         return msgspec.convert(document, Failures)
     except msgspec.ValidationError as error:
-        raise errors.InputError(field, str(error).replace("`$.", "`")) from None
+        raise errors.InputError(field, errors.clipped(str(error).replace("`$.", "`"))) from None

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from simgpu import errors
+from simgpu import errors, yaml_text
 from simgpu.catalog import models
-from simgpu.topology import devices, failures, keys, sharing, yaml_text
+from simgpu.topology import devices, failures, keys, sharing
 
 LABEL_KEY = "run.ai/simulated-gpu-node-pool"
 GPU_RESOURCE = "nvidia.com/gpu"
@@ -25,10 +25,10 @@ SOURCES = FROM_POD, FROM_CPU = ("pod", "cpu")  # what says how busy a pod's GPUs
 MOST_GPUS = 1024
 MOST_DEVICES = 10_000  # of a resource, shares included: the kubelet takes the list of them in one message of 4 MiB
 MOST_RESOURCES = 64  # besides GPUs: each has a device plugin of its own
-MOST_NODES = 100_000
-_LARGEST = 4 << 20
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_RESOURCE = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
+MAX_NAME = 253  # characters: as many as names of nodes have
+_MAX_MISTAKES = 100
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+RESOURCE = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
 
 Profiles = Callable[[str], Mapping[str, Any] | None]  # a profile that cannot be read is an `InputError`
 
@@ -131,10 +131,10 @@ def parse_gpus(text: str, catalog: models.Catalog, *, field: str) -> NodeGpus:
     for item in text.split(","):
         name, _, count = item.strip().partition(":")
         if not re.fullmatch("[0-9]{1,5}", count) or not 0 < int(count) <= MOST_GPUS:
-            raise errors.InputError(field, f"{item!r}: must be MODEL:COUNT, at most {MOST_GPUS}")
+            raise errors.InputError(field, f"{errors.shown(item)}: must be MODEL:COUNT, at most {MOST_GPUS}")
+        if len(gpus) + int(count) > MOST_GPUS:
+            raise errors.InputError(field, f"a node has at most {MOST_GPUS} GPUs")
         gpus += [Gpu(catalog.get(name, field=field))] * int(count)
-    if len(gpus) > MOST_GPUS:
-        raise errors.InputError(field, f"a node has at most {MOST_GPUS} GPUs")
     return NodeGpus(tuple(gpus))
 
 
@@ -146,24 +146,24 @@ class _Reader:
         self._profiles = profiles
         self._wrong: list[errors.InputError] = []
         self._unknown: list[str] = []
+        self._more = 0  # mistakes beyond those that are listed
 
     def read(self, text: str) -> Fleet:
         document = self._document(text)
         fleet = Fleet()
         if document is not None:
             fleet = self._fleet(document)
+        if self._more:
+            self._wrong.append(errors.InputError("topology", f"and {self._more} more mistakes"))
         if self._wrong:
             raise Mistakes(self._wrong, self._unknown)
         return fleet
 
     def _document(self, text: str) -> Mapping[str, Any] | None:
-        if len(text) > _LARGEST:
-            self._mistake("topology", f"larger than {_LARGEST} bytes")
-            return None
         try:
             document = yaml_text.parse(text)
         except ValueError as error:
-            self._mistake("topology", f"not YAML: {error}")
+            self._mistake("topology", str(error))
             return None
         if document is None:
             self._mistake("topology", "is empty")
@@ -177,13 +177,17 @@ class _Reader:
         return document
 
     def _mistake(self, field: str, problem: str) -> None:
-        self._wrong.append(errors.InputError(field, problem))
+        if len(self._wrong) < _MAX_MISTAKES:
+            self._wrong.append(errors.InputError(field, errors.clipped(problem)))
+        else:
+            self._more += 1
 
     def _known(self, holder: Any, allowed: Sequence[str], where: str) -> None:
         """Whoever mistypes a key should hear of it; whoever has keys of another program's should not be stopped."""
         for key in holder if isinstance(holder, dict) else ():
-            if key not in allowed:
-                place = f"{where}.{key}" if where else str(key)
+            if key not in allowed and len(self._unknown) < _MAX_MISTAKES:
+                name = errors.clipped(str(key), MAX_NAME)
+                place = f"{where}.{name}" if where else name
                 self._unknown.append(f"{place}: no such key; there are: {', '.join(allowed)}")
 
     def _fleet(self, document: Mapping[str, Any]) -> Fleet:
@@ -193,17 +197,28 @@ class _Reader:
             self._mistake("nodePools", "is missing; a topology has nodePools, or nodes by name")
         strategy = document.get("migStrategy", document.get("mig-strategy", "mixed"))
         if strategy not in ("none", "single", "mixed"):
-            self._mistake("migStrategy", f"{strategy!r}: must be none, single or mixed")
+            self._mistake("migStrategy", f"{errors.shown(strategy)}: must be none, single or mixed")
         key = document.get("nodePoolLabelKey", LABEL_KEY)
         if not isinstance(key, str) or not re.fullmatch(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9._-]{1,63}", key):
-            self._mistake("nodePoolLabelKey", f"{key!r} is no label key")
+            self._mistake("nodePoolLabelKey", f"{errors.shown(key)} is no label key")
         return Fleet(
-            pools={str(name): self._pool(pool, f"nodePools.{name}") for name, pool in pools.items()},
-            nodes={str(name): self._static(node, f"nodes.{name}") for name, node in nodes.items()},
+            pools=self._by_name(pools, "nodePools", self._pool),
+            nodes=self._by_name(nodes, "nodes", self._static),
             label_key=str(key),
             mig_strategy=str(strategy),
             unknown=tuple(self._unknown),
         )
+
+    def _by_name(
+        self, holder: Mapping[Any, Any], where: str, read: Callable[[Any, str], NodeGpus]
+    ) -> dict[str, NodeGpus]:
+        found: dict[str, NodeGpus] = {}
+        for name, item in holder.items():
+            if len(str(name)) > MAX_NAME:
+                self._mistake(where, f"{errors.shown(name)}: a name has at most {MAX_NAME} characters")
+            else:
+                found[str(name)] = read(item, f"{where}.{name}")
+        return found
 
     def _mapping(self, holder: Mapping[str, Any], name: str, where: str = "") -> Mapping[str, Any]:
         value = holder.get(name)
@@ -250,9 +265,9 @@ class _Reader:
         """What only real nodes do: share their GPUs, fail, let pods set things, and look at what processes do."""
         settable, source = pool.get("settable", False), pool.get("utilizationFrom", FROM_POD)
         if not isinstance(settable, bool):
-            self._mistake(f"{where}.settable", f"{settable!r}: must be true or false")
+            self._mistake(f"{where}.settable", f"{errors.shown(settable)}: must be true or false")
         if source not in SOURCES:
-            self._mistake(f"{where}.utilizationFrom", f"{source!r}: must be one of {', '.join(SOURCES)}")
+            self._mistake(f"{where}.utilizationFrom", f"{errors.shown(source)}: must be one of {', '.join(SOURCES)}")
         found: dict[str, Any] = {"settable": settable is True, "utilization_from": source}
         parsers: dict[str, tuple[str, Callable[..., Any]]] = {
             "slicing": ("sharing", sharing.parse), "failures": ("failures", failures.parse),
@@ -261,7 +276,7 @@ class _Reader:
             try:
                 found[name] = parse_part(pool.get(key) or {}, field=f"{where}.{key}")
             except errors.InputError as error:
-                self._wrong.append(error)
+                self._mistake(error.field, error.problem)
         return found
 
     def _listed(self, listed: Any, where: str) -> tuple[Gpu, ...]:
@@ -283,10 +298,10 @@ class _Reader:
         self._known(entry, keys.LISTED_GPU, where)
         name, count = entry.get("type"), entry.get("count", 1)
         if not _whole(count, MOST_GPUS) or count < 1:
-            self._mistake(f"{where}.count", f"{count!r}: must be a whole number from 1 to {MOST_GPUS}")
+            self._mistake(f"{where}.count", f"{errors.shown(count)}: must be a whole number from 1 to {MOST_GPUS}")
             count = 0
-        if not isinstance(name, str) or not name:
-            self._mistake(f"{where}.type", f"{name!r}: must be a model or product, such as h200")
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
+            self._mistake(f"{where}.type", f"{errors.shown(name)}: must be a model or product, such as h200")
             self._size(entry.get("memory"), f"{where}.memory")
             return []
         return [Gpu(self._product(name, entry.get("memory"), f"{where}.memory"))] * count
@@ -297,23 +312,23 @@ class _Reader:
         try:
             return devices.mebibytes(memory, where=where)
         except errors.InputError as error:
-            self._wrong.append(error)
+            self._mistake(error.field, error.problem)
             return None
 
     def _old(self, pool: Mapping[str, Any], where: str) -> tuple[Gpu, ...]:
         count, memory = pool.get("gpuCount", 0), pool.get("gpuMemory", 0)
         if not _whole(count, MOST_GPUS):
-            self._mistake(f"{where}.gpuCount", f"{count!r}: must be a whole number from 0 to {MOST_GPUS}")
+            self._mistake(f"{where}.gpuCount", f"{errors.shown(count)}: must be a whole number from 0 to {MOST_GPUS}")
             return ()
         if not count:
             return ()
-        product = str(pool.get("gpuProduct") or "")
+        product = self._text(pool, "gpuProduct", where)
         return (Gpu(self._product(product, memory or None, f"{where}.gpuMemory")),) * int(count)
 
     def _product(self, product: str, memory: Any, where: str) -> models.Model:
         """A product by name with its memory; the catalog's model behind it where there is one."""
         if memory is None and self._catalog.find(product) is None:
-            self._mistake(where, f"{product!r} is not in the catalog, so its memory must be said")
+            self._mistake(where, f"{errors.shown(product)} is not in the catalog, so its memory must be said")
         return devices.named(product or "GPU", self._size(memory, where), self._catalog)
 
     def _profiled(self, gpu: Any, where: str) -> NodeGpus:
@@ -324,17 +339,16 @@ class _Reader:
         overrides = self._mapping(gpu, "overrides", f"{where}.")
         self._known(overrides, keys.OVERRIDES, f"{where}.overrides")
         profile, known = dict[str, Any](), None
-        if name := gpu.get("profile"):
-            known = self._catalog.find(str(name))
+        if name := self._text(gpu, "profile", where):
+            known = self._catalog.find(name)
             try:
-                found = self._profiles(str(name))
+                found = self._profiles(name)
             except errors.InputError as error:
                 self._mistake(f"{where}.profile", str(error))
                 return NodeGpus(())
             if found is None and known is None:
-                self._mistake(
-                    f"{where}.profile", f"no profile {name!r}: no ConfigMap gpu-profile-{name}, no such model"
-                )
+                problem = f"no profile {name!r}: no ConfigMap gpu-profile-{name}, no such model"
+                self._mistake(f"{where}.profile", problem)
                 return NodeGpus(())
             profile = dict(found or {})
         place = f"{where}.overrides." if overrides else f"{where}.profile."
@@ -349,7 +363,8 @@ class _Reader:
             return NodeGpus(())
         count = merged.get("device_count") or len(listed) or (8 if known and not profile else 0)
         if not _whole(count, MOST_GPUS):
-            self._mistake(f"{place}device_count", f"{count!r}: must be a whole number from 0 to {MOST_GPUS}")
+            problem = f"{errors.shown(count)}: must be a whole number from 0 to {MOST_GPUS}"
+            self._mistake(f"{place}device_count", problem)
             return NodeGpus(())
         driver, cuda = (self._text(system, name, f"{place}system") for name in ("driver_version", "cuda_version"))
         return NodeGpus((Gpu(model),) * int(count), driver=driver, cuda=cuda)
@@ -359,8 +374,8 @@ class _Reader:
         value = holder.get(name)
         if value is None:
             return ""
-        if not isinstance(value, str | int | float):
-            self._mistake(f"{where}.{name}", f"{value!r}: must be a text")
+        if not isinstance(value, str | int | float) or len(str(value)) > MAX_NAME:
+            self._mistake(f"{where}.{name}", f"{errors.shown(value)}: must be a text of at most {MAX_NAME} characters")
             return ""
         return str(value)
 
@@ -370,7 +385,8 @@ class _Reader:
         """The model that a profile describes; of what it does not say, what the model of its name has."""
         size = self._mapping(defaults, "memory", f"{where}.").get("total_bytes")
         if size is not None and not (isinstance(size, int | float) and 1 << 20 <= size <= 1 << 50):
-            self._mistake(f"{where}.memory.total_bytes", f"{size!r}: must be a number of bytes, at least a MiB")
+            problem = f"{errors.shown(size)}: must be a number of bytes, at least a MiB"
+            self._mistake(f"{where}.memory.total_bytes", problem)
             size = None
         facts: dict[str, str] = {}
         if architecture := self._text(defaults, "architecture", where):
@@ -414,10 +430,10 @@ class _Reader:
     def _counted(self, pairs: list[tuple[Any, Any]], where: str) -> dict[str, int]:
         found: dict[str, int] = {}
         for number, (name, count) in enumerate(pairs):
-            if not isinstance(name, str) or not _RESOURCE.fullmatch(name):
-                self._mistake(f"{where}[{number}]", f"{name!r} is no resource name such as rdma/hca")
+            if not isinstance(name, str) or not RESOURCE.fullmatch(name):
+                self._mistake(f"{where}[{number}]", f"{errors.shown(name)} is no resource name such as rdma/hca")
             elif not _whole(count, MOST_DEVICES):
-                problem = f"{name}: {count!r}: must be a whole number from 0 to {MOST_DEVICES}"
+                problem = f"{name}: {errors.shown(count)}: must be a whole number from 0 to {MOST_DEVICES}"
                 self._mistake(f"{where}[{number}]", problem)
             else:
                 found[name] = int(count)
@@ -452,13 +468,13 @@ class _Reader:
         if not isinstance(listed, list) or len(listed) > MOST_GPUS:
             self._mistake(f"{where}.gpus", f"must be a list of at most {MOST_GPUS} GPUs with ids")
             return NodeGpus(())
-        product = str(node.get("gpu-product") or "")
+        product = self._text(node, "gpu-product", where)
         model = self._product(product, node.get("gpu-memory") or None, f"{where}.gpu-memory")
         gpus, seen = [], set[str]()
         for number, item in enumerate(listed):
             place = f"{where}.gpus[{number}]"
             name = item.get("id") if isinstance(item, dict) else None
-            if not isinstance(name, str) or not _ID.fullmatch(name) or name in seen:
+            if not isinstance(name, str) or not ID.fullmatch(name) or name in seen:
                 self._mistake(
                     f"{place}.id", "must be 1 to 63 letters, digits, '.', '_' or '-' that no other GPU of the node has"
                 )
@@ -481,7 +497,7 @@ class _Reader:
         if not _whole(usage, 100) or not _whole(used, 100_000_000):
             self._mistake(f"{where}.metrics", "utilization is from 0 to 100, and fb-used a number of MiB")
             return None
-        names = {name: str(owner.get(name, "")) for name in ("namespace", "pod", "container")}
+        names = {name: self._text(owner, name, f"{where}.metrics.metadata") for name in keys.OWNER}
         return Shown(float(usage), float(used), **names)
 
 

@@ -52,7 +52,8 @@ def parse(document: Any, *, field: str) -> TimeSlicing:
     try:
         return msgspec.convert(document, dict[str, TimeSlicing]).get("timeSlicing", NONE) if document else NONE
     except msgspec.ValidationError as error:
-        raise errors.InputError(field, str(error).replace("`$.", "`").replace("`$[...].", "`timeSlicing.")) from None
+        problem = str(error).replace("`$.", "`").replace("`$[...].", "`timeSlicing.")
+        raise errors.InputError(field, errors.clipped(problem)) from None
 
 
 def replica(device: str, number: int) -> str:

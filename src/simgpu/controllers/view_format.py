@@ -1,0 +1,105 @@
+"""The form of a node's view, as it is read again: nothing goes beyond what a topology could give to a node.
+
+Views are written by `publishing`. Whoever may write ConfigMaps can break one, so all of it has bounds, and whatever is
+wrong is a `ValueError`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from simgpu import errors, yaml_text
+from simgpu.topology import devices, pools
+
+_Name = Annotated[str, msgspec.Meta(max_length=253)]
+_Id = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{pools.ID.pattern})\Z")]
+_Resource = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{pools.RESOURCE.pattern})\Z")]
+_Memory = Annotated[int, msgspec.Meta(ge=0, le=devices.MAX_MEMORY_MIB)]
+_Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
+_MAX_COUNTERS = 64  # of a GPU
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Who has a GPU."""
+
+    namespace: _Name
+    pod: _Name
+    container: _Name
+
+
+class Span(msgspec.Struct, frozen=True):
+    """How busy a GPU is, in percent."""
+
+    min: _Percent
+    max: _Percent
+
+
+class Usage(msgspec.Struct, frozen=True, rename="camel"):
+    """How a pod uses a GPU."""
+
+    utilization: Span
+    fb_used: _Memory
+    use_knative_utilization: bool
+
+
+class Status(msgspec.Struct, frozen=True, rename="camel"):
+    """Who has a GPU, and how each pod uses it, by uid."""
+
+    allocated_by: Owner
+    pod_gpu_usage_status: Annotated[dict[_Name, Usage], msgspec.Meta(max_length=pools.MOST_DEVICES)]
+
+
+class GpuView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A GPU; its product and memory where the node's GPUs differ."""
+
+    id: _Id
+    status: Status
+    gpu_product: _Name | None = None
+    gpu_memory: _Memory | None = None
+
+
+class OtherDevices(msgspec.Struct, frozen=True):
+    """Devices of another resource."""
+
+    name: _Resource
+    count: Annotated[int, msgspec.Meta(ge=0, le=pools.MOST_DEVICES)]
+
+
+class View(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a node has, and who uses it."""
+
+    gpu_memory: _Memory
+    gpu_product: _Name
+    gpus: Annotated[tuple[GpuView, ...], msgspec.Meta(max_length=pools.MOST_GPUS)]
+    mig_strategy: Literal["none", "single", "mixed"]
+    driver_version: _Name = ""
+    cuda_version: _Name = ""
+    other_devices: Annotated[tuple[OtherDevices, ...], msgspec.Meta(max_length=pools.MOST_RESOURCES)] = ()
+
+
+class Counters(msgspec.Struct, frozen=True):
+    """Where the counters of a node's GPUs stood at that time, by id, and the address of its exporter."""
+
+    time: float = 0.0
+    address: _Name = ""
+    gpus: Annotated[
+        dict[_Name, Annotated[list[float], msgspec.Meta(max_length=_MAX_COUNTERS)]],
+        msgspec.Meta(max_length=pools.MOST_GPUS),
+    ] = {}
+
+
+def read(text: str) -> View:
+    """A view."""
+    return msgspec.convert(yaml_text.parse(text), View)
+
+
+def read_counters(text: str) -> Counters:
+    """Saved counters."""
+    try:
+        return msgspec.json.decode(text, type=Counters)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(errors.clipped(str(error))) from None

@@ -1,0 +1,256 @@
+"""YAML of files, ConfigMaps and annotations: read safely, within limits, and no key twice.
+
+Left to itself, PyYAML composes nested values by recursion in C, which ends the process where they are nested deeply,
+and lets aliases and merge keys grow a short text without end. Here nodes are composed from its events, in a loop that
+counts: what an alias stands for counts as often as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MAX_LENGTH = 4 << 20  # of a text, and of all that its scalars hold together
+MAX_DEPTH = 64
+MAX_VALUES = 250_000
+_MAX_NUMBER = 64  # characters
+_SHORT = 20  # characters: as many as whole numbers of 64 bits have
+_MAX_TAG = 256  # characters: a directive may shorten a prefix of any length to one
+_MAX_MERGES = 64  # of a mapping
+_MAX_MESSAGE = 300
+
+_PREFIX = "tag:yaml.org,2002:"
+_MERGE, _INT, _TEXT = _PREFIX + "merge", _PREFIX + "int", _PREFIX + "str"
+_NUMBERS = frozenset((_INT, _PREFIX + "float", _PREFIX + "timestamp"))
+_COLLECTIONS = {
+    yaml.MappingStartEvent: (yaml.MappingNode, _PREFIX + "map"),
+    yaml.SequenceStartEvent: (yaml.SequenceNode, _PREFIX + "seq"),
+}
+
+# PyYAML's constructors fail in their own ways over a value that is not of its tag, such as an impossible date.
+_ERRORS = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+
+_Safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def parse(text: str | bytes, *, repeats: bool = False) -> Any:
+    """The value of a text; with `repeats`, of a key that stands twice the last.
+
+    A text that is no YAML, or goes beyond the limits, is a `ValueError` of one line.
+    """
+    found = _read(text, most=1, repeats=repeats)
+    return found[0] if found else None
+
+
+def parse_all(text: str | bytes) -> list[Any]:
+    """The values of all documents in a text."""
+    return _read(text, most=MAX_VALUES, repeats=False)
+
+
+def parse_file(path: Path, *, repeats: bool = False) -> Any:
+    """The value of a file; no more of it is read than may be there."""
+    with path.open("rb") as file:
+        return parse(file.read(MAX_LENGTH + 1), repeats=repeats)
+
+
+def _read(text: str | bytes, *, most: int, repeats: bool) -> list[Any]:
+    if len(text) > MAX_LENGTH:
+        raise ValueError(f"larger than {MAX_LENGTH >> 20} MiB")
+    found: list[Any] = []
+    try:
+        loader = _Loader(text, repeats=repeats)
+        try:
+            for node in loader.documents():
+                if len(found) == most:
+                    raise _error(node, "a second document begins here; only one is expected")
+                found.append(loader.construct_document(node))
+        finally:
+            loader.dispose()
+    except _Beyond as error:
+        raise ValueError(_one_line(error)) from None
+    except _ERRORS as error:
+        raise ValueError(f"not YAML: {_one_line(error)}") from None
+    return found
+
+
+def _one_line(error: Exception) -> str:
+    line = " ".join(str(error).split())
+    return line if len(line) <= _MAX_MESSAGE else f"{line[:_MAX_MESSAGE]}..."
+
+
+def _error(place: Any, problem: str) -> yaml.MarkedYAMLError:
+    return yaml.composer.ComposerError(None, None, problem, place.start_mark)
+
+
+class _Beyond(yaml.MarkedYAMLError):
+    """A limit is passed, in what otherwise may be YAML."""
+
+    def __init__(self, place: Any, problem: str) -> None:
+        super().__init__(None, None, problem, place.start_mark)
+
+
+class _Anchored:
+    """What an anchor stands for; `node` is there once all of it was read."""
+
+    __slots__ = ("length", "node", "values")
+
+    def __init__(self, values: int, length: int) -> None:
+        self.node: yaml.Node | None = None
+        self.values = values
+        self.length = length
+
+
+class _Open:
+    """A collection that is being read; `keys` are those of a mapping."""
+
+    __slots__ = ("anchored", "children", "keys", "merges", "node")
+
+    def __init__(self, anchored: _Anchored | None, node: yaml.CollectionNode) -> None:
+        self.anchored = anchored
+        self.node = node
+        self.children: list[yaml.Node] = []
+        self.keys: set[str] | None = set() if type(node) is yaml.MappingNode else None
+        self.merges = 0
+
+
+class _Loader(_Safe):  # type: ignore[misc]  # which of the two it is depends on how PyYAML was built
+    def __init__(self, text: str | bytes, *, repeats: bool) -> None:
+        super().__init__(text)
+        self._repeats = repeats
+        self._values = self._length = 0  # so far, aliases included
+        self._anchored: dict[str, _Anchored] = {}
+        self._plain: dict[str, yaml.ScalarNode] = {}  # by text: most keys stand in a document many times
+
+    def documents(self) -> Iterator[yaml.Node]:
+        """The root of each document."""
+        while not isinstance(event := self.get_event(), yaml.StreamEndEvent):
+            if isinstance(event, yaml.DocumentStartEvent):
+                self._anchored.clear()
+                yield self._compose()
+
+    def _compose(self) -> yaml.Node:
+        """The node that begins here, with everything in it."""
+        opened: list[_Open] = []
+        while True:
+            event = self.get_event()
+            kind = type(event)
+            if kind is yaml.ScalarEvent:
+                node = self._scalar(event)
+            elif kind in _COLLECTIONS:
+                if len(opened) == MAX_DEPTH:
+                    raise _Beyond(event, f"nested in more than {MAX_DEPTH} levels")
+                opened.append(_Open(self._anchor(event), self._collection(event)))
+                continue
+            elif kind is yaml.AliasEvent:
+                node = self._alias(event)
+            else:
+                node = self._closed(opened.pop(), event)
+            if not opened:
+                return node
+            inner = opened[-1]
+            if inner.keys is not None and not len(inner.children) & 1:
+                self._check_key(inner, inner.keys, node, event)
+            inner.children.append(node)
+
+    def _scalar(self, event: Any) -> yaml.Node:
+        value = event.value
+        plain = event.tag is None and event.anchor is None and event.implicit[0]
+        if plain and value in self._plain:
+            self._count(event, 1, len(value))
+            return self._plain[value]
+        anchored = self._anchor(event)
+        self._count(event, 1, len(value))
+        tag = self._tag(event)
+        if tag in _NUMBERS and len(value) > _SHORT:
+            _check_number(event, tag)
+        node = yaml.ScalarNode(tag, value, event.start_mark, event.end_mark, event.style)
+        if plain:
+            self._plain[value] = node
+        if anchored is not None:
+            self._name(anchored, node)
+        return node
+
+    def _tag(self, event: Any) -> str:
+        if event.tag is not None and event.tag != "!":
+            return _bounded(event)
+        tag: str = self.resolve(yaml.ScalarNode, event.value, event.implicit)
+        return tag
+
+    def _collection(self, event: Any) -> yaml.CollectionNode:
+        self._count(event, 1, 0)
+        kind, tag = _COLLECTIONS[type(event)]
+        if event.tag is not None and event.tag != "!":
+            tag = _bounded(event)
+        return kind(tag, [], event.start_mark, None, event.flow_style)
+
+    def _alias(self, event: Any) -> yaml.Node:
+        anchored = self._anchored.get(event.anchor)
+        if anchored is None:
+            raise _error(event, "an alias of an anchor that is not there")
+        if anchored.node is None:
+            raise _Beyond(event, "an alias of what it is a part of")
+        self._count(event, anchored.values, anchored.length)
+        return anchored.node
+
+    def _count(self, place: Any, values: int, length: int) -> None:
+        self._values += values
+        self._length += length
+        if self._values > MAX_VALUES:
+            raise _Beyond(place, f"more than {MAX_VALUES} values, those of aliases included")
+        if self._length > MAX_LENGTH:
+            raise _Beyond(place, f"more than {MAX_LENGTH >> 20} MiB of text, that of aliases included")
+
+    def _anchor(self, event: Any) -> _Anchored | None:
+        """Note what begins here, if it has a name: until it ends, how much was read before it."""
+        if event.anchor is None:
+            return None
+        if event.anchor in self._anchored:
+            raise _error(event, "an anchor that is there already")
+        found = self._anchored[event.anchor] = _Anchored(self._values, self._length)
+        return found
+
+    def _name(self, anchored: _Anchored, node: yaml.Node) -> None:
+        anchored.node = node
+        anchored.values = self._values - anchored.values
+        anchored.length = self._length - anchored.length
+
+    def _closed(self, done: _Open, event: Any) -> yaml.Node:
+        node, children = done.node, done.children
+        node.value = children if done.keys is None else list(zip(children[::2], children[1::2], strict=True))
+        node.end_mark = event.end_mark
+        if done.anchored is not None:
+            self._name(done.anchored, node)
+        return node
+
+    def _check_key(self, inner: _Open, keys: set[str], key: yaml.Node, event: Any) -> None:
+        if type(key) is not yaml.ScalarNode:
+            return
+        if key.tag == _MERGE:
+            inner.merges += 1
+            if inner.merges > _MAX_MERGES:
+                raise _Beyond(event, f"more than {_MAX_MERGES} merge keys in a mapping")
+        elif key.value in keys and not self._repeats:
+            raise _error(event, f"{key.value[:64]} stands twice")
+        else:
+            keys.add(key.value)
+
+
+def _bounded(event: Any) -> str:
+    """The tag that an event names."""
+    tag: str = event.tag
+    if len(tag) > _MAX_TAG:
+        raise _Beyond(event, f"a tag of {len(tag)} characters; at most {_MAX_TAG}")
+    return tag
+
+
+def _check_number(event: Any, tag: str) -> None:
+    """Reject numbers that take long to read, and larger ones than mappings may have for keys.
+
+    Whole numbers of more than 64 bits can be chosen so that all have one hash.
+    """
+    longest = _SHORT if tag == _INT else _MAX_NUMBER
+    if len(event.value) > longest:
+        raise _Beyond(event, f"a number or time of {len(event.value)} characters; at most {longest}")
