@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ import numpy as np
 from simgpu import errors
 from simgpu.catalog import placing
 from simgpu.identities import view
+from simgpu.identities.occupants import Occupants
 from simgpu.sim import activity, cards, engine
 from simgpu.topology import links
 from simgpu.topology.devices import Device
@@ -46,6 +48,11 @@ class Workload(msgspec.Struct, frozen=True):
     def devices(self) -> tuple[int, ...]:
         """Indices of its devices."""
         return tuple(index for index, _ in self.places)
+
+    @property
+    def handles(self) -> tuple[int, ...]:
+        """The engine's ids of the cards, or parts of cards, that it is on."""
+        return tuple(handle for _, handle in self.places)
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -80,6 +87,7 @@ class Box:
         self.steps = 0
         self._spread = spread
         self._workloads: dict[int, Workload] = {}
+        self._occupants = Occupants()
         self._gone = dict(kept)
         self._kinds: dict[str, str] = {}
         self.change(devices)
@@ -123,7 +131,9 @@ class Box:
         }
         step, time, version = self.machine.step, self.machine.time, self.machine.version
         self.devices = devices
-        self.machine = view.Machine(devices, self.engine, ids, hostname=self._hostname, parts=parts)
+        self.machine = view.Machine(
+            devices, self.engine, ids, hostname=self._hostname, parts=parts, list_usages=self._usages
+        )
         self.machine.step, self.machine.time, self.machine.version = step, time, version + 1
         self._by_name = {device.file: device.index for device in devices}
         self._by_name |= {device.uuid: device.index for device in devices}
@@ -131,7 +141,7 @@ class Box:
         self._index_of = {card: index for index, card in enumerate(ids)}
         for card, peers in zip(ids, links.peers(devices), strict=True):
             self.engine.set_linked(card, linked=bool(peers))
-        self._tell_pods()
+        self._name_pods()
 
     def _add(self, devices: Sequence[Device], spread: float) -> list[int]:
         ids: list[int] = []
@@ -205,11 +215,13 @@ class Box:
                 number = self.engine.add_workload(profile, [handle for _, handle in members], owner=owner)
                 self._workloads[number] = Workload(profile.name, tuple(members), pod, ended, numbers, pid)
                 numbers.append(number)
+                if pod is not None:
+                    self._occupants.add(number, pod, [handle for _, handle in members])
         except BaseException:  # what could not be put on one model is on none
             self.drop(numbers)
             raise
         if pod is not None:
-            self._tell_pods()
+            self._name_pods()
         return list(numbers)
 
     def _target(self, item: str | int) -> tuple[int, int]:
@@ -231,34 +243,39 @@ class Box:
 
     def drop(self, numbers: Sequence[int]) -> None:
         """Workloads are gone; their owners know."""
-        named = False
         for number in numbers:
             self.engine.end_workload(number)
-            work = self._workloads.pop(number, None)
-            named = named or (work is not None and work.pod is not None)
-        if named:
-            self._tell_pods()
+        gone = [self._forget(number) for number in numbers]
+        if any(work is not None and work.pod is not None for work in gone):
+            self._name_pods()
+
+    def _forget(self, number: int) -> Workload | None:
+        work = self._workloads.pop(number, None)
+        if work is not None and work.pod is not None:
+            self._occupants.remove(number, work.handles)
+        return work
 
     def arrange(self, numbers: Sequence[int]) -> None:
         """Let these come first, in this order: of several pods on a device, the first is named."""
+        if list(islice(self._workloads, len(numbers))) == list(numbers):
+            return
         self._workloads = {number: self._workloads[number] for number in numbers} | self._workloads
-        self._tell_pods()
+        self._occupants = Occupants()
+        for number, work in self._workloads.items():
+            if work.pod is not None:
+                self._occupants.add(number, work.pod, work.handles)
+        self._name_pods()
 
     def workloads(self) -> Mapping[int, Workload]:
         """Running workloads by number."""
         return self._workloads
 
-    def _tell_pods(self) -> None:
-        pods: dict[int, view.Pod] = {}
-        parts: dict[int, view.Pod] = {}
-        for work in self._workloads.values():
-            for index, handle in work.places if work.pod else ():
-                assert work.pod is not None  # noqa: S101 - asked above
-                if handle == self.machine.ids[index]:
-                    pods.setdefault(index, work.pod)  # of several, the first
-                else:
-                    parts.setdefault(handle, work.pod)
-        self.machine.set_pods(pods, parts)
+    def _name_pods(self) -> None:
+        named, whole = self._occupants.named(), self._index_of
+        self.machine.set_pods(
+            {whole[place]: pod for place, pod in named.items() if place in whole},
+            {place: pod for place, pod in named.items() if place not in whole},
+        )
 
     # Time.
 
@@ -273,11 +290,10 @@ class Box:
         for outcome in outcomes:
             self._ended(outcome)
         if outcomes:
-            self._tell_pods()
-        self.machine.usages = tuple(self._usages())
+            self._name_pods()
 
     def _ended(self, outcome: engine.Outcome) -> None:
-        work = self._workloads.pop(outcome.workload, None)
+        work = self._forget(outcome.workload)
         if work is None:
             return
         others = [number for number in work.together if number in self._workloads]
@@ -288,14 +304,12 @@ class Box:
             work.ended(outcome.exit_code, outcome.message)
 
     def _usages(self) -> list[view.Usage]:
-        found = []
-        for number, work in self._workloads.items():
-            if work.pod is not None:
-                found += [
-                    view.Usage(self._index_of[share.card], work.pod, share.usage, share.memory_mib, number)
-                    for share in self.engine.shares(number)
-                ]
-        return found
+        pods = {number: work.pod for number, work in self._workloads.items() if work.pod is not None}
+        columns = (column.tolist() for column in self.engine.usages(list(pods)))
+        return [
+            view.Usage(self._index_of[card], pods[number], usage, memory, number)
+            for number, card, usage, memory in zip(*columns, strict=True)
+        ]
 
     def _name_of(self, share: engine.Share) -> str:
         file = self.devices[self._index_of[share.card]].file

@@ -268,7 +268,7 @@ async def test_a_socket_in_use_is_not_taken_and_a_dead_one_is_replaced(serve: Se
 
 
 def of_pod(ids: list[str]) -> guest.Identify:
-    async def identify(_connection: object) -> guest.Guest:
+    async def identify(_connection: object, _working: object) -> guest.Guest:
         return guest.Guest("pod ns/mine", view.Pod("mine", "ns", "main", "uid-1"), tuple(ids))
 
     return identify
@@ -333,7 +333,7 @@ async def test_a_guest_is_working_as_long_as_it_has_workloads(serve: Serve) -> N
 
 
 async def test_one_pod_cannot_take_all_connections(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 2)
     running, _ = await guest_of_second(serve)
     for _ in range(2):
         await running.send({**FOREVER, "Devices": None})
@@ -357,9 +357,9 @@ async def test_a_process_that_connects_over_and_over_is_looked_at_only_so_often(
     monkeypatch.setattr(accepting, "PER_SECOND", 0.0)
     looked: list[int] = []
 
-    async def identify(connection: socket.socket) -> guest.Guest:
+    async def identify(connection: socket.socket, _working: object) -> guest.Guest:
         looked.append(guest.pid(connection))
-        return guest.Guest("pod ns/mine", view.Pod("mine", "ns", "main", "uid-1"), ("nvidia0",))
+        return guest.Guest(f"pod of {looked[-1]}", view.Pod("mine", "ns", "main", "uid-1"), ("nvidia0",))
 
     running = await serve(identify=identify)
     looping = await asyncio.create_subprocess_exec(sys.executable, "-c", CONNECTS, running.path)
@@ -375,7 +375,7 @@ async def test_a_process_of_the_node_may_connect_as_often_as_it_likes(
     monkeypatch.setattr(accepting, "BURST", 1)
     monkeypatch.setattr(accepting, "PER_SECOND", 0.0)
 
-    async def identify(_connection: socket.socket) -> guest.Guest:
+    async def identify(_connection: object, _working: object) -> guest.Guest:
         return guest.HOST
 
     running = await serve(identify=identify)
@@ -444,7 +444,7 @@ async def test_what_goes_wrong_with_one_document_is_logged_and_leaves_nothing(
 
 
 async def test_whoever_is_not_known_is_told_why(serve: Serve) -> None:
-    async def identify(_connection: object) -> guest.Guest:
+    async def identify(_connection: object, _working: object) -> guest.Guest:
         raise guest.Refused("process 7 is in no pod")
 
     running = await serve(identify=identify)
@@ -469,7 +469,7 @@ async def test_there_are_no_more_connections_than_files(serve: Serve, monkeypatc
 async def test_a_pods_workloads_have_a_bounded_number_of_activities(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds, "MOST_ACTIVITIES", 3)
+    monkeypatch.setattr(bounds, "MAX_ACTIVITIES", 3)
     running, _ = await guest_of_second(serve)
     two = {**FOREVER, "Devices": None, "Protocol": 2, "Profile": [{"Load": 1, "Seconds": 60}] * 2}
     _, first = await running.send(two)

@@ -79,6 +79,15 @@ def test_a_pod_that_passes_itself_off_as_the_mirror_of_another_has_nothing_of_it
             assert shown(order, [saved("main", "g0", uid="k")]) == {"g0": [(name, "main")]}
 
 
+def test_no_pod_is_the_mirror_of_one_of_the_api_though_that_one_is_not_known() -> None:
+    uid = "6f1c1e0a-2f0b-4b52-9a2e-0d8d4f6f2c11"
+    forged = pod("forged", "f", annotations={"kubernetes.io/config.mirror": uid})
+    held = [saved("main", "g0", uid=uid), saved("main", "g1", uid="f")]
+    assert shown([forged], held) == {"g1": [("forged", "main")]}
+    static = pod("static", "a", annotations={"kubernetes.io/config.mirror": uid.replace("-", "")})
+    assert shown([static], [saved("main", "g0", uid=uid.replace("-", ""))]) == {"g0": [("static", "main")]}
+
+
 def test_an_init_container_has_its_gpu_while_it_runs() -> None:
     held = [listed("main", "g0", "g1"), saved("first", "g0")]
     assert shown([pod(phase="Pending", init=("first",), now=("first",))], held) == {

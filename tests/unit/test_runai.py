@@ -34,7 +34,7 @@ class Folder:
 
     def show(self, *entries: Entry) -> dict[str, str]:
         self.now += runai.SECONDS
-        self.tree.show(entries, now=self.now)
+        self.tree.show(lambda: entries, now=self.now)
         return self.files()
 
     def files(self) -> dict[str, str]:
@@ -99,9 +99,9 @@ def test_what_others_put_there_stays(folder: Folder) -> None:
 
 def test_it_is_written_once_in_a_second(folder: Folder) -> None:
     folder.show(Entry("u", 3, 40, 500))
-    folder.tree.show([Entry("u", 3, 99, 500)], now=folder.now + 0.5)
+    folder.tree.show(lambda: [Entry("u", 3, 99, 500)], now=folder.now + 0.5)
     assert folder.files()["u/metrics/gpu/3/utilization.sm"] == "40"
-    folder.tree.show([Entry("u", 3, 99, 500)], now=folder.now + 1.0)
+    folder.tree.show(lambda: [Entry("u", 3, 99, 500)], now=folder.now + 1.0)
     assert folder.files()["u/metrics/gpu/3/utilization.sm"] == "99"
 
 
@@ -112,7 +112,7 @@ def test_a_folder_that_cannot_be_written_is_told_once_and_tried_again(
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             folder.now += runai.SECONDS
-            folder.tree.show([Entry("u", 3, 40, 500)], now=folder.now)
+            folder.tree.show(lambda: [Entry("u", 3, 40, 500)], now=folder.now)
     assert len(caplog.records) == 1
     assert str(folder.root) in caplog.text
     folder.root.unlink()
@@ -175,14 +175,14 @@ def test_programs_are_put_there_if_they_are_missing_or_others(tmp_path: Path) ->
     (root / "bin").mkdir(parents=True)
     (root / "bin/nvidia-smi").write_bytes(b"older")
     found = runai.programs(tool, preloader)
-    Tree(root, found).show([], now=0.0)
+    Tree(root, found).show(list, now=0.0)
     placed = {place: (root / place).read_bytes() for place in found}
     assert placed == {
         "bin/nvidia-smi": b"tool", "shared/memory/preloader.so": b"library", "shared/pid/preloader.so": b"library",
     }  # fmt: skip
     assert all(stat.S_IMODE((root / place).stat().st_mode) == 0o755 for place in found)
     inodes = [(root / place).stat().st_ino for place in found]
-    Tree(root, found).show([], now=0.0)
+    Tree(root, found).show(list, now=0.0)
     assert [(root / place).stat().st_ino for place in found] == inodes
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from simgpu.catalog import models
-from simgpu.sim import activity, demands, engine, workloads
+from simgpu.sim import activity, demands, engine, limits, workloads
 
-H200 = models.load().models["h200"]
+H200, T4 = (models.load().models[key] for key in ("h200", "t4"))
 
 
 @pytest.fixture
@@ -58,6 +58,33 @@ def test_one_guest_changes_activities_only_so_often_in_a_step(begun: list[float]
         begun.clear()
         made.step(step / 2)
         assert 0 < len(begun) <= workloads.MAX_CHANGES
+
+
+def test_limits_that_nobody_is_past_are_looked_at_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[float] = []
+    reached = limits.Own.reached
+
+    def counted(self: limits.Own, *args: Any, **more: Any) -> str | None:
+        looked.append(more["runtime"])
+        return reached(self, *args, **more)
+
+    monkeypatch.setattr(limits.Own, "reached", counted)
+    made = engine.Engine(seed=1)
+    cards = [*made.add_cards(H200, 2, spread=0.0), *made.add_cards(T4, 1, spread=0.0)]
+    for number in range(300):
+        busy = activity.Activity({"usage": activity.constant(0.01 if number % 100 else 0.9)}, seconds=100.0)
+        bounds = {"usage": 0.5, "runtime": 20.0 + number}
+        on = cards[:2] if number % 3 else cards[2:]
+        made.add_workload(activity.Profile(f"{number}", (busy,), limits=bounds), on, owner="pod a")
+    ended = made.step(1.0)
+    assert [(item.name, item.message) for item in ended] == [
+        (name, "Limit usage reached, terminated") for name in ("0", "100", "200")
+    ]
+    assert len(looked) == 3
+    assert [(item.name, item.message) for step in (10.0, 21.0) for item in made.step(step)] == [
+        ("1", "Limit runtime reached, terminated")
+    ]
+    assert len(looked) == 4
 
 
 def test_after_a_gap_a_workload_does_what_it_would_be_doing_by_then(begun: list[float]) -> None:

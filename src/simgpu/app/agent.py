@@ -151,8 +151,8 @@ class Agent:
         """Show where everything stands; who shares a GPU once the kubelet has said who holds it."""
         self.equipment.stepped()
         if self.looked and (self._held is not None or not self.equipment.spec.gpus):
-            found = runai.entries(self.equipment.box.machine, namespace=self._settings.reservations)
-            self._tree.show(found, now=time.monotonic())
+            machine, namespace = self.equipment.box.machine, self._settings.reservations
+            self._tree.show(lambda: runai.entries(machine, namespace=namespace), now=time.monotonic())
 
     async def _keep(self) -> None:
         while True:

@@ -10,7 +10,7 @@ from simgpu.identities import view
 from simgpu.kube.views import Pod
 from simgpu.node import peers
 from simgpu.pods import holding
-from simgpu.workloads.guest import HOST, Guest, Refused
+from simgpu.workloads.guest import HOST, Guest, Refused, Working
 
 PATIENCE = 5.0  # seconds: what a container does first may come before its pod's status does
 MOST_WAITING = 64
@@ -28,30 +28,32 @@ class Guests:
         self._devices = devices
         self._waiting = 0
 
-    async def identify(self, connection: socket.socket) -> Guest:
+    async def identify(self, connection: socket.socket, working: Working) -> Guest:
         """The container, or an error if there is none with GPUs; the node's own processes may act on all of them."""
-        try:
-            peer = peers.of(connection)
-        except peers.Unknown as error:
-            raise Refused(str(error)) from None
-        if peer == peers.HOST:
-            return HOST
-        found = self.find(peer)
+        with working():
+            try:
+                peer = peers.of(connection)
+            except peers.Unknown as error:
+                raise Refused(str(error)) from None
+            if peer == peers.HOST:
+                return HOST
+            found = self.find(peer)
         if found is None and self._waiting < MOST_WAITING:
             self._waiting += 1
             try:
-                found = await self._await(peer)
+                found = await self._await(peer, working)
             finally:
                 self._waiting -= 1
         if found is None:
             raise Refused(f"container {peer.container[:12]} of pod {peer.pod} has no GPUs here")
         return found
 
-    async def _await(self, peer: peers.Peer) -> Guest | None:
+    async def _await(self, peer: peers.Peer, working: Working) -> Guest | None:
         for _ in range(round(PATIENCE / _LOOK)):
             await asyncio.sleep(_LOOK)
-            if (found := self.find(peer)) is not None:
-                return found
+            with working():
+                if (found := self.find(peer)) is not None:
+                    return found
         return None
 
     def find(self, peer: peers.Peer) -> Guest | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from simgpu.cli import logs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,7 +100,7 @@ def listen(default: str, serves: str, *, name: str = "--listen") -> Callable[[F]
 
 
 def _log_from(_context: click.Context, _option: click.Parameter, level: str) -> None:
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logs.start(level)
 
 
 log_level = click.option(

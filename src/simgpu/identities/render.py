@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from simgpu.identities import identity as identities
 from simgpu.identities import labels, quantities
-from simgpu.identities.view import Machine, Pod, Values
+from simgpu.identities.view import Machine, Pod, Usage, Values
 
 _CHUNK = 8192
 _WHOLE_DEVICES = ("device", "rest")
@@ -54,9 +54,15 @@ class _Moment:
 
     def __init__(self, machine: Machine) -> None:
         self.version, self.time = machine.version, machine.time
-        self.pods, self.part_pods, self.usages = machine.pods, machine.part_pods, machine.usages
+        self.pods, self.part_pods = machine.pods, machine.part_pods
         self.texts: _Kept = {}
         self.workload_texts: _Kept = {}
+        self._machine = machine
+
+    @functools.cached_property
+    def usages(self) -> Sequence[Usage]:
+        """Who had how much; few identities show it, and those take it with their values, before the first piece."""
+        return self._machine.usages
 
 
 class Renderer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -47,7 +47,8 @@ class Part(msgspec.Struct, frozen=True):
 class Machine:
     """Devices with the engine that moves them. Labels change when `version` does, values when `step` does.
 
-    All are on one host, or on several `nodes`, so many on each.
+    All are on one host, or on several `nodes`, so many on each. `list_usages` is called when somebody wants to see what
+    workloads have, and not at every step: there may be many.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Machine:
         hostname: str = "",
         nodes: Sequence[tuple[str, int]] = (),
         parts: Sequence[Part] = (),
+        list_usages: Callable[[], Iterable[Usage]] = tuple,
     ) -> None:
         self.devices = devices
         self.engine = made
@@ -70,7 +72,9 @@ class Machine:
         self.parent = np.array([part.device for part in parts], dtype=np.intp)
         self.pods: dict[int, Pod] = {}
         self.part_pods: dict[int, Pod] = {}
-        self.usages: tuple[Usage, ...] = ()
+        self._list_usages = list_usages
+        self._usages: tuple[Usage, ...] = ()
+        self._listed_at = -1
         self.version = 0
         self.step = 0
         self.time = 0.0
@@ -100,6 +104,13 @@ class Machine:
             states = self.engine.read_parts([part.handle for part in self.parts])
             self._columns |= {f"part.{field}": values for field, values in states.items()}
         return self._columns[key]
+
+    @property
+    def usages(self) -> tuple[Usage, ...]:
+        """What each workload of a pod has of each device, at this step."""
+        if self._listed_at != self.step:
+            self._usages, self._listed_at = tuple(self._list_usages()), self.step
+        return self._usages
 
     def fact(self, name: str) -> Values:
         """A figure of each device's model, by path."""

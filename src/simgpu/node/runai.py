@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -38,8 +38,13 @@ class Entry(msgspec.Struct, frozen=True):
 def entries(machine: view.Machine, *, namespace: str) -> list[Entry]:
     """What pods have of GPUs that a pod of the reservations' namespace holds for them, as metrics show the GPUs."""
     found = []
-    for device in {item.device: None for item in machine.usages if item.pod.namespace == namespace}:
-        sharing = [item for item in machine.usages if item.device == device and item.pod.namespace != namespace]
+    shared: dict[int, list[view.Usage]] = {
+        item.device: [] for item in machine.usages if item.pod.namespace == namespace
+    }
+    for item in machine.usages if shared else ():
+        if item.device in shared and item.pod.namespace != namespace:
+            shared[item.device].append(item)
+    for device, sharing in shared.items():
         shown = int(machine.column("usage")[device] + 0.5)
         for item, percent in zip(sharing, split(shown, [item.usage for item in sharing]), strict=True):
             found.append(Entry(item.pod.uid, machine.devices[device].index, percent, round(item.memory_mib)))
@@ -76,8 +81,8 @@ class Tree:
         self._due = float("-inf")
         self._problems: set[str] = set()
 
-    def show(self, found: Sequence[Entry], *, now: float) -> None:
-        """Write what has changed, once in a second at most."""
+    def show(self, entries: Callable[[], Sequence[Entry]], *, now: float) -> None:
+        """Write what has changed, once in a second at most; `entries` is asked only then."""
         if now < self._due:
             return
         self._due = now + SECONDS
@@ -85,7 +90,7 @@ class Tree:
         self._install()
         with self._trying():
             _make(self._root / "proc" / "events")
-        self._write(found)
+        self._write(entries())
         for problem in sorted(self._problems - told):
             _log.warning("what pods share is not written for Run:ai: %s", problem)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -12,6 +13,8 @@ from simgpu.pods import requests
 from simgpu.topology import sharing
 
 MIRROR = "kubernetes.io/config.mirror"
+
+_OF_THE_API = re.compile("[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -67,18 +70,23 @@ def _devices(pod: Pod, held: Sequence[Held]) -> dict[str, str]:
 
 
 def kubelet_uid(pod: Pod) -> str:
-    """The uid by which the kubelet knows a pod: a static one has another there than in the API."""
-    return pod.metadata.annotations.get(MIRROR) or pod.metadata.uid
+    """The uid by which the kubelet knows a pod: a static one has another there than in the API, a hash without dashes.
+
+    Anybody who may create a pod can annotate it as the mirror of another. A uid as the API gives it to pods is nobody's
+    mirror, whether that pod is known here or not.
+    """
+    mirror = pod.metadata.annotations.get(MIRROR, "")
+    return pod.metadata.uid if not mirror or _OF_THE_API.fullmatch(mirror) else mirror
 
 
 def by_kubelet_uid(pods: Iterable[Pod]) -> dict[str, Pod]:
     """Pods by the uid that the kubelet knows them by.
 
-    Anybody who may create a pod can annotate it as the mirror of another, and the kubelet takes a moment to remove it.
-    So a uid belongs to the pod that the API gave it to, if there is one, and otherwise to the oldest mirror of it.
+    The kubelet takes a moment to remove a forged mirror. So a uid belongs to the pod that the API gave it to, if there
+    is one, and otherwise to the oldest mirror of it.
     """
     found: dict[str, Pod] = {}
-    for pod in sorted(pods, key=lambda pod: (MIRROR in pod.metadata.annotations, pod.metadata.seniority)):
+    for pod in sorted(pods, key=lambda pod: (kubelet_uid(pod) != pod.metadata.uid, pod.metadata.seniority)):
         found.setdefault(kubelet_uid(pod), pod)
     return found
 

@@ -10,7 +10,8 @@ Cards and parts of cards are known by ids that are never used again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,7 +24,7 @@ from simgpu.sim.group import Group
 from simgpu.sim.parts import Part, Parts, PartState
 from simgpu.sim.workloads import REACHED, REMOVED, Outcome, Targets, Workloads
 
-__all__ = ["Engine", "Outcome", "Part", "PartState", "Share"]
+__all__ = ["Engine", "Outcome", "Part", "PartState", "Share", "Usages"]
 
 _LONGEST = 5.0  # seconds: longer steps are taken in pieces
 _MOST_PIECES = 100
@@ -38,6 +39,15 @@ class Share(msgspec.Struct, frozen=True):
     memory_mib: float
     power_w: float
     runtime: float
+
+
+class Usages(NamedTuple):
+    """What workloads have of cards, as columns: an entry for each workload and card or part that it runs on."""
+
+    workload: npt.NDArray[np.int64]
+    card: npt.NDArray[np.int64]
+    usage: npt.NDArray[np.float64]
+    memory_mib: npt.NDArray[np.float64]
 
 
 class Engine:
@@ -194,6 +204,22 @@ class Engine:
         work = self._workloads.running[workload]
         group = self._groups[work.model]
         return [self._share(group, index, runtime=self.now - work.started) for index in work.rows]
+
+    def usages(self, workloads: Sequence[int]) -> Usages:
+        """What many workloads have of their cards, in the order in which they are named."""
+        works = [self._workloads.running[number] for number in workloads]
+        counts = [len(work.rows) for work in works]
+        rows = np.fromiter(chain.from_iterable(work.rows for work in works), dtype=np.intp)
+        groups = np.repeat([self._groups[work.model].number for work in works], counts)
+        numbers = np.repeat(np.asarray(workloads, dtype=np.int64), counts)
+        found = Usages(numbers, np.empty(len(rows), np.int64), np.empty(len(rows)), np.empty(len(rows)))
+        for number in np.unique(groups).tolist():
+            asked, mine = self._numbered[number].demands, groups == number
+            chosen = rows[mine]
+            found.card[mine] = self._places.cards(number, asked.card[chosen])
+            found.usage[mine] = np.minimum(1.0, asked.values[demands.AT[activity.USAGE], chosen])
+            found.memory_mib[mine] = asked.memory(chosen)
+        return found
 
     def _share(self, group: Group, index: int, *, runtime: float) -> Share:
         asked, row = group.demands, int(group.demands.card[index])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
+import msgspec
 import numpy as np
 
 from simgpu.sim import activity, demands
@@ -43,22 +45,55 @@ def _rooms(group: Group, parts: Mapping[int, Part]) -> Iterator[tuple[demands.Ro
 
 
 class Own:
-    """A workload's limits, looked at all at once: there may be many, and many workloads that have them."""
+    """A workload's limits, looked at all at once: there may be many."""
 
     def __init__(self, limits: Mapping[str, float]) -> None:
         self._names = tuple(limits)
-        self._runtime = limits.get(activity.RUNTIME, math.inf)
-        self._highest = np.full(len(demands.AT), np.inf)
+        self.runtime = limits.get(activity.RUNTIME, math.inf)
+        self.highest = np.full(len(demands.AT), np.inf)
         for name, limit in limits.items():
             if name != activity.RUNTIME:
-                self._highest[demands.AT[name]] = limit
+                self.highest[demands.AT[name]] = limit
 
     def reached(self, asked: demands.Demands, rows: list[int], *, runtime: float) -> str | None:
         """The first of the limits that it is past."""
-        values = asked.values[:, rows].max(axis=1)
-        values[_MEMORY] = asked.memory(np.array(rows)).max()  # also what would give way
-        over = values > self._highest
-        if runtime < self._runtime and not over.any():
+        over = _values(asked, np.array(rows)).max(axis=1) > self.highest
+        if runtime < self.runtime and not over.any():
             return None
-        past = {activity.RUNTIME: runtime >= self._runtime, **dict(zip(demands.AT, over.tolist(), strict=True))}
+        past = {activity.RUNTIME: runtime >= self.runtime, **dict(zip(demands.AT, over.tolist(), strict=True))}
         return next(name for name in self._names if past[name])
+
+
+class Limited(msgspec.Struct, frozen=True):
+    """A workload on cards of one model, and its limits."""
+
+    number: int
+    rows: list[int]
+    started: float
+    own: Own
+
+
+class Watch:
+    """Workloads on cards of one model that have limits, looked at all at once: there may be many."""
+
+    def __init__(self, watched: Sequence[Limited]) -> None:
+        self._numbers = np.array([item.number for item in watched])
+        self._rows = np.fromiter(chain.from_iterable(item.rows for item in watched), dtype=np.intp)
+        self._starts = np.cumsum([0, *(len(item.rows) for item in watched[:-1])])
+        self._started = np.array([item.started for item in watched])
+        self._runtime = np.array([item.own.runtime for item in watched])
+        self._highest = np.array([item.own.highest for item in watched]).T
+
+    def past(self, asked: demands.Demands, now: float) -> list[int]:
+        """Those that are past one of their limits."""
+        highest = np.maximum.reduceat(_values(asked, self._rows), self._starts, axis=1)
+        over = (highest > self._highest).any(axis=0) | (now - self._started >= self._runtime)
+        found: list[int] = self._numbers[over].tolist()
+        return found
+
+
+def _values(asked: demands.Demands, rows: demands.Rows) -> demands.Floats:
+    """What rows ask for, by channel; memory with what would give way."""
+    values: demands.Floats = asked.values[:, rows]
+    values[_MEMORY] = asked.memory(rows)
+    return values

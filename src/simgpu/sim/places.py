@@ -86,6 +86,10 @@ class Places:
         """The card in a row."""
         return int(self._cards[group][row])
 
+    def cards(self, group: int, rows: npt.NDArray[np.int64]) -> Ids:
+        """The cards in many rows."""
+        return self._cards[group][rows]
+
     def snapshot(self) -> dict[str, Any]:
         """Everything, to go on from later."""
         arrays = {"groups": self._groups, "rows": self._rows, "turns": self._turns}

@@ -86,8 +86,10 @@ class Workloads:
         self._next = 1
         self._deadlines: list[tuple[float, int]] = []
         self._late: list[tuple[float, int]] = []  # deadlines that have passed in this step, too many to act on
-        self._changes: Counter[str] = Counter()  # of activities in this step, by owner
+        self._changes: Counter[str] = Counter()  # of activities in this step, by owner,
+        self._changes_in_all = 0  # and of all of them
         self._limited: dict[int, limits.Own] = {}
+        self._watches: dict[str, limits.Watch] | None = None  # by model; made when needed
         self._ends: dict[int, demands.Doubles] = {}  # of each activity, from the start of a cycle; made when needed
 
     # Coming and going.
@@ -121,7 +123,8 @@ class Workloads:
         """One is gone."""
         work = self.running.pop(number)
         self._groups[work.model].demands.remove(np.array(work.rows, dtype=np.intp))
-        self._limited.pop(number, None)
+        if self._limited.pop(number, None) is not None:
+            self._watches = None
         self._ends.pop(number, None)
         if len(self._deadlines) > 2 * len(self.running) + 1000:  # those of workloads that are gone
             self._deadlines = [item for item in self._deadlines if self._current(*item)]
@@ -143,6 +146,7 @@ class Workloads:
         self.running[work.id] = work
         if work.profile.limits:
             self._limited[work.id] = limits.Own(work.profile.limits)
+            self._watches = None
 
     def _begin(self, work: Workload) -> None:
         group = self._groups[work.model]
@@ -156,6 +160,7 @@ class Workloads:
     def begin_step(self) -> None:
         """From here on owners may change activities again; those that could not come first."""
         self._changes.clear()
+        self._changes_in_all = 0
         for item in self._late:
             heapq.heappush(self._deadlines, item)
         self._late.clear()
@@ -172,7 +177,21 @@ class Workloads:
 
     def end_at_limits(self, now: float) -> list[Outcome]:
         """Those past limits of their own end."""
-        return [outcome for number in list(self._limited) if (outcome := self._end_at_limit(number, now))]
+        past = [
+            number
+            for model, watch in self._watched().items()
+            for number in watch.past(self._groups[model].demands, now)
+        ]
+        return [outcome for number in sorted(past) if (outcome := self._end_at_limit(number, now))]
+
+    def _watched(self) -> dict[str, limits.Watch]:
+        if self._watches is None:
+            found: dict[str, list[limits.Limited]] = {}
+            for number, own in self._limited.items():
+                work = self.running[number]
+                found.setdefault(work.model, []).append(limits.Limited(number, work.rows, work.started, own))
+            self._watches = {model: limits.Watch(items) for model, items in found.items()}
+        return self._watches
 
     def _end_at_limit(self, number: int, now: float) -> Outcome | None:
         work = self.running[number]
@@ -202,9 +221,10 @@ class Workloads:
         if not owner:
             return True
         done = self._changes[owner]
-        if done >= MAX_CHANGES or (done >= GUARANTEED_CHANGES and self._changes.total() >= MAX_CHANGES_IN_ALL):
+        if done >= MAX_CHANGES or (done >= GUARANTEED_CHANGES and self._changes_in_all >= MAX_CHANGES_IN_ALL):
             return False
         self._changes[owner] = done + 1
+        self._changes_in_all += 1
         return True
 
     def _move_on(self, work: Workload, now: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Sequence
@@ -49,12 +50,18 @@ class Refused(errors.SimgpuError):
     """Whoever connects may not."""
 
 
+class TurnedAway(errors.SimgpuError):
+    """It connects too often to be answered."""
+
+
 HOST = Guest()
+STRANGER = Guest("a process that is not known")  # until it is
 
-Identify = Callable[[socket.socket], Awaitable[Guest]]
+Working = Callable[[], contextlib.AbstractContextManager[None]]
+Identify = Callable[[socket.socket, Working], Awaitable[Guest]]  # enters `Working` while it works, not while it waits
 
 
-async def anybody(_connection: socket.socket) -> Guest:
+async def anybody(_connection: socket.socket, _working: Working) -> Guest:
     """Where file permissions say who may connect, everybody who does is trusted."""
     return HOST
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from simgpu import errors
 
@@ -14,11 +14,19 @@ LARGEST = 1 << 20
 SILENCE = 0.15
 SLOWEST = 5.0
 
+_PIECE = 1 << 16
 _MOST_WORK = 4  # times the largest document that may be looked at, to find the end of one that comes in pieces
 
 
+class Reader(Protocol):
+    """Where bytes come from."""
+
+    async def read(self, n: int, /) -> bytes:
+        """So many at most; none at the end."""
+
+
 async def receive(
-    reader: asyncio.StreamReader,
+    reader: Reader,
     largest: int = LARGEST,
     *,
     working: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
@@ -30,7 +38,7 @@ async def receive(
     while True:
         try:
             async with asyncio.timeout(min(SILENCE, latest - loop.time())):
-                piece = await reader.read(65536)
+                piece = await reader.read(min(_PIECE, largest + 1 - len(buffer)))
         except TimeoutError:
             raise errors.InputError("workload", "no whole document came in time") from None
         if not piece:

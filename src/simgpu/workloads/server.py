@@ -14,7 +14,7 @@ import json
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class _Started(msgspec.Struct, frozen=True):
 
     who: guest.Guest
     activities: int
+    devices: int
     numbers: list[int]
     done: asyncio.Future[tuple[int, str]]
 
@@ -49,7 +50,7 @@ class Server:
     """Takes workloads for a box. `names` are quantities by the names that an exporter shows, for limits.
 
     `settings` is told the device, what to set and to what; without it nothing can be set. `identify` says who is
-    connected: a guest acts on its own devices only. `changed` is called when a guest's workloads come and go.
+    connected: a guest acts on its own devices only. `changed` is called when a guest comes to have workloads, or none.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Server:
         self._clients: set[asyncio.Task[None]] = set()
         self._listening: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
-        self._most = bounds.MOST_CLIENTS
+        self._most = bounds.MAX_CLIENTS
 
     async def start(self) -> None:
         """Listen. A socket that nobody answers on is replaced; one that is in use is an error."""
@@ -95,7 +96,7 @@ class Server:
         except OSError as error:
             raise errors.InputError("--socket", f"{self._path}: {error.strerror or error}") from None
         self._most = bounds.room()
-        self._accepting = asyncio.create_task(accepting.accept(self._listening, self._take))
+        self._accepting = asyncio.create_task(accepting.accept(self._listening, self._take, self._arrivals.pause))
 
     async def stop(self) -> None:
         """Tell all who wait that it is over, and leave no socket behind."""
@@ -121,34 +122,73 @@ class Server:
         """Serve a connection, unless there are too many, or its process makes too many."""
         if len(self._clients) >= self._most:
             return False
-        if self._identify is not guest.anybody:
-            now = asyncio.get_running_loop().time()
-            if not self._arrivals.admit(guest.pid(connection), now):
-                return False
+        if self._identify is not guest.anybody and not self._arrivals.admit(guest.pid(connection), _now()):
+            return False
         task = asyncio.create_task(self._serve(connection))
         self._clients.add(task)
         task.add_done_callback(self._clients.discard)
         return True
 
     async def _serve(self, connection: socket.socket) -> None:
-        process, protocol, answer = guest.pid(connection), 1, None
-        reader, writer = await accepting.streams(connection, _PIECE)
+        """Find out who is connected, before anything is read, and serve or refuse that one."""
+        who, effort = guest.STRANGER, bounds.Effort()
+        with contextlib.ExitStack() as closing:
+            closing.callback(connection.close)
+            try:
+                who = await self._identify(connection, effort.spent)
+                with self._admitted(who, guest.pid(connection)):
+                    reader, writer = await accepting.streams(connection, _PIECE)
+                    closing.pop_all()
+                    await self._converse(who, effort, reader, writer)
+            except guest.Refused as error:
+                await self._refuse(who, effort, connection, str(error))
+            except guest.TurnedAway:
+                self._arrivals.delay(effort.pause)
+            except asyncio.CancelledError:
+                _send(connection, 1, (1, SHUTDOWN))
+            except OSError:
+                pass  # it is gone
+            except Exception:  # noqa: BLE001 - one guest's is nobody else's, and it is logged
+                _log.exception("a connection could not be served")
+
+    @contextlib.contextmanager
+    def _admitted(self, who: guest.Guest, process: int) -> Iterator[None]:
+        """A connection counts for a process of the node, or for its guest, as long as it is open."""
+        if who.name and not self._arrivals.admit(who.name, _now()):
+            raise guest.TurnedAway
+        with contextlib.nullcontext() if who.name else self._arrivals.trusted(process), self._bounds.connected(who):
+            yield
+
+    async def _refuse(self, who: guest.Guest, effort: bounds.Effort, connection: socket.socket, problem: str) -> None:
+        """Answer in the protocol of whoever is refused; of those who are too many none is read."""
+        _log.info("workload refused: %s", problem[:_LONGEST_PROBLEM])
+        protocol, reader = 1, accepting.Raw(connection)
         try:
-            who = await self._identify(writer.get_extra_info("socket"))
-            trusted = contextlib.nullcontext() if who.name else self._arrivals.trusted(process)
-            with trusted, self._bounds.connected(who):
-                async with self._bounds.turn(who) as effort:
-                    largest = bounds.LARGEST if who.name else receiving.LARGEST
-                    document = await receiving.receive(reader, largest, working=effort.spent)
+            with self._bounds.refused(who), contextlib.suppress(errors.InputError, OSError):
+                async with self._bounds.turn(who, effort):
+                    document = await receiving.receive(reader, bounds.LARGEST_REFUSED, working=effort.spent)
                     protocol = documents.protocol(document)
-                    with effort.spent():
-                        started = self._start(document, who, process)
-                answer = await self._wait(started, reader) if isinstance(started, _Started) else started
-        except (guest.Refused, errors.InputError) as error:
+        except guest.TurnedAway:
+            self._arrivals.delay(effort.pause)
+        finally:
+            _send(connection, protocol, (1, problem[:_LONGEST_PROBLEM]))
+
+    async def _converse(
+        self, who: guest.Guest, effort: bounds.Effort, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Read a document, do what it wants, and answer."""
+        protocol, answer = 1, None
+        try:
+            async with self._bounds.turn(who, effort):
+                largest = bounds.LARGEST if who.name else receiving.LARGEST
+                document = await receiving.receive(reader, largest, working=effort.spent)
+                protocol = documents.protocol(document)
+                with effort.spent():
+                    started = self._start(document, who, guest.pid(writer.get_extra_info("socket")))
+            answer = await self._wait(started, reader) if isinstance(started, _Started) else started
+        except errors.InputError as error:
             problem = str(error)[:_LONGEST_PROBLEM]  # which may quote what came in
             _log.info("workload refused: %s", problem)
-            if isinstance(error, guest.Refused):
-                protocol = await self._bounds.way_of_telling(reader)
             answer = (1, problem)
         except asyncio.CancelledError:
             answer = (1, SHUTDOWN)
@@ -172,17 +212,18 @@ class Server:
                 done.set_result((code, message))
 
         activities, devices, pod = len(wanted.profile.activities), who.choose(wanted.devices), who.pod or wanted.pod
+        count = len(set(devices))
         with contextlib.ExitStack() as undo:
-            self._bounds.take(who, activities)
-            undo.callback(self._bounds.give_back, who, activities)
+            self._bounds.take(who, activities=activities, devices=count)
+            undo.callback(self._bounds.give_back, who, activities=activities, devices=count)
             numbers = self._box.admit(wanted.profile, devices, pod=pod, ended=ended, pid=pid, owner=who.name)
             undo.callback(self._box.drop, numbers)
-            self._count(who, +1)
+            began = self._count(who, +1)
             undo.callback(self._count, who, -1)
-            if who.pod is not None:
+            if began:
                 self._changed()
             undo.pop_all()
-        return _Started(who, activities, numbers, done)
+        return _Started(who, activities, count, numbers, done)
 
     async def _wait(self, started: _Started, reader: asyncio.StreamReader) -> tuple[int, str] | None:
         """Let a workload run until it ends, or its client goes."""
@@ -194,15 +235,18 @@ class Server:
         finally:
             gone.cancel()
             self._box.drop(started.numbers)
-            self._bounds.give_back(started.who, started.activities)
-            self._count(started.who, -1)
-            if started.who.pod is not None:
+            self._bounds.give_back(started.who, activities=started.activities, devices=started.devices)
+            if self._count(started.who, -1):
                 self._changed()
 
-    def _count(self, who: guest.Guest, more: int) -> None:
-        if who.pod is not None:
-            self._working[who] += more
-            self._working += Counter()
+    def _count(self, who: guest.Guest, more: int) -> bool:
+        """Count a guest's workloads; whether it has come to have some, or none."""
+        if who.pod is None:
+            return False
+        before = self._working[who]
+        self._working[who] = before + more
+        self._working += Counter()
+        return not before or not self._working[who]
 
     def _set(self, document: Any, who: guest.Guest) -> int:
         """Whoever sets something understands NVML's codes only."""
@@ -218,15 +262,28 @@ class Server:
         return self._settings(wish.device, wish.setting, wish.values)
 
 
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _line(protocol: int, answer: tuple[int, str]) -> bytes:
+    code, message = answer
+    verdict: dict[str, Any] = {"exit": code, "message": message}
+    if message == SHUTDOWN:
+        verdict["lost"] = True  # the workload did not end: its client may come again
+    return (json.dumps(verdict) + "\n" if protocol == 2 else str(code)).encode()
+
+
+def _send(connection: socket.socket, protocol: int, answer: tuple[int, str]) -> None:
+    """Answer on a connection on which nothing was sent yet: there is room for it, or nobody reads."""
+    with contextlib.suppress(OSError):
+        connection.send(_line(protocol, answer))
+
+
 async def _reply(writer: asyncio.StreamWriter, protocol: int, answer: tuple[int, str] | None) -> None:
     with contextlib.suppress(OSError, TimeoutError):
         if answer is not None:
-            code, message = answer
-            verdict: dict[str, Any] = {"exit": code, "message": message}
-            if message == SHUTDOWN:
-                verdict["lost"] = True  # the workload did not end: its client may come again
-            line = json.dumps(verdict) + "\n" if protocol == 2 else str(code)
-            writer.write(line.encode())
+            writer.write(_line(protocol, answer))
             async with asyncio.timeout(1):
                 await writer.drain()
         writer.close()
