@@ -84,9 +84,16 @@ class Client:
             count += len(piece)
         return count
 
-    async def _take(self) -> bytes:
+    async def take(self, count: int) -> None:
+        """The next `count` bytes."""
+        while count:
+            piece = await self._take(count)
+            assert piece, "the connection was closed"
+            count -= len(piece)
+
+    async def _take(self, most: int = 65536) -> bytes:
         try:
-            return await asyncio.get_running_loop().sock_recv(self._socket, 65536)
+            return await asyncio.get_running_loop().sock_recv(self._socket, most)
         except ConnectionError:
             return b""
 
@@ -158,6 +165,114 @@ def test_a_client_that_does_not_take_its_page_is_disconnected(
         assert not [item for item in caplog.records if item.levelname == "ERROR"]
 
     run(loop, work())
+
+
+class Body(bytes):
+    """A body that is counted for as long as anybody holds it."""
+
+    alive = 0
+
+    def __new__(cls, size: int) -> Body:
+        cls.alive += 1
+        return super().__new__(cls, size)
+
+    def __del__(self) -> None:
+        type(self).alive -= 1
+
+
+@contextlib.asynccontextmanager
+async def serving_bodies(size: int, *, most: int, middlewares: tuple[Any, ...] = ()) -> AsyncIterator[Place]:
+    """Bodies of `size`, each made for one client, and at most `most` bytes of them under way."""
+
+    async def handler(_request: web.Request) -> web.Response:
+        return web.Response(body=Body(size))
+
+    limits = Limits(idle_seconds=600.0, answer_seconds=600.0, unsent_bytes=most)
+    routes = [server.get("/large", handler), server.get("/healthz", server.health(lambda: None))]
+    made = server.Server(routes, middlewares, limits=limits)
+    await made.start("127.0.0.1", 0, field="x")
+    assert made._runner.server is not None
+    try:
+        yield Place(made.address, made._runner.server)
+    finally:
+        await made.stop()
+
+
+def buffered(place: Place) -> int:
+    """Bytes that all connections of a server have yet to pass to the kernel."""
+    transports = (item.transport for item in place.server.connections)
+    return sum(item.get_write_buffer_size() for item in transports if item is not None)
+
+
+LARGE = 8 << 20  # more than the kernel keeps for a client
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_clients_that_do_not_read_hold_no_more_bodies_than_the_server_has_room_for(
+    loop: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with serving_bodies(LARGE, most=2 * LARGE) as place, contextlib.AsyncExitStack() as stack:
+            stalled = [stack.enter_context(contextlib.closing(Client(place))) for _ in range(12)]
+            heads = []
+            for client in stalled:
+                await client.get("/large")
+                heads.append(await client.head())
+            assert [int(head.split()[1]) for head in heads] == [200] * 2 + [503] * 10
+            assert all(b"Retry-After: 5" in head for head in heads[2:])
+            assert Body.alive == 2, "those who were turned away are still connected"
+            assert buffered(place) < LARGE
+            assert (await status(place, "/healthz"))[0] == 200, "small answers are not held up"
+            stalled[0].close()
+            while (await status(place, "/large"))[0] != 200:
+                await asyncio.sleep(0.01)
+            for client in stalled[1:]:
+                client.close()
+            while place.server.connections or Body.alive:
+                await asyncio.sleep(0.01)
+        assert not [item for item in caplog.records if item.levelname == "ERROR"]
+
+    run(loop, work())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_client_that_has_taken_its_answer_and_stays_connected_holds_none_of_it(loop: str) -> None:
+    async def work() -> None:
+        async with serving_bodies(LARGE, most=2 * LARGE) as place:
+            for request in ("GET /large HTTP/1.1\r\nHost: x\r\n\r\n", "HEAD /large HTTP/1.1\r\nHost: x\r\n\r\n"):
+                with contextlib.closing(Client(place, buffer=0)) as client:
+                    await client.send(request.encode())
+                    head, _, body = (await client.head()).partition(b"\r\n\r\n")
+                    assert f"Content-Length: {LARGE}".encode() in head
+                    left = LARGE - len(body) if request.startswith("GET") else 0
+                    await client.take(left)
+                    while Body.alive:
+                        await asyncio.sleep(0.01)
+                    await client.get("/healthz")
+                    assert (await client.head()).startswith(b"HTTP/1.1 200"), "the answer ended where it should"
+
+    run(loop, work())
+
+
+async def test_a_body_beyond_the_whole_budget_is_sent_when_it_is_the_only_one() -> None:
+    async with asyncio.timeout(60), serving_bodies(LARGE, most=1) as place:
+        with contextlib.closing(Client(place)) as stalled:
+            await stalled.get("/large")
+            assert (await stalled.head()).startswith(b"HTTP/1.1 200")
+            assert (await status(place, "/large"))[0] == 503
+        while (await status(place, "/large"))[0] != 200:
+            await asyncio.sleep(0.01)
+
+
+async def test_where_errors_are_json_a_server_that_is_busy_says_so_in_json() -> None:
+    async with asyncio.timeout(60), serving_bodies(LARGE, most=1, middlewares=(server.json_errors,)) as place:
+        with contextlib.closing(Client(place)) as stalled:
+            await stalled.get("/large")
+            assert (await stalled.head()).startswith(b"HTTP/1.1 200")
+            code, head = await status(place, "/large")
+            assert code == 503
+            assert b"Retry-After: 5" in head
+            assert b'{"error":"GET /large: Service Unavailable"}' in head
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"G"])

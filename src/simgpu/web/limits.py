@@ -25,6 +25,7 @@ class Limits(msgspec.Struct, frozen=True):
 
     connections: int = 512
     streams: int = 4  # large pages at a time: each holds a copy of all values, and a pair of Prometheus takes two
+    unsent_bytes: int = 64 << 20  # of large bodies that clients have yet to take, all together
     idle_seconds: float = 75.0  # for a whole request to come, on a connection that is new or was answered
     answer_seconds: float = 60.0  # for an answer to be made and taken: no scrape waits longer
     line_bytes: int = 8190  # of a request's first line

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from simgpu import errors
 from simgpu.web.limits import STREAMS, Limits, Streams, accept, timed
+from simgpu.web.sending import UNSENT, Unsent, bounded
 
 _log = logging.getLogger(__name__)
 
@@ -92,8 +93,9 @@ class Server:
         self, routes: Iterable[web.RouteDef], middlewares: Iterable[Any] = (), *, limits: Limits | None = None
     ) -> None:
         self._limits = limits or Limits()
-        application = web.Application(client_max_size=1 << 16, middlewares=[timed, *middlewares])
+        application = web.Application(client_max_size=1 << 16, middlewares=[timed, *middlewares, bounded])
         application[STREAMS] = Streams(self._limits.streams)
+        application[UNSENT] = Unsent(self._limits.unsent_bytes)
         application.add_routes(list(routes))
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=2.0)
         self._listener: asyncio.Server | None = None
