@@ -23,7 +23,7 @@ _MAX_MERGES = 64  # of a mapping
 _MAX_MESSAGE = 300
 
 _PREFIX = "tag:yaml.org,2002:"
-_MERGE, _INT, _TEXT = _PREFIX + "merge", _PREFIX + "int", _PREFIX + "str"
+_MERGE, _INT = _PREFIX + "merge", _PREFIX + "int"
 _NUMBERS = frozenset((_INT, _PREFIX + "float", _PREFIX + "timestamp"))
 _COLLECTIONS = {
     yaml.MappingStartEvent: (yaml.MappingNode, _PREFIX + "map"),
@@ -93,27 +93,33 @@ class _Beyond(yaml.MarkedYAMLError):
 
 
 class _Anchored:
-    """What an anchor stands for; `node` is there once all of it was read."""
+    """What an anchor stands for, and its levels; `node` is there once all of it was read."""
 
-    __slots__ = ("length", "node", "values")
+    __slots__ = ("length", "levels", "node", "values")
 
     def __init__(self, values: int, length: int) -> None:
         self.node: yaml.Node | None = None
+        self.levels = 0
         self.values = values
         self.length = length
 
 
 class _Open:
-    """A collection that is being read; `keys` are those of a mapping."""
+    """A collection that is being read, and how many levels it has so far; `keys` are those of a mapping."""
 
-    __slots__ = ("anchored", "children", "keys", "merges", "node")
+    __slots__ = ("anchored", "children", "keys", "levels", "merges", "node")
 
     def __init__(self, anchored: _Anchored | None, node: yaml.CollectionNode) -> None:
         self.anchored = anchored
         self.node = node
         self.children: list[yaml.Node] = []
         self.keys: set[str] | None = set() if type(node) is yaml.MappingNode else None
+        self.levels = 1
         self.merges = 0
+
+    def contain(self, levels: int) -> None:
+        """Note that something of that many levels is in it."""
+        self.levels = max(self.levels, levels + 1)
 
 
 class _Loader(_Safe):  # type: ignore[misc]  # which of the two it is depends on how PyYAML was built
@@ -140,14 +146,13 @@ class _Loader(_Safe):  # type: ignore[misc]  # which of the two it is depends on
             if kind is yaml.ScalarEvent:
                 node = self._scalar(event)
             elif kind in _COLLECTIONS:
-                if len(opened) == MAX_DEPTH:
-                    raise _Beyond(event, f"nested in more than {MAX_DEPTH} levels")
+                _check_depth(event, len(opened) + 1)
                 opened.append(_Open(self._anchor(event), self._collection(event)))
                 continue
             elif kind is yaml.AliasEvent:
-                node = self._alias(event)
+                node = self._alias(event, opened)
             else:
-                node = self._closed(opened.pop(), event)
+                node = self._closed(opened, event)
             if not opened:
                 return node
             inner = opened[-1]
@@ -186,13 +191,15 @@ class _Loader(_Safe):  # type: ignore[misc]  # which of the two it is depends on
             tag = _bounded(event)
         return kind(tag, [], event.start_mark, None, event.flow_style)
 
-    def _alias(self, event: Any) -> yaml.Node:
+    def _alias(self, event: Any, opened: list[_Open]) -> yaml.Node:
         anchored = self._anchored.get(event.anchor)
         if anchored is None:
             raise _error(event, "an alias of an anchor that is not there")
         if anchored.node is None:
             raise _Beyond(event, "an alias of what it is a part of")
         self._count(event, anchored.values, anchored.length)
+        _check_depth(event, len(opened) + anchored.levels)
+        opened[-1].contain(anchored.levels)  # an alias is never all of a document: its anchor stands before it
         return anchored.node
 
     def _count(self, place: Any, values: int, length: int) -> None:
@@ -217,11 +224,15 @@ class _Loader(_Safe):  # type: ignore[misc]  # which of the two it is depends on
         anchored.values = self._values - anchored.values
         anchored.length = self._length - anchored.length
 
-    def _closed(self, done: _Open, event: Any) -> yaml.Node:
+    def _closed(self, opened: list[_Open], event: Any) -> yaml.Node:
+        done = opened.pop()
         node, children = done.node, done.children
         node.value = children if done.keys is None else list(zip(children[::2], children[1::2], strict=True))
         node.end_mark = event.end_mark
+        if opened:
+            opened[-1].contain(done.levels)
         if done.anchored is not None:
+            done.anchored.levels = done.levels
             self._name(done.anchored, node)
         return node
 
@@ -236,6 +247,11 @@ class _Loader(_Safe):  # type: ignore[misc]  # which of the two it is depends on
             raise _error(event, f"{key.value[:64]} stands twice")
         else:
             keys.add(key.value)
+
+
+def _check_depth(event: Any, levels: int) -> None:
+    if levels > MAX_DEPTH:
+        raise _Beyond(event, f"nested in more than {MAX_DEPTH} levels")
 
 
 def _bounded(event: Any) -> str:

@@ -139,3 +139,9 @@ def test_in_a_pod_the_service_account_is_used(tmp_path: Path, host: str, server:
     target = kubeconfig.in_cluster({"KUBERNETES_SERVICE_HOST": host}, tmp_path)
     assert (target.server, target.namespace, target.ca) == (server, "team", b"CA")
     assert target.token_file == tmp_path / "token"
+
+
+def test_a_key_that_stands_twice_is_read_as_kubectl_reads_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "config", config())
+    path.write_text(path.read_text() + "\ncurrent-context: other\ncurrent-context: main\n")
+    assert kubeconfig._parse(path)["current-context"] == "main"

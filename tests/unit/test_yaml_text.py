@@ -30,6 +30,7 @@ def bomb(first: str, line: str, levels: int = 9) -> str:
     return "\n".join(lines) + "\n"
 
 
+CHAIN = "a0: &a0 x\n" + "".join(f"a{n}: &a{n} {'[' * 50}*a{n - 1}{']' * 50}\n" for n in range(1, 80))
 MERGES, LISTS = bomb("{x: 1}", "{<<: [ALIASES]}"), bomb("[x]", "[ALIASES]")
 
 
@@ -42,6 +43,7 @@ MERGES, LISTS = bomb("{x: 1}", "{<<: [ALIASES]}"), bomb("[x]", "[ALIASES]")
         pytest.param("{a: " * 30_000, TOO_DEEP, id="braces"),
         pytest.param("? " * 30_000, TOO_DEEP, id="keys"),
         pytest.param("\n".join(" " * level + "a:" for level in range(2_000)), TOO_DEEP, id="indentation"),
+        pytest.param(CHAIN + "nodePools: {x: {gpuCount: *a79}}", TOO_DEEP, id="aliases in aliases"),
         pytest.param(MERGES, TOO_MANY, id="merge keys of merge keys"),
         pytest.param(LISTS + "nodePools: {x: {gpuCount: *a8}}", TOO_MANY, id="lists of lists"),
         pytest.param("a: &a [*a]", "an alias of what it is a part of", id="a list within itself"),
@@ -95,6 +97,7 @@ def test_as_much_as_is_allowed_is_read() -> None:
     for _ in range(63):
         [deep] = deep
     assert deep == []
+    assert yaml_text.parse(f"- &a {'[' * 31}{']' * 31}\n- {'[' * 32}*a{']' * 32}")
     assert len(yaml_text.parse(f"a: &a [{'1, ' * 24_000}]\nb: [{'*a, ' * 9}]")["b"]) == 9
     assert len(yaml_text.parse("x" * (4 << 20))) == 4 << 20
     assert yaml_text.parse("- 18446744073709551615\n- 0xffffffffffffffff") == [2**64 - 1] * 2
