@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgpu import errors, yaml_text
@@ -165,6 +165,7 @@ def test_any_text_is_read_or_rejected(text: str | bytes) -> None:
     assert len(problem) < 400
 
 
+@settings(max_examples=25)
 @given(st.recursive(st.text() | st.binary() | st.integers() | st.dates(), lambda inner: st.lists(inner, min_size=9)))
 def test_a_value_in_a_message_is_short(value: Any) -> None:
     assert len(errors.shown(value)) < 130
