@@ -10,12 +10,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from aiohttp import web
 
 from simgpu.kube import auth, errors, kubeconfig, resources
 from simgpu.kube.backoff import Backoff
 from simgpu.kube.client import Client
-from simgpu.kube.wire import Retries
-from tests.fixtures.http import Scripted, answer, cut, status
+from simgpu.kube.wire import Retries, Sizes
+from tests.fixtures.http import Answer, Scripted, answer, cut, status
 
 FAST = Retries(attempts=4, backoff=Backoff(first_seconds=0.001, longest_seconds=0.05))
 NODE = {"metadata": {"name": "n", "resourceVersion": "7"}, "status": {"capacity": {"cpu": "32"}}, "unknown": [1, {}]}
@@ -103,6 +104,64 @@ async def test_an_object_that_does_not_fit_its_view_does_not_spoil_the_list(scri
     scripted.script = [answer({"metadata": {}, "items": [NODE, odd, NODE]})]
     async with client(scripted) as opened:
         assert [node.metadata.name for node in await opened.list(resources.NODES)] == ["n", "n"]
+
+
+class Long:
+    """An answer of 64 MiB, unless its reader leaves before."""
+
+    def __init__(self, code: int = 200, beginning: bytes = b"") -> None:
+        self.cut = asyncio.Event()
+        self._code, self._beginning = code, beginning
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=self._code)
+        await response.prepare(request)
+        try:
+            await response.write(self._beginning)
+            for _ in range(64):
+                await response.write(b"x" * (1 << 20))
+        except ConnectionError:
+            self.cut.set()
+        return response
+
+
+SMALL = Sizes(item=100_000, listing=400_000, error=300)
+
+
+def limited(scripted: Scripted, *script: Answer) -> Client:
+    scripted.script = [*script]
+    return Client(scripted.target, retries=FAST, sizes=SMALL, timeout_seconds=600)
+
+
+@pytest.mark.parametrize("listing", [False, True], ids=["object", "list"])
+async def test_an_answer_that_is_too_long_is_an_error_that_says_how_much_is_read(
+    scripted: Scripted, listing: bool
+) -> None:
+    long = Long()
+    most = SMALL.listing if listing else SMALL.item
+    async with asyncio.timeout(20), limited(scripted, long) as opened:
+        with pytest.raises(errors.UnreadableAnswer, match=f"^{scripted.target.server}: .*more than {most} bytes"):
+            await (opened.list(resources.NODES) if listing else opened.get(resources.NODES, "n"))
+        await long.cut.wait()
+    assert len(scripted.seen) == 1, "it would not become shorter"
+
+
+async def test_an_answer_as_large_as_the_limit_is_read(scripted: Scripted) -> None:
+    page = {"metadata": {"resourceVersion": "9"}, "items": [NODE]}
+    padding = SMALL.listing - len(json.dumps({**page, "padding": ""}))
+    async with limited(scripted, answer({**page, "padding": "x" * padding})) as opened:
+        assert [item.metadata.name for item in await opened.list(resources.NODES)] == ["n"]
+
+
+async def test_of_a_failure_that_is_too_long_the_beginning_is_shown(scripted: Scripted) -> None:
+    failures = [Long(403, b"<html>no entry"), Long(403, b"<html>no entry")]
+    async with asyncio.timeout(20), limited(scripted, *failures) as opened:
+        with pytest.raises(errors.Forbidden, match=r"^<html>no entryxxx"):
+            await opened.get(resources.NODES, "n")
+        with pytest.raises(errors.Forbidden, match=r"^<html>no entryxxx"):
+            await anext(opened.stream(resources.NODES, {}, silence_seconds=600.0))
+        for item in failures:
+            await item.cut.wait()
 
 
 async def test_patches_carry_their_content_types(scripted: Scripted) -> None:

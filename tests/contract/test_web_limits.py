@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pytest
 import uvloop
@@ -172,7 +172,7 @@ class Body(bytes):
 
     alive = 0
 
-    def __new__(cls, size: int) -> Body:
+    def __new__(cls, size: int) -> Self:
         cls.alive += 1
         return super().__new__(cls, size)
 

@@ -77,13 +77,13 @@ def test_a_pod_gets_a_gpu_that_nvidia_smi_and_the_agents_port_show(deployed: Dep
     assert deployed.exec(name, "nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader").strip() == "40 %"
 
 
-def test_the_agent_is_root_with_no_other_rights_on_the_node(deployed: Deployed) -> None:
+def test_the_agent_is_root_with_no_other_privileges_on_the_node(deployed: Deployed) -> None:
     status = deployed.node.kubectl("exec", "-n", NAMESPACE, deployed.find(), "--", "cat", "/proc/self/status")
     assert re.search(r"^Uid:\t0\t", status, re.MULTILINE)
     assert re.search(r"^CapEff:\t0+$", status, re.MULTILINE)
 
 
-def test_the_rights_of_its_account_are_enough(deployed: Deployed) -> None:
+def test_the_permissions_of_its_account_are_enough(deployed: Deployed) -> None:
     node, view = deployed.node, f"topology-{deployed.node.name}"
     for mistake, times in (("melt", 1), ("burst", 1), ("melt", 2)):
         deployed.fail(f"{mistake}: true")

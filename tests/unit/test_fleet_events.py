@@ -677,6 +677,50 @@ def test_a_start_goes_on_over_a_view_that_somebody_broke(key: str, old: str, new
     assert len(fresh.fleet.nodes["a"].cards) == 2
 
 
+def labelled(world: World, namespace: str, name: str) -> None:
+    """A pod on node `a` that calls itself an exporter."""
+    meta = world.api.meta(name, namespace=namespace, uid=f"uid-{name}", labels={"app": "nvidia-dcgm-exporter"})
+    spec = views.PodSpec(containers=(views.Container(name="main"),), node_name="a")
+    world.stores.pods.put(views.Pod(metadata=meta, spec=spec, status=views.PodStatus("Running", pod_ip="10.1.1.1")))
+
+
+def test_only_a_pod_of_our_own_namespace_names_the_exporter_of_a_node() -> None:
+    world = World()
+    world.apply("config", "", {"x": 1})
+    world.apply("node", "a", "x")
+    made_up_one = list(world.fleet.exporters())
+    world.nodes.watch()
+    queue: WorkQueue[str] = world.nodes._queue
+    while len(queue):
+        queue.done(LOOP.run(queue.get()))
+    labelled(world, "team", "a-forged-one")
+    assert not len(queue)
+    world.look()
+    assert list(world.fleet.exporters()) == made_up_one
+    labelled(world, "ns", "exporter")
+    assert len(queue) == 1
+    world.look()
+    assert list(world.fleet.exporters()) == [("a", "exporter", "10.1.1.1:9400")]
+
+
+def test_a_pod_on_a_fake_node_has_no_gpu_that_another_was_given_whatever_it_names() -> None:
+    world = World()
+    world.apply("config", "", {"x": 1})
+    world.apply("node", "a", "x")
+    world.apply("pod", "p", ("a", "Running", (1,)))
+    world.settle()
+    (held,) = world.holders()["a"].items()
+    meta = world.api.meta(
+        "claims", namespace="team", uid="uid-claims", creation_timestamp="2020-01-01T00:00:00Z",
+        labels={"runai-gpu-group": "x"}, annotations={"runai-gpu": held[0]},
+    )  # fmt: skip
+    spec = views.PodSpec(containers=(container("main", 1),), node_name="a")
+    world.stores.pods.put(views.Pod(metadata=meta, spec=spec, status=views.PodStatus("Running")))
+    for controller in (world, World(world.stores)):
+        controller.look()
+        assert controller.holders()["a"] == dict([held])
+
+
 def test_counters_never_fall_after_a_kill_though_the_clock_was_set_back() -> None:
     world = World()
     world.apply("config", "", {"x": 1})

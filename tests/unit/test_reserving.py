@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from simgpu import errors
 from simgpu.catalog import models
-from simgpu.controllers.own_node import OwnNode, Stores
+from simgpu.controllers.own_node import OwnNode, Stores, Uses
 from simgpu.kube import views
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
 from simgpu.pods import reserving
 from simgpu.pods.holding import Held, Holder
-from simgpu.topology import pools
+from simgpu.topology import pools, sharing
 
 CATALOG = models.load()
 RESERVATIONS = "runai-reservation"
@@ -85,10 +85,14 @@ def test_nobody_shares_without_a_reservation_or_after_the_end() -> None:
     assert lent([reservation("r", group="x"), reservation("s", group="x")], g0="r") == {"g0": ["r"]}
 
 
-names = st.sampled_from(["", "x", "y"])
+def test_the_id_of_a_gpu_which_all_can_read_gives_nobody_a_share_of_it() -> None:
+    assert lent([reservation("r", reserved="GPU-1"), pod("a", index="GPU-1")], g0="r") == {"g0": ["r"]}
 
 
-@given(st.lists(st.tuples(names, names), max_size=6), st.lists(st.tuples(names, names), max_size=4))
+names, indices = st.sampled_from(["", "x", "y"]), st.sampled_from(["", "0", "1"])
+
+
+@given(st.lists(st.tuples(indices, names), max_size=6), st.lists(st.tuples(indices, names), max_size=4))
 def test_each_pod_shares_one_gpu_at_most_whoever_came_first(
     sharing: list[tuple[str, str]], reserved: list[tuple[str, str]]
 ) -> None:
@@ -179,6 +183,19 @@ async def test_a_reservation_uses_nothing_and_each_that_shares_it_its_own_part()
     cluster = Cluster(reservation("r", group="x"), pod("a", group="x", fraction="0.5", **busy), starting)
     uses = await cluster.publish(Held("main", ("g1",), uid="uid-r"))
     assert uses == {"g1": [("r", 0, 0, 0), ("a", 10, 30, 500), ("b", 0, 0, 333)]}
+
+
+def test_who_names_a_reservation_never_comes_before_those_that_the_kubelet_gave_the_gpu_to() -> None:
+    slicing = sharing.TimeSlicing(resources=(sharing.Replicated(pools.GPU_RESOURCE, 3),))
+    spec = pools.NodeGpus((pools.Gpu(CATALOG.models["h200"]),), slicing=slicing)
+    cluster = Cluster(reservation("r", group="x"), pod("claims", group="x"), pod("new"), pod("newer"))
+    held = [Held("main", (f"g0::{place}",), uid=f"uid-{name}") for place, name in enumerate(("r", "new", "newer"))]
+    before: dict[str, Uses] = {}
+    named = []
+    for given_out in (1, 2, 3):
+        before = cluster.node.uses(spec, held[:given_out], {"g0": 1000}, reservations=RESERVATIONS, before=before)
+        named.append([item.use.pod for item in before["g0"]])
+    assert named == [["r", "claims"], ["r", "new", "claims"], ["r", "new", "newer", "claims"]]
 
 
 async def test_a_fraction_that_cannot_be_read_is_an_event_and_the_pod_takes_all() -> None:

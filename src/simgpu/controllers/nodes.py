@@ -101,8 +101,7 @@ class Nodes:
         for pod in (old, new):
             if pod is None or not pod.spec.node_name:
                 continue
-            meta = pod.metadata
-            if requests.requests(pod) or meta.labels.get("app") == EXPORTER or requests.RUN_TIME in meta.annotations:
+            if requests.requests(pod) or self._exports(pod) or requests.RUN_TIME in pod.metadata.annotations:
                 self._queue.add(pod.spec.node_name)
 
     def _config_map_changed(self, key: str, old: ConfigMap | None, new: ConfigMap | None) -> None:
@@ -211,9 +210,13 @@ class Nodes:
     def _exporter(self, name: str) -> tuple[str, str]:
         """The pod that pretends to be the node's exporter, where there is one: its name and address."""
         for pod in self._stores.pods.by("node", name):
-            if pod.metadata.labels.get("app") == EXPORTER and requests.holds(pod):
+            if self._exports(pod) and requests.holds(pod):
                 return pod.metadata.name, pod.status.pod_ip
         return "", ""
+
+    def _exports(self, pod: Pod) -> bool:
+        """Whether a pod pretends to be an exporter. Anybody can label a pod, but not one in our namespace."""
+        return pod.metadata.namespace == self._namespace and pod.metadata.labels.get("app") == EXPORTER
 
     def _uses(self, name: str, placed: NodeCards, before: publishing.Remembered | None) -> dict[str, publishing.Use]:
         """Who has which GPU of a node, by id."""

@@ -16,7 +16,7 @@ import msgspec
 from simgpu.kube import errors, wire
 from simgpu.kube.kubeconfig import Target
 from simgpu.kube.resources import Resource, V
-from simgpu.kube.wire import Call, Params, Retries
+from simgpu.kube.wire import Call, Params, Retries, Sizes
 
 _log = logging.getLogger(__name__)
 
@@ -56,8 +56,17 @@ class _ApiResourceList(msgspec.Struct, frozen=True):
 class Client:
     """Talks to one API server. Use it as an async context manager."""
 
-    def __init__(self, target: Target, *, retries: Retries | None = None, timeout_seconds: float = 60.0) -> None:
-        self._wire = wire.Wire(target, retries=retries or Retries(), timeout_seconds=timeout_seconds)
+    def __init__(
+        self,
+        target: Target,
+        *,
+        retries: Retries | None = None,
+        sizes: Sizes | None = None,
+        timeout_seconds: float = 60.0,
+    ) -> None:
+        self._wire = wire.Wire(
+            target, retries=retries or Retries(), sizes=sizes or Sizes(), timeout_seconds=timeout_seconds
+        )
         self.requests = self._wire.requests
 
     async def __aenter__(self) -> Self:
@@ -118,7 +127,8 @@ class Client:
         token = ""
         while True:
             asked = {**params, "continue": token} if token else params
-            page = _page(await self._wire.send(Call("GET", path, ("list", resource.plural), asked)), resource)
+            call = Call("GET", path, ("list", resource.plural), asked, listing=True)
+            page = _page(await self._wire.send(call), resource)
             items.extend(page.items or ())
             token = page.metadata.continue_
             if not token:
@@ -236,8 +246,8 @@ class Client:
     async def delete_all(self, resource: Resource[V], *, namespace: str = "", labels: str = "") -> None:
         """Delete a collection, in one request."""
         data = msgspec.json.encode({"propagationPolicy": "Background"})
-        count = ("deletecollection", resource.plural)
-        await self._wire.send(Call("DELETE", resource.path(namespace=namespace), count, selectors(labels, ""), data))
+        path, count = resource.path(namespace=namespace), ("deletecollection", resource.plural)
+        await self._wire.send(Call("DELETE", path, count, selectors(labels, ""), data, listing=True))
 
 
 def selectors(labels: str, fields: str) -> Params:

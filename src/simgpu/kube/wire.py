@@ -3,8 +3,8 @@
 A request is tried again when that is safe: always after 429, after a failure that carries `Retry-After`, or where the
 server cannot have seen it; after other 5xx and broken connections only if the request can be repeated without harm.
 
-The HTTP library is not trusted to end what it began: every wait has a time limit of ours, and whatever it raises is a
-lost connection.
+The HTTP library is not trusted to end what it began: every wait has a time limit of ours, every answer a limit on its
+size, and whatever it raises is a lost connection.
 """
 
 from __future__ import annotations
@@ -47,8 +47,19 @@ class Retries(msgspec.Struct, frozen=True):
         return self.backoff.pause(failures)
 
 
+class Sizes(msgspec.Struct, frozen=True):
+    """The most bytes that are read of an answer.
+
+    Lists come in pages; one whose pages expire comes whole. 50,000 nodes or pods of 10 KiB each are below the limit.
+    """
+
+    item: int = 32 << 20  # etcd keeps no object beyond a few MiB
+    listing: int = 512 << 20
+    error: int = 64 << 10  # the rest of a longer one is left unread
+
+
 class Call(NamedTuple):
-    """A request. `counted` is the verb and resource that it is counted under."""
+    """A request. `counted` is the verb and resource that it is counted under; `listing`: many objects may answer."""
 
     method: str
     path: str
@@ -57,16 +68,18 @@ class Call(NamedTuple):
     data: bytes | None = None
     content_type: str = JSON
     repeatable: bool = True
+    listing: bool = False
 
 
 class Wire:
     """The connections to one server. Use it as an async context manager."""
 
-    def __init__(self, target: Target, *, retries: Retries, timeout_seconds: float) -> None:
+    def __init__(self, target: Target, *, retries: Retries, sizes: Sizes, timeout_seconds: float) -> None:
         self.requests: collections.Counter[tuple[str, str]] = collections.Counter()
         self._target = target
         self._credentials = auth.Credentials(target)
         self._retries = retries
+        self._sizes = sizes
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=10)
         self._slots = asyncio.Semaphore(MAX_REQUESTS)
         self._session: aiohttp.ClientSession | None = None
@@ -113,7 +126,7 @@ class Wire:
         with lost_connection(self._target.server):
             async with asyncio.timeout(self._timeout.total), request as response:
                 with ends_with_connection(response):
-                    return response.status, await _body(response), response.headers
+                    return response.status, await self._body(response, call), response.headers
 
     async def stream(self, call: Call, *, silence_seconds: float) -> AsyncGenerator[bytes, None]:
         """The chunks of an endless answer. A silence longer than `silence_seconds` is a ConnectError."""
@@ -129,11 +142,21 @@ class Wire:
                     if response.status >= 400:
                         if response.status == 401:
                             self._credentials.rejected(grant)
-                        answer = await response.read()
+                        answer = await self._body(response, call)
                         raise errors.from_response(response.status, answer, _retry_after(response.headers))
                 while chunk := await _chunk(response, silence_seconds):
                     yield chunk
                     await _gather(response, _GATHER_SECONDS)
+
+    async def _body(self, response: aiohttp.ClientResponse, call: Call) -> bytes:
+        """An answer within the limit on its size, or the beginning of a failure."""
+        if response.status >= 400:
+            return (await _read(response, self._sizes.error))[: self._sizes.error]
+        most = self._sizes.listing if call.listing else self._sizes.item
+        body = await _read(response, most)
+        if len(body) > most:
+            raise errors.UnreadableAnswer(f"{self._target.server}: an answer of more than {most} bytes")
+        return body
 
     def _request(
         self, call: Call, grant: auth.Grant, timeout: aiohttp.ClientTimeout
@@ -189,13 +212,18 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-async def _body(response: aiohttp.ClientResponse) -> bytes:
-    """All of an answer. A large one comes in thousands of small pieces, which are better taken together."""
+async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """All of an answer, or more than `most` bytes of it.
+
+    A large one comes in thousands of small pieces, which are better taken together.
+    """
     parts: list[bytes] = []
     size = 0
     async for part in response.content.iter_any():
         parts.append(part)
         size += len(part)
+        if size > most:
+            break
         if size > _LARGE:
             await _gather(response, _LARGE_GATHER_SECONDS)
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -28,12 +28,16 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A container that has a GPU, or `share` of it; one that `reserves` it has it for others."""
+    """A container that has a GPU, or `share` of it.
+
+    One that `reserves` it has it for others; one that `claims` it was not given it, but names who reserves it.
+    """
 
     pod: Pod
     container: str
     share: float = 1.0
     reserves: bool = False
+    claims: bool = False
 
 
 def holders(pods: Iterable[Pod], held: Sequence[Held], *, replicas: int = 1) -> dict[str, tuple[Holder, ...]]:
@@ -51,12 +55,16 @@ def holders(pods: Iterable[Pod], held: Sequence[Held], *, replicas: int = 1) -> 
 
 
 def by_arrival(found: Iterable[Holder], before: Sequence[str]) -> tuple[Holder, ...]:
-    """Holders of one GPU in the order in which they were first seen with it; who reserves it comes first.
+    """Holders of one GPU: who reserves it, those that were given it, those that claim it; of each, who was seen first.
 
     `before` are uids of pods that held it when it was last looked at, in that order; those that are new follow.
     """
     places = {uid: place for place, uid in reversed(list(enumerate(before)))}
-    return tuple(sorted(found, key=lambda item: (not item.reserves, places.get(item.pod.metadata.uid, len(before)))))
+
+    def rank(item: Holder) -> tuple[bool, bool, int]:
+        return not item.reserves, item.claims, places.get(item.pod.metadata.uid, len(before))
+
+    return tuple(sorted(found, key=rank))
 
 
 def _devices(pod: Pod, held: Sequence[Held]) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """GPUs that Run:ai's reservation pods hold for others, and the pods that share them.
 
 A reservation pod is one in a namespace of its own: the kubelet gives it a GPU, of which it uses nothing itself. A pod
-that shares the GPU asks the kubelet for none; it names the reservation by an index or by a group.
+that shares the GPU asks the kubelet for none; it names the reservation by an index or by a group. Nothing proves that
+Run:ai put the name there, so whoever names a reservation comes after those that the kubelet gave the GPU to.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def lend(pods: Iterable[Pod], holders: Holders, *, namespace: str) -> dict[str, 
     for pod in sorted(pods, key=lambda pod: pod.metadata.seniority) if reserved else ():
         if pod.metadata.namespace != namespace and requests.holds(pod) and pod.spec.containers:
             for gpu, item in _named(pod, list(reserved.values())):
-                found[gpu] += (Holder(pod, pod.spec.containers[0].name, item.share),)
+                found[gpu] += (Holder(pod, pod.spec.containers[0].name, item.share, claims=True),)
     return found
 
 
@@ -61,8 +62,12 @@ def _reserving(item: Holder, namespace: str) -> Holder:
 
 
 def _named(pod: Pod, reserved: Sequence[tuple[str, Holder]]) -> Sequence[tuple[str, Holder]]:
-    """The reservation that a pod names, if there is one: by index as older versions do, else by group."""
-    index, group = pod.metadata.annotations.get(INDEX), pod.metadata.labels.get(GROUP)
-    by_index = [known for known in reserved if index and known[1].pod.metadata.annotations.get(RESERVED) == index]
+    """The reservation that a pod names, if there is one: by index as older versions do, else by group.
+
+    An index is a number: the id that newer reservations are annotated with is on every metrics page.
+    """
+    index, group = pod.metadata.annotations.get(INDEX, ""), pod.metadata.labels.get(GROUP)
+    numbered = index.isdecimal()
+    by_index = [known for known in reserved if numbered and known[1].pod.metadata.annotations.get(RESERVED) == index]
     by_group = [known for known in reserved if group and known[1].pod.metadata.labels.get(GROUP) == group]
     return (by_index or by_group)[:1]
