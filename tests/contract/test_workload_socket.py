@@ -342,6 +342,209 @@ async def test_one_pod_cannot_take_all_connections(serve: Serve, monkeypatch: py
     assert "has 2 connections already" in json.loads(await reader.read())["message"]
 
 
+async def test_a_pods_workloads_have_a_bounded_number_of_places(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_PLACES", 3)
+    running, _ = await guest_of_second(serve)
+    both = {**FOREVER, "Devices": None, "Protocol": 2}
+    _, first = await running.send(both)
+    await running.settled(1)
+    for _ in range(2):  # what is refused takes nothing
+        reader, _ = await running.send(both)
+        message = json.loads(await reader.read())["message"]
+        assert message.startswith("Devices: pod ns/mine would have 4 workloads")
+        assert message.endswith("at most 3")
+    await running.send({**both, "Devices": ["1", "1"]})
+    await running.settled(2)
+    first.close()
+    await running.settled(1)
+    await running.send(both)
+    await running.settled(2)
+
+
+async def test_all_pods_workloads_are_bounded_and_each_pod_can_have_one_on_all_its_devices(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "MAX_PLACES_IN_ALL", 5)
+    names = iter("aaabb")
+
+    async def identify(_connection: object, _working: object) -> guest.Guest:
+        name = next(names)
+        return guest.Guest(f"pod ns/{name}", view.Pod(name, "ns", "main", name), ("nvidia0", "nvidia1"))
+
+    running = await serve(identify=identify)
+    both = {**FOREVER, "Devices": None, "Protocol": 2}
+    for count in (1, 2):
+        await running.send(both)
+        await running.settled(count)
+    reader, _ = await running.send(both)
+    assert "all pods would have more than 5 workloads" in json.loads(await reader.read())["message"]
+    await running.send(both)
+    await running.settled(3)
+    reader, _ = await running.send({**both, "Devices": ["0"]})
+    assert json.loads(await reader.read())["message"].endswith("pod ns/b may always have 2")
+
+
+async def rest(rounds: int = 50) -> None:
+    """Let everything be done that can be done now."""
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+
+
+async def test_a_pod_that_connects_anew_waits_for_the_pause_of_its_last_connection() -> None:
+    counted, took = bounds.Bounds(), bounds.Effort()
+    mine, other = guest.Guest("pod ns/mine"), guest.Guest("pod ns/other")
+    took.seconds = 1e6
+    with counted.connected(mine):
+        async with counted.turn(mine, took):
+            pass
+    served: list[str] = []
+
+    async def connect(who: guest.Guest) -> None:
+        with counted.connected(who):
+            async with counted.turn(who, bounds.Effort()):
+                served.append(who.name)
+
+    tasks = [asyncio.create_task(connect(who)) for who in (mine, other)]
+    await rest()
+    assert served == ["pod ns/other"]
+    for task in tasks:
+        task.cancel()
+
+
+async def test_pods_whose_pause_is_over_are_forgotten() -> None:
+    counted = bounds.Bounds()
+
+    async def connect(number: int) -> None:
+        async with counted.turn(guest.Guest(f"pod {number % 5}"), bounds.Effort()):
+            pass
+
+    given_up = asyncio.create_task(connect(0)), asyncio.create_task(connect(0))
+    await rest()
+    given_up[1].cancel()
+    await asyncio.gather(*(connect(number) for number in range(20)))
+    async with asyncio.timeout(20):
+        while counted._turns:
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lengths of what was decoded."""
+    found: list[int] = []
+    decode = receiving.decode
+
+    def counted(buffer: bytes) -> Any:
+        found.append(len(buffer))
+        return decode(buffer)
+
+    monkeypatch.setattr(receiving, "decode", counted)
+    return found
+
+
+async def test_of_a_client_that_is_refused_little_is_read(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, decoded: list[int]
+) -> None:
+    monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 1)
+    running, _ = await guest_of_second(serve)
+    await running.send({**FOREVER, "Devices": None})
+    await running.settled(1)
+    wish = {**FOREVER, "Devices": None, "Protocol": 2}
+    for much, told in ((1, "has 1 connections already"), (300, "1")):
+        reader, _ = await running.send({**wish, "Profile": [{"Load": 1, "Seconds": 60}] * much})
+        assert told in (await reader.read(10_000)).decode()
+    assert max(decoded) <= bounds.LARGEST_REFUSED
+
+
+async def test_a_client_that_is_refused_is_read_in_the_turn_of_its_pod_and_of_many_none(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, decoded: list[int]
+) -> None:
+    monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(bounds, "MAX_REFUSED", 2)
+    monkeypatch.setattr(bounds.Effort, "pause", 3600.0)
+    running, _ = await guest_of_second(serve)
+    wish = {**FOREVER, "Devices": None, "Protocol": 2}
+    await running.send(wish)
+    await running.settled(1)
+    waiting = [(await running.send(wish))[0] for _ in range(bounds.MAX_REFUSED)]
+    reader, _ = await running.send(b"")
+    assert await reader.read() == b"1"
+    assert len(decoded) == 1
+    assert not any(item.at_eof() for item in waiting)
+
+
+async def test_to_find_out_who_connects_counts_for_the_pod(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks, charged = iter(range(1000)), []
+    monkeypatch.setattr("simgpu.workloads.bounds.time.thread_time", lambda: float(next(ticks)))
+
+    def pause(effort: bounds.Effort) -> float:
+        charged.append(effort.seconds)
+        return 0.0
+
+    monkeypatch.setattr(bounds.Effort, "pause", property(pause))
+
+    async def identify(_connection: object, working: guest.Working) -> guest.Guest:
+        for _ in range(10):
+            with working():
+                pass
+        return guest.Guest("pod ns/mine", view.Pod("mine", "ns", "main", "uid-1"), ("nvidia0",))
+
+    running = await serve(identify=identify)
+    await running.send(FOREVER)
+    await running.settled(1)
+    assert charged == [12.0]  # with reading the document, and starting what it wants
+
+
+async def test_a_pod_that_connects_from_many_processes_is_served_only_so_often(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepting, "BURST", 5)
+    monkeypatch.setattr(accepting, "PER_SECOND", 0.0)
+    served: list[int] = []
+    delays: list[float] = []
+    streams, delay = accepting.streams, accepting.Arrivals.delay
+
+    async def counted(connection: socket.socket, limit: int) -> Any:
+        served.append(guest.pid(connection))
+        return await streams(connection, limit)
+
+    def delayed(self: accepting.Arrivals, seconds: float) -> None:
+        delays.append(seconds)
+        delay(self, seconds)
+
+    monkeypatch.setattr(accepting, "streams", counted)
+    monkeypatch.setattr(accepting.Arrivals, "delay", delayed)
+    looping: set[int] = set()
+
+    async def identify(connection: socket.socket, working: guest.Working) -> guest.Guest:
+        with working():
+            name = "hostile" if guest.pid(connection) in looping else "mine"
+        return guest.Guest(f"pod ns/{name}", view.Pod(name, "ns", "main", name), ("nvidia0",))
+
+    running = await serve(identify=identify)
+    for _ in range(3):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", f"input()\n{CONNECTS}", running.path, stdin=asyncio.subprocess.PIPE
+        )
+        looping.add(process.pid)
+        await process.communicate(b"\n")
+        assert process.returncode == 0
+    await running.send(FOREVER)
+    await running.settled(1)
+    assert len([pid for pid in served if pid in looping]) == 5
+    assert len(delays) == 2 * 5
+    assert all(seconds > 0 for seconds in delays)
+
+
+def test_what_those_that_are_turned_away_cost_delays_the_next_and_only_so_long() -> None:
+    arrivals = accepting.Arrivals()
+    arrivals.delay(0.01)
+    arrivals.delay(0.02)
+    assert arrivals.pause() == pytest.approx(0.03)
+    assert arrivals.pause() == 0
+    arrivals.delay(3600.0)
+    assert arrivals.pause() < 1
+
+
 CONNECTS = """
 import contextlib, socket, sys
 for _ in range(300):

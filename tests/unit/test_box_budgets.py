@@ -120,7 +120,7 @@ def test_what_workloads_have_is_the_same_for_all_at_once_as_for_each() -> None:
     made.step(1.0, clock=0.0)
     for _ in range(2):
         assert [(item.workload, item.pod, item.usage, item.memory_mib) for item in made.machine.usages] == [
-            (number, work.pod, pytest.approx(share.usage), pytest.approx(share.memory_mib))
+            (number, work.pod, share.usage, share.memory_mib)
             for number, work in made.workloads().items()
             if work.pod is not None
             for share in made.engine.shares(number)

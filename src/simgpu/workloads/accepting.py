@@ -50,7 +50,7 @@ class Arrivals:
 
     def delay(self, seconds: float) -> None:
         """Let the next connection wait for that long: one was turned away, and not before it had cost something."""
-        self._pause = min(self._pause + seconds, _LONGEST_PAUSE)
+        self._pause = min(self._pause + max(seconds, _PAUSE), _LONGEST_PAUSE)  # taking it has cost something too
 
     def pause(self) -> float:
         """Seconds to wait before the next connection is taken; they are due once."""
