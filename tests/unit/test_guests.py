@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+from collections.abc import Iterator
+
 import pytest
 
 from simgpu.app.guests import Guests
 from simgpu.kube import views
 from simgpu.node import peers
 from simgpu.pods.holding import Held
+from simgpu.workloads.guest import Refused
 
 ID = "3b" * 32
 
@@ -39,3 +44,17 @@ def test_a_process_is_not_taken_for_one_of_a_pod_that_claims_to_be_the_mirror_of
     found = guests.find(peers.Peer("u", ID))
     assert found is not None
     assert found.name == "pod ns/real"
+
+
+async def test_finding_out_who_connects_is_counted_as_work() -> None:
+    worked: list[None] = []
+
+    @contextlib.contextmanager
+    def working() -> Iterator[None]:
+        worked.append(None)
+        yield
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs, contextlib.suppress(Refused):
+        await Guests([], list, list).identify(ours, working)
+    assert worked

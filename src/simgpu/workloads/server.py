@@ -131,25 +131,27 @@ class Server:
 
     async def _serve(self, connection: socket.socket) -> None:
         """Find out who is connected, before anything is read, and serve or refuse that one."""
-        who, effort = guest.STRANGER, bounds.Effort()
-        with contextlib.ExitStack() as closing:
-            closing.callback(connection.close)
-            try:
-                who = await self._identify(connection, effort.spent)
-                with self._admitted(who, guest.pid(connection)):
-                    reader, writer = await accepting.streams(connection, _PIECE)
-                    closing.pop_all()
-                    await self._converse(who, effort, reader, writer)
-            except guest.Refused as error:
-                await self._refuse(who, effort, connection, str(error))
-            except guest.TurnedAway:
-                self._arrivals.delay(effort.pause)
-            except asyncio.CancelledError:
+        who, effort, ours = guest.STRANGER, bounds.Effort(), True
+        try:
+            who = await self._identify(connection, effort.spent)
+            with self._admitted(who, guest.pid(connection)):
+                reader, writer = await accepting.streams(connection, _PIECE)
+                ours = False
+                await self._converse(who, effort, reader, writer)
+        except guest.Refused as error:
+            await self._refuse(who, effort, connection, str(error))
+        except guest.TurnedAway:
+            self._arrivals.delay(effort.pause)
+        except asyncio.CancelledError:
+            if ours:
                 _send(connection, 1, (1, SHUTDOWN))
-            except OSError:
-                pass  # it is gone
-            except Exception:  # noqa: BLE001 - one guest's is nobody else's, and it is logged
-                _log.exception("a connection could not be served")
+        except OSError:
+            pass  # it is gone
+        except Exception:  # noqa: BLE001 - one guest's is nobody else's, and it is logged
+            _log.exception("a connection could not be served")
+        finally:
+            if ours:
+                connection.close()
 
     @contextlib.contextmanager
     def _admitted(self, who: guest.Guest, process: int) -> Iterator[None]:
