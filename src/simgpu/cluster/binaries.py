@@ -118,14 +118,12 @@ def pinned_version(go_mod: Path, module_path: str) -> str:
     return found[1]
 
 
-@functools.cache
 def oldest_go() -> Version:
     """The oldest Go that builds the programs, as the go.mod requires."""
-    found = re.search(r"^go (\S+)$", (MODULE / "go.mod").read_text(), re.MULTILINE)
-    version = parse_version(found[1]) if found is not None else None
-    if version is None:
+    found = re.search(r"^go (\d+)\.(\d+)(?:\.(\d+))?$", (MODULE / "go.mod").read_text(), re.MULTILINE)
+    if found is None:
         raise AssertionError(f"{MODULE / 'go.mod'} does not require a version of Go")
-    return version
+    return int(found[1]), int(found[2]), int(found[3] or 0)
 
 
 def parse_version(text: str) -> Version | None:
