@@ -357,14 +357,15 @@ async def test_a_role_that_cannot_start_is_an_error_and_leaves_nothing(home: Pat
     assert leftovers(home) == []
 
 
-def test_the_sample_workload_runs(lasting: Path) -> None:
-    made = simgpu("up", "--sample", state_home=lasting)
+def test_the_sample_workload_runs(home: Path) -> None:
+    made = simgpu("up", "--sample", state_home=home)
     assert "get pods -n sample" in made.stdout
-    assert "nothing to do" in simgpu("up", "--sample", state_home=lasting).stdout
+    assert "nothing to do" in simgpu("up", "--sample", state_home=home).stdout
     deadline = time.monotonic() + 60
     while True:
-        shown = simgpu("kubectl", "get", "pods", "-n", "sample", "--no-headers", state_home=lasting).stdout
+        shown = simgpu("kubectl", "get", "pods", "-n", "sample", "--no-headers", state_home=home).stdout
         if shown.count("Running") == 6:
             break
         assert time.monotonic() < deadline, shown
         time.sleep(0.2)
+    simgpu("down", state_home=home)
