@@ -1,12 +1,11 @@
-"""The agent's own node: what it should have, who uses it, and what is written about it.
+"""A real node in the API: what it should have, who uses it, and what is written about it.
 
-The same configuration, annotations and views as for fake nodes; only that here the kubelet chose the devices, and that
-it is the kubelet who writes the node's capacity.
+The same configuration, annotations and views as for fake nodes; but here the kubelet chose the devices, and writes the
+node's capacity.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -16,24 +15,25 @@ from simgpu import errors
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.configuring import Configuration, about
+from simgpu.controllers.node_views import SAVE_EVERY, NodeViews, ViewState
 from simgpu.kube import resources
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Target, Writer
+from simgpu.machines import users
+from simgpu.machines.ticking import Clock
+from simgpu.machines.users import CpuSource, PodRef, User
 from simgpu.pods import annotated, holding, requests, reserving
 from simgpu.topology import failures, pools
 
 FAILURES_ANNOTATION = "simgpu.dev/failures"
-VIEW_EVERY = 1.0
-SAVE_EVERY = 300.0
-
 _NOTHING = pools.NodeGpus(())
 
 T = TypeVar("T")
 
 
-class Stores(msgspec.Struct):
+class NodeStores(msgspec.Struct):
     """What is seen of the cluster: this node, its pods, the configuration, and what is published of the node."""
 
     nodes: Store[Node]
@@ -51,13 +51,14 @@ class OwnNode:
     def __init__(
         self,
         name: str,
-        stores: Stores,
+        stores: NodeStores,
         writer: Writer,
         recorder: Recorder,
         changed: Callable[[], None],
         *,
         namespace: str,
         catalog: models.Catalog,
+        clock: Clock,
         before: pools.NodeGpus = _NOTHING,
     ) -> None:
         self.name = name
@@ -66,7 +67,9 @@ class OwnNode:
         self._writer = writer
         self._changed = changed
         self._namespace = namespace
-        self._published = float("-inf")
+        self._clock = clock
+        self._views = NodeViews(writer, namespace=namespace, clock=clock)
+        self._view = ViewState()
         self._spec = before
         self._labelled: set[str] = set()
 
@@ -75,10 +78,17 @@ class OwnNode:
         self._stores.nodes.listen(lambda _change: self._changed())
         self._stores.pods.listen(lambda _change: self._changed())
         self._stores.config_maps.listen(lambda change: self._config_map_changed(change.key))
+        self._stores.views.listen(lambda change: self._view_changed(change.old, change.new))
 
     def _config_map_changed(self, key: str) -> None:
         if self.configuration.concerns(key.rpartition("/")[2]):
             self.configure()
+
+    def _view_changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
+        if new is None:
+            self._view.written = None
+        if old is None or new is None or not publishing.same_but_counters(old, new):
+            self._changed()
 
     def configure(self) -> None:
         """Read the configuration."""
@@ -117,51 +127,48 @@ class OwnNode:
 
     # Who uses it.
 
-    def uses(
+    def users(
         self,
         spec: pools.NodeGpus,
         held: Sequence[holding.Held],
         memory: Mapping[str, int],
         *,
         reservations: str,
-        before: Mapping[str, Uses],
-    ) -> dict[str, Uses]:
-        """Who has which GPU, by id; `memory` is what each has for them, in MiB, `reservations` a namespace.
+        before: Mapping[str, tuple[User, ...]],
+    ) -> dict[str, tuple[User, ...]]:
+        """The users of each GPU, by id; `memory` is what each has for them, in MiB, `reservations` a namespace.
 
-        Of several that share a GPU, who was seen with it first comes first; `before` is who had it last time.
+        Of several that share a GPU, the one that was first seen with it comes first; `before` is who had it last time.
         """
         replicas = spec.slicing.replicas(pools.GPU_RESOURCE)
         found = holding.holders(self._stores.pods, held, replicas=replicas)
         source = spec.utilization_from
         there = {gpu: found[gpu] for gpu in memory if gpu in found}
         lent = reserving.lend(self._stores.pods, there, namespace=reservations)
-        uses: dict[str, Uses] = {}
+        listed: dict[str, tuple[User, ...]] = {}
         for gpu, items in lent.items():
-            ordered = holding.by_arrival(items, [item.use.uid for item in before.get(gpu, ())])
-            uses[gpu] = tuple(self._use(holder, memory[gpu], source) for holder in ordered)
-        return uses
+            ordered = holding.by_arrival(items, [user.pod.uid for user in before.get(gpu, ())])
+            listed[gpu] = tuple(self._user(holder, memory[gpu], source) for holder in ordered)
+        return listed
 
-    def _use(self, holder: holding.Holder, memory: int, source: str) -> Shared:
+    def _user(self, holder: holding.Holder, memory: int, source: str) -> User:
         pod, meta = holder.pod, holder.pod.metadata
-        span, used, container, cores = requests.NONE, 0, "", 0.0
-        if not holder.reserves:
-            fraction = self._said(pod, reserving.fraction, "InvalidFraction", 1.0)
-            used = int(memory * holder.share * fraction)
-            if requests.works(pod, holder.container):
-                span = self._said(pod, requests.utilisation, "InvalidUtilization", requests.ALL)
-                if (
-                    self._said(pod, lambda pod: requests.source(pod, source), "InvalidUtilization", source)
-                    == pools.FROM_CPU
-                ):
-                    container, cores = holding.identity(pod, holder.container), requests.cores(pod, holder.container)
-                    span = requests.ANY
-        use = publishing.Use(
-            meta.uid, meta.namespace, meta.name, holder.container, span.low, span.high, used, holder.reserves
-        )
-        return Shared(use, used / memory, container, cores, pod=holding.kubelet_uid(pod))
+        ref = PodRef(meta.name, meta.namespace, holder.container, meta.uid)
+        if holder.reserves:
+            return User(ref, share=0.0, reserves=True)
+        fraction = self._annotation(pod, reserving.fraction, "InvalidFraction", 1.0)
+        used = int(memory * holder.share * fraction)
+        span, cpu = users.NONE, None
+        if requests.works(pod, holder.container):
+            span = self._annotation(pod, requests.utilisation, "InvalidUtilization", users.ALL)
+            chosen = self._annotation(pod, lambda pod: requests.source(pod, source), "InvalidUtilization", source)
+            if chosen == pools.FROM_CPU:
+                container, cores = holding.identity(pod, holder.container), requests.cores(pod, holder.container)
+                span, cpu = users.ANY, CpuSource(holding.kubelet_uid(pod), container, cores)
+        return User(ref, span, used, used / memory, cpu=cpu)
 
-    def _said(self, pod: Pod, read: Callable[[Pod], T], reason: str, otherwise: T) -> T:
-        """What an annotation says. One that makes no sense is told, and counts as none."""
+    def _annotation(self, pod: Pod, read: Callable[[Pod], T], reason: str, otherwise: T) -> T:
+        """The value of an annotation. One that makes no sense is reported, and counts as none."""
         try:
             return read(pod)
         except errors.InputError as error:
@@ -170,61 +177,45 @@ class OwnNode:
 
     # What is written.
 
-    def publish(self, spec: pools.NodeGpus, ids: Sequence[str], uses: Mapping[str, Uses], counters: Any) -> float:
+    def publish(
+        self,
+        spec: pools.NodeGpus,
+        ids: Sequence[str],
+        listed: Mapping[str, tuple[User, ...]],
+        counters: Callable[[], Mapping[str, Sequence[float]]],
+    ) -> float:
         """Write labels and the node's view where they differ; seconds until the view should be looked at again."""
-        self._tell_reservations(uses)
+        self._annotate_reservations(listed)
         node, fleet = self.node, self.configuration.current
         if node is None or fleet is None:
             return SAVE_EVERY
         config_map = self._stores.views.get(publishing.view_name(self.name), namespace=self._namespace)
-        target = Target(resources.CONFIG_MAPS, publishing.view_name(self.name), self._namespace)
         labels = publishing.labels_of_real(spec, fleet.mig_strategy) if spec.gpus or spec.other else {}
         self._labelled.update(labels, publishing.labelled(config_map))
         patch = publishing.label_patch(labels, self._labelled)
         self._writer.merge(Target(resources.NODES, self.name), patch, observed=node, urgent=True)
         if not labels:
             if config_map is not None:
-                self._writer.delete(target)
+                self._views.delete(self.name)
             return SAVE_EVERY
-        since = time.monotonic() - self._published
-        if config_map is not None and since < VIEW_EVERY:
-            return VIEW_EVERY - since
-        body = publishing.view(
-            self.name, ids, spec, strategy=fleet.mig_strategy, fake=False, labelled=labels,
-            uses={gpu: tuple(item.use for item in items) for gpu, items in uses.items()},
-            counters={"time": round(time.time(), 1), "gpus": counters},
-        )  # fmt: skip
-        same = config_map is not None and config_map.data.get(publishing.KEY) == body["data"][publishing.KEY]
-        if same and since < SAVE_EVERY:
-            return SAVE_EVERY - since
-        self._published = time.monotonic()
-        self._writer.apply(target, body)
-        return SAVE_EVERY
 
-    def _tell_reservations(self, uses: Mapping[str, Uses]) -> None:
-        """Tell each reservation pod which GPU it holds, the first of several; what it says already stays."""
-        told: set[str] = set()
-        for gpu, use in ((gpu, item.use) for gpu, items in uses.items() for item in items if item.use.reserves):
-            pod = self._stores.pods.get(use.pod, namespace=use.namespace)
-            if pod is not None and use.uid not in told and reserving.RESERVED not in pod.metadata.annotations:
+        def render() -> dict[str, Any]:
+            return publishing.view(
+                self.name, ids, spec, strategy=fleet.mig_strategy, users=listed, fake=False, labelled=labels,
+                counters={"time": round(self._clock.wall(), 1), "gpus": counters()},
+            )  # fmt: skip
+
+        return self._views.publish(self.name, self._view, config_map, render, urgent=False, failed=self._failed)
+
+    def _failed(self, _error: Exception) -> None:
+        self._view.written = None
+
+    def _annotate_reservations(self, listed: Mapping[str, tuple[User, ...]]) -> None:
+        """Annotate each reservation pod with the GPU that it holds, the first of several, unless it is already."""
+        done: set[str] = set()
+        for gpu, ref in ((gpu, user.pod) for gpu, items in listed.items() for user in items if user.reserves):
+            pod = self._stores.pods.get(ref.name, namespace=ref.namespace)
+            if pod is not None and ref.uid not in done and reserving.RESERVED not in pod.metadata.annotations:
                 patch = {"metadata": {"annotations": {reserving.RESERVED: gpu}}}
-                self._writer.merge(Target(resources.PODS, use.pod, use.namespace), patch, observed=pod, urgent=True)
-            told.add(use.uid)
-
-
-class Shared(msgspec.Struct, frozen=True):
-    """A use of a GPU, and how much of it.
-
-    Where the use of processors is to drive it: the container's id, the cores that are all of it, and the `pod` by the
-    kubelet's uid. One that is `resting` has other work, which says how busy it is.
-    """
-
-    use: publishing.Use
-    share: float
-    container: str = ""
-    cores: float = 0.0
-    resting: bool = False
-    pod: str = ""
-
-
-Uses = tuple[Shared, ...]
+                self._writer.merge(Target(resources.PODS, ref.name, ref.namespace), patch, observed=pod, urgent=True)
+            done.add(ref.uid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from simgpu.catalog import models
 from simgpu.controllers import view_format
 from simgpu.kube import quantity
 from simgpu.kube.views import ConfigMap, Node
+from simgpu.machines.users import PodRef, User
 from simgpu.topology import devices, pools
 
 NODE_TOPOLOGY, NODE_NAME = "node-topology", "node-name"
@@ -40,19 +42,6 @@ LABELS = (
     "nvidia.com/cuda.runtime-version.minor", "nvidia.com/gpu.machine", "nvidia.com/gpu.replicas",
     "nvidia.com/gpu.sharing-strategy", "nvidia.com/mig.capable", "nvidia.com/mps.capable", *_DEPLOYED,
 )  # fmt: skip
-
-
-class Use(msgspec.Struct, frozen=True):
-    """Who has a GPU, and how it is used; who `reserves` it has it for others."""
-
-    uid: str
-    namespace: str
-    pod: str
-    container: str
-    low: int
-    high: int
-    fb_used: int
-    reserves: bool = False
 
 
 def view_name(node: str) -> str:
@@ -174,12 +163,12 @@ def traces(before: Remembered, node: Node) -> Traces:
 
 
 def document(
-    ids: Sequence[str], spec: pools.NodeGpus, *, strategy: str, uses: Mapping[str, Sequence[Use]]
+    ids: Sequence[str], spec: pools.NodeGpus, *, strategy: str, users: Mapping[str, Sequence[User]]
 ) -> dict[str, Any]:
     """What a node has, and who uses it."""
     gpus = []
     for gpu_id, gpu in zip(ids, spec.gpus, strict=True):
-        entry: dict[str, Any] = {"id": gpu_id, "status": _status(uses.get(gpu_id, ()))}
+        entry: dict[str, Any] = {"id": gpu_id, "status": _status(users.get(gpu_id, ()))}
         if spec.mixed:
             entry |= {"gpuProduct": gpu.model.product, "gpuMemory": gpu.model.memory_mib.total}
         gpus.append(entry)
@@ -200,7 +189,7 @@ def view(
     spec: pools.NodeGpus,
     *,
     strategy: str,
-    uses: Mapping[str, Sequence[Use]],
+    users: Mapping[str, Sequence[User]],
     counters: Mapping[str, Any],
     fake: bool = True,
     labelled: Iterable[str] = (),
@@ -213,7 +202,7 @@ def view(
     return {
         "metadata": {"labels": labels, "annotations": written | ({KWOK: "fake"} if fake else {})},
         "data": {
-            KEY: "".join(_lines(document(ids, spec, strategy=strategy, uses=uses), 0)),
+            KEY: "".join(_lines(document(ids, spec, strategy=strategy, users=users), 0)),
             COUNTERS: json.dumps(counters, separators=(",", ":")),
         },
     }
@@ -280,19 +269,21 @@ def _others_json(other: Mapping[str, int]) -> list[dict[str, Any]] | None:
     return [{"Name": name, "Count": count} for name, count in sorted(other.items())] or None
 
 
-def _status(uses: Sequence[Use]) -> dict[str, Any]:
+def _status(users: Sequence[User]) -> dict[str, Any]:
     """Who has a GPU, and how all that share it use it."""
-    owner = {"namespace": "", "pod": "", "container": ""}
-    if uses:
-        owner = {"namespace": uses[0].namespace, "pod": uses[0].pod, "container": uses[0].container}
+    first = users[0].pod if users else PodRef("")
+    owner = {"namespace": first.namespace, "pod": first.name, "container": first.container}
+    memory: Counter[str] = Counter()  # of all of a pod's containers
+    for user in users:
+        memory[user.pod.uid] += user.memory_mib
     usage = {
-        use.uid: {
-            "utilization": {"min": use.low, "max": use.high},
-            "fbUsed": sum(item.fb_used for item in uses if item.uid == use.uid),  # of all of the pod's containers
+        user.pod.uid: {
+            "utilization": {"min": user.utilization.low, "max": user.utilization.high},
+            "fbUsed": memory[user.pod.uid],
             "useKnativeUtilization": False,
         }
-        for use in uses
-        if not use.reserves
+        for user in users
+        if not user.reserves
     }
     return {"allocatedBy": owner, "podGpuUsageStatus": usage}
 

@@ -18,7 +18,7 @@ import msgspec
 from simgpu import errors
 from simgpu.catalog import models
 from simgpu.catalog.facts import Facts
-from simgpu.identities import quantities
+from simgpu.machines import quantities
 
 DATA = Path(__file__).parent / "data"
 

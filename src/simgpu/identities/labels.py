@@ -13,7 +13,8 @@ from itertools import repeat
 from typing import NamedTuple, TypeVar
 
 from simgpu.identities import identity as identities
-from simgpu.identities.view import Part, Pod
+from simgpu.machines.machine import DevicePart
+from simgpu.machines.users import PodRef
 from simgpu.topology.devices import Device
 from simgpu.topology.links import Link
 
@@ -46,8 +47,8 @@ class Row(NamedTuple):
     """What a series is told of."""
 
     device: Device
-    part: Part | None = None
-    pod: Pod | None = None
+    part: DevicePart | None = None
+    pod: PodRef | None = None
     vgpu: str = ""
     workload: str = ""
     link: Link | None = None
@@ -204,11 +205,11 @@ def _of(look: Callable[[Device], str]) -> Callable[[Row], str]:
     return lambda row: look(row.device)
 
 
-def _of_part(look: Callable[[Device, Part], str]) -> Callable[[Row], str]:
+def _of_part(look: Callable[[Device, DevicePart], str]) -> Callable[[Row], str]:
     return lambda row: look(row.device, row.part) if row.part else ""
 
 
-def _of_pod(look: Callable[[Pod], str]) -> Callable[[Row], str]:
+def _of_pod(look: Callable[[PodRef], str]) -> Callable[[Row], str]:
     return lambda row: look(row.pod) if row.pod else ""
 
 

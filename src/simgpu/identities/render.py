@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from simgpu.identities import identity as identities
-from simgpu.identities import labels, quantities
-from simgpu.identities.view import Machine, Pod, Usage, Values
+from simgpu.identities import labels
+from simgpu.machines import quantities
+from simgpu.machines.machine import Machine, Usage, Values
+from simgpu.machines.users import PodRef
 
 _CHUNK = 8192
 _WHOLE_DEVICES = ("device", "rest")
@@ -83,7 +85,7 @@ class Renderer:
         shown = np.arange(len(others)) if self._others is None else np.flatnonzero(~others)
         self._firsts = shown[np.unique(machine.node_of[shown], return_index=True)[1]]  # of each node
         self._texts: _Kept = {}
-        self._pods: Mapping[int, Pod] = {}
+        self._pods: Mapping[int, PodRef] = {}
         self._version = -1
 
     def on(self, machine: Machine) -> Renderer:

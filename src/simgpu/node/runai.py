@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from simgpu import errors
-from simgpu.identities import view
+from simgpu.machines.machine import Machine, Usage
 from simgpu.node import files
 
 SECONDS = 1.0
@@ -35,10 +35,10 @@ class Entry(msgspec.Struct, frozen=True):
     memory_mib: int
 
 
-def entries(machine: view.Machine, *, namespace: str) -> list[Entry]:
+def entries(machine: Machine, *, namespace: str) -> list[Entry]:
     """What pods have of GPUs that a pod of the reservations' namespace holds for them, as metrics show the GPUs."""
     found = []
-    shared: dict[int, list[view.Usage]] = {
+    shared: dict[int, list[Usage]] = {
         item.device: [] for item in machine.usages if item.pod.namespace == namespace
     }
     for item in machine.usages if shared else ():

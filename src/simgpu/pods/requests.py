@@ -9,6 +9,7 @@ import msgspec
 from simgpu import errors
 from simgpu.kube import quantity
 from simgpu.kube.views import Container, Pod
+from simgpu.machines.users import ALL, Range
 from simgpu.pods import annotated
 from simgpu.topology import pools
 
@@ -31,18 +32,6 @@ class Request(msgspec.Struct, frozen=True):
 
     container: str
     count: int
-
-
-class Range(msgspec.Struct, frozen=True):
-    """Utilisation in percent, both ends included."""
-
-    low: int
-    high: int
-
-
-ALL = Range(100, 100)
-NONE = Range(0, 0)
-ANY = Range(0, 100)
 
 
 def requests(pod: Pod) -> tuple[Request, ...]:

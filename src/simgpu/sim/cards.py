@@ -174,17 +174,6 @@ class Cards:
         """All counters of some rows."""
         return np.asarray(self._counters[:, rows].T)
 
-    def resume_counters(self, row: int, values: Sequence[float], seconds: float) -> None:
-        """Go on from where counters stood that long ago, plus the most that they can have grown since.
-
-        Values that are not of this version's counters say nothing, and neither does one that no counter can have.
-        """
-        if len(values) == len(COUNTERS):
-            fastest = np.array([self._fastest.get(name, 0.0) for name in COUNTERS])
-            grown = np.array(values, float) + min(max(0.0, seconds), _LATEST) * fastest
-            possible = (grown >= 0) & (grown <= np.array([_MOST_COUNTED[name] for name in COUNTERS]))
-            np.maximum(self._counters[:, row], grown, out=self._counters[:, row], where=possible)
-
     @property
     def state_bytes(self) -> int:
         """Bytes held for each card."""
@@ -311,16 +300,18 @@ class Cards:
         kept = {name: value for name, value in columns if name not in _PASSING}
         return {**kept, **dict(counters), "reasons": float(self._reasons[1, row])}
 
-    def resume(self, row: int, kept: Mapping[str, float]) -> list[str]:
-        """Let a card go on from where one stood; returns what it cannot have stood at, which says nothing.
+    def resume(self, row: int, kept: Mapping[str, float], *, seconds: float = 0.0) -> list[str]:
+        """Let a card go on from where one stood; returns what it cannot have stood at, which is ignored.
 
-        Counters never fall. Names that nobody knows say nothing either.
+        Counters never fall, and have grown as much as they can in so many seconds. Unknown names are ignored too.
         """
         impossible = []
-        for name, value in kept.items():
+        since = min(max(0.0, seconds), _LATEST)
+        for name, stood in kept.items():
             if name not in self._ranges:
                 continue
             lowest, highest = self._ranges[name]
+            value = stood + since * self._fastest.get(name, 0.0)
             slack = 1e-4 * max(abs(lowest), abs(highest))  # what single precision rounds
             if not lowest - slack <= value <= highest + slack:
                 impossible.append(name)

@@ -136,20 +136,18 @@ class Engine:
         group.cards["linked"][row] = linked
         group.demands.changed = True
 
-    def resume_counters(self, card: int, values: Sequence[float], seconds: float) -> None:
-        """Go on from where counters stood that long ago, plus the most that they can have grown since."""
-        group, row = self._find(card)
-        group.cards.resume_counters(row, values, seconds)
-
     def keep(self, card: int) -> dict[str, float]:
         """Where a card stands, to go on from later, here or elsewhere."""
         group, row = self._find(card)
         return group.cards.keep(row)
 
-    def resume(self, card: int, kept: Mapping[str, float]) -> list[str]:
-        """Let a card go on from where one of its model stood when it was `now`; returns what makes no sense there."""
+    def resume(self, card: int, kept: Mapping[str, float], *, seconds: float = 0.0) -> list[str]:
+        """Let a card go on from where one of its model stood when it was `now`; returns what makes no sense there.
+
+        Where that was so many seconds ago, counters go on with the most that they can have grown since.
+        """
         group, row = self._find(card)
-        return group.cards.resume(row, kept)
+        return group.cards.resume(row, kept, seconds=seconds)
 
     def _group(self, model: models.Model) -> Group:
         """The cards of a model, if there were none an empty group of them."""

@@ -10,8 +10,9 @@ import msgspec
 from aiohttp import web
 
 from simgpu import errors
-from simgpu.identities import labels, render, view
+from simgpu.identities import labels, render
 from simgpu.identities.identity import FAMILY, Identity
+from simgpu.machines.machine import Machine
 from simgpu.web import pages, server
 from simgpu.web.server import Handler
 
@@ -22,10 +23,10 @@ EXPORTER = "nvidia-dcgm-exporter"
 class Shown(Protocol):
     """What is shown of a fleet."""
 
-    def machine(self) -> view.Machine:
+    def machine(self) -> Machine:
         """All GPUs."""
 
-    def machine_of(self, name: str) -> view.Machine | None:
+    def machine_of(self, name: str) -> Machine | None:
         """One node's GPUs."""
 
     def exporters(self) -> Iterator[tuple[str, str, str]]:

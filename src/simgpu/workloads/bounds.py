@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 
 from simgpu import errors
+from simgpu.pods.guests import Guest, Rejected
 from simgpu.workloads import guest
 
 MAX_CLIENTS = 20_000
@@ -67,15 +68,15 @@ class Bounds:
         self._turns: dict[str, _Turn] = {}
 
     @contextlib.contextmanager
-    def connected(self, who: guest.Guest) -> Iterator[None]:
+    def connected(self, who: Guest) -> Iterator[None]:
         """A connection of a guest, as long as it is open."""
         if who.name and self._connections[who.name] >= MAX_CONNECTIONS:
-            raise guest.Refused(f"{who.name} has {MAX_CONNECTIONS} connections already")
+            raise Rejected(f"{who.name} has {MAX_CONNECTIONS} connections already")
         with _counted(self._connections, who.name):
             yield
 
     @contextlib.contextmanager
-    def refused(self, who: guest.Guest) -> Iterator[None]:
+    def refused(self, who: Guest) -> Iterator[None]:
         """A client of a guest that is refused, as long as it waits to be told why."""
         if self._refused[who.name] >= MAX_REFUSED:
             raise guest.TurnedAway(who.name)
@@ -83,7 +84,7 @@ class Bounds:
             yield
 
     @contextlib.asynccontextmanager
-    async def turn(self, who: guest.Guest, effort: Effort) -> AsyncIterator[None]:
+    async def turn(self, who: Guest, effort: Effort) -> AsyncIterator[None]:
         """One connection of a guest at a time, and the next after a pause that is many times as long as its effort.
 
         The more guests are at it, the longer: all of them together take no more of the time than one alone. The pause
@@ -114,7 +115,7 @@ class Bounds:
         if not turn.users:
             del self._turns[name]
 
-    def take(self, who: guest.Guest, *, activities: int, devices: int) -> None:
+    def take(self, who: Guest, *, activities: int, devices: int) -> None:
         """A workload of so many activities starts on so many devices."""
         if not who.name:
             return
@@ -129,7 +130,7 @@ class Bounds:
         self._activities[who.name] += activities
         self._places[who.name] = places
 
-    def give_back(self, who: guest.Guest, *, activities: int, devices: int) -> None:
+    def give_back(self, who: Guest, *, activities: int, devices: int) -> None:
         """It ended."""
         if who.name:
             _lower(self._activities, who.name, activities)

@@ -15,7 +15,7 @@ import msgspec
 
 from simgpu import errors
 from simgpu.catalog import shapes
-from simgpu.identities import view
+from simgpu.machines.users import PodRef
 from simgpu.sim import activity, playing
 
 Names = Mapping[str, tuple[str, float]]
@@ -104,7 +104,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
     profile: activity.Profile
     devices: tuple[str, ...]
-    pod: view.Pod | None
+    pod: PodRef | None
 
 
 def read(document: Any, *, names: Names = NO_NAMES, half_amplitude: bool = False) -> Wanted:
@@ -129,8 +129,8 @@ def read(document: Any, *, names: Names = NO_NAMES, half_amplitude: bool = False
     return Wanted(profile, tuple(form.devices or ()), _pod(form.pod, form.name))
 
 
-def _pod(pod: PodNames | None, name: str) -> view.Pod | None:
-    return view.Pod(pod.name or name, pod.namespace, pod.container, pod.uid) if pod else None
+def _pod(pod: PodNames | None, name: str) -> PodRef | None:
+    return PodRef(pod.name or name, pod.namespace, pod.container, pod.uid) if pod else None
 
 
 def protocol(document: Any) -> int:

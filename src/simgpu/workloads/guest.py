@@ -5,56 +5,16 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Sequence
-
-import msgspec
+from collections.abc import Awaitable, Callable
 
 from simgpu import errors
-from simgpu.identities import view
-
-
-class Guest(msgspec.Struct, frozen=True):
-    """A pod's container, with its devices by id and in its order; or somebody who may act on all of them.
-
-    `name` is whom connections are counted for.
-    """
-
-    name: str = ""
-    pod: view.Pod | None = None
-    devices: tuple[str, ...] | None = None
-
-    def may_set(self, device: str) -> bool:
-        """Whether a device, by id, is its own."""
-        return self.devices is None or device in self.devices
-
-    def choose(self, wanted: Sequence[str]) -> tuple[str, ...]:
-        """The devices that it means: by id, or by number as it counts its own; all of its own if it names none."""
-        if self.devices is None:
-            return tuple(wanted)
-        return tuple(self._own(name) for name in wanted) if wanted else self.devices
-
-    def _own(self, name: str) -> str:
-        assert self.devices is not None  # noqa: S101 - asked by whoever calls
-        number = int(name) if name.isascii() and name.isdecimal() and len(name) < 10 else -1
-        if 0 <= number < len(self.devices):
-            return self.devices[number]
-        if name not in self.devices:
-            numbers = "0" if len(self.devices) == 1 else f"0 to {len(self.devices) - 1}"
-            raise errors.InputError(
-                "Devices", f"no device {name!r} here; there are {numbers}: {', '.join(self.devices)}"
-            )
-        return name
-
-
-class Refused(errors.SimgpuError):
-    """Whoever connects may not."""
+from simgpu.pods.guests import HOST, Guest
 
 
 class TurnedAway(errors.SimgpuError):
     """It connects too often to be answered."""
 
 
-HOST = Guest()
 STRANGER = Guest("a process that is not known")  # until it is
 
 Working = Callable[[], contextlib.AbstractContextManager[None]]

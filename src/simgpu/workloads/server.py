@@ -21,7 +21,8 @@ from typing import Any
 import msgspec
 
 from simgpu import errors
-from simgpu.box import Box
+from simgpu.machines.box import Box
+from simgpu.pods.guests import Guest, Rejected
 from simgpu.workloads import accepting, bounds, documents, guest, receiving
 
 SHUTDOWN = "exporter shutting down"
@@ -39,7 +40,7 @@ _log = logging.getLogger(__name__)
 class _Started(msgspec.Struct, frozen=True):
     """A workload that runs."""
 
-    who: guest.Guest
+    who: Guest
     activities: int
     devices: int
     numbers: list[int]
@@ -74,7 +75,7 @@ class Server:
         self._identify = identify
         self._changed = changed
         self._bounds = bounds.Bounds()
-        self._working: Counter[guest.Guest] = Counter()
+        self._working: Counter[Guest] = Counter()
         self._arrivals = accepting.Arrivals()
         self._clients: set[asyncio.Task[None]] = set()
         self._listening: socket.socket | None = None
@@ -114,7 +115,7 @@ class Server:
         return len(self._clients)
 
     @property
-    def working(self) -> Collection[guest.Guest]:
+    def working(self) -> Collection[Guest]:
         """Guests that have workloads."""
         return self._working.keys()
 
@@ -138,7 +139,7 @@ class Server:
                 reader, writer = await accepting.streams(connection, _PIECE)
                 ours = False
                 await self._converse(who, effort, reader, writer)
-        except guest.Refused as error:
+        except Rejected as error:
             await self._refuse(who, effort, connection, str(error))
         except guest.TurnedAway:
             self._arrivals.delay(effort.pause)
@@ -154,14 +155,14 @@ class Server:
                 connection.close()
 
     @contextlib.contextmanager
-    def _admitted(self, who: guest.Guest, process: int) -> Iterator[None]:
+    def _admitted(self, who: Guest, process: int) -> Iterator[None]:
         """A connection counts for a process of the node, or for its guest, as long as it is open."""
         if who.name and not self._arrivals.admit(who.name, _now()):
             raise guest.TurnedAway
         with contextlib.nullcontext() if who.name else self._arrivals.trusted(process), self._bounds.connected(who):
             yield
 
-    async def _refuse(self, who: guest.Guest, effort: bounds.Effort, connection: socket.socket, problem: str) -> None:
+    async def _refuse(self, who: Guest, effort: bounds.Effort, connection: socket.socket, problem: str) -> None:
         """Answer in the protocol of whoever is refused; of those who are too many none is read."""
         _log.info("workload refused: %s", problem[:_LONGEST_PROBLEM])
         protocol, reader = 1, accepting.Raw(connection)
@@ -176,7 +177,7 @@ class Server:
             _send(connection, protocol, (1, problem[:_LONGEST_PROBLEM]))
 
     async def _converse(
-        self, who: guest.Guest, effort: bounds.Effort, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, who: Guest, effort: bounds.Effort, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Read a document, do what it wants, and answer."""
         protocol, answer = 1, None
@@ -202,7 +203,7 @@ class Server:
         finally:
             await _reply(writer, protocol, answer)
 
-    def _start(self, document: Any, who: guest.Guest, pid: int) -> _Started | tuple[int, str]:
+    def _start(self, document: Any, who: Guest, pid: int) -> _Started | tuple[int, str]:
         """Set what is to be set, or start the workload."""
         if documents.wants_setting(document):
             return self._set(document, who), ""
@@ -241,7 +242,7 @@ class Server:
             if self._count(started.who, -1):
                 self._changed()
 
-    def _count(self, who: guest.Guest, more: int) -> bool:
+    def _count(self, who: Guest, more: int) -> bool:
         """Count a guest's workloads; whether it has come to have some, or none."""
         if who.pod is None:
             return False
@@ -250,7 +251,7 @@ class Server:
         self._working += Counter()
         return not before or not self._working[who]
 
-    def _set(self, document: Any, who: guest.Guest) -> int:
+    def _set(self, document: Any, who: Guest) -> int:
         """Whoever sets something understands NVML's codes only."""
         if self._settings is None:
             return NO_PERMISSION

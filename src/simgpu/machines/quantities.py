@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from simgpu.identities.view import Machine, Usage, Values
+from simgpu.machines.machine import Machine, Usage, Values
 from simgpu.sim import physics
 from simgpu.topology import links
 from simgpu.topology.devices import Device
@@ -74,7 +74,7 @@ def number(look: Callable[[Device], str | None]) -> Quantity:
             return np.nan
         return float(int(found[0], 0) if found[0].startswith("0x") else found[0])
 
-    return lambda machine: machine.told(read)
+    return lambda machine: machine.static(read)
 
 
 def reason(mask: int) -> Quantity:
@@ -194,7 +194,7 @@ def _ecc_mode(device: Device) -> float:
 
 def with_ecc(inner: Quantity) -> Quantity:
     """What only a card counts whose ECC is on."""
-    return lambda machine: np.where(machine.told(_ecc_mode) == 1, inner(machine), np.nan)
+    return lambda machine: np.where(machine.static(_ecc_mode) == 1, inner(machine), np.nan)
 
 
 def _c2c_mode(device: Device) -> float:
@@ -320,12 +320,12 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "corrected": lambda machine: np.floor(machine.column("corrected")),
     "uncorrected": lambda machine: np.floor(machine.column("uncorrected")),
     "remap_banks": fact("row_remap_banks"),
-    "mig_mode": lambda machine: machine.told(_mig_mode),
+    "mig_mode": lambda machine: machine.static(_mig_mode),
     "compute_capability": lambda machine: machine.fact("compute_capability"),
     # What a card is.
     "name": number(lambda device: device.model.product),
     "serial": number(lambda device: device.serial),
-    "module": since_hopper(lambda machine: machine.told(_module)),
+    "module": since_hopper(lambda machine: machine.static(_module)),
     "pci_domain": number(lambda device: f"0x{device.pci_bus_id[:8]}"),
     "pci_bus": number(lambda device: f"0x{device.pci_bus_id[9:11]}"),
     "pci_slot": number(lambda device: f"0x{device.pci_bus_id[12:14]}"),
@@ -333,8 +333,8 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "pci_subsystem_id": number(lambda device: device.model.pci.subsystem),
     "inforom_ecc": number(lambda device: device.model.board.inforom_ecc if device.model.board else None),
     "inforom_oem": number(lambda device: device.model.board.inforom_oem if device.model.board else None),
-    "ecc_mode": lambda machine: machine.told(_ecc_mode),
-    "c2c_mode": lambda machine: machine.told(_c2c_mode),
+    "ecc_mode": lambda machine: machine.static(_ecc_mode),
+    "c2c_mode": lambda machine: machine.static(_c2c_mode),
     "fabric_state": _fabric_state,
     "host_memory": constant(256 * 1024.0),
     "busy_time": column("busy_time"),
@@ -456,7 +456,7 @@ def of_workloads(machine: Machine, usages: Sequence[Usage], name: str) -> Values
         values = QUANTITIES[name](machine)[device]
     if name == "process_occupancy":
         values = values / np.maximum(machine.column("busy")[device], 1e-9) * usage
-    return np.where(machine.told(_mig_mode)[device] > 0, np.nan, values)
+    return np.where(machine.static(_mig_mode)[device] > 0, np.nan, values)
 
 
 _FROM_PARTS: Final[dict[str, Quantity]] = {

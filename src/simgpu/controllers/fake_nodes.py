@@ -1,15 +1,13 @@
 """The controller of fake nodes: from nodes, pods and configuration to cards and to what is written about them.
 
-Level-triggered: a key is a node's name, and a reconcile looks at everything as it is now. What it writes is only what
-differs; what it cannot read it leaves alone and says so.
+Level-triggered: a key is a node's name, and a reconcile looks at everything as it is now. It writes only what differs;
+what it cannot read it reports and leaves alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -18,24 +16,27 @@ import msgspec
 from simgpu import errors
 from simgpu.catalog import models
 from simgpu.controllers import configuring, publishing
-from simgpu.controllers.fleet import EXPORTER, Fleet, NodeCards
+from simgpu.controllers.node_views import SAVE_EVERY, VIEW_EVERY, NodeViews, ViewState
 from simgpu.kube import resources
 from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Target, Writer
+from simgpu.machines import users
+from simgpu.machines.fleet import EXPORTER, Fleet, NodeCards
+from simgpu.machines.ticking import Clock
+from simgpu.machines.users import PodRef, User
 from simgpu.pods import assigning, requests
 from simgpu.topology import pools, sharing
 
-VIEW_EVERY = 1.0
-SAVE_EVERY = 300.0
-RETIRE_EVERY = 1.0
+RETIRE_EVERY = 1.0  # seconds
+RETRY_AFTER = 5.0  # seconds after a write that failed
 
 _log = logging.getLogger(__name__)
 
 
-class Stores(msgspec.Struct):
+class FleetStores(msgspec.Struct):
     """What is seen of the cluster."""
 
     nodes: Store[Node]
@@ -43,19 +44,26 @@ class Stores(msgspec.Struct):
     config_maps: Store[ConfigMap]
 
 
-class Clocks(msgspec.Struct, frozen=True):
-    """Waits go by the steady one. The wall clock is one that other controllers share, and may be set at any time."""
+class NodeRecord(msgspec.Struct):
+    """What the controller knows of a node beyond what the API shows.
 
-    steady: Callable[[], float] = time.monotonic
-    wall: Callable[[], float] = time.time
+    `held` are the GPUs of each pod by uid, `traces` what we have written on the node. A node that is `leaving` is being
+    cleaned of them, one that is `restored` has its saved counters.
+    """
+
+    view: ViewState = msgspec.field(default_factory=ViewState)
+    held: dict[str, tuple[str, ...]] = {}
+    traces: publishing.Traces | None = None
+    leaving: bool = False
+    restored: bool = False
 
 
-class Nodes:
+class FakeNodes:
     """Keeps fake nodes and the fleet's cards in step with each other."""
 
     def __init__(
         self,
-        stores: Stores,
+        stores: FleetStores,
         fleet: Fleet,
         queue: WorkQueue[str],
         writer: Writer,
@@ -63,7 +71,7 @@ class Nodes:
         *,
         namespace: str,
         catalog: models.Catalog,
-        clocks: Clocks | None = None,
+        clock: Clock,
     ) -> None:
         self._stores = stores
         self._fleet = fleet
@@ -72,17 +80,12 @@ class Nodes:
         self._recorder = recorder
         self._namespace = namespace
         self._catalog = catalog
-        clocks = clocks or Clocks()
-        self._clock, self._wall_clock = clocks.steady, clocks.wall
+        self._clock = clock
+        self._views = NodeViews(writer, namespace=namespace, clock=clock)
         self.configuration = configuring.Configuration(
             stores.config_maps, recorder, namespace=namespace, catalog=catalog
         )
-        self._published: dict[str, float] = {}  # when a node's view was written last
-        self._unpublished: set[str] = set()  # nodes whose pods have changed since
-        self._held: dict[str, dict[str, tuple[str, ...]]] = {}
-        self._traces: dict[str, publishing.Traces] = {}
-        self._leaving: set[str] = set()  # nodes that all traces of ours are being taken from
-        self._restored: set[str] = set()
+        self._records: dict[str, NodeRecord] = {}
         self.unseen: set[str] = set()
 
     # What came.
@@ -94,7 +97,7 @@ class Nodes:
         self._stores.config_maps.listen(lambda change: self._config_map_changed(change.key, change.old, change.new))
 
     def _node_changed(self, name: str, old: Node | None, new: Node | None) -> None:
-        if old is None or new is None or _told(old) != _told(new):
+        if old is None or new is None or _relevant(old) != _relevant(new):
             self._queue.add(name)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
@@ -110,8 +113,8 @@ class Nodes:
         if self.configuration.concerns(key.rpartition("/")[2]):
             self.configure()
         for node in {publishing.node_of(view) for view in (old, new) if view is not None} - {""}:
-            if new is None:
-                self._published.pop(node, None)
+            if new is None and (record := self._records.get(node)) is not None:
+                record.view.written = None
             self._queue.add(node)
 
     def configure(self) -> None:
@@ -135,11 +138,11 @@ class Nodes:
         return published | {node.metadata.name for node in self._stores.nodes}
 
     def describe_node(self, name: str) -> dict[str, Any] | None:
-        """One node as the topology API tells it; of a real one, what was published of it."""
+        """One node as the topology API shows it; of a real one, what was published of it."""
         if (placed := self._fleet.nodes.get(name)) is not None:
             strategy = self._config.mig_strategy
             return publishing.node_json(
-                publishing.document(placed.ids, placed.spec, strategy=strategy, uses=_uses_of(placed))
+                publishing.document(placed.ids, placed.spec, strategy=strategy, users=placed.users())
             )
         view = self._stores.config_maps.get(publishing.view_name(name), namespace=self._namespace)
         return publishing.view_json(view) if view is not None else None
@@ -162,30 +165,34 @@ class Nodes:
             return self._retire(name, node)
         for pod in self._stores.pods.by("node", name):
             self._check_run_time(pod)
-        first = name not in self._restored
+        record = self._records.setdefault(name, NodeRecord())
+        first = not record.restored
         known = self._fleet.nodes.get(name)
         changed = known is not None and known.spec != spec
         config_map = self._stores.config_maps.get(publishing.view_name(name), namespace=self._namespace)
         before = publishing.remembered(config_map) if first else None
         if before is not None:
-            self._traces.setdefault(name, publishing.traces(before, node))
+            record.traces = record.traces or publishing.traces(before, node)
             self._fleet.address(name, before.counters.address)
-            if config_map is not None:
-                self._published.setdefault(name, self._clock() - VIEW_EVERY)
+            if config_map is not None and record.view.written is None:
+                record.view.written = self._clock.steady() - VIEW_EVERY
         placed = self._fleet.place(name, spec)
         if before is not None:
             self._fleet.resume(placed, *self._saved(before))
         self._fleet.name_exporter(name, *self._exporter(name))
-        uses = self._uses(name, placed, before)
-        self._restored.add(name)
-        if self._fleet.use(placed, uses):
-            self._unpublished.add(name)
-        self._publish_node(node, spec)
+        assigned = self._users(name, placed, record, before)
+        record.restored = True
+        if self._fleet.use(placed, assigned):
+            record.view.changed = True
+        self._publish_node(node, spec, record)
+        failed = self._retry(name)
         # A node that left and came back: its view may still be there, and about to be deleted.
-        deleting = first and not self._writer.settled(self._view_target(name), None)
-        if changed or deleting or (config_map is None and name not in self._published):
-            return self._write_view(placed, self._view(placed), urgent=True)
-        return self._publish_view(placed, config_map, urgent=first)
+        deleting = first and not self._writer.settled(self._views.target(name), None)
+        if changed or deleting:
+            return self._views.write(name, record.view, self._view(placed), urgent=True, failed=failed)
+        return self._views.publish(
+            name, record.view, config_map, lambda: self._view(placed), urgent=first, failed=failed
+        )
 
     def _spec(self, node: Node) -> pools.NodeGpus | None:
         """What a node should have; None for one that is not ours. Who mistypes it keeps what was there."""
@@ -199,7 +206,8 @@ class Nodes:
         """What a node has, or had when another controller wrote it down."""
         if (placed := self._fleet.nodes.get(name)) is not None:
             return placed.spec
-        view = self._view_of(name) if name not in self._leaving else None
+        record = self._records.get(name)
+        view = None if record is not None and record.leaving else self._view_of(name)
         return publishing.published([view] if view else [], self._catalog).nodes.get(name)
 
     def _view_of(self, name: str) -> ConfigMap | None:
@@ -218,34 +226,36 @@ class Nodes:
         """Whether a pod pretends to be an exporter. Anybody can label a pod, but not one in our namespace."""
         return pod.metadata.namespace == self._namespace and pod.metadata.labels.get("app") == EXPORTER
 
-    def _uses(self, name: str, placed: NodeCards, before: publishing.Remembered | None) -> dict[str, publishing.Use]:
-        """Who has which GPU of a node, by id."""
+    def _users(
+        self, name: str, placed: NodeCards, record: NodeRecord, before: publishing.Remembered | None
+    ) -> dict[str, tuple[User, ...]]:
+        """Who uses which GPU of a node, by id."""
         there = [pod for pod in self._stores.pods.by("node", name) if requests.holds(pod) and requests.requests(pod)]
         there.sort(key=lambda pod: pod.metadata.seniority)
         wishes = [_wish(pod) for pod in there]
         if before is not None:
-            self._held[name] = {wish.uid: assigning.places(wish, before.held.get(wish.uid, ())) for wish in wishes}
-        held = assigning.assign(placed.ids, self._held.get(name, {}), wishes)
-        self._held[name] = held
-        memory = {card.id: card.gpu.model.memory_mib.usable for card in placed.cards}
-        uses: dict[str, publishing.Use] = {}
+            record.held = {wish.uid: assigning.places(wish, before.held.get(wish.uid, ())) for wish in wishes}
+        held = record.held = assigning.assign(placed.ids, record.held, wishes)
+        memory = {card.device.uuid: card.device.model.memory_mib.usable for card in placed.cards}
+        found: dict[str, tuple[User, ...]] = {}
         for pod, wish in zip(there, wishes, strict=True):
-            span = self._range(pod)
+            span, meta = self._range(pod), pod.metadata
             owners, passing = wish.owners(started=requests.running(pod)), requests.passing(pod)
             for container, gpu in zip(owners, held[wish.uid], strict=True):
                 if gpu:
-                    busy = requests.NONE if container in passing else span
-                    uses[gpu] = _use(pod, container, busy, memory[gpu])
-        return uses
+                    busy = users.NONE if container in passing else span
+                    ref = PodRef(meta.name, meta.namespace, container, meta.uid)
+                    found[gpu] = (User(ref, busy, memory[gpu]),)
+        return found
 
-    def _range(self, pod: Pod) -> requests.Range:
+    def _range(self, pod: Pod) -> users.Range:
         if not requests.running(pod):
-            return requests.NONE
+            return users.NONE
         try:
             return requests.utilisation(pod)
         except errors.InputError as error:
             self.configuration.complain(configuring.about(pod), "InvalidUtilization", str(error))
-            return requests.ALL
+            return users.ALL
 
     def _check_run_time(self, pod: Pod) -> None:
         try:
@@ -255,11 +265,10 @@ class Nodes:
 
     # Writing.
 
-    def _publish_node(self, node: Node, spec: pools.NodeGpus) -> None:
-        target = Target(resources.NODES, node.metadata.name)
-        traces = self._traces[target.name]
-        self._leaving.discard(target.name)
-        if self._writer.settled(target, node):
+    def _publish_node(self, node: Node, spec: pools.NodeGpus, record: NodeRecord) -> None:
+        traces = record.traces = record.traces or publishing.Traces(set(), set())
+        record.leaving = False
+        if self._writer.settled(Target(resources.NODES, node.metadata.name), node):
             traces.fade(node)
         labels, amounts = publishing.labels(spec, self._config.mig_strategy), publishing.amounts(spec)
         traces.labels.update(labels)
@@ -267,12 +276,10 @@ class Nodes:
         self._write_node(node, "", publishing.label_patch(labels, traces.labels))
         self._write_node(node, "status", publishing.capacity_patch(amounts, traces.resources))
 
-    def _clean(self, node: Node) -> None:
-        """Take all traces of ours from a node, once: what comes there later is somebody else's."""
-        name = node.metadata.name
-        if name not in self._leaving:
-            self._leaving.add(name)
-            traces = self._traces[name]
+    def _clean(self, node: Node, record: NodeRecord, traces: publishing.Traces) -> None:
+        """Take all traces of ours from a node, once: what comes there later is not ours."""
+        if not record.leaving:
+            record.leaving = True
             # The mark goes last, so that a clean-up that was cut short is found again.
             self._write_node(node, "status", publishing.capacity_patch({}, traces.resources))
             self._write_node(node, "", publishing.label_patch({}, traces.labels))
@@ -280,41 +287,24 @@ class Nodes:
     def _write_node(self, node: Node, part: str, patch: dict[str, Any]) -> None:
         name = node.metadata.name
         target = Target(resources.NODES, name, subresource=part)
-        self._writer.merge(target, patch, observed=node, urgent=True, failed=self._again(name))
+        self._writer.merge(target, patch, observed=node, urgent=True, failed=self._retry(name))
 
-    def _again(self, name: str) -> Callable[[Exception], None]:
-        """What could not be written is looked at again later."""
+    def _retry(self, name: str) -> Callable[[Exception], None]:
+        """A callback for a write that failed: the node is looked at again later."""
 
         def failed(_error: Exception) -> None:
-            self._published.pop(name, None)
-            self._leaving.discard(name)
-            self._queue.add_after(name, 5.0)
+            if (record := self._records.get(name)) is not None:
+                record.view.written = None
+                record.leaving = False
+            self._queue.add_after(name, RETRY_AFTER)
 
         return failed
 
-    def _publish_view(self, placed: NodeCards, config_map: ConfigMap | None, *, urgent: bool) -> float:
-        """Write the view if it says something new, or it is its turn to be saved; seconds until the next look."""
-        since, turn = self._clock() - self._published.get(placed.name, float("-inf")), self._turn(placed.name)
-        saved = since <= SAVE_EVERY - turn
-        if config_map is None and placed.name not in self._unpublished and saved:
-            return turn  # it is on its way
-        if since < VIEW_EVERY:
-            return VIEW_EVERY - since
-        body = self._view(placed)
-        same = config_map is not None and config_map.data.get(publishing.KEY) == body["data"][publishing.KEY]
-        if same and saved:
-            self._unpublished.discard(placed.name)
-            return turn
-        return self._write_view(placed, body, urgent=urgent and not same)
-
-    def _turn(self, name: str) -> float:
-        """Seconds until a node's counters are saved: each node has a moment of its own, so that few come at once."""
-        return SAVE_EVERY - (self._clock() + zlib.crc32(name.encode())) % SAVE_EVERY
-
     def _view(self, placed: NodeCards) -> dict[str, Any]:
         name = placed.name
+        traces = self._records[name].traces
         counters = {
-            "time": round(self._wall_clock(), 1),
+            "time": round(self._clock.wall(), 1),
             "address": self._fleet.address(name),
             "gpus": self._fleet.counters(placed),
         }
@@ -323,24 +313,17 @@ class Nodes:
             placed.ids,
             placed.spec,
             strategy=self._config.mig_strategy,
-            uses=_uses_of(placed),
+            users=placed.users(),
             counters=counters,
-            labelled=self._traces[name].labels,
+            labelled=traces.labels if traces is not None else (),
         )
-
-    def _write_view(self, placed: NodeCards, body: dict[str, Any], *, urgent: bool) -> float:
-        self._published[placed.name] = self._clock()
-        self._unpublished.discard(placed.name)
-        self._writer.apply(self._view_target(placed.name), body, urgent=urgent, failed=self._again(placed.name))
-        return self._turn(placed.name)
-
-    def _view_target(self, name: str) -> Target:
-        return Target(resources.CONFIG_MAPS, publishing.view_name(name), self._namespace)
 
     async def save(self) -> None:
         """Write where all counters stand, for whoever goes on from here."""
         for placed in list(self._fleet.nodes.values()):
-            self._write_view(placed, self._view(placed), urgent=True)
+            name = placed.name
+            state = self._records[name].view
+            self._views.write(name, state, self._view(placed), urgent=True, failed=self._retry(name))
             await asyncio.sleep(0)  # what was decided has to be written too
 
     def _saved(self, before: publishing.Remembered) -> tuple[dict[str, list[float]], float]:
@@ -351,35 +334,28 @@ class Nodes:
         if before.broken:
             _log.warning("saved counters cannot be read, and start anew: %s", before.broken)
             return {}, 0.0
-        since = self._wall_clock() - before.counters.time
+        since = self._clock.wall() - before.counters.time
         return before.counters.gpus, since if since >= 0 else SAVE_EVERY
 
     def _retire(self, name: str, node: Node | None) -> float | None:
         """A node is gone, or not ours any more: nothing of ours stays on it, and then its view goes too."""
         self._fleet.remove(name)
-        self._held.pop(name, None)
-        self._published.pop(name, None)
-        self._unpublished.discard(name)
+        record = self._records.get(name, NodeRecord())
         config_map = self._view_of(name)
         before = publishing.remembered(config_map)
-        if name not in self._restored:  # it went while nobody looked, and may come back
+        if not record.restored:  # it went while nobody looked, and may come back
             self._fleet.remember(*self._saved(before))
-        self._restored.discard(name)
+        record = self._records[name] = NodeRecord(traces=record.traces, leaving=record.leaving)
         if node is not None:
-            self._traces.setdefault(name, publishing.traces(before, node))
-            self._clean(node)
+            record.traces = record.traces or publishing.traces(before, node)
+            self._clean(node, record, record.traces)
         if not self._writer.settled(Target(resources.NODES, name), node):
             return RETIRE_EVERY
         if config_map is not None:
-            self._writer.delete(self._view_target(name), failed=self._again(name))
+            self._views.delete(name, failed=self._retry(name))
         if config_map is None or node is None:
-            self._traces.pop(name, None)
-            self._leaving.discard(name)
+            del self._records[name]
         return None
-
-
-def _uses_of(placed: NodeCards) -> dict[str, tuple[publishing.Use, ...]]:
-    return {card.id: (card.use,) for card in placed.cards if card.use is not None}
 
 
 def _wish(pod: Pod) -> assigning.Wish:
@@ -395,12 +371,7 @@ def _wish(pod: Pod) -> assigning.Wish:
     return assigning.Wish(pod.metadata.uid, tuple(lasting), tuple(first), tuple(beside))
 
 
-def _use(pod: Pod, container: str, span: requests.Range, memory: int) -> publishing.Use:
-    meta = pod.metadata
-    return publishing.Use(meta.uid, meta.namespace, meta.name, container, span.low, span.high, memory)
-
-
-def _told(node: Node) -> tuple[object, ...]:
+def _relevant(node: Node) -> tuple[object, ...]:
     """What is read of a node; heartbeats change none of it."""
     meta, status = node.metadata, node.status
     return meta.uid, meta.labels, meta.annotations, meta.deletion_timestamp, status.capacity, status.allocatable

@@ -1,4 +1,4 @@
-"""A box on state pages: what programs on this machine see of it through NVML, and what they may set."""
+"""A box on state pages: what programs see of it through NVML, and what they may set."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ import os
 import time
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 
 from simgpu import errors
-from simgpu.box import Box
-from simgpu.identities import quantities, view
+from simgpu.machines import quantities
+from simgpu.machines.box import Box
+from simgpu.machines.machine import DevicePart
 from simgpu.page import apps, writer
 
-OK, INVALID, UNSUPPORTED, NOT_FOUND = 0, 2, 3, 6  # NVML's codes
+OK, INVALID, UNSUPPORTED, NO_PERMISSION, NOT_FOUND = 0, 2, 3, 4, 6  # NVML's codes
 
 
-class Shown:
-    """A box's pages."""
+def stale_after(interval: float) -> float:
+    """Seconds after which readers take a page for abandoned that is written every `interval` seconds."""
+    return max(10.0, 5 * interval)
 
-    def __init__(self, box: Box, root: Path, *, stale: float, access: writer.Access | None = None) -> None:
+
+class BoxPages:
+    """Shows a box on pages that were opened for its devices."""
+
+    def __init__(self, box: Box, pages: writer.Pages) -> None:
         self._box = box
-        self.pages = writer.Pages(root, box.devices, stale=stale, access=access)
+        self.pages = pages
 
     def write(self) -> None:
         """Show what the cards do now."""
@@ -73,11 +78,11 @@ class Shown:
         except errors.InputError:
             return INVALID
         machine = self._box.machine
-        machine.look_again()
+        machine.invalidate()
         self.pages.show_settings(index, lambda name: quantities.of_devices(machine, name))
         return OK
 
 
-def _by_device(parts: Sequence[view.Part]) -> list[list[view.Part]]:
+def _by_device(parts: Sequence[DevicePart]) -> list[list[DevicePart]]:
     """The parts of each divided device, in their order."""
     return [list(group) for _, group in groupby(parts, key=lambda part: part.device)]

@@ -1,4 +1,4 @@
-"""What the renderer sees: a machine's devices and their parts, their labels, and their values at one step."""
+"""A machine as it is rendered: its devices and their parts, their labels, and their values at one step."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from simgpu.machines.users import PodRef
 from simgpu.sim import engine
 from simgpu.topology import links as fabric
 from simgpu.topology.devices import Device
@@ -16,27 +17,18 @@ from simgpu.topology.devices import Device
 Values = npt.NDArray[np.float64]
 
 
-class Pod(msgspec.Struct, frozen=True):
-    """Who uses a device."""
-
-    name: str
-    namespace: str = ""
-    container: str = ""
-    uid: str = ""
-
-
 class Usage(msgspec.Struct, frozen=True):
-    """What one workload has of one device."""
+    """What one workload has of one device: a share of its time from 0 to 1, and memory in MiB."""
 
     device: int
-    pod: Pod
+    pod: PodRef
     usage: float
     memory_mib: float
     workload: int = 0
 
 
-class Part(msgspec.Struct, frozen=True):
-    """A tile or an instance of a device; `id` is its number on the device."""
+class DevicePart(msgspec.Struct, frozen=True):
+    """A tile or an instance of a device; `id` is its number on the device, `handle` the engine's."""
 
     device: int
     id: int
@@ -44,11 +36,14 @@ class Part(msgspec.Struct, frozen=True):
     handle: int
 
 
+UsageLister = Callable[[], Iterable[Usage]]
+
+
 class Machine:
     """Devices with the engine that moves them. Labels change when `version` does, values when `step` does.
 
-    All are on one host, or on several `nodes`, so many on each. `list_usages` is called when somebody wants to see what
-    workloads have, and not at every step: there may be many.
+    `nodes` are its hosts, and how many devices each has. `list_usages` is called when the usages of workloads are
+    rendered, and not at every step: there may be many.
     """
 
     def __init__(
@@ -57,21 +52,19 @@ class Machine:
         made: engine.Engine,
         ids: Sequence[int] | npt.NDArray[np.int64],
         *,
-        hostname: str = "",
-        nodes: Sequence[tuple[str, int]] = (),
-        parts: Sequence[Part] = (),
-        list_usages: Callable[[], Iterable[Usage]] = tuple,
+        nodes: Sequence[tuple[str, int]],
+        parts: Sequence[DevicePart] = (),
+        list_usages: UsageLister = tuple,
     ) -> None:
         self.devices = devices
         self.engine = made
         self.ids = np.asarray(ids, dtype=np.int64)
-        listed = nodes or ((hostname, len(devices)),)
-        self.hostnames = [name for name, count in listed for _ in range(count)]
-        self.node_of = np.repeat(np.arange(len(listed)), [count for _, count in listed])
+        self.hostnames = [name for name, count in nodes for _ in range(count)]
+        self.node_of = np.repeat(np.arange(len(nodes)), [count for _, count in nodes])
         self.parts = parts
         self.parent = np.array([part.device for part in parts], dtype=np.intp)
-        self.pods: dict[int, Pod] = {}
-        self.part_pods: dict[int, Pod] = {}
+        self.pods: dict[int, PodRef] = {}
+        self.part_pods: dict[int, PodRef] = {}
         self._list_usages = list_usages
         self._usages: tuple[Usage, ...] = ()
         self._listed_at = -1
@@ -80,7 +73,7 @@ class Machine:
         self.time = 0.0
         self._columns: dict[str, Values] = {}
         self._at = -1
-        self._told: dict[object, Values] = {}
+        self._static: dict[object, Values] = {}
         self._models = {device.model.key: device for device in devices}
 
     def column(self, name: str) -> Values:
@@ -92,8 +85,8 @@ class Machine:
             self._columns[name] = self.engine.read(name, self.ids)
         return self._columns[name]
 
-    def look_again(self) -> None:
-        """Something was set since the step: read everything anew."""
+    def invalidate(self) -> None:
+        """Something was set since the step: read all quantities again."""
         self._columns.clear()
 
     def part_column(self, name: str) -> Values:
@@ -114,16 +107,16 @@ class Machine:
 
     def fact(self, name: str) -> Values:
         """A figure of each device's model, by path."""
-        if name not in self._told:
+        if name not in self._static:
             found = {device.model.key: _figure(device.model, name) for device in self._models.values()}
-            self._told[name] = np.array([found[device.model.key] for device in self.devices])
-        return self._told[name]
+            self._static[name] = np.array([found[device.model.key] for device in self.devices])
+        return self._static[name]
 
-    def told(self, look: Callable[[Device], float]) -> Values:
-        """What each device is, as a number; it does not change."""
-        if look not in self._told:
-            self._told[look] = np.array([look(device) for device in self.devices])
-        return self._told[look]
+    def static(self, read: Callable[[Device], float]) -> Values:
+        """What each device is, as a number that does not change."""
+        if read not in self._static:
+            self._static[read] = np.array([read(device) for device in self.devices])
+        return self._static[read]
 
     @functools.cached_property
     def topology(self) -> tuple[fabric.Link, ...]:
@@ -145,7 +138,7 @@ class Machine:
         """How many others each device is linked to."""
         return np.array(fabric.peers(self.devices), dtype=np.intp)
 
-    def set_pods(self, pods: Mapping[int, Pod], parts: Mapping[int, Pod] = {}) -> None:
+    def set_pods(self, pods: Mapping[int, PodRef], parts: Mapping[int, PodRef] = {}) -> None:
         """Which pod has which device, by index, and which part of one, by handle."""
         if pods != self.pods or parts != self.part_pods:
             self.pods, self.part_pods = dict(pods), dict(parts)

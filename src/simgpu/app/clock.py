@@ -1,0 +1,22 @@
+"""The clocks of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+
+class SystemClock:
+    """Time for what is pure."""
+
+    def steady(self) -> float:
+        """Seconds of the monotonic clock."""
+        return time.monotonic()
+
+    def wall(self) -> float:
+        """Seconds since 1970."""
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)

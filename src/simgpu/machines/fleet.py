@@ -1,0 +1,191 @@
+"""All fake nodes' cards in one engine: which node has which, who uses them, and the exporters that show them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from simgpu.machines.inventory import Card, Inventory, Kept
+from simgpu.machines.machine import Machine
+from simgpu.machines.users import User
+from simgpu.sim import cards
+from simgpu.topology import pools
+
+EXPORTER = "nvidia-dcgm-exporter"
+_MAX_GONE = 100_000  # GPUs that are gone and may come back
+
+
+class NodeCards(msgspec.Struct):
+    """A node's GPUs, in their order, and the labels of the exporter that shows them."""
+
+    name: str
+    spec: pools.NodeGpus
+    cards: list[Card]
+    exporter: dict[str, str]
+
+    @property
+    def ids(self) -> list[str]:
+        """Their ids."""
+        return [card.device.uuid for card in self.cards]
+
+    def users(self) -> dict[str, tuple[User, ...]]:
+        """The users of each GPU that has any, by id."""
+        return {card.device.uuid: card.users for card in self.cards if card.users}
+
+
+class Fleet:
+    """Cards of all nodes. Changes are idempotent; `machine` is what pages are rendered from."""
+
+    def __init__(self, *, seed: int) -> None:
+        self._inventory = Inventory(seed=seed, max_gone=_MAX_GONE)
+        self.engine = self._inventory.engine
+        self.nodes: dict[str, NodeCards] = {}
+        self._machine: Machine | None = None
+        self._addresses: dict[str, str] = {}
+        self._taken: dict[str, str] = {}
+
+    @property
+    def steps(self) -> int:
+        """How often the fleet has moved on."""
+        return self._inventory.steps
+
+    # Nodes.
+
+    def place(self, name: str, spec: pools.NodeGpus) -> NodeCards:
+        """Let a node have these GPUs; cards that stay what they were go on as they are."""
+        known = self.nodes.get(name)
+        if known is not None and known.spec == spec:
+            return known
+        exporter = known.exporter if known is not None else self._exporter(name)
+        devices = pools.build(spec, name, labels=exporter)
+        made = self._inventory.exchange(known.cards if known is not None else (), devices)
+        self.nodes[name] = NodeCards(name, spec, made, exporter)
+        self._machine = None
+        return self.nodes[name]
+
+    def remove(self, name: str) -> None:
+        """A node is gone, or has no GPUs any more."""
+        if known := self.nodes.pop(name, None):
+            self._inventory.remove(known.cards)
+            self._machine = None
+        if address := self._addresses.pop(name, None):
+            del self._taken[address]
+
+    def name_exporter(self, name: str, pod: str, address: str) -> None:
+        """Name the pod that stands for a node's exporter; without one it has a made-up name and address."""
+        node, labels = self.nodes[name], self._exporter(name, pod, address)
+        if node.exporter != labels:
+            node.exporter = labels
+            for card in node.cards:
+                card.device = msgspec.structs.replace(card.device, labels=labels)
+            self._machine = None
+
+    def _exporter(self, node: str, pod: str = "", address: str = "") -> dict[str, str]:
+        digest = hashlib.sha1(node.encode(), usedforsecurity=False).hexdigest()[:10]
+        name = pod or f"{EXPORTER}-{digest}"
+        return {"node": node, "exporter": name, "instance": f"{address or self.address(node)}:9400"}
+
+    def address(self, node: str, before: str = "") -> str:
+        """An address that no other node's exporter has: the one from before, or else one that follows from the name."""
+        if node not in self._addresses:
+            for address in candidate_addresses(node, before):
+                if address not in self._taken:
+                    self._addresses[node], self._taken[address] = address, node
+                    break
+        return self._addresses[node]
+
+    # Users.
+
+    def use(self, node: NodeCards, users: Mapping[str, Sequence[User]]) -> bool:
+        """Let a node's GPUs, by id, have these users; all others have none. Whether that changes anything."""
+        changed = [self._inventory.use(card, users.get(card.device.uuid, ())) for card in node.cards]
+        return any(changed)
+
+    # Time and views.
+
+    def step(self, now: float, *, clock: float) -> None:
+        """Move on to `now`; `clock` is the time of day."""
+        self._inventory.step(now, clock=clock)
+
+    def machine(self) -> Machine:
+        """All GPUs of all nodes, as one machine to render."""
+        if self._machine is None:
+            self._machine = self._view(self.nodes.values())
+        return self._current(self._machine, [card for node in self.nodes.values() for card in node.cards])
+
+    def machine_of(self, name: str) -> Machine | None:
+        """One node's GPUs."""
+        node = self.nodes.get(name)
+        return None if node is None else self._current(self._view([node]), node.cards)
+
+    def _view(self, nodes: Iterable[NodeCards]) -> Machine:
+        return self._inventory.machine([(node.name, node.cards) for node in nodes])
+
+    def _current(self, machine: Machine, listed: Sequence[Card]) -> Machine:
+        """A machine with the pods of the last step, whose readings these are."""
+        named = ((place, card.pod(card.seen)) for place, card in enumerate(listed))
+        machine.set_pods({place: pod for place, pod in named if pod is not None})
+        machine.step, machine.time = self.steps, self._inventory.time
+        return machine
+
+    def exporters(self) -> Iterator[tuple[str, str, str]]:
+        """Node, pod and address of the exporter that each node would have."""
+        for name, node in self.nodes.items():
+            if node.cards:
+                yield name, node.exporter["exporter"], node.exporter["instance"]
+
+    def pod_usage(self) -> Iterator[tuple[str, int, float, float]]:
+        """Pod's uid, index of the GPU, utilisation in percent, memory in bytes, for each pod on each GPU.
+
+        Of a GPU with several pods, each has the part of its utilisation that it asks for.
+        """
+        used = [(index, card) for node in self.nodes.values() for index, card in enumerate(node.cards) if card.seen]
+        numbers = [card.number for _, card in used]
+        usage = np.rint(self.engine.read("usage", numbers)).tolist() if numbers else []
+        for (index, card), percent in zip(used, usage, strict=True):
+            pods: dict[str, list[User]] = {}
+            for user in card.seen:
+                pods.setdefault(user.pod.uid, []).append(user)
+            asked = {uid: sum(_mean(user) for user in users) for uid, users in pods.items()}
+            for uid, users in pods.items():
+                part = 1.0 if len(pods) == 1 else asked[uid] / (sum(asked.values()) or 1.0)
+                yield uid, index, round(percent * part), sum(user.memory_mib for user in users) * 2.0**20
+
+    # Counters.
+
+    def counters(self, node: NodeCards) -> dict[str, list[float]]:
+        """Where a node's counters stand, by GPU id."""
+        return self._inventory.counters(node.cards, digits=3)
+
+    def remember(self, saved: Mapping[str, Sequence[float]], seconds: float) -> None:
+        """Where counters of GPUs that are not there stood, that long ago; if these come back, they go on from there."""
+        self._inventory.remember({gpu: _kept(values, seconds) for gpu, values in saved.items()})
+
+    def resume(self, node: NodeCards, saved: Mapping[str, Sequence[float]], seconds: float) -> None:
+        """Go on where counters stood that many seconds ago, plus the most that they can have grown since."""
+        for card in node.cards:
+            if (values := saved.get(card.device.uuid)) is not None:
+                self._inventory.resume(card, _kept(values, seconds))
+
+
+def candidate_addresses(node: str, before: str) -> Iterator[str]:
+    """Addresses that a node's exporter may have, best first."""
+    if re.fullmatch(r"10(\.\d{1,3}){3}", before):
+        yield before
+    first = int.from_bytes(hashlib.sha1(node.encode(), usedforsecurity=False).digest()[:3])
+    for number in range(first, first + 2**24):
+        yield f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+
+
+def _kept(values: Sequence[float], seconds: float) -> Kept:
+    """Counters as they were saved; those of another version are none."""
+    known = len(values) == len(cards.COUNTERS)
+    return Kept("", dict(zip(cards.COUNTERS, values, strict=True)) if known else {}, max(0.0, seconds))
+
+
+def _mean(user: User) -> float:
+    return (user.utilization.low + user.utilization.high) / 2

@@ -1,0 +1,255 @@
+"""Cards on one engine: which device each is, who uses it, and where it stood when it was last there.
+
+A machine and a fleet keep their cards here. Devices come and go; one that stays what it was goes on as it is, one that
+comes back goes on with what it had counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby, islice
+
+import msgspec
+import numpy as np
+
+from simgpu.catalog import placing
+from simgpu.machines import profiles
+from simgpu.machines.machine import DevicePart, Machine, UsageLister
+from simgpu.machines.registry import WorkloadRegistry
+from simgpu.machines.users import PodRef, User
+from simgpu.sim import cards, engine
+from simgpu.topology import links
+from simgpu.topology.devices import Device, IdleReading
+
+_log = logging.getLogger(__name__)
+
+
+class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a device stood, by quantity, and of which kind it was; `away` is how many seconds ago that was."""
+
+    kind: str
+    values: dict[str, float]
+    away: float = 0.0
+
+    def cold(self) -> Kept:
+        """The same after it was away: what it has counted remains."""
+        return Kept("", {name: value for name, value in self.values.items() if name in cards.OUTLIVING}, self.away)
+
+
+class Playing(msgspec.Struct, frozen=True):
+    """The workload by which a card shows a user, or what it shows without any."""
+
+    what: User | IdleReading
+    resting: bool
+    number: int
+
+
+class Card(msgspec.Struct):
+    """A device, its number on the engine, its parts by (number on the device, profile, handle), and its users.
+
+    `seen` are those that its readings of the last step belong to.
+    """
+
+    device: Device
+    number: int
+    parts: tuple[tuple[int, str, int], ...] = ()
+    users: tuple[User, ...] = ()
+    seen: tuple[User, ...] = ()
+    playing: tuple[Playing, ...] = ()
+    kind: str = ""
+
+    def pod(self, users: Sequence[User]) -> PodRef | None:
+        """The pod that the card is named after: of its users the first, or one from the configuration."""
+        if users:
+            return users[0].pod
+        reading = self.device.idle
+        return PodRef(reading.pod, reading.namespace, reading.container) if reading and reading.pod else None
+
+
+class Inventory:
+    """All cards of one engine. `kept` is where devices stood when it was `now`, of which at most so many are kept."""
+
+    def __init__(
+        self, *, seed: int, max_gone: int, now: float = 0.0, spread: float = 1.0, kept: Mapping[str, Kept] = {}
+    ) -> None:
+        self.engine = engine.Engine(seed=seed, now=now)
+        self.workloads = WorkloadRegistry(self.engine)
+        self.steps = 0
+        self.time = 0.0
+        self._spread = spread
+        self._gone = dict(kept)
+        self._max_gone = max_gone
+        self._changed: list[Card] = []
+
+    # Devices.
+
+    def exchange(self, before: Iterable[Card], devices: Sequence[Device]) -> list[Card]:
+        """The cards of these devices: those from before that are the same card still, and new ones.
+
+        What runs on cards that go ends, and where they stood is remembered.
+        """
+        known: dict[str, list[Card]] = {}
+        for card in before:
+            known.setdefault(card.device.uuid, []).append(card)
+        found: list[Card | None] = []
+        for device in devices:
+            there = known.get(device.uuid, [])
+            card = there.pop(0) if there and _alike(there[0].device, device) else None
+            found.append(card)
+            if card is not None and card.device != device:
+                card.device = device
+        self.remove([card for there in known.values() for card in there])
+        new = iter(self._add([device for device, card in zip(devices, found, strict=True) if card is None]))
+        made = [card or next(new) for card in found]
+        for card, peers in zip(made, links.peers(devices), strict=True):
+            self.engine.set_linked(card.number, linked=peers > 0)
+        return made
+
+    def remove(self, gone: Sequence[Card]) -> None:
+        """Cards are gone, and with them what ran there."""
+        for card in gone:
+            self._gone[card.device.uuid] = Kept("", self.engine.keep(card.number)).cold()
+            card.playing = ()
+        self.workloads.finish(self.engine.remove_cards([card.number for card in gone]))
+        self._trim()
+
+    def _add(self, devices: Sequence[Device]) -> list[Card]:
+        made: list[Card] = []
+        for _, group in groupby(devices, key=lambda device: device.model.key):
+            members = list(group)
+            numbers = self.engine.add_cards(members[0].model, len(members), spread=self._spread)
+            made += (Card(device, number) for device, number in zip(members, numbers, strict=True))
+        for card in made:
+            card.parts = self._split(card)
+            if (stood := self._gone.pop(card.device.uuid, None)) is not None:
+                self.resume(card, stood if stood.kind == kind_of(card) else stood.cold())
+        return made
+
+    def _split(self, card: Card) -> tuple[tuple[int, str, int], ...]:
+        """Its MIG instances, or its tiles."""
+        device, model = card.device, card.device.model
+        if device.instances:
+            slices = model.sm_count or 1
+            wanted = [
+                (item.name, placing.multiprocessors(item, model) / slices, placing.memory_mib(item, model))
+                for item in device.instances
+            ]
+            numbers = [place.number for place in device.placements()]
+        elif model.tiles > 1:
+            memory = model.memory_mib.total // model.tiles
+            wanted = [(str(tile), 1 / model.tiles, memory) for tile in range(model.tiles)]
+            numbers = list(range(model.tiles))
+        else:
+            return ()
+        handles = self.engine.split(card.number, wanted)
+        names = [name if device.instances else "" for name, _, _ in wanted]
+        return tuple(zip(numbers, names, handles, strict=True))
+
+    # Users.
+
+    def use(self, card: Card, users: Sequence[User], *, resting: Collection[tuple[str, str]] = ()) -> bool:
+        """Let these be a card's users, the one that it is named after first. Whether that changes anything.
+
+        Those that are `resting`, by uid and container, say by workloads of their own what they do.
+        """
+        idle = card.device.idle
+        wanted: Sequence[User | IdleReading] = users or ((idle,) if idle is not None else ())
+        targets = [(item, bool(resting) and _key(item) in resting) for item in wanted]
+        running = self.workloads.running
+        if [(item.what, item.resting) for item in card.playing if item.number in running] == targets:
+            return False
+        kept = {(item.what, item.resting): item for item in card.playing if item.number in running}
+        playing = [kept.pop(target, None) for target in targets]
+        self.workloads.drop(item.number for item in kept.values())
+        card.users = tuple(users)
+        card.playing = tuple(
+            item or self._play(card, target) for item, target in zip(playing, targets, strict=True)
+        )
+        self._changed.append(card)
+        return True
+
+    def _play(self, card: Card, target: tuple[User | IdleReading, bool]) -> Playing:
+        what, rests = target
+        if isinstance(what, User):
+            profile, pod = profiles.of_user(what, resting=rests), what.pod
+        else:
+            profile, pod = profiles.idle(what), card.pod(())
+        return Playing(what, rests, self.workloads.start(profile, [[card.number]], pod=pod)[0])
+
+    # Time.
+
+    def step(self, now: float, *, clock: float) -> bool:
+        """Move on to `now`; `clock` is the time of day. Whether workloads have ended."""
+        if not self.steps:
+            self.engine.epoch = clock - now
+            self._gone = {name: stood.cold() for name, stood in self._gone.items()}
+        outcomes = self.engine.step(now)
+        self.steps += 1
+        self.time = clock
+        for card in self._changed:
+            card.seen = card.users
+        self._changed.clear()
+        self.workloads.finish(outcomes)
+        return bool(outcomes)
+
+    # What is kept.
+
+    def counters(self, listed: Sequence[Card], *, digits: int | None = None) -> dict[str, list[float]]:
+        """Where the counters of cards stand, by the device's id, in the order of `sim.cards.COUNTERS`."""
+        standing = self.engine.counters([card.number for card in listed])
+        rounded = standing if digits is None else np.round(standing, digits)
+        return dict(zip((card.device.uuid for card in listed), rounded.tolist(), strict=True))
+
+    def keep(self, listed: Sequence[Card]) -> dict[str, Kept]:
+        """Where cards stand, and where those that are gone stood."""
+        return self._gone | {card.device.uuid: Kept(kind_of(card), self.engine.keep(card.number)) for card in listed}
+
+    def resume(self, card: Card, stood: Kept) -> None:
+        """Let a card go on from where it stood; values that it cannot have are logged and start anew."""
+        impossible = self.engine.resume(card.number, stood.values, seconds=stood.away)
+        if impossible:
+            name = card.device.uuid
+            _log.warning("%s cannot have stood where it did: %s start anew", name, ", ".join(impossible))
+
+    def remember(self, kept: Mapping[str, Kept]) -> None:
+        """Where devices that are not there stood; what is known of them already stays."""
+        self._gone = {**kept, **self._gone}
+        self._trim()
+
+    def _trim(self) -> None:
+        for name in list(islice(self._gone, max(0, len(self._gone) - self._max_gone))):
+            del self._gone[name]
+
+    # Views.
+
+    def machine(self, nodes: Sequence[tuple[str, Sequence[Card]]], *, list_usages: UsageLister = tuple) -> Machine:
+        """Cards of one or several hosts as one machine to render."""
+        listed = [card for _, there in nodes for card in there]
+        parts = [
+            DevicePart(place, number, profile, handle)
+            for place, card in enumerate(listed)
+            for number, profile, handle in card.parts
+        ]
+        return Machine(
+            [card.device for card in listed], self.engine, [card.number for card in listed],
+            nodes=[(name, len(there)) for name, there in nodes], parts=parts, list_usages=list_usages,
+        )  # fmt: skip
+
+
+def kind_of(card: Card) -> str:
+    """The same for cards that are alike, in another process too."""
+    if not card.kind:
+        facts = msgspec.msgpack.encode((card.device.model, card.device.instances))
+        card.kind = hashlib.sha256(facts).hexdigest()[:16]
+    return card.kind
+
+
+def _alike(one: Device, other: Device) -> bool:
+    """Whether two are the same card."""
+    return one.model == other.model and one.instances == other.instances
+
+
+def _key(item: User | IdleReading) -> tuple[str, str]:
+    return item.key if isinstance(item, User) else ("", "")

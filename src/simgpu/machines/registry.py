@@ -1,0 +1,101 @@
+"""Workloads that run on an engine: what each is called, where it runs, for which pod, and what to call when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from simgpu.machines.users import PodRef
+from simgpu.sim import activity, engine
+
+Ended = Callable[[int, str], None]  # exit code, and message
+
+
+class RunningWorkload(msgspec.Struct, frozen=True):
+    """A workload by name, and the cards or parts of cards that it runs on, as the engine numbers them.
+
+    One that spans several models is several for the engine, which start and end `together`. `pid` is the process that
+    asked for it; 0 where it came from the configuration or from a pod's annotations.
+    """
+
+    name: str
+    handles: tuple[int, ...]
+    pod: PodRef | None
+    ended: Ended | None
+    together: list[int]
+    pid: int = 0
+
+
+class WorkloadRegistry:
+    """Running workloads by number, and the pods on each card in the order in which they came."""
+
+    def __init__(self, on: engine.Engine) -> None:
+        self.running: dict[int, RunningWorkload] = {}
+        self._engine = on
+        self._pods: dict[int, dict[int, PodRef]] = {}
+
+    def start(
+        self,
+        profile: activity.Profile,
+        groups: Iterable[Sequence[int]],
+        *,
+        pod: PodRef | None = None,
+        ended: Ended | None = None,
+        pid: int = 0,
+        owner: str = "",
+    ) -> list[int]:
+        """Start a workload on groups of handles, each of one model; a number for each group.
+
+        Either all of them start or none. `ended` is called when all have ended, with the exit code and a message. What
+        workloads of an `owner` with a name can cost is bounded.
+        """
+        numbers: list[int] = []
+        try:
+            for handles in groups:
+                number = self._engine.add_workload(profile, handles, owner=owner)
+                self.running[number] = RunningWorkload(profile.name, tuple(handles), pod, ended, numbers, pid)
+                numbers.append(number)
+                if pod is not None:
+                    for handle in handles:
+                        self._pods.setdefault(handle, {})[number] = pod
+        except BaseException:
+            self.drop(numbers)
+            raise
+        return list(numbers)
+
+    def drop(self, numbers: Iterable[int]) -> bool:
+        """End workloads without calling `ended`. Whether one of them was a pod's."""
+        gone = []
+        for number in list(numbers):
+            self._engine.end_workload(number)
+            gone.append(self._forget(number))
+        return any(work is not None and work.pod is not None for work in gone)
+
+    def finish(self, outcomes: Iterable[engine.Outcome]) -> None:
+        """Take note of workloads that the engine has ended."""
+        for outcome in outcomes:
+            work = self._forget(outcome.workload)
+            if work is None:
+                continue
+            others = [number for number in work.together if number in self.running]
+            if outcome.exit_code:
+                self.drop(others)
+                others = []
+            if not others and work.ended is not None:
+                work.ended(outcome.exit_code, outcome.message)
+
+    def _forget(self, number: int) -> RunningWorkload | None:
+        work = self.running.pop(number, None)
+        if work is not None and work.pod is not None:
+            for handle in work.handles:
+                there = self._pods[handle]
+                del there[number]
+                if not there:
+                    del self._pods[handle]
+        return work
+
+    def first_pods(self) -> Iterator[tuple[int, PodRef]]:
+        """The pod that came first on each card or part of one, by handle."""
+        for handle, there in self._pods.items():
+            yield handle, next(iter(there.values()))

@@ -1,0 +1,57 @@
+"""Who uses a device: containers of pods, each with a share of it, and what each does there."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class PodRef(msgspec.Struct, frozen=True):
+    """A pod by name, and one of its containers."""
+
+    name: str
+    namespace: str = ""
+    container: str = ""
+    uid: str = ""
+
+
+class Range(msgspec.Struct, frozen=True):
+    """Utilisation in percent, both ends included."""
+
+    low: int
+    high: int
+
+
+NONE = Range(0, 0)
+ALL = Range(100, 100)
+ANY = Range(0, 100)
+
+
+class CpuSource(msgspec.Struct, frozen=True):
+    """A container whose processor time drives the utilisation of its devices.
+
+    `pod` is the uid by which the kubelet knows its pod, `container` its id, `cores` the processors that count as 100 %.
+    """
+
+    pod: str
+    container: str
+    cores: float
+
+
+class User(msgspec.Struct, frozen=True):
+    """A container that has a device or part of its time.
+
+    `share` is the part of the device's memory that it takes, from 0 to 1, and `memory_mib` the same in MiB. One that
+    `reserves` the device holds it for others. With a `cpu` source, that says how busy it is instead of `utilization`.
+    """
+
+    pod: PodRef
+    utilization: Range = NONE
+    memory_mib: int = 0
+    share: float = 1.0
+    reserves: bool = False
+    cpu: CpuSource | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The container: its pod's uid, and its name."""
+        return self.pod.uid, self.pod.container

@@ -1,0 +1,68 @@
+"""The kubelet, as the agent speaks with it: what it is offered, what it is answered, and what it has given to whom."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+
+from simgpu.node import granting, messages, offers, owners, plugins, rpc
+from simgpu.pods.holding import Held
+from simgpu.topology import failures, pools
+from simgpu.topology.devices import Device
+
+
+class NodeKubelet:
+    """The device plugins of a node. `allocated` is called with the ids of devices that the kubelet allocates."""
+
+    def __init__(
+        self,
+        node: str,
+        source: granting.Source,
+        allocated: Callable[[Sequence[str]], None],
+        *,
+        folder: Path,
+        pod_resources: Path,
+    ) -> None:
+        self.plugins = plugins.Plugins(self._allocate, folder=folder)
+        self._node = node
+        self._source = source
+        self._allocated = allocated
+        self._owners = owners.Owners(pod_resources=pod_resources, plugins=folder)
+        self._failures = failures.NONE
+        self._gpu_resource = pools.GPU_RESOURCE
+
+    def offer(
+        self, spec: pools.NodeGpus, devices: Sequence[Device], failing: failures.Failures, *, elapsed: float
+    ) -> None:
+        """Offer devices, as healthy as they are so many seconds after failures began."""
+        self._failures, self._gpu_resource = failing, spec.slicing.name(pools.GPU_RESOURCE)
+        found = {item.resource: item for item in _offers(spec, devices, failing.unhealthy_at(elapsed))}
+        self.plugins.offer(found, present=failing.present(elapsed))
+
+    async def held(self, devices: Collection[str]) -> list[Held] | None:
+        """Which containers have any of these devices; None if the kubelet does not answer."""
+        return await self._owners.look(devices)
+
+    async def _allocate(self, resource: str, ids: Sequence[str]) -> messages.ContainerAllocateResponse:
+        if self._failures.delay:
+            await asyncio.sleep(self._failures.delay)
+        if self._failures.refuse:
+            raise rpc.Refused(f"{resource}: refused, as the node's failures say")
+        if resource != self._gpu_resource:
+            return granting.others(node=self._node)
+        self._allocated(ids)
+        return granting.gpus(ids, node=self._node, source=self._source)
+
+
+def _offers(spec: pools.NodeGpus, devices: Sequence[Device], unhealthy: Collection[int]) -> Iterator[offers.Offer]:
+    """GPUs, and each of the other devices. NUMA nodes are reported where the topology specifies them."""
+    gpus = [
+        offers.Offered(device.uuid, place, device.index not in unhealthy, tell=spec.numa is not None)
+        for device, place in zip(devices, offers.places(devices), strict=True)
+    ]
+    if gpus:
+        yield offers.offer(pools.GPU_RESOURCE, gpus, spec.slicing)
+    for resource, count in spec.other.items():
+        named = [offers.Offered(f"{resource.replace('/', '-')}-{number}") for number in range(count)]
+        yield offers.offer(resource, named, spec.slicing)

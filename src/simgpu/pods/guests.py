@@ -1,0 +1,68 @@
+"""Guests of the agent's socket: containers that have GPUs, and what each may act on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from simgpu import errors
+from simgpu.kube.views import Pod
+from simgpu.machines.users import PodRef
+from simgpu.pods import holding
+
+
+class Guest(msgspec.Struct, frozen=True):
+    """A pod's container, with its devices by id and in its order; or a process that may act on all of them.
+
+    Connections are counted by `name`.
+    """
+
+    name: str = ""
+    pod: PodRef | None = None
+    devices: tuple[str, ...] | None = None
+
+    def may_set(self, device: str) -> bool:
+        """Whether a device, by id, is its own."""
+        return self.devices is None or device in self.devices
+
+    def choose(self, wanted: Sequence[str]) -> tuple[str, ...]:
+        """The devices that it means: by id, or by number as it counts its own; all of its own if it names none."""
+        if self.devices is None:
+            return tuple(wanted)
+        return tuple(self._own(name) for name in wanted) if wanted else self.devices
+
+    def _own(self, name: str) -> str:
+        assert self.devices is not None  # noqa: S101 - asked by whoever calls
+        number = int(name) if name.isascii() and name.isdecimal() and len(name) < 10 else -1
+        if 0 <= number < len(self.devices):
+            return self.devices[number]
+        if name not in self.devices:
+            numbers = "0" if len(self.devices) == 1 else f"0 to {len(self.devices) - 1}"
+            raise errors.InputError(
+                "Devices", f"no device {name!r} here; there are {numbers}: {', '.join(self.devices)}"
+            )
+        return name
+
+
+class Rejected(errors.SimgpuError):
+    """The peer is not authorised."""
+
+
+HOST = Guest()
+
+
+def find(
+    pods: Iterable[Pod], held: Sequence[holding.Held], devices: Sequence[str], *, uid: str, container: str
+) -> Guest | None:
+    """The container with that id in the pod that the kubelet knows by that uid, if it has any of these devices."""
+    same = (item for item in pods if holding.kubelet_uid(item) == uid)
+    pod = holding.by_kubelet_uid(same).get(uid)
+    if pod is None:
+        return None
+    meta, name = pod.metadata, holding.container(pod, container, held)
+    mine = set(holding.gpus(pod, name, held)) if name else set()
+    own = tuple(item for item in devices if item in mine)
+    if not name or not own:
+        return None
+    return Guest(f"pod {meta.namespace}/{meta.name}", PodRef(meta.name, meta.namespace, name, meta.uid), own)
