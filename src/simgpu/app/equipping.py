@@ -42,7 +42,7 @@ class Equipment:
         self._identity = identity
         self._stale = ticking.stale(interval)
         self._shown: showing.Shown | None = None
-        self._running: dict[tuple[str, str, str], tuple[Shared | pools.Shown, list[int]]] = {}
+        self._running: dict[tuple[str, str, str], tuple[Shared | pools.StaticMetrics, list[int]]] = {}
         self.run.mkdir(parents=True, exist_ok=True)
 
     def equip(self, spec: pools.NodeGpus) -> None:
@@ -86,14 +86,14 @@ class Equipment:
 
         Those that are `working`, by uid and name, say by workloads of their own what their GPUs do.
         """
-        wanted: dict[tuple[str, str, str], Shared | pools.Shown] = {}
+        wanted: dict[tuple[str, str, str], Shared | pools.StaticMetrics] = {}
         for device, gpu in zip(self.box.devices, self.spec.gpus, strict=True):
             shares = uses.get(device.uuid, ())
             for share in shares:
                 container = (share.use.uid, share.use.container)
                 wanted[device.uuid, *container] = replace(share, resting=True) if container in working else share
-            if not shares and gpu.shown is not None:
-                wanted[device.uuid, "", ""] = gpu.shown
+            if not shares and gpu.metrics is not None:
+                wanted[device.uuid, "", ""] = gpu.metrics
         alive = self.box.workloads().keys()
         for key, (before, numbers) in list(self._running.items()):
             if wanted.get(key) != before or not alive >= set(numbers):
@@ -108,8 +108,8 @@ class Equipment:
         """Let an agent that comes after this one know what the node has, and who uses it."""
         self._known.save(keeping.Known(self.spec, dict(uses)))
 
-    def _admit(self, device: str, item: Shared | pools.Shown) -> list[int]:
-        if isinstance(item, pools.Shown):
+    def _admit(self, device: str, item: Shared | pools.StaticMetrics) -> list[int]:
+        if isinstance(item, pools.StaticMetrics):
             pod = view.Pod(item.pod, item.namespace, item.container) if item.pod else None
             return self.box.admit(profiles.standing(item.utilization, item.fb_used), [device], pod=pod)
         use = item.use

@@ -30,12 +30,12 @@ class Card(msgspec.Struct):
     """
 
     id: str
-    gpu: pools.Gpu
+    gpu: pools.NodeGpu
     number: int
     device: Device
     use: Use | None = None
     seen: Use | None = None
-    played: Use | pools.Shown | None = None
+    played: Use | pools.StaticMetrics | None = None
     workload: int = 0
 
 
@@ -80,7 +80,7 @@ class Fleet:
             return known
         before = {card.id: card for card in known.cards} if known else {}
         kept: dict[int, Card] = {}
-        new: list[tuple[int, str, pools.Gpu]] = []
+        new: list[tuple[int, str, pools.NodeGpu]] = []
         for index, gpu in enumerate(spec.gpus):
             identity = gpu.id or gpu_id(name, index)
             card = before.get(identity)
@@ -108,7 +108,7 @@ class Fleet:
         if address := self._addresses.pop(name, None):
             del self._taken[address]
 
-    def _new(self, node: str, wanted: Sequence[tuple[int, str, pools.Gpu]]) -> dict[int, Card]:
+    def _new(self, node: str, wanted: Sequence[tuple[int, str, pools.NodeGpu]]) -> dict[int, Card]:
         made: dict[int, Card] = {}
         for _, group in groupby(wanted, key=lambda item: item[2].model.key):
             members = list(group)
@@ -117,7 +117,7 @@ class Fleet:
                 made[index] = self._card(node, index, identity, gpu, number)
         return made
 
-    def _card(self, node: str, index: int, identity: str, gpu: pools.Gpu, number: int) -> Card:
+    def _card(self, node: str, index: int, identity: str, gpu: pools.NodeGpu, number: int) -> Card:
         device = devices.device(node, index, gpu.model, name=identity, labels=self._exporter(node))
         card = Card(identity, gpu, number, device)
         if (before := self._gone.pop(identity, None)) is not None:
@@ -164,7 +164,7 @@ class Fleet:
         changed = False
         for card in node.cards:
             wanted = uses.get(card.id)
-            played = wanted or card.gpu.shown
+            played = wanted or card.gpu.metrics
             if card.played == played:
                 continue
             if card.workload:
@@ -226,8 +226,8 @@ class Fleet:
         for position, card in enumerate(listed):
             if card.seen is not None:
                 found[position] = view.Pod(card.seen.pod, card.seen.namespace, card.seen.container)
-            elif card.gpu.shown is not None and card.gpu.shown.pod:
-                shown = card.gpu.shown
+            elif card.gpu.metrics is not None and card.gpu.metrics.pod:
+                shown = card.gpu.metrics
                 found[position] = view.Pod(shown.pod, shown.namespace, shown.container)
         return found
 
