@@ -28,7 +28,7 @@ WORKLOADS = 1000
 
 
 def make(model: str, count: int) -> box.Box:
-    wanted = devices.Box((devices.Entry(model, count),))
+    wanted = devices.BoxConfig((devices.GpuEntry(model, count),))
     return box.Box(devices.build(wanted, models.load(), node="bench"), seed=1, hostname="bench")
 
 

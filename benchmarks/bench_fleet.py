@@ -27,7 +27,7 @@ from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Change, Store
 from simgpu.kube.views import Pod
 from simgpu.kube.writer import Target, Writer
-from simgpu.topology import pools
+from simgpu.topology import inline
 
 NODES, GPUS = 5000, 8
 CHUNKS, CHUNK = 5, 200
@@ -172,7 +172,7 @@ async def bring_up(client: Client, controller: Controller) -> AsyncIterator[fram
 
 async def bare_writes(client: Client, names: list[str]) -> float:
     """Nodes in a second that a writer alone gives labels, capacity and a view."""
-    spec = pools.parse_gpus(f"h200:{GPUS}", models.load(), field="x")
+    spec = inline.parse(f"h200:{GPUS}", models.load(), field="x")
     labels = {
         name.replace("nvidia.com", "bare.test"): value for name, value in publishing.labels(spec, "mixed").items()
     }

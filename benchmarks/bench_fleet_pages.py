@@ -17,7 +17,7 @@ from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.fleet import Fleet
 from simgpu.identities import identity
-from simgpu.topology import pools
+from simgpu.topology import inline
 from simgpu.web import fleet, server
 
 NODES, GPUS, PODS = 5000, 8, 20_000
@@ -59,7 +59,7 @@ def read(where: tuple[str, int], path: str) -> tuple[float, int]:
 
 async def serve() -> None:
     """A fleet with its pods, that moves on as the controller's does."""
-    cards, spec = Fleet(seed=1), pools.parse_gpus(f"h200:{GPUS}", models.load(), field="gpus")
+    cards, spec = Fleet(seed=1), inline.parse(f"h200:{GPUS}", models.load(), field="gpus")
     each = PODS // NODES
     for number in range(NODES):
         node = cards.place(f"node-{number}", spec)

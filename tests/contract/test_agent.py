@@ -27,7 +27,7 @@ from simgpu.topology import pools, sharing
 from tests.fixtures.kubelet import Kubelet
 
 DCGM = identity.load("dcgm")
-SPEC = pools.NodeGpus((pools.Gpu(models.load().models["h200"]),) * 2, {"rdma/hca": 1})
+SPEC = pools.NodeGpus((pools.NodeGpu(models.load().models["h200"]),) * 2, {"rdma/hca": 1})
 
 
 @pytest.fixture

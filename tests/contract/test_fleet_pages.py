@@ -18,7 +18,7 @@ from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.fleet import Fleet
 from simgpu.identities import identity, labels, render
-from simgpu.topology import pools
+from simgpu.topology import inline
 from simgpu.web import fleet, metering, server
 from tests.golden import boxes
 
@@ -66,7 +66,7 @@ async def test_every_answer_of_the_topology_api_is_json_with_its_code(
 async def shown(*, plain: bool) -> AsyncIterator[str]:
     """Pages of a fleet of one node with two GPUs, one of them in use."""
     cards = Fleet(seed=1)
-    node = cards.place("n1", pools.parse_gpus("h200:2", models.load(), field="x"))
+    node = cards.place("n1", inline.parse("h200:2", models.load(), field="x"))
     cards.use(node, {node.ids[1]: publishing.Use("uid-1", "team", "train", "main", 10, 30, 143771)})
     cards.step(1.0, clock=0.0)
     pages = fleet.FleetPages(
@@ -113,7 +113,7 @@ async def test_the_page_of_all_nodes_has_what_prometheus_would_add_to_each_nodes
 
 def test_a_page_after_any_changes_of_pods_is_what_a_fresh_one_would_be() -> None:
     cards = Fleet(seed=1)
-    node = cards.place("n1", pools.parse_gpus("h200:4", models.load(), field="x"))
+    node = cards.place("n1", inline.parse("h200:4", models.load(), field="x"))
     look = fleet.enriched(identity.load("dcgm"), "gpu-operator")
     kept = render.Renderer(cards.machine(), look)
     for turn, uses in enumerate([{0: "a"}, {0: "a", 2: "b"}, {2: "b", 3: "c"}, {}, {1: "d", 2: "e"}], start=1):
@@ -142,7 +142,7 @@ def test_a_page_after_any_changes_of_nodes_is_what_a_fresh_one_would_be(monkeypa
         cards.use(node, {node.ids[1]: publishing.Use(f"uid-{pod}", "team", pod, "main", 10, 30, 143771)})
 
     def place(name: str, gpus: str) -> None:
-        cards.place(name, pools.parse_gpus(gpus, models.load(), field="x"))
+        cards.place(name, inline.parse(gpus, models.load(), field="x"))
 
     partial = functools.partial
     changes: list[list[Callable[[], None]]] = [
@@ -182,7 +182,7 @@ def fleet_of(gpus: str, *more: str) -> Fleet:
     """A node for each."""
     cards = Fleet(seed=1)
     for number, text in enumerate((gpus, *more)):
-        cards.place(f"n{number}", pools.parse_gpus(text, models.load(), field="x"))
+        cards.place(f"n{number}", inline.parse(text, models.load(), field="x"))
     cards.step(1.0, clock=5.0)
     return cards
 
@@ -224,8 +224,8 @@ def test_a_nodes_cards_are_linked_while_there_are_several() -> None:
     cards = Fleet(seed=1)
 
     def sent(gpus: str, second: float) -> float:
-        node = cards.place("n1", pools.parse_gpus(gpus, models.load(), field="x"))
-        cards.place("n2", pools.parse_gpus("h200:1", models.load(), field="x"))
+        node = cards.place("n1", inline.parse(gpus, models.load(), field="x"))
+        cards.place("n2", inline.parse("h200:1", models.load(), field="x"))
         use = publishing.Use("uid", "team", "train", "main", 80, 80, 143771)
         cards.use(node, {node.ids[0]: use})
         before = cards.engine.read("fabric_bytes", [node.cards[0].number])

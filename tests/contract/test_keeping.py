@@ -21,7 +21,7 @@ from simgpu.pods import profiles, requests
 from simgpu.topology import pools
 
 made = Equipment("node-a", identity.load("dcgm"), Path(sys.argv[1]), seed=1, interval=0.5, cgroups=Path("/"))
-made.equip(pools.NodeGpus((pools.Gpu(models.load().models["h200"]),) * 8))
+made.equip(pools.NodeGpus((pools.NodeGpu(models.load().models["h200"]),) * 8))
 first = not made.saved.devices
 if first:
     made.box.engine.set_limit(1, 500)

@@ -16,7 +16,7 @@ from simgpu import errors
 from simgpu.catalog import models
 from simgpu.controllers.fleet import Fleet
 from simgpu.identities import identity
-from simgpu.topology import pools
+from simgpu.topology import inline
 from simgpu.web import fleet, pages, server
 from simgpu.web.limits import Limits
 
@@ -39,7 +39,7 @@ class Place(NamedTuple):
 async def served(limits: Limits) -> AsyncIterator[Place]:
     """Pages of 1024 GPUs, 10 MB: more than the kernel keeps for a client."""
     cards = Fleet(seed=1)
-    cards.place("n1", pools.parse_gpus("h200:1024", models.load(), field="x"))
+    cards.place("n1", inline.parse("h200:1024", models.load(), field="x"))
     cards.step(1.0, clock=0.0)
     shown = fleet.FleetPages(
         lambda: cards, identity.load("dcgm"), namespace="x", plain=False, scraped=lambda _page, _seconds: None

@@ -62,7 +62,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
     running: list[Running] = []
 
     async def start(count: int = 2, **more: Any) -> Running:
-        wanted = devices.Box((devices.Entry("h200", count),))
+        wanted = devices.BoxConfig((devices.GpuEntry("h200", count),))
         made = box.Box(devices.build(wanted, CATALOG, node="n"), seed=1, hostname="n")
         path = tmp_path / f"{len(running)}.sock"
         names = {"DCGM_FI_DEV_FB_USED": ("fb_used", 1.0), "DCGM_FI_DEV_GPU_UTIL": ("usage", 1.0)}

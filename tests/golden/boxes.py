@@ -17,7 +17,7 @@ OWN = {
 
 def make(model: str, count: int = 2, **entry: object) -> box.Box:
     """Devices of a model, at rest."""
-    wanted = devices.Box((devices.Entry(model, count, **entry),))  # type: ignore[arg-type]
+    wanted = devices.BoxConfig((devices.GpuEntry(model, count, **entry),))  # type: ignore[arg-type]
     return box.Box(devices.build(wanted, CATALOG, node="sim-0"), seed=1, hostname="sim-0")
 
 

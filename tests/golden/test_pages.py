@@ -391,7 +391,7 @@ def test_a_pod_on_one_instance_is_named_there_only() -> None:
 
 
 def test_an_exporter_shows_its_own_vendors_devices() -> None:
-    wanted = devices.Box((devices.Entry("h200"), devices.Entry("max-1550")))
+    wanted = devices.BoxConfig((devices.GpuEntry("h200"), devices.GpuEntry("max-1550")))
     made = box.Box(devices.build(wanted, boxes.CATALOG, node="n"), seed=1, hostname="n")
     made.step(1.0, clock=0.0)
     for name, product in (("dcgm", "NVIDIA H200"), ("xpum", "Intel(R) Data Center GPU Max 1550")):
@@ -447,7 +447,7 @@ def test_pages_that_are_sent_at_the_same_time_make_each_text_once(monkeypatch: p
 
 
 def test_a_workload_over_several_models_ends_as_one() -> None:
-    wanted = devices.Box((devices.Entry("h200"), devices.Entry("t4")))
+    wanted = devices.BoxConfig((devices.GpuEntry("h200"), devices.GpuEntry("t4")))
     made = box.Box(devices.build(wanted, boxes.CATALOG, node="n"), seed=1, hostname="n")
     metrics = {"memory": {"Func": "constant", "Min": 60e9, "Unit": "absolute"}}
     document = {"Name": "w", "Profile": [{"Load": 10, "Metrics": metrics}], "Devices": ["nvidia0", "nvidia1"]}

@@ -54,8 +54,8 @@ def test_the_example_becomes_the_card_that_it_was_taken_from() -> None:
         "590.44.01",
         "13.1",
     )
-    assert (found.memory_mib, found.ecc) == (models.Memory(24564, 450, 256), "disabled")
-    assert found.power_w == models.Power(230, 100, 230, 6.41)
+    assert (found.memory_mib, found.ecc) == (models.MemorySize(24564, 450, 256), "disabled")
+    assert found.power_w == models.PowerLimits(230, 100, 230, 6.41)
     clocks = found.clocks_mhz
     assert (clocks.sm_min, clocks.sm_idle, clocks.sm_max, clocks.sm_step) == (210, 210, 2100, 15)
     assert (clocks.memory, clocks.memory_idle, clocks.video_idle, clocks.video_max) == ((8001, 405), 405, 555, 1950)
@@ -281,7 +281,11 @@ def test_a_capture_with_any_bytes_in_it_is_read_or_rejected(data: st.DataObject)
 @given(st.dictionaries(st.sampled_from(PATHS), st.sampled_from(TEXTS) | st.text("0123456789. MiBWHzC%x", max_size=12)))
 @settings(max_examples=100, deadline=None)
 def test_elements_with_any_text_are_read_or_rejected(texts: dict[str, str]) -> None:
-    gpu = captures.Gpu(0, {"product_name": "X", **texts}, [captures.Clocks(5.0, [9.0, 7.0]), captures.Clocks(4.0, [])])
+    gpu = captures.CapturedGpu(
+        0,
+        {"product_name": "X", **texts},
+        [captures.SupportedClocks(5.0, [9.0, 7.0]), captures.SupportedClocks(4.0, [])],
+    )
     try:
         made = importing.import_gpu(gpu, None, CATALOG)
         models.check("mine", yaml.safe_load(made.yaml()), where=Path("mine.yaml"))

@@ -25,7 +25,7 @@ from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
-from simgpu.topology import pools
+from simgpu.topology import inline
 
 CATALOG = models.load()
 LABEL = "run.ai/simulated-gpu-node-pool"
@@ -250,7 +250,7 @@ class World:
             assert len(held) == min(self.wanted(name), len(placed.cards))
             alive = {pod.metadata.uid for pod in self.stores.pods.by("node", name)}
             assert {card.use.uid for card in held if card.use} <= alive
-            running += len(held) + sum(card.use is None and card.gpu.shown is not None for card in placed.cards)
+            running += len(held) + sum(card.use is None and card.gpu.metrics is not None for card in placed.cards)
         assert len(self.fleet.engine.workloads()) == running
         assert set(self.fleet.nodes) <= {node.metadata.name for node in self.stores.nodes}
         assert len(self.fleet.machine().devices) == sum(len(node.cards) for node in self.fleet.nodes.values())
@@ -482,7 +482,7 @@ def test_the_topology_api_tells_of_a_real_node_what_its_agent_published() -> Non
     world = World()
     world.apply("config", "", {"x": 2})
     assert world.nodes.describe_node("real") is None
-    spec = pools.parse_gpus("h200:1", CATALOG, field="x")
+    spec = inline.parse("h200:1", CATALOG, field="x")
     uses = {"g0": (publishing.Use("uid-1", "team", "train", "main", 10, 30, 500),)}
     body = publishing.view("real", ["g0"], spec, strategy="none", uses=uses, counters={}, fake=False)
     meta = world.api.meta("topology-real", namespace="ns", **{key: body["metadata"][key] for key in LABELS_AND_MORE})

@@ -15,7 +15,7 @@ CATALOG = models.load()
 
 
 def box(*entries: tuple[str, int]) -> list[devices.Device]:
-    wanted = devices.Box(tuple(devices.Entry(model, count) for model, count in entries))
+    wanted = devices.BoxConfig(tuple(devices.GpuEntry(model, count) for model, count in entries))
     return devices.build(wanted, CATALOG, node="n")
 
 

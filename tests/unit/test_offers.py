@@ -21,7 +21,7 @@ CATALOG = models.load()
 
 def node(*entries: tuple[str, int]) -> Offer:
     """All GPUs of a node with so many of each model, named by their index."""
-    box = devices.Box(tuple(devices.Entry(model, count) for model, count in entries))
+    box = devices.BoxConfig(tuple(devices.GpuEntry(model, count) for model, count in entries))
     where = places(devices.build(box, CATALOG, node="n"))
     return Offer("nvidia.com/gpu", tuple(Offered(str(index), place) for index, place in enumerate(where)))
 
@@ -149,11 +149,11 @@ def test_shared_gpus_are_offered_several_times() -> None:
 
 
 def test_the_longest_list_of_devices_fits_a_message_that_the_kubelet_takes() -> None:
-    longest = f"{'x' * 253}-{'y' * 63}-{pools.MOST_DEVICES}"
-    named = [Offered(f"{longest}::{number}", healthy=False, tell=True) for number in range(pools.MOST_DEVICES)]
+    longest = f"{'x' * 253}-{'y' * 63}-{pools.MAX_DEVICES}"
+    named = [Offered(f"{longest}::{number}", healthy=False, tell=True) for number in range(pools.MAX_DEVICES)]
     data = Offer("x/y", tuple(named)).message().encode()
     assert len(data) < 4 << 20
-    assert len(messages.ListAndWatchResponse.decode(data).devices) == pools.MOST_DEVICES
+    assert len(messages.ListAndWatchResponse.decode(data).devices) == pools.MAX_DEVICES
 
 
 def test_shared_gpus_are_used_evenly() -> None:

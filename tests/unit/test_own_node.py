@@ -22,7 +22,7 @@ from simgpu.topology import failures, pools
 from tests.fixtures.equipment import share
 
 CATALOG = models.load()
-BEFORE = pools.NodeGpus((pools.Gpu(CATALOG.models["h200"]),) * 2, failures=failures.Failures(unhealthy=(1,)))
+BEFORE = pools.NodeGpus((pools.NodeGpu(CATALOG.models["h200"]),) * 2, failures=failures.Failures(unhealthy=(1,)))
 TOPOLOGY = "nodePools: {x: {gpus: [{type: h200, count: 2}]}}"
 
 

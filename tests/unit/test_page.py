@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parent.parent / "golden" / "page-1.txt"
 
 
 def cards(model: str = "h200", count: int = 1, mig: tuple[str, ...] = ()) -> list[devices.Device]:
-    return devices.build(devices.Box((devices.Entry(model, count, mig=mig),)), CATALOG, node="here")
+    return devices.build(devices.BoxConfig((devices.GpuEntry(model, count, mig=mig),)), CATALOG, node="here")
 
 
 def zeros(count: int) -> writer.Read:

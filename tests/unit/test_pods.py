@@ -98,9 +98,9 @@ def test_a_pod_that_asks_for_more_than_a_node_can_have_costs_no_more_than_one_th
     made = pod(*greedy[1000:], init=(*greedy[:999], container("s", "99999", sidecar=True)))
     found = requests.requests(made)
     assert len(found) == requests.MAX_CONTAINERS
-    assert {item.count for item in found} == {pools.MOST_GPUS}
-    assert [item.count for item in requests.requests(pod(*greedy))] == [pools.MOST_GPUS]
-    assert assigning.Wish("u", requests.requests(pod(*greedy)), found).count == pools.MOST_GPUS
+    assert {item.count for item in found} == {pools.MAX_GPUS}
+    assert [item.count for item in requests.requests(pod(*greedy))] == [pools.MAX_GPUS]
+    assert assigning.Wish("u", requests.requests(pod(*greedy)), found).count == pools.MAX_GPUS
 
 
 @pytest.mark.parametrize("text", ["30s", "1h30m", "500ms", "90", "1.5"])

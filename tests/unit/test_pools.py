@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simgpu import errors
 from simgpu.catalog import models
 from simgpu.cli import main
-from simgpu.topology import pools
+from simgpu.topology import checking, inline, pools, reading
 
 CATALOG = models.load()
 OLD = {"gpuProduct": "Tesla-K80", "gpuCount": 2, "gpuMemory": 11441, "otherDevices": [{"name": "rdma/hca", "count": 1}]}
@@ -28,8 +28,8 @@ NEW = {
 LISTED = {"gpus": [{"type": "h200", "count": 2}, {"type": "Tesla K80", "memory": "12GB", "count": 1}]}
 
 
-def parse(document: Any, **profiles: Any) -> pools.Fleet:
-    return pools.parse(yaml.safe_dump(document), CATALOG, profiles.get)
+def parse(document: Any, **profiles: Any) -> pools.Topology:
+    return reading.parse(yaml.safe_dump(document), CATALOG, profiles.get)
 
 
 def test_all_formats_load_in_one_document() -> None:
@@ -83,8 +83,8 @@ def test_a_profile_that_cannot_be_read_is_a_mistake_even_if_the_catalog_has_a_mo
     def broken(name: str) -> dict[str, Any]:
         raise errors.InputError(f"ConfigMap gpu-profile-{name}", "is not YAML")
 
-    with pytest.raises(pools.Mistakes, match=r"nodePools\.x\.gpu\.profile: ConfigMap gpu-profile-h100: is not YAML"):
-        pools.parse(yaml.safe_dump({"nodePools": {"x": {"gpu": {"profile": "h100"}}}}), CATALOG, broken)
+    with pytest.raises(checking.Mistakes, match=r"nodePools\.x\.gpu\.profile: ConfigMap gpu-profile-h100: is not YAML"):
+        reading.parse(yaml.safe_dump({"nodePools": {"x": {"gpu": {"profile": "h100"}}}}), CATALOG, broken)
 
 
 def test_unknown_keys_are_told_and_stop_nothing() -> None:
@@ -130,7 +130,7 @@ def test_nodes_by_name_keep_their_ids() -> None:
     }
     fleet = parse({"mig-strategy": "mixed", "nodes": {"node-a": node}})
     assert [gpu.id for gpu in fleet.nodes["node-a"].gpus] == ["GPU-a", "GPU-b"]
-    assert fleet.nodes["node-a"].gpus[1].shown == pools.Shown(10.0)
+    assert fleet.nodes["node-a"].gpus[1].metrics == pools.StaticMetrics(10.0)
 
 
 def test_every_mistake_is_found_at_once() -> None:
@@ -149,7 +149,7 @@ def test_every_mistake_is_found_at_once() -> None:
         },
         "nodes": {"n": {"gpus": [{"id": "x" * 64}]}},
     }  # fmt: skip
-    with pytest.raises(pools.Mistakes) as caught:
+    with pytest.raises(checking.Mistakes) as caught:
         parse(document)
     assert {mistake.field for mistake in caught.value.found} == {
         "nodePoolLabelKey", "migStrategy", "nodePools.a.gpuCount", "nodePools.b.gpu.profile",
@@ -177,7 +177,7 @@ def test_a_node_has_no_more_devices_than_the_kubelet_can_be_told_of() -> None:
             "e": {"gpus": [], "resources": [{f"x/{number}": 1} for number in range(65)]},
         }
     }
-    with pytest.raises(pools.Mistakes) as caught:
+    with pytest.raises(checking.Mistakes) as caught:
         parse(document)
     assert [str(mistake) for mistake in caught.value.found] == [
         "nodePools.a.otherDevices[0]: rdma/hca: 1000000: must be a whole number from 0 to 10000",
@@ -189,23 +189,23 @@ def test_a_node_has_no_more_devices_than_the_kubelet_can_be_told_of() -> None:
 
 def test_a_key_that_stands_twice_is_a_mistake_with_its_line() -> None:
     twice = "nodePools:\n  a: {gpuProduct: k80, gpuCount: 1}\n  a: {gpuProduct: k80, gpuCount: 2}\n"
-    with pytest.raises(pools.Mistakes, match=r"a stands twice.* line 3"):
-        pools.parse(twice, CATALOG)
+    with pytest.raises(checking.Mistakes, match=r"a stands twice.* line 3"):
+        reading.parse(twice, CATALOG)
     merged = "x: &x {gpuProduct: k80, gpuCount: 1}\nnodePools: {a: {<<: *x, gpuCount: 2}}\n"
-    assert len(pools.parse(merged, CATALOG).pools["a"].gpus) == 2
+    assert len(reading.parse(merged, CATALOG).pools["a"].gpus) == 2
 
 
 @pytest.mark.parametrize("capability", [{"major": "abc"}, {"major": 99999999999}, {"major": 8, "minor": 10}])
 def test_a_compute_capability_that_is_none_is_a_mistake(capability: dict[str, Any]) -> None:
     overrides = {"device_defaults": {"compute_capability": capability}}
-    with pytest.raises(pools.Mistakes, match=r"nodePools\.x\.gpu.*compute_capability: major is a whole number"):
+    with pytest.raises(checking.Mistakes, match=r"nodePools\.x\.gpu.*compute_capability: major is a whole number"):
         parse({"nodePools": {"x": {"gpu": {"profile": "h200", "overrides": overrides}}}})
 
 
 @pytest.mark.parametrize("text", ["", "[]", "a: [", "x: 1", "nodePools: 5"])
 def test_what_is_no_topology_is_refused(text: str) -> None:
-    with pytest.raises(pools.Mistakes):
-        pools.parse(text, CATALOG)
+    with pytest.raises(checking.Mistakes):
+        reading.parse(text, CATALOG)
 
 
 JSON = st.recursive(
@@ -227,10 +227,10 @@ POOL = st.dictionaries(
 )
 def test_any_document_is_read_or_refused(document: Any) -> None:
     try:
-        fleet = pools.parse(json.dumps(document), CATALOG)
+        fleet = reading.parse(json.dumps(document), CATALOG)
     except errors.InputError:
         return
-    assert all(len(pool.gpus) <= pools.MOST_GPUS for pool in fleet.pools.values())
+    assert all(len(pool.gpus) <= pools.MAX_GPUS for pool in fleet.pools.values())
 
 
 def test_the_command_lists_all_mistakes_and_shows_what_is_meant(
@@ -263,18 +263,18 @@ def test_the_command_lists_all_mistakes_and_shows_what_is_meant(
 
 @pytest.mark.parametrize(("text", "count"), [("h200:8", 8), ("h200:2,t4:1", 3)])
 def test_an_annotation_says_models_and_counts(text: str, count: int) -> None:
-    assert len(pools.parse_gpus(text, CATALOG, field="x").gpus) == count
+    assert len(inline.parse(text, CATALOG, field="x").gpus) == count
 
 
 @pytest.mark.parametrize("text", ["", "h200", "h200:0", "h999:1", "h200:9999", "h200:1,"])
 def test_a_bad_annotation_is_refused(text: str) -> None:
     with pytest.raises(errors.InputError):
-        pools.parse_gpus(text, CATALOG, field="x")
+        inline.parse(text, CATALOG, field="x")
 
 
 def test_the_gpus_of_an_annotation_are_counted_as_they_are_read() -> None:
     with pytest.raises(errors.InputError, match="x: a node has at most 1024 GPUs"):
-        pools.parse_gpus("h200:1024,h200:1,no-such-model:1", CATALOG, field="x")
+        inline.parse("h200:1024,h200:1,no-such-model:1", CATALOG, field="x")
 
 
 @pytest.mark.parametrize(
@@ -297,13 +297,13 @@ def test_the_gpus_of_an_annotation_are_counted_as_they_are_read() -> None:
     ],
 )
 def test_a_mistake_of_any_size_is_reported_in_a_few_words(pool: dict[str, Any]) -> None:
-    with pytest.raises(pools.Mistakes, match=r"nodePools\.x\.") as caught:
+    with pytest.raises(checking.Mistakes, match=r"nodePools\.x\.") as caught:
         parse({"nodePools": {"x": pool}})
     assert len(str(caught.value)) < 1000
 
 
 def test_of_many_mistakes_the_first_are_listed_and_the_others_counted() -> None:
-    with pytest.raises(pools.Mistakes) as caught:
+    with pytest.raises(checking.Mistakes) as caught:
         parse({"nodePools": {f"p{number}": 5 for number in range(10_000)}})
     assert len(caught.value.found) == 101
     assert str(caught.value.found[-1]) == "topology: and 9900 more mistakes"
@@ -312,7 +312,7 @@ def test_of_many_mistakes_the_first_are_listed_and_the_others_counted() -> None:
 
 def test_a_name_that_no_node_or_pool_can_have_is_a_mistake() -> None:
     listed = [{"name": "bad"}] * 1000
-    with pytest.raises(pools.Mistakes, match=r"nodePools: .*: a name has at most 253 characters") as caught:
+    with pytest.raises(checking.Mistakes, match=r"nodePools: .*: a name has at most 253 characters") as caught:
         parse({"nodePools": {"x" * 254: {"gpuCount": 0, "otherDevices": listed}}})
     assert len(str(caught.value)) < 1000
 
@@ -321,7 +321,7 @@ def test_all_that_is_wrong_with_a_real_nodes_pool_is_told_at_once() -> None:
     text = (
         "nodePools: {a: {gpus: [], settable: maybe, utilizationFrom: gpu, sharing: {timeSlicing: 1}, failures: {x: 1}}}"
     )
-    with pytest.raises(pools.Mistakes) as caught:
-        pools.parse(text, CATALOG)
+    with pytest.raises(checking.Mistakes) as caught:
+        reading.parse(text, CATALOG)
     fields = [item.field.removeprefix("nodePools.a.") for item in caught.value.found]
     assert fields == ["settable", "utilizationFrom", "sharing", "failures"]

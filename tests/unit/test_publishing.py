@@ -14,13 +14,13 @@ from simgpu import errors
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.kube import views
-from simgpu.topology import pools
+from simgpu.topology import pools, reading
 
 CATALOG = models.load()
 
 
 def spec(pool: dict[str, Any], **profiles: Any) -> pools.NodeGpus:
-    return pools.parse(yaml.safe_dump({"nodePools": {"x": pool}}), CATALOG, profiles.get).pools["x"]
+    return reading.parse(yaml.safe_dump({"nodePools": {"x": pool}}), CATALOG, profiles.get).pools["x"]
 
 
 def test_a_known_model_has_all_labels_of_feature_discovery() -> None:

@@ -148,7 +148,7 @@ class Cluster:
         return msgspec.json.encode({"metadata": {"name": name, "resourceVersion": "7"}})
 
     async def publish(self, *held: Held) -> dict[str, list[tuple[str, int, int, int]]]:
-        spec = pools.NodeGpus((pools.Gpu(CATALOG.models["h200"]),) * 2)
+        spec = pools.NodeGpus((pools.NodeGpu(CATALOG.models["h200"]),) * 2)
         uses = self.node.uses(spec, held, {"g0": 1000, "g1": 1000}, reservations=RESERVATIONS, before={})
         self.node.publish(spec, ["g0", "g1"], uses, {})
         writing = asyncio.create_task(self.writer.run())
@@ -187,7 +187,7 @@ async def test_a_reservation_uses_nothing_and_each_that_shares_it_its_own_part()
 
 def test_who_names_a_reservation_never_comes_before_those_that_the_kubelet_gave_the_gpu_to() -> None:
     slicing = sharing.TimeSlicing(resources=(sharing.Replicated(pools.GPU_RESOURCE, 3),))
-    spec = pools.NodeGpus((pools.Gpu(CATALOG.models["h200"]),), slicing=slicing)
+    spec = pools.NodeGpus((pools.NodeGpu(CATALOG.models["h200"]),), slicing=slicing)
     cluster = Cluster(reservation("r", group="x"), pod("claims", group="x"), pod("new"), pod("newer"))
     held = [Held("main", (f"g0::{place}",), uid=f"uid-{name}") for place, name in enumerate(("r", "new", "newer"))]
     before: dict[str, Uses] = {}

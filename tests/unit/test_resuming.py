@@ -21,7 +21,7 @@ from simgpu.identities import quantities
 from simgpu.page import writer
 from simgpu.pods import profiles, requests
 from simgpu.sim import cards
-from simgpu.topology import devices, pools
+from simgpu.topology import devices, pools, reading
 from tests.fixtures.equipment import CATALOG, IDS, equipment, share, shown, spec, worked
 
 
@@ -97,8 +97,11 @@ def test_a_clock_that_is_set_while_no_agent_runs_is_no_time_of_gpus(
 
 def test_another_agent_knows_what_the_node_had_and_who_used_it(tmp_path: Path) -> None:
     names = [name for name, model in CATALOG.models.items() if model.vendor == "nvidia"]
-    other = pools.parse("nodePools: {x: {gpuProduct: Mine, gpuMemory: 5000, gpuCount: 3}}", CATALOG).pools["x"]
-    gpus = (*(pools.Gpu(CATALOG.models[name], f"{name}-{place}") for name in names for place in range(2)), *other.gpus)
+    other = reading.parse("nodePools: {x: {gpuProduct: Mine, gpuMemory: 5000, gpuCount: 3}}", CATALOG).pools["x"]
+    gpus = (
+        *(pools.NodeGpu(CATALOG.models[name], f"{name}-{place}") for name in names for place in range(2)),
+        *other.gpus,
+    )
     wanted = pools.NodeGpus(gpus, {"rdma/hca": 2}, numa=pools.Numa(2), settable=True)
     made = equipment(tmp_path)
     made.equip(wanted)

@@ -81,7 +81,7 @@ class Agent:
         )  # fmt: skip
         self.stores = NodeStores(Store(), Store(), Store(), Store())
         self.node = OwnNode(
-            settings.node, self.stores, self._writer, self._recorder, self._changed,
+            settings.node, self.stores, self._writer, self._recorder,
             namespace=settings.namespace, catalog=models.load(), clock=self._clock, before=self._files.known.spec,
         )  # fmt: skip
         self.controller = RealNode(
@@ -100,9 +100,6 @@ class Agent:
 
     def _allocated(self, ids: Any) -> None:
         self.controller.expect(ids)
-
-    def _changed(self) -> None:
-        self.controller.wake()
 
     def problems(self) -> Iterator[str]:
         """What users should know."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from simgpu.app.clock import SystemClock
 from simgpu.catalog import models
-from simgpu.controllers.fleet import Fleet
-from simgpu.controllers.nodes import Nodes, Stores
+from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
 from simgpu.identities import identity as identities
 from simgpu.kube import resources
 from simgpu.kube.client import Client
@@ -26,6 +26,8 @@ from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Writer
+from simgpu.machines import ticking
+from simgpu.machines.fleet import Fleet
 from simgpu.web import fleet as pages
 from simgpu.web import metering, server
 
@@ -60,10 +62,10 @@ class Controller:
         self._client = client
         self._leading = False
         self.fleet = Fleet(seed=settings.seed)
-        self.nodes: Nodes | None = None
+        self.nodes: FakeNodes | None = None
         self.queue: WorkQueue[str] | None = None
         self.writer: Writer | None = None
-        self.steps = 0
+        self._clock = SystemClock()
         identity = f"{platform.node()}-{time.time_ns()}"
         terms = Terms.lasting(settings.lease_seconds)
         self.election = Election(client, LEASE, namespace=settings.namespace, identity=identity, terms=terms)
@@ -72,7 +74,7 @@ class Controller:
     @property
     def ready(self) -> bool:
         """Whether it leads, and has looked at every node since."""
-        return self._leading and self.steps > 0 and self.nodes is not None and not self.nodes.unseen
+        return self._leading and self.fleet.steps > 0 and self.nodes is not None and not self.nodes.unseen
 
     async def lead(self) -> None:
         """Do the work, from what the API shows."""
@@ -84,16 +86,15 @@ class Controller:
         self.queue = WorkQueue(waited=self.meters.waited)
         self.writer = Writer(self._client, manager=MANAGER, per_second=settings.view_writes, burst=50, in_flight=32)
         recorder = Recorder(self._client, component=LEASE)
-        self.nodes = Nodes(
-            Stores(nodes, pods, config_maps), self.fleet, self.queue, self.writer, recorder,
-            namespace=settings.namespace, catalog=settings.catalog,
+        self.nodes = FakeNodes(
+            FleetStores(nodes, pods, config_maps), self.fleet, self.queue, self.writer, recorder,
+            namespace=settings.namespace, catalog=settings.catalog, clock=self._clock,
         )  # fmt: skip
         reflectors = (
             Reflector(self._client, resources.NODES, nodes),
             Reflector(self._client, resources.PODS, pods),
             Reflector(self._client, resources.CONFIG_MAPS, config_maps, namespace=settings.namespace),
         )
-        self.steps = 0
         self.nodes.unseen = {""}  # nothing is known before the stores are filled
         self._leading = True
         try:
@@ -106,7 +107,7 @@ class Controller:
                 self.nodes.watch()
                 self.nodes.start()
                 group.create_task(self.queue.run(self.nodes.reconcile, workers=8))
-                group.create_task(self._tick())
+                group.create_task(ticking.tick(self.fleet, settings.interval, self._clock))
         finally:
             self._leading = False  # from here on nobody sees counters grow
             if self.election.leading:
@@ -126,17 +127,6 @@ class Controller:
         finally:
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
-
-    async def _tick(self) -> None:
-        """The only clock."""
-        start = time.monotonic()
-        loop = asyncio.get_running_loop()
-        next_at = loop.time()
-        while True:
-            self.fleet.step(time.monotonic() - start + 1e-3, clock=time.time())
-            self.steps += 1
-            next_at = max(next_at + self._settings.interval, loop.time())
-            await asyncio.sleep(next_at - loop.time())
 
     def problems(self) -> Iterator[str]:
         """What users should know."""

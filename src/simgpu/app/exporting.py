@@ -12,12 +12,13 @@ import msgspec
 import numpy as np
 
 from simgpu import errors
-from simgpu.app import showing, ticking
-from simgpu.box import Box
+from simgpu.app.clock import SystemClock
 from simgpu.identities import render
 from simgpu.identities.identity import Family, Identity
-from simgpu.identities.view import Machine, Values
-from simgpu.page import layout, writer
+from simgpu.machines import ticking
+from simgpu.machines.box import Box
+from simgpu.machines.machine import Machine, Values
+from simgpu.page import layout, showing, writer
 from simgpu.topology.devices import Device
 from simgpu.web import fakedev, pages, server
 from simgpu.workloads import documents
@@ -51,7 +52,7 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
         wanted = documents.read(document, names=names)
         box.admit(wanted.profile, wanted.devices or box.places(), pod=wanted.pod)
     views = {
-        name: pages.Page(render.Renderer(box.machine, with_workloads(identity) if settings.per_workload else identity))
+        name: pages.Following(lambda: box.machine, with_workloads(identity) if settings.per_workload else identity)
         for name, identity in settings.identities.items()
     }
     routes = [
@@ -67,7 +68,8 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
         shown = None
         if settings.page is not None:
             access = writer.Access(processes=layout.LISTED_PROCESSES, control=_control(settings.socket))
-            shown = showing.Shown(box, settings.page, stale=ticking.stale(settings.interval), access=access)
+            stale = showing.stale_after(settings.interval)
+            shown = showing.BoxPages(box, writer.Pages(settings.page, box.devices, stale=stale, access=access))
             stack.callback(shown.pages.remove)
         if settings.socket is not None:
             sockets = WorkloadServer(
@@ -78,7 +80,12 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
         http = server.Server(routes)
         await http.start(*settings.listen, field="--listen")
         stack.push_async_callback(http.stop)
-        await ticking.tick(box, settings.interval, lambda: ready(http.address), shown.write if shown else None)
+        after = shown.write if shown is not None else _nothing
+        await ticking.tick(box, settings.interval, SystemClock(), ready=lambda: ready(http.address), after=after)
+
+
+def _nothing() -> None:
+    """Without pages nothing follows a step."""
 
 
 def _control(socket: Path | None) -> str:
@@ -127,7 +134,7 @@ async def run_fakedev(settings: FakedevSettings, ready: Callable[[str], None], w
         http = server.Server([fakedev.only_get(page)])
         await http.start(*settings.listen, field="address")
         stack.push_async_callback(http.stop)
-        await ticking.tick(box, 0.1, lambda: ready(http.address))
+        await ticking.tick(box, 0.1, SystemClock(), ready=lambda: ready(http.address))
 
 
 def with_workloads(identity: Identity) -> Identity:

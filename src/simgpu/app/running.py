@@ -20,9 +20,10 @@ from typing import Any, Self
 import msgspec
 
 from simgpu import errors
-from simgpu.app import showing, ticking
-from simgpu.box import Box
-from simgpu.page import layout, native, writer
+from simgpu.app.clock import SystemClock
+from simgpu.machines import ticking
+from simgpu.machines.box import Box
+from simgpu.page import layout, native, showing, writer
 from simgpu.topology.devices import Device
 from simgpu.workloads import documents
 from simgpu.workloads.server import Server as WorkloadServer
@@ -49,29 +50,31 @@ class RunSettings(msgspec.Struct, frozen=True):
 async def run_command(settings: RunSettings) -> int:
     """Run the command until it ends; its exit code, or minus the number of the signal that ended it."""
     native.ensure()  # which may take a while, and nothing must wait for it once cards are shown
+    clock = SystemClock()
     box = Box(settings.devices, seed=settings.seed, hostname=settings.hostname)
     if settings.load is not None:
         wanted = documents.read(settings.load)
         box.admit(wanted.profile, wanted.devices or box.places())
-        ticking.go_ahead(box, settings.running_for)
+        ticking.go_ahead(box, settings.running_for, wall=clock.wall())
     async with contextlib.AsyncExitStack() as stack:
         signals = stack.enter_context(_Signals())
         home = stack.enter_context(_home())
         socket = home / "workload.sock"
         access = writer.Access(processes=layout.LISTED_PROCESSES, control=str(socket) if settings.settable else "")
-        shown = showing.Shown(box, home / "gpus", stale=ticking.stale(settings.interval), access=access)
+        pages = writer.Pages(home / "gpus", box.devices, stale=showing.stale_after(settings.interval), access=access)
+        shown = showing.BoxPages(box, pages)
         sockets = WorkloadServer(box, socket, settings=shown.set if settings.settable else None)
         await sockets.start()
         stack.push_async_callback(sockets.stop)
         ready = asyncio.Event()
-        clock = asyncio.ensure_future(
-            ticking.tick(box, settings.interval, ready.set, shown.write, since=settings.running_for)
+        ticking_on = asyncio.ensure_future(
+            ticking.tick(box, settings.interval, clock, ready=ready.set, after=shown.write, since=settings.running_for)
         )
-        stack.callback(clock.cancel)
-        await _first(clock, ready.wait())
+        stack.callback(ticking_on.cancel)
+        await _first(ticking_on, ready.wait())
         child = await _start(settings.command, environment(os.environ, home, socket))
         signals.forward_to(child)
-        await _first(clock, child.wait())
+        await _first(ticking_on, child.wait())
         return await child.wait()
 
 

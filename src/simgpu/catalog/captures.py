@@ -33,19 +33,19 @@ _UNKNOWN: Final = {
 _NUMBER: Final = re.compile(r"(-?[0-9]{1,9}(?:\.[0-9]{1,6})?)(.*)")
 
 
-class Clocks(msgspec.Struct):
+class SupportedClocks(msgspec.Struct):
     """A memory clock that can be set, and the graphics clocks that go with it, all in MHz."""
 
     memory: float
     graphics: list[float]
 
 
-class Gpu(msgspec.Struct, frozen=True):
+class CapturedGpu(msgspec.Struct, frozen=True):
     """One card of a capture: its elements' texts by path, and the clocks that it supports."""
 
     index: int
     texts: dict[str, str] = {}
-    clocks: list[Clocks] = []
+    clocks: list[SupportedClocks] = []
 
     def where(self, path: str) -> str:
         """An element's name in messages."""
@@ -82,7 +82,7 @@ class Capture(msgspec.Struct, frozen=True):
     """A machine's cards, in their order, and its driver."""
 
     driver: str | None
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[CapturedGpu, ...]
 
 
 def parse(content: bytes) -> Capture:
@@ -107,7 +107,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.driver: str | None = None
-        self.gpus: list[Gpu] = []
+        self.gpus: list[CapturedGpu] = []
         self._open: list[str] = []
         self._count = 0
         self._texts: list[str] | None = None
@@ -139,7 +139,7 @@ class _Reader:
         self._open.append(name)
         self._texts = []
         if self._open == [_ROOT, "gpu"]:
-            self.gpus.append(Gpu(len(self.gpus), {}, []))
+            self.gpus.append(CapturedGpu(len(self.gpus), {}, []))
 
     def _characters(self, text: str) -> None:
         if self._texts is not None:
@@ -158,9 +158,9 @@ class _Reader:
         if below[:1] == ["gpu"] and len(below) > 1:
             self._take_of_gpu(self.gpus[-1], "/".join(below[1:]), text)
 
-    def _take_of_gpu(self, gpu: Gpu, path: str, text: str) -> None:
+    def _take_of_gpu(self, gpu: CapturedGpu, path: str, text: str) -> None:
         if path == _MEMORY_CLOCK:
-            gpu.clocks.append(Clocks(_number(text, "MHz", gpu.where(path)), []))
+            gpu.clocks.append(SupportedClocks(_number(text, "MHz", gpu.where(path)), []))
         elif path == _GRAPHICS_CLOCK:
             if not gpu.clocks:
                 raise errors.InputError(gpu.where(path), "must come after the <value> of its memory clock")

@@ -16,7 +16,7 @@ import yaml
 
 from simgpu import errors
 from simgpu.catalog import models
-from simgpu.catalog.captures import Clocks, Gpu
+from simgpu.catalog.captures import CapturedGpu, SupportedClocks
 
 _SHORT, _SHORTER, _LONG, _KEY = 31, 15, 95, 63  # characters that there is room for
 _WIDTH: Final = 100_000
@@ -56,7 +56,9 @@ class Imported(msgspec.Struct, frozen=True):
         return "".join(_line(name, _tidy(value)) for name, value in self.document.items())
 
 
-def import_gpu(gpu: Gpu, driver: str | None, catalog: models.Catalog, *, base: models.Model | None = None) -> Imported:
+def import_gpu(
+    gpu: CapturedGpu, driver: str | None, catalog: models.Catalog, *, base: models.Model | None = None
+) -> Imported:
     """The model file of one card, on the model given or else the closest one."""
     product = gpu.words("product_name", most=_LONG)
     if product is None:
@@ -69,7 +71,7 @@ def import_gpu(gpu: Gpu, driver: str | None, catalog: models.Catalog, *, base: m
     return _Import(gpu, driver, product, base, same=base is same).result(why)
 
 
-def _same(gpu: Gpu, product: str, catalog: models.Catalog) -> models.Model | None:
+def _same(gpu: CapturedGpu, product: str, catalog: models.Catalog) -> models.Model | None:
     """The catalog's own model of a product, by its name or by its PCI device."""
     found = catalog.find(product)
     if found is not None and found.vendor == "nvidia":
@@ -78,7 +80,7 @@ def _same(gpu: Gpu, product: str, catalog: models.Catalog) -> models.Model | Non
     return next((model for model in catalog.models.values() if model.pci.device.upper() == device), None)
 
 
-def _closest(gpu: Gpu, catalog: models.Catalog) -> tuple[models.Model, str]:
+def _closest(gpu: CapturedGpu, catalog: models.Catalog) -> tuple[models.Model, str]:
     """Of the same architecture, and if possible of the same brand, the model with the most similar memory and power."""
     known = [model for model in catalog.models.values() if model.vendor == "nvidia"]
     architecture = gpu.words("product_architecture", most=_SHORT)
@@ -103,7 +105,7 @@ def _limit(name: str) -> tuple[str, str]:
     return f"gpu_power_readings/{name}_power_limit", f"power_readings/{name}_power_limit"
 
 
-def _pci_id(gpu: Gpu, path: str) -> str | None:
+def _pci_id(gpu: CapturedGpu, path: str) -> str | None:
     text = gpu.text(path)
     if text is None:
         return None
@@ -116,7 +118,7 @@ def _pci_id(gpu: Gpu, path: str) -> str | None:
 class _Import:
     """Gathers the fields of one model, section by section, with those that had to be estimated."""
 
-    def __init__(self, gpu: Gpu, driver: str | None, product: str, base: models.Model, *, same: bool) -> None:
+    def __init__(self, gpu: CapturedGpu, driver: str | None, product: str, base: models.Model, *, same: bool) -> None:
         self._gpu = gpu
         self._driver = driver
         self._product = product
@@ -367,7 +369,7 @@ class _Import:
         return value
 
 
-def _ranges(supported: list[Clocks]) -> dict[str, Any]:
+def _ranges(supported: list[SupportedClocks]) -> dict[str, Any]:
     """The memory's clocks, and the range of the others: that of the highest memory clock, and its steps."""
     memory = sorted({clocks.memory for clocks in supported}, reverse=True)[: models.MAX_MEMORY_CLOCKS]
     first = max(supported, key=lambda clocks: clocks.memory).graphics

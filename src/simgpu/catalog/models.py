@@ -33,11 +33,11 @@ PciId = Annotated[str, msgspec.Meta(pattern="^0x[0-9A-Fa-f]{8}$")]
 Version = Annotated[str, msgspec.Meta(pattern="^([0-9]{1,4}([.][0-9]{1,4})?)?$")]
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
-_LONGEST_GUESS = 64  # characters
+_MAX_GUESS = 64  # characters
 _KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
-class Memory(Facts, frozen=True):
+class MemorySize(Facts, frozen=True):
     """Memory in MiB; `reserved` is what the driver keeps, `bar1` the window on the bus, if there is one."""
 
     total: Count
@@ -50,7 +50,7 @@ class Memory(Facts, frozen=True):
         return self.total - self.reserved
 
 
-class Power(Facts, frozen=True):
+class PowerLimits(Facts, frozen=True):
     """Watts: the default limit, the range that it can be set to, and what the card draws with nothing on it."""
 
     default: Amount
@@ -59,7 +59,7 @@ class Power(Facts, frozen=True):
     idle: Amount
 
 
-class Clocks(Facts, frozen=True):
+class ClockLimits(Facts, frozen=True):
     """MHz. `sm` is whatever the vendor's main clock is; `memory` lists what the memory's can be set to."""
 
     sm_idle: Amount
@@ -148,9 +148,9 @@ class Model(Facts, frozen=True, kw_only=True):
     architecture: str
     source: str
     brand: Annotated[str, msgspec.Meta(max_length=23)] | None = None
-    memory_mib: Memory
-    power_w: Power
-    clocks_mhz: Clocks
+    memory_mib: MemorySize
+    power_w: PowerLimits
+    clocks_mhz: ClockLimits
     temperature_c: Temperatures
     pci: Pci
     relations: relations.Relations
@@ -208,7 +208,7 @@ class Catalog:
         """Like `find`; not to find it is an error that names the field and what there is."""
         model = self.find(name)
         if model is None:
-            close = difflib.get_close_matches(plain(name)[:_LONGEST_GUESS], self.models)
+            close = difflib.get_close_matches(plain(name)[:_MAX_GUESS], self.models)
             guess = f"; did you mean {' or '.join(close)}?" if close else ""
             known = ", ".join(sorted(self.models))
             raise errors.InputError(field, f"no GPU model {errors.shown(name)}{guess}; there are: {known}")

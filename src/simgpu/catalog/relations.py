@@ -31,7 +31,7 @@ class Voltage(Facts, frozen=True):
     knee: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)]
 
 
-class Power(Facts, frozen=True):
+class PowerRelation(Facts, frozen=True):
     """Clock, usage and bandwidth to power: what each draws when it is at its highest, as shares of the limit.
 
     `clock` is the clock running with nothing to do, `leakage` what each degree adds, `memory_die` the die's part of
@@ -101,7 +101,7 @@ class Throttling(Facts, frozen=True):
     floor: Share
 
 
-class Memory(Facts, frozen=True):
+class MemoryRelation(Facts, frozen=True):
     """Bandwidth to memory clock, and clock to bandwidth: below `reach` the SM clock limits it.
 
     `context` is the memory in MiB that an open context takes when nothing else is said.
@@ -123,11 +123,11 @@ class Relations(Facts, frozen=True):
     """Everything that makes a card behave."""
 
     voltage: Voltage
-    power: Power
+    power: PowerRelation
     regulator: Regulator
     heat: Heat
     throttling: Throttling
-    memory: Memory
+    memory: MemoryRelation
     sensors: Sensors
 
 

@@ -179,7 +179,12 @@ def _write(path: Path, text: str, *, force: bool) -> None:
 
 
 def _report(
-    made: importing.Imported, name: str, path: Path | None, *, others: Sequence[captures.Gpu], chosen: int | None
+    made: importing.Imported,
+    name: str,
+    path: Path | None,
+    *,
+    others: Sequence[captures.CapturedGpu],
+    chosen: int | None,
 ) -> None:
     """What became of the capture, for a person: standard output may be the file."""
     product = made.document["product"]

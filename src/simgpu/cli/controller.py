@@ -74,11 +74,11 @@ def config() -> None:
 @options.catalog
 def check(file: Path, files: tuple[Path, ...]) -> int:
     """List everything that is wrong with a topology FILE; ends with 2 if anything is."""
-    from simgpu.topology import pools
+    from simgpu.topology import checking
 
     try:
         fleet = _read(file, files)
-    except pools.Mistakes as mistakes:
+    except checking.Mistakes as mistakes:
         return _list_mistakes(file, [*map(str, mistakes.found), *mistakes.unknown])
     if fleet.unknown:
         return _list_mistakes(file, fleet.unknown)
@@ -116,7 +116,7 @@ def show(file: Path, files: tuple[Path, ...], form: str) -> None:
 
 def _read(file: Path, files: tuple[Path, ...]) -> Any:
     from simgpu.catalog import models
-    from simgpu.topology import pools
+    from simgpu.topology import reading
 
     if not file.is_file():
         raise errors.InputError(str(file), "no such file")
@@ -124,7 +124,7 @@ def _read(file: Path, files: tuple[Path, ...]) -> Any:
         text = file.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise errors.InputError(str(file), f"not UTF-8: {error.reason} at byte {error.start}") from None
-    return pools.parse(text, models.load([*catalog.user_files(), *files]))
+    return reading.parse(text, models.load([*catalog.user_files(), *files]))
 
 
 def _plain(entry: Any) -> dict[str, Any]:

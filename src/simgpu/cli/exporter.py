@@ -120,7 +120,7 @@ def find_devices(
     from simgpu.topology import devices as topology
 
     if config is None:
-        box = topology.Box((topology.Entry(loaded.get(model or "h200", field="--model").key, count or 1),))
+        box = topology.BoxConfig((topology.GpuEntry(loaded.get(model or "h200", field="--model").key, count or 1),))
     elif model or count:
         raise errors.InputError("--config", "says which devices there are; leave --model and --count out")
     else:

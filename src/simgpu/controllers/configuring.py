@@ -17,7 +17,7 @@ from simgpu.kube.recording import Recorder, Subject
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.pods import annotated
-from simgpu.topology import pools
+from simgpu.topology import checking, inline, pools, reading
 
 TOPOLOGY = "topology"
 PROFILE, PROFILE_KEY = "gpu-profile-", "profile.yaml"
@@ -37,7 +37,7 @@ class Configuration:
     def __init__(
         self, config_maps: Store[ConfigMap], recorder: Recorder, *, namespace: str, catalog: models.Catalog
     ) -> None:
-        self.current: pools.Fleet | None = None
+        self.current: pools.Topology | None = None
         self.problems: tuple[str, ...] = ()
         self._config_maps = config_maps
         self._recorder = recorder
@@ -84,13 +84,13 @@ class Configuration:
     def _annotated(self, node: Node, last_good: LastGood) -> pools.NodeGpus | None:
         try:
             override = annotated.read(node, GPUS_ANNOTATION)
-            return None if override is None else pools.parse_gpus(override, self._catalog, field=GPUS_ANNOTATION)
+            return None if override is None else inline.parse(override, self._catalog, field=GPUS_ANNOTATION)
         except errors.InputError as error:
             self.complain(about(node), "InvalidGpus", str(error))
             return last_good(node.metadata.name)
 
     def _configured(self, node: Node, last_good: LastGood) -> pools.NodeGpus | None:
-        meta, fleet = node.metadata, self.current or pools.Fleet()
+        meta, fleet = node.metadata, self.current or pools.Topology()
         if meta.name in fleet.nodes:
             return fleet.nodes[meta.name]
         pool = meta.labels.get(fleet.label_key)
@@ -109,15 +109,15 @@ class Configuration:
             while len(self._complained) > _COMPLAINTS:
                 self._complained.pop(next(iter(self._complained)))
 
-    def _parsed(self) -> pools.Fleet | None:
+    def _parsed(self) -> pools.Topology | None:
         config_map = self._config_maps.get(TOPOLOGY, namespace=self._namespace)
         if config_map is None:
             missing = f"{TOPOLOGY}: there is no such ConfigMap in namespace {self._namespace}"
             self._tell("NoTopology", (missing,), _STAYS)
             return None
         try:
-            found = pools.parse(config_map.data.get(publishing.KEY, ""), self._catalog, self._profile)
-        except pools.Mistakes as mistakes:
+            found = reading.parse(config_map.data.get(publishing.KEY, ""), self._catalog, self._profile)
+        except checking.Mistakes as mistakes:
             self._tell("InvalidTopology", tuple(map(str, mistakes.found)), _STAYS, uid=config_map.metadata.uid)
             return None
         told = "the topology has keys that mean nothing"

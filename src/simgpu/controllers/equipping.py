@@ -121,9 +121,7 @@ class Equipment:
         """Set the utilisation that follows containers' processor time; `now` is in seconds."""
         driven = list(self.box.cpu_driven())
         sources = {source.container: source for source, _ in driven}
-        busy = {
-            name: self._meter.cores(source.pod, name, now) / source.cores for name, source in sources.items()
-        }
+        busy = {name: self._meter.cores(source.pod, name, now) / source.cores for name, source in sources.items()}
         self._meter.keep(set(sources))
         for source, number in driven:
             self.box.engine.set_usage(number, busy[source.container])

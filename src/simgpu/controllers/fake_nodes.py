@@ -148,7 +148,7 @@ class FakeNodes:
         return publishing.view_json(view) if view is not None else None
 
     @property
-    def _config(self) -> pools.Fleet:
+    def _config(self) -> pools.Topology:
         """What is in force; nodes are looked at only once it was read."""
         assert self.configuration.current is not None  # noqa: S101
         return self.configuration.current

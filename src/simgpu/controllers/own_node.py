@@ -43,9 +43,9 @@ class NodeStores(msgspec.Struct):
 
 
 class OwnNode:
-    """Reads what is wanted of the node, and writes what it has. `changed` is called when something may be new.
+    """Reads what is wanted of the node, and writes what it has.
 
-    `before` is what it had, which it keeps where nothing that can be understood is said of it.
+    `before` is what it had, which it keeps while its configuration cannot be understood.
     """
 
     def __init__(
@@ -54,7 +54,6 @@ class OwnNode:
         stores: NodeStores,
         writer: Writer,
         recorder: Recorder,
-        changed: Callable[[], None],
         *,
         namespace: str,
         catalog: models.Catalog,
@@ -65,7 +64,7 @@ class OwnNode:
         self.configuration = Configuration(stores.config_maps, recorder, namespace=namespace, catalog=catalog)
         self._stores = stores
         self._writer = writer
-        self._changed = changed
+        self._changed: Callable[[], None] = lambda: None
         self._namespace = namespace
         self._clock = clock
         self._views = NodeViews(writer, namespace=namespace, clock=clock)
@@ -73,8 +72,9 @@ class OwnNode:
         self._spec = before
         self._labelled: set[str] = set()
 
-    def watch(self) -> None:
-        """Let changes be noticed from here on."""
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever something may be new, from here on."""
+        self._changed = changed
         self._stores.nodes.listen(lambda _change: self._changed())
         self._stores.pods.listen(lambda _change: self._changed())
         self._stores.config_maps.listen(lambda change: self._config_map_changed(change.key))

@@ -331,7 +331,7 @@ class Remembered(msgspec.Struct, frozen=True):
     broken: str = ""  # why saved counters could not be read
 
 
-def published(views: Iterable[ConfigMap], catalog: models.Catalog) -> pools.Fleet:
+def published(views: Iterable[ConfigMap], catalog: models.Catalog) -> pools.Topology:
     """What nodes have according to their views: what was last in force, for whoever cannot read the configuration."""
     nodes: dict[str, pools.NodeGpus] = {}
     strategy = "mixed"
@@ -342,7 +342,7 @@ def published(views: Iterable[ConfigMap], catalog: models.Catalog) -> pools.Flee
         except ValueError:
             continue
         strategy = found.mig_strategy
-    return pools.Fleet(nodes=nodes, mig_strategy=strategy)
+    return pools.Topology(nodes=nodes, mig_strategy=strategy)
 
 
 def _spec(found: view_format.View, catalog: models.Catalog) -> pools.NodeGpus:
@@ -352,7 +352,7 @@ def _spec(found: view_format.View, catalog: models.Catalog) -> pools.NodeGpus:
         product = found.gpu_product if gpu.gpu_product is None else gpu.gpu_product
         if not memory:
             raise ValueError(f"{gpu.id} has no memory")
-        gpus.append(pools.Gpu(devices.named(product, memory, catalog), gpu.id))
+        gpus.append(pools.NodeGpu(devices.named(product, memory, catalog), gpu.id))
     other = {item.name: item.count for item in found.other_devices}
     return pools.NodeGpus(tuple(gpus), other, driver=found.driver_version, cuda=found.cuda_version)
 

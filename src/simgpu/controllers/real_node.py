@@ -96,7 +96,7 @@ class RealNode:
 
     def inform(self) -> None:
         """The cluster is seen: from here on it says what the node has and who uses it, and not what was known."""
-        self._node.watch()
+        self._node.watch(self.wake)
         self._node.configure()
         self.informed.set()
         self.wake()

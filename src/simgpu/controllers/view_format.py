@@ -48,7 +48,7 @@ class Status(msgspec.Struct, frozen=True, rename="camel"):
     """Who has a GPU, and how each pod uses it, by uid."""
 
     allocated_by: Owner
-    pod_gpu_usage_status: Annotated[dict[_Name, Usage], msgspec.Meta(max_length=pools.MOST_DEVICES)]
+    pod_gpu_usage_status: Annotated[dict[_Name, Usage], msgspec.Meta(max_length=pools.MAX_DEVICES)]
 
 
 class GpuView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -64,7 +64,7 @@ class OtherDevices(msgspec.Struct, frozen=True):
     """Devices of another resource."""
 
     name: _Resource
-    count: Annotated[int, msgspec.Meta(ge=0, le=pools.MOST_DEVICES)]
+    count: Annotated[int, msgspec.Meta(ge=0, le=pools.MAX_DEVICES)]
 
 
 class View(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -72,11 +72,11 @@ class View(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
     gpu_memory: _Memory
     gpu_product: _Name
-    gpus: Annotated[tuple[GpuView, ...], msgspec.Meta(max_length=pools.MOST_GPUS)]
+    gpus: Annotated[tuple[GpuView, ...], msgspec.Meta(max_length=pools.MAX_GPUS)]
     mig_strategy: Literal["none", "single", "mixed"]
     driver_version: _Name = ""
     cuda_version: _Name = ""
-    other_devices: Annotated[tuple[OtherDevices, ...], msgspec.Meta(max_length=pools.MOST_RESOURCES)] = ()
+    other_devices: Annotated[tuple[OtherDevices, ...], msgspec.Meta(max_length=pools.MAX_RESOURCES)] = ()
 
 
 class Counters(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ class Counters(msgspec.Struct, frozen=True):
     address: _Name = ""
     gpus: Annotated[
         dict[_Name, Annotated[list[float], msgspec.Meta(max_length=_MAX_COUNTERS)]],
-        msgspec.Meta(max_length=pools.MOST_GPUS),
+        msgspec.Meta(max_length=pools.MAX_GPUS),
     ] = {}
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from simgpu import errors
 from simgpu.machines.inventory import Card, Inventory, Kept
-from simgpu.machines.machine import DevicePart, Machine, Usage
+from simgpu.machines.machine import DevicePart, Usage
 from simgpu.machines.registry import Ended, RunningWorkload
 from simgpu.machines.users import CpuSource, PodRef, User
 from simgpu.sim import activity, engine
@@ -105,9 +105,7 @@ class Box:
         groups: dict[str, list[int]] = {}
         for index, handle in targets:
             groups.setdefault(self.devices[index].model.key, []).append(handle)
-        numbers = self._inventory.workloads.start(
-            profile, groups.values(), pod=pod, ended=ended, pid=pid, owner=owner
-        )
+        numbers = self._inventory.workloads.start(profile, groups.values(), pod=pod, ended=ended, pid=pid, owner=owner)
         if pod is not None:
             self._name_pods()
         return numbers
@@ -178,7 +176,8 @@ class Box:
         """What workloads of pods have: of each device's users in their order, then of others."""
         pods = {number: work.pod for number, work in self.workloads().items() if work.pod is not None}
         first = dict.fromkeys(item.number for card in self.cards for item in card.playing if item.number in pods)
-        columns = (column.tolist() for column in self.engine.usages([*first, *(number for number in pods if number not in first)]))
+        numbers = [*first, *(number for number in pods if number not in first)]
+        columns = (column.tolist() for column in self.engine.usages(numbers))
         return [
             Usage(self._index_of[card], pods[number], usage, memory, number)
             for number, card, usage, memory in zip(*columns, strict=True)

@@ -21,7 +21,7 @@ from simgpu.machines.registry import WorkloadRegistry
 from simgpu.machines.users import PodRef, User
 from simgpu.sim import cards, engine
 from simgpu.topology import links
-from simgpu.topology.devices import Device, IdleReading
+from simgpu.topology.devices import Device, StaticMetrics
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
 class Playing(msgspec.Struct, frozen=True):
     """The workload by which a card shows a user, or what it shows without any."""
 
-    what: User | IdleReading
+    what: User | StaticMetrics
     resting: bool
     number: int
 
@@ -64,7 +64,7 @@ class Card(msgspec.Struct):
         """The pod that the card is named after: of its users the first, or one from the configuration."""
         if users:
             return users[0].pod
-        reading = self.device.idle
+        reading = self.device.static
         return PodRef(reading.pod, reading.namespace, reading.container) if reading and reading.pod else None
 
 
@@ -96,10 +96,10 @@ class Inventory:
         found: list[Card | None] = []
         for device in devices:
             there = known.get(device.uuid, [])
-            card = there.pop(0) if there and _alike(there[0].device, device) else None
-            found.append(card)
-            if card is not None and card.device != device:
-                card.device = device
+            same = there.pop(0) if there and _alike(there[0].device, device) else None
+            if same is not None and same.device != device:
+                same.device = device
+            found.append(same)
         self.remove([card for there in known.values() for card in there])
         new = iter(self._add([device for device, card in zip(devices, found, strict=True) if card is None]))
         made = [card or next(new) for card in found]
@@ -154,8 +154,8 @@ class Inventory:
 
         Those that are `resting`, by uid and container, say by workloads of their own what they do.
         """
-        idle = card.device.idle
-        wanted: Sequence[User | IdleReading] = users or ((idle,) if idle is not None else ())
+        static = card.device.static
+        wanted: Sequence[User | StaticMetrics] = users or ((static,) if static is not None else ())
         targets = [(item, bool(resting) and _key(item) in resting) for item in wanted]
         running = self.workloads.running
         if [(item.what, item.resting) for item in card.playing if item.number in running] == targets:
@@ -164,18 +164,14 @@ class Inventory:
         playing = [kept.pop(target, None) for target in targets]
         self.workloads.drop(item.number for item in kept.values())
         card.users = tuple(users)
-        card.playing = tuple(
-            item or self._play(card, target) for item, target in zip(playing, targets, strict=True)
-        )
+        card.playing = tuple(item or self._play(card, target) for item, target in zip(playing, targets, strict=True))
         self._changed.append(card)
         return True
 
-    def _play(self, card: Card, target: tuple[User | IdleReading, bool]) -> Playing:
+    def _play(self, card: Card, target: tuple[User | StaticMetrics, bool]) -> Playing:
         what, rests = target
-        if isinstance(what, User):
-            profile, pod = profiles.of_user(what, resting=rests), what.pod
-        else:
-            profile, pod = profiles.idle(what), card.pod(())
+        profile = profiles.of_user(what, resting=rests) if isinstance(what, User) else profiles.static(what)
+        pod = what.pod if isinstance(what, User) else card.pod(())
         return Playing(what, rests, self.workloads.start(profile, [[card.number]], pod=pod)[0])
 
     # Time.
@@ -251,5 +247,5 @@ def _alike(one: Device, other: Device) -> bool:
     return one.model == other.model and one.instances == other.instances
 
 
-def _key(item: User | IdleReading) -> tuple[str, str]:
+def _key(item: User | StaticMetrics) -> tuple[str, str]:
     return item.key if isinstance(item, User) else ("", "")

@@ -5,16 +5,16 @@ from __future__ import annotations
 from simgpu.catalog import shapes
 from simgpu.machines.users import NONE, Range, User
 from simgpu.sim import activity
-from simgpu.topology.devices import IdleReading
+from simgpu.topology.devices import StaticMetrics
 
 _TYPICAL = "training"
 _MAX_NAME = 253
 
 
 def of_user(user: User, *, resting: bool = False) -> activity.Profile:
-    """The typical mix at the user's utilisation; nothing while it is `resting`, as workloads of its own say what it does.
+    """The typical mix at the user's utilisation; nothing while it is `resting`: it has workloads of its own.
 
-    One that follows processors starts with nothing.
+    One that follows processor time starts with nothing.
     """
     name = f"{user.pod.namespace}/{user.pod.name}/{user.pod.container}"[:_MAX_NAME]
     if resting:
@@ -28,7 +28,7 @@ def level(name: str, utilization: Range, *, share: float = 1.0) -> activity.Prof
     return _mixed(name, usage, activity.constant(share))
 
 
-def idle(reading: IdleReading) -> activity.Profile:
+def static(reading: StaticMetrics) -> activity.Profile:
     """What the configuration says that a device shows while it has no users."""
     memory = activity.constant(reading.fb_used, share=False)
     return _mixed("configured", activity.constant(reading.utilization / 100), memory)

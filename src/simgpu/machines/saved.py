@@ -1,4 +1,4 @@
-"""State that outlives a process: where the devices of a box stood, and which users its node had. Files are others' work.
+"""State that outlives a process: where the devices of a box stood, and which users its node had.
 
 Where devices stood is read value by value: one that makes no sense costs no other.
 """

@@ -1,4 +1,4 @@
-"""The ticker: steps a box or a fleet at regular times. The clock comes in, so that nothing here knows what time it is."""
+"""The ticker: steps a box or a fleet at regular times. The clock is an argument."""
 
 from __future__ import annotations
 

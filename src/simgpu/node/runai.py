@@ -38,9 +38,7 @@ class Entry(msgspec.Struct, frozen=True):
 def entries(machine: Machine, *, namespace: str) -> list[Entry]:
     """What pods have of GPUs that a pod of the reservations' namespace holds for them, as metrics show the GPUs."""
     found = []
-    shared: dict[int, list[Usage]] = {
-        item.device: [] for item in machine.usages if item.pod.namespace == namespace
-    }
+    shared: dict[int, list[Usage]] = {item.device: [] for item in machine.usages if item.pod.namespace == namespace}
     for item in machine.usages if shared else ():
         if item.device in shared and item.pod.namespace != namespace:
             shared[item.device].append(item)

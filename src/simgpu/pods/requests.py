@@ -42,7 +42,7 @@ def requests(pod: Pod) -> tuple[Request, ...]:
     if pod.spec.containers is None:
         return ()
     found: list[Request] = []
-    early, left = passing(pod), pools.MOST_GPUS
+    early, left = passing(pod), pools.MAX_GPUS
     for container in (*pod.spec.init_containers, *pod.spec.containers):
         count = _gpus(container)
         if container.name not in early:
@@ -58,7 +58,7 @@ def requests(pod: Pod) -> tuple[Request, ...]:
 def _gpus(container: Container) -> int:
     amount = container.resources.limits.get(GPU) or container.resources.requests.get(GPU) or "0"
     found = quantity.count(amount)
-    return min(found, pools.MOST_GPUS) if found <= _MOST_ASKED else 0
+    return min(found, pools.MAX_GPUS) if found <= _MOST_ASKED else 0
 
 
 def lasting(pod: Pod, container: str) -> bool:

@@ -18,11 +18,21 @@ _UNITS = {
     "": 1.0, "B": 2**-20, "KB": 1e3 / 2**20, "MB": 1e6 / 2**20, "GB": 1e9 / 2**20, "TB": 1e12 / 2**20,
     "KiB": 2**-10, "MiB": 1.0, "GiB": 1024.0, "TiB": 1024.0**2,
 }  # fmt: skip
-MOST_DEVICES = 1_000_000
+MAX_DEVICES = 1_000_000
 MAX_MEMORY_MIB = 100_000_000
 _SOCKETS, _CORES = 2, 24  # of the machine around them
 _ANY_CARD = "h200"  # what a card of which nothing is known behaves like
 _UNKNOWN: dict[str, Any] = {"architecture": "", "compute_capability": None, "mig": (), "estimated": ("mig",)}
+
+
+class StaticMetrics(msgspec.Struct, frozen=True):
+    """Metrics of a GPU while no pod uses it: utilization in percent, memory used in MiB, and the owner to show."""
+
+    utilization: float = 0.0
+    fb_used: float = 0.0
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -37,6 +47,7 @@ class Device(msgspec.Struct, frozen=True):
     numa: int
     instances: tuple[models.MigProfile, ...] = ()
     labels: dict[str, str] = msgspec.field(default_factory=dict)
+    static: StaticMetrics | None = None
 
     @property
     def pci_short(self) -> str:
@@ -58,38 +69,38 @@ class Device(msgspec.Struct, frozen=True):
         return str(uuid.uuid5(_NOBODY, f"{self.uuid}/{number}"))
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GpuEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Devices of one kind: a model or product, its memory if it is another, how many, and their MIG instances."""
 
     type: str
-    count: Annotated[int, msgspec.Meta(ge=1, le=MOST_DEVICES)] = 1
+    count: Annotated[int, msgspec.Meta(ge=1, le=MAX_DEVICES)] = 1
     memory: str | int | None = None
     mig: tuple[str, ...] = ()
 
 
-class Box(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BoxConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A machine's devices, in order."""
 
-    gpus: Annotated[tuple[Entry, ...], msgspec.Meta(min_length=1, max_length=10_000)]
+    gpus: Annotated[tuple[GpuEntry, ...], msgspec.Meta(min_length=1, max_length=10_000)]
 
 
-def parse(document: Any, *, where: str) -> Box:
+def parse(document: Any, *, where: str) -> BoxConfig:
     """A configuration document `gpus: [{type, memory, count}]`; what is wrong is said with its place."""
     try:
-        return msgspec.convert(document, Box)
+        return msgspec.convert(document, BoxConfig)
     except msgspec.ValidationError as error:
         raise errors.InputError(where, str(error).replace("`$.", "`")) from None
 
 
-def build(box: Box, catalog: models.Catalog, *, node: str) -> list[Device]:
+def build(box: BoxConfig, catalog: models.Catalog, *, node: str) -> list[Device]:
     """The devices of a box. A product that the catalog does not know keeps its name and memory."""
     found: list[Device] = []
     for number, entry in enumerate(box.gpus):
         where = f"gpus[{number}]"
         model = model_of(entry, catalog, where)
         instances = tuple(_instances(entry, model, where))
-        if len(found) + entry.count > MOST_DEVICES:
-            raise errors.InputError(f"{where}.count", f"more than {MOST_DEVICES} devices")
+        if len(found) + entry.count > MAX_DEVICES:
+            raise errors.InputError(f"{where}.count", f"more than {MAX_DEVICES} devices")
         found += (
             device(node, index, model, instances=instances) for index in range(len(found), len(found) + entry.count)
         )
@@ -110,12 +121,12 @@ def mebibytes(text: Any, *, where: str) -> int:
     return amount
 
 
-def model_of(entry: Entry, catalog: models.Catalog, where: str) -> models.Model:
+def model_of(entry: GpuEntry, catalog: models.Catalog, where: str) -> models.Model:
     """The model of an entry; one that the catalog does not know must say its memory."""
     memory = None if entry.memory is None else mebibytes(entry.memory, where=f"{where}.memory")
     if memory is None and catalog.find(entry.type) is None:
         raise errors.InputError(
-            f"{where}.memory", f"{errors.shown(entry.type)} is not in the catalog, so its memory must be said"
+            f"{where}.memory", f"{errors.shown(entry.type)} is not in the catalog; specify its memory"
         )
     return named(entry.type, memory, catalog)
 
@@ -148,7 +159,7 @@ def named(
     return msgspec.structs.replace(base, key=key, **changes)
 
 
-def _instances(entry: Entry, model: models.Model, where: str) -> Iterator[models.MigProfile]:
+def _instances(entry: GpuEntry, model: models.Model, where: str) -> Iterator[models.MigProfile]:
     profiles = {profile.name: profile for profile in model.mig}
     for place, name in enumerate(entry.mig):
         if name not in profiles:

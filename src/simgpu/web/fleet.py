@@ -77,7 +77,7 @@ class FleetPages:
         self._identity = of_all_nodes(identity) if plain else enriched(identity, namespace)
         self._namespace = namespace
         self._scraped = scraped
-        self._page: pages.Page | None = None
+        self._following: tuple[Shown, pages.Following] | None = None
 
     def routes(self) -> list[web.RouteDef]:
         """All paths."""
@@ -96,14 +96,11 @@ class FleetPages:
         self._scraped("fleet", time.perf_counter() - started)
         return answer
 
-    def _page_of(self, shown: Shown) -> pages.Page:
-        """The page that is there, or one of the machine as it is since nodes came or went."""
-        machine = shown.machine()
-        if self._page is None:
-            self._page = pages.Page(render.Renderer(machine, self._identity), _Pods(shown))
-        elif self._page.renderer.machine is not machine:
-            self._page = pages.Page(self._page.renderer.on(machine), _Pods(shown))
-        return self._page
+    def _page_of(self, shown: Shown) -> pages.Following:
+        """The page of the fleet that is there: each term as leader has another."""
+        if self._following is None or self._following[0] is not shown:
+            self._following = (shown, pages.Following(shown.machine, self._identity, _Pods(shown)))
+        return self._following[1]
 
     async def _one(self, request: web.Request) -> web.StreamResponse:
         shown = self._shown()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 
 from aiohttp import web
 
 from simgpu.identities import render
+from simgpu.identities.identity import Identity
+from simgpu.machines.machine import Machine
 from simgpu.web.limits import STREAMS
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -78,17 +80,30 @@ class Page:
         return response
 
 
-def current(page: Callable[[], Page | None]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """The page of a machine that may become another; while there is no machine the page is empty."""
+class Following:
+    """One identity's page of a machine that may be replaced by another; devices that both have keep their texts."""
 
-    async def handler(request: web.Request) -> web.StreamResponse:
-        found = page()
-        return await found(request) if found is not None else web.Response(headers={"Content-Type": TEXT})
+    def __init__(self, machine: Callable[[], Machine], identity: Identity, more: Callable[[], bytes] = bytes) -> None:
+        self._machine = machine
+        self._identity = identity
+        self._more = more
+        self._page: Page | None = None
 
-    return handler
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        """Answer a scrape."""
+        return await self.page()(request)
+
+    def page(self) -> Page:
+        """The page of the machine that is there now."""
+        machine = self._machine()
+        if self._page is None:
+            self._page = Page(render.Renderer(machine, self._identity), self._more)
+        elif self._page.renderer.machine is not machine:
+            self._page = Page(self._page.renderer.on(machine), self._more)
+        return self._page
 
 
-def routes(pages: dict[str, Page], first: str) -> Iterator[web.RouteDef]:
+def routes(pages: dict[str, Following], first: str) -> Iterator[web.RouteDef]:
     """`/metrics` is the first identity's page, `/metrics/NAME` each one's."""
     yield web.get("/metrics", pages[first])
     for name, page in pages.items():

@@ -1,0 +1,97 @@
+"""Reads a configuration document of any format.
+
+A document has pools, and nodes are in one by a label; or it names nodes. Pools may be written in three ways, mixed in
+one document: `listed`, and fake-gpu-operator's older (`legacy`) and newer (`profiled`) form. All mistakes are found at
+once, each with its path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from simgpu import errors, yaml_text
+from simgpu.catalog import models
+from simgpu.topology import keys, legacy, listed, named, pools, profiled, settings
+from simgpu.topology.checking import Checker
+from simgpu.topology.pools import NodeGpus, Topology
+
+_LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9._-]{1,63}")
+
+
+def parse(text: str, catalog: models.Catalog, profiles: profiled.Profiles = lambda _name: None) -> Topology:
+    """Returns the topology of a document; raises `checking.Mistakes` if it has any."""
+    check = Checker(catalog)
+    document = _document(text, check)
+    found = Topology() if document is None else _topology(document, check, profiles)
+    check.raise_mistakes()
+    return found
+
+
+def _document(text: str, check: Checker) -> Mapping[str, Any] | None:
+    try:
+        document = yaml_text.parse(text)
+    except ValueError as error:
+        check.mistake("topology", str(error))
+        return None
+    if not isinstance(document, dict):
+        check.mistake("topology", "is empty" if document is None else "must be a mapping")
+        return None
+    for chart_value in ("cluster", "topology"):  # a chart's values, of which the rest is none of ours
+        if isinstance(inner := document.get(chart_value), dict):
+            return inner
+    return document
+
+
+def _topology(document: Mapping[str, Any], check: Checker, profiles: profiled.Profiles) -> Topology:
+    check.known(document, keys.TOP, "")
+    by_pool, by_node = check.mapping(document, "nodePools"), check.mapping(document, "nodes")
+    if "nodePools" not in document and "nodes" not in document:
+        check.mistake("nodePools", "is missing; a topology has nodePools, or nodes by name")
+    strategy = document.get("migStrategy", document.get("mig-strategy", "mixed"))
+    if strategy not in ("none", "single", "mixed"):
+        check.mistake("migStrategy", f"{errors.shown(strategy)}: must be none, single or mixed")
+    key = document.get("nodePoolLabelKey", pools.LABEL_KEY)
+    if not isinstance(key, str) or not _LABEL_KEY.fullmatch(key):
+        check.mistake("nodePoolLabelKey", f"{errors.shown(key)} is no label key")
+    return Topology(
+        pools=_by_name(by_pool, "nodePools", check, lambda pool, where: _pool(pool, where, check, profiles)),
+        nodes=_by_name(by_node, "nodes", check, lambda node, where: _node(node, where, check)),
+        label_key=str(key),
+        mig_strategy=str(strategy),
+        unknown=tuple(check.unknown),
+    )
+
+
+def _by_name(
+    holder: Mapping[Any, Any], where: str, check: Checker, read: Callable[[dict[str, Any], str], NodeGpus]
+) -> dict[str, NodeGpus]:
+    found: dict[str, NodeGpus] = {}
+    for name, item in holder.items():
+        if len(str(name)) > pools.MAX_NAME:
+            check.mistake(where, f"{errors.shown(name)}: a name has at most {pools.MAX_NAME} characters")
+        elif not isinstance(item, dict):
+            check.mistake(f"{where}.{name}", "must be a mapping")
+        else:
+            found[str(name)] = read(item, f"{where}.{name}")
+            settings.check_replicas(found[str(name)], where=f"{where}.{name}", check=check)
+    return found
+
+
+def _pool(pool: dict[str, Any], where: str, check: Checker, profiles: profiled.Profiles) -> NodeGpus:
+    if "gpus" in pool:
+        made = listed.read(pool, where, check)
+    elif "gpu" in pool:
+        made = profiled.read(pool, where, check, profiles)
+    else:
+        made = legacy.read(pool, where, check)
+    other = settings.other_resources(pool, where, check)
+    numa = settings.numa(pool.get("numa"), where=f"{where}.numa", gpus=len(made.gpus), check=check)
+    return msgspec.structs.replace(made, other=other, numa=numa, **settings.read(pool, where, check))
+
+
+def _node(node: dict[str, Any], where: str, check: Checker) -> NodeGpus:
+    return msgspec.structs.replace(named.read(node, where, check), **settings.read(node, where, check))
