@@ -17,9 +17,9 @@ import msgspec
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from benchmarks import frame, scratch
-from simgpu import box
 from simgpu.catalog import models
 from simgpu.identities import identity, render
+from simgpu.machines import box
 from simgpu.topology import devices
 
 DEVICES, FAMILIES = 80_000, 20

@@ -19,15 +19,14 @@ from benchmarks import frame, scratch
 from simgpu.catalog import models
 from simgpu.cluster.fleet import NODE_PREFIX
 from simgpu.controllers import publishing
-from simgpu.controllers.fleet import gpu_id
-from simgpu.controllers.nodes import SAVE_EVERY
+from simgpu.controllers.node_views import SAVE_EVERY
 from simgpu.kube import kubeconfig, resources
 from simgpu.kube.client import Client
 from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Change, Store
 from simgpu.kube.views import Pod
 from simgpu.kube.writer import Target, Writer
-from simgpu.topology import inline
+from simgpu.topology import inline, pools
 
 NODES, GPUS = 5000, 8
 CHUNKS, CHUNK = 5, 200
@@ -181,9 +180,9 @@ async def bare_writes(client: Client, names: list[str]) -> float:
     capacity = {"status": {"capacity": amounts, "allocatable": amounts}}
     bodies = []
     for name in names:
-        ids = [gpu_id(name, index) for index in range(GPUS)]
+        ids = [device.uuid for device in pools.build(spec, name)]
         counters = {"time": 0.0, "gpus": dict.fromkeys(ids, [0.0] * 12)}
-        bodies.append((name, publishing.view(name, ids, spec, strategy="mixed", uses={}, counters=counters)))
+        bodies.append((name, publishing.view(name, ids, spec, strategy="mixed", users={}, counters=counters)))
     writer = Writer(client, manager="bench", in_flight=32)
     task = asyncio.create_task(writer.run())
     started = time.perf_counter()

@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator
 
 from benchmarks import frame
 from simgpu.catalog import models
-from simgpu.controllers import publishing
-from simgpu.controllers.fleet import Fleet
 from simgpu.identities import identity
+from simgpu.machines.fleet import Fleet
+from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology import inline
 from simgpu.web import fleet, server
 
@@ -64,7 +64,9 @@ async def serve() -> None:
     for number in range(NODES):
         node = cards.place(f"node-{number}", spec)
         uses = {
-            gpu: publishing.Use(f"uid-{number}-{place}", "team", f"train-{number}-{place}", "main", 40, 90, 143155)
+            gpu: (
+                User(PodRef(f"train-{number}-{place}", "team", "main", f"uid-{number}-{place}"), Range(40, 90), 143155),
+            )
             for place, gpu in enumerate(node.ids[:each])
         }
         cards.use(node, uses)

@@ -32,7 +32,7 @@ async def test_an_agent_watches_its_own_view_and_the_configuration_but_no_fake_n
     agent = Agent(settings, client)
     running = asyncio.create_task(agent.run(lambda: None))
     try:
-        views = agent._stores.views
+        views = agent.stores.views
 
         async def published() -> bool:
             return len(views) == 1 and f"{namespace}/topology-{node}" in views
@@ -45,7 +45,7 @@ async def test_an_agent_watches_its_own_view_and_the_configuration_but_no_fake_n
             return len(agent.equipment.box.devices) == 2
 
         await eventually(fewer)
-        seen = {item.metadata.name for item in agent._stores.config_maps}
+        seen = {item.metadata.name for item in agent.stores.config_maps}
         assert {"topology", "gpu-profile-mine"} <= seen
         assert not [name for name in seen if name.startswith("topology-")]
         assert len(views) == 1

@@ -11,19 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.app import keeping
 from simgpu.app.agent import Agent, AgentSettings
-from simgpu.app.equipping import Equipment
 from simgpu.catalog import models
-from simgpu.controllers import publishing
-from simgpu.controllers.own_node import Shared
 from simgpu.identities import identity
 from simgpu.kube import views
 from simgpu.kube.client import Client
 from simgpu.kube.kubeconfig import Target
-from simgpu.node import messages
+from simgpu.machines.users import PodRef, Range, User
+from simgpu.node import messages, state
 from simgpu.page import writer
 from simgpu.topology import pools, sharing
+from tests.fixtures.equipment import equipment
 from tests.fixtures.kubelet import Kubelet
 
 DCGM = identity.load("dcgm")
@@ -46,12 +44,12 @@ def settings(kubelet: Kubelet, tmp_path: Path) -> Iterator[AgentSettings]:
 
 def remember(settings: AgentSettings, spec: pools.NodeGpus) -> list[str]:
     """What an agent leaves behind of a node with a busy pod on its second GPU; ids of the GPUs."""
-    made = Equipment(settings.node, DCGM, settings.state, seed=1, interval=0.5, cgroups=settings.cgroups)
+    made = equipment(settings.state)
     made.equip(spec)
     ids = [device.uuid for device in made.box.devices]
-    use = publishing.Use("uid-p", "team", "p", "main", 40, 40, 1000)
-    made.remember({name: (Shared(use, 1.0),) for name in ids[1:2]})
-    made.stepped()
+    use = User(PodRef("p", "team", "main", "uid-p"), Range(40, 40), 1000)
+    made.remember(dict.fromkeys(ids[1:2], (use,)))
+    made.stepped(0.0)
     made.close()
     return ids
 
@@ -64,7 +62,7 @@ def holding(gpu: str, pod: str = "p") -> messages.ListPodResourcesResponse:
 
 def inform(agent: Agent, *pods: str) -> None:
     """As if the API server had answered: the node's two GPUs are shared, and these pods, of one second, are there."""
-    stores, meta = agent._stores, views.ObjectMeta
+    stores, meta = agent.stores, views.ObjectMeta
     text = (
         "{gpus: [{type: h200, count: 2}], sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}}"
     )
@@ -132,9 +130,9 @@ async def test_the_pod_that_had_a_shared_gpu_first_is_named_after_a_restart_too(
 ) -> None:
     """Both were made in the same second, and a list of all pods has the other one first."""
     gpu = remember(settings, SPEC)[0]
-    made = Equipment(settings.node, DCGM, settings.state, seed=1, interval=0.5, cgroups=settings.cgroups)
-    made.equip(made.known.spec)
-    made.remember({gpu: tuple(Shared(publishing.Use(name, "team", name, "main", 9, 9, 1), 0.5) for name in "za")})
+    made = equipment(settings.state)
+    made.equip(made.state.known.spec)
+    made.remember({gpu: tuple(User(PodRef(name, "team", "main", name), Range(9, 9), 1, 0.5) for name in "za")})
     made.close()
     since = time.monotonic_ns()
     kubelet.pods = messages.ListPodResourcesResponse(
@@ -155,7 +153,7 @@ async def test_pods_keep_their_gpus_while_the_kubelet_does_not_say_who_has_them(
     async with running(settings) as agent:
         inform(agent, "p")
         await until(lambda: agent.ready and shown(settings, ids[1], since) == 40)
-        assert list(keeping.known(settings.state / "known.json").uses) == [ids[1]]
+        assert list(state.load_known(settings.state / "known.json").users) == [ids[1]]
 
 
 async def test_a_pod_that_has_ended_meanwhile_uses_no_gpu(settings: AgentSettings, kubelet: Kubelet) -> None:

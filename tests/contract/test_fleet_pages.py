@@ -15,9 +15,9 @@ from prometheus_client import parser
 
 from simgpu import errors
 from simgpu.catalog import models
-from simgpu.controllers import publishing
-from simgpu.controllers.fleet import Fleet
 from simgpu.identities import identity, labels, render
+from simgpu.machines.fleet import Fleet
+from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology import inline
 from simgpu.web import fleet, metering, server
 from tests.golden import boxes
@@ -67,7 +67,7 @@ async def shown(*, plain: bool) -> AsyncIterator[str]:
     """Pages of a fleet of one node with two GPUs, one of them in use."""
     cards = Fleet(seed=1)
     node = cards.place("n1", inline.parse("h200:2", models.load(), field="x"))
-    cards.use(node, {node.ids[1]: publishing.Use("uid-1", "team", "train", "main", 10, 30, 143771)})
+    cards.use(node, {node.ids[1]: (User(PodRef("train", "team", "main", "uid-1"), Range(10, 30), 143771),)})
     cards.step(1.0, clock=0.0)
     pages = fleet.FleetPages(
         lambda: cards,
@@ -118,7 +118,7 @@ def test_a_page_after_any_changes_of_pods_is_what_a_fresh_one_would_be() -> None
     kept = render.Renderer(cards.machine(), look)
     for turn, uses in enumerate([{0: "a"}, {0: "a", 2: "b"}, {2: "b", 3: "c"}, {}, {1: "d", 2: "e"}], start=1):
         wanted = {
-            node.ids[place]: publishing.Use(f"uid-{name}", "team", name, "main", 10, 30, 143771)
+            node.ids[place]: (User(PodRef(name, "team", "main", f"uid-{name}"), Range(10, 30), 143771),)
             for place, name in uses.items()
         }
         under_way = kept.chunks()
@@ -139,7 +139,7 @@ def test_a_page_after_any_changes_of_nodes_is_what_a_fresh_one_would_be(monkeypa
 
     def use(name: str, pod: str) -> None:
         node = cards.nodes[name]
-        cards.use(node, {node.ids[1]: publishing.Use(f"uid-{pod}", "team", pod, "main", 10, 30, 143771)})
+        cards.use(node, {node.ids[1]: (User(PodRef(pod, "team", "main", f"uid-{pod}"), Range(10, 30), 143771),)})
 
     def place(name: str, gpus: str) -> None:
         cards.place(name, inline.parse(gpus, models.load(), field="x"))
@@ -226,8 +226,8 @@ def test_a_nodes_cards_are_linked_while_there_are_several() -> None:
     def sent(gpus: str, second: float) -> float:
         node = cards.place("n1", inline.parse(gpus, models.load(), field="x"))
         cards.place("n2", inline.parse("h200:1", models.load(), field="x"))
-        use = publishing.Use("uid", "team", "train", "main", 80, 80, 143771)
-        cards.use(node, {node.ids[0]: use})
+        use = User(PodRef("train", "team", "main", "uid"), Range(80, 80), 143771)
+        cards.use(node, {node.ids[0]: (use,)})
         before = cards.engine.read("fabric_bytes", [node.cards[0].number])
         cards.step(second, clock=0.0)
         return float((cards.engine.read("fabric_bytes", [node.cards[0].number]) - before)[0])

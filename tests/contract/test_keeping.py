@@ -14,22 +14,26 @@ ROOT = Path(__file__).parent.parent.parent
 WORKS = """
 import itertools, sys, time
 from pathlib import Path
-from simgpu.app.equipping import Equipment
+from simgpu.controllers.equipping import Equipment
 from simgpu.catalog import models
-from simgpu.identities import identity
-from simgpu.pods import profiles, requests
+from simgpu.node import cpu
+from simgpu.node.state import StateFiles
+from simgpu.machines import profiles, users
 from simgpu.topology import pools
 
-made = Equipment("node-a", identity.load("dcgm"), Path(sys.argv[1]), seed=1, interval=0.5, cgroups=Path("/"))
+folder = Path(sys.argv[1])
+made = Equipment(
+    "node-a", StateFiles(folder), cpu.Meter(Path("/")), pages=folder / "gpus", stale=10.0, control="", seed=1
+)
 made.equip(pools.NodeGpus((pools.NodeGpu(models.load().models["h200"]),) * 8))
-first = not made.saved.devices
+first = not made.state.saved.devices
 if first:
     made.box.engine.set_limit(1, 500)
-made.box.admit(profiles.of("w", requests.ALL), list(range(8)))
+made.box.admit(profiles.level("w", users.ALL), list(range(8)))
 for step in itertools.count():
     if step:
-        made.box.step(made.saved.now + step / 2, clock=time.time())
-        made.stepped()
+        made.box.step(made.state.saved.now + step / 2, clock=time.time())
+        made.stepped(0.0)
     read = {name: made.box.engine.read(name, [1])[0] for name in ("energy", "temperature", "limit")}
     print(*read.values(), flush=True)
 """

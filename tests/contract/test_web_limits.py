@@ -14,8 +14,8 @@ from aiohttp import web
 
 from simgpu import errors
 from simgpu.catalog import models
-from simgpu.controllers.fleet import Fleet
 from simgpu.identities import identity
+from simgpu.machines.fleet import Fleet
 from simgpu.topology import inline
 from simgpu.web import fleet, pages, server
 from simgpu.web.limits import Limits

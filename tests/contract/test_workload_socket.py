@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from simgpu import box, errors
+from simgpu import errors
 from simgpu.catalog import models
-from simgpu.identities import view
+from simgpu.machines import box
+from simgpu.machines.users import PodRef
+from simgpu.pods.guests import HOST, Guest, Rejected
 from simgpu.topology import devices
 from simgpu.workloads import accepting, bounds, client, guest, receiving
 from simgpu.workloads.server import Server
@@ -268,8 +270,8 @@ async def test_a_socket_in_use_is_not_taken_and_a_dead_one_is_replaced(serve: Se
 
 
 def of_pod(ids: list[str]) -> guest.Identify:
-    async def identify(_connection: object, _working: object) -> guest.Guest:
-        return guest.Guest("pod ns/mine", view.Pod("mine", "ns", "main", "uid-1"), tuple(ids))
+    async def identify(_connection: object, _working: object) -> Guest:
+        return Guest("pod ns/mine", PodRef("mine", "ns", "main", "uid-1"), tuple(ids))
 
     return identify
 
@@ -372,9 +374,9 @@ async def test_all_pods_workloads_are_bounded_and_each_pod_can_have_one_on_all_i
     monkeypatch.setattr(bounds, "MAX_PLACES_IN_ALL", 5)
     names = iter("aaabb")
 
-    async def identify(_connection: object, _working: object) -> guest.Guest:
+    async def identify(_connection: object, _working: object) -> Guest:
         name = next(names)
-        return guest.Guest(f"pod ns/{name}", view.Pod(name, "ns", "main", name), ("nvidia0", "nvidia1"))
+        return Guest(f"pod ns/{name}", PodRef(name, "ns", "main", name), ("nvidia0", "nvidia1"))
 
     running = await serve(identify=identify)
     both = {**FOREVER, "Devices": None, "Protocol": 2}
@@ -397,14 +399,14 @@ async def rest(rounds: int = 50) -> None:
 
 async def test_a_pod_that_connects_anew_waits_for_the_pause_of_its_last_connection() -> None:
     counted, took = bounds.Bounds(), bounds.Effort()
-    mine, other = guest.Guest("pod ns/mine"), guest.Guest("pod ns/other")
+    mine, other = Guest("pod ns/mine"), Guest("pod ns/other")
     took.seconds = 1e6
     with counted.connected(mine):
         async with counted.turn(mine, took):
             pass
     served: list[str] = []
 
-    async def connect(who: guest.Guest) -> None:
+    async def connect(who: Guest) -> None:
         with counted.connected(who):
             async with counted.turn(who, bounds.Effort()):
                 served.append(who.name)
@@ -420,7 +422,7 @@ async def test_pods_whose_pause_is_over_are_forgotten() -> None:
     counted = bounds.Bounds()
 
     async def connect(number: int) -> None:
-        async with counted.turn(guest.Guest(f"pod {number % 5}"), bounds.Effort()):
+        async with counted.turn(Guest(f"pod {number % 5}"), bounds.Effort()):
             pass
 
     given_up = asyncio.create_task(connect(0)), asyncio.create_task(connect(0))
@@ -487,11 +489,11 @@ async def test_to_find_out_who_connects_counts_for_the_pod(serve: Serve, monkeyp
 
     monkeypatch.setattr(bounds.Effort, "pause", property(pause))
 
-    async def identify(_connection: object, working: guest.Working) -> guest.Guest:
+    async def identify(_connection: object, working: guest.Working) -> Guest:
         for _ in range(10):
             with working():
                 pass
-        return guest.Guest("pod ns/mine", view.Pod("mine", "ns", "main", "uid-1"), ("nvidia0",))
+        return Guest("pod ns/mine", PodRef("mine", "ns", "main", "uid-1"), ("nvidia0",))
 
     running = await serve(identify=identify)
     await running.send(FOREVER)
@@ -520,10 +522,10 @@ async def test_a_pod_that_connects_from_many_processes_is_served_only_so_often(
     monkeypatch.setattr(accepting.Arrivals, "delay", delayed)
     looping: set[int] = set()
 
-    async def identify(connection: socket.socket, working: guest.Working) -> guest.Guest:
+    async def identify(connection: socket.socket, working: guest.Working) -> Guest:
         with working():
             name = "hostile" if guest.pid(connection) in looping else "mine"
-        return guest.Guest(f"pod ns/{name}", view.Pod(name, "ns", "main", name), ("nvidia0",))
+        return Guest(f"pod ns/{name}", PodRef(name, "ns", "main", name), ("nvidia0",))
 
     running = await serve(identify=identify)
     for _ in range(3):
@@ -565,9 +567,9 @@ async def test_a_process_that_connects_over_and_over_is_looked_at_only_so_often(
     monkeypatch.setattr(accepting, "PER_SECOND", 0.0)
     looked: list[int] = []
 
-    async def identify(connection: socket.socket, _working: object) -> guest.Guest:
+    async def identify(connection: socket.socket, _working: object) -> Guest:
         looked.append(guest.pid(connection))
-        return guest.Guest(f"pod of {looked[-1]}", view.Pod("mine", "ns", "main", "uid-1"), ("nvidia0",))
+        return Guest(f"pod of {looked[-1]}", PodRef("mine", "ns", "main", "uid-1"), ("nvidia0",))
 
     running = await serve(identify=identify)
     looping = await asyncio.create_subprocess_exec(sys.executable, "-c", CONNECTS, running.path)
@@ -583,8 +585,8 @@ async def test_a_process_of_the_node_may_connect_as_often_as_it_likes(
     monkeypatch.setattr(accepting, "BURST", 1)
     monkeypatch.setattr(accepting, "PER_SECOND", 0.0)
 
-    async def identify(_connection: object, _working: object) -> guest.Guest:
-        return guest.HOST
+    async def identify(_connection: object, _working: object) -> Guest:
+        return HOST
 
     running = await serve(identify=identify)
     for count in range(1, 9):
@@ -652,8 +654,8 @@ async def test_what_goes_wrong_with_one_document_is_logged_and_leaves_nothing(
 
 
 async def test_whoever_is_not_known_is_told_why(serve: Serve) -> None:
-    async def identify(_connection: object, _working: object) -> guest.Guest:
-        raise guest.Refused("process 7 is in no pod")
+    async def identify(_connection: object, _working: object) -> Guest:
+        raise Rejected("process 7 is in no pod")
 
     running = await serve(identify=identify)
     for protocol, answer in ((1, "1"), (2, "process 7 is in no pod")):

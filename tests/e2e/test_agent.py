@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from simgpu.app import equipping
+from simgpu.controllers import equipping
 from tests.fixtures.agent import H200, POOL_LABEL, Gpus
 from tests.fixtures.machine import wait_for
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from simgpu import box
 from simgpu.catalog import models
 from simgpu.identities import identity, render
+from simgpu.machines import box
 from simgpu.topology import devices
 from simgpu.workloads import documents
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from prometheus_client import parser
 
-from simgpu import box
 from simgpu.app import exporting
 from simgpu.catalog import models
 from simgpu.identities import identity, labels, render
+from simgpu.machines import box
 from simgpu.topology import devices
 from simgpu.workloads import documents
 from tests.golden import boxes

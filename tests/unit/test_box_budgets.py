@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgpu.box import Box
 from simgpu.catalog import models
-from simgpu.identities import identity, occupants, render, view
+from simgpu.identities import identity, render
+from simgpu.machines import users
+from simgpu.machines.box import Box
+from simgpu.machines.users import PodRef, User
 from simgpu.sim import activity, engine
 from simgpu.topology import devices
 
@@ -24,21 +26,24 @@ def box() -> Box:
     return Box([devices.device("n", at, model) for at, model in enumerate(MODELS)], seed=1, hostname="n", spread=0.0)
 
 
-def pod(name: str) -> view.Pod:
-    return view.Pod(name, "ns", "main", f"uid of {name}")
+def pod(name: str) -> PodRef:
+    return PodRef(name, "ns", "main", f"uid of {name}")
 
 
-def first_pods(made: Box) -> tuple[dict[int, view.Pod], dict[int, view.Pod]]:
+def first_pods(made: Box) -> tuple[dict[int, PodRef], dict[int, PodRef]]:
     """Who is named on each device and part: found by going over everything that runs."""
-    whole: dict[int, view.Pod] = {}
-    parts: dict[int, view.Pod] = {}
+    whole: dict[int, PodRef] = {}
+    parts: dict[int, PodRef] = {}
+    numbers = made.machine.ids.tolist()
     for work in made.workloads().values():
-        for index, handle in work.places:
-            if work.pod is not None and handle == made.machine.ids[index]:
-                whole.setdefault(index, work.pod)
-            elif work.pod is not None:
+        if work.pod is None:
+            continue
+        for handle in work.handles:
+            if handle in numbers:
+                whole.setdefault(numbers.index(handle), work.pod)
+            else:
                 parts.setdefault(handle, work.pod)
-    return whole, parts
+    return whole | {index: card.users[0].pod for index, card in enumerate(made.cards) if card.users}, parts
 
 
 @given(st.data())
@@ -46,7 +51,7 @@ def test_the_first_of_the_pods_on_a_device_is_named_whatever_came_and_went(data:
     made = box()
     for number in range(data.draw(st.integers(1, 12))):
         running = list(made.workloads())
-        doing = data.draw(st.sampled_from(["admit", "admit", "drop", "arrange", "change"]))
+        doing = data.draw(st.sampled_from(["admit", "admit", "drop", "use", "change"]))
         if doing == "admit":
             on = data.draw(st.lists(st.sampled_from(PLACES), min_size=1, max_size=3))
             here = [place for place in on if not place.isdigit() or int(place) < len(made.devices)]
@@ -54,8 +59,9 @@ def test_the_first_of_the_pods_on_a_device_is_named_whatever_came_and_went(data:
             made.admit(BUSY, here or ["0"], pod=named)
         elif doing == "drop" and running:
             made.drop([data.draw(st.sampled_from(running))])
-        elif doing == "arrange" and running:
-            made.arrange(data.draw(st.lists(st.sampled_from(running), unique=True)))
+        elif doing == "use":
+            names = data.draw(st.lists(st.sampled_from("abc"), max_size=3, unique=True))
+            made.use({made.devices[0].uuid: [User(pod(name)) for name in names]})
         elif doing == "change":
             made.change(made.devices[:3] if len(made.devices) == 4 else made.devices[:])
         assert (made.machine.pods, made.machine.part_pods) == first_pods(made)
@@ -64,27 +70,24 @@ def test_the_first_of_the_pods_on_a_device_is_named_whatever_came_and_went(data:
 def test_a_workload_that_comes_or_goes_costs_as_much_as_it_has_however_many_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looked: list[int] = []
+    started: list[int] = []
+    add_workload = engine.Engine.add_workload
 
-    def counting(method: Any) -> Any:
-        def counted(self: occupants.Occupants, workload: int, *args: Any) -> None:
-            looked.extend(args[-1])
-            method(self, workload, *args)
-
-        return counted
+    def counted(self: engine.Engine, profile: activity.Profile, on: Sequence[int], **more: Any) -> int:
+        started.append(len(on))
+        return add_workload(self, profile, on, **more)
 
     made = box()
     for number in range(200):
         made.admit(BUSY, ["0", "1", "3"], pod=pod(f"p{number}"))
-    for name in ("add", "remove"):
-        monkeypatch.setattr(occupants.Occupants, name, counting(getattr(occupants.Occupants, name)))
-    order = list(made.workloads())
-    numbers = made.admit(BUSY, ["0", "1"], pod=pod("new"))
-    assert len(looked) == 2
-    made.drop(numbers)
-    assert len(looked) == 4
-    made.arrange(order[:3])  # as they are
-    assert len(looked) == 4
+    monkeypatch.setattr(engine.Engine, "add_workload", counted)
+    made.drop(made.admit(BUSY, ["0", "1"], pod=pod("new")))
+    assert started == [1, 1]
+    sharing = [User(pod(f"u{number}"), users.ALL) for number in range(100)]
+    made.use({made.devices[0].uuid: sharing})
+    assert started[2:] == [1] * 100
+    made.use({made.devices[0].uuid: [*sharing[1:], User(pod("new"), users.ALL)]})
+    assert len(started) == 103
 
 
 @pytest.mark.parametrize(("name", "listed"), [("dcgm", 0), ("amd", 2)])
@@ -125,5 +128,5 @@ def test_what_workloads_have_is_the_same_for_all_at_once_as_for_each() -> None:
             if work.pod is not None
             for share in made.engine.shares(number)
         ]
-        made.arrange(list(made.workloads())[::-1])
+        made.drop([next(iter(made.workloads()))])
         made.step(2.0, clock=0.0)

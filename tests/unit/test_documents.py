@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simgpu import errors
-from simgpu.box import Box
 from simgpu.catalog import models
 from simgpu.identities import identity, render
+from simgpu.machines.box import Box
 from simgpu.topology import devices
 from simgpu.workloads import client, documents, receiving
 from tests.golden import boxes

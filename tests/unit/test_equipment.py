@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from simgpu import errors
-from simgpu.app import equipping, keeping
-from simgpu.app.equipping import Equipment
-from simgpu.box import Box
-from simgpu.controllers import publishing
-from simgpu.controllers.own_node import Shared
-from simgpu.identities import identity
+from simgpu.controllers import equipping
+from simgpu.machines.box import Box
+from simgpu.machines.users import CpuSource, PodRef, Range, User
+from simgpu.node import state
 from simgpu.page import writer
 from simgpu.topology import pools
 from tests.fixtures.equipment import IDS, equipment, share, shown, spec, worked
@@ -48,7 +46,7 @@ def test_a_page_is_there_for_each_gpu_and_goes_with_it(tmp_path: Path) -> None:
     assert [path.parent.name for path in made.pages.glob("GPU-*/page")] == IDS[:1]
     made.equip(pools.NodeGpus(()))
     assert not list(made.pages.glob("GPU-*/page"))
-    assert made.page is None
+    assert not made.box.devices
 
 
 def in_the_way(folder: Path) -> None:
@@ -74,9 +72,8 @@ def test_gpus_that_cannot_be_shown_leave_those_that_were_there(
         with pytest.raises(errors.InputError, match=said):
             made.equip(wanted)
     assert (shown(made), made.spec) == (before, spec_before)
-    assert made.page is not None
     made.box.step(121.0, clock=0.0)
-    made.stepped()
+    made.stepped(0.0)
     pages = [writer.read(made.pages / name / "page") for name in IDS[:2]]
     assert [page["temperature"][0] > 0 for page in pages if page is not None] == [True, True]
     made.equip(spec(1))
@@ -104,7 +101,7 @@ def test_two_agents_do_not_write_on_the_same_pages(tmp_path: Path) -> None:
         second.equip(spec(1))
     first.close()
     second.equip(spec(1))
-    assert second.page is not None
+    assert [device.uuid for device in second.box.devices] == IDS[:1]
 
 
 def test_work_stays_on_its_gpu_when_others_come_and_go(tmp_path: Path) -> None:
@@ -114,9 +111,8 @@ def test_work_stays_on_its_gpu_when_others_come_and_go(tmp_path: Path) -> None:
     made.box.step(5.0, clock=0.0)
     made.equip(spec(2))
     made.use({IDS[1]: (share("p"),)})
-    assert [(work.devices, work.pod.name if work.pod else "") for work in made.box.workloads().values()] == [
-        ((1,), "p")
-    ]
+    assert {index: pod.name for index, pod in made.box.machine.pods.items()} == {1: "p"}
+    assert len(made.box.workloads()) == 1
     made.equip(spec(4))
     made.use({IDS[1]: (share("p"),), IDS[3]: (share("q"),)})
     made.box.step(6.0, clock=0.0)
@@ -127,7 +123,7 @@ def test_what_is_set_on_one_gpu_writes_nothing_on_the_pages_of_others(tmp_path: 
     made = equipment(tmp_path)
     made.equip(spec(2, settable=True))
     made.box.step(1.0, clock=0.0)
-    made.stepped()
+    made.stepped(0.0)
     before = [(made.pages / name / "page").read_bytes() for name in IDS[:2]]
     assert made.set(IDS[0], "power_limit", [500_000, 0]) == 0
     after = [(made.pages / name / "page").read_bytes() for name in IDS[:2]]
@@ -139,7 +135,7 @@ def test_of_those_that_share_a_gpu_the_same_is_named_whatever_they_do(tmp_path: 
     made = equipment(tmp_path)
     made.equip(spec(1))
 
-    def named(*shares: Shared, working: bool = False) -> str:
+    def named(*shares: User, working: bool = False) -> str:
         made.use({IDS[0]: shares}, {("uid-p", "main")} if working else ())
         return made.box.machine.pods[0].name
 
@@ -151,10 +147,10 @@ def test_of_those_that_share_a_gpu_the_same_is_named_whatever_they_do(tmp_path: 
 
 
 def test_a_full_disk_is_told_once_and_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    keeper = keeping.Keeper(tmp_path / "not there" / "state.json", "where GPUs stand")
+    files = state.StateFiles(tmp_path / "not there")
     box = Box((), seed=1, hostname="")
-    keeper.save(keeping.stand(box))
-    keeper.save(keeping.stand(box))
+    files.save(box)
+    files.save(box)
     assert [record.getMessage() for record in caplog.records if "is not saved" in record.getMessage()] == [
         f"where GPUs stand is not saved: {tmp_path}/not there/state.unfinished: No such file or directory"
     ]
@@ -178,13 +174,13 @@ def test_a_container_with_workloads_of_its_own_does_nothing_beside_them(tmp_path
 
 
 def test_gpus_are_as_busy_as_processors_are_where_that_is_wanted(tmp_path: Path) -> None:
-    usage = tmp_path / "groups" / "cpuacct" / "kubepods" / "poduid-p" / ("3b" * 32) / "cpuacct.usage"
+    usage = tmp_path / "cgroups" / "cpuacct" / "kubepods" / "poduid-p" / ("3b" * 32) / "cpuacct.usage"
     usage.parent.mkdir(parents=True)
     usage.write_text("0")
-    made = Equipment("node-a", identity.load("dcgm"), tmp_path, seed=1, interval=1.0, cgroups=tmp_path / "groups")
+    made = equipment(tmp_path)
     made.equip(spec(1))
-    use = publishing.Use("uid-of-the-api", "ns", "p", "main", 0, 100, 1000)
-    made.use({IDS[0]: (Shared(use, 1.0, "3b" * 32, 2.0, pod="uid-p"),)})
+    pod, source = PodRef("p", "ns", "main", "uid-of-the-api"), CpuSource("uid-p", "3b" * 32, 2.0)
+    made.use({IDS[0]: (User(pod, Range(0, 100), 1000, cpu=source),)})
     made.follow_processors(10.0)
     made.box.step(1.0, clock=0.0)
     assert made.box.machine.column("busy")[0] == 0

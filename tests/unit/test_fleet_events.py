@@ -17,15 +17,17 @@ from hypothesis import strategies as st
 
 from simgpu.catalog import models
 from simgpu.controllers import publishing
-from simgpu.controllers.fleet import Fleet, made_up
-from simgpu.controllers.nodes import Clocks, Nodes, Stores
+from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
 from simgpu.identities import identity, render
 from simgpu.kube import errors, resources, views
 from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
+from simgpu.machines.fleet import Fleet, candidate_addresses
+from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology import inline
+from tests.fixtures.clocks import ManualClock
 
 CATALOG = models.load()
 LABEL = "run.ai/simulated-gpu-node-pool"
@@ -37,7 +39,7 @@ NODES, PODS = ("a", "b"), ("p", "q", "r", "s")
 class Api:
     """The API server as the writer knows it: what is written changes the objects."""
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: FleetStores) -> None:
         self.stores = stores
         self.version = 0
         self.changed: Callable[[str], Awaitable[Any]]  # is told of a node before the writer has its answer
@@ -101,19 +103,18 @@ def _merged(old: dict[str, str], changes: dict[str, str | None]) -> dict[str, st
 class World:
     """The objects of a cluster, and a controller over them; what it writes arrives when a test says so."""
 
-    def __init__(self, stores: Stores | None = None) -> None:
+    def __init__(self, stores: FleetStores | None = None) -> None:
         pods: Store[views.Pod] = Store({"node": lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ()})
-        self.stores = stores or Stores(Store(), pods, Store())
+        self.stores = stores or FleetStores(Store(), pods, Store())
         self.fleet = Fleet(seed=1)
         self.api = Api(self.stores)
         self.api.version = max((int(item.metadata.resource_version) for item in self.stores.nodes), default=0)
         client: Any = self.api
         self.writer = Writer(client, manager="test")
-        self.now = 0.0
-        self.stepped = 0.0  # how far somebody set the wall clock
-        self.nodes = Nodes(
+        self.clock = ManualClock()
+        self.nodes = FakeNodes(
             self.stores, self.fleet, WorkQueue(), self.writer, Recorder(client, component="test"),
-            namespace="ns", catalog=CATALOG, clocks=Clocks(lambda: self.now, lambda: self.now + self.stepped),
+            namespace="ns", catalog=CATALOG, clock=self.clock,
         )  # fmt: skip
 
         self.api.changed = self.nodes.reconcile
@@ -121,8 +122,8 @@ class World:
     def apply(self, kind: str, name: str, value: Any) -> None:
         getattr(self, f"_{kind}")(name, value)
         self.look()
-        self.now += 2.0
-        self.fleet.step(self.now, clock=0.0)
+        self.clock.now += 2.0
+        self.fleet.step(self.clock.now, clock=0.0)
 
     def look(self) -> None:
         self.nodes.configure()
@@ -206,7 +207,7 @@ class World:
     def holders(self) -> dict[str, dict[str, tuple[str, str]]]:
         """Pod and container by node and GPU."""
         return {
-            name: {card.id: (card.use.uid, card.use.container) for card in placed.cards if card.use is not None}
+            name: {card.device.uuid: card.users[0].key for card in placed.cards if card.users}
             for name, placed in self.fleet.nodes.items()
         }
 
@@ -246,11 +247,11 @@ class World:
         running = 0
         for name, placed in self.fleet.nodes.items():
             assert len(placed.ids) == len(set(placed.ids)) == len(placed.spec.gpus)
-            held = [card for card in placed.cards if card.use is not None]
+            held = [card for card in placed.cards if card.users]
             assert len(held) == min(self.wanted(name), len(placed.cards))
             alive = {pod.metadata.uid for pod in self.stores.pods.by("node", name)}
-            assert {card.use.uid for card in held if card.use} <= alive
-            running += len(held) + sum(card.use is None and card.gpu.metrics is not None for card in placed.cards)
+            assert {user.pod.uid for card in held for user in card.users} <= alive
+            running += len(held) + sum(not card.users and card.device.static is not None for card in placed.cards)
         assert len(self.fleet.engine.workloads()) == running
         assert set(self.fleet.nodes) <= {node.metadata.name for node in self.stores.nodes}
         assert len(self.fleet.machine().devices) == sum(len(node.cards) for node in self.fleet.nodes.values())
@@ -331,7 +332,7 @@ def test_a_start_finds_every_container_on_the_gpu_that_was_published() -> None:
     fresh = World(world.stores)
     fresh.look()
     placed = fresh.fleet.nodes["a"]
-    found = [(card.use.pod, card.use.container) if card.use else None for card in placed.cards]
+    found = [(user.pod.name, user.pod.container) for card in placed.cards for user in card.users]
     assert found == [("s", "c0"), ("q", "c0"), ("r", "c0"), ("s", "c1")]
 
 
@@ -483,8 +484,8 @@ def test_the_topology_api_tells_of_a_real_node_what_its_agent_published() -> Non
     world.apply("config", "", {"x": 2})
     assert world.nodes.describe_node("real") is None
     spec = inline.parse("h200:1", CATALOG, field="x")
-    uses = {"g0": (publishing.Use("uid-1", "team", "train", "main", 10, 30, 500),)}
-    body = publishing.view("real", ["g0"], spec, strategy="none", uses=uses, counters={}, fake=False)
+    uses = {"g0": (User(PodRef("train", "team", "main", "uid-1"), Range(10, 30), 500),)}
+    body = publishing.view("real", ["g0"], spec, strategy="none", users=uses, counters={}, fake=False)
     meta = world.api.meta("topology-real", namespace="ns", **{key: body["metadata"][key] for key in LABELS_AND_MORE})
     world.stores.config_maps.put(views.ConfigMap(metadata=meta, data=body["data"]))
     world.settle()
@@ -502,12 +503,12 @@ def test_a_start_writes_only_what_differs() -> None:
     world.apply("pod", "p", ("a", "Running", (2,)))
     world.settle()
     fresh = World(world.stores)
-    fresh.now = 100.0  # nobody's turn
+    fresh.clock.now = 100.0  # nobody's turn
     fresh.settle()
     assert fresh.writer.counters.written == 0
     world.stores.pods.remove("ns/p")
     third = World(world.stores)
-    third.now = 100.0
+    third.clock.now = 100.0
     third.look()
     assert [target.name for target in third.writer._urgent] == ["topology-a"]
 
@@ -532,12 +533,12 @@ def test_every_node_saves_its_counters_once_in_five_minutes_at_a_time_of_its_own
     world.settle()
     saved: dict[str, list[float]] = {node: [] for node in NODES}
     before = {item.metadata.name: item.data["counters.json"] for item in world.nodes.configuration.views()}
-    while world.now < 1200:
+    while world.clock.now < 1200:
         world.apply("written", "", None)
         for item in world.nodes.configuration.views():
             if item.data["counters.json"] != before[item.metadata.name]:
                 before[item.metadata.name] = item.data["counters.json"]
-                saved[item.metadata.name.removeprefix("topology-")].append(world.now)
+                saved[item.metadata.name.removeprefix("topology-")].append(world.clock.now)
     for times in saved.values():
         assert len(times) in (3, 4)
         assert all(after - earlier == pytest.approx(300, abs=4) for earlier, after in itertools.pairwise(times))
@@ -550,7 +551,7 @@ def test_a_wall_clock_that_is_set_holds_up_no_view_and_writes_none_too_often(ste
     world.apply("config", "", {"x": 2})
     world.apply("node", "a", "x")
     world.settle()
-    world.stepped = stepped
+    world.clock.skew = stepped
     world.apply("pod", "p", ("a", "Running", (1,)))
     world.settle()
     [view] = world.nodes.configuration.views()
@@ -641,7 +642,7 @@ def test_no_two_nodes_exporters_have_one_address_and_a_restart_changes_none() ->
     first, second = "", ""
     for number in range(100_000):
         name = f"node-{number}"
-        address = next(made_up(name, ""))
+        address = next(candidate_addresses(name, ""))
         if address in seen:
             first, second = seen[address], name
             break
@@ -731,7 +732,7 @@ def test_counters_never_fall_after_a_kill_though_the_clock_was_set_back() -> Non
         world.apply("nothing", "", None)
     (seen,) = world.fleet.counters(world.fleet.nodes["a"]).values()
     fresh = World(world.stores)
-    fresh.stepped = -3600.0
+    fresh.clock.skew = -3600.0
     fresh.look()
     (after,) = fresh.fleet.counters(fresh.fleet.nodes["a"]).values()
     assert all(new >= old for old, new in zip(seen, after, strict=True))

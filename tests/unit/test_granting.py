@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from simgpu.controllers import publishing
+from simgpu.machines.users import PodRef, Range, User
 from simgpu.node import granting
 from simgpu.topology import sharing
 from tests.fixtures.equipment import IDS, share, spec
@@ -65,8 +66,8 @@ def test_labels_say_how_gpus_are_shared() -> None:
 
 
 def test_the_view_names_all_that_share_a_gpu() -> None:
-    uses = {IDS[0]: (share("p").use, share("q").use)}
-    body = publishing.view("node-a", IDS[:1], spec(1), strategy="mixed", uses=uses, counters={}, fake=False)
+    uses = {IDS[0]: (share("p"), share("q"))}
+    body = publishing.view("node-a", IDS[:1], spec(1), strategy="mixed", users=uses, counters={}, fake=False)
     text = body["data"]["topology.yml"]
     assert "uid-p" in text
     assert "uid-q" in text
@@ -75,7 +76,7 @@ def test_the_view_names_all_that_share_a_gpu() -> None:
 
 
 def test_the_view_has_what_all_containers_of_a_pod_use() -> None:
-    both = tuple(publishing.Use("uid-p", "ns", "p", name, 50, 50, 1000) for name in ("a", "b"))
-    body = publishing.view("node-a", IDS[:1], spec(1), strategy="mixed", uses={IDS[0]: both}, counters={}, fake=False)
+    both = tuple(User(PodRef("p", "ns", name, "uid-p"), Range(50, 50), 1000) for name in ("a", "b"))
+    body = publishing.view("node-a", IDS[:1], spec(1), strategy="mixed", users={IDS[0]: both}, counters={}, fake=False)
     [gpu] = yaml.safe_load(body["data"]["topology.yml"])["gpus"]
     assert gpu["status"]["podGpuUsageStatus"]["uid-p"]["fbUsed"] == 2000

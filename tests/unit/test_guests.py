@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from simgpu.app.guests import Guests
 from simgpu.kube import views
 from simgpu.node import peers
+from simgpu.node.guests import Guests
+from simgpu.pods.guests import Rejected
 from simgpu.pods.holding import Held
-from simgpu.workloads.guest import Refused
 
 ID = "3b" * 32
 
@@ -25,10 +25,10 @@ def test_a_container_is_found_by_the_uid_that_the_kubelet_has_of_its_pod(annotat
         status=views.PodStatus(container_statuses=(views.ContainerStatus(name="main", container_id=f"x://{ID}"),)),
     )
     guests = Guests([pod], lambda: [Held("main", ("g1", "g0"), uid=uid)], lambda: ["g0", "g1", "g2"])
-    found = guests.find(peers.Peer(uid, ID))
+    found = guests._find(peers.Peer(uid, ID))
     assert found is not None
     assert (found.name, found.devices) == ("pod ns/p", ("g0", "g1"))
-    assert guests.find(peers.Peer("another", ID)) is None
+    assert guests._find(peers.Peer("another", ID)) is None
 
 
 def test_a_process_is_not_taken_for_one_of_a_pod_that_claims_to_be_the_mirror_of_its_own() -> None:
@@ -41,7 +41,7 @@ def test_a_process_is_not_taken_for_one_of_a_pod_that_claims_to_be_the_mirror_of
         for name, uid, annotations in (("forged", "f", {"kubernetes.io/config.mirror": "u"}), ("real", "u", {}))
     )
     guests = Guests([forged, real], lambda: [Held("main", ("g0",), uid="u")], lambda: ["g0"])
-    found = guests.find(peers.Peer("u", ID))
+    found = guests._find(peers.Peer("u", ID))
     assert found is not None
     assert found.name == "pod ns/real"
 
@@ -55,6 +55,6 @@ async def test_finding_out_who_connects_is_counted_as_work() -> None:
         yield
 
     ours, theirs = socket.socketpair()
-    with ours, theirs, contextlib.suppress(Refused):
+    with ours, theirs, contextlib.suppress(Rejected):
         await Guests([], list, list).identify(ours, working)
     assert worked

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgpu import errors
-from simgpu.box import Box
 from simgpu.catalog import models
 from simgpu.identities import identity, render
+from simgpu.machines.box import Box
 from simgpu.sim import activity
 from simgpu.topology import devices
 from simgpu.workloads import documents

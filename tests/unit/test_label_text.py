@@ -9,9 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client import parser
 
-from simgpu.box import Box
 from simgpu.catalog import models
-from simgpu.identities import identity, render, view
+from simgpu.identities import identity, render
+from simgpu.machines.box import Box
+from simgpu.machines.users import PodRef
 from simgpu.topology import devices
 from simgpu.web import fleet, server
 
@@ -37,7 +38,7 @@ def page(name: str, pod: str) -> str:
     """The page of a box of which a pod has the first GPU."""
     found = identity.load(name)
     box = Box([devices.device("n", index, CATALOG.models[MODELS[name]]) for index in range(2)], seed=1, hostname="h")
-    box.machine.set_pods({0: view.Pod(pod, "ns", "c")})
+    box.machine.set_pods({0: PodRef(pod, "ns", "c")})
     box.step(1.0, clock=0.0)
     return render.Renderer(box.machine, found).page().decode()
 

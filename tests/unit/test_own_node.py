@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import msgspec
@@ -11,14 +10,16 @@ import pytest
 
 from simgpu.catalog import models
 from simgpu.controllers.configuring import GPUS_ANNOTATION
-from simgpu.controllers.own_node import FAILURES_ANNOTATION, OwnNode, Stores, Uses
+from simgpu.controllers.own_node import FAILURES_ANNOTATION, NodeStores, OwnNode
 from simgpu.kube import views
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
+from simgpu.machines.users import CpuSource, User
 from simgpu.pods import requests
 from simgpu.pods.holding import Held
 from simgpu.topology import failures, pools
+from tests.fixtures.clocks import ManualClock
 from tests.fixtures.equipment import share
 
 CATALOG = models.load()
@@ -30,7 +31,7 @@ class Cluster:
     """A node's agent over objects; what it writes is kept."""
 
     def __init__(self, topology: str, **annotations: str) -> None:
-        stores = Stores(Store(), Store(), Store(), Store())
+        stores = NodeStores(Store(), Store(), Store(), Store())
         labels = {pools.LABEL_KEY: "x"}
         meta = views.ObjectMeta(name="n", uid="u", resource_version="1", labels=labels, annotations=annotations)
         stores.nodes.put(views.Node(metadata=meta))
@@ -41,8 +42,9 @@ class Cluster:
         client: Any = self
         self.writer = Writer(client, manager="test")
         self.recorder = Recorder(client, component="test")
+        self.clock = ManualClock()
         self.node = OwnNode(
-            "n", stores, self.writer, self.recorder, lambda: None, namespace="ns", catalog=CATALOG, before=BEFORE
+            "n", stores, self.writer, self.recorder, namespace="ns", catalog=CATALOG, clock=self.clock, before=BEFORE
         )
         self.node.configure()
 
@@ -60,7 +62,7 @@ class Cluster:
 
     async def publish(self, counters: int) -> float:
         spec = self.node.spec()
-        again = self.node.publish(spec, ["g0", "g1"][: len(spec.gpus)], {}, counters)
+        again = self.node.publish(spec, ["g0", "g1"][: len(spec.gpus)], {}, lambda: {"g0": [counters]})
         writing = asyncio.create_task(self.writer.run())
         await self.writer.drained()
         writing.cancel()
@@ -123,9 +125,9 @@ def test_an_init_container_that_runs_keeps_its_gpu_busy() -> None:
     found = []
     for running in (False, True):
         cluster.pods.put(starting(running))
-        uses = cluster.node.uses(BEFORE, held, {"g0": 1000}, reservations="", before={})
-        found.append([(item.use.container, item.use.high, item.container) for item in uses.get("g0", ())])
-    assert found == [[], [("first", 100, "3b")]]
+        users = cluster.node.users(BEFORE, held, {"g0": 1000}, reservations="", before={})
+        found.append([(user.pod.container, user.utilization.high, user.cpu) for user in users.get("g0", ())])
+    assert found == [[], [("first", 100, CpuSource("uid-p", "3b", 1.0))]]
 
 
 def sharing(name: str) -> views.Pod:
@@ -137,14 +139,14 @@ def sharing(name: str) -> views.Pod:
 
 def test_of_pods_of_one_second_the_one_that_was_seen_with_a_gpu_first_is_named() -> None:
     cluster = Cluster(TOPOLOGY)
-    before: dict[str, Uses] = {}
+    before: dict[str, tuple[User, ...]] = {}
     named = []
     for holding in (["z"], ["z", "a"], ["a"], ["m", "a"]):
         for name in holding:
             cluster.pods.put(sharing(name))
         held = [Held("main", (f"g0::{place}",), uid=f"uid-{name}") for place, name in enumerate(sorted(holding))]
-        before = cluster.node.uses(BEFORE, held, {"g0": 1000}, reservations="", before=before)
-        named.append([item.use.pod for item in before["g0"]])
+        before = cluster.node.users(BEFORE, held, {"g0": 1000}, reservations="", before=before)
+        named.append([user.pod.name for user in before["g0"]])
     assert named == [["z"], ["z", "a"], ["a"], ["a", "m"]]
 
 
@@ -154,16 +156,15 @@ def test_after_a_restart_of_the_agent_the_same_pod_is_named() -> None:
         cluster.pods.put(sharing(name))
     held = [Held("main", (f"g0::{place}",), uid=f"uid-{name}") for place, name in enumerate("az")]
     before = {"g0": (share("z"), share("a"))}
-    uses = cluster.node.uses(BEFORE, held, {"g0": 1000}, reservations="", before=before)
-    assert [item.use.pod for item in uses["g0"]] == ["z", "a"]
+    users = cluster.node.users(BEFORE, held, {"g0": 1000}, reservations="", before=before)
+    assert [user.pod.name for user in users["g0"]] == ["z", "a"]
 
 
-async def test_the_view_is_written_whatever_is_done_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    told, monotonic = time.time, time.monotonic
+async def test_the_view_is_written_whatever_is_done_to_the_clock() -> None:
     cluster = Cluster(TOPOLOGY)
     await cluster.publish(1)
     assert len(cluster.written) == 1
-    monkeypatch.setattr(time, "time", lambda: told() - 3600)
-    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 301)
-    assert await cluster.publish(2) == 300
+    cluster.clock.now += 301
+    cluster.clock.skew = -3600
+    assert 0 < await cluster.publish(2) <= 300
     assert len(cluster.written) == 2

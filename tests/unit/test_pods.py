@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from simgpu import errors
 from simgpu.kube import views
+from simgpu.machines import users
 from simgpu.pods import annotated, assigning, requests, reserving
 from simgpu.topology import pools
 
@@ -45,7 +46,7 @@ def test_every_container_counts() -> None:
 )
 def test_a_utilisation_is_a_number_or_a_range(text: str, low: int, high: int) -> None:
     made = views.Pod(metadata=views.ObjectMeta(annotations={requests.UTILIZATION: text}))
-    assert requests.utilisation(made) == requests.Range(low, high)
+    assert requests.utilisation(made) == users.Range(low, high)
 
 
 @pytest.mark.parametrize("text", ["", "abc", "-5", "30-10", "150", "99999999999999999999", "10-30-50"])
@@ -85,7 +86,7 @@ def test_an_annotation_is_read_or_refused(name: str, text: str) -> None:
     except errors.InputError as error:
         assert error.field == name  # noqa: PT017 - either is right
         return
-    if isinstance(found, requests.Range):
+    if isinstance(found, users.Range):
         assert 0 <= found.low <= found.high <= 100
     elif isinstance(found, float):
         assert 0 < found <= 1

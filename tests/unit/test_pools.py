@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simgpu import errors
 from simgpu.catalog import models
 from simgpu.cli import main
-from simgpu.topology import checking, inline, pools, reading
+from simgpu.topology import checking, devices, inline, pools, reading
 
 CATALOG = models.load()
 OLD = {"gpuProduct": "Tesla-K80", "gpuCount": 2, "gpuMemory": 11441, "otherDevices": [{"name": "rdma/hca", "count": 1}]}
@@ -130,7 +130,7 @@ def test_nodes_by_name_keep_their_ids() -> None:
     }
     fleet = parse({"mig-strategy": "mixed", "nodes": {"node-a": node}})
     assert [gpu.id for gpu in fleet.nodes["node-a"].gpus] == ["GPU-a", "GPU-b"]
-    assert fleet.nodes["node-a"].gpus[1].metrics == pools.StaticMetrics(10.0)
+    assert fleet.nodes["node-a"].gpus[1].metrics == devices.StaticMetrics(10.0)
 
 
 def test_every_mistake_is_found_at_once() -> None:

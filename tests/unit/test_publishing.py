@@ -14,6 +14,7 @@ from simgpu import errors
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.kube import views
+from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology import pools, reading
 
 CATALOG = models.load()
@@ -66,9 +67,9 @@ def test_the_runtime_is_that_of_the_cards_driver_unless_somebody_says_otherwise(
 
 def test_a_view_says_who_has_what_and_can_be_read_again() -> None:
     pool = spec({"gpus": [{"type": "h200", "count": 1}, {"type": "t4", "count": 1}]})
-    use = publishing.Use("uid-1", "team", "train", "main", 10, 30, 143771)
+    use = User(PodRef("train", "team", "main", "uid-1"), Range(10, 30), 143771)
     body = publishing.view(
-        "n", ["g0", "g1"], pool, strategy="mixed", uses={"g1": (use,)}, counters={"time": 1.0, "gpus": {"g0": [1.0]}}
+        "n", ["g0", "g1"], pool, strategy="mixed", users={"g1": (use,)}, counters={"time": 1.0, "gpus": {"g0": [1.0]}}
     )
     document = yaml.safe_load(body["data"]["topology.yml"])
     assert (document["gpuProduct"], document["gpus"][1]["gpuProduct"]) == ("NVIDIA H200", "Tesla T4")
@@ -78,9 +79,9 @@ def test_a_view_says_who_has_what_and_can_be_read_again() -> None:
     assert (read.counters.time, read.counters.gpus) == (1.0, {"g0": [1.0]})
 
 
-def told_of(pool: pools.NodeGpus, **uses: tuple[publishing.Use, ...]) -> dict[str, Any]:
+def told_of(pool: pools.NodeGpus, **uses: tuple[User, ...]) -> dict[str, Any]:
     ids = [f"g{index}" for index in range(len(pool.gpus))]
-    return publishing.node_json(publishing.document(ids, pool, strategy="mixed", uses=uses))
+    return publishing.node_json(publishing.document(ids, pool, strategy="mixed", users=uses))
 
 
 def test_the_topology_api_tells_what_each_gpu_of_a_mixed_node_is() -> None:
@@ -104,8 +105,8 @@ def test_no_other_devices_are_null_in_the_topology_api() -> None:
 
 def test_the_topology_api_tells_a_published_view_as_it_tells_the_node() -> None:
     pool = spec({"gpus": [{"type": "h200"}, {"type": "t4"}], "otherDevices": [{"name": "rdma/hca", "count": 2}]})
-    uses = {"g1": (publishing.Use("uid-1", "team", "train", "main", 10, 30, 143771),)}
-    body = publishing.view("n", ["g0", "g1"], pool, strategy="mixed", uses=uses, counters={}, fake=False)
+    uses = {"g1": (User(PodRef("train", "team", "main", "uid-1"), Range(10, 30), 143771),)}
+    body = publishing.view("n", ["g0", "g1"], pool, strategy="mixed", users=uses, counters={}, fake=False)
     told = publishing.view_json(views.ConfigMap(metadata=views.ObjectMeta(), data=body["data"]))
     assert told == told_of(pool, **uses)
     assert told["Gpus"][1]["Status"] == {
@@ -124,8 +125,8 @@ def test_a_view_that_somebody_broke_is_told_by_its_name(text: str) -> None:
 
 
 def test_who_reserves_a_gpu_has_it_and_does_not_use_it() -> None:
-    holder = publishing.Use("uid-r", "runai-reservation", "r", "main", 0, 0, 0, reserves=True)
-    sharing = publishing.Use("uid-1", "team", "train", "main", 10, 30, 500)
+    holder = User(PodRef("r", "runai-reservation", "main", "uid-r"), Range(0, 0), 0, reserves=True)
+    sharing = User(PodRef("train", "team", "main", "uid-1"), Range(10, 30), 500)
     status = told_of(spec({"gpus": [{"type": "h200"}]}), g0=(holder, sharing))["Gpus"][0]["Status"]
     assert status["AllocatedBy"] == {"Namespace": "runai-reservation", "Pod": "r", "Container": "main"}
     assert list(status["PodGpuUsageStatus"]) == ["uid-1"]
@@ -227,7 +228,7 @@ NAMES = st.from_regex(
 
 @given(NAMES)
 def test_a_view_is_named_as_the_api_allows_and_says_which_node_it_is_of(name: str) -> None:
-    body = publishing.view(name, [], pools.NodeGpus(()), strategy="mixed", uses={}, counters={})
+    body = publishing.view(name, [], pools.NodeGpus(()), strategy="mixed", users={}, counters={})
     meta = views.ObjectMeta(name=publishing.view_name(name), **body["metadata"])
     assert len(meta.name) <= 253
     assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", meta.name)

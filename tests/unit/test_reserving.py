@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 
 from simgpu import errors
 from simgpu.catalog import models
-from simgpu.controllers.own_node import OwnNode, Stores, Uses
+from simgpu.controllers.own_node import NodeStores, OwnNode
 from simgpu.kube import views
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
+from simgpu.machines.users import User
 from simgpu.pods import reserving
 from simgpu.pods.holding import Held, Holder
 from simgpu.topology import pools, sharing
+from tests.fixtures.clocks import ManualClock
 
 CATALOG = models.load()
 RESERVATIONS = "runai-reservation"
@@ -134,14 +136,16 @@ class Cluster:
     """A node's agent over objects; what it writes is kept."""
 
     def __init__(self, *pods: views.Pod) -> None:
-        self.stores = Stores(Store(), Store(), Store(), Store())
+        self.stores = NodeStores(Store(), Store(), Store(), Store())
         for item in pods:
             self.stores.pods.put(item)
         self.written: list[tuple[str, str, Any]] = []
         client: Any = self
         self.writer = Writer(client, manager="test")
         self.recorder = Recorder(client, component="test")
-        self.node = OwnNode("n", self.stores, self.writer, self.recorder, lambda: None, namespace="ns", catalog=CATALOG)
+        self.node = OwnNode(
+            "n", self.stores, self.writer, self.recorder, namespace="ns", catalog=CATALOG, clock=ManualClock()
+        )
 
     async def patch(self, _resource: Any, name: str, data: bytes, *, namespace: str, **_more: Any) -> bytes:
         self.written.append((namespace, name, msgspec.json.decode(data)))
@@ -149,15 +153,15 @@ class Cluster:
 
     async def publish(self, *held: Held) -> dict[str, list[tuple[str, int, int, int]]]:
         spec = pools.NodeGpus((pools.NodeGpu(CATALOG.models["h200"]),) * 2)
-        uses = self.node.uses(spec, held, {"g0": 1000, "g1": 1000}, reservations=RESERVATIONS, before={})
-        self.node.publish(spec, ["g0", "g1"], uses, {})
+        users = self.node.users(spec, held, {"g0": 1000, "g1": 1000}, reservations=RESERVATIONS, before={})
+        self.node.publish(spec, ["g0", "g1"], users, dict)
         writing = asyncio.create_task(self.writer.run())
         await self.writer.drained()
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
         return {
-            gpu: [(item.use.pod, item.use.low, item.use.high, item.use.fb_used) for item in items]
-            for gpu, items in uses.items()
+            gpu: [(item.pod.name, item.utilization.low, item.utilization.high, item.memory_mib) for item in items]
+            for gpu, items in users.items()
         }
 
 
@@ -190,11 +194,11 @@ def test_who_names_a_reservation_never_comes_before_those_that_the_kubelet_gave_
     spec = pools.NodeGpus((pools.NodeGpu(CATALOG.models["h200"]),), slicing=slicing)
     cluster = Cluster(reservation("r", group="x"), pod("claims", group="x"), pod("new"), pod("newer"))
     held = [Held("main", (f"g0::{place}",), uid=f"uid-{name}") for place, name in enumerate(("r", "new", "newer"))]
-    before: dict[str, Uses] = {}
+    before: dict[str, tuple[User, ...]] = {}
     named = []
     for given_out in (1, 2, 3):
-        before = cluster.node.uses(spec, held[:given_out], {"g0": 1000}, reservations=RESERVATIONS, before=before)
-        named.append([item.use.pod for item in before["g0"]])
+        before = cluster.node.users(spec, held[:given_out], {"g0": 1000}, reservations=RESERVATIONS, before=before)
+        named.append([user.pod.name for user in before["g0"]])
     assert named == [["r", "claims"], ["r", "new", "claims"], ["r", "new", "newer", "claims"]]
 
 

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgpu import boot
-from simgpu.app import keeping, showing
-from simgpu.app.equipping import Equipment
-from simgpu.box import MOST_GONE, Box
-from simgpu.identities import quantities
-from simgpu.page import writer
-from simgpu.pods import profiles, requests
+from simgpu.controllers.equipping import Equipment
+from simgpu.machines import profiles, quantities, users
+from simgpu.machines.box import MAX_GONE, Box
+from simgpu.machines.saved import Known
+from simgpu.node import state
+from simgpu.page import showing, writer
 from simgpu.sim import cards
 from simgpu.topology import devices, pools, reading
 from tests.fixtures.equipment import CATALOG, IDS, equipment, share, shown, spec, worked
@@ -29,7 +29,7 @@ def saved_work() -> bytes:
     """What is saved of two GPUs that have worked."""
     with tempfile.TemporaryDirectory() as folder:
         made = worked(Path(folder))
-        made.stepped()
+        made.stepped(0.0)
         made.close()
         return (Path(folder) / "state.json").read_bytes()
 
@@ -39,7 +39,7 @@ WORKED = saved_work()
 
 def restarted(made: Equipment, folder: Path, gpus: pools.NodeGpus | None = None) -> Equipment:
     """The equipment of an agent that comes after one that was killed after a step."""
-    made.stepped()
+    made.stepped(0.0)
     made.close()
     again = equipment(folder)
     again.equip(gpus or made.spec)
@@ -62,7 +62,7 @@ def test_the_time_that_an_agent_was_away_is_its_pods_time(tmp_path: Path) -> Non
     before = shown(made)
     again = restarted(made, tmp_path)
     again.use({IDS[0]: (share("p"),)})
-    again.box.step(again.saved.now + 60, clock=time.time() + 60)
+    again.box.step(again.state.saved.now + 60, clock=time.time() + 60)
     after = shown(again)
     assert after["temperature"] == pytest.approx(before["temperature"], abs=2)
     assert after["power_average"] == pytest.approx(before["power_average"], rel=0.05)
@@ -78,7 +78,7 @@ def test_the_last_error_stays_when_it_was(tmp_path: Path) -> None:
     before = times(made)
     assert time.time() - 30 < before[0] < time.time() - 10
     again = restarted(made, tmp_path)
-    again.box.step(again.saved.now + 60, clock=made.box.machine.time + 60)
+    again.box.step(again.state.saved.now + 60, clock=made.box.machine.time + 60)
     assert times(again)[0] == pytest.approx(before[0], abs=0.1)
 
 
@@ -87,12 +87,12 @@ def test_a_clock_that_is_set_while_no_agent_runs_is_no_time_of_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float
 ) -> None:
     made = worked(tmp_path)
-    made.stepped()
+    made.stepped(0.0)
     made.close()
     told = time.time
     monkeypatch.setattr(time, "time", lambda: told() + step)
     again = equipment(tmp_path)
-    assert 0 <= again.saved.age - made.box.engine.now < 30
+    assert 0 <= again.state.saved.age(state.now().uptime) - made.box.engine.now < 30
 
 
 def test_another_agent_knows_what_the_node_had_and_who_used_it(tmp_path: Path) -> None:
@@ -110,8 +110,8 @@ def test_another_agent_knows_what_the_node_had_and_who_used_it(tmp_path: Path) -
     before = product_and_links(made)
     made.close()
     again = equipment(tmp_path)
-    assert (again.known.spec, again.known.uses) == (wanted, uses)
-    again.equip(again.known.spec)
+    assert (again.state.known.spec, again.state.known.users) == (wanted, uses)
+    again.equip(again.state.known.spec)
     assert product_and_links(again) == before
     assert max(links for _, links in before) > 0
 
@@ -122,12 +122,12 @@ def product_and_links(made: Equipment) -> list[tuple[str, int]]:
     return [(page["product"][0].decode(), int(page["links"][0])) for page in found if page is not None]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"null", b'{"version":2}', b'{"spec":{"gpus":[{"model":{}}]}}'])
+@pytest.mark.parametrize("content", [b"", b"{", b"null", b'{"version":1}', b'{"spec":{"gpus":[{"model":{}}]}}'])
 def test_a_file_of_what_the_node_had_that_cannot_be_read_is_a_warning(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "known.json").write_bytes(content)
-    assert equipment(tmp_path).known == keeping.Known()
+    assert equipment(tmp_path).state.known == Known()
     assert "what the node had is not known" in caplog.text
 
 
@@ -137,7 +137,7 @@ def test_while_the_machine_was_off_gpus_got_cold_and_used_nothing(
     made = worked(tmp_path)
     made.box.engine.set_limit(1, 500)
     before = shown(made)
-    made.stepped()
+    made.stepped(0.0)
     (tmp_path / "boot").write_text("another\n")
     monkeypatch.setattr(boot, "_BOOT", tmp_path / "boot")
     made.close()
@@ -164,7 +164,7 @@ def test_modes_and_past_readings_stay_with_a_card(tmp_path: Path) -> None:
     assert made._shown.set(IDS[1], "compute_mode", [3]) == showing.OK
     assert made._shown.set(IDS[1], "persistence", [0]) == showing.OK
     again = restarted(made, tmp_path, spec(3))
-    again.stepped()
+    again.stepped(0.0)
     pages = [writer.read(again.pages / name / writer.FILE) for name in IDS[:3]]
     assert [(int(page["persistence"][0]), int(page["compute_mode"][0])) for page in pages if page is not None] == [
         (1, 0), (0, 3), (1, 0),
@@ -178,11 +178,11 @@ def test_a_gpu_that_comes_back_after_a_restart_goes_on_counting(tmp_path: Path) 
     made.box.step(60.0, clock=0.0)
     before = made.box.counters()[IDS[1]]
     made.equip(spec(1))
-    made.stepped()
+    made.stepped(0.0)
     made.close()
     again = equipment(tmp_path)
     again.equip(spec(1))
-    again.stepped()
+    again.stepped(0.0)
     again.close()
     third = equipment(tmp_path)
     third.equip(spec(2))
@@ -200,7 +200,7 @@ def test_gpus_start_anew_where_a_file_is_broken(
     tmp_path: Path, broken: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     made = worked(tmp_path)
-    made.stepped()
+    made.stepped(0.0)
     made.close()
     whole = (tmp_path / "state.json").read_bytes()
     (tmp_path / "state.json").write_bytes(broken(whole))
@@ -208,7 +208,7 @@ def test_gpus_start_anew_where_a_file_is_broken(
     again.equip(spec(2))
     assert shown(again)["energy"] == [0, 0]
     assert "GPUs start anew" in caplog.text
-    again.stepped()
+    again.stepped(0.0)
     assert len((tmp_path / "state.json").read_bytes()) > len(whole) // 2
 
 
@@ -238,7 +238,7 @@ def test_a_saved_value_that_makes_no_sense_costs_no_other(data: st.DataObject) -
             holder = holder[key]
         holder[wrong[-1]] = data.draw(ANYTHING)
         path.write_text(json.dumps(document))
-        saved = keeping.load(path)
+        saved = state.load(path)
         box = Box(pools.build(spec(2), "node-a"), seed=1, hostname="", now=saved.now, kept=saved.devices)
         before, after = json.loads(WORKED)["devices"], box.keep()
         lost = {wrong[1]} if wrong[0] == "devices" and 1 < len(wrong) < 4 else set()
@@ -264,7 +264,7 @@ def test_a_value_that_is_no_number_in_a_file_is_named(tmp_path: Path, caplog: py
 def test_a_file_that_was_not_finished_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = worked(tmp_path)
     before = shown(made)
-    made.stepped()
+    made.stepped(0.0)
     (tmp_path / "state.unfinished").write_bytes((tmp_path / "state.json").read_bytes()[:100])
     assert shown(restarted(made, tmp_path)) == before
     assert not caplog.text
@@ -276,10 +276,10 @@ def test_no_file_makes_an_agent_fail(bits: bytes, place: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.json"
         box = Box(pools.build(spec(1), "node-a"), seed=1, hostname="")
-        keeping.Keeper(path, "").save(keeping.stand(box))
+        state.StateFiles(Path(folder)).save(box)
         whole = path.read_bytes()
         path.write_bytes(whole[:place] + bits + whole[place + len(bits) :])
-        saved = keeping.load(path)
+        saved = state.load(path)
         Box(pools.build(spec(1), "node-a"), seed=1, hostname="", now=saved.now, kept=saved.devices).step(
             saved.now + 1, clock=1.0
         )
@@ -289,7 +289,7 @@ def test_a_gpu_that_was_away_comes_back_cold(tmp_path: Path) -> None:
     made = worked(tmp_path)
     before = shown(made)
     again = restarted(made, tmp_path, spec(0))
-    again.box.step(again.saved.now + 1, clock=time.time())
+    again.box.step(again.state.saved.now + 1, clock=time.time())
     again.equip(spec(2))
     after = shown(again)
     assert after["temperature"][0] == pytest.approx(before["temperature"][1], abs=5)
@@ -307,7 +307,7 @@ def test_counters_never_fall_whatever_the_topology_does(changes: list[tuple[int,
     for now, (count, model) in enumerate(changes, 1):
         box.change([devices.device("n", index, CATALOG.models[model]) for index in range(count)])
         if count:
-            box.admit(profiles.of("w", requests.ALL), [0])
+            box.admit(profiles.level("w", users.ALL), [0])
         box.step(float(now), clock=0.0)
         for name, values in box.counters().items():
             assert values[0] >= highest.get(name, 0.0)
@@ -316,9 +316,9 @@ def test_counters_never_fall_whatever_the_topology_does(changes: list[tuple[int,
 
 def test_of_gpus_that_are_gone_the_last_are_remembered() -> None:
     box = Box((), seed=1, hostname="")
-    for number in range(MOST_GONE // 1000 + 2):
+    for number in range(MAX_GONE // 1000 + 2):
         box.change([devices.device(f"n{number}", index, CATALOG.models["h200"]) for index in range(1000)])
     box.change([])
     kept = list(box.keep())
-    assert len(kept) == MOST_GONE
-    assert kept[-1] == devices.device(f"n{MOST_GONE // 1000 + 1}", 999, CATALOG.models["h200"]).uuid
+    assert len(kept) == MAX_GONE
+    assert kept[-1] == devices.device(f"n{MAX_GONE // 1000 + 1}", 999, CATALOG.models["h200"]).uuid

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simgpu.box import Box
 from simgpu.catalog import models
-from simgpu.identities import identity, render, view
+from simgpu.identities import identity, render
+from simgpu.machines import profiles, users
+from simgpu.machines.box import Box
+from simgpu.machines.users import PodRef
 from simgpu.node import runai
 from simgpu.node.runai import Entry, Tree
-from simgpu.pods import profiles, requests
 from simgpu.topology import devices
 
 H200 = models.load().models["h200"]
@@ -201,8 +202,8 @@ def box_with(*spans: tuple[str, str, int, float]) -> Box:
     """Two GPUs, the second of which pods use: namespace, name, percent, share of memory."""
     box = Box([devices.device("n", index, H200) for index in range(2)], seed=1, hostname="")
     for namespace, name, percent, share in spans:
-        profile = profiles.of(name, requests.Range(percent, percent), share=share)
-        box.admit(profile, [1], pod=view.Pod(name, namespace, "main", f"uid-{name}"))
+        profile = profiles.level(name, users.Range(percent, percent), share=share)
+        box.admit(profile, [1], pod=PodRef(name, namespace, "main", f"uid-{name}"))
     for second in range(1, 6):
         box.step(float(second), clock=0.0)
     return box

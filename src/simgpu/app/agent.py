@@ -101,6 +101,11 @@ class Agent:
     def _allocated(self, ids: Any) -> None:
         self.controller.expect(ids)
 
+    @property
+    def ready(self) -> bool:
+        """Whether everything was looked at and brought to what it should be once."""
+        return self.controller.ready
+
     def problems(self) -> Iterator[str]:
         """What users should know."""
         yield from self.node.configuration.problems
@@ -162,7 +167,7 @@ async def run_agent(settings: AgentSettings, ready: Callable[[str], None]) -> No
         routes = [
             server.get("/metrics", pages.Following(lambda: box.machine, settings.identity)),
             server.get("/healthz", health.health(agent.problems)),
-            server.get("/readyz", server.health(lambda: None if agent.controller.ready else "not started")),
+            server.get("/readyz", server.health(lambda: None if agent.ready else "not started")),
             server.get("/api/v1/devices", server.view(box.describe_devices)),
             server.get("/api/v1/workloads", server.view(box.describe_workloads)),
         ]

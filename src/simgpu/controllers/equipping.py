@@ -53,7 +53,7 @@ class Equipment:
         self.pages = pages
         self.box = Box((), seed=seed, hostname=hostname(node), now=state.saved.now, kept=state.saved.devices)
         self._node = node
-        self._state = state
+        self.state = state
         self._meter = meter
         self._stale = stale
         self._control = control
@@ -108,12 +108,12 @@ class Equipment:
 
     def remember(self, users: Mapping[str, tuple[User, ...]]) -> None:
         """Keep what the node has, and who uses it, for the next agent."""
-        self._state.remember(Known(self.spec, dict(users)))
+        self.state.remember(Known(self.spec, dict(users)))
 
     def stepped(self, now: float) -> None:
         """After each step: follow processors, keep where everything stands, and then show it."""
         self.follow_processors(now)
-        self._state.save(self.box)
+        self.state.save(self.box)
         if self._shown is not None:
             self._shown.write()
 

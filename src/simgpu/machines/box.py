@@ -67,7 +67,7 @@ class Box:
         self._part_names = {f"{devices[part.device].file}.{part.id}": part for part in self.machine.parts}
         self._parts = {part.handle: part for part in self.machine.parts}
         self._index_of = {card.number: index for index, card in enumerate(self.cards)}
-        self._name_pods()
+        self._name_users()
 
     # Workloads.
 
@@ -145,7 +145,7 @@ class Box:
         """
         changed = [self._inventory.use(card, users.get(card.device.uuid, ()), resting=resting) for card in self.cards]
         if any(changed):
-            self._name_pods()
+            self._name_users()
 
     def cpu_driven(self) -> Iterator[tuple[CpuSource, int]]:
         """Workloads, by number, whose utilisation follows a container's processor time."""
@@ -154,14 +154,16 @@ class Box:
                 if isinstance(item.what, User) and item.what.cpu is not None and not item.resting:
                     yield item.what.cpu, item.number
 
+    def _name_users(self) -> None:
+        self._user_pods = {index: card.users[0].pod for index, card in enumerate(self.cards) if card.users}
+        self._name_pods()
+
     def _name_pods(self) -> None:
         """Name each device after its first user, or else after the first pod that runs a workload there."""
         named, whole = dict(self._inventory.workloads.first_pods()), self._index_of
         pods = {whole[handle]: pod for handle, pod in named.items() if handle in whole}
-        for index, card in enumerate(self.cards):
-            if card.users:
-                pods[index] = card.users[0].pod
-        self.machine.set_pods(pods, {handle: pod for handle, pod in named.items() if handle not in whole})
+        parts = {handle: pod for handle, pod in named.items() if handle not in whole}
+        self.machine.set_pods(pods | self._user_pods, parts)
 
     # Time.
 
