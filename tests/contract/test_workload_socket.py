@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import socket
 import sys
@@ -17,7 +18,7 @@ from simgpu import box, errors
 from simgpu.catalog import models
 from simgpu.identities import view
 from simgpu.topology import devices
-from simgpu.workloads import accepting, bounds, client, guest, receiving
+from simgpu.workloads import accepting, bounds, client, documents, guest, receiving
 from simgpu.workloads.server import Server
 
 CATALOG = models.load()
@@ -66,7 +67,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         made = box.Box(devices.build(wanted, CATALOG, node="n"), seed=1, hostname="n")
         path = tmp_path / f"{len(running)}.sock"
         names = {"DCGM_FI_DEV_FB_USED": ("fb_used", 1.0), "DCGM_FI_DEV_GPU_UTIL": ("usage", 1.0)}
-        server = Server(made, path, names=names, **more)
+        server = Server(made, path, read=functools.partial(documents.read, names=names), **more)
         await server.start()
         running.append(Running(made, server, path))
         return running[-1]

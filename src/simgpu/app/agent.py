@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from simgpu.pods.holding import Held
 from simgpu.topology import failures, pools, sharing
 from simgpu.web import fleet as health
 from simgpu.web import pages, server
+from simgpu.workloads import documents
 from simgpu.workloads.server import Server as WorkloadServer
 
 NAME = "simgpu-agent"
@@ -94,10 +96,10 @@ class Agent:
         self._stores = stores
         box = self.equipment.box
         guests = Guests(stores.pods, lambda: self._held or (), lambda: [device.uuid for device in box.devices])
+        names = {family.name: (family.value, family.scale) for family in settings.identity.families}
         self.socket = WorkloadServer(
             box, self.equipment.run / Path(granting.SOCKET).name, mode=0o666, settings=self.equipment.set,
-            names={family.name: (family.value, family.scale) for family in settings.identity.families},
-            identify=guests.identify, changed=self._work_changed,
+            read=functools.partial(documents.read, names=names), identify=guests.identify, changed=self._work_changed,
         )  # fmt: skip
 
     @property

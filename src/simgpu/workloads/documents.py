@@ -107,10 +107,10 @@ class Wanted(msgspec.Struct, frozen=True):
     pod: view.Pod | None
 
 
-def read(document: Any, *, names: Names = NO_NAMES, half_amplitude: bool = False) -> Wanted:
+def read(document: Any, *, names: Names = NO_NAMES, peak_to_peak: bool = False) -> Wanted:
     """Any of the forms. `names` are an exporter's names for quantities, with the scale that it shows them in.
 
-    Fluctuation is to both sides. `half_amplitude` makes it half as wide, as fakedev-exporter draws it.
+    Fluctuation is to each side of the load; with `peak_to_peak` it is the whole width, as fakedev-exporter draws it.
     """
     _check_text(document)
     if isinstance(document, dict) and "phases" in document:
@@ -120,7 +120,7 @@ def read(document: Any, *, names: Names = NO_NAMES, half_amplitude: bool = False
     reference = form.reference
     profile = activity.Profile(
         name=form.name,
-        activities=tuple(_activity(step, index, half=half_amplitude) for index, step in enumerate(form.profile)),
+        activities=tuple(_activity(step, index, peak_to_peak=peak_to_peak) for index, step in enumerate(form.profile)),
         repeat=form.repeat,
         limits=limits,
         reference=activity.Reference(reference.max_frequency, reference.capability) if reference else None,
@@ -200,7 +200,7 @@ def _named(value: Any, kind: str) -> Any:
     return {known.get(str(name).lower(), str(name)): item for name, item in value.items() if item is not None}
 
 
-def _activity(step: Step, index: int, *, half: bool) -> activity.Activity:
+def _activity(step: Step, index: int, *, peak_to_peak: bool) -> activity.Activity:
     where = f"Profile[{index}]"
     if step.fluctuation > step.load:
         raise errors.InputError(f"{where}.Fluctuation", f"{step.fluctuation} is more than the load, {step.load}")
@@ -208,7 +208,7 @@ def _activity(step: Step, index: int, *, half: bool) -> activity.Activity:
         raise errors.InputError(
             f"{where}.Fluctuation", f"load and fluctuation are {step.load + step.fluctuation} together; at most 100"
         )
-    around = step.fluctuation / (200 if half else 100)
+    around = step.fluctuation / (200 if peak_to_peak else 100)
     usage = activity.Value(step.load / 100 - around, step.load / 100 + around)
     demand = shapes.load()[TYPICAL].demand
     values = activity.mix(demand, usage=usage)

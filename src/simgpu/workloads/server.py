@@ -31,6 +31,7 @@ INVALID_ARGUMENT, NO_PERMISSION = 2, 4  # as NVML says it
 _PIECE = 1 << 16  # bytes that wait for somebody to read them
 _LONGEST_PROBLEM = 1000  # characters
 
+Read = Callable[[Any], documents.Wanted]
 Settings = Callable[[str, str, Sequence[int]], int]
 
 _log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class _Started(msgspec.Struct, frozen=True):
 
 
 class Server:
-    """Takes workloads for a box. `names` are quantities by the names that an exporter shows, for limits.
+    """Takes workloads for a box. `read` parses and checks a workload document.
 
     `settings` is told the device, what to set and to what; without it nothing can be set. `identify` says who is
     connected: a guest acts on its own devices only. `changed` is called when a guest comes to have workloads, or none.
@@ -58,18 +59,16 @@ class Server:
         box: Box,
         path: Path,
         *,
-        names: documents.Names = documents.NO_NAMES,
+        read: Read = documents.read,
         mode: int = 0o700,
-        half_amplitude: bool = False,
         settings: Settings | None = None,
         identify: guest.Identify = guest.anybody,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._box = box
         self._path = path
-        self._names = names
+        self._read = read
         self._mode = mode
-        self._half = half_amplitude
         self._settings = settings
         self._identify = identify
         self._changed = changed
@@ -206,7 +205,7 @@ class Server:
         """Set what is to be set, or start the workload."""
         if documents.wants_setting(document):
             return self._set(document, who), ""
-        wanted = documents.read(document, names=self._names, half_amplitude=self._half)
+        wanted = self._read(document)
         done: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
 
         def ended(code: int, message: str) -> None:
