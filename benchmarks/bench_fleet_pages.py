@@ -18,7 +18,7 @@ from simgpu.controllers import publishing
 from simgpu.controllers.fleet import Fleet
 from simgpu.identities import identity
 from simgpu.topology import pools
-from simgpu.web import fleet, server
+from simgpu.web import fleet_pages, server
 
 NODES, GPUS, PODS = 5000, 8, 20_000
 INTERVAL = 0.5
@@ -68,14 +68,14 @@ async def serve() -> None:
             for place, gpu in enumerate(node.ids[:each])
         }
         cards.use(node, uses)
-    pages = fleet.FleetPages(
+    pages = fleet_pages.FleetPages(
         lambda: cards,
         identity.load("dcgm"),
         namespace="gpu-operator",
         plain=False,
         scraped=lambda _page, _seconds: None,
     )
-    made = server.Server(pages.routes())
+    made = server.HttpServer(pages.routes())
     begun = time.monotonic()
     cards.step(1e-3, clock=time.time())
     await made.start("127.0.0.1", 0, field="listen")

@@ -21,7 +21,7 @@ ENDPOINT = "simgpu-nvidia.com_gpu.sock"
 
 async def allocate(resource: str, ids: Sequence[str]) -> messages.ContainerAllocateResponse:
     if "bad" in ids:
-        raise rpc.Refused("bad cannot be had")
+        raise rpc.RpcError("bad cannot be had")
     return messages.ContainerAllocateResponse(envs={"RESOURCE": resource, "IDS": ",".join(ids)})
 
 

@@ -19,7 +19,7 @@ from simgpu.catalog import models
 from simgpu.identities import view
 from simgpu.topology import devices
 from simgpu.workloads import accepting, bounds, client, documents, guest, receiving
-from simgpu.workloads.server import Server
+from simgpu.workloads.server import WorkloadServer
 
 CATALOG = models.load()
 FOREVER = {
@@ -35,7 +35,7 @@ Serve = Callable[..., Awaitable["Running"]]
 class Running:
     """A box with a socket, and a hand on its clock."""
 
-    def __init__(self, made: box.Box, server: Server, path: Path) -> None:
+    def __init__(self, made: box.Box, server: WorkloadServer, path: Path) -> None:
         self.box, self.server, self.path = made, server, path
         self.now = 0.0
         self.writers: list[asyncio.StreamWriter] = []
@@ -67,7 +67,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         made = box.Box(devices.build(wanted, CATALOG, node="n"), seed=1, hostname="n")
         path = tmp_path / f"{len(running)}.sock"
         names = {"DCGM_FI_DEV_FB_USED": ("fb_used", 1.0), "DCGM_FI_DEV_GPU_UTIL": ("usage", 1.0)}
-        server = Server(made, path, read=functools.partial(documents.read, names=names), **more)
+        server = WorkloadServer(made, path, read=functools.partial(documents.read, names=names), **more)
         await server.start()
         running.append(Running(made, server, path))
         return running[-1]
@@ -261,10 +261,10 @@ async def test_without_being_told_to_reconnect_a_lost_exporter_is_an_error(tmp_p
 async def test_a_socket_in_use_is_not_taken_and_a_dead_one_is_replaced(serve: Serve, tmp_path: Path) -> None:
     running = await serve()
     with pytest.raises(errors.InputError, match="somebody else answers"):
-        await Server(running.box, running.path).start()
+        await WorkloadServer(running.box, running.path).start()
     (tmp_path / "file").write_text("mine")
     with pytest.raises(errors.InputError, match="is no socket"):
-        await Server(running.box, tmp_path / "file").start()
+        await WorkloadServer(running.box, tmp_path / "file").start()
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -654,7 +654,7 @@ async def test_what_goes_wrong_with_one_document_is_logged_and_leaves_nothing(
 
 async def test_whoever_is_not_known_is_told_why(serve: Serve) -> None:
     async def identify(_connection: object, _working: object) -> guest.Guest:
-        raise guest.Refused("process 7 is in no pod")
+        raise guest.PeerRejected("process 7 is in no pod")
 
     running = await serve(identify=identify)
     for protocol, answer in ((1, "1"), (2, "process 7 is in no pod")):

@@ -12,7 +12,7 @@ from simgpu.app.guests import Guests
 from simgpu.kube import views
 from simgpu.node import peers
 from simgpu.pods.holding import Held
-from simgpu.workloads.guest import Refused
+from simgpu.workloads.guest import PeerRejected
 
 ID = "3b" * 32
 
@@ -55,6 +55,6 @@ async def test_finding_out_who_connects_is_counted_as_work() -> None:
         yield
 
     ours, theirs = socket.socketpair()
-    with ours, theirs, contextlib.suppress(Refused):
+    with ours, theirs, contextlib.suppress(PeerRejected):
         await Guests([], list, list).identify(ours, working)
     assert worked

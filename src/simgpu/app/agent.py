@@ -32,10 +32,9 @@ from simgpu.node import granting, messages, offers, owners, plugins, rpc, runai
 from simgpu.page import native
 from simgpu.pods.holding import Held
 from simgpu.topology import failures, pools, sharing
-from simgpu.web import fleet as health
-from simgpu.web import pages, server
+from simgpu.web import health, pages, server
 from simgpu.workloads import documents
-from simgpu.workloads.server import Server as WorkloadServer
+from simgpu.workloads.server import WorkloadServer
 
 NAME = "simgpu-agent"
 LOOK_SECONDS = 5.0
@@ -233,7 +232,7 @@ class Agent:
         if self._failures.delay:
             await asyncio.sleep(self._failures.delay)
         if self._failures.refuse:
-            raise rpc.Refused(f"{resource}: refused, as the node's failures say")
+            raise rpc.RpcError(f"{resource}: refused, as the node's failures say")
         self._wake.set()
         node = self._settings.node
         if resource != self.equipment.spec.slicing.name(pools.GPU_RESOURCE):
@@ -267,12 +266,12 @@ async def run_agent(settings: AgentSettings, ready: Callable[[str], None]) -> No
         box = agent.equipment.box
         routes = [
             server.get("/metrics", pages.current(lambda: agent.equipment.page)),
-            server.get("/healthz", health.health(agent.problems)),
-            server.get("/readyz", server.health(lambda: None if agent.ready else "not started")),
+            server.get("/healthz", health.liveness(agent.problems)),
+            server.get("/readyz", health.readiness(lambda: None if agent.ready else "not started")),
             server.get("/api/v1/devices", server.view(box.describe_devices)),
             server.get("/api/v1/workloads", server.view(box.describe_workloads)),
         ]
-        http = server.Server(routes)
+        http = server.HttpServer(routes)
         await http.start(*settings.listen, field="--listen")
         stack.push_async_callback(http.stop)
         await agent.run(lambda: ready(http.address))

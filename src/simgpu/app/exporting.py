@@ -17,9 +17,9 @@ from simgpu.identities import render
 from simgpu.identities.identity import Family, Identity
 from simgpu.page import layout, writer
 from simgpu.topology.devices import Device
-from simgpu.web import pages, server
+from simgpu.web import health, pages, server
 from simgpu.workloads import documents
-from simgpu.workloads.server import Server as WorkloadServer
+from simgpu.workloads.server import WorkloadServer
 
 _OF_DEVICES = ("devices", "both", "parts-or-devices", "undivided")
 
@@ -55,8 +55,8 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
     }
     routes = [
         *pages.routes(views, next(iter(views))),
-        server.get("/healthz", server.health(lambda: None)),
-        server.get("/readyz", server.health(lambda: None if box.steps else "not started")),
+        server.get("/healthz", health.liveness()),
+        server.get("/readyz", health.readiness(lambda: None if box.steps else "not started")),
         server.get("/api/v1/devices", server.view(box.describe_devices)),
         server.get("/api/v1/workloads", server.view(box.describe_workloads)),
     ]
@@ -74,7 +74,7 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
             )
             await sockets.start()
             stack.push_async_callback(sockets.stop)
-        http = server.Server(routes)
+        http = server.HttpServer(routes)
         await http.start(*settings.listen, field="--listen")
         stack.push_async_callback(http.stop)
         await ticking.tick(box, settings.interval, lambda: ready(http.address), shown.write if shown else None)

@@ -10,7 +10,7 @@ from simgpu.identities import view
 from simgpu.kube.views import Pod
 from simgpu.node import peers
 from simgpu.pods import holding
-from simgpu.workloads.guest import HOST, Guest, Refused, Working
+from simgpu.workloads.guest import HOST, Guest, PeerRejected, Working
 
 PATIENCE = 5.0  # seconds: what a container does first may come before its pod's status does
 MOST_WAITING = 64
@@ -34,7 +34,7 @@ class Guests:
             try:
                 peer = peers.of(connection)
             except peers.Unknown as error:
-                raise Refused(str(error)) from None
+                raise PeerRejected(str(error)) from None
             if peer == peers.HOST:
                 return HOST
             found = self.find(peer)
@@ -45,7 +45,7 @@ class Guests:
             finally:
                 self._waiting -= 1
         if found is None:
-            raise Refused(f"container {peer.container[:12]} of pod {peer.pod} has no GPUs here")
+            raise PeerRejected(f"container {peer.container[:12]} of pod {peer.pod} has no GPUs here")
         return found
 
     async def _await(self, peer: peers.Peer, working: Working) -> Guest | None:

@@ -26,7 +26,7 @@ from simgpu.identities.view import Machine, Values
 from simgpu.topology.devices import Device
 from simgpu.web import pages, server
 from simgpu.workloads import documents
-from simgpu.workloads.server import Server as WorkloadServer
+from simgpu.workloads.server import WorkloadServer
 
 _MODEL = "dg1"  # the card that the original was made for
 _INTERVAL = 0.1  # seconds between steps
@@ -99,7 +99,7 @@ async def run(settings: FakedevSettings, ready: Callable[[str], None], warn: Cal
             settings.socket.unlink()
         await sockets.start()
         stack.push_async_callback(sockets.stop)
-        http = server.Server([route(pages.Page(render.Renderer(box.machine, settings.identity, linear)))])
+        http = server.HttpServer([route(pages.Page(render.Renderer(box.machine, settings.identity, linear)))])
         await http.start(*settings.listen, field="address")
         stack.push_async_callback(http.stop)
         await ticking.tick(box, _INTERVAL, lambda: ready(http.address))

@@ -50,7 +50,7 @@ class TopologyInfo(Message, frozen=True):
     nodes: Annotated[tuple[NumaNode, ...], 1] = ()
 
 
-class Device(Message, frozen=True):
+class PluginDevice(Message, frozen=True):
     """A device, and how it is."""
 
     id: Annotated[str, 1] = ""
@@ -61,7 +61,7 @@ class Device(Message, frozen=True):
 class ListAndWatchResponse(Message, frozen=True):
     """All devices of a plugin."""
 
-    devices: Annotated[tuple[Device, ...], 1] = ()
+    devices: Annotated[tuple[PluginDevice, ...], 1] = ()
 
 
 class ContainerPreferredAllocationRequest(Message, frozen=True):

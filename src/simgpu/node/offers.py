@@ -32,10 +32,10 @@ class Offered(msgspec.Struct, frozen=True):
     healthy: bool = True
     tell: bool = False
 
-    def message(self) -> messages.Device:
+    def message(self) -> messages.PluginDevice:
         """As the kubelet is told."""
         where = messages.TopologyInfo((messages.NumaNode(self.place.numa),)) if self.tell else None
-        return messages.Device(self.id, messages.HEALTHY if self.healthy else messages.UNHEALTHY, where)
+        return messages.PluginDevice(self.id, messages.HEALTHY if self.healthy else messages.UNHEALTHY, where)
 
 
 class Offer(msgspec.Struct, frozen=True):

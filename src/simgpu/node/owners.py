@@ -61,7 +61,7 @@ class Owners:
                 self._socket, f"{messages.POD_RESOURCES}/List", messages.Empty(),
                 messages.ListPodResourcesResponse, seconds=_SECONDS,
             )  # fmt: skip
-        except rpc.Refused as error:
+        except rpc.RpcError as error:
             _log.info("the kubelet does not say who has which device: %s", error)
             return _of(devices, self._saved()) or None
         listed = (

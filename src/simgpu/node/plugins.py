@@ -44,7 +44,7 @@ class Plugin:
         self._listening = 0
         self._silent_since = 0.0
         self._changed = asyncio.Event()
-        self._server: rpc.Server | None = None
+        self._server: rpc.RpcServer | None = None
         self._known_to: tuple[int, ...] | None = None
         self._refused: str = ""
 
@@ -72,7 +72,7 @@ class Plugin:
         try:
             self._server = await rpc.serve(self.socket, messages.DEVICE_PLUGIN, methods)
             await rpc.call(kubelet, f"{messages.REGISTRATION}/Register", request, messages.Empty, seconds=_CALL_SECONDS)
-        except (rpc.Refused, OSError) as error:
+        except (rpc.RpcError, OSError) as error:
             await self.stop()
             if str(error) != self._refused:
                 self._refused = str(error)
@@ -125,9 +125,9 @@ class Plugin:
         known = {item.id for item in self._offer.devices}
         unknown = [item for item in ids if item not in known]
         if unknown:
-            raise rpc.Refused(f"{self._offer.resource}: no device {', '.join(unknown)}")
+            raise rpc.RpcError(f"{self._offer.resource}: no device {', '.join(unknown)}")
         if self._offer.largest is not None and len(ids) > self._offer.largest:
-            raise rpc.Refused(f"{self._offer.resource} is shared: at most {self._offer.largest} for a container")
+            raise rpc.RpcError(f"{self._offer.resource} is shared: at most {self._offer.largest} for a container")
         return await self._allocate(self._offer.resource, ids)
 
 

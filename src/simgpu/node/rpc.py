@@ -25,7 +25,7 @@ M = TypeVar("M", bound=Message)
 _SLOWEST = 1.0  # seconds
 
 
-class Refused(Exception):
+class RpcError(Exception):
     """Nobody answers, or no; the message says why."""
 
 
@@ -51,7 +51,7 @@ def unary(request: type[M], method: Callable[[M], Awaitable[Message]]) -> Handle
             raise GRPCError(Status.INVALID_ARGUMENT, "no message")
         try:
             await stream.send_message(await method(asked))
-        except Refused as refused:
+        except RpcError as refused:
             raise GRPCError(Status.UNAVAILABLE, str(refused)) from None
 
     return Handler(answer, Cardinality.UNARY_UNARY, request, Message)
@@ -96,7 +96,7 @@ class _Listener(_Server):
         await asyncio.sleep(0)  # transports end in the loop's next turn
 
 
-class Server:
+class RpcServer:
     """A server on a socket."""
 
     def __init__(self, service: str, methods: Mapping[str, Handler]) -> None:
@@ -120,9 +120,9 @@ class Server:
         await self._server.hang_up()
 
 
-async def serve(path: Path, service: str, methods: Mapping[str, Handler]) -> Server:
+async def serve(path: Path, service: str, methods: Mapping[str, Handler]) -> RpcServer:
     """A server on a new socket at that path."""
-    server = Server(service, methods)
+    server = RpcServer(service, methods)
     await server.start(path)
     return server
 
@@ -134,10 +134,10 @@ async def call(path: Path, method: str, request: Message, answer: type[M], *, se
         ask: UnaryUnaryMethod[Message, M] = UnaryUnaryMethod(channel, f"/{method}", Message, answer)
         return await ask(request, timeout=seconds)
     except GRPCError as error:
-        raise Refused(error.message or error.status.name) from None
+        raise RpcError(error.message or error.status.name) from None
     except TimeoutError:
-        raise Refused(f"no answer within {seconds:g} s") from None
+        raise RpcError(f"no answer within {seconds:g} s") from None
     except (OSError, ValueError, StreamTerminatedError, ProtocolError) as error:
-        raise Refused(f"{path}: {error}") from None
+        raise RpcError(f"{path}: {error}") from None
     finally:
         channel.close()

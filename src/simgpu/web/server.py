@@ -53,16 +53,6 @@ def json_response(value: object) -> web.Response:
     return web.Response(body=body, content_type="application/json")
 
 
-def health(problem: Callable[[], str | None]) -> Handler:
-    """A handler that says ok, or what is wrong."""
-
-    async def handler(_request: web.Request) -> web.Response:
-        wrong = problem()
-        return web.Response(text=f"{wrong or 'ok'}\n", status=503 if wrong else 200)
-
-    return handler
-
-
 def error(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
     """An error as JSON."""
     body = msgspec.json.encode({"error": message})
@@ -86,7 +76,7 @@ async def json_errors(request: web.Request, handler: Handler) -> web.StreamRespo
         return error(500, "the server made a mistake; its log says more")
 
 
-class Server:
+class HttpServer:
     """Serves routes until it is stopped."""
 
     def __init__(

@@ -70,7 +70,7 @@ class Bounds:
     def connected(self, who: guest.Guest) -> Iterator[None]:
         """A connection of a guest, as long as it is open."""
         if who.name and self._connections[who.name] >= MAX_CONNECTIONS:
-            raise guest.Refused(f"{who.name} has {MAX_CONNECTIONS} connections already")
+            raise guest.PeerRejected(f"{who.name} has {MAX_CONNECTIONS} connections already")
         with _counted(self._connections, who.name):
             yield
 

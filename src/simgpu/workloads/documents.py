@@ -57,7 +57,7 @@ class Step(msgspec.Struct, rename="pascal"):
     metrics: Annotated[dict[str, Metric], msgspec.Meta(max_length=32)] | None = None
 
 
-class Reference(msgspec.Struct):
+class ReferenceCard(msgspec.Struct):
     """The card that it was made for."""
 
     max_frequency: Annotated[float, msgspec.Meta(gt=0)] = msgspec.field(name="MaxFrequencyMHz")
@@ -89,13 +89,13 @@ class Document(msgspec.Struct, rename="pascal", kw_only=True):
     repeat: Whole = 0
     devices: Annotated[list[str], msgspec.Meta(max_length=100_000)] | None = None
     limits: Annotated[dict[str, float], msgspec.Meta(max_length=32)] | None = None
-    reference: Reference | None = None
+    reference: ReferenceCard | None = None
     pod: PodNames | None = None
     protocol: int = 1
 
 
 _MEMBERS: dict[str, dict[str, str]] = {}
-for _struct in (Document, Step, Metric, PodNames, Reference):
+for _struct in (Document, Step, Metric, PodNames, ReferenceCard):
     _MEMBERS[_struct.__name__] = {str(name).lower(): str(name) for name in _struct.__struct_encode_fields__}
 
 
@@ -178,7 +178,7 @@ def _canonical(document: Any) -> Any:
     """Names of members match whatever their case, and null is absent."""
     result = _named(document, "Document")
     if isinstance(result, dict):
-        for name, kind in (("Pod", "PodNames"), ("Reference", "Reference")):
+        for name, kind in (("Pod", "PodNames"), ("Reference", "ReferenceCard")):
             if name in result:
                 result[name] = _named(result[name], kind)
         if isinstance(result.get("Profile"), list):

@@ -46,7 +46,7 @@ class Guest(msgspec.Struct, frozen=True):
         return name
 
 
-class Refused(errors.SimgpuError):
+class PeerRejected(errors.SimgpuError):
     """Whoever connects may not."""
 
 

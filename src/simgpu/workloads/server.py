@@ -47,7 +47,7 @@ class _Started(msgspec.Struct, frozen=True):
     done: asyncio.Future[tuple[int, str]]
 
 
-class Server:
+class WorkloadServer:
     """Takes workloads for a box. `read` parses and checks a workload document.
 
     `settings` is told the device, what to set and to what; without it nothing can be set. `identify` says who is
@@ -137,7 +137,7 @@ class Server:
                 reader, writer = await accepting.streams(connection, _PIECE)
                 ours = False
                 await self._converse(who, effort, reader, writer)
-        except guest.Refused as error:
+        except guest.PeerRejected as error:
             await self._refuse(who, effort, connection, str(error))
         except guest.TurnedAway:
             self._arrivals.delay(effort.pause)

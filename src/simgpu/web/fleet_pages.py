@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import msgspec
@@ -13,13 +13,12 @@ from simgpu import errors
 from simgpu.identities import labels, render, view
 from simgpu.identities.identity import FAMILY, Identity
 from simgpu.web import pages, server
-from simgpu.web.server import Handler
 
 ENDPOINT = "gpu-metrics"
 EXPORTER = "nvidia-dcgm-exporter"
 
 
-class Shown(Protocol):
+class FleetView(Protocol):
     """What is shown of a fleet."""
 
     def machine(self) -> view.Machine:
@@ -35,7 +34,7 @@ class Shown(Protocol):
         """Pod, index of the GPU, utilisation in percent, memory in bytes."""
 
 
-def enriched(identity: Identity, namespace: str) -> Identity:
+def with_target_labels(identity: Identity, namespace: str) -> Identity:
     """An identity with the labels that Prometheus would have given to an exporter on each node.
 
     What the exporter itself calls by one of these names arrives under the name that Prometheus gives to a label which
@@ -64,7 +63,7 @@ class FleetPages:
 
     def __init__(
         self,
-        shown: Callable[[], Shown | None],
+        shown: Callable[[], FleetView | None],
         identity: Identity,
         *,
         namespace: str,
@@ -73,7 +72,7 @@ class FleetPages:
     ) -> None:
         self._shown = shown
         self._node_identity = identity
-        self._identity = of_all_nodes(identity) if plain else enriched(identity, namespace)
+        self._identity = of_all_nodes(identity) if plain else with_target_labels(identity, namespace)
         self._namespace = namespace
         self._scraped = scraped
         self._page: pages.Page | None = None
@@ -95,7 +94,7 @@ class FleetPages:
         self._scraped("fleet", time.perf_counter() - started)
         return answer
 
-    def _page_of(self, shown: Shown) -> pages.Page:
+    def _page_of(self, shown: FleetView) -> pages.Page:
         """The page that is there, or one of the machine as it is since nodes came or went."""
         machine = shown.machine()
         if self._page is None:
@@ -136,7 +135,7 @@ class FleetPages:
 class _Pods:
     """Run:ai's own series: what each pod has of each GPU."""
 
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, shown: FleetView) -> None:
         self._shown = shown
 
     def __call__(self) -> bytes:
@@ -157,16 +156,6 @@ class _Pods:
                 *memory,
             ]
         ).encode()
-
-
-def health(problems: Callable[[], Iterable[str]]) -> Handler:
-    """Alive; `?verbose` says what is not as it should be."""
-
-    async def handler(request: web.Request) -> web.Response:
-        found = list(problems()) if "verbose" in request.query else []
-        return web.Response(text="\n".join(["ok", *found]) + "\n")
-
-    return handler
 
 
 def topology_routes(
