@@ -246,7 +246,7 @@ def _offers(
     """GPUs, and each of the other devices. The kubelet is told of NUMA nodes where the topology speaks of them."""
     unhealthy = failing.unhealthy_at(elapsed)
     gpus = [
-        offers.Offered(device.uuid, place, device.index not in unhealthy, tell=spec.numa is not None)
+        offers.Offered(device.uuid, place, device.index not in unhealthy, show_numa=spec.numa is not None)
         for device, place in zip(equipment.box.devices, offers.places(equipment.box.devices), strict=True)
     ]
     if gpus:

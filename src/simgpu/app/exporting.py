@@ -83,8 +83,8 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
 def _control(socket: Path | None) -> str:
     """Where settings are taken, as the pages say it."""
     path = str(socket.absolute()) if socket else ""
-    if len(path.encode()) > writer.LONGEST_SOCKET:
-        raise errors.InputError("--socket", f"{path}: a socket's path has at most {writer.LONGEST_SOCKET} bytes")
+    if len(path.encode()) > writer.MAX_SOCKET_BYTES:
+        raise errors.InputError("--socket", f"{path}: a socket's path has at most {writer.MAX_SOCKET_BYTES} bytes")
     return path
 
 
