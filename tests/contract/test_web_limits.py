@@ -121,7 +121,7 @@ def run(loop: str, work: Coroutine[Any, Any, None]) -> None:
 def test_large_pages_go_to_few_at_a_time_and_others_are_told_when_to_come_again(
     loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "STREAMED", 0)
+    monkeypatch.setattr(pages, "MAX_CACHED_SERIES", 0)
 
     async def work() -> None:
         async with served(PATIENT) as place:
@@ -146,7 +146,7 @@ def test_large_pages_go_to_few_at_a_time_and_others_are_told_when_to_come_again(
 def test_a_client_that_does_not_take_its_page_is_disconnected(
     streamed: int, loop: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(pages, "STREAMED", streamed)
+    monkeypatch.setattr(pages, "MAX_CACHED_SERIES", streamed)
 
     async def work() -> None:
         async with served(HASTY) as place:
