@@ -192,7 +192,7 @@ def test_the_second_form_adds_types_units_formats_and_dimensions(tmp_path: Path)
     [
         ({"MetricMap": {"colour": "x"}}, "no quantity 'colour'"),
         ({"MetricLabels": {"height": {}}}, "MetricLabels.height: is not in MetricMap"),
-        ({"MetricMap": {"power": "1x"}}, "is no metric name"),
+        ({"MetricMap": {"power": "1x"}}, "is not a valid metric name"),
         ({"DeviceLabelMap": {"colour": "x"}}, "DeviceLabelMap"),
         ({"DeviceLabelMap": 5}, "DeviceLabelMap"),
         ({"PodLabels": {"kube_pod": "pod"}}, "PodLabels.kube_pod: there are: pod, namespace"),

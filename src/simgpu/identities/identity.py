@@ -1,6 +1,6 @@
 """An identity: the names, labels and layout of one exporter's page, as data.
 
-Ours are YAML files in `data`; users write their own in the same form. Other forms come in as a reader.
+Ours are YAML files in `data`; users write their own in the same form. A reader of another form can be passed in.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FAMILY = "*"
 
 
 class Dimension(Facts, frozen=True):
-    """One of several series of a family for each device: its labels, and what of it differs."""
+    """One of several series of a family per device: its labels, and the value and scale where they differ."""
 
     labels: dict[str, str]
     value: str | None = None
@@ -42,12 +42,12 @@ class Dimension(Facts, frozen=True):
 
 
 class Family(Facts, frozen=True):
-    """A metric family. `of` says what it is told of.
+    """A metric family: one series for each thing of the kind `of`.
 
     `both` are devices and their parts, `cards` those and the boards that carry them, `undivided` devices without parts.
     `links` go from one device to another, `topology` are these and each device's to itself, `ports` their single ports.
-    `information` are labels of its own that come from the device, or `=text`. `digits` after the point are all that the
-    exporter knows of a value; with a negative number as many before it are zeros.
+    `information` are labels of its own that come from the device, or `=text`. A value is the quantity times `scale`
+    plus `offset`, rounded to `digits` decimal places; negative ones are before the point.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Family(Facts, frozen=True):
 
 
 class Layout(Facts, frozen=True):
-    """How lines stand on the page."""
+    """The format of the page."""
 
     comments: Literal["family", "first", "none"] = "family"
     order: Literal["family", "sorted", "device"] = "family"
@@ -79,9 +79,9 @@ class Layout(Facts, frozen=True):
 
 
 class Identity(Facts, frozen=True):
-    """An exporter. Its labels stand in the order in which they are listed, or sorted after `first_labels`.
+    """An exporter. Its labels are printed in the order in which they are listed, or sorted after `first_labels`.
 
-    `target_labels` are those that every series has, whatever it is told of.
+    `keep_empty` labels are printed even without a value, `target_labels` on every series. `vendors` limits the devices.
     """
 
     about: str
@@ -98,7 +98,7 @@ class Identity(Facts, frozen=True):
 
 
 def names() -> list[str]:
-    """The identities that come with us."""
+    """Return the names of the built-in identities."""
     return sorted(path.stem for path in DATA.glob("*.yaml"))
 
 
@@ -130,7 +130,7 @@ def _from_yaml(path: Path) -> Identity:
 
 
 def _derived(document: dict[str, Any], base: Any, path: Path) -> dict[str, Any]:
-    """A file with a `base` says what differs: fields are replaced, `rename` and `change` reach single families."""
+    """Merge a file into its `base`: fields are replaced, `change` alters single families, `more` adds some."""
     if not isinstance(base, str) or base not in names():
         raise errors.InputError(str(path), f"base: no identity {errors.shown(base)}; there are: {', '.join(names())}")
     parent: dict[str, Any] = models.parse_yaml(DATA / f"{base}.yaml")
@@ -150,12 +150,12 @@ def _derived(document: dict[str, Any], base: Any, path: Path) -> dict[str, Any]:
 
 
 def checked(identity: Identity, *, where: str) -> Identity:
-    """Names must be allowed and there once; quantities and sources must exist."""
+    """Return the identity if names are valid and unique, and quantities and sources exist; errors name `where`."""
     seen: set[str] = set()
     for index, family in enumerate(identity.families):
         _check_family(family, f"{where}: families[{index}]")
         if family.name in seen:
-            raise errors.InputError(f"{where}: families", f"{family.name} is there twice")
+            raise errors.InputError(f"{where}: families", f"{family.name} is listed twice")
         seen.add(family.name)
     for name, source in identity.labels.items():
         if name != FAMILY:
@@ -166,7 +166,7 @@ def checked(identity: Identity, *, where: str) -> Identity:
 
 def _check_family(family: Family, place: str) -> None:
     if not _METRIC.fullmatch(family.name):
-        raise errors.InputError(f"{place}.name", f"{family.name!r} is no metric name")
+        raise errors.InputError(f"{place}.name", f"{family.name!r} is not a valid metric name")
     for value in (family.value, *(item.value for item in family.dimensions if item.value)):
         if value not in quantities.QUANTITIES:
             known = ", ".join(sorted(quantities.QUANTITIES))
@@ -185,4 +185,4 @@ def _check_source(source: str, where: str) -> None:
 def _check_labels(labels: dict[str, str], where: str) -> None:
     for name in labels:
         if not _LABEL.fullmatch(name):
-            raise errors.InputError(where, f"{name!r} is no label name")
+            raise errors.InputError(where, f"{name!r} is not a valid label name")

@@ -1,4 +1,4 @@
-"""Who is connected to the socket, and what that one may act on."""
+"""Peers of the workload socket, and the devices that they may use."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from simgpu.identities import view
 
 
 class Guest(msgspec.Struct, frozen=True):
-    """A pod's container, with its devices by id and in its order; or somebody who may act on all of them.
+    """A pod's container, with its devices by id and in its order; without devices, a peer that may use all of them.
 
-    `name` is whom connections are counted for.
+    `name` is what limits are counted by; without it there are none.
     """
 
     name: str = ""
@@ -28,13 +28,13 @@ class Guest(msgspec.Struct, frozen=True):
         return self.devices is None or device in self.devices
 
     def choose(self, wanted: Sequence[str]) -> tuple[str, ...]:
-        """The devices that it means: by id, or by number as it counts its own; all of its own if it names none."""
+        """Return the ids of the devices that it names by id or by its own index; all of its own if it names none."""
         if self.devices is None:
             return tuple(wanted)
         return tuple(self._own(name) for name in wanted) if wanted else self.devices
 
     def _own(self, name: str) -> str:
-        assert self.devices is not None  # noqa: S101 - asked by whoever calls
+        assert self.devices is not None  # noqa: S101 - checked by the caller
         number = int(name) if name.isascii() and name.isdecimal() and len(name) < 10 else -1
         if 0 <= number < len(self.devices):
             return self.devices[number]
@@ -47,26 +47,26 @@ class Guest(msgspec.Struct, frozen=True):
 
 
 class PeerRejected(errors.SimgpuError):
-    """Whoever connects may not."""
+    """The peer is not authorised, or over a limit."""
 
 
-class TurnedAway(errors.SimgpuError):
-    """It connects too often to be answered."""
+class RateLimited(errors.SimgpuError):
+    """The peer connects too often to be answered."""
 
 
 HOST = Guest()
-STRANGER = Guest("a process that is not known")  # until it is
+STRANGER = Guest("an unidentified process")  # until it is identified
 
 Working = Callable[[], contextlib.AbstractContextManager[None]]
 Identify = Callable[[socket.socket, Working], Awaitable[Guest]]  # enters `Working` while it works, not while it waits
 
 
-async def anybody(_connection: socket.socket, _working: Working) -> Guest:
-    """Where file permissions say who may connect, everybody who does is trusted."""
+async def trust_all(_connection: socket.socket, _working: Working) -> Guest:
+    """Trust every peer: the socket's file permissions decide who may connect."""
     return HOST
 
 
 def pid(connection: socket.socket) -> int:
-    """The process that is connected; 0 where it cannot be seen from here, as from another container."""
+    """Return the pid of the peer; 0 if it is in another PID namespace that is not visible from here."""
     size = struct.calcsize("3i")
     return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[0])
