@@ -18,7 +18,7 @@ from simgpu.identities import identity
 from simgpu.machines.fleet import Fleet
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology import inline
-from simgpu.web import fleet, server
+from simgpu.web import fleet_pages, server
 
 NODES, GPUS, PODS = 5000, 8, 20_000
 INTERVAL = 0.5
@@ -65,19 +65,19 @@ async def serve() -> None:
         node = cards.place(f"node-{number}", spec)
         uses = {
             gpu: (
-                User(PodRef(f"train-{number}-{place}", "team", "main", f"uid-{number}-{place}"), Range(40, 90), 143155),
+                User(PodRef(f"train-{number}-{place}", "team", "main", f"u-{number}-{place}"), Range(40, 90), 143155),
             )
             for place, gpu in enumerate(node.ids[:each])
         }
         cards.use(node, uses)
-    pages = fleet.FleetPages(
+    pages = fleet_pages.FleetPages(
         lambda: cards,
         identity.load("dcgm"),
         namespace="gpu-operator",
         plain=False,
         scraped=lambda _page, _seconds: None,
     )
-    made = server.Server(pages.routes())
+    made = server.HttpServer(pages.routes())
     begun = time.monotonic()
     cards.step(1e-3, clock=time.time())
     await made.start("127.0.0.1", 0, field="listen")

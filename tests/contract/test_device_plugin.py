@@ -21,12 +21,12 @@ ENDPOINT = "simgpu-nvidia.com_gpu.sock"
 
 async def allocate(resource: str, ids: Sequence[str]) -> messages.ContainerAllocateResponse:
     if "bad" in ids:
-        raise rpc.Refused("bad cannot be had")
+        raise rpc.RpcError("bad cannot be had")
     return messages.ContainerAllocateResponse(envs={"RESOURCE": resource, "IDS": ",".join(ids)})
 
 
 def gpus(*ids: str, numa: int = 0) -> Offer:
-    return Offer(GPU, tuple(Offered(item, Place(numa), tell=True) for item in ids))
+    return Offer(GPU, tuple(Offered(item, Place(numa), show_numa=True) for item in ids))
 
 
 @contextlib.asynccontextmanager
@@ -194,7 +194,7 @@ async def test_a_socket_that_cannot_be_made_is_told_once_and_tried_again(
     for _ in range(3):
         await plugin.keep(kubelet.folder / "kubelet.sock")
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        f"the kubelet does not take rdma/hca: [Errno 21] Is a directory: '{in_the_way}'"
+        f"cannot register rdma/hca with the kubelet: [Errno 21] Is a directory: '{in_the_way}'"
     ]
     (in_the_way / "full").rmdir()
     in_the_way.rmdir()

@@ -279,7 +279,7 @@ def test_a_client_can_survive_a_killed_exporter(exporter: Callable[..., Exporter
     first.process.kill()
     first.process.communicate()
     _, said = hasty.communicate(timeout=20)
-    assert "the exporter went away" in said
+    assert "the exporter closed the connection" in said
     assert hasty.returncode == 1
     second = exporter("--count", "1", "--socket", str(socket))
     deadline = time.monotonic() + 10

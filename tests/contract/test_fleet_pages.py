@@ -19,7 +19,7 @@ from simgpu.identities import identity, labels, render
 from simgpu.machines.fleet import Fleet
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology import inline
-from simgpu.web import fleet, metering, server
+from simgpu.web import fleet_pages, metering, server
 from tests.golden import boxes
 
 NODES = {"a": {"GpuProduct": "Tesla-K80"}}
@@ -35,7 +35,9 @@ def node(name: str) -> dict[str, str] | None:
 
 @pytest.fixture
 async def topology() -> AsyncIterator[str]:
-    made = server.Server(fleet.topology_routes(lambda: True, lambda: {"NodePools": {}}, node), [server.json_errors])
+    made = server.HttpServer(
+        fleet_pages.topology_routes(lambda: True, lambda: {"NodePools": {}}, node), [server.json_errors]
+    )
     await made.start("127.0.0.1", 0, field="x")
     yield f"http://{made.address}"
     await made.stop()
@@ -69,14 +71,14 @@ async def shown(*, plain: bool) -> AsyncIterator[str]:
     node = cards.place("n1", inline.parse("h200:2", models.load(), field="x"))
     cards.use(node, {node.ids[1]: (User(PodRef("train", "team", "main", "uid-1"), Range(10, 30), 143771),)})
     cards.step(1.0, clock=0.0)
-    pages = fleet.FleetPages(
+    pages = fleet_pages.FleetPages(
         lambda: cards,
         identity.load("dcgm"),
         namespace="gpu-operator",
         plain=plain,
         scraped=lambda _page, _seconds: None,
     )
-    made = server.Server(pages.routes())
+    made = server.HttpServer(pages.routes())
     await made.start("127.0.0.1", 0, field="x")
     yield f"http://{made.address}"
     await made.stop()
@@ -114,7 +116,7 @@ async def test_the_page_of_all_nodes_has_what_prometheus_would_add_to_each_nodes
 def test_a_page_after_any_changes_of_pods_is_what_a_fresh_one_would_be() -> None:
     cards = Fleet(seed=1)
     node = cards.place("n1", inline.parse("h200:4", models.load(), field="x"))
-    look = fleet.enriched(identity.load("dcgm"), "gpu-operator")
+    look = fleet_pages.with_target_labels(identity.load("dcgm"), "gpu-operator")
     kept = render.Renderer(cards.machine(), look)
     for turn, uses in enumerate([{0: "a"}, {0: "a", 2: "b"}, {2: "b", 3: "c"}, {}, {1: "d", 2: "e"}], start=1):
         wanted = {
@@ -134,7 +136,7 @@ def test_a_page_after_any_changes_of_pods_is_what_a_fresh_one_would_be() -> None
 
 def test_a_page_after_any_changes_of_nodes_is_what_a_fresh_one_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
     cards = Fleet(seed=1)
-    look = fleet.enriched(identity.load("dcgm"), "gpu-operator")
+    look = fleet_pages.with_target_labels(identity.load("dcgm"), "gpu-operator")
     kept = render.Renderer(cards.machine(), look)
 
     def use(name: str, pod: str) -> None:
@@ -193,7 +195,7 @@ def test_no_series_of_a_fleet_is_there_twice(name: str, *, plain: bool) -> None:
     model = boxes.OWN[name]
     machine = fleet_of(f"{model}:2", f"{model}:1", f"{model}:3").machine()
     look = identity.load(name)
-    look = fleet.of_all_nodes(look) if plain else fleet.enriched(look, "gpu-operator")
+    look = fleet_pages.of_all_nodes(look) if plain else fleet_pages.with_target_labels(look, "gpu-operator")
     lines = render.Renderer(machine, look).page().decode().splitlines()
     series = [line.rsplit("} ", 1)[0] for line in lines if not line.startswith("#")]
     assert len(series) == len(set(series)) > 0
@@ -201,7 +203,7 @@ def test_no_series_of_a_fleet_is_there_twice(name: str, *, plain: bool) -> None:
 
 def test_what_is_told_of_a_node_is_told_of_each() -> None:
     machine = fleet_of("mi300x:2", "h200:2", "mi300x:3").machine()
-    for look in (identity.load("amd"), fleet.enriched(identity.load("amd"), "gpu-operator")):
+    for look in (identity.load("amd"), fleet_pages.with_target_labels(identity.load("amd"), "gpu-operator")):
         counts = {
             sample.labels["hostname"]: (sample.value, "instance" in sample.labels)
             for family in parser.text_string_to_metric_families(render.Renderer(machine, look).page().decode())
@@ -214,7 +216,7 @@ def test_what_is_told_of_a_node_is_told_of_each() -> None:
 def test_gaudi_and_nvidia_gpu_exporter_tell_of_each_node() -> None:
     page = render.Renderer(fleet_of("gaudi3:2", "gaudi3:1").machine(), identity.load("gaudi")).page().decode()
     assert re.findall(r'habanalabs_kube_info\{.*?hostname="(\w+)"', page) == ["n0", "n1"]
-    look = fleet.enriched(identity.load("nvidia-smi"), "gpu-operator")
+    look = fleet_pages.with_target_labels(identity.load("nvidia-smi"), "gpu-operator")
     page = render.Renderer(fleet_of("h200:2", "h200:1").machine(), look).page().decode()
     assert len(set(re.findall(r'nvidia_smi_last_collect_success\{.*instance="(.*?)"', page))) == 2
     assert sorted(re.findall(r"nvidia_smi_count\{.* (\d+)$", page, re.MULTILINE)) == ["1", "2", "2"]
@@ -260,7 +262,7 @@ async def test_the_controllers_own_metrics_count_writes_by_kind_and_measure_time
     meters = metering.Meters(lambda: dict.fromkeys([*metering.GAUGES, *metering.COUNTERS], 2.0), lambda: requests)
     meters.waited(0.2)
     meters.scraped("fleet", 0.7)
-    made = server.Server([server.get("/metrics/controller", meters.page())])
+    made = server.HttpServer([server.get("/metrics/controller", meters.page())])
     await made.start("127.0.0.1", 0, field="x")
     async with aiohttp.ClientSession() as session, session.get(f"http://{made.address}/metrics/controller") as answer:
         page = await answer.text()

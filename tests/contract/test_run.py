@@ -283,7 +283,7 @@ def test_a_workload_can_be_added_from_within(home: Path) -> None:
     [
         (("--load", "hard", "--", "true"), "--load: 'hard': must be a percentage from 0 to 100, a file, or one of"),
         (("--model", "h2000", "--", "true"), "--model"),
-        (("--model", "mi300x", "--", "true"), "NVML shows NVIDIA's cards only"),
+        (("--model", "mi300x", "--", "true"), "NVML supports NVIDIA's cards only"),
     ],
 )
 def test_bad_input_is_named(home: Path, arguments: tuple[str, ...], said: str) -> None:

@@ -17,7 +17,7 @@ from simgpu.catalog import models
 from simgpu.identities import identity
 from simgpu.machines.fleet import Fleet
 from simgpu.topology import inline
-from simgpu.web import fleet, pages, server
+from simgpu.web import fleet_pages, health, pages, server
 from simgpu.web.limits import Limits
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -41,10 +41,10 @@ async def served(limits: Limits) -> AsyncIterator[Place]:
     cards = Fleet(seed=1)
     cards.place("n1", inline.parse("h200:1024", models.load(), field="x"))
     cards.step(1.0, clock=0.0)
-    shown = fleet.FleetPages(
+    shown = fleet_pages.FleetPages(
         lambda: cards, identity.load("dcgm"), namespace="x", plain=False, scraped=lambda _page, _seconds: None
     )
-    made = server.Server([*shown.routes(), server.get("/healthz", server.health(lambda: None))], limits=limits)
+    made = server.HttpServer([*shown.routes(), server.get("/healthz", health.liveness())], limits=limits)
     await made.start("127.0.0.1", 0, field="x")
     assert made._runner.server is not None
     try:
@@ -121,7 +121,7 @@ def run(loop: str, work: Coroutine[Any, Any, None]) -> None:
 def test_large_pages_go_to_few_at_a_time_and_others_are_told_when_to_come_again(
     loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "STREAMED", 0)
+    monkeypatch.setattr(pages, "MAX_CACHED_SERIES", 0)
 
     async def work() -> None:
         async with served(PATIENT) as place:
@@ -146,7 +146,7 @@ def test_large_pages_go_to_few_at_a_time_and_others_are_told_when_to_come_again(
 def test_a_client_that_does_not_take_its_page_is_disconnected(
     streamed: int, loop: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(pages, "STREAMED", streamed)
+    monkeypatch.setattr(pages, "MAX_CACHED_SERIES", streamed)
 
     async def work() -> None:
         async with served(HASTY) as place:
@@ -188,8 +188,8 @@ async def serving_bodies(size: int, *, most: int, middlewares: tuple[Any, ...] =
         return web.Response(body=Body(size))
 
     limits = Limits(idle_seconds=600.0, answer_seconds=600.0, unsent_bytes=most)
-    routes = [server.get("/large", handler), server.get("/healthz", server.health(lambda: None))]
-    made = server.Server(routes, middlewares, limits=limits)
+    routes = [server.get("/large", handler), server.get("/healthz", health.liveness())]
+    made = server.HttpServer(routes, middlewares, limits=limits)
     await made.start("127.0.0.1", 0, field="x")
     assert made._runner.server is not None
     try:
@@ -332,6 +332,6 @@ async def test_a_request_that_is_too_large_or_none_is_rejected(request_text: str
 async def test_an_address_that_is_in_use_is_an_error_that_names_it() -> None:
     async with served(PATIENT) as place:
         host, _, port = place.address.rpartition(":")
-        again = server.Server([])
+        again = server.HttpServer([])
         with pytest.raises(errors.InputError, match=rf"--listen: {place.address}: address already in use"):
             await again.start(host, int(port), field="--listen")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import socket
 import sys
@@ -17,10 +18,10 @@ from simgpu import errors
 from simgpu.catalog import models
 from simgpu.machines import box
 from simgpu.machines.users import PodRef
-from simgpu.pods.guests import HOST, Guest, Rejected
+from simgpu.pods.guests import HOST, Guest, PeerRejected
 from simgpu.topology import devices
-from simgpu.workloads import accepting, bounds, client, guest, receiving
-from simgpu.workloads.server import Server
+from simgpu.workloads import accepting, bounds, client, documents, guest, receiving
+from simgpu.workloads.server import WorkloadServer
 
 CATALOG = models.load()
 FOREVER = {
@@ -36,7 +37,7 @@ Serve = Callable[..., Awaitable["Running"]]
 class Running:
     """A box with a socket, and a hand on its clock."""
 
-    def __init__(self, made: box.Box, server: Server, path: Path) -> None:
+    def __init__(self, made: box.Box, server: WorkloadServer, path: Path) -> None:
         self.box, self.server, self.path = made, server, path
         self.now = 0.0
         self.writers: list[asyncio.StreamWriter] = []
@@ -68,7 +69,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         made = box.Box(devices.build(wanted, CATALOG, node="n"), seed=1, hostname="n")
         path = tmp_path / f"{len(running)}.sock"
         names = {"DCGM_FI_DEV_FB_USED": ("fb_used", 1.0), "DCGM_FI_DEV_GPU_UTIL": ("usage", 1.0)}
-        server = Server(made, path, names=names, **more)
+        server = WorkloadServer(made, path, read=functools.partial(documents.read, names=names), **more)
         await server.start()
         running.append(Running(made, server, path))
         return running[-1]
@@ -252,7 +253,7 @@ async def test_without_being_told_to_reconnect_a_lost_exporter_is_an_error(tmp_p
         await writer.wait_closed()
 
     server = await asyncio.start_unix_server(drop, tmp_path / "s")
-    with pytest.raises(client.Lost, match="went away"):
+    with pytest.raises(client.Lost, match="closed the connection"):
         await client.run(FOREVER, tmp_path / "s")
     server.close()
     with pytest.raises(errors.SimgpuError, match="is the exporter running"):
@@ -261,11 +262,11 @@ async def test_without_being_told_to_reconnect_a_lost_exporter_is_an_error(tmp_p
 
 async def test_a_socket_in_use_is_not_taken_and_a_dead_one_is_replaced(serve: Serve, tmp_path: Path) -> None:
     running = await serve()
-    with pytest.raises(errors.InputError, match="somebody else answers"):
-        await Server(running.box, running.path).start()
+    with pytest.raises(errors.InputError, match="already in use"):
+        await WorkloadServer(running.box, running.path).start()
     (tmp_path / "file").write_text("mine")
     with pytest.raises(errors.InputError, match="is no socket"):
-        await Server(running.box, tmp_path / "file").start()
+        await WorkloadServer(running.box, tmp_path / "file").start()
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -459,20 +460,20 @@ async def test_of_a_client_that_is_refused_little_is_read(
     for much, told in ((1, "has 1 connections already"), (300, "1")):
         reader, _ = await running.send({**wish, "Profile": [{"Load": 1, "Seconds": 60}] * much})
         assert told in (await answer(reader)).decode()
-    assert max(decoded) <= bounds.LARGEST_REFUSED
+    assert max(decoded) <= bounds.MAX_REJECTED_BYTES
 
 
 async def test_a_client_that_is_refused_is_read_in_the_turn_of_its_pod_and_of_many_none(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, decoded: list[int]
 ) -> None:
     monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 1)
-    monkeypatch.setattr(bounds, "MAX_REFUSED", 2)
+    monkeypatch.setattr(bounds, "MAX_REJECTED", 2)
     monkeypatch.setattr(bounds.Effort, "pause", 3600.0)
     running, _ = await guest_of_second(serve)
     wish = {**FOREVER, "Devices": None, "Protocol": 2}
     await running.send(wish)
     await running.settled(1)
-    waiting = [(await running.send(wish))[0] for _ in range(bounds.MAX_REFUSED)]
+    waiting = [(await running.send(wish))[0] for _ in range(bounds.MAX_REJECTED)]
     reader, _ = await running.send(b"")
     assert await answer(reader) == b"1"
     assert len(decoded) == 1
@@ -615,7 +616,7 @@ async def test_a_connection_that_fails_before_it_is_served_is_no_end_of_others(
     await taken.wait()
     accept.cancel()
     listening.close()
-    assert "could not be served" in caplog.text
+    assert "serving a connection failed" in caplog.text
 
 
 def test_a_process_that_connects_now_and_then_always_may() -> None:
@@ -643,7 +644,7 @@ async def test_what_goes_wrong_with_one_document_is_logged_and_leaves_nothing(
 
     running, _ = await guest_of_second(serve, changed=changed)
     reader, _ = await running.send({**FOREVER, "Devices": None, "Protocol": 2})
-    assert json.loads(await reader.read()) == {"exit": 1, "message": "could not be served; the log says why"}
+    assert json.loads(await reader.read()) == {"exit": 1, "message": "internal error; see the server's log"}
     assert "ZeroDivisionError" in caplog.text
     assert not running.box.workloads()
     assert not running.server.working
@@ -655,7 +656,7 @@ async def test_what_goes_wrong_with_one_document_is_logged_and_leaves_nothing(
 
 async def test_whoever_is_not_known_is_told_why(serve: Serve) -> None:
     async def identify(_connection: object, _working: object) -> Guest:
-        raise Rejected("process 7 is in no pod")
+        raise PeerRejected("process 7 is in no pod")
 
     running = await serve(identify=identify)
     for protocol, answer in ((1, "1"), (2, "process 7 is in no pod")):
@@ -665,7 +666,7 @@ async def test_whoever_is_not_known_is_told_why(serve: Serve) -> None:
 
 
 async def test_there_are_no_more_connections_than_files(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "room", lambda: 1)
+    monkeypatch.setattr(bounds, "max_clients", lambda: 1)
     running = await serve()
     await running.send(FOREVER)
     await running.settled(1)
@@ -706,12 +707,12 @@ async def test_a_long_name_makes_no_long_lines_in_the_log(serve: Serve, caplog: 
 
 async def test_a_pods_document_is_small(serve: Serve) -> None:
     running, _ = await guest_of_second(serve)
-    reader, _ = await running.send({**FOREVER, "Name": "x" * bounds.LARGEST})
+    reader, _ = await running.send({**FOREVER, "Name": "x" * bounds.MAX_BYTES})
     assert await reader.read(1) == b"1"
 
 
 async def test_a_document_that_comes_in_many_pieces_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiving, "LARGEST", 4000)
+    monkeypatch.setattr(receiving, "MAX_BYTES", 4000)
     running = await serve()
     reader, writer = await running.send(b'{"Name": "' + b"x" * 2000 + b'", "Limits": {"a": {}')
     with contextlib.suppress(ConnectionError):

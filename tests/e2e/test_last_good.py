@@ -22,7 +22,7 @@ LONG = f"{'d' * 63}.{'e' * 63}.{'f' * 63}/{'g' * 63}"
     ("pool", "said"),
     [
         ({"gpus": [{"type": "h200", "count": 129}]}, "at most 128 cards"),
-        ({"gpus": [{"type": "mi300x", "count": 2}]}, "NVML shows NVIDIA"),
+        ({"gpus": [{"type": "mi300x", "count": 2}]}, "NVML supports NVIDIA"),
         (
             {"gpu": {"profile": "h200", "overrides": {"device_defaults": {"compute_capability": {"major": "abc"}}}}},
             "compute_capability",

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from simgpu import errors
 from simgpu.catalog import models
+from simgpu.fakedev import identity as fakedev
 from simgpu.identities import identity, render
 from simgpu.machines.box import Box
 from simgpu.topology import devices
@@ -77,7 +78,7 @@ def test_fluctuation_goes_to_both_sides() -> None:
         documents.read({"Name": "a", "Profile": [{"Load": 40, "Fluctuation": 8}]}).profile.activities[0].values["usage"]
     )
     assert (round(value.low, 9), round(value.high, 9)) == (0.32, 0.48)
-    half = documents.read({"Name": "a", "Profile": [{"Load": 40, "Fluctuation": 8}]}, half_amplitude=True)
+    half = documents.read({"Name": "a", "Profile": [{"Load": 40, "Fluctuation": 8}]}, peak_to_peak=True)
     value = half.profile.activities[0].values["usage"]
     assert (round(value.low, 9), round(value.high, 9)) == (0.36, 0.44)
 
@@ -164,7 +165,7 @@ V1 = {
 def test_an_identity_of_the_first_form_shows_the_engines_values(tmp_path: Path) -> None:
     path = tmp_path / "demo.json"
     path.write_text(json.dumps(V1))
-    page = render.Renderer(boxes.busy("dg1").machine, identity.load(str(path))).page().decode()
+    page = render.Renderer(boxes.busy("dg1").machine, identity.load(str(path), from_json=fakedev.read)).page().decode()
     lines = page.splitlines()
     assert lines[0].startswith('demo_power_watts{dev_file="card0",pci_bdf="0000:03:00.0",pci_dev="0x4905"} ')
     assert 'location="gpu"' in lines[2]
@@ -179,7 +180,7 @@ def test_the_second_form_adds_types_units_formats_and_dimensions(tmp_path: Path)
     path.write_text(
         json.dumps({**V1, "MetricLabels": {}, "Families": families, "PodLabels": {"pod": "kube_pod", "namespace": ""}})
     )
-    page = render.Renderer(boxes.busy("dg1").machine, identity.load(str(path))).page().decode()
+    page = render.Renderer(boxes.busy("dg1").machine, identity.load(str(path), from_json=fakedev.read)).page().decode()
     assert "# TYPE demo_power_watts gauge" in page
     assert 'namespace="ml"' in page
     assert 'kube_pod="train-0"' in page
@@ -191,7 +192,7 @@ def test_the_second_form_adds_types_units_formats_and_dimensions(tmp_path: Path)
     [
         ({"MetricMap": {"colour": "x"}}, "no quantity 'colour'"),
         ({"MetricLabels": {"height": {}}}, "MetricLabels.height: is not in MetricMap"),
-        ({"MetricMap": {"power": "1x"}}, "is no metric name"),
+        ({"MetricMap": {"power": "1x"}}, "is not a valid metric name"),
         ({"DeviceLabelMap": {"colour": "x"}}, "DeviceLabelMap"),
         ({"DeviceLabelMap": 5}, "DeviceLabelMap"),
         ({"PodLabels": {"kube_pod": "pod"}}, "PodLabels.kube_pod: there are: pod, namespace"),
@@ -201,7 +202,7 @@ def test_a_bad_identity_is_answered_with_the_place(tmp_path: Path, change: dict[
     path = tmp_path / "demo.json"
     path.write_text(json.dumps({**V1, "MetricLabels": {}, **change}))
     with pytest.raises(errors.InputError, match=says):
-        identity.load(str(path))
+        identity.load(str(path), from_json=fakedev.read)
 
 
 def test_users_write_identities_in_our_form_too(tmp_path: Path) -> None:

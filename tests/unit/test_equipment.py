@@ -57,8 +57,8 @@ def in_the_way(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        (spec(129), "at most 128 cards have them, not 129"),
-        (spec(2, "dg1"), "NVML shows NVIDIA's cards only"),
+        (spec(129), "at most 128 cards can have one, not 129"),
+        (spec(2, "dg1"), "NVML supports NVIDIA's cards only"),
         (spec(3), f"{IDS[2]}: File exists"),
     ],
 )
@@ -97,7 +97,7 @@ def test_a_full_disk_leaves_no_rubbish_where_pages_are(tmp_path: Path) -> None:
 def test_two_agents_do_not_write_on_the_same_pages(tmp_path: Path) -> None:
     first, second = equipment(tmp_path), equipment(tmp_path)
     first.equip(spec(1))
-    with pytest.raises(errors.InputError, match="somebody else writes"):
+    with pytest.raises(errors.InputError, match="locked by another process"):
         second.equip(spec(1))
     first.close()
     second.equip(spec(1))

@@ -11,7 +11,7 @@ import pytest
 from simgpu.kube import views
 from simgpu.node import peers
 from simgpu.node.guests import Guests
-from simgpu.pods.guests import Rejected
+from simgpu.pods.guests import PeerRejected
 from simgpu.pods.holding import Held
 
 ID = "3b" * 32
@@ -55,6 +55,6 @@ async def test_finding_out_who_connects_is_counted_as_work() -> None:
         yield
 
     ours, theirs = socket.socketpair()
-    with ours, theirs, contextlib.suppress(Rejected):
+    with ours, theirs, contextlib.suppress(PeerRejected):
         await Guests([], list, list).identify(ours, working)
     assert worked

@@ -14,7 +14,7 @@ from simgpu.identities import identity, render
 from simgpu.machines.box import Box
 from simgpu.machines.users import PodRef
 from simgpu.topology import devices
-from simgpu.web import fleet, server
+from simgpu.web import fleet_pages, server
 
 CATALOG = models.load()
 MODELS = {"dcgm": "h200", "xpum": "flex-170"}  # one in the order of families, and one whose lines are sorted
@@ -79,7 +79,7 @@ class _Shown:
 @example('"\\')
 def test_any_label_is_read_back_as_it_was_or_with_a_mark_where_it_was_no_text(text: str) -> None:
     shown: Any = _Shown(text)
-    printed = fleet._Pods(shown)().decode()
+    printed = fleet_pages._Pods(shown)().decode()
     [usage, memory] = list(parser.text_string_to_metric_families(printed))
     found = usage.samples[0].labels["pod_uuid"]
     assert len(found) == len(text)

@@ -56,7 +56,7 @@ def test_what_cannot_be_built_is_an_error_with_a_way_out(clone: Path) -> None:
     with pytest.raises(errors.SimgpuError, match="make native"):
         native.tool("x86_64")
     (clone / "native" / "build.py").unlink()
-    with pytest.raises(errors.SimgpuError, match="install the package anew"):
+    with pytest.raises(errors.SimgpuError, match="reinstall the package"):
         native.tool("x86_64")
 
 

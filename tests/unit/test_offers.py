@@ -150,7 +150,7 @@ def test_shared_gpus_are_offered_several_times() -> None:
 
 def test_the_longest_list_of_devices_fits_a_message_that_the_kubelet_takes() -> None:
     longest = f"{'x' * 253}-{'y' * 63}-{pools.MAX_DEVICES}"
-    named = [Offered(f"{longest}::{number}", healthy=False, tell=True) for number in range(pools.MAX_DEVICES)]
+    named = [Offered(f"{longest}::{number}", healthy=False, show_numa=True) for number in range(pools.MAX_DEVICES)]
     data = Offer("x/y", tuple(named)).message().encode()
     assert len(data) < 4 << 20
     assert len(messages.ListAndWatchResponse.decode(data).devices) == pools.MAX_DEVICES
@@ -183,10 +183,10 @@ def test_shared_gpus_are_renamed_where_that_is_asked_for(fields: dict[str, objec
 
 def test_more_than_one_replica_is_refused_where_that_is_asked_for() -> None:
     resource = {"name": "nvidia.com/gpu", "replicas": 2}
-    assert offer("nvidia.com/gpu", [Offered("a")], _slicing(resources=[resource])).largest is None
+    assert offer("nvidia.com/gpu", [Offered("a")], _slicing(resources=[resource])).max_request is None
     strict = _slicing(resources=[resource], failRequestsGreaterThanOne=True)
-    assert offer("nvidia.com/gpu", [Offered("a")], strict).largest == 1
-    assert offer("rdma/hca", [Offered("a")], strict).largest is None
+    assert offer("nvidia.com/gpu", [Offered("a")], strict).max_request == 1
+    assert offer("rdma/hca", [Offered("a")], strict).max_request is None
 
 
 @pytest.mark.parametrize("replicas", [0, 1, "two", None])

@@ -113,7 +113,7 @@ def test_cards_of_an_earlier_writer_are_gone(tmp_path: Path) -> None:
 
 def test_two_writers_of_one_folder_are_refused(tmp_path: Path) -> None:
     first = writer.Pages(tmp_path, cards(), stale=10)
-    with pytest.raises(errors.InputError, match="somebody else writes"):
+    with pytest.raises(errors.InputError, match="locked by another process"):
         writer.Pages(tmp_path, cards(), stale=10)
     first.close()
 

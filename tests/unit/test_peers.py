@@ -113,5 +113,5 @@ def test_a_process_that_ended_is_nobody(tmp_path: Path) -> None:
                 os._exit(0)
         os.waitpid(child, 0)
         accepted, _ = listening.accept()
-        with accepted, pytest.raises(peers.Unknown, match="is gone"):
+        with accepted, pytest.raises(peers.Unknown, match="has ended"):
             peers.of(accepted)

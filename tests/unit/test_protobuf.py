@@ -111,5 +111,5 @@ def test_bytes_that_are_no_message_are_an_error_or_a_message(data: bytes) -> Non
 
 @pytest.mark.parametrize("data", [b"\x0a\x05ab", b"\x0a", b"\xff", b"\x0b", b"\x80" * 11])
 def test_a_message_that_is_cut_short_is_an_error(data: bytes) -> None:
-    with pytest.raises(ValueError, match="no protocol buffer"):
+    with pytest.raises(ValueError, match="invalid protocol buffer"):
         messages.AllocateRequest.decode(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,9 +33,9 @@ from simgpu.node.kubelet import NodeKubelet
 from simgpu.node.state import StateFiles
 from simgpu.page import native, showing
 from simgpu.topology import pools
-from simgpu.web import fleet as health
-from simgpu.web import pages, server
-from simgpu.workloads.server import Server as WorkloadServer
+from simgpu.web import health, pages, server
+from simgpu.workloads import documents
+from simgpu.workloads.server import WorkloadServer
 
 NAME = "simgpu-agent"
 PATIENCE_SECONDS = 3.0  # with an API server that does not answer; after ten, pods would see their GPUs as lost
@@ -90,10 +91,11 @@ class Agent:
         )  # fmt: skip
         box, controller = self.equipment.box, self.controller
         guests = Guests(self.stores.pods, lambda: controller.held or (), lambda: [item.uuid for item in box.devices])
+        names = {family.name: (family.value, family.scale) for family in settings.identity.families}
         self.socket = WorkloadServer(
             box, run / Path(granting.SOCKET).name, mode=0o666, settings=self.equipment.set,
-            names={family.name: (family.value, family.scale) for family in settings.identity.families},
-            identify=guests.identify, changed=controller.apply_users,
+            read=functools.partial(documents.read, names=names), identify=guests.identify,
+            changed=controller.apply_users,
         )  # fmt: skip
         controller.workloads = self.socket
         self._tree = runai.Tree(settings.runai, runai.programs(programs.tool, native.preloader()))
@@ -166,12 +168,12 @@ async def run_agent(settings: AgentSettings, ready: Callable[[str], None]) -> No
         box = agent.equipment.box
         routes = [
             server.get("/metrics", pages.Following(lambda: box.machine, settings.identity)),
-            server.get("/healthz", health.health(agent.problems)),
-            server.get("/readyz", server.health(lambda: None if agent.ready else "not started")),
+            server.get("/healthz", health.liveness(agent.problems)),
+            server.get("/readyz", health.readiness(lambda: None if agent.ready else "not started")),
             server.get("/api/v1/devices", server.view(box.describe_devices)),
             server.get("/api/v1/workloads", server.view(box.describe_workloads)),
         ]
-        http = server.Server(routes)
+        http = server.HttpServer(routes)
         await http.start(*settings.listen, field="--listen")
         stack.push_async_callback(http.stop)
         await agent.run(lambda: ready(http.address))

@@ -28,8 +28,7 @@ from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Writer
 from simgpu.machines import ticking
 from simgpu.machines.fleet import Fleet
-from simgpu.web import fleet as pages
-from simgpu.web import metering, server
+from simgpu.web import fleet_pages, health, metering, server
 
 MANAGER = "simgpu"
 LEASE = "simgpu-controller"
@@ -159,7 +158,7 @@ async def run_controller(settings: ControllerSettings, ready: Callable[[str, str
     """The controller with its pages, until it is cancelled."""
     async with Client(settings.target) as client, contextlib.AsyncExitStack() as stack:
         controller = Controller(settings, client)
-        views = pages.FleetPages(
+        views = fleet_pages.FleetPages(
             lambda: controller.fleet if controller.ready else None,
             settings.identity,
             namespace=settings.namespace,
@@ -168,15 +167,15 @@ async def run_controller(settings: ControllerSettings, ready: Callable[[str, str
         )
         routes = [
             *views.routes(),
-            server.get("/healthz", pages.health(controller.problems)),
-            server.get("/readyz", server.health(lambda: None if controller.ready else "not leading")),
+            server.get("/healthz", health.liveness(controller.problems)),
+            server.get("/readyz", health.readiness(lambda: None if controller.ready else "not leading")),
             server.get("/metrics/controller", controller.meters.page()),
         ]
-        http = server.Server(routes)
+        http = server.HttpServer(routes)
         await http.start(*settings.listen, field="--listen")
         stack.push_async_callback(http.stop)
-        topology = server.Server(
-            pages.topology_routes(lambda: controller.ready, controller.describe, controller.describe_node),
+        topology = server.HttpServer(
+            fleet_pages.topology_routes(lambda: controller.ready, controller.describe, controller.describe_node),
             [server.json_errors],
         )
         await topology.start(*settings.topology_listen, field="--topology-listen")

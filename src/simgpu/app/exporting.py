@@ -1,28 +1,25 @@
-"""`simgpu exporter`, and fakedev-exporter: a simulated box with its pages and its socket."""
+"""`simgpu exporter`: a simulated box with its pages and its socket."""
 
 from __future__ import annotations
 
 import contextlib
-import time
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from simgpu import errors
 from simgpu.app.clock import SystemClock
-from simgpu.identities import render
 from simgpu.identities.identity import Family, Identity
 from simgpu.machines import ticking
 from simgpu.machines.box import Box
-from simgpu.machines.machine import Machine, Values
 from simgpu.page import layout, showing, writer
 from simgpu.topology.devices import Device
-from simgpu.web import fakedev, pages, server
+from simgpu.web import health, pages, server
 from simgpu.workloads import documents
-from simgpu.workloads.server import Server as WorkloadServer
+from simgpu.workloads.server import WorkloadServer
 
 _OF_DEVICES = ("devices", "both", "parts-or-devices", "undivided")
 
@@ -48,8 +45,9 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
     """A simulated box with its metrics page, until it is cancelled."""
     box = Box(settings.devices, seed=settings.seed, hostname=settings.hostname)
     names = {f.name: (f.value, f.scale) for identity in settings.identities.values() for f in identity.families}
+    read = functools.partial(documents.read, names=names)
     for document in settings.base_workloads:
-        wanted = documents.read(document, names=names)
+        wanted = read(document)
         box.admit(wanted.profile, wanted.devices or box.places(), pod=wanted.pod)
     views = {
         name: pages.Following(lambda: box.machine, with_workloads(identity) if settings.per_workload else identity)
@@ -57,8 +55,8 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
     }
     routes = [
         *pages.routes(views, next(iter(views))),
-        server.get("/healthz", server.health(lambda: None)),
-        server.get("/readyz", server.health(lambda: None if box.steps else "not started")),
+        server.get("/healthz", health.liveness()),
+        server.get("/readyz", health.readiness(lambda: None if box.steps else "not started")),
         server.get("/api/v1/devices", server.view(box.describe_devices)),
         server.get("/api/v1/workloads", server.view(box.describe_workloads)),
     ]
@@ -73,68 +71,23 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
             stack.callback(shown.pages.remove)
         if settings.socket is not None:
             sockets = WorkloadServer(
-                box, settings.socket, names=names, mode=settings.socket_mode, settings=shown.set if shown else None
+                box, settings.socket, read=read, mode=settings.socket_mode, settings=shown.set if shown else None
             )
             await sockets.start()
             stack.push_async_callback(sockets.stop)
-        http = server.Server(routes)
+        http = server.HttpServer(routes)
         await http.start(*settings.listen, field="--listen")
         stack.push_async_callback(http.stop)
-        after = shown.write if shown is not None else _nothing
+        after = shown.write if shown is not None else lambda: None
         await ticking.tick(box, settings.interval, SystemClock(), ready=lambda: ready(http.address), after=after)
-
-
-def _nothing() -> None:
-    """Without pages nothing follows a step."""
 
 
 def _control(socket: Path | None) -> str:
     """Where settings are taken, as the pages say it."""
     path = str(socket.absolute()) if socket else ""
-    if len(path.encode()) > writer.LONGEST_SOCKET:
-        raise errors.InputError("--socket", f"{path}: a socket's path has at most {writer.LONGEST_SOCKET} bytes")
+    if len(path.encode()) > writer.MAX_SOCKET_BYTES:
+        raise errors.InputError("--socket", f"{path}: a socket's path has at most {writer.MAX_SOCKET_BYTES} bytes")
     return path
-
-
-class FakedevSettings(msgspec.Struct, frozen=True):
-    """What fakedev-exporter is started with."""
-
-    devices: Sequence[Device]
-    limits: dict[str, tuple[float, float]]
-    identity: Identity
-    listen: tuple[str, int]
-    socket: Path
-    base_workloads: tuple[tuple[dict[str, Any], tuple[int, ...]], ...] = ()
-
-
-async def run_fakedev(settings: FakedevSettings, ready: Callable[[str], None], warn: Callable[[str], None]) -> None:
-    """fakedev-exporter: the same box, with its page and its rule that every metric is its range times the load."""
-
-    box = Box(settings.devices, seed=time.time_ns() & 0xFFFFFFFF, hostname="", spread=0.0)
-    for document, default in settings.base_workloads:
-        wanted = documents.read(document, half_amplitude=True)
-        if devices := wanted.devices or default:
-            try:
-                box.admit(wanted.profile, devices)
-            except errors.InputError as error:
-                warn(f"base workload {wanted.profile.name}: {error}")
-
-    def linear(machine: Machine, name: str) -> Values:
-        low, high = settings.limits[name]
-        load = np.round(machine.column("busy"), 6)
-        return np.clip(low + (high - low) * load, low, high)
-
-    async with contextlib.AsyncExitStack() as stack:
-        sockets = WorkloadServer(box, settings.socket, half_amplitude=True)
-        with contextlib.suppress(FileNotFoundError):
-            settings.socket.unlink()
-        await sockets.start()
-        stack.push_async_callback(sockets.stop)
-        page = pages.Page(render.Renderer(box.machine, settings.identity, linear))
-        http = server.Server([fakedev.only_get(page)])
-        await http.start(*settings.listen, field="address")
-        stack.push_async_callback(http.stop)
-        await ticking.tick(box, 0.1, SystemClock(), ready=lambda: ready(http.address))
 
 
 def with_workloads(identity: Identity) -> Identity:

@@ -26,7 +26,7 @@ from simgpu.machines.box import Box
 from simgpu.page import layout, native, showing, writer
 from simgpu.topology.devices import Device
 from simgpu.workloads import documents
-from simgpu.workloads.server import Server as WorkloadServer
+from simgpu.workloads.server import WorkloadServer
 
 _OF_TERMINALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGWINCH)
 _FORWARDED = (*_OF_TERMINALS, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)

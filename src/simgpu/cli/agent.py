@@ -60,6 +60,7 @@ def agent(  # noqa: PLR0913 - one for each option
     there, or by the annotation simgpu.dev/gpus, such as h200:8. Needs to be root on the node, beside its kubelet.
     """
     from simgpu.app import agent as agents
+    from simgpu.fakedev import identity as fakedev
     from simgpu.identities import identity as known
     from simgpu.kube import kubeconfig as config
     from simgpu.web import server
@@ -71,7 +72,7 @@ def agent(  # noqa: PLR0913 - one for each option
         node=node,
         namespace=namespace,
         listen=server.parse_address(listen, field="--listen"),
-        identity=known.load(identity),
+        identity=known.load(identity, from_json=fakedev.read),
         state=state_dir.absolute(),
         plugins=plugin_dir.absolute(),
         pod_resources=pod_resources.absolute(),

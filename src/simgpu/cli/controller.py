@@ -40,6 +40,7 @@ def controller(  # noqa: PLR0913 - one for each option
     """
     from simgpu.app import controlling
     from simgpu.catalog import models
+    from simgpu.fakedev import identity as fakedev
     from simgpu.identities import identity as known
     from simgpu.kube import kubeconfig as config
     from simgpu.web import server
@@ -49,7 +50,7 @@ def controller(  # noqa: PLR0913 - one for each option
         namespace=namespace,
         listen=server.parse_address(listen, field="--listen"),
         topology_listen=server.parse_address(topology_listen, field="--topology-listen"),
-        identity=known.load(identity),
+        identity=known.load(identity, from_json=fakedev.read),
         catalog=models.load([*catalog.user_files(), *files]),
         seed=seed,
         interval=interval,

@@ -81,6 +81,7 @@ def exporter(  # noqa: PLR0913 - one for each option
     """
     from simgpu.app import exporting
     from simgpu.catalog import models
+    from simgpu.fakedev import identity as fakedev
     from simgpu.identities import identity as known
     from simgpu.web import server
 
@@ -90,7 +91,7 @@ def exporter(  # noqa: PLR0913 - one for each option
     wanted = identities or (_own_identity(found[0].model.vendor),)
     settings = exporting.ExporterSettings(
         devices=found,
-        identities={_short(item): known.load(item) for item in wanted},
+        identities={_short(item): known.load(item, from_json=fakedev.read) for item in wanted},
         listen=server.parse_address(listen, field="--listen"),
         hostname=name,
         seed=seed,

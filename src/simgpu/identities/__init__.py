@@ -1,1 +1,1 @@
-"""How a device is named to Prometheus: one file for each exporter that is mimicked, and the renderer."""
+"""How a device is presented to Prometheus: one file per mimicked exporter, and the renderer."""

@@ -1,15 +1,12 @@
 """An identity: the names, labels and layout of one exporter's page, as data.
 
-Ours are YAML files in `data`. Users write their own in the same form, or in the two JSON forms of fakedev-exporter:
-maps of names (v1), and those with a type, unit and format for each family (v2).
+Ours are YAML files in `data`; users write their own in the same form. A reader of another form can be passed in.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,7 +21,7 @@ DATA = Path(__file__).parent / "data"
 
 _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-_LARGEST = 1 << 20
+_MAX_BYTES = 1 << 20
 
 SOURCES = (
     "index", "uuid", "short_uuid", "serial", "file", "pci_bus_id", "pci_short", "product", "hostname", "driver", "cuda",
@@ -37,7 +34,7 @@ FAMILY = "*"
 
 
 class Dimension(Facts, frozen=True):
-    """One of several series of a family for each device: its labels, and what of it differs."""
+    """One of several series of a family per device: its labels, and the value and scale where they differ."""
 
     labels: dict[str, str]
     value: str | None = None
@@ -45,12 +42,12 @@ class Dimension(Facts, frozen=True):
 
 
 class Family(Facts, frozen=True):
-    """A metric family. `of` says what it is told of.
+    """A metric family: one series for each thing of the kind `of`.
 
     `both` are devices and their parts, `cards` those and the boards that carry them, `undivided` devices without parts.
     `links` go from one device to another, `topology` are these and each device's to itself, `ports` their single ports.
-    `information` are labels of its own that come from the device, or `=text`. `digits` after the point are all that the
-    exporter knows of a value; with a negative number as many before it are zeros.
+    `information` are labels of its own that come from the device, or `=text`. A value is the quantity times `scale`
+    plus `offset`, rounded to `digits` decimal places; negative ones are before the point.
     """
 
     name: str
@@ -71,7 +68,7 @@ class Family(Facts, frozen=True):
 
 
 class Layout(Facts, frozen=True):
-    """How lines stand on the page."""
+    """The format of the page."""
 
     comments: Literal["family", "first", "none"] = "family"
     order: Literal["family", "sorted", "device"] = "family"
@@ -82,9 +79,9 @@ class Layout(Facts, frozen=True):
 
 
 class Identity(Facts, frozen=True):
-    """An exporter. Its labels stand in the order in which they are listed, or sorted after `first_labels`.
+    """An exporter. Its labels are printed in the order in which they are listed, or sorted after `first_labels`.
 
-    `target_labels` are those that every series has, whatever it is told of.
+    `keep_empty` labels are printed even without a value, `target_labels` on every series. `vendors` limits the devices.
     """
 
     about: str
@@ -101,22 +98,22 @@ class Identity(Facts, frozen=True):
 
 
 def names() -> list[str]:
-    """The identities that come with us."""
+    """Return the names of the built-in identities."""
     return sorted(path.stem for path in DATA.glob("*.yaml"))
 
 
-def load(name: str) -> Identity:
-    """An identity by name, or from a file of the user's."""
+def load(name: str, *, from_json: Callable[[Path], Identity] | None = None) -> Identity:
+    """Return an identity by name, or from a file; `from_json` reads files that end in `.json`."""
     path = DATA / f"{name}.yaml"
     if "/" not in name and path.exists():
         return _from_yaml(path)
     path = Path(name)
     if not path.is_file():
         raise errors.InputError("--identity", f"no identity {name!r}; there are: {', '.join(names())}, or a file")
-    if path.stat().st_size > _LARGEST:
-        raise errors.InputError(str(path), f"larger than {_LARGEST} bytes")
-    if path.suffix == ".json":
-        return from_json(_json(path), where=str(path))
+    if path.stat().st_size > _MAX_BYTES:
+        raise errors.InputError(str(path), f"larger than {_MAX_BYTES} bytes")
+    if from_json is not None and path.suffix == ".json":
+        return from_json(path)
     return _from_yaml(path)
 
 
@@ -133,7 +130,7 @@ def _from_yaml(path: Path) -> Identity:
 
 
 def _derived(document: dict[str, Any], base: Any, path: Path) -> dict[str, Any]:
-    """A file with a `base` says what differs: fields are replaced, `rename` and `change` reach single families."""
+    """Merge a file into its `base`: fields are replaced, `change` alters single families, `more` adds some."""
     if not isinstance(base, str) or base not in names():
         raise errors.InputError(str(path), f"base: no identity {errors.shown(base)}; there are: {', '.join(names())}")
     parent: dict[str, Any] = models.parse_yaml(DATA / f"{base}.yaml")
@@ -153,12 +150,12 @@ def _derived(document: dict[str, Any], base: Any, path: Path) -> dict[str, Any]:
 
 
 def checked(identity: Identity, *, where: str) -> Identity:
-    """Names must be allowed and there once; quantities and sources must exist."""
+    """Return the identity if names are valid and unique, and quantities and sources exist; errors name `where`."""
     seen: set[str] = set()
     for index, family in enumerate(identity.families):
         _check_family(family, f"{where}: families[{index}]")
         if family.name in seen:
-            raise errors.InputError(f"{where}: families", f"{family.name} is there twice")
+            raise errors.InputError(f"{where}: families", f"{family.name} is listed twice")
         seen.add(family.name)
     for name, source in identity.labels.items():
         if name != FAMILY:
@@ -169,7 +166,7 @@ def checked(identity: Identity, *, where: str) -> Identity:
 
 def _check_family(family: Family, place: str) -> None:
     if not _METRIC.fullmatch(family.name):
-        raise errors.InputError(f"{place}.name", f"{family.name!r} is no metric name")
+        raise errors.InputError(f"{place}.name", f"{family.name!r} is not a valid metric name")
     for value in (family.value, *(item.value for item in family.dimensions if item.value)):
         if value not in quantities.QUANTITIES:
             known = ", ".join(sorted(quantities.QUANTITIES))
@@ -188,128 +185,4 @@ def _check_source(source: str, where: str) -> None:
 def _check_labels(labels: dict[str, str], where: str) -> None:
     for name in labels:
         if not _LABEL.fullmatch(name):
-            raise errors.InputError(where, f"{name!r} is no label name")
-
-
-# fakedev-exporter's forms.
-
-_POD_LABELS = ("pod", "namespace", "container", "pod_uid")
-_ABSTRACT_LABELS = {"file": "file", "addr": "pci_short", "pciid": "pci_device", "name": "product", "uuid": "uuid"}
-
-
-class _FamilyV2(msgspec.Struct, rename="pascal"):
-    name: str = ""
-    type: Literal["gauge", "counter", "untyped"] = "gauge"
-    help: str = ""
-    scale: float = 1.0
-    offset: float = 0.0
-    format: Literal["%d", "%f", "shortest"] = "shortest"
-    dims: tuple[dict[str, str], ...] | dict[str, list[str]] = ()
-
-
-class _Fakedev(msgspec.Struct, rename="pascal"):
-    """Both versions: v1 has the three maps, v2 may describe families further."""
-
-    device_label_map: dict[str, str] = {}
-    metric_map: dict[str, str] = {}
-    metric_labels: dict[str, dict[str, str]] = {}
-    families: dict[str, _FamilyV2] = {}
-    pod_labels: dict[str, str] = {}
-    label_order: tuple[str, ...] = ()
-    timestamps: bool = False
-    port: int = 9999
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
-        raise errors.InputError(str(path), f"not JSON: {error}") from None
-
-
-def from_json(document: Any, *, where: str, compatible: bool = False) -> Identity:
-    """An identity in fakedev-exporter's form. `compatible` keeps its page layout too."""
-    try:
-        form = msgspec.convert(_members(document), _Fakedev)
-    except msgspec.ValidationError as error:
-        raise errors.InputError(where, str(error).replace("`$.", "`")) from None
-    for name in form.metric_labels:
-        if name not in form.metric_map:
-            raise errors.InputError(f"{where}: MetricLabels.{name}", "is not in MetricMap")
-    known = {} if compatible else _ABSTRACT_LABELS  # its labels come from its device files
-    labels = {(out or name): known.get(name, f"@{name}") for name, out in form.device_label_map.items()}
-    mapped = {**{name: item.name for name, item in form.families.items()}, **form.metric_map}
-    families = tuple(_family(name, out or name, form) for name, out in sorted(mapped.items(), key=_by_output))
-    pods = {(out or name): name for name, out in form.pod_labels.items()}
-    for name in form.pod_labels:
-        if name not in _POD_LABELS:
-            raise errors.InputError(f"{where}: PodLabels.{name}", f"there are: {', '.join(_POD_LABELS)}")
-    described = {**{name: labels[name] for name in sorted(labels)}, FAMILY: FAMILY, **pods}
-    if form.label_order:
-        listed = [name for name in form.label_order if name in described]
-        described = {name: described[name] for name in (*listed, *(name for name in described if name not in listed))}
-    layout = Layout(timestamps=form.timestamps)
-    if compatible:
-        layout = Layout(comments="none", order="device", separator=", ", header="# fakedev-exporter v0.1", numbers="go")
-    identity = Identity(
-        about="an identity of the user's", labels=described, families=families, port=form.port, layout=layout
-    )
-    return identity if compatible else checked(_known(identity, where), where=where)
-
-
-def _known(identity: Identity, where: str) -> Identity:
-    unknown = [name for name, source in identity.labels.items() if source.startswith("@")]
-    if unknown:
-        known = ", ".join(_ABSTRACT_LABELS)
-        raise errors.InputError(
-            f"{where}: DeviceLabelMap", f"no such label for {', '.join(unknown)}; there are: {known}"
-        )
-    return identity
-
-
-def without(identity: Identity, known: Collection[str]) -> Identity:
-    """The identity with only those families whose quantity is known."""
-    return msgspec.structs.replace(
-        identity, families=tuple(family for family in identity.families if family.value in known)
-    )
-
-
-def _dimensions(dims: tuple[dict[str, str], ...] | dict[str, list[str]]) -> Iterator[dict[str, str]]:
-    """Label sets as they are listed, or every combination of the values of each label."""
-    if not isinstance(dims, dict):
-        yield from dims
-    elif dims:
-        for values in itertools.product(*dims.values()):
-            yield dict(zip(dims, values, strict=True))
-
-
-def _by_output(item: tuple[str, str]) -> str:
-    return item[1] or item[0]
-
-
-def _family(name: str, out: str, form: _Fakedev) -> Family:
-    more = form.families.get(name, _FamilyV2())
-    forms: dict[str, Literal["int", "fixed", "shortest"]] = {"%d": "int", "%f": "fixed", "shortest": "shortest"}
-    return Family(
-        name=more.name or out,
-        value=name,
-        help=more.help,
-        type=more.type if form.families else "untyped",
-        form=forms[more.format],
-        scale=more.scale,
-        offset=more.offset,
-        labels=dict(sorted(form.metric_labels.get(name, {}).items())),
-        dimensions=tuple(Dimension(labels) for labels in _dimensions(more.dims)),
-    )
-
-
-_MEMBERS = {name.lower(): name for name in (
-    "DeviceLabelMap", "MetricMap", "MetricLabels", "Families", "PodLabels", "LabelOrder", "Timestamps", "Port",
-)}  # fmt: skip
-
-
-def _members(document: Any) -> Any:
-    """Names of members match whatever their case, and null is absent."""
-    if not isinstance(document, dict):
-        return document
-    return {_MEMBERS.get(str(name).lower(), name): value for name, value in document.items() if value is not None}
+            raise errors.InputError(where, f"{name!r} is not a valid label name")

@@ -1,6 +1,6 @@
-"""Label text: what stands between a family's name and its number.
+"""Label text: what is printed between a family's name and its value.
 
-The text of a device is made once and kept. A family's own labels are put into it, at the place that the identity has
+The text of a device is formatted once and cached. A family's own labels are inserted at the place that the identity has
 for them.
 """
 
@@ -24,9 +24,9 @@ Own = tuple[tuple[str, str], ...]
 T = TypeVar("T")
 
 SOURCE = "\0"
-KEPT = 8192  # rows: with more of them, texts with a family's own labels are made anew for each page
+MAX_CACHED_ROWS = 8192  # with more, texts with a family's own labels are formatted for each page
 
-# What ends a line for some reader, or is no text at all: names come from users, and a page must stay a page.
+# Line ends for some reader, or not encodable: names come from users, and must not break a page.
 _UNPRINTABLE = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0xD800, 0xE000))
 _HELP_ESCAPES = {**dict.fromkeys(_UNPRINTABLE, "\ufffd"), ord("\\"): "\\\\", ord("\n"): "\\n"}
 _ESCAPES = {**_HELP_ESCAPES, ord('"'): '\\"'}
@@ -34,17 +34,17 @@ _LANES = 4  # of each port
 
 
 def escaped(value: str) -> str:
-    """A label's value as it stands between quotes."""
+    """Return a label's value, escaped for use between quotes."""
     return value.translate(_ESCAPES)
 
 
 def help_text(text: str, *, open_metrics: bool = False) -> str:
-    """A family's help as it stands in its line; the newer format escapes quotes too."""
+    """Return a family's help, escaped; OpenMetrics escapes quotes too."""
     return text.translate(_ESCAPES if open_metrics else _HELP_ESCAPES)
 
 
 class Row(NamedTuple):
-    """What a series is told of."""
+    """What a series is about: the sources of its labels."""
 
     device: Device
     part: DevicePart | None = None
@@ -58,7 +58,7 @@ class Row(NamedTuple):
 
 
 class Texts:
-    """The texts of some rows. Labels that are `hidden` are left out; `only` limits them to those of some sources."""
+    """The texts of some rows. `hidden` labels are left out; `only` limits labels to those of some sources."""
 
     def __init__(
         self,
@@ -94,13 +94,13 @@ class Texts:
     def changed(
         self, changed: Mapping[int, Row], rows: Callable[[], Iterable[Row]], *, places: Sequence[int] | None = None
     ) -> Texts:
-        """Texts of rows of which some are others now; these stay as they are. `places` are those of the rows here."""
+        """Return a copy with some rows replaced. `places` are the places of its rows in this object."""
         new = copy.copy(self)
         new.change(changed, rows, range(len(self)) if places is None else places)
         return new
 
     def change(self, changed: Mapping[int, Row], rows: Callable[[], Iterable[Row]], places: Sequence[int]) -> None:
-        """Take over some rows, in lists of its own."""
+        """Replace some rows, in lists of its own."""
         self._rows, self._complete = rows, {}
         self._texts = _chosen(self._texts, places)
         self._ends = {gap: array("I", _chosen(ends, places)) for gap, ends in self._ends.items()}
@@ -110,8 +110,8 @@ class Texts:
                 self._ends[gap][place] = end
 
     def choose(self, own: Own) -> Callable[[Sequence[int]], list[str]]:
-        """Texts with a family's own labels, by row."""
-        if len(self) > KEPT:
+        """Return a function from rows to their texts with a family's own labels."""
+        if len(self) > MAX_CACHED_ROWS:
             inserts = self._inserts(own)
             return lambda rows: self._with(rows, inserts)
         if own not in self._complete:
@@ -120,7 +120,7 @@ class Texts:
         return lambda rows: complete if len(rows) == len(complete) else [complete[row] for row in rows]
 
     def _text(self, row: Row) -> tuple[str, dict[int, int]]:
-        """A row's text, and where in it each place ends."""
+        """Return a row's text, and where in it each place ends."""
         pieces: list[str] = []
         ends = dict.fromkeys(self._ends, 1)
         length = 1
@@ -137,7 +137,7 @@ class Texts:
     # A family's own labels.
 
     def _places(self) -> set[int]:
-        """The places at which families have labels of their own: after how many of the identity's."""
+        """Return the places of families' own labels: after how many of the identity's."""
         named = (
             (*family.labels, *family.information, *(name for item in family.dimensions for name in item.labels))
             for family in self._identity.families
@@ -155,7 +155,7 @@ class Texts:
         return (first.index(name) if name in first else len(first), name)
 
     def _inserts(self, own: Own) -> list[tuple[int, str | list[str]]]:
-        """What is put where, from the right to the left, so that places stay where they are."""
+        """Return what is inserted where, from right to left, so that places stay valid."""
         placed: dict[int, list[tuple[str, str]]] = {}
         for item in sorted(own) if self._identity.sort_labels else own:
             placed.setdefault(self._place(item[0]), []).append(item)
@@ -193,7 +193,7 @@ def _chosen(items: Sequence[T], rows: Sequence[int]) -> list[T]:
 
 
 def look_up(source: str, row: Row) -> str:
-    """A label's value; empty if there is none."""
+    """Return a label's value; empty if there is none."""
     if source.startswith("="):
         return source[1:]
     if source.startswith("@"):
@@ -221,8 +221,8 @@ def _of_peer(look: Callable[[Device], str]) -> Callable[[Row], str]:
     return lambda row: look(row.peer) if row.peer else ""
 
 
-def _put_together(how: str) -> Callable[[Row], str]:
-    """How a value came to be: that of a card or of a device with tiles is put together from theirs."""
+def _aggregation(how: str) -> Callable[[Row], str]:
+    """How a value is aggregated: that of a card, or of a device with tiles, from its tiles."""
 
     def look(row: Row) -> str:
         whole = row.part is None and row.link is None and row.device.model.tiles > 1
@@ -260,8 +260,8 @@ _SOURCES: dict[str, Callable[[Row], str]] = {
     "vgpu": lambda row: row.vgpu,
     "workload": lambda row: row.workload,
     "card": lambda row: row.card,
-    "summed": _put_together("sum"),
-    "averaged": _put_together("avg"),
+    "summed": _aggregation("sum"),
+    "averaged": _aggregation("avg"),
     "part": _of_part(lambda _, part: str(part.id)),
     "part_profile": _of_part(lambda _, part: part.profile),
     "part_uuid": _of_part(lambda device, part: device.part_uuid(part.id)),

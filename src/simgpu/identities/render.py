@@ -1,6 +1,6 @@
-"""Pages from a machine and an identity: text as the real exporter prints it.
+"""Renders the metrics page of a machine and an identity, as the real exporter prints it.
 
-What does not change from step to step (names, labels) is kept as text; a page is that text with numbers between.
+Text that does not change from step to step (names, labels) is cached; a page is that text with numbers inserted.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "node": ("node",),
     "workloads": ("workload",),
 }
-_SOURCES = {"node": ("hostname",), "card": ("hostname", "card")}  # what is not told of a device has few labels
-_LINKED = ("links", "topology", "ports")  # kinds that machines list by these names
+_SOURCES = {"node": ("hostname",), "card": ("hostname", "card")}  # label sources of series that are not about a device
+_LINKED = ("links", "topology", "ports")  # kinds that are attributes of a machine
 _FIRST_CARD = 0x80000001  # how XPU Manager numbers its own groups
 
 
 class _Series(NamedTuple):
-    """Series of a family that differ in their rows only."""
+    """Series of a family that differ by row only."""
 
     family: identities.Family
     own: labels.Own
@@ -48,11 +48,11 @@ class _Series(NamedTuple):
     values: Values
 
 
-_Kept = dict[tuple[str, frozenset[str]], labels.Texts]  # by what they are told of and which labels are hidden
+_Kept = dict[tuple[str, frozenset[str]], labels.Texts]  # by kind of row and hidden labels
 
 
 class _Moment:
-    """When a page was begun, and who had what; a page that is sent slowly stays of that moment, and so do its texts."""
+    """A snapshot of time, pods and texts: a page that is sent slowly stays consistent."""
 
     def __init__(self, machine: Machine) -> None:
         self.version, self.time = machine.version, machine.time
@@ -63,7 +63,7 @@ class _Moment:
 
     @functools.cached_property
     def usages(self) -> Sequence[Usage]:
-        """Who had how much; few identities show it, and those take it with their values, before the first piece."""
+        """Usage by workload; read before the first chunk, by the few identities that print it."""
         return self._machine.usages
 
 
@@ -89,7 +89,7 @@ class Renderer:
         self._version = -1
 
     def on(self, machine: Machine) -> Renderer:
-        """The same identity of another machine. Devices that both machines have keep their texts."""
+        """Return a renderer of another machine; texts of devices that both have are reused."""
         new, now, old = Renderer(machine, self.identity, self._lookup), _Moment(machine), self.machine.devices
         if not old:
             return new
@@ -105,12 +105,12 @@ class Renderer:
         return new
 
     def page(self) -> bytes:
-        """The whole page."""
+        """Return the whole page."""
         return b"".join(self.chunks())
 
     @functools.cached_property
     def size(self) -> int:
-        """Series on the page, roughly: what decides whether it is kept or streamed."""
+        """The approximate number of series, which decides whether the page is cached or streamed."""
         machine, rows = self.machine, len(self.machine.devices) + len(self.machine.parts)
         return sum(
             max(1, len(family.dimensions)) * (len(getattr(machine, family.of)) if family.of in _LINKED else rows)
@@ -118,9 +118,9 @@ class Renderer:
         )
 
     def chunks(self, *, open_metrics: bool = False) -> Iterator[bytes]:
-        """The page in pieces. All values are taken before the first piece, so that all pieces are of one step.
+        """Yield the page in chunks. All values are read before the first chunk, so that all chunks are of one step.
 
-        `open_metrics` is the newer text format; only for identities whose exporter speaks it.
+        `open_metrics` is for identities whose exporter supports that format.
         """
         now = _Moment(self.machine)
         if self._version != now.version:
@@ -145,10 +145,10 @@ class Renderer:
     # Series.
 
     def _prepared(self, now: _Moment) -> Iterator[_Series]:
-        """All series of this step. Those that have the same values share them."""
+        """Yield all series of this step; equal values are shared."""
         known: dict[tuple[str, str, float, float, int | None], Values | None] = {}
         for family in self._families():
-            told = {
+            looked_up = {
                 name: source[1:] if source.startswith("=") else f"{labels.SOURCE}{source}"
                 for name, source in family.information.items()
             }
@@ -160,7 +160,9 @@ class Renderer:
                         values = _scaled(self._values(kind, key[1], now), *key[2:])
                         known[key] = None if np.isnan(values).all() else values
                     if (found := known[key]) is not None:
-                        yield _Series(family, tuple({**family.labels, **dimension.labels, **told}.items()), kind, found)
+                        yield _Series(
+                            family, tuple({**family.labels, **dimension.labels, **looked_up}.items()), kind, found
+                        )
 
     def _values(self, kind: str, name: str, now: _Moment) -> Values:
         machine = self.machine
@@ -180,7 +182,7 @@ class Renderer:
         return values[self._firsts] if kind == "node" else values
 
     def _masked(self, values: Values, devices: npt.NDArray[np.intp] | slice) -> Values:
-        """An exporter shows its own vendor's devices only."""
+        """Replace values of other vendors' devices by NaN."""
         if self._others is None:
             return values
         return np.where(self._others[devices], np.nan, values)
@@ -202,14 +204,14 @@ class Renderer:
             )
 
     def _families(self) -> Sequence[identities.Family]:
-        """In the order in which they are printed."""
+        """Return the families in the order in which they are printed."""
         families = self.identity.families
         return (
             sorted(families, key=lambda item: f"{item.name}{{") if self.identity.layout.order == "sorted" else families
         )
 
     def _sorted(self, prepared: list[_Series], now: _Moment) -> Iterator[str]:
-        """Lines in their order, one family at a time."""
+        """Yield sorted lines, one family at a time."""
         for _, group in groupby(prepared, key=lambda series: series.family.name):
             text = "".join(piece for series in group for piece in self._lines(series, now))
             yield "".join(f"{line}\n" for line in sorted(text.split("\n")[:-1]))
@@ -240,7 +242,7 @@ class Renderer:
     # Labels.
 
     def _refresh(self, now: _Moment) -> None:
-        """Only devices whose pod is another have other labels now. A page under way keeps the texts that it has."""
+        """Renew the texts of devices whose pod changed. A page in progress keeps its texts."""
         before, self._pods, self._version = self._pods, now.pods, now.version
         changed = [place for place in before.keys() | now.pods.keys() if before.get(place) != now.pods.get(place)]
         self._texts = self._carried(self._texts, changed, now)
@@ -248,7 +250,7 @@ class Renderer:
     def _carried(
         self, texts: _Kept, changed: Iterable[int], now: _Moment, places: Sequence[int] | None = None
     ) -> _Kept:
-        """Texts of whole devices, some of them made anew."""
+        """Return texts of whole devices, with some of them renewed."""
         rows = {place: self._row(place, now) for place in changed}
         return {
             (kind, hidden): known.changed(rows, functools.partial(self._rows, kind, now), places=places)
@@ -257,7 +259,7 @@ class Renderer:
         }
 
     def _text(self, series: _Series, now: _Moment) -> Callable[[Sequence[int]], list[str]]:
-        """The texts between the family's name and the numbers. A family's own label hides the identity's."""
+        """Return a function from rows to label texts. A family's own label hides the identity's."""
         kind, hidden = series.kind, frozenset(name for name, _ in series.own if name in self.identity.labels)
         kept = now.workload_texts if kind == "workload" else now.texts
         if (kind, hidden) not in kept:
@@ -300,7 +302,7 @@ class Renderer:
 
 
 def _scaled(values: Values, scale: float, offset: float, digits: int | None) -> Values:
-    """In the family's unit. 83 / 100 is 0.83; 83 * 0.01 is a little more."""
+    """Convert to the family's unit. 83 / 100 is 0.83; 83 * 0.01 is a little more."""
     scaled = (values / (1 / scale) if 0 < scale < 1 else values * scale) + offset
     return np.asarray(scaled if digits is None else np.round(scaled, digits))
 
@@ -328,12 +330,12 @@ def _numbers(values: Values, form: str, style: str) -> Iterator[str]:
 
 
 def shortest(value: float) -> str:
-    """As Prometheus libraries print numbers: whole ones without a point."""
+    """Format a number as most Prometheus libraries do: whole ones without a point."""
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
 
 
 def go_number(value: float) -> str:
-    """As Go prints the shortest form: with an exponent from 1e+06 on and below 1e-04."""
+    """Format a number as Go's shortest form: with an exponent from 1e+06 on and below 1e-04."""
     size = abs(value)
     if size == 0 or 1e-4 <= size < 1e6:
         return repr(value).removesuffix(".0") if size else "0"
@@ -352,7 +354,7 @@ def go_number(value: float) -> str:
 
 
 def python_number(value: float) -> str:
-    """As Prometheus' Python library prints numbers: always with a point or an exponent."""
+    """Format a number as Prometheus' Python library does: always with a point or an exponent."""
     return repr(value) if abs(value) < 1e6 else go_number(value)
 
 

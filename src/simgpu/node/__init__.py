@@ -1,1 +1,1 @@
-"""What a kubelet talks to on a real node: device plugins, and who it gave which device. gRPC lives here alone."""
+"""The kubelet-facing side of a real node: device plugins, and which container has which device. All gRPC is here."""

@@ -1,4 +1,4 @@
-"""How much processor time containers use, from cgroups of either version and by either of the kubelet's drivers."""
+"""CPU usage of containers, from cgroup v1 or v2 and either of the kubelet's cgroup drivers."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-_LONGEST = 60.0  # seconds between looks for a group that is not there: each goes over many folders
-_DEEPEST = 8
-_ANYTHING = 2  # levels below which only what pods are in is looked at
-_OF_PODS = ("kubepods", "burstable", "besteffort", "guaranteed")
+_MAX_RETRY_SECONDS = 60.0  # between searches for a missing group: each search reads many directories
+_MAX_DEPTH = 8
+_MAX_UNFILTERED_DEPTH = 2  # below it, only directories that can contain pods are searched
+_POD_DIRECTORIES = ("kubepods", "burstable", "besteffort", "guaranteed")
 
 
 class Meter:
-    """Cores that each container keeps busy, between one look and the next."""
+    """Measures CPU usage per container, between one reading and the next."""
 
     def __init__(self, root: Path) -> None:
         self._unified = (root / "cgroup.controllers").exists()
         self._root = root if self._unified else _accounting(root)
         self._groups: dict[str, Path] = {}
         self._before: dict[str, tuple[float, float]] = {}
-        self._missing: dict[str, tuple[float, float]] = {}  # when to look again, and how long that was
+        self._missing: dict[str, tuple[float, float]] = {}  # monotonic time of the next search, and the delay before it
 
     def cores(self, pod: str, container: str, now: float) -> float:
-        """Cores that a container, by its pod's uid and its id, used since it was last asked for; 0 the first time."""
+        """Return the CPU cores that a container used since the last call; 0 on the first call.
+
+        `pod` is the pod's uid, `container` the container's id, `now` monotonic time in seconds.
+        """
         used = self._seconds(pod, container, now)
         if used is None:
             self._before.pop(container, None)
@@ -33,7 +36,7 @@ class Meter:
         return max(0.0, used - before) / (now - then) if now > then else 0.0
 
     def keep(self, containers: set[str]) -> None:
-        """Forget all others."""
+        """Drop the readings of all other containers."""
         self._groups = {name: group for name, group in self._groups.items() if name in containers}
         self._before = {name: seen for name, seen in self._before.items() if name in containers}
         self._missing = {name: pause for name, pause in self._missing.items() if name in containers}
@@ -48,13 +51,13 @@ class Meter:
             return None
 
     def _find(self, pod: str, container: str, now: float) -> bool:
-        """Look for a container's group: where there is none, less and less often."""
+        """Search for a container's cgroup, with exponential back-off while there is none."""
         due, pause = self._missing.get(container, (now, 0.5))
         if now < due:
             return False
         found = next(_groups(self._root, pod, container), None)
         if found is None:
-            pause = min(2 * pause, _LONGEST)
+            pause = min(2 * pause, _MAX_RETRY_SECONDS)
             self._missing[container] = (now + pause, pause)
             return False
         self._missing.pop(container, None)
@@ -75,7 +78,7 @@ def _read(group: Path, *, unified: bool) -> float:
 
 
 def _groups(folder: Path, pod: str, container: str, depth: int = 0) -> Iterator[Path]:
-    """Groups of a container, wherever the kubelet's root is: the way down leads past names that pods' groups have."""
+    """Yield the cgroups of a container, wherever the kubelet's cgroup root is."""
     uids = (f"pod{pod}", f"pod{pod.replace('-', '_')}")
     try:
         below = [entry for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
@@ -84,5 +87,7 @@ def _groups(folder: Path, pod: str, container: str, depth: int = 0) -> Iterator[
     for entry in below:
         if container in entry.name and any(uid in folder.name for uid in uids):
             yield Path(entry.path)
-        elif depth < _DEEPEST and (depth < _ANYTHING or any(part in entry.name for part in (*_OF_PODS, *uids))):
+        elif depth < _MAX_DEPTH and (
+            depth < _MAX_UNFILTERED_DEPTH or any(part in entry.name for part in (*_POD_DIRECTORIES, *uids))
+        ):
             yield from _groups(Path(entry.path), pod, container, depth + 1)

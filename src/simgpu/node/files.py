@@ -1,4 +1,4 @@
-"""Files that others read at any moment: replaced as a whole, and only where they hold something else."""
+"""Atomic file replacement, and only when the content differs."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import stat
 from pathlib import Path
 
 
-def put(path: Path, content: bytes, mode: int, *, lasting: bool = False) -> None:
-    """Let a file hold this; one that does is left alone. One that is `lasting` is whole after a power cut too."""
+def put(path: Path, content: bytes, mode: int, *, durable: bool = False) -> None:
+    """Replace a file atomically unless it has this content already; a `durable` one is synced before the rename."""
     if holds(path, content):
         return
     unfinished = path.with_name(unfinished_name(path.name))
     unfinished.unlink(missing_ok=True)
-    with unfinished.open("xb") as file:  # never through a link that somebody left there
+    with unfinished.open("xb") as file:  # never follows a symbolic link left by another process
         file.write(content)
         file.flush()
         os.fchmod(file.fileno(), mode)
-        if lasting:
+        if durable:
             os.fsync(file.fileno())
     unfinished.rename(path)
 
 
 def unfinished_name(name: str) -> str:
-    """What a file is called until it is whole."""
+    """Return the name of the temporary file that is renamed to `name`."""
     return f".{name}.unfinished"
 
 
 def holds(path: Path, content: bytes) -> bool:
-    """Whether there is a file with this and nothing more; a link, or a pipe that would let us wait, is none."""
+    """Whether this is a regular file with exactly this content; symbolic links and pipes are not."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -1,8 +1,8 @@
-"""What a container is started with to see its GPUs: environment, pages, library and tool. Pure but for `install`.
+"""Environment and mounts that let a container see its GPUs: pages, library and tool. Pure but for `install`.
 
-Pages are mounted as directories, so that they can be made anew beneath a running container. Library and tool are
-files, and stay with it as they were when it started: each version lies at a place of its own, and stays there, because
-the kubelet starts a pod's containers again with the mounts that the pod was first given, be it after a restart.
+Pages are mounted as directories, so that they can be replaced under a running container. Library and tool are mounted
+as files. Each version has its own path and is never removed, because the kubelet restarts a pod's containers with the
+mounts of the pod's first allocation, even after a reboot.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _TOOL_PLACES = ("/usr/bin", "/bin")
 
 
 class Programs(msgspec.Struct, frozen=True):
-    """Library and tool on the node."""
+    """Paths of the library and the tool on the node."""
 
     library: Path
     tool: Path
 
 
 class Source(msgspec.Struct, frozen=True):
-    """What containers have mounted, as it lies on the node: folders of pages and of the socket, and the programs."""
+    """Paths on the node of what containers mount: folders of the pages and of the socket, and the programs."""
 
     pages: Path
     run: Path
@@ -41,18 +41,18 @@ class Source(msgspec.Struct, frozen=True):
 
 
 def install(library: Path, tool: Path, state: Path) -> Programs:
-    """Put library and tool for this processor below the state folder, where containers can have them from."""
+    """Copy library and tool below the state folder, for containers to mount, and return their paths."""
     made = {LIBRARY: library.read_bytes(), TOOL: tool.read_bytes()}
     digest = hashlib.sha256(b"".join(made.values())).hexdigest()[:16]
     folder = state / "programs" / digest
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in made.items():
-        files.put(folder / name, content, 0o755, lasting=True)
+        files.put(folder / name, content, 0o755, durable=True)
     return Programs(folder / LIBRARY, folder / TOOL)
 
 
 def gpus(ids: Sequence[str], *, node: str, source: Source) -> messages.ContainerAllocateResponse:
-    """For a container with GPUs, or shares of them."""
+    """Return the allocation of a container with GPUs, or shares of them, by device id."""
     names = list(dict.fromkeys(map(sharing.device, ids)))
     visible = ",".join(names)
     return messages.ContainerAllocateResponse(
@@ -69,7 +69,7 @@ def gpus(ids: Sequence[str], *, node: str, source: Source) -> messages.Container
 
 
 def others(*, node: str) -> messages.ContainerAllocateResponse:
-    """For a container with devices of another resource: nothing that could clash with what its GPUs bring."""
+    """Return the allocation of a container with devices of another resource: nothing that conflicts with its GPUs'."""
     return messages.ContainerAllocateResponse(envs={"NODE_NAME": node})
 
 

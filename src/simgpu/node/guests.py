@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from simgpu.kube.views import Pod
 from simgpu.node import peers
 from simgpu.pods import guests, holding
-from simgpu.pods.guests import HOST, Guest, Rejected
+from simgpu.pods.guests import HOST, Guest, PeerRejected
 
 PATIENCE = 5.0  # seconds: what a container does first may come before its pod's status does
 MAX_WAITING = 64
@@ -36,7 +36,7 @@ class Guests:
             try:
                 peer = peers.of(connection)
             except peers.Unknown as error:
-                raise Rejected(str(error)) from None
+                raise PeerRejected(str(error)) from None
             if peer == peers.HOST:
                 return HOST
             found = self._find(peer)
@@ -47,7 +47,7 @@ class Guests:
             finally:
                 self._waiting -= 1
         if found is None:
-            raise Rejected(f"container {peer.container[:12]} of pod {peer.pod} has no GPUs here")
+            raise PeerRejected(f"container {peer.container[:12]} of pod {peer.pod} has no GPUs here")
         return found
 
     async def _await(self, peer: peers.Peer, working: Working) -> Guest | None:

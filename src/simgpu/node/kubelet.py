@@ -48,7 +48,7 @@ class NodeKubelet:
         if self._failures.delay:
             await asyncio.sleep(self._failures.delay)
         if self._failures.refuse:
-            raise rpc.Refused(f"{resource}: refused, as the node's failures say")
+            raise rpc.RpcError(f"{resource}: refused, as the node's failures say")
         if resource != self._gpu_resource:
             return granting.others(node=self._node)
         self._allocated(ids)
@@ -58,7 +58,7 @@ class NodeKubelet:
 def _offers(spec: pools.NodeGpus, devices: Sequence[Device], unhealthy: Collection[int]) -> Iterator[offers.Offer]:
     """GPUs, and each of the other devices. NUMA nodes are reported where the topology specifies them."""
     gpus = [
-        offers.Offered(device.uuid, place, device.index not in unhealthy, tell=spec.numa is not None)
+        offers.Offered(device.uuid, place, device.index not in unhealthy, show_numa=spec.numa is not None)
         for device, place in zip(devices, offers.places(devices), strict=True)
     ]
     if gpus:

@@ -16,21 +16,21 @@ POD_RESOURCES = "v1.PodResourcesLister"
 
 
 class Empty(Message, frozen=True):
-    """Nothing."""
+    """A message without fields."""
 
 
 # Device plugin.
 
 
 class DevicePluginOptions(Message, frozen=True):
-    """What a plugin wants to be asked."""
+    """Optional calls that a plugin supports."""
 
     pre_start_required: Annotated[bool, 1] = False
     get_preferred_allocation_available: Annotated[bool, 2] = False
 
 
 class RegisterRequest(Message, frozen=True):
-    """A plugin makes itself known."""
+    """A plugin registers with the kubelet."""
 
     version: Annotated[str, 1] = ""
     endpoint: Annotated[str, 2] = ""
@@ -45,13 +45,13 @@ class NumaNode(Message, frozen=True):
 
 
 class TopologyInfo(Message, frozen=True):
-    """Where a device is."""
+    """The NUMA nodes of a device."""
 
     nodes: Annotated[tuple[NumaNode, ...], 1] = ()
 
 
-class Device(Message, frozen=True):
-    """A device, and how it is."""
+class PluginDevice(Message, frozen=True):
+    """A device and its health; `Device` in the interface."""
 
     id: Annotated[str, 1] = ""
     health: Annotated[str, 2] = ""
@@ -61,11 +61,11 @@ class Device(Message, frozen=True):
 class ListAndWatchResponse(Message, frozen=True):
     """All devices of a plugin."""
 
-    devices: Annotated[tuple[Device, ...], 1] = ()
+    devices: Annotated[tuple[PluginDevice, ...], 1] = ()
 
 
 class ContainerPreferredAllocationRequest(Message, frozen=True):
-    """Which of these should a container get?"""
+    """Devices of which a container gets `size`."""
 
     available: Annotated[tuple[str, ...], 1] = ()
     must_include: Annotated[tuple[str, ...], 2] = ()
@@ -73,31 +73,31 @@ class ContainerPreferredAllocationRequest(Message, frozen=True):
 
 
 class PreferredAllocationRequest(Message, frozen=True):
-    """The question for all containers of a pod."""
+    """One request per container of a pod."""
 
     containers: Annotated[tuple[ContainerPreferredAllocationRequest, ...], 1] = ()
 
 
 class ContainerPreferredAllocationResponse(Message, frozen=True):
-    """These."""
+    """The devices that a container should get."""
 
     ids: Annotated[tuple[str, ...], 1] = ()
 
 
 class PreferredAllocationResponse(Message, frozen=True):
-    """The answer for all containers."""
+    """One response per container."""
 
     containers: Annotated[tuple[ContainerPreferredAllocationResponse, ...], 1] = ()
 
 
 class ContainerAllocateRequest(Message, frozen=True):
-    """A container gets these."""
+    """The devices that a container gets."""
 
     ids: Annotated[tuple[str, ...], 1] = ()
 
 
 class AllocateRequest(Message, frozen=True):
-    """What the containers of a pod get."""
+    """The devices of each container of a pod."""
 
     containers: Annotated[tuple[ContainerAllocateRequest, ...], 1] = ()
 
@@ -119,13 +119,13 @@ class DeviceSpec(Message, frozen=True):
 
 
 class CdiDevice(Message, frozen=True):
-    """A device that the container runtime knows by name."""
+    """A CDI device, by its qualified name."""
 
     name: Annotated[str, 1] = ""
 
 
 class ContainerAllocateResponse(Message, frozen=True):
-    """What a container is started with to have its devices."""
+    """Environment, mounts and device files of a container."""
 
     envs: Annotated[dict[str, str], 1] = msgspec.field(default_factory=dict)
     mounts: Annotated[tuple[Mount, ...], 2] = ()
@@ -135,7 +135,7 @@ class ContainerAllocateResponse(Message, frozen=True):
 
 
 class AllocateResponse(Message, frozen=True):
-    """The same for all containers."""
+    """One response per container of the pod."""
 
     containers: Annotated[tuple[ContainerAllocateResponse, ...], 1] = ()
 
@@ -151,14 +151,14 @@ class ContainerDevices(Message, frozen=True):
 
 
 class ContainerResources(Message, frozen=True):
-    """What a container has."""
+    """The devices of a container."""
 
     name: Annotated[str, 1] = ""
     devices: Annotated[tuple[ContainerDevices, ...], 2] = ()
 
 
 class PodResources(Message, frozen=True):
-    """What a pod has."""
+    """The devices of a pod."""
 
     name: Annotated[str, 1] = ""
     namespace: Annotated[str, 2] = ""
@@ -166,6 +166,6 @@ class PodResources(Message, frozen=True):
 
 
 class ListPodResourcesResponse(Message, frozen=True):
-    """What all pods of the node have."""
+    """The devices of all pods of the node."""
 
     pods: Annotated[tuple[PodResources, ...], 1] = ()

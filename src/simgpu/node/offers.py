@@ -1,4 +1,4 @@
-"""What is offered to the kubelet: devices of one resource, how they are, and which of them go together. Pure."""
+"""Devices of one resource as a plugin offers them: their health, and the preferred choice among them. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simgpu.topology.devices import Device
 
 
 class Place(msgspec.Struct, frozen=True):
-    """What devices have in common that are as close as can be: model, NUMA node, and board where that links them."""
+    """Where a device is: model, NUMA node, and board where its devices are linked. Devices of one place are closest."""
 
     numa: int = 0
     model: str = ""
@@ -25,37 +25,37 @@ _ANYWHERE = Place()
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """A device, and whether the kubelet is told of its NUMA node."""
+    """A device; with `show_numa` the kubelet learns its NUMA node."""
 
     id: str
     place: Place = _ANYWHERE
     healthy: bool = True
-    tell: bool = False
+    show_numa: bool = False
 
-    def message(self) -> messages.Device:
-        """As the kubelet is told."""
-        where = messages.TopologyInfo((messages.NumaNode(self.place.numa),)) if self.tell else None
-        return messages.Device(self.id, messages.HEALTHY if self.healthy else messages.UNHEALTHY, where)
+    def message(self) -> messages.PluginDevice:
+        """Return the message for the kubelet."""
+        where = messages.TopologyInfo((messages.NumaNode(self.place.numa),)) if self.show_numa else None
+        return messages.PluginDevice(self.id, messages.HEALTHY if self.healthy else messages.UNHEALTHY, where)
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """Devices of a resource, in their order, and how often each is there.
+    """The devices of a resource, in their order, and how often each is replicated.
 
-    `largest` is the most that a container may have of them at once.
+    `max_request` limits how many of them a container may have.
     """
 
     resource: str
     devices: tuple[Offered, ...]
     replicas: int = 1
-    largest: int | None = None
+    max_request: int | None = None
 
     def message(self) -> messages.ListAndWatchResponse:
-        """The whole list."""
+        """Return the message for the kubelet."""
         return messages.ListAndWatchResponse(tuple(item.message() for item in self.devices))
 
 
 def offer(resource: str, devices: Sequence[Offered], slicing: sharing.TimeSlicing) -> Offer:
-    """A resource, each device as often as it is shared."""
+    """Return the offer of a resource, each device as often as time-slicing replicates it."""
     replicas = slicing.replicas(resource)
     if replicas == 1:
         return Offer(resource, tuple(devices))
@@ -64,12 +64,12 @@ def offer(resource: str, devices: Sequence[Offered], slicing: sharing.TimeSlicin
         for item in devices
         for number in range(replicas)
     )
-    largest = 1 if slicing.fail_requests_greater_than_one else None
-    return Offer(slicing.name(resource), tuple(shared), replicas, largest)
+    max_request = 1 if slicing.fail_requests_greater_than_one else None
+    return Offer(slicing.name(resource), tuple(shared), replicas, max_request)
 
 
 def places(gpus: Sequence[Device]) -> list[Place]:
-    """Where each GPU of a node is."""
+    """Return the place of each GPU of a node."""
     return [
         Place(gpus[at].numa, gpus[at].model.key, number if links.linked(gpus, board) else None)
         for number, board in enumerate(links.boards(gpus))
@@ -78,11 +78,11 @@ def places(gpus: Sequence[Device]) -> list[Place]:
 
 
 def prefer(offer: Offer, available: Sequence[str], must: Sequence[str], size: int) -> tuple[str, ...]:
-    """Which devices a container should get.
+    """Return the ids of the devices that a container should get.
 
-    As many of one model as can be, of these as many as can be linked to one another, and of these on one NUMA node.
-    Where that leaves a choice, what is used already is used up, so that others find whole boards; the lowest index
-    first. Shared devices are spread instead: those that are shared least so far, wherever they are.
+    As many as possible of one model, then linked to one another, then on one NUMA node. Among equal choices the place
+    with the fewest free devices wins, so that whole boards stay free, then the lowest index. Replicas of shared devices
+    are spread instead: the least shared device first, wherever it is.
     """
     known = {item.id: item for item in offer.devices}
     chosen = [known[name] for name in dict.fromkeys(must) if name in known]
@@ -98,7 +98,7 @@ def prefer(offer: Offer, available: Sequence[str], must: Sequence[str], size: in
 
 
 def _best(free: Mapping[Place, Sequence[Offered]], chosen: Sequence[Offered], wanted: int) -> Place:
-    """Where most of the container's devices would be together, with those that it has; then where least is free."""
+    """Return the place that keeps most of the container's devices together; of equal ones, the one with least free."""
     had = Counter(circle for item in chosen for circle in _circles(item.place))
     there = Counter[Hashable]()
     for place, items in free.items():
@@ -119,12 +119,12 @@ def _best(free: Mapping[Place, Sequence[Offered]], chosen: Sequence[Offered], wa
 
 
 def _circles(place: Place) -> tuple[Hashable, Hashable, Hashable]:
-    """Whatever a device shares with others: its model, its board, its NUMA node."""
+    """Return keys of what a device shares with others: its model, its board, its NUMA node."""
     return ("model", place.model), ("board", place.model, place.board), ("numa", place.numa)
 
 
 def _spread(items: Sequence[Offered]) -> Iterator[Offered]:
-    """Replicas of different devices before further ones of the same; of devices with most left first."""
+    """Yield replicas of different devices before further replicas of one; devices with most replicas left first."""
     groups: dict[str, list[Offered]] = {}
     for item in items:
         groups.setdefault(sharing.device(item.id), []).append(item)

@@ -1,7 +1,7 @@
-"""Which container the kubelet gave which devices: asked from it, and read from its checkpoint.
+"""Which container has which devices, from the kubelet's pod resources interface and its checkpoint.
 
-The pod resources interface leaves out init containers, which only the checkpoint names. It also names pods by their
-uid, so that a pod is not taken for one of the same name before it.
+The interface omits init containers; the checkpoint has them. The checkpoint also names pods by uid, so that a pod is
+not mistaken for an earlier one of the same name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Entry(msgspec.Struct, rename="pascal"):
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Ids, whatever their NUMA node."""
+        """The ids of all NUMA nodes."""
         if isinstance(self.device_ids, dict):
             return tuple(name for names in self.device_ids.values() for name in names)
         return tuple(self.device_ids or ())
@@ -45,24 +45,24 @@ class _Checkpoint(msgspec.Struct, rename="pascal"):
 
 
 class Owners:
-    """Asks the kubelet."""
+    """Reads assignments from the kubelet."""
 
     def __init__(self, *, pod_resources: Path, plugins: Path) -> None:
         self._socket = pod_resources
         self._checkpoint = plugins / CHECKPOINT
 
     async def look(self, devices: Collection[str]) -> list[Held] | None:
-        """Every container with any of these devices, whatever they were called when it got them; None if nobody knows.
+        """Return every container with any of these devices or their replicas; None if that is unknown.
 
-        For a kubelet that does not answer, its checkpoint does.
+        While the kubelet does not answer, its checkpoint is used.
         """
         try:
             answer = await rpc.call(
                 self._socket, f"{messages.POD_RESOURCES}/List", messages.Empty(),
                 messages.ListPodResourcesResponse, seconds=_SECONDS,
             )  # fmt: skip
-        except rpc.Refused as error:
-            _log.info("the kubelet does not say who has which device: %s", error)
+        except rpc.RpcError as error:
+            _log.info("listing pod resources failed, using the kubelet's checkpoint: %s", error)
             return _of(devices, self._saved()) or None
         listed = (
             Held(container.name, given.ids, namespace=pod.namespace, pod=pod.name)
@@ -76,7 +76,7 @@ class Owners:
         try:
             document = msgspec.json.decode(self._checkpoint.read_bytes(), type=_Checkpoint)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            _log.debug("no checkpoint of the kubelet: %s", error)
+            _log.debug("cannot read the kubelet's checkpoint: %s", error)
             return []
         entries = document.data.pod_device_entries or ()
         return [Held(item.container_name, item.ids, uid=item.pod_uid) for item in entries]

@@ -1,8 +1,8 @@
-"""Who is at the other end of a socket: a container of a pod, by the cgroup that its process is in, or the node itself.
+"""The peer of a unix socket: a container of a pod, by the cgroup of its process, or the node itself.
 
-What a process says of itself counts for nothing here. The kernel says which process connected; that it is still the
-same one when its cgroup is read is known from a handle on it. Before Linux 6.5 that handle is on whoever has the number
-of the process by then, which is another one if the process ended and its number was given anew in the meantime.
+Nothing that a process claims about itself is used. The kernel reports which process connected, and a pidfd shows that
+it is still the same process when its cgroup is read. Before Linux 6.5 the pidfd is opened by process id, which may
+name another process if the first one ended and its id was reused in the meantime.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from simgpu import errors
 
 _SO_PEERPIDFD = 77
 _DIGITS = "[0-9a-f]"
-# Both of the kubelet's drivers, below whatever: kubepods/burstable/pod<uid>/<id>, and
+# Both of the kubelet's cgroup drivers, below any root: kubepods/burstable/pod<uid>/<id>, and
 # kubepods-burstable-pod<uid_with_underscores>.slice/cri-containerd-<id>.scope.
 _CONTAINER = re.compile(
     rf"(?:^|[/-])pod({_DIGITS}{{8}}(?:[-_]?{_DIGITS}{{4}}){{3}}[-_]?{_DIGITS}{{12}})(?:\.slice)?"
@@ -31,11 +31,11 @@ _CONTAINER = re.compile(
 
 
 class Unknown(errors.SimgpuError):
-    """It cannot be told who it is, or it is nobody who should be there."""
+    """The peer could not be identified, or is not authorised."""
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """A container by its pod's uid and its id; neither is there for a process of the node's administrator."""
+    """A container by its pod's uid and its id; both are empty for a process of the node's administrator."""
 
     pod: str = ""
     container: str = ""
@@ -45,12 +45,12 @@ HOST = Peer()
 
 
 def of(connection: socket.socket, *, proc: Path = Path("/proc")) -> Peer:
-    """Who is connected."""
+    """Return the peer of a connection; raises `Unknown`."""
     pid, uid, _ = struct.unpack(
         "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     )
     if pid == 0:
-        raise Unknown("the process that connects is not to be seen: the agent needs the node's (hostPID)")
+        raise Unknown("the connecting process is not visible: the agent needs the node's process ids (hostPID)")
     try:
         with _handle(connection, pid) as handle:
             found = container((proc / str(pid) / "cgroup").read_text(errors="replace"))
@@ -58,7 +58,7 @@ def of(connection: socket.socket, *, proc: Path = Path("/proc")) -> Peer:
             if _ended(handle):
                 raise ProcessLookupError
     except OSError:
-        raise Unknown(f"process {pid} is gone") from None
+        raise Unknown(f"process {pid} has ended") from None
     if found is not None:
         return found
     if not ours:
@@ -67,7 +67,7 @@ def of(connection: socket.socket, *, proc: Path = Path("/proc")) -> Peer:
 
 
 def container(cgroups: str) -> Peer | None:
-    """The container that /proc/PID/cgroup names; the outermost, for a process may make groups of its own within."""
+    """Return the container in the text of /proc/PID/cgroup: the outermost, as processes may create groups within."""
     for line in cgroups.splitlines():
         if found := _CONTAINER.search(line.split(":", 2)[-1]):
             return Peer(_uid(found[1]), found[2])
@@ -75,12 +75,12 @@ def container(cgroups: str) -> Peer | None:
 
 
 def _uid(text: str) -> str:
-    """As the API server writes it: static pods' have no dashes, and in slices there are underscores."""
+    """Return the uid as the kubelet writes it: systemd slices have underscores for dashes."""
     return text.replace("_", "-")
 
 
 def _ended(handle: int) -> bool:
-    """Whether the process behind a handle has ended; however many files are open, for which `select` has no room."""
+    """Whether the process of a pidfd has ended; `poll`, because `select` fails for descriptors above 1023."""
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     return bool(poll.poll(0))
@@ -88,7 +88,7 @@ def _ended(handle: int) -> bool:
 
 @contextlib.contextmanager
 def _handle(connection: socket.socket, pid: int) -> Iterator[int]:
-    """A handle on the process; from the connection itself where the kernel (6.5) gives one."""
+    """A pidfd of the process; from the connection itself since Linux 6.5."""
     try:
         handle = struct.unpack("i", connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, struct.calcsize("i")))[0]
     except OSError:
@@ -100,8 +100,8 @@ def _handle(connection: socket.socket, pid: int) -> Iterator[int]:
 
 
 def _same_processes(pid: int, proc: Path) -> bool:
-    """Whether a process counts processes as we do; one in a container does not."""
+    """Whether a process is in our PID namespace; one in a container is not."""
     try:
         return (proc / str(pid) / "ns" / "pid").readlink() == (proc / "self" / "ns" / "pid").readlink()
-    except PermissionError:  # an agent without capabilities trusts nobody but pods
+    except PermissionError:  # an agent without capabilities trusts pods only
         return False

@@ -1,8 +1,7 @@
-"""Device plugins: a server for each resource, and the kubelet's knowledge of them.
+"""Device plugins: a server for each resource, and its registration with the kubelet.
 
-Wanted is what is offered; seen are the sockets in the kubelet's folder, and whether it listens to what a plugin has. A
-kubelet that starts empties that folder and makes its own socket anew, and a plugin that it does not know, for
-whatever reason, listens and registers again.
+A kubelet that starts empties its plugin folder and creates its own socket anew. A plugin whose socket is missing, that
+registered with an earlier kubelet, or whose devices the kubelet does not watch, listens and registers again.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from simgpu.node.offers import Offer, prefer
 
 LOOK_SECONDS = 0.5
 SILENCE_SECONDS = 15.0
-LONGEST_PATH = 107  # of a socket
+MAX_SOCKET_PATH = 107  # bytes
 
 _KUBELET = "kubelet.sock"
 _CALL_SECONDS = 5.0
@@ -34,29 +33,29 @@ Allocate = Callable[[str, Sequence[str]], Coroutine[Any, Any, messages.Container
 
 
 class Plugin:
-    """Serves one resource. Handlers only translate."""
+    """Serves one resource. It registers again after `silence` seconds without a watch by the kubelet."""
 
     def __init__(self, folder: Path, offer: Offer, allocate: Allocate, *, silence: float) -> None:
         self.socket = socket_of(offer.resource, folder)
         self._offer = offer
         self._allocate = allocate
         self._silence = silence
-        self._listening = 0
+        self._watches = 0
         self._silent_since = 0.0
         self._changed = asyncio.Event()
-        self._server: rpc.Server | None = None
+        self._server: rpc.RpcServer | None = None
         self._known_to: tuple[int, ...] | None = None
-        self._refused: str = ""
+        self._problem = ""  # that was logged last
 
     def offer(self, offer: Offer) -> None:
-        """Tell the kubelet, if anything is new."""
+        """Publish the devices to the kubelet, if they changed."""
         if offer != self._offer:
             self._offer = offer
             self._changed.set()
             self._changed = asyncio.Event()
 
     async def keep(self, kubelet: Path) -> None:
-        """Listen, and be known to the kubelet that is there now."""
+        """Listen, and register with the kubelet that runs now."""
         now = identity(kubelet)
         if self._server is not None and (now != self._known_to or identity(self.socket) is None or self._forgotten):
             await self.stop()
@@ -72,22 +71,22 @@ class Plugin:
         try:
             self._server = await rpc.serve(self.socket, messages.DEVICE_PLUGIN, methods)
             await rpc.call(kubelet, f"{messages.REGISTRATION}/Register", request, messages.Empty, seconds=_CALL_SECONDS)
-        except (rpc.Refused, OSError) as error:
+        except (rpc.RpcError, OSError) as error:
             await self.stop()
-            if str(error) != self._refused:
-                self._refused = str(error)
-                _log.warning("the kubelet does not take %s: %s", self._offer.resource, error)
+            if str(error) != self._problem:
+                self._problem = str(error)
+                _log.warning("cannot register %s with the kubelet: %s", self._offer.resource, error)
             return
-        self._known_to, self._refused, self._silent_since = now, "", time.monotonic()
-        _log.info("the kubelet knows %s", self._offer.resource)
+        self._known_to, self._problem, self._silent_since = now, "", time.monotonic()
+        _log.info("registered %s with the kubelet", self._offer.resource)
 
     @property
     def _forgotten(self) -> bool:
-        """Whether the kubelet has not listened for so long that it never will."""
-        return not self._listening and time.monotonic() - self._silent_since > self._silence
+        """Whether the kubelet has not watched the devices for too long."""
+        return not self._watches and time.monotonic() - self._silent_since > self._silence
 
     async def stop(self) -> None:
-        """Be gone."""
+        """Stop serving, and remove the socket."""
         server, self._server, self._known_to = self._server, None, None
         if server is not None:
             await server.stop()
@@ -98,14 +97,14 @@ class Plugin:
         return _OPTIONS
 
     async def _list_and_watch(self, _request: messages.Empty) -> AsyncGenerator[messages.ListAndWatchResponse, None]:
-        self._listening += 1
+        self._watches += 1
         try:
             while True:
                 changed = self._changed
                 yield self._offer.message()
                 await changed.wait()
         finally:
-            self._listening -= 1
+            self._watches -= 1
             self._silent_since = time.monotonic()
 
     async def _preferred(self, request: messages.PreferredAllocationRequest) -> messages.PreferredAllocationResponse:
@@ -125,14 +124,14 @@ class Plugin:
         known = {item.id for item in self._offer.devices}
         unknown = [item for item in ids if item not in known]
         if unknown:
-            raise rpc.Refused(f"{self._offer.resource}: no device {', '.join(unknown)}")
-        if self._offer.largest is not None and len(ids) > self._offer.largest:
-            raise rpc.Refused(f"{self._offer.resource} is shared: at most {self._offer.largest} for a container")
+            raise rpc.RpcError(f"{self._offer.resource}: no device {', '.join(unknown)}")
+        if self._offer.max_request is not None and len(ids) > self._offer.max_request:
+            raise rpc.RpcError(f"{self._offer.resource} is shared: at most {self._offer.max_request} for a container")
         return await self._allocate(self._offer.resource, ids)
 
 
 class Plugins:
-    """All plugins of a node; `run` it, and say what is offered."""
+    """All plugins of a node. `folder` is the kubelet's plugin folder, `silence` in seconds."""
 
     def __init__(self, allocate: Allocate, *, folder: Path, silence: float = SILENCE_SECONDS) -> None:
         self._allocate = allocate
@@ -143,7 +142,7 @@ class Plugins:
         self._wake = asyncio.Event()
 
     def offer(self, offers: Mapping[str, Offer], *, present: bool = True) -> None:
-        """What there is now. What is offered no more stays known, with no devices."""
+        """Set the offers. A resource that is no longer offered stays registered, with no devices."""
         for resource in self._plugins.keys() - offers.keys():
             self._plugins[resource].offer(Offer(resource, ()))
         for resource, offer in offers.items():
@@ -155,7 +154,7 @@ class Plugins:
         self._wake.set()
 
     async def run(self) -> None:
-        """Keep all plugins known until cancelled."""
+        """Keep all plugins registered until cancelled."""
         try:
             while True:
                 self._wake.clear()
@@ -170,15 +169,15 @@ class Plugins:
 
 
 def socket_of(resource: str, folder: Path) -> Path:
-    """Where a plugin listens. A resource has no other underscore before its slash, so no two are at one place."""
+    """Return a plugin's socket path. A resource's domain has no underscore, so no two resources share a path."""
     plain = folder / f"simgpu-{resource.replace('/', '_')}.sock"
-    if len(os.fsencode(plain)) <= LONGEST_PATH:
+    if len(os.fsencode(plain)) <= MAX_SOCKET_PATH:
         return plain
     return folder / f"simgpu-{hashlib.sha256(resource.encode()).hexdigest()[:16]}.sock"
 
 
 def identity(socket: Path) -> tuple[int, ...] | None:
-    """What tells a socket from another at the same place; None where there is none."""
+    """Return what distinguishes a socket from another at the same path; None where there is none."""
     try:
         found = socket.stat()
     except OSError:

@@ -1,8 +1,8 @@
 """Protocol buffers, as much of them as the kubelet's interfaces use: structs to bytes and back.
 
-A field is annotated with its number, as in `name: Annotated[str, 1] = ""`, and may be a text, a truth value, a whole
-number, another message, a tuple of texts or messages, or a map of texts. Fields that are not known are skipped, and
-fields that are not there have their defaults, so either side may be older or newer than the other.
+A field is annotated with its number, as in `name: Annotated[str, 1] = ""`, and may be a string, a bool, an int, another
+message, a tuple of strings or messages, or a map from string to string. Unknown fields are skipped, and missing fields
+have their defaults, so either side may be older or newer than the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Message(msgspec.Struct, frozen=True):
     """Base of all messages."""
 
     def encode(self) -> bytes:
-        """The message on the wire."""
+        """Return the message in the wire format."""
         return b"".join(
             _tag(field.number, field.wire) + piece
             for field in _fields(type(self)).values()
@@ -31,7 +31,7 @@ class Message(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """The message from the wire; ValueError for what is none."""
+        """Return the message of bytes in the wire format; raises ValueError for invalid ones."""
         fields, found = _fields(cls), dict[str, Any]()
         for number, wire, value in _pieces(data):
             field = fields.get(number)
@@ -41,7 +41,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class _Field(msgspec.Struct, frozen=True):
-    """One field: how its values become pieces of bytes and come back, and how a further value joins those before."""
+    """One field: how its values are encoded and decoded, and how a further value joins those before."""
 
     name: str
     number: int
@@ -76,7 +76,7 @@ def _field(name: str, number: int, kind: Any) -> _Field:
     if origin is dict:
         return _Field(
             name, number, _BYTES,
-            lambda items: (_lengthened(_Entry(*pair).encode()) for pair in items.items()), _Entry.decode,
+            lambda items: (_length_delimited(_Entry(*pair).encode()) for pair in items.items()), _Entry.decode,
             lambda old, new: (old or {}) | {new.key: new.value},
         )  # fmt: skip
     if origin in (Union, types.UnionType):  # a message that may be absent
@@ -89,7 +89,7 @@ def _field(name: str, number: int, kind: Any) -> _Field:
 
 
 def _append(old: list[Any] | None, new: Any) -> list[Any]:
-    """A list that grows in place: to copy it for each value would take a long time for many."""
+    """Append in place: a copy per value would be quadratic."""
     found = [] if old is None else old
     found.append(new)
     return found
@@ -103,12 +103,12 @@ class _Scalar(msgspec.Struct, frozen=True):
 
 def _scalar(kind: Any) -> _Scalar:
     if kind is str:
-        return _Scalar(_BYTES, lambda value: _lengthened(value.encode()), lambda data: data.decode())
+        return _Scalar(_BYTES, lambda value: _length_delimited(value.encode()), lambda data: data.decode())
     if kind is bool:
         return _Scalar(_VARINT, _varint, bool)
     if kind is int:
         return _Scalar(_VARINT, _varint, _signed)
-    return _Scalar(_BYTES, lambda value: _lengthened(value.encode()), kind.decode)
+    return _Scalar(_BYTES, lambda value: _length_delimited(value.encode()), kind.decode)
 
 
 class _Entry(Message, frozen=True):
@@ -122,7 +122,7 @@ def _tag(number: int, wire: int) -> bytes:
     return _varint(number << 3 | wire)
 
 
-def _lengthened(data: bytes) -> bytes:
+def _length_delimited(data: bytes) -> bytes:
     return _varint(len(data)) + data
 
 
@@ -141,7 +141,7 @@ def _signed(value: int) -> int:
 
 
 def _pieces(data: bytes) -> Iterator[tuple[int, int, Any]]:
-    """Number, kind and raw value of each field."""
+    """Yield number, wire type and raw value of each field."""
     at = 0
     while at < len(data):
         tag, at = _read_varint(data, at)
@@ -154,7 +154,7 @@ def _pieces(data: bytes) -> Iterator[tuple[int, int, Any]]:
         if wire == _BYTES:
             size, at = _read_varint(data, at)
         if size is None or at + size > len(data):
-            raise ValueError(f"no protocol buffer: field {number} is cut short or of an unknown kind")
+            raise ValueError(f"invalid protocol buffer: field {number} is truncated or of an unknown wire type")
         yield number, wire, data[at : at + size]
         at += size
 
@@ -168,4 +168,4 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
             return value & 2**64 - 1, at + place + 1
-    raise ValueError("no protocol buffer: a number does not end")
+    raise ValueError("invalid protocol buffer: unterminated varint")

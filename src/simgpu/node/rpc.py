@@ -1,4 +1,4 @@
-"""gRPC over unix sockets with messages of ours: a server's methods, and single calls."""
+"""gRPC over unix sockets: servers, and unary calls."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from simgpu.node.protobuf import Message
 
 M = TypeVar("M", bound=Message)
 
-_SLOWEST = 1.0  # seconds
+_STOP_SECONDS = 1.0
 
 
-class Refused(Exception):
-    """Nobody answers, or no; the message says why."""
+class RpcError(Exception):
+    """A call failed or was rejected; the message is the reason. Raised in a handler, it rejects the call."""
 
 
 class _Codec(CodecBase):
-    """Our messages know how they are written."""
+    """Messages encode themselves."""
 
     __content_subtype__ = "proto"
 
@@ -43,32 +43,32 @@ class _Codec(CodecBase):
 
 
 def unary(request: type[M], method: Callable[[M], Awaitable[Message]]) -> Handler:
-    """A method with one answer. What it refuses reaches the caller with its message."""
+    """Return the handler of a unary method. A caller gets the message of an `RpcError` with status UNAVAILABLE."""
 
     async def answer(stream: Stream[M, Message]) -> None:
-        asked = await stream.recv_message()
-        if asked is None:
+        received = await stream.recv_message()
+        if received is None:
             raise GRPCError(Status.INVALID_ARGUMENT, "no message")
         try:
-            await stream.send_message(await method(asked))
-        except Refused as refused:
-            raise GRPCError(Status.UNAVAILABLE, str(refused)) from None
+            await stream.send_message(await method(received))
+        except RpcError as error:
+            raise GRPCError(Status.UNAVAILABLE, str(error)) from None
 
     return Handler(answer, Cardinality.UNARY_UNARY, request, Message)
 
 
 def stream(request: type[M], method: Callable[[M], AsyncGenerator[Message, None]]) -> Handler:
-    """A method with many answers."""
+    """Return the handler of a server-streaming method."""
 
     async def answer(stream: Stream[M, Message]) -> None:
-        asked = await stream.recv_message()
-        if asked is None:
+        received = await stream.recv_message()
+        if received is None:
             raise GRPCError(Status.INVALID_ARGUMENT, "no message")
         try:
-            async with contextlib.aclosing(method(asked)) as messages:
+            async with contextlib.aclosing(method(received)) as messages:
                 async for message in messages:
                     await stream.send_message(message)
-        except asyncio.CancelledError:  # of a server that stops: whoever listens would not hear of it otherwise
+        except asyncio.CancelledError:  # the server stops: clients would not learn of it otherwise
             with contextlib.suppress(Exception):
                 await stream.send_trailing_metadata(status=Status.UNAVAILABLE)
             raise
@@ -77,7 +77,7 @@ def stream(request: type[M], method: Callable[[M], AsyncGenerator[Message, None]
 
 
 class _Listener(_Server):
-    """grpclib's server leaves it to clients to hang up; this one can do so itself."""
+    """grpclib's server leaves it to clients to disconnect; this one can close connections itself."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -88,7 +88,7 @@ class _Listener(_Server):
         self._protocols.add(protocol)
         return protocol
 
-    async def hang_up(self) -> None:
+    async def close_connections(self) -> None:
         """Close every connection."""
         for protocol in list(self._protocols):
             if hasattr(protocol, "connection"):
@@ -96,8 +96,8 @@ class _Listener(_Server):
         await asyncio.sleep(0)  # transports end in the loop's next turn
 
 
-class Server:
-    """A server on a socket."""
+class RpcServer:
+    """A gRPC server on a unix socket."""
 
     def __init__(self, service: str, methods: Mapping[str, Handler]) -> None:
         self._handlers = {f"/{service}/{name}": handler for name, handler in methods.items()}
@@ -107,37 +107,37 @@ class Server:
         return self._handlers
 
     async def start(self, path: Path) -> None:
-        """Listen on a new socket at that path."""
+        """Listen on a new socket at this path."""
         path.unlink(missing_ok=True)
         await self._server.start(path=str(path))
 
     async def stop(self) -> None:
-        """End all that goes on; clients need not have hung up."""
+        """End calls in progress and close all connections."""
         self._server.close()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_SLOWEST):
+            async with asyncio.timeout(_STOP_SECONDS):
                 await self._server.wait_closed()
-        await self._server.hang_up()
+        await self._server.close_connections()
 
 
-async def serve(path: Path, service: str, methods: Mapping[str, Handler]) -> Server:
-    """A server on a new socket at that path."""
-    server = Server(service, methods)
+async def serve(path: Path, service: str, methods: Mapping[str, Handler]) -> RpcServer:
+    """Start a server on a new socket at this path, and return it."""
+    server = RpcServer(service, methods)
     await server.start(path)
     return server
 
 
 async def call(path: Path, method: str, request: Message, answer: type[M], *, seconds: float) -> M:
-    """Ask once."""
+    """Call a unary method once, and return its response; raises `RpcError`."""
     channel = Channel(path=str(path), codec=_Codec())
     try:
         ask: UnaryUnaryMethod[Message, M] = UnaryUnaryMethod(channel, f"/{method}", Message, answer)
         return await ask(request, timeout=seconds)
     except GRPCError as error:
-        raise Refused(error.message or error.status.name) from None
+        raise RpcError(error.message or error.status.name) from None
     except TimeoutError:
-        raise Refused(f"no answer within {seconds:g} s") from None
+        raise RpcError(f"no answer within {seconds:g} s") from None
     except (OSError, ValueError, StreamTerminatedError, ProtocolError) as error:
-        raise Refused(f"{path}: {error}") from None
+        raise RpcError(f"{path}: {error}") from None
     finally:
         channel.close()

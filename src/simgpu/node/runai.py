@@ -1,7 +1,7 @@
-"""The folder that Run:ai's container toolkit reads on a node: what each pod has of a GPU that it shares, and programs.
+"""The folder that Run:ai's container toolkit reads on a node: usage of shared GPUs by pod, and programs.
 
-It may be read at any moment, and others keep things there. So files are replaced as a whole, what stays is never taken
-away, and only files of the names below are touched.
+It is read at any time, and other programs keep files there. So files are replaced atomically, unchanged files are left
+alone, and only files of the names below are touched.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from simgpu.node import files
 SECONDS = 1.0
 
 _UTILIZATION, _MEMORY = "utilization.sm", "memory.allocated"
-_BYTES = 1_000_000  # in what the toolkit takes for a MiB
+_BYTES = 1_000_000  # per MiB, as the toolkit counts
 _FOLDER_MODE, _FILE_MODE, _PROGRAM_MODE = 0o755, 0o644, 0o755
 
 _log = logging.getLogger(__name__)
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What a pod has of a GPU."""
+    """A pod's use of a GPU, by index: utilisation in percent, memory in MiB."""
 
     uid: str
     gpu: int
@@ -36,7 +36,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def entries(machine: Machine, *, namespace: str) -> list[Entry]:
-    """What pods have of GPUs that a pod of the reservations' namespace holds for them, as metrics show the GPUs."""
+    """Return the pods' use of GPUs that a pod of the reservation namespace holds for them, consistent with metrics."""
     found = []
     shared: dict[int, list[Usage]] = {item.device: [] for item in machine.usages if item.pod.namespace == namespace}
     for item in machine.usages if shared else ():
@@ -49,28 +49,28 @@ def entries(machine: Machine, *, namespace: str) -> list[Entry]:
     return found
 
 
-def split(percent: int, asked: Sequence[float]) -> list[int]:
-    """Whole percents for each in proportion to what it asked for, which are together what there is."""
-    whole = sum(asked)
+def split(percent: int, requested: Sequence[float]) -> list[int]:
+    """Split a percentage in proportion to the requests into whole percents with the same sum."""
+    whole = sum(requested)
     if whole <= 0:
-        return [0] * len(asked)
-    exact = [percent * item / whole for item in asked]
+        return [0] * len(requested)
+    exact = [percent * item / whole for item in requested]
     found = [int(item) for item in exact]
-    nearest = sorted(range(len(asked)), key=lambda place: found[place] - exact[place])
+    nearest = sorted(range(len(requested)), key=lambda place: found[place] - exact[place])
     for place in nearest[: percent - sum(found)]:
         found[place] += 1
     return found
 
 
 def programs(tool: Path, preloader: Path) -> dict[str, Path]:
-    """What pods of Run:ai expect below the folder: the tool, and libraries that their `ld.so.preload` names."""
+    """Return what Run:ai's pods expect, by path below the folder: the tool, and libraries of their `ld.so.preload`."""
     return {
         "bin/nvidia-smi": tool, "shared/memory/preloader.so": preloader, "shared/pid/preloader.so": preloader,
     }  # fmt: skip
 
 
 class Tree:
-    """Keeps the folder true. Where it cannot be written, that is logged once, and tried again."""
+    """Keeps the folder up to date. A failed write is logged once, and retried."""
 
     def __init__(self, root: Path, installed: Mapping[str, Path]) -> None:
         self._root = root
@@ -80,21 +80,21 @@ class Tree:
         self._problems: set[str] = set()
 
     def show(self, entries: Callable[[], Sequence[Entry]], *, now: float) -> None:
-        """Write what has changed, once in a second at most; `entries` is asked only then."""
+        """Write what changed, at most once every `SECONDS`; `entries` is called only then. `now` is monotonic time."""
         if now < self._due:
             return
         self._due = now + SECONDS
-        told, self._problems = self._problems, set()
+        logged, self._problems = self._problems, set()
         self._install()
         with self._trying():
             _make(self._root / "proc" / "events")
         self._write(entries())
-        for problem in sorted(self._problems - told):
-            _log.warning("what pods share is not written for Run:ai: %s", problem)
+        for problem in sorted(self._problems - logged):
+            _log.warning("cannot write files for Run:ai: %s", problem)
 
     @contextlib.contextmanager
     def _trying(self) -> Iterator[None]:
-        """What stands in the way of one file is none of the others'."""
+        """Collect the problem of one file, and go on with the others."""
         try:
             yield
         except OSError as error:
@@ -136,7 +136,7 @@ def _make(folder: Path) -> None:
 
 
 def _prune(folder: Path, root: Path) -> None:
-    """Remove folders that nothing is left in."""
+    """Remove empty folders, up to `root`."""
     while folder != root and not any(folder.iterdir()):
         folder.rmdir()
         folder = folder.parent

@@ -1,1 +1,1 @@
-"""The state page: what a simulated GPU shows to programs on its machine. One table, and from it dtype and C header."""
+"""The state page: the state of a simulated GPU for programs on its machine. One table defines dtype and C header."""

@@ -1,4 +1,4 @@
-"""Compute apps, as nvidia-smi calls them: processes that have a card open, and what each has of its memory and time."""
+"""Compute apps, as nvidia-smi calls them: processes that have a card open, with the memory and time of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from simgpu.page import layout
 
 
 class App(msgspec.Struct, frozen=True):
-    """A process, and what it asks of a card or of one of its instances, by place on the page; -1 is the card."""
+    """A process on a card, or on one of its instances by place on the page; -1 is the card.
+
+    `usage` and `memory` are its demands, in any unit: what is in use is split in proportion to them.
+    """
 
     pid: int
     usage: float
@@ -21,13 +24,13 @@ class App(msgspec.Struct, frozen=True):
 
 
 def fill(row: Any, found: Sequence[App]) -> None:
-    """Put processes on a card's page. What is in use there is theirs, in proportion to what each asks for.
+    """Write processes to a card's page, with what is in use there split in proportion to their demands.
 
-    Of more than there is room for, those with the most memory are listed.
+    If there are more than fit, those with the most memory are listed.
     """
-    together = _together(found)
-    places = sorted({item.instance for item in together})
-    filled = [entry for place in places for entry in _entries(row, place, [i for i in together if i.instance == place])]
+    merged = _merged(found)
+    places = sorted({item.instance for item in merged})
+    filled = [entry for place in places for entry in _entries(row, place, [i for i in merged if i.instance == place])]
     if len(filled) > layout.APPS:
         largest = sorted(filled, key=lambda entry: entry[-1], reverse=True)[: layout.APPS]
         filled = [entry for entry in filled if entry in largest]
@@ -37,8 +40,8 @@ def fill(row: Any, found: Sequence[App]) -> None:
         row["apps"][at] = entry
 
 
-def _together(found: Sequence[App]) -> list[App]:
-    """One for each process and instance, by pid; who has no memory of a card has not opened it."""
+def _merged(found: Sequence[App]) -> list[App]:
+    """Merge entries of one process and instance, and sort by pid; a process without memory has not opened the card."""
     sums: dict[tuple[int, int], tuple[float, float]] = {}
     for item in found:
         usage, memory = sums.get((item.pid, item.instance), (0.0, 0.0))
@@ -64,7 +67,7 @@ def _entries(row: Any, place: int, found: Sequence[App]) -> list[tuple[int, ...]
 
 
 def split(whole: int, weights: Sequence[float]) -> list[int]:
-    """Whole numbers in proportion to weights, which are together what there is; nothing where nothing weighs."""
+    """Split a whole number in proportion to weights into whole numbers with the same sum; zeros if all weights are."""
     total = sum(weights)
     if total <= 0:
         return [0] * len(weights)

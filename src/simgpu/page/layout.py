@@ -1,7 +1,8 @@
 """The layout of a page, as one table; the numpy dtype and the C header come from it.
 
-A page is one GPU's. Its fields never move: new ones are added at the end and raise MINOR, so that an older reader can
-read a newer page. Only a change that would break it raises MAJOR. Everything is little-endian and naturally aligned.
+A page holds the state of one GPU. Its fields never move: new ones are added at the end and raise MINOR, so that an
+older reader can read a newer page. Only an incompatible change raises MAJOR. Everything is little-endian and naturally
+aligned.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ INSTANCES: Final = 8
 SAMPLES: Final = 128
 APPS: Final = 32
 
-# Which processes use the GPU: none, all that the reader's /proc has, or those that the page lists.
+# Which processes use the GPU: none, all in the reader's /proc, or those that the page lists.
 NO_PROCESSES, ALL_PROCESSES, LISTED_PROCESSES = 0, 1, 3
 
-# Whether a card finds errors in its memory: it cannot, it could, it does.
+# ECC: not supported, disabled, enabled.
 ECC_NONE, ECC_OFF, ECC_ON = 1, 2, 3
 
 _C_TYPES = {"u4": "uint32_t", "i4": "int32_t", "u8": "uint64_t"}
 
 
 class Field(msgspec.Struct, frozen=True):
-    """A field: a numpy type such as `u4`, or `S32` for text; or a record of the name `record`, `count` times.
+    """A field: a numpy type such as `u4`, or `S32` for text, or the name of a record; `count` times.
 
-    `fact` is a figure of the model, by path; `state` a quantity of the simulation. `scale` multiplies either.
+    `fact` is the path of a figure of the model, `state` a quantity of the simulation. `scale` multiplies either.
     """
 
     name: str
@@ -236,7 +237,7 @@ DTYPE: Final = _numpy(PAGE)
 
 
 def header() -> str:
-    """The C header."""
+    """Return the text of the C header."""
     return "\n".join(_header()) + "\n"
 
 

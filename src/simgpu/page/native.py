@@ -1,6 +1,6 @@
-"""Where the programs for pods are, one of each for every processor.
+"""Paths of the native programs for pods, one of each per architecture.
 
-A wheel brings them. In a source tree they are built when something first needs them.
+A wheel contains them. In a source tree they are built when they are first needed.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64
 
 
 def ensure() -> None:
-    """Have the programs for this machine built, where that has not been done."""
+    """Build the programs for this machine, where they are missing or outdated."""
     library()
     tool()
 
 
 def library(machine: str | None = None) -> Path:
-    """`libnvidia-ml.so.1` for this machine, or another."""
+    """Return the path of `libnvidia-ml.so.1` for an architecture, by default this machine's."""
     return _find(LIBRARY, machine)
 
 
 def tool(machine: str | None = None) -> Path:
-    """`nvidia-smi` for this machine, or another."""
+    """Return the path of `nvidia-smi` for an architecture, by default this machine's."""
     return _find(TOOL, machine)
 
 
 def preloader(machine: str | None = None) -> Path:
-    """A library that does nothing, for those that have one loaded before all others."""
+    """Return the path of a library that does nothing, for use in `ld.so.preload`."""
     return _find(PRELOADER, machine)
 
 
 def _find(name: str, machine: str | None) -> Path:
-    asked = machine or platform.machine()
-    folder = _MACHINES.get(asked.lower())
+    architecture = machine or platform.machine()
+    folder = _MACHINES.get(architecture.lower())
     if folder is None or platform.system() != "Linux":
-        raise errors.InputError("machine", f"{name} is there for Linux on x86_64 and aarch64, not for {asked}")
+        raise errors.InputError("machine", f"{name} is for Linux on x86_64 and aarch64, not for {architecture}")
     path = BUILT / folder / name
     if (not path.is_file() or _outdated()) and not (_build() and path.is_file()):
-        raise errors.SimgpuError(f"{path} is missing; install the package anew, or run 'make native' in its sources")
+        raise errors.SimgpuError(f"{path} is missing; reinstall the package, or run 'make native' in its sources")
     return path
 
 
@@ -65,7 +65,7 @@ def _outdated() -> bool:
 
 
 def _build() -> bool:
-    """Build all of them where this is a source tree; make's output goes to standard error."""
+    """Build all programs if this is a source tree, and return whether that worked; output goes to standard error."""
     if not (SOURCES / "build.py").is_file():
         return False
     make = ["make", "--no-print-directory", "-C", str(SOURCES.parent), "native"]

@@ -1,7 +1,7 @@
-"""Writes pages: one directory for each GPU, with its page in it.
+"""Writes pages: one directory per GPU, with its page in it.
 
-Files stay where they are when the writer comes back, so that programs which have them open, and containers in which
-their directory is mounted, go on seeing the card.
+A restarted writer reuses the files, so that programs which have them open, and containers that mount their directory,
+see the card again.
 """
 
 from __future__ import annotations
@@ -26,44 +26,45 @@ from simgpu.catalog import models, placing
 from simgpu.page import apps, layout
 from simgpu.topology.devices import Device
 
-MOST_CARDS: Final = 128
-LONGEST_SOCKET: Final = layout.DTYPE["control"].itemsize - 1
+MAX_CARDS: Final = 128
+MAX_SOCKET_BYTES: Final = layout.DTYPE["control"].itemsize - 1
 FILE: Final = "page"
 DRIVER: Final = "580.159.04"
 CUDA: Final = "13.0"
 BRANCH: Final = "r582_49"
 
-MODES: Final = {"persistence": 1, "compute_mode": 3}  # what can be set besides clocks and power, and its highest value
+MODES: Final = {"persistence": 1, "compute_mode": 3}  # settings besides clocks and power, and their highest values
 
 _LOCK: Final = ".lock"
 _ROOM: Final = (layout.DTYPE.itemsize + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
 _STATE: Final = [field for field in layout.PAGE if field.state]
 _SETTINGS: Final = [field for field in _STATE if field.state in ("power_limit", "sm_clock_highest")]
-_WINDOW_KEPT: Final = 535_953_408  # what the driver takes of the window when there are instances
-_NOBODY: Final = uuid.UUID(int=0)
+_RESERVED_BAR1: Final = 535_953_408  # bytes that the driver takes when there are instances
+_NIL: Final = uuid.UUID(int=0)
 _ECC: Final = {"none": layout.ECC_NONE, "disabled": layout.ECC_OFF, "enabled": layout.ECC_ON}
 
 Read = Callable[[str], npt.NDArray[np.float64]]
 
 
 class InstanceState(msgspec.Struct, frozen=True):
-    """What a MIG instance does: percent, and bytes."""
+    """The state of a MIG instance: usage in percent, memory in bytes."""
 
     usage: float
     memory_used: float
 
 
 class Access(msgspec.Struct, frozen=True):
-    """What readers may see and do: which processes use the cards, and where settings are taken."""
+    """What readers may do: `processes` they see (see layout), and the `control` socket that takes settings."""
 
     processes: int = layout.NO_PROCESSES
     control: str = ""
 
 
 class Pages:
-    """The pages of a machine's cards, below one directory, which is ours alone as long as they are there.
+    """The pages of a machine's cards, below one directory, which is locked until they are removed or closed.
 
-    Pages that an earlier writer left there of cards that are no longer are removed, once those of all cards are made.
+    A reader takes a page as lost `stale` seconds after its last write. Pages of other cards, left by an earlier writer,
+    are removed once the pages of all cards exist.
     """
 
     def __init__(self, root: Path, devices: Sequence[Device], *, stale: float, access: Access | None = None) -> None:
@@ -72,12 +73,12 @@ class Pages:
         self._devices = devices
         self._rows: npt.NDArray[Any] = np.zeros(len(devices), layout.DTYPE)
         self._fence = threading.Lock()
-        self._places: list[list[int]] = []  # of each card's instances, on its page
-        self._mapped = np.zeros(len(devices), np.uint64)  # bytes of the window that instances take
+        self._places: list[list[int]] = []  # of each card's instances on its page
+        self._mapped = np.zeros(len(devices), np.uint64)  # bytes of BAR1 that instances take
         for index, (row, device) in enumerate(zip(self._rows, devices, strict=True)):
             _describe(row, device, devices)
             self._places.append(_describe_instances(row, device))
-            self._mapped[index] = _map_windows(row, device)
+            self._mapped[index] = _describe_bar1(row, device)
             row["stale_ns"] = int(stale * 1e9)
         access = access or Access()
         self._rows["boot"] = boot.current().encode()
@@ -100,7 +101,7 @@ class Pages:
         return bool((self._rows["processes"] == layout.LISTED_PROCESSES).any())
 
     def set_mode(self, index: int, name: str, value: int) -> None:
-        """Change a mode of a card."""
+        """Set a mode of a card; the page shows it with the next write."""
         if not 0 <= value <= MODES[name]:
             raise errors.InputError(name, f"must be from 0 to {MODES[name]}")
         self._rows[index][name] = value
@@ -114,15 +115,15 @@ class Pages:
         instances: Mapping[int, Sequence[InstanceState]] = {},
         processes: Mapping[int, Sequence[apps.App]] = {},
     ) -> None:
-        """All cards as they are now; `read` gives a quantity of all of them.
+        """Write the state of all cards; `read` returns a quantity of each. `clock` is in seconds since 1970.
 
-        `processes` are who has each card open. They name instances by their order on the device, as `instances` is.
+        `processes` have the card open. They name instances by their order on the device, which is that of `instances`.
         """
         rows = self._rows
         for field in _STATE:
             limits = np.iinfo(layout.DTYPE[field.name])
             values = np.rint(np.nan_to_num(read(field.state)) * field.scale)
-            rows[field.name] = np.clip(values, limits.min, min(limits.max, 2**62))  # a double knows no 2**64 - 1
+            rows[field.name] = np.clip(values, limits.min, min(limits.max, 2**62))  # a double cannot hold 2**64 - 1
         rows["bar1_used"] = np.maximum(rows["bar1_used"], self._mapped)
         for index, states in instances.items():
             for place, state in zip(self._places[index], states, strict=True):
@@ -143,7 +144,7 @@ class Pages:
         return msgspec.structs.replace(item, instance=self._places[index][item.instance])
 
     def show_settings(self, index: int, read: Read) -> None:
-        """What was set on one card, at once; all else, and the other cards, with the next write."""
+        """Publish the settings of one card at once; everything else follows with the next write."""
         for field in _SETTINGS:
             self._rows[index][field.name] = round(float(read(field.state)[index]) * field.scale)
         self._publish(self._rows[index], self._maps[index])
@@ -159,7 +160,7 @@ class Pages:
         rows["sample_count"] += 1
 
     def _publish(self, row: Any, mapped: npt.NDArray[Any]) -> None:
-        """The sequence is odd while the rest changes; the lock keeps the processor from reordering."""
+        """Write under a seqlock: the sequence is odd meanwhile; the lock is a memory barrier."""
         page = mapped[0]
         before = int(page["sequence"]) | 1
         with self._fence:
@@ -171,7 +172,7 @@ class Pages:
             page["sequence"] = before + 1
 
     def remove(self) -> None:
-        """Take the pages away: whoever looks now finds no card, and whoever has one open has lost it."""
+        """Remove the pages: readers find no card, and those that have one open see it as lost."""
         self._rows["written_ns"] = self._rows["stale_ns"] = 0
         for row, mapped, device in zip(self._rows, self._maps, self._devices, strict=True):
             self._publish(row, mapped)
@@ -183,13 +184,13 @@ class Pages:
         self.close()
 
     def close(self) -> None:
-        """Write no more; the pages stay for the next writer."""
+        """Stop writing; the pages stay for the next writer."""
         self._maps.clear()
         os.close(self._lock)
 
 
 def read(path: Path) -> npt.NDArray[Any] | None:
-    """The page in a file, as it was last written; None if there is none that can be read."""
+    """Return the page in a file; None if there is no valid one."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -202,34 +203,34 @@ def read(path: Path) -> npt.NDArray[Any] | None:
 
 
 def _check(devices: Sequence[Device]) -> None:
-    if len(devices) > MOST_CARDS:
-        raise errors.InputError("pages", f"at most {MOST_CARDS} cards have them, not {len(devices)}")
+    if len(devices) > MAX_CARDS:
+        raise errors.InputError("pages", f"at most {MAX_CARDS} cards can have one, not {len(devices)}")
     foreign = next((device for device in devices if device.model.vendor != "nvidia"), None)
     if foreign is not None:
-        raise errors.InputError("pages", f"NVML shows NVIDIA's cards only, not {foreign.model.product}")
+        raise errors.InputError("pages", f"NVML supports NVIDIA's cards only, not {foreign.model.product}")
 
 
 def _lock(root: Path) -> int:
-    """Two writers would undo each other's work."""
+    """Lock the directory and return the lock's descriptor."""
     root.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
-        raise errors.InputError("pages", f"somebody else writes those in {root}") from None
+        raise errors.InputError("pages", f"{root} is locked by another process") from None
     return descriptor
 
 
 def _remove_others(root: Path, ours: set[str]) -> None:
-    """Folders stay: a container that has one mounted sees the card again when it comes back."""
+    """Remove pages of other cards; folders stay, so that containers which mount one see its card when it returns."""
     for page in root.glob(f"*/{FILE}"):
         if page.parent.name not in ours:
             page.unlink(missing_ok=True)
 
 
 def _usable(path: Path) -> bool:
-    """Whether a page is there that can be written on, be it torn: those who have it open will see the card again."""
+    """Whether there is a page to reuse, interrupted write or not: readers that have it open see the card again."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -252,7 +253,7 @@ def _map(folder: Path) -> npt.NDArray[Any]:
 
 
 def _make(path: Path) -> None:
-    """A page with nothing on it, which is there as a whole or not at all."""
+    """Create an empty page atomically."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".page-")
     made = Path(name)
     try:
@@ -265,7 +266,7 @@ def _make(path: Path) -> None:
 
 
 def _resume(row: Any, page: Any) -> None:
-    """What a card's page alone remembers goes on: modes and past readings. A new page is empty."""
+    """Take over what only the card's page holds: modes and past samples."""
     if page["product"] == row["product"]:
         for name, highest in MODES.items():
             row[name] = min(page[name], highest)
@@ -273,7 +274,7 @@ def _resume(row: Any, page: Any) -> None:
 
 
 def _describe(row: Any, device: Device, all_devices: Sequence[Device]) -> None:
-    """What never changes."""
+    """Fill in the fields that never change."""
     model = device.model
     row["magic"], row["major"], row["minor"] = layout.MAGIC, layout.MAJOR, layout.MINOR
     row["size"] = layout.DTYPE.itemsize
@@ -297,7 +298,7 @@ def _describe(row: Any, device: Device, all_devices: Sequence[Device]) -> None:
     row["pci_id"], row["pci_subsystem"] = int(model.pci.device, 16), int(model.pci.subsystem or "0", 16)
     row["board_id"] = int(row["pci_bus"]) << 8 | int(row["pci_device"])
     row["module_id"] = device.index % 8 + 1
-    row["pdi"] = uuid.uuid5(_NOBODY, device.uuid).int >> 64
+    row["pdi"] = uuid.uuid5(_NIL, device.uuid).int >> 64
     row["memory_reserved"] = model.memory_mib.reserved * 2**20
     row["addressing"], row["c2c"] = (model.addressing_mode or "N/A").encode(), (model.c2c_mode or "N/A").encode()
     row["persistence"], row["virtualization"] = 1, 0
@@ -327,7 +328,7 @@ def _describe_cpus(row: Any, device: Device, all_devices: Sequence[Device]) -> N
 
 
 def _describe_instances(row: Any, device: Device) -> list[int]:
-    """The card's profiles and instances, these by number; where on the page each instance stands."""
+    """Fill in the card's profiles and instances by number, and return the place of each instance on the page."""
     model = device.model
     row["mig_capable"], row["mig_mode"] = bool(model.mig), bool(device.instances)
     row["instance_count"] = len(device.instances)
@@ -346,10 +347,10 @@ def _describe_instances(row: Any, device: Device) -> list[int]:
     return [order.index(which) for which in range(len(placements))]
 
 
-def _map_windows(row: Any, device: Device) -> int:
-    """Each instance's window on the bus; how much of the card's they take.
+def _describe_bar1(row: Any, device: Device) -> int:
+    """Fill in each instance's BAR1 size, and return the bytes of the card's BAR1 that they take.
 
-    For instances that are parts of a card, the driver maps all of its memory, and what remains of the window is theirs.
+    If instances are parts of a card, the driver maps all of its memory, and they share the rest of BAR1.
     """
     if not device.instances:
         return 0
@@ -360,7 +361,7 @@ def _map_windows(row: Any, device: Device) -> int:
         instances["bar1_kib"][0] = window // 1024
         return 0
     mapped = int(row["memory_total"] - row["memory_reserved"])
-    each = max(window - mapped - _WINDOW_KEPT, 0) // 1024 // slices
+    each = max(window - mapped - _RESERVED_BAR1, 0) // 1024 // slices
     instances["bar1_kib"] = instances["slices"] * each
     return mapped
 

@@ -27,13 +27,13 @@ class Guest(msgspec.Struct, frozen=True):
         return self.devices is None or device in self.devices
 
     def choose(self, wanted: Sequence[str]) -> tuple[str, ...]:
-        """The devices that it means: by id, or by number as it counts its own; all of its own if it names none."""
+        """Return the ids of the devices that it names by id or by its own index; all of its own if it names none."""
         if self.devices is None:
             return tuple(wanted)
         return tuple(self._own(name) for name in wanted) if wanted else self.devices
 
     def _own(self, name: str) -> str:
-        assert self.devices is not None  # noqa: S101 - asked by whoever calls
+        assert self.devices is not None  # noqa: S101 - checked by the caller
         number = int(name) if name.isascii() and name.isdecimal() and len(name) < 10 else -1
         if 0 <= number < len(self.devices):
             return self.devices[number]
@@ -45,8 +45,8 @@ class Guest(msgspec.Struct, frozen=True):
         return name
 
 
-class Rejected(errors.SimgpuError):
-    """The peer is not authorised."""
+class PeerRejected(errors.SimgpuError):
+    """The peer is not authorised, or over a limit."""
 
 
 HOST = Guest()

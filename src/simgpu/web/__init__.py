@@ -1,1 +1,1 @@
-"""HTTP views: metrics pages, health, JSON."""
+"""HTTP server and views: metrics pages, health, JSON."""

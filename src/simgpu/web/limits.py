@@ -1,7 +1,7 @@
-"""What one server does at a time, and how long it waits for a client: nobody who stalls keeps memory or others out.
+"""Limits on concurrency and on slow clients, so that a stalled client holds neither memory nor connections.
 
-A client that sends no whole request, or does not take its answer, is disconnected. What is beyond a limit is answered
-with 503 and when to come again.
+A client that does not send a complete request, or does not read its response, is disconnected. Requests over a limit
+are answered with 503 and `Retry-After`.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ _REJECTION = (
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The limits of one server."""
+    """Limits of one server."""
 
     connections: int = 512
-    streams: int = 4  # large pages at a time: each holds a copy of all values, and a pair of Prometheus takes two
-    unsent_bytes: int = 64 << 20  # of large bodies that clients have yet to take, all together
-    idle_seconds: float = 75.0  # for a whole request to come, on a connection that is new or was answered
-    answer_seconds: float = 60.0  # for an answer to be made and taken: no scrape waits longer
-    line_bytes: int = 8190  # of a request's first line
+    streams: int = 4  # large pages at once: each holds a copy of all values, and a Prometheus pair needs two
+    unsent_bytes: int = 64 << 20  # of large bodies that clients have yet to read, in total
+    idle_seconds: float = 75.0  # for a complete request, on a new or idle connection
+    answer_seconds: float = 60.0  # for a response to be made and read: no scrape waits longer
+    line_bytes: int = 8190  # of the request line
     field_bytes: int = 8190  # of a header
     headers: int = 64
 
 
 class Busy(web.HTTPServiceUnavailable):
-    """More at a time than the server does."""
+    """The server is at a limit: 503 with `Retry-After`."""
 
     def __init__(self) -> None:
         super().__init__(text="busy: try again later\n", headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
 
 
 class Streams:
-    """Admits so many large pages at a time."""
+    """Limits the number of large pages in progress."""
 
-    def __init__(self, most: int) -> None:
-        self._free = most
+    def __init__(self, limit: int) -> None:
+        self._free = limit
 
     @contextlib.contextmanager
     def one(self) -> Generator[None, None, None]:
-        """The place of one page, or Busy."""
+        """Count one page while it is in progress; raises `Busy` at the limit."""
         if self._free <= 0:
             raise Busy
         self._free -= 1
@@ -62,13 +62,13 @@ STREAMS = web.AppKey("streams", Streams)
 
 
 class Connection(web.RequestHandler):
-    """A client's connection. Who has not taken an answer in time is disconnected."""
+    """A client's connection, aborted when a response takes too long to be made or read."""
 
     def __init__(self, server: web.Server, limits: Limits) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type] # which is how it is switched off
+            access_log=None,  # type: ignore[arg-type] # switches it off
             keepalive_timeout=limits.idle_seconds,
             max_line_size=limits.line_bytes,
             max_field_size=limits.field_bytes,
@@ -80,14 +80,14 @@ class Connection(web.RequestHandler):
 
     @contextlib.contextmanager
     def answering(self) -> Generator[None, None, None]:
-        """An answer is being made; its time begins."""
+        """Limit the time of the response that is made within."""
         self._cancel_timer()
         self._timer = asyncio.get_running_loop().call_later(self._seconds, self._end)
         self._answering = True
         try:
             yield
         finally:
-            self._answering = False  # though it may still have to be sent
+            self._answering = False  # though it may not have been sent yet
 
     def _end(self) -> None:
         if self.transport is not None and (self._answering or self.transport.get_write_buffer_size()):
@@ -99,13 +99,13 @@ class Connection(web.RequestHandler):
             self._timer = None
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The client is gone."""
+        """The client disconnected."""
         self._cancel_timer()
         super().connection_lost(exc)
 
 
 def accept(server: web.Server, limits: Limits) -> asyncio.Protocol:
-    """The protocol of a new connection: one that says no where there are too many."""
+    """Return the protocol of a new connection; one that rejects it if there are too many."""
     return Connection(server, limits) if len(server.connections) < limits.connections else _Rejection()
 
 
@@ -113,7 +113,7 @@ def accept(server: web.Server, limits: Limits) -> asyncio.Protocol:
 async def timed(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Each answer has its time."""
+    """Middleware: limit the time of each response."""
     if not isinstance(request.protocol, Connection):
         return await handler(request)
     with request.protocol.answering():
@@ -121,10 +121,10 @@ async def timed(
 
 
 class _Rejection(asyncio.Protocol):
-    """Answers that there are too many connections, and closes."""
+    """Answers 503, and closes the connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say no."""
+        """Reject the connection."""
         if isinstance(transport, asyncio.WriteTransport):
             transport.write(_REJECTION)
         transport.close()

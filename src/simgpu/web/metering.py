@@ -1,4 +1,4 @@
-"""The controller's own metrics: what it has to do, what it asks of the API, and how long that and its pages take."""
+"""The controller's own metrics: its queue and writes, its requests to the API, and its latencies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simgpu.web.server import Handler
 
 WRITES = ("create", "patch", "delete")
 _PREFIX = "simgpu_controller"
-_SOON = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_BUCKETS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 GAUGES = {
     "leading": "1 while this controller leads.",
@@ -29,7 +29,7 @@ COUNTERS = {
 
 
 class Meters(registry.Collector):
-    """Times are observed as they come; `state` and `requests` (by verb and resource) are read when somebody asks."""
+    """Observes latencies as they occur; `state` and `requests` (by verb and resource) are read on each scrape."""
 
     def __init__(
         self, state: Callable[[], Mapping[str, float]], requests: Callable[[], Mapping[tuple[str, str], int]]
@@ -41,23 +41,23 @@ class Meters(registry.Collector):
             f"{_PREFIX}_event_lag_seconds",
             "Time from a change being seen to its node being looked at.",
             registry=self._registry,
-            buckets=_SOON,
+            buckets=_BUCKETS,
         )
         self._scrapes = prometheus_client.Histogram(
-            f"{_PREFIX}_scrape_seconds", "Time to answer a scrape.", ["page"], registry=self._registry, buckets=_SOON
+            f"{_PREFIX}_scrape_seconds", "Time to answer a scrape.", ["page"], registry=self._registry, buckets=_BUCKETS
         )
         self._registry.register(self)
 
     def waited(self, seconds: float) -> None:
-        """A change waited this long for its turn."""
+        """Record the seconds from a change to its processing."""
         self._lag.observe(seconds)
 
     def scraped(self, page: str, seconds: float) -> None:
-        """A page took this long."""
+        """Record the seconds that a page took."""
         self._scrapes.labels(page).observe(seconds)
 
     def collect(self) -> Iterator[metrics_core.Metric]:
-        """What there is to say now."""
+        """Yield the metrics of this moment."""
         state = self._state()
         for name, text in GAUGES.items():
             yield metrics_core.GaugeMetricFamily(f"{_PREFIX}_{name}", text, value=state[name])
@@ -72,7 +72,7 @@ class Meters(registry.Collector):
         yield writes
 
     def page(self) -> Handler:
-        """The page that shows all of it."""
+        """Return the handler of the page."""
 
         async def handler(_request: web.Request) -> web.Response:
             body = prometheus_client.generate_latest(self._registry)

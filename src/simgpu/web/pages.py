@@ -1,7 +1,7 @@
 """Metrics pages over HTTP.
 
-A page is rendered once for each step and kept, plain and compressed, for all who ask in that step. A large one is not
-kept: it is streamed piece by piece from a copy of the step's values, so that memory stays flat, and to few at a time.
+A page is rendered once per step and cached, plain and compressed. A large one is not cached: it is streamed in chunks
+from a copy of the step's values, so that memory stays flat, and to few clients at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simgpu.web.limits import STREAMS
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-STREAMED = 20_000  # series; a few MiB
+MAX_CACHED_SERIES = 20_000  # a few MiB
 
 try:
     from isal import igzip
@@ -33,20 +33,20 @@ except ImportError:  # pragma: no cover - the extra is not installed
 
 
 class Page:
-    """One identity's page of a machine that moves on in steps; `more` stands at its end."""
+    """One identity's page of a machine; `more` returns what is appended to it."""
 
     def __init__(self, renderer: render.Renderer, more: Callable[[], bytes] = bytes) -> None:
         self.renderer = renderer
         self._more = more
         self._step = (-1, -1)
-        self._kept: dict[tuple[bool, bool], bytes] = {}
+        self._cached: dict[tuple[bool, bool], bytes] = {}
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        """Answer a scrape."""
+        """Respond to a scrape."""
         open_metrics = self.renderer.identity.openmetrics and OPENMETRICS[:28] in request.headers.get("Accept", "")
         packed = "gzip" in request.headers.get("Accept-Encoding", "")
         kind = OPENMETRICS if open_metrics else TEXT
-        if self.renderer.size > STREAMED:
+        if self.renderer.size > MAX_CACHED_SERIES:
             return await self._stream(request, kind, open_metrics=open_metrics, packed=packed)
         headers = {"Content-Type": kind, "Vary": "Accept-Encoding"}
         if packed:
@@ -56,21 +56,21 @@ class Page:
     def _body(self, *, open_metrics: bool, packed: bool) -> bytes:
         machine = self.renderer.machine
         if self._step != (machine.step, machine.version):
-            self._kept.clear()
+            self._cached.clear()
             self._step = (machine.step, machine.version)
         key = (open_metrics, packed)
-        if key not in self._kept:
+        if key not in self._cached:
             if packed:
-                self._kept[key] = _compress(self._body(open_metrics=open_metrics, packed=False))
+                self._cached[key] = _compress(self._body(open_metrics=open_metrics, packed=False))
             else:
-                self._kept[key] = b"".join((*self.renderer.chunks(open_metrics=open_metrics), self._more()))
-        return self._kept[key]
+                self._cached[key] = b"".join((*self.renderer.chunks(open_metrics=open_metrics), self._more()))
+        return self._cached[key]
 
     async def _stream(self, request: web.Request, kind: str, *, open_metrics: bool, packed: bool) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": kind, "Vary": "Accept-Encoding"})
         if packed:
             response.enable_compression(web.ContentCoding.gzip)
-        with request.app[STREAMS].one(), contextlib.suppress(ConnectionError):  # who left reads no error either
+        with request.app[STREAMS].one(), contextlib.suppress(ConnectionError):  # the client is gone
             await response.prepare(request)
             more = self._more()
             for piece in self.renderer.chunks(open_metrics=open_metrics):
@@ -94,7 +94,7 @@ class Following:
         return await self.page()(request)
 
     def page(self) -> Page:
-        """The page of the machine that is there now."""
+        """Return the page of the current machine."""
         machine = self._machine()
         if self._page is None:
             self._page = Page(render.Renderer(machine, self._identity), self._more)
@@ -104,7 +104,7 @@ class Following:
 
 
 def routes(pages: dict[str, Following], first: str) -> Iterator[web.RouteDef]:
-    """`/metrics` is the first identity's page, `/metrics/NAME` each one's."""
+    """Yield the routes: `/metrics` is the page of `first`, `/metrics/NAME` each identity's."""
     yield web.get("/metrics", pages[first])
     for name, page in pages.items():
         yield web.get(f"/metrics/{name}", page)

@@ -1,8 +1,7 @@
-"""Sends large bodies piece by piece, within a budget of bytes that clients have yet to take.
+"""Sends large bodies in chunks, within a budget of unsent bytes.
 
-A body that was made for one client is held until that client has taken it, so a few hundred clients that do not read
-would otherwise hold as many bodies. Small ones are left to the HTTP library: what connections hold of them is bounded
-by the limit on connections.
+A body is held until its client has read it, so a few hundred clients that do not read would otherwise hold as many
+bodies. Small ones are left to the HTTP library: the limit on connections bounds what they hold.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ _PIECE = 256 << 10
 
 
 class Unsent:
-    """Admits large bodies while those under way have `most` bytes or fewer; one alone may have more."""
+    """Admits large bodies while those in progress have `limit` bytes or fewer; a single one may be larger."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, limit: int) -> None:
         self.held = 0
-        self._most = most
+        self._limit = limit
 
     @contextlib.contextmanager
     def room_for(self, response: web.Response) -> Generator[memoryview, None, None]:
-        """The body of a response that may be sent now, or Busy. The response itself is left without it.
+        """Return the body of a response, taken out of it, while it is sent; raises `Busy` at the limit.
 
-        The HTTP library keeps an answer, or the exception that became one, until the connection's next request.
+        The HTTP library keeps a response, or the exception that became one, until the connection's next request.
         """
         body, response.body = memoryview(_body(response)), None
         size = len(body)
         try:
-            if self.held and self.held + size > self._most:
+            if self.held and self.held + size > self._limit:
                 raise Busy
             self.held += size
             try:
@@ -52,7 +51,7 @@ UNSENT = web.AppKey("unsent", Unsent)
 async def bounded(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Large bodies are sent within the budget."""
+    """Middleware: send large bodies within the budget."""
     response = await handler(request)
     if isinstance(response, web.Response) and len(_body(response)) > LARGE:
         response.headers["Content-Length"] = str(len(_body(response)))

@@ -1,4 +1,4 @@
-"""An HTTP server around handlers: where it listens, and how it ends."""
+"""The HTTP server: addresses, JSON responses and errors, start and stop."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def parse_address(text: str, *, field: str) -> tuple[str, int]:
-    """`HOST:PORT`, `:PORT` (all addresses) or `PORT` (loopback)."""
+    """Return host and port of `HOST:PORT`, `:PORT` (all addresses) or `PORT` (loopback)."""
     host, colon, port = text.rpartition(":")
     if not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
         raise errors.InputError(field, f"{text!r}: must be HOST:PORT, :PORT or PORT")
-    return (host.strip("[]") or "0.0.0.0" if colon else "127.0.0.1"), int(port)  # noqa: S104 - asked for
+    return (host.strip("[]") or "0.0.0.0" if colon else "127.0.0.1"), int(port)  # noqa: S104 - as requested
 
 
 def get(path: str, handler: Handler) -> web.RouteDef:
-    """A path that can be read."""
+    """Return the route of a path for GET."""
     return web.get(path, handler)
 
 
 def view(describe: Callable[[], object]) -> Handler:
-    """A handler that answers with JSON."""
+    """Return a handler that responds with a value as JSON."""
 
     async def handler(_request: web.Request) -> web.Response:
         return json_response(describe())
@@ -45,33 +45,23 @@ def view(describe: Callable[[], object]) -> Handler:
 
 
 def json_response(value: object) -> web.Response:
-    """A value as JSON."""
+    """Return a response with a value as JSON."""
     try:
         body = msgspec.json.encode(value)
-    except UnicodeEncodeError:  # names come from users, and half a surrogate pair is no text
+    except UnicodeEncodeError:  # names come from users, and may hold half a surrogate pair
         body = json.dumps(msgspec.to_builtins(value)).encode()
     return web.Response(body=body, content_type="application/json")
 
 
-def health(problem: Callable[[], str | None]) -> Handler:
-    """A handler that says ok, or what is wrong."""
-
-    async def handler(_request: web.Request) -> web.Response:
-        wrong = problem()
-        return web.Response(text=f"{wrong or 'ok'}\n", status=503 if wrong else 200)
-
-    return handler
-
-
 def error(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    """An error as JSON."""
+    """Return a response with an error as JSON."""
     body = msgspec.json.encode({"error": message})
     return web.Response(body=body, status=status, headers=headers, content_type="application/json")
 
 
 @web.middleware
 async def json_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """What no handler answers is answered as JSON too: unknown paths, wrong methods, our own mistakes."""
+    """Middleware: unknown paths, wrong methods and internal errors are answered as JSON too."""
     try:
         return await handler(request)
     except web.HTTPException as wrong:
@@ -80,14 +70,14 @@ async def json_errors(request: web.Request, handler: Handler) -> web.StreamRespo
         kept = {name: wrong.headers[name] for name in ("Allow", "Retry-After") if name in wrong.headers}
         return error(wrong.status, f"{request.method} {request.path}: {wrong.reason}", kept)
     except ConnectionError:
-        raise  # nobody is there to read an answer
-    except Exception:  # noqa: BLE001 - whatever it is, the client gets an answer that it can read
+        raise  # the client is gone
+    except Exception:  # noqa: BLE001 - logged, and the client gets a response
         _log.exception("%s %s failed", request.method, request.path)
         return error(500, "the server made a mistake; its log says more")
 
 
-class Server:
-    """Serves routes until it is stopped."""
+class HttpServer:
+    """Serves routes until it is stopped; `address` is where, as HOST:PORT."""
 
     def __init__(
         self, routes: Iterable[web.RouteDef], middlewares: Iterable[Any] = (), *, limits: Limits | None = None
@@ -102,7 +92,7 @@ class Server:
         self.address = ""
 
     async def start(self, host: str, port: int, *, field: str) -> None:
-        """Listen; port 0 takes a free one."""
+        """Listen; port 0 takes a free one. Errors name `field`."""
         await self._runner.setup()
         connections = self._runner.server
         assert connections is not None  # noqa: S101 - it was set up
@@ -119,7 +109,7 @@ class Server:
         self.address = f"{bound[0]}:{bound[1]}"
 
     async def stop(self) -> None:
-        """Finish what is under way, and close."""
+        """Finish requests in progress, and close."""
         if self._listener is not None:
             self._listener.close()
         await self._runner.cleanup()

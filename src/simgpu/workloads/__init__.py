@@ -1,1 +1,1 @@
-"""Workloads that connect: their documents, the socket protocol, the server and the client."""
+"""Workloads: their documents, the socket protocol, its server and its client."""

@@ -1,8 +1,7 @@
-"""Taking connections from a socket: one at a time, and only so many from a process, and from a guest once it is known.
+"""Accepting connections, with a rate limit per process, and per guest once it is identified.
 
-The kernel tells which process has connected, which costs next to nothing; to find out in which pod it is costs more. A
-guest that connects over and over, from however many processes, makes the socket take connections more slowly: what it
-costs stays a small part of the time.
+The kernel reports the connected process at no cost; identifying its pod costs more. A guest that connects over and
+over, from however many processes, makes the socket accept more slowly, so that its cost stays a small share of time.
 """
 
 from __future__ import annotations
@@ -15,51 +14,48 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-BURST = 64  # connections that a process or a guest may make at once,
-PER_SECOND = 20.0  # and on and on
+BURST = 64  # connections that a process or a guest may make at once
+PER_SECOND = 20.0  # sustained rate of connections
 
-_MOST_KNOWN = 4096
+_MAX_TRACKED = 4096  # processes and guests
 _BACKLOG = 4096
-_RETRY = 0.1  # seconds after which a process that may open no more files tries again
-_AT_ONCE, _PAUSE = 8, 0.001  # so many are turned away without a pause
-_LONGEST_PAUSE = 0.1
+_RETRY = 0.1  # seconds after accepting failed, as at the limit of open files
+_AT_ONCE, _PAUSE = 8, 0.001  # rejections between pauses, and a pause in seconds
+_MAX_PAUSE = 0.1  # seconds
 
 _log = logging.getLogger(__name__)
 
 
 class Arrivals:
-    """How often processes connect, by their numbers, and guests, by their names.
-
-    Processes that are `trusted` may as often as they like.
-    """
+    """Rate limits of processes, by pid, and guests, by name; `trusted` processes have none."""
 
     def __init__(self) -> None:
-        self._left: dict[int | str, tuple[float, float]] = {}  # connections that each has left, and as of when
+        self._left: dict[int | str, tuple[float, float]] = {}  # tokens left, and as of when
         self._trusted: Counter[int] = Counter()
         self._pause = 0.0
 
     def admit(self, who: int | str, now: float) -> bool:
-        """Whether a process or a guest may connect once more."""
+        """Whether a process or a guest may connect now; takes one of its tokens."""
         if isinstance(who, int) and self._trusted[who]:
             return True
-        if len(self._left) > _MOST_KNOWN:
+        if len(self._left) > _MAX_TRACKED:
             self._left = {other: seen for other, seen in self._left.items() if _refilled(*seen, now) < BURST}
         left = _refilled(*self._left.get(who, (BURST, now)), now)
         self._left[who] = (max(0.0, left - 1), now)
         return left >= 1
 
     def delay(self, seconds: float) -> None:
-        """Let the next connection wait for that long: one was turned away, and not before it had cost something."""
-        self._pause = min(self._pause + max(seconds, _PAUSE), _LONGEST_PAUSE)  # taking it has cost something too
+        """Delay the next connection by these seconds, because rejecting one had a cost."""
+        self._pause = min(self._pause + max(seconds, _PAUSE), _MAX_PAUSE)  # accepting it had a cost too
 
     def pause(self) -> float:
-        """Seconds to wait before the next connection is taken; they are due once."""
+        """Return the seconds to wait before the next connection, and reset them."""
         pause, self._pause = self._pause, 0.0
         return pause
 
     @contextlib.contextmanager
     def trusted(self, pid: int) -> Iterator[None]:
-        """A process is known to be one that may do everything, as long as it has this connection."""
+        """Exempt a process from the rate limit while it has this connection."""
         self._trusted[pid] += 1
         try:
             yield
@@ -73,7 +69,7 @@ def _refilled(left: float, since: float, now: float) -> float:
 
 
 def listen(path: Path, mode: int) -> socket.socket:
-    """A new socket at that path; nobody can connect before its mode is what it should be."""
+    """Return a new listening socket at this path; its mode is set before connections are possible."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.bind(str(path))
@@ -89,8 +85,8 @@ def listen(path: Path, mode: int) -> socket.socket:
 async def accept(
     listening: socket.socket, take: Callable[[socket.socket], bool], pause: Callable[[], float] = float
 ) -> None:
-    """Give each connection to `take` until cancelled; one that it does not want is closed. `pause` follows on each."""
-    loop, turned_away = asyncio.get_running_loop(), 0
+    """Pass each connection to `take` until cancelled, and close those that it rejects; then wait `pause` seconds."""
+    loop, rejected = asyncio.get_running_loop(), 0
     while True:
         try:
             connection, _ = await loop.sock_accept(listening)
@@ -100,28 +96,28 @@ async def accept(
         taken = False
         try:
             taken = take(connection)
-        except Exception:  # noqa: BLE001 - the next connection is another's, and it is logged
-            _log.exception("a connection could not be served")
+        except Exception:  # noqa: BLE001 - logged; other connections are not affected
+            _log.exception("serving a connection failed")
         finally:
             if not taken:
                 connection.close()
-        turned_away += not taken
-        await asyncio.sleep(max(pause(), _PAUSE if not taken and turned_away % _AT_ONCE == 0 else 0))
+        rejected += not taken
+        await asyncio.sleep(max(pause(), _PAUSE if not taken and rejected % _AT_ONCE == 0 else 0))
 
 
 class Raw:
-    """A connection of which no more is read than is asked for."""
+    """An unbuffered reader of a connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
     async def read(self, n: int, /) -> bytes:
-        """So many bytes at most; none at the end."""
+        """Return at most `n` bytes; none at the end."""
         return await asyncio.get_running_loop().sock_recv(self._connection, n)
 
 
 async def streams(connection: socket.socket, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection, to read from and to write to."""
+    """Return the streams of a connection, with a buffer of `limit` bytes."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=limit)
     protocol = asyncio.StreamReaderProtocol(reader)

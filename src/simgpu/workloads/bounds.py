@@ -1,4 +1,4 @@
-"""What each guest of the socket may take, so that the others, and the box itself, go on undisturbed."""
+"""Limits of each guest of the socket, so that it disturbs neither other guests nor the box."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 
 from simgpu import errors
-from simgpu.pods.guests import Guest, Rejected
+from simgpu.pods.guests import Guest, PeerRejected
 from simgpu.workloads import guest
 
 MAX_CLIENTS = 20_000
 MAX_CONNECTIONS = 64  # of a guest
-MAX_REFUSED = 8  # clients of a guest that wait to be told why they are refused
-MAX_ACTIVITIES = 4096  # in all workloads of a guest
-MAX_PLACES = 1024  # of a guest: its workloads, each counted for every device that it is on
-MAX_PLACES_IN_ALL = 8192  # of all guests together, beside one workload on all of a guest's own devices
-LARGEST = 1 << 16  # bytes of a guest's document
-LARGEST_REFUSED = 1 << 12  # bytes that are read of one that is refused anyway, to answer in its protocol
+MAX_REJECTED = 8  # of a guest: rejected clients that wait for their answer
+MAX_ACTIVITIES = 4096  # of a guest, in all its workloads
+MAX_PLACES = 1024  # of a guest: its workloads, each counted once per device
+MAX_PLACES_IN_ALL = 8192  # of all guests, besides one workload on all of a guest's own devices
+MAX_BYTES = 1 << 16  # of a guest's document
+MAX_REJECTED_BYTES = 1 << 12  # of a rejected client's document, which is read to answer in its protocol
 
-_OTHER_FILES = 256  # that are open besides connections
-_SHARE = 20  # guests take one part in so many of the time
-_SHORTEST = 0.01
-_COUNTED = "workloads (each counts once for every device that it is on)"
+_OTHER_FILES = 256  # open files besides connections
+_SHARE = 20  # guests get 1/20 of the time
+_MIN_PAUSE = 0.01  # seconds
+_COUNTED = "workloads (counted once per device)"
 
 
 class Effort:
-    """Processor time that a connection takes of us, without that of others while it waits."""
+    """CPU time that this process spends on a connection."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     @property
     def pause(self) -> float:
-        """Seconds to wait after it, so that it is a small part of the time."""
+        """Seconds to wait afterwards, so that the effort is a small share of the time."""
         return _SHARE * self.seconds
 
     @contextlib.contextmanager
     def spent(self) -> Iterator[None]:
-        """Within this, it is worked on."""
+        """Count the CPU time that is spent within."""
         began = time.thread_time()
         try:
             yield
@@ -50,7 +50,7 @@ class Effort:
 
 
 class _Turn:
-    """The order in which a guest's connections are worked on. `users` wait for it, have it, or pause after it."""
+    """A lock that serialises a guest's connections. `users` wait for it, hold it, or pause after it."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -58,37 +58,37 @@ class _Turn:
 
 
 class Bounds:
-    """Counts what guests have. Whoever is no guest, and so has no name, is trusted with everything."""
+    """Counts and limits what guests use. Peers without a name are no guests, and have no limits."""
 
     def __init__(self) -> None:
         self._connections: Counter[str] = Counter()
-        self._refused: Counter[str] = Counter()
+        self._rejected: Counter[str] = Counter()
         self._activities: Counter[str] = Counter()
         self._places: Counter[str] = Counter()
         self._turns: dict[str, _Turn] = {}
 
     @contextlib.contextmanager
     def connected(self, who: Guest) -> Iterator[None]:
-        """A connection of a guest, as long as it is open."""
+        """Count an open connection of a guest; raises `PeerRejected` at the limit."""
         if who.name and self._connections[who.name] >= MAX_CONNECTIONS:
-            raise Rejected(f"{who.name} has {MAX_CONNECTIONS} connections already")
+            raise PeerRejected(f"{who.name} has {MAX_CONNECTIONS} connections already")
         with _counted(self._connections, who.name):
             yield
 
     @contextlib.contextmanager
-    def refused(self, who: Guest) -> Iterator[None]:
-        """A client of a guest that is refused, as long as it waits to be told why."""
-        if self._refused[who.name] >= MAX_REFUSED:
-            raise guest.TurnedAway(who.name)
-        with _counted(self._refused, who.name):
+    def rejected(self, who: Guest) -> Iterator[None]:
+        """Count a rejected client of a guest while it waits for its answer; raises `RateLimited` at the limit."""
+        if self._rejected[who.name] >= MAX_REJECTED:
+            raise guest.RateLimited(who.name)
+        with _counted(self._rejected, who.name):
             yield
 
     @contextlib.asynccontextmanager
     async def turn(self, who: Guest, effort: Effort) -> AsyncIterator[None]:
-        """One connection of a guest at a time, and the next after a pause that is many times as long as its effort.
+        """Admit one connection of a guest at a time, the next after a pause that is a multiple of its effort.
 
-        The more guests are at it, the longer: all of them together take no more of the time than one alone. The pause
-        outlasts the connection, so that closing it and making another gains nothing.
+        The pause grows with the number of active guests: all of them together get no more time than one alone. It
+        outlasts the connection, so that reconnecting gains nothing.
         """
         if not who.name:
             yield
@@ -103,7 +103,7 @@ class Bounds:
         try:
             yield
         finally:
-            pause = max(_SHORTEST, len(self._turns) * effort.pause)
+            pause = max(_MIN_PAUSE, len(self._turns) * effort.pause)
             asyncio.get_running_loop().call_later(pause, self._release, who.name, turn)
 
     def _release(self, name: str, turn: _Turn) -> None:
@@ -116,7 +116,7 @@ class Bounds:
             del self._turns[name]
 
     def take(self, who: Guest, *, activities: int, devices: int) -> None:
-        """A workload of so many activities starts on so many devices."""
+        """Reserve capacity for a workload of so many activities and devices; raises `InputError` at a limit."""
         if not who.name:
             return
         if self._activities[who.name] + activities > MAX_ACTIVITIES:
@@ -131,7 +131,7 @@ class Bounds:
         self._places[who.name] = places
 
     def give_back(self, who: Guest, *, activities: int, devices: int) -> None:
-        """It ended."""
+        """Release the capacity of a workload that ended."""
         if who.name:
             _lower(self._activities, who.name, activities)
             _lower(self._places, who.name, devices)
@@ -147,14 +147,14 @@ def _counted(counts: Counter[str], name: str) -> Iterator[None]:
 
 
 def _lower(counts: Counter[str], name: str, by: int) -> None:
-    """Guests that have nothing are forgotten."""
+    """Lower a count, and drop it at zero."""
     counts[name] -= by
     if not counts[name]:
         del counts[name]
 
 
-def room() -> int:
-    """How many can be connected: as many files as the process may have open, but for those that other things need."""
+def max_clients() -> int:
+    """Raise the limit of open files as far as needed and allowed, and return how many clients can connect."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_CLIENTS + _OTHER_FILES
     allowed = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)

@@ -1,4 +1,4 @@
-"""The client: finds the devices, sends the document, waits for the verdict."""
+"""The client of the workload socket: finds devices, sends a document, waits for the exit code."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 
 from simgpu import errors
 
-_LONGEST_ANSWER = 1 << 16
+_MAX_ANSWER_BYTES = 1 << 16
 
 
 class Lost(errors.SimgpuError):
-    """The connection went away before a verdict came."""
+    """The connection closed before an answer came."""
 
 
 def devices_by_glob(pattern: str, index_regex: str | None) -> list[str]:
-    """Base names of the files that match; with a regular expression, the device numbers in them."""
+    """Return the base names of matching files; with a regular expression, its first group or whole match in each."""
     found = sorted(glob.glob(pattern))  # noqa: PTH207 - the pattern may be absolute or not
     if not found:
         raise errors.InputError("--devices", f"{pattern!r} matches no file")
@@ -40,17 +40,17 @@ def devices_by_glob(pattern: str, index_regex: str | None) -> list[str]:
 
 
 def devices_by_name(names: str, max_index: int, environment: Mapping[str, str]) -> list[str]:
-    """Names given; `INDEX` in them becomes the job's completion index, modulo `max_index`."""
+    """Return the names of a comma-separated list; `INDEX` becomes the job's completion index modulo `max_index`."""
     if max_index > 0:
         index = environment.get("JOB_COMPLETION_INDEX")
         if index is None or not re.fullmatch(r"-?\d{1,18}", index):
-            raise errors.InputError("--max-index", f"needs JOB_COMPLETION_INDEX to be a number, and it is {index!r}")
+            raise errors.InputError("--max-index", f"JOB_COMPLETION_INDEX must be a number, not {index!r}")
         names = names.replace("INDEX", str(int(index) % max_index))
     return [name for name in names.split(",") if name]
 
 
 def activities(text: str) -> list[dict[str, int]]:
-    """`LOAD:FLUCTUATION:SECONDS`, several separated by commas."""
+    """Return the activities of a comma-separated list of `LOAD:FLUCTUATION:SECONDS`, load in percent."""
     result = []
     for item in text.split(","):
         parts = item.split(":")
@@ -64,7 +64,7 @@ def activities(text: str) -> list[dict[str, int]]:
 
 
 async def run(document: dict[str, Any], socket: Path, *, reconnect: float = 0.0) -> tuple[int, str]:
-    """Send the document and wait. With `reconnect`, a lost connection is made again within so many seconds."""
+    """Send the document, wait, and return exit code and message; for `reconnect` seconds, retry a lost connection."""
     until = 0.0
     loop = asyncio.get_running_loop()
     while True:
@@ -78,7 +78,7 @@ async def run(document: dict[str, Any], socket: Path, *, reconnect: float = 0.0)
             if not until:
                 raise errors.SimgpuError(f"{socket}: {error.strerror or error}; is the exporter running?") from None
         if loop.time() >= until:
-            raise Lost(f"{socket}: the exporter did not come back within {reconnect:g} s")
+            raise Lost(f"{socket}: could not reconnect to the exporter within {reconnect:g} s")
         await asyncio.sleep(min(0.2, reconnect / 10))
 
 
@@ -87,18 +87,18 @@ async def _once(document: dict[str, Any], socket: Path) -> tuple[int, str]:
     try:
         writer.write(json.dumps(document).encode())
         await writer.drain()
-        answer = await reader.read(_LONGEST_ANSWER)
+        answer = await reader.read(_MAX_ANSWER_BYTES)
     except (ConnectionError, EOFError):
         answer = b""
     finally:
         writer.close()
     if not answer:
-        raise Lost(f"{socket}: the exporter went away")
+        raise Lost(f"{socket}: the exporter closed the connection")
     return verdict(answer)
 
 
 def verdict(answer: bytes) -> tuple[int, str]:
-    """Exit code and message of either protocol."""
+    """Return exit code and message of an answer in either protocol."""
     text = answer.decode(errors="replace").strip()
     if re.fullmatch(r"-?\d{1,9}", text):
         return int(text), ""
@@ -108,4 +108,4 @@ def verdict(answer: bytes) -> tuple[int, str]:
             raise Lost(str(value["message"]))
         return int(value["exit"]), str(value["message"])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
-        raise errors.SimgpuError(f"the exporter's answer makes no sense: {text[:80]!r}") from None
+        raise errors.SimgpuError(f"invalid answer from the exporter: {text[:80]!r}") from None

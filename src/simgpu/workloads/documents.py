@@ -1,8 +1,8 @@
-"""Workload documents: what a file or a connected process asks for.
+"""Workload documents, from a file or a connected process.
 
 Three forms are read into one. v1 is fakedev-exporter's: `Name`, `Repeat`, `Profile` of load, fluctuation and seconds,
-`Devices`, `Limits`. v2 adds to each activity `Metrics` with functions and ranges of their own, and to the whole a
-`Reference`, a `Pod` and a `Protocol`. The third is the load profile of `simgpu simulate`.
+`Devices`, `Limits`. v2 adds `Metrics` with functions and ranges of their own to each activity, and `Reference`, `Pod`
+and `Protocol` to the document. The third is the load profile of `simgpu simulate`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MIB = 2.0**20
 _FUNCTIONS: dict[str, Literal["random", "increase"]] = {
     "constant": "random", "random": "random", "random-increase": "increase", "increase": "increase",
 }  # fmt: skip
-# Names of quantities as people and other exporters have them.
+# Quantities by our names and by those of other exporters.
 _NAMES = {name: name for name in activity.LIMITS} | {
     "engine": "usage", "load": "usage", "membw": "bandwidth", "interconnect": "fabric", "hang": "hangs",
     "ras": "corrected",
@@ -39,7 +39,7 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
 
 class Metric(msgspec.Struct, rename="pascal"):
-    """A quantity of an activity; absolute memory is in bytes, bandwidths in bytes a second."""
+    """A quantity of an activity, `period` in seconds; absolute memory is in bytes, bandwidths in bytes a second."""
 
     func: Literal["constant", "random", "random-increase", "increase"] = "random"
     min: float = 0.0
@@ -49,7 +49,7 @@ class Metric(msgspec.Struct, rename="pascal"):
 
 
 class Step(msgspec.Struct, rename="pascal"):
-    """An activity."""
+    """An activity: load and fluctuation in percent; 0 seconds is a day."""
 
     load: Percent = 0
     fluctuation: Percent = 0
@@ -57,15 +57,15 @@ class Step(msgspec.Struct, rename="pascal"):
     metrics: Annotated[dict[str, Metric], msgspec.Meta(max_length=32)] | None = None
 
 
-class Reference(msgspec.Struct):
-    """The card that it was made for."""
+class ReferenceCard(msgspec.Struct):
+    """The card that a document was made for: its highest clock in MHz, and its capability."""
 
     max_frequency: Annotated[float, msgspec.Meta(gt=0)] = msgspec.field(name="MaxFrequencyMHz")
     capability: Annotated[float, msgspec.Meta(gt=0)] = msgspec.field(name="Capability", default=1.0)
 
 
 class Setting(msgspec.Struct, rename="pascal", forbid_unknown_fields=True):
-    """What a program sets on a device through NVML: a power limit in mW, clocks in MHz."""
+    """A setting of a device through NVML: a power limit in mW, clocks in MHz."""
 
     device: Name
     setting: Name
@@ -73,7 +73,7 @@ class Setting(msgspec.Struct, rename="pascal", forbid_unknown_fields=True):
 
 
 class PodNames(msgspec.Struct, rename="pascal"):
-    """Whose it is."""
+    """The pod that a workload belongs to."""
 
     name: Annotated[str, msgspec.Meta(max_length=253)] = ""
     namespace: Annotated[str, msgspec.Meta(max_length=253)] = ""
@@ -82,35 +82,35 @@ class PodNames(msgspec.Struct, rename="pascal"):
 
 
 class Document(msgspec.Struct, rename="pascal", kw_only=True):
-    """A workload document of either version."""
+    """A workload document of version 1 or 2; `repeat` 0 is without end."""
 
     name: Name
     profile: Annotated[list[Step], msgspec.Meta(min_length=1, max_length=10_000)]
     repeat: Whole = 0
     devices: Annotated[list[str], msgspec.Meta(max_length=100_000)] | None = None
     limits: Annotated[dict[str, float], msgspec.Meta(max_length=32)] | None = None
-    reference: Reference | None = None
+    reference: ReferenceCard | None = None
     pod: PodNames | None = None
     protocol: int = 1
 
 
 _MEMBERS: dict[str, dict[str, str]] = {}
-for _struct in (Document, Step, Metric, PodNames, Reference):
+for _struct in (Document, Step, Metric, PodNames, ReferenceCard):
     _MEMBERS[_struct.__name__] = {str(name).lower(): str(name) for name in _struct.__struct_encode_fields__}
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What a document asks for."""
+    """The workload that a document describes, and the devices that it names."""
 
     profile: activity.Profile
     devices: tuple[str, ...]
     pod: PodRef | None
 
 
-def read(document: Any, *, names: Names = NO_NAMES, half_amplitude: bool = False) -> Wanted:
-    """Any of the forms. `names` are an exporter's names for quantities, with the scale that it shows them in.
+def read(document: Any, *, names: Names = NO_NAMES, peak_to_peak: bool = False) -> Wanted:
+    """Return the workload of a document in any form. `names` are an exporter's names for quantities, with their scale.
 
-    Fluctuation is to both sides. `half_amplitude` makes it half as wide, as fakedev-exporter draws it.
+    Fluctuation is to each side of the load; with `peak_to_peak` it is the whole width, as fakedev-exporter draws it.
     """
     _check_text(document)
     if isinstance(document, dict) and "phases" in document:
@@ -120,7 +120,7 @@ def read(document: Any, *, names: Names = NO_NAMES, half_amplitude: bool = False
     reference = form.reference
     profile = activity.Profile(
         name=form.name,
-        activities=tuple(_activity(step, index, half=half_amplitude) for index, step in enumerate(form.profile)),
+        activities=tuple(_activity(step, index, peak_to_peak=peak_to_peak) for index, step in enumerate(form.profile)),
         repeat=form.repeat,
         limits=limits,
         reference=activity.Reference(reference.max_frequency, reference.capability) if reference else None,
@@ -134,19 +134,19 @@ def _pod(pod: PodNames | None, name: str) -> PodRef | None:
 
 
 def protocol(document: Any) -> int:
-    """The version of the protocol that a document's sender speaks."""
+    """Return the protocol version that a document requests."""
     if not isinstance(document, dict):
         return 1
     return 2 if any(str(name).lower() == "protocol" and value == 2 for name, value in document.items()) else 1
 
 
-def wants_setting(document: Any) -> bool:
-    """Whether a document is no workload but wants something set."""
+def is_setting(document: Any) -> bool:
+    """Whether a document is a setting, not a workload."""
     return isinstance(document, dict) and "Set" in document
 
 
 def setting(document: Any) -> Setting:
-    """What a document wants set."""
+    """Return the setting of a document."""
     try:
         return msgspec.convert(document["Set"], Setting)
     except msgspec.ValidationError as error:
@@ -154,7 +154,7 @@ def setting(document: Any) -> Setting:
 
 
 def _check_text(document: Any) -> None:
-    """Text must be text: half of a surrogate pair could be printed on no page."""
+    """Reject text that cannot be encoded: half a surrogate pair could be printed on no page."""
     try:
         json.dumps(document, ensure_ascii=False, default=str).encode()
     except (UnicodeEncodeError, ValueError, RecursionError):
@@ -162,7 +162,7 @@ def _check_text(document: Any) -> None:
 
 
 def parse(document: Any) -> Document:
-    """The document's structure; what is wrong is said with its place."""
+    """Return the document as a struct; errors name the field."""
     try:
         return msgspec.convert(_canonical(document), Document)
     except msgspec.ValidationError as error:
@@ -175,10 +175,10 @@ def parse(document: Any) -> Document:
 
 
 def _canonical(document: Any) -> Any:
-    """Names of members match whatever their case, and null is absent."""
+    """Names of members match in any case, and null counts as absent."""
     result = _named(document, "Document")
     if isinstance(result, dict):
-        for name, kind in (("Pod", "PodNames"), ("Reference", "Reference")):
+        for name, kind in (("Pod", "PodNames"), ("Reference", "ReferenceCard")):
             if name in result:
                 result[name] = _named(result[name], kind)
         if isinstance(result.get("Profile"), list):
@@ -200,15 +200,15 @@ def _named(value: Any, kind: str) -> Any:
     return {known.get(str(name).lower(), str(name)): item for name, item in value.items() if item is not None}
 
 
-def _activity(step: Step, index: int, *, half: bool) -> activity.Activity:
+def _activity(step: Step, index: int, *, peak_to_peak: bool) -> activity.Activity:
     where = f"Profile[{index}]"
     if step.fluctuation > step.load:
-        raise errors.InputError(f"{where}.Fluctuation", f"{step.fluctuation} is more than the load, {step.load}")
+        raise errors.InputError(f"{where}.Fluctuation", f"{step.fluctuation} is above the load; at most {step.load}")
     if step.load + step.fluctuation > 100:
         raise errors.InputError(
             f"{where}.Fluctuation", f"load and fluctuation are {step.load + step.fluctuation} together; at most 100"
         )
-    around = step.fluctuation / (200 if half else 100)
+    around = step.fluctuation / (200 if peak_to_peak else 100)
     usage = activity.Value(step.load / 100 - around, step.load / 100 + around)
     demand = shapes.load()[TYPICAL].demand
     values = activity.mix(demand, usage=usage)
@@ -234,8 +234,8 @@ def _value(metric: Metric, quantity: str) -> activity.Value:
     )
 
 
-# What a workload's limit can be on, by the quantity that an exporter shows, and what one of its units is to us.
-_SHOWN = {
+# Our quantity, and the factor to our unit, of those exporters' quantities that can be limited.
+_LIMITABLE = {
     "usage": ("usage", 0.01),
     "usage_exact": ("usage", 0.01),
     "busy": ("usage", 1.0),
@@ -245,16 +245,16 @@ _SHOWN = {
 
 
 def _limit(name: str, value: float, names: Names) -> tuple[str, float]:
-    """A limit in our words (memory in bytes), or in those of the exporter and its units."""
+    """Return quantity and value of a limit, given by our name (memory in bytes) or by the exporter's name and unit."""
     if (own := _NAMES.get(name.lower())) is not None:
         return own, value / MIB if own == activity.MEMORY else value
     quantity, scale = names.get(name, ("", 1.0))
-    if quantity not in _SHOWN or not scale:
-        shown = ", ".join(sorted(item for item, (known, _) in names.items() if known in _SHOWN))
+    if quantity not in _LIMITABLE or not scale:
+        others = ", ".join(sorted(item for item, (known, _) in names.items() if known in _LIMITABLE))
         raise errors.InputError(
-            f"Limits.{name}", f"no such quantity; there are: {', '.join((*activity.LIMITS, shown))}"
+            f"Limits.{name}", f"no such quantity; there are: {', '.join((*activity.LIMITS, others))}"
         )
-    own, unit = _SHOWN[quantity]
+    own, unit = _LIMITABLE[quantity]
     return own, value / scale * unit
 
 
@@ -279,7 +279,7 @@ def _from_phases(document: dict[str, Any], names: Names) -> Wanted:
 
 
 class _Around(msgspec.Struct, forbid_unknown_fields=True):
-    """What may stand beside phases."""
+    """The fields beside `phases`."""
 
     name: Name = "load"
     repeat: Whole = 0

@@ -1,4 +1,4 @@
-"""Who is connected to the socket, and what that one may act on."""
+"""Peers of the workload socket, and the devices that they may use."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from simgpu import errors
 from simgpu.pods.guests import HOST, Guest
 
 
-class TurnedAway(errors.SimgpuError):
-    """It connects too often to be answered."""
+class RateLimited(errors.SimgpuError):
+    """The peer connects too often to be answered."""
 
 
-STRANGER = Guest("a process that is not known")  # until it is
+STRANGER = Guest("an unidentified process")  # until it is identified
 
 Working = Callable[[], contextlib.AbstractContextManager[None]]
 Identify = Callable[[socket.socket, Working], Awaitable[Guest]]  # enters `Working` while it works, not while it waits
 
 
-async def anybody(_connection: socket.socket, _working: Working) -> Guest:
-    """Where file permissions say who may connect, everybody who does is trusted."""
+async def trust_all(_connection: socket.socket, _working: Working) -> Guest:
+    """Trust every peer: the socket's file permissions decide who may connect."""
     return HOST
 
 
 def pid(connection: socket.socket) -> int:
-    """The process that is connected; 0 where it cannot be seen from here, as from another container."""
+    """Return the pid of the peer; 0 if it is in another PID namespace that is not visible from here."""
     size = struct.calcsize("3i")
     return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[0])

@@ -1,4 +1,4 @@
-"""Reading a document: one JSON value whose end is the end of the message, bounded in size, time and work."""
+"""Reading a document: one JSON value without a delimiter, bounded in size, time and work."""
 
 from __future__ import annotations
 
@@ -10,56 +10,56 @@ from typing import Any, Protocol
 
 from simgpu import errors
 
-LARGEST = 1 << 20
-SILENCE = 0.15
-SLOWEST = 5.0
+MAX_BYTES = 1 << 20  # of a document
+MAX_SILENCE = 0.15  # seconds between two chunks
+MAX_SECONDS = 5.0  # for a whole document
 
-_PIECE = 1 << 16
-_MOST_WORK = 4  # times the largest document that may be looked at, to find the end of one that comes in pieces
+_CHUNK = 1 << 16  # bytes
+_MAX_WORK = 4  # times the limit may be parsed, to find the end of a document that comes in chunks
 
 
 class Reader(Protocol):
-    """Where bytes come from."""
+    """A source of bytes."""
 
     async def read(self, n: int, /) -> bytes:
-        """So many at most; none at the end."""
+        """Return at most `n` bytes; none at the end."""
 
 
 async def receive(
     reader: Reader,
-    largest: int = LARGEST,
+    limit: int = MAX_BYTES,
     *,
     working: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> Any:
-    """One JSON value of so many bytes at most. `working` is entered while it is decoded, not while it is awaited."""
-    buffer, looked_at = b"", 0
+    """Return one JSON value of at most `limit` bytes. `working` is entered to decode it, not to wait for it."""
+    buffer, parsed = b"", 0
     loop = asyncio.get_running_loop()
-    latest = loop.time() + SLOWEST
+    deadline = loop.time() + MAX_SECONDS
     while True:
         try:
-            async with asyncio.timeout(min(SILENCE, latest - loop.time())):
-                piece = await reader.read(min(_PIECE, largest + 1 - len(buffer)))
+            async with asyncio.timeout(min(MAX_SILENCE, deadline - loop.time())):
+                chunk = await reader.read(min(_CHUNK, limit + 1 - len(buffer)))
         except TimeoutError:
-            raise errors.InputError("workload", "no whole document came in time") from None
-        if not piece:
-            raise errors.InputError("workload", "the connection closed before a whole document came")
-        buffer += piece
-        if len(buffer) > largest:
-            raise errors.InputError("workload", f"the document is larger than {largest} bytes")
-        if len(buffer) == len(piece) or piece.rstrip().endswith(b"}"):  # an object cannot end otherwise
-            looked_at += len(buffer)
-            if looked_at > _MOST_WORK * largest:
-                raise errors.InputError("workload", "the document comes in too many pieces")
+            raise errors.InputError("workload", "no complete document arrived in time") from None
+        if not chunk:
+            raise errors.InputError("workload", "the connection closed before a complete document arrived")
+        buffer += chunk
+        if len(buffer) > limit:
+            raise errors.InputError("workload", f"the document is larger than {limit} bytes")
+        if len(buffer) == len(chunk) or chunk.rstrip().endswith(b"}"):  # an object cannot end otherwise
+            parsed += len(buffer)
+            if parsed > _MAX_WORK * limit:
+                raise errors.InputError("workload", "the document arrives in too many chunks")
             with contextlib.suppress(Incomplete), working():
                 return decode(buffer)
 
 
 class Incomplete(Exception):
-    """More has to come."""
+    """The buffer holds the beginning of a JSON value."""
 
 
 def decode(buffer: bytes) -> Any:
-    """The JSON value in the buffer. What can never become one is an error."""
+    """Return the JSON value in the buffer; raises `Incomplete`, or `InputError` if it can never become one."""
     try:
         text = buffer.decode()
     except UnicodeDecodeError as error:

@@ -1,9 +1,9 @@
-"""The socket to which workloads connect.
+"""The server of the workload socket.
 
-A client sends one JSON document and then only waits; the answer is how its workload ended, after which the connection
-closes. v1 is answered with the exit code in digits, v2 with one line of JSON that carries a message too. A connection
-that goes away takes its workload with it. A document that wants something set on a device is answered at once, with
-one of NVML's codes. Everything that comes in is bounded: size, time, number.
+A client sends one JSON document and waits; the answer is the result of its workload, after which the connection closes.
+v1 is answered with the exit code in digits, v2 with one line of JSON that carries a message too. When a client
+disconnects, its workload ends. A document that changes a setting of a device is answered at once, with one of NVML's
+codes. All input is bounded in size, time and number.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ import msgspec
 
 from simgpu import errors
 from simgpu.machines.box import Box
-from simgpu.pods.guests import Guest, Rejected
+from simgpu.pods.guests import Guest, PeerRejected
 from simgpu.workloads import accepting, bounds, documents, guest, receiving
 
 SHUTDOWN = "exporter shutting down"
 
-INVALID_ARGUMENT, NO_PERMISSION = 2, 4  # as NVML says it
+INVALID_ARGUMENT, NO_PERMISSION = 2, 4  # NVML's codes
 
-_PIECE = 1 << 16  # bytes that wait for somebody to read them
-_LONGEST_PROBLEM = 1000  # characters
+_BUFFER_BYTES = 1 << 16  # of a connection
+_MAX_PROBLEM = 1000  # characters
 
+Read = Callable[[Any], documents.Wanted]
 Settings = Callable[[str, str, Sequence[int]], int]
 
 _log = logging.getLogger(__name__)
 
 
 class _Started(msgspec.Struct, frozen=True):
-    """A workload that runs."""
+    """A running workload."""
 
     who: Guest
     activities: int
@@ -47,11 +48,12 @@ class _Started(msgspec.Struct, frozen=True):
     done: asyncio.Future[tuple[int, str]]
 
 
-class Server:
-    """Takes workloads for a box. `names` are quantities by the names that an exporter shows, for limits.
+class WorkloadServer:
+    """Takes workloads for a box. `read` parses and checks a workload document.
 
-    `settings` is told the device, what to set and to what; without it nothing can be set. `identify` says who is
-    connected: a guest acts on its own devices only. `changed` is called when a guest comes to have workloads, or none.
+    `settings` applies a setting and returns NVML's code; without it nothing can be set. `identify` returns who is
+    connected: a guest acts on its own devices only. `changed` is called when a guest's first workload starts, and when
+    its last one ends.
     """
 
     def __init__(
@@ -59,18 +61,16 @@ class Server:
         box: Box,
         path: Path,
         *,
-        names: documents.Names = documents.NO_NAMES,
+        read: Read = documents.read,
         mode: int = 0o700,
-        half_amplitude: bool = False,
         settings: Settings | None = None,
-        identify: guest.Identify = guest.anybody,
+        identify: guest.Identify = guest.trust_all,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._box = box
         self._path = path
-        self._names = names
+        self._read = read
         self._mode = mode
-        self._half = half_amplitude
         self._settings = settings
         self._identify = identify
         self._changed = changed
@@ -80,27 +80,27 @@ class Server:
         self._clients: set[asyncio.Task[None]] = set()
         self._listening: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
-        self._most = bounds.MAX_CLIENTS
+        self._max_clients = bounds.MAX_CLIENTS
 
     async def start(self) -> None:
-        """Listen. A socket that nobody answers on is replaced; one that is in use is an error."""
+        """Listen. A stale socket is replaced; one that is in use is an error."""
         if self._path.exists() or self._path.is_symlink():
             if not self._path.is_socket():
-                raise errors.InputError("--socket", f"{self._path} is there and is no socket")
+                raise errors.InputError("--socket", f"{self._path} exists and is not a socket")
             with contextlib.suppress(OSError):
                 _, writer = await asyncio.open_unix_connection(self._path)
                 writer.close()
-                raise errors.InputError("--socket", f"{self._path}: somebody else answers there")
+                raise errors.InputError("--socket", f"{self._path}: address already in use")
             self._path.unlink(missing_ok=True)
         try:
             self._listening = accepting.listen(self._path, self._mode)
         except OSError as error:
             raise errors.InputError("--socket", f"{self._path}: {error.strerror or error}") from None
-        self._most = bounds.room()
+        self._max_clients = bounds.max_clients()
         self._accepting = asyncio.create_task(accepting.accept(self._listening, self._take, self._arrivals.pause))
 
     async def stop(self) -> None:
-        """Tell all who wait that it is over, and leave no socket behind."""
+        """Answer all clients that the server shuts down, and remove the socket."""
         tasks = [*self._clients, *([self._accepting] if self._accepting else [])]
         for task in tasks:
             task.cancel()
@@ -111,7 +111,7 @@ class Server:
 
     @property
     def clients(self) -> int:
-        """Connections that are open."""
+        """The number of open connections."""
         return len(self._clients)
 
     @property
@@ -120,10 +120,10 @@ class Server:
         return self._working.keys()
 
     def _take(self, connection: socket.socket) -> bool:
-        """Serve a connection, unless there are too many, or its process makes too many."""
-        if len(self._clients) >= self._most:
+        """Serve a connection, unless there are too many, or its process connects too often."""
+        if len(self._clients) >= self._max_clients:
             return False
-        if self._identify is not guest.anybody and not self._arrivals.admit(guest.pid(connection), _now()):
+        if self._identify is not guest.trust_all and not self._arrivals.admit(guest.pid(connection), _now()):
             return False
         task = asyncio.create_task(self._serve(connection))
         self._clients.add(task)
@@ -131,83 +131,83 @@ class Server:
         return True
 
     async def _serve(self, connection: socket.socket) -> None:
-        """Find out who is connected, before anything is read, and serve or refuse that one."""
+        """Identify the peer before anything is read, and serve or reject it."""
         who, effort, ours = guest.STRANGER, bounds.Effort(), True
         try:
             who = await self._identify(connection, effort.spent)
             with self._admitted(who, guest.pid(connection)):
-                reader, writer = await accepting.streams(connection, _PIECE)
+                reader, writer = await accepting.streams(connection, _BUFFER_BYTES)
                 ours = False
                 await self._converse(who, effort, reader, writer)
-        except Rejected as error:
-            await self._refuse(who, effort, connection, str(error))
-        except guest.TurnedAway:
+        except PeerRejected as error:
+            await self._reject(who, effort, connection, str(error))
+        except guest.RateLimited:
             self._arrivals.delay(effort.pause)
         except asyncio.CancelledError:
             if ours:
                 _send(connection, 1, (1, SHUTDOWN))
         except OSError:
-            pass  # it is gone
-        except Exception:  # noqa: BLE001 - one guest's is nobody else's, and it is logged
-            _log.exception("a connection could not be served")
+            pass  # the client is gone
+        except Exception:  # noqa: BLE001 - logged; other guests are not affected
+            _log.exception("serving a connection failed")
         finally:
             if ours:
                 connection.close()
 
     @contextlib.contextmanager
     def _admitted(self, who: Guest, process: int) -> Iterator[None]:
-        """A connection counts for a process of the node, or for its guest, as long as it is open."""
+        """Count an open connection for a process of the node, or for its guest."""
         if who.name and not self._arrivals.admit(who.name, _now()):
-            raise guest.TurnedAway
+            raise guest.RateLimited
         with contextlib.nullcontext() if who.name else self._arrivals.trusted(process), self._bounds.connected(who):
             yield
 
-    async def _refuse(self, who: Guest, effort: bounds.Effort, connection: socket.socket, problem: str) -> None:
-        """Answer in the protocol of whoever is refused; of those who are too many none is read."""
-        _log.info("workload refused: %s", problem[:_LONGEST_PROBLEM])
+    async def _reject(self, who: Guest, effort: bounds.Effort, connection: socket.socket, problem: str) -> None:
+        """Answer a rejected client in its protocol; if too many of a guest wait, its document is not read."""
+        _log.info("workload rejected: %s", problem[:_MAX_PROBLEM])
         protocol, reader = 1, accepting.Raw(connection)
         try:
-            with self._bounds.refused(who), contextlib.suppress(errors.InputError, OSError):
+            with self._bounds.rejected(who), contextlib.suppress(errors.InputError, OSError):
                 async with self._bounds.turn(who, effort):
-                    document = await receiving.receive(reader, bounds.LARGEST_REFUSED, working=effort.spent)
+                    document = await receiving.receive(reader, bounds.MAX_REJECTED_BYTES, working=effort.spent)
                     protocol = documents.protocol(document)
-        except guest.TurnedAway:
+        except guest.RateLimited:
             self._arrivals.delay(effort.pause)
         finally:
-            _send(connection, protocol, (1, problem[:_LONGEST_PROBLEM]))
+            _send(connection, protocol, (1, problem[:_MAX_PROBLEM]))
 
     async def _converse(
         self, who: Guest, effort: bounds.Effort, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Read a document, do what it wants, and answer."""
+        """Read a document, apply its setting or run its workload, and answer."""
         protocol, answer = 1, None
         try:
             async with self._bounds.turn(who, effort):
-                largest = bounds.LARGEST if who.name else receiving.LARGEST
-                document = await receiving.receive(reader, largest, working=effort.spent)
+                limit = bounds.MAX_BYTES if who.name else receiving.MAX_BYTES
+                document = await receiving.receive(reader, limit, working=effort.spent)
                 protocol = documents.protocol(document)
                 with effort.spent():
                     started = self._start(document, who, guest.pid(writer.get_extra_info("socket")))
             answer = await self._wait(started, reader) if isinstance(started, _Started) else started
         except errors.InputError as error:
-            problem = str(error)[:_LONGEST_PROBLEM]  # which may quote what came in
-            _log.info("workload refused: %s", problem)
+            problem = str(error)[:_MAX_PROBLEM]  # which may quote the document
+            _log.info("workload rejected: %s", problem)
             answer = (1, problem)
         except asyncio.CancelledError:
             answer = (1, SHUTDOWN)
         except (OSError, EOFError):
             answer = None
-        except Exception:  # noqa: BLE001 - one guest's is nobody else's, and it is logged
-            _log.exception("a workload's document could not be served")
-            answer = (1, "could not be served; the log says why")
+        except Exception:  # noqa: BLE001 - logged; other guests are not affected
+            _log.exception("serving a workload failed")
+            answer = (1, "internal error; see the server's log")
         finally:
             await _reply(writer, protocol, answer)
 
     def _start(self, document: Any, who: Guest, pid: int) -> _Started | tuple[int, str]:
-        """Set what is to be set, or start the workload."""
-        if documents.wants_setting(document):
+        """Apply the setting, or start the workload."""
+        if documents.is_setting(document):
             return self._set(document, who), ""
-        wanted = documents.read(document, names=self._names, half_amplitude=self._half)
+        wanted = self._read(document)
         done: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
 
         def ended(code: int, message: str) -> None:
@@ -229,7 +229,7 @@ class Server:
         return _Started(who, activities, count, numbers, done)
 
     async def _wait(self, started: _Started, reader: asyncio.StreamReader) -> tuple[int, str] | None:
-        """Let a workload run until it ends, or its client goes."""
+        """Wait until the workload ends, and return the answer; None if its client disconnects before."""
         gone = asyncio.ensure_future(reader.read(1))  # a client that waits sends nothing
         try:
             either: set[asyncio.Future[Any]] = {started.done, gone}
@@ -243,7 +243,7 @@ class Server:
                 self._changed()
 
     def _count(self, who: Guest, more: int) -> bool:
-        """Count a guest's workloads; whether it has come to have some, or none."""
+        """Count a guest's workloads, and return whether it started its first or ended its last."""
         if who.pod is None:
             return False
         before = self._working[who]
@@ -252,17 +252,17 @@ class Server:
         return not before or not self._working[who]
 
     def _set(self, document: Any, who: Guest) -> int:
-        """Whoever sets something understands NVML's codes only."""
+        """Apply a setting, and return one of NVML's codes."""
         if self._settings is None:
             return NO_PERMISSION
         try:
-            wish = documents.setting(document)
+            setting = documents.setting(document)
         except errors.InputError as error:
-            _log.info("setting refused: %s", str(error)[:_LONGEST_PROBLEM])
+            _log.info("setting rejected: %s", str(error)[:_MAX_PROBLEM])
             return INVALID_ARGUMENT
-        if not who.may_set(wish.device):
+        if not who.may_set(setting.device):
             return NO_PERMISSION
-        return self._settings(wish.device, wish.setting, wish.values)
+        return self._settings(setting.device, setting.setting, setting.values)
 
 
 def _now() -> float:
@@ -273,12 +273,12 @@ def _line(protocol: int, answer: tuple[int, str]) -> bytes:
     code, message = answer
     verdict: dict[str, Any] = {"exit": code, "message": message}
     if message == SHUTDOWN:
-        verdict["lost"] = True  # the workload did not end: its client may come again
+        verdict["lost"] = True  # the workload did not end: its client may reconnect
     return (json.dumps(verdict) + "\n" if protocol == 2 else str(code)).encode()
 
 
 def _send(connection: socket.socket, protocol: int, answer: tuple[int, str]) -> None:
-    """Answer on a connection on which nothing was sent yet: there is room for it, or nobody reads."""
+    """Answer on a connection on which nothing was sent yet, so that the answer fits into its buffer."""
     with contextlib.suppress(OSError):
         connection.send(_line(protocol, answer))
 

@@ -1,9 +1,9 @@
-"""Pages of a whole fleet: all fake nodes on one, each node on its own, and where to find them."""
+"""HTTP routes of a fleet: metrics of all fake nodes and of each, service discovery, and the topology as JSON."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import msgspec
@@ -14,33 +14,31 @@ from simgpu.identities import labels, render
 from simgpu.identities.identity import FAMILY, Identity
 from simgpu.machines.machine import Machine
 from simgpu.web import pages, server
-from simgpu.web.server import Handler
 
 ENDPOINT = "gpu-metrics"
 EXPORTER = "nvidia-dcgm-exporter"
 
 
-class Shown(Protocol):
-    """What is shown of a fleet."""
+class FleetView(Protocol):
+    """What the pages read of a fleet."""
 
     def machine(self) -> Machine:
-        """All GPUs."""
+        """Return all GPUs."""
 
     def machine_of(self, name: str) -> Machine | None:
-        """One node's GPUs."""
+        """Return a node's GPUs; None for an unknown node."""
 
     def exporters(self) -> Iterator[tuple[str, str, str]]:
-        """Node, name and address of each exporter that is pretended to be."""
+        """Yield node, pod name and address of each simulated exporter."""
 
     def pod_usage(self) -> Iterator[tuple[str, int, float, float]]:
-        """Pod, index of the GPU, utilisation in percent, memory in bytes."""
+        """Yield pod uid, index of the GPU, utilisation in percent, and memory in bytes."""
 
 
-def enriched(identity: Identity, namespace: str) -> Identity:
-    """An identity with the labels that Prometheus would have given to an exporter on each node.
+def with_target_labels(identity: Identity, namespace: str) -> Identity:
+    """Return the identity with the target labels that Prometheus adds when it scrapes an exporter on each node.
 
-    What the exporter itself calls by one of these names arrives under the name that Prometheus gives to a label which
-    clashes with its own.
+    The exporter's own labels of these names get the prefix `exported_`, as Prometheus does it.
     """
     target = {
         "container": f"={EXPORTER}", "endpoint": f"={ENDPOINT}", "instance": "@instance", "job": f"={EXPORTER}",
@@ -53,7 +51,7 @@ def enriched(identity: Identity, namespace: str) -> Identity:
 
 
 def of_all_nodes(identity: Identity) -> Identity:
-    """An identity as it can be printed for all nodes on one page: without series of which nothing says their node."""
+    """Return the identity without series that have no label for their node, for all nodes on one page."""
     if "hostname" in identity.labels.values():
         return identity
     families = (item for item in identity.families if item.of != "node" or "hostname" in item.information.values())
@@ -61,26 +59,30 @@ def of_all_nodes(identity: Identity) -> Identity:
 
 
 class FleetPages:
-    """Serves the fleet; nothing while there is none to show."""
+    """Serves the metrics of the fleet; 503 while there is no fleet.
+
+    With `plain`, the page of all nodes has the exporter's own labels only. `scraped` gets the page and the seconds of
+    each scrape.
+    """
 
     def __init__(
         self,
-        shown: Callable[[], Shown | None],
+        fleet: Callable[[], FleetView | None],
         identity: Identity,
         *,
         namespace: str,
         plain: bool,
         scraped: Callable[[str, float], None],
     ) -> None:
-        self._shown = shown
+        self._fleet = fleet
         self._node_identity = identity
-        self._identity = of_all_nodes(identity) if plain else enriched(identity, namespace)
+        self._identity = of_all_nodes(identity) if plain else with_target_labels(identity, namespace)
         self._namespace = namespace
         self._scraped = scraped
-        self._following: tuple[Shown, pages.Following] | None = None
+        self._following: tuple[FleetView, pages.Following] | None = None
 
     def routes(self) -> list[web.RouteDef]:
-        """All paths."""
+        """Return the routes."""
         return [
             web.get("/metrics", self._all),
             web.get("/metrics/nodes/{node}", self._one),
@@ -88,26 +90,26 @@ class FleetPages:
         ]
 
     async def _all(self, request: web.Request) -> web.StreamResponse:
-        shown = self._shown()
-        if shown is None:
+        fleet = self._fleet()
+        if fleet is None:
             return web.Response(status=503, text="not leading\n")
         started = time.perf_counter()
-        answer = await self._page_of(shown)(request)
+        answer = await self._page_of(fleet)(request)
         self._scraped("fleet", time.perf_counter() - started)
         return answer
 
-    def _page_of(self, shown: Shown) -> pages.Following:
-        """The page of the fleet that is there: each term as leader has another."""
-        if self._following is None or self._following[0] is not shown:
-            self._following = (shown, pages.Following(shown.machine, self._identity, _Pods(shown)))
+    def _page_of(self, fleet: FleetView) -> pages.Following:
+        """Return the page of the current fleet: each term as leader has another."""
+        if self._following is None or self._following[0] is not fleet:
+            self._following = (fleet, pages.Following(fleet.machine, self._identity, _Pods(fleet)))
         return self._following[1]
 
     async def _one(self, request: web.Request) -> web.StreamResponse:
-        shown = self._shown()
-        if shown is None:
+        fleet = self._fleet()
+        if fleet is None:
             return web.Response(status=503, text="not leading\n")
         started = time.perf_counter()
-        machine = shown.machine_of(request.match_info["node"])
+        machine = fleet.machine_of(request.match_info["node"])
         if machine is None:
             return web.Response(status=404, text="no such node\n")
         answer = await pages.Page(render.Renderer(machine, self._node_identity))(request)
@@ -115,8 +117,8 @@ class FleetPages:
         return answer
 
     async def _discovery(self, request: web.Request) -> web.StreamResponse:
-        shown = self._shown()
-        if shown is None:
+        fleet = self._fleet()
+        if fleet is None:
             return web.Response(status=503, text="not leading\n")
         found = [
             {
@@ -126,20 +128,20 @@ class FleetPages:
                     "container": EXPORTER, "service": EXPORTER, "endpoint": ENDPOINT, "node": node, "instance": address,
                 },
             }
-            for node, pod, address in shown.exporters()
+            for node, pod, address in fleet.exporters()
         ]  # fmt: skip
         return server.json_response(found)
 
 
 class _Pods:
-    """Run:ai's own series: what each pod has of each GPU."""
+    """Run:ai's own series: the use of each GPU by each pod."""
 
-    def __init__(self, shown: Shown) -> None:
-        self._shown = shown
+    def __init__(self, fleet: FleetView) -> None:
+        self._fleet = fleet
 
     def __call__(self) -> bytes:
         usage, memory = [], []
-        for pod, index, percent, used in self._shown.pod_usage():
+        for pod, index, percent, used in self._fleet.pod_usage():
             uid = labels.escaped(pod)
             usage.append(f'runai_pod_gpu_utilization{{pod_uuid="{uid}",gpu="{index}"}} {percent:g}\n')
             memory.append(f'runai_pod_gpu_memory_used_bytes{{pod_uuid="{uid}",gpu="{index}"}} {used:.0f}\n')
@@ -157,20 +159,10 @@ class _Pods:
         ).encode()
 
 
-def health(problems: Callable[[], Iterable[str]]) -> Handler:
-    """Alive; `?verbose` says what is not as it should be."""
-
-    async def handler(request: web.Request) -> web.Response:
-        found = list(problems()) if "verbose" in request.query else []
-        return web.Response(text="\n".join(["ok", *found]) + "\n")
-
-    return handler
-
-
 def topology_routes(
     ready: Callable[[], bool], fleet: Callable[[], dict[str, Any] | None], node: Callable[[str], dict[str, Any] | None]
 ) -> list[web.RouteDef]:
-    """The topology as JSON: the whole configuration, and each node's view."""
+    """Return the routes of the topology API: the whole configuration, and each node's view, as JSON."""
 
     async def whole(_request: web.Request) -> web.Response:
         found = fleet()

@@ -1,8 +1,9 @@
-"""fakedev-exporter's device files: a device type with the limits of its metrics, and a list of devices."""
+"""The JSON files of both programs: a device type with the ranges of its metrics, and a list of devices."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,35 +13,35 @@ from simgpu import errors
 from simgpu.catalog import models
 from simgpu.topology.devices import Device
 
-_LARGEST = 4 << 20
+_MAX_BYTES = 4 << 20
 T = TypeVar("T")
 
 
-class Limits(msgspec.Struct, rename="pascal"):
-    """The range of a metric; its lower end is its idle value."""
+class MetricRange(msgspec.Struct, rename="pascal"):
+    """The range of a metric, in the metric's unit; `min` is its value at no load."""
 
     min: float = 0.0
     max: float = 0.0
 
 
 class DeviceType(msgspec.Struct, rename="pascal"):
-    """Labels and metrics that all devices have."""
+    """A device type file: labels of all devices, and the range of each metric."""
 
     device_labels: dict[str, str] = msgspec.field(default_factory=dict)
-    metric_limits: dict[str, Limits] = msgspec.field(default_factory=dict)
+    metric_limits: dict[str, MetricRange] = msgspec.field(default_factory=dict)
 
 
 class DeviceList(msgspec.Struct, rename="pascal"):
-    """Labels of each device; `file` is its name."""
+    """A device list file: the labels of each device; `file` is its name."""
 
     device_labels: list[dict[str, str]] = msgspec.field(default_factory=list)
 
 
 def read(path: Path) -> Any:
-    """One JSON value of a file."""
+    """Return the JSON value that a file holds."""
     try:
-        if path.stat().st_size > _LARGEST:
-            raise errors.SimgpuError(f"{path}: larger than {_LARGEST} bytes")
+        if path.stat().st_size > _MAX_BYTES:
+            raise errors.SimgpuError(f"{path}: larger than {_MAX_BYTES} bytes")
         return json.loads(path.read_text())
     except OSError as error:
         raise errors.SimgpuError(f"{path}: {error.strerror}") from None
@@ -49,7 +50,7 @@ def read(path: Path) -> Any:
 
 
 def device_type(path: Path) -> DeviceType:
-    """A device type file."""
+    """Read and check a device type file."""
     found = _convert(path, DeviceType)
     for name, limits in found.metric_limits.items():
         if limits.min > limits.max:
@@ -58,7 +59,7 @@ def device_type(path: Path) -> DeviceType:
 
 
 def devices(path: Path, kind: DeviceType, count: int, model: models.Model) -> list[Device]:
-    """The first `count` devices of a list."""
+    """Return the first `count` devices of a device list file."""
     listed = _convert(path, DeviceList).device_labels
     if not 0 <= count <= len(listed):
         raise errors.SimgpuError(f"{path}: has {len(listed)} devices, and {count} were asked for")
@@ -88,12 +89,16 @@ def _convert(path: Path, kind: type[T]) -> T:
         raise errors.SimgpuError(f"{path}: {str(error).replace('`$.', '`')}") from None
 
 
+def renamed(document: dict[Any, Any], known: Iterable[str]) -> dict[str, Any]:
+    """Return the members under their known names, which match in any case; null counts as absent."""
+    names = {name.lower(): name for name in known}
+    return {names.get(str(name).lower(), str(name)): value for name, value in document.items() if value is not None}
+
+
 def _members(document: Any) -> Any:
-    """Names of members match whatever their case."""
-    known = {"devicelabels": "DeviceLabels", "metriclimits": "MetricLimits"}
     if not isinstance(document, dict):
         return document
-    result = {known.get(str(name).lower(), name): value for name, value in document.items() if value is not None}
+    result = renamed(document, ("DeviceLabels", "MetricLimits"))
     if isinstance(limits := result.get("MetricLimits"), dict):
         result["MetricLimits"] = {
             metric: {str(name).capitalize(): value for name, value in given.items()}
