@@ -47,9 +47,9 @@ def shown(value: Any) -> str:
     return clipped(_short.repr(value), _MAX_SHOWN)
 
 
-def clipped(text: str, longest: int = _MAX_CLIPPED) -> str:
+def clipped(text: str, max_length: int = _MAX_CLIPPED) -> str:
     """A text for a message; of a long one, its beginning."""
-    return text if len(text) <= longest else f"{text[:longest]}..."
+    return text if len(text) <= max_length else f"{text[:max_length]}..."
 
 
 def explain(error: OSError) -> str:

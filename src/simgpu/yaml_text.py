@@ -41,13 +41,13 @@ def parse(text: str | bytes, *, repeats: bool = False) -> Any:
 
     A text that is no YAML, or goes beyond the limits, is a `ValueError` of one line.
     """
-    found = _read(text, most=1, repeats=repeats)
+    found = _read(text, max_documents=1, repeats=repeats)
     return found[0] if found else None
 
 
 def parse_all(text: str | bytes) -> list[Any]:
     """The values of all documents in a text."""
-    return _read(text, most=MAX_VALUES, repeats=False)
+    return _read(text, max_documents=MAX_VALUES, repeats=False)
 
 
 def parse_file(path: Path, *, repeats: bool = False) -> Any:
@@ -56,7 +56,7 @@ def parse_file(path: Path, *, repeats: bool = False) -> Any:
         return parse(file.read(MAX_LENGTH + 1), repeats=repeats)
 
 
-def _read(text: str | bytes, *, most: int, repeats: bool) -> list[Any]:
+def _read(text: str | bytes, *, max_documents: int, repeats: bool) -> list[Any]:
     if len(text) > MAX_LENGTH:
         raise ValueError(f"larger than {MAX_LENGTH >> 20} MiB")
     found: list[Any] = []
@@ -64,12 +64,12 @@ def _read(text: str | bytes, *, most: int, repeats: bool) -> list[Any]:
         loader = _Loader(text, repeats=repeats)
         try:
             for node in loader.documents():
-                if len(found) == most:
+                if len(found) == max_documents:
                     raise _error(node, "a second document begins here; only one is expected")
                 found.append(loader.construct_document(node))
         finally:
             loader.dispose()
-    except _Beyond as error:
+    except _LimitExceeded as error:
         raise ValueError(_one_line(error)) from None
     except _ERRORS as error:
         raise ValueError(f"not YAML: {_one_line(error)}") from None
@@ -85,7 +85,7 @@ def _error(place: Any, problem: str) -> yaml.MarkedYAMLError:
     return yaml.composer.ComposerError(None, None, problem, place.start_mark)
 
 
-class _Beyond(yaml.MarkedYAMLError):
+class _LimitExceeded(yaml.MarkedYAMLError):
     """A limit is passed, in what otherwise may be YAML."""
 
     def __init__(self, place: Any, problem: str) -> None:
@@ -196,7 +196,7 @@ class _Loader(_Safe):  # type: ignore[misc]  # which of the two it is depends on
         if anchored is None:
             raise _error(event, "an alias of an anchor that is not there")
         if anchored.node is None:
-            raise _Beyond(event, "an alias of what it is a part of")
+            raise _LimitExceeded(event, "an alias of what it is a part of")
         self._count(event, anchored.values, anchored.length)
         _check_depth(event, len(opened) + anchored.levels)
         opened[-1].contain(anchored.levels)  # an alias is never all of a document: its anchor stands before it
@@ -206,9 +206,9 @@ class _Loader(_Safe):  # type: ignore[misc]  # which of the two it is depends on
         self._values += values
         self._length += length
         if self._values > MAX_VALUES:
-            raise _Beyond(place, f"more than {MAX_VALUES} values, those of aliases included")
+            raise _LimitExceeded(place, f"more than {MAX_VALUES} values, those of aliases included")
         if self._length > MAX_LENGTH:
-            raise _Beyond(place, f"more than {MAX_LENGTH >> 20} MiB of text, that of aliases included")
+            raise _LimitExceeded(place, f"more than {MAX_LENGTH >> 20} MiB of text, that of aliases included")
 
     def _anchor(self, event: Any) -> _Anchored | None:
         """Note what begins here, if it has a name: until it ends, how much was read before it."""
@@ -242,7 +242,7 @@ class _Loader(_Safe):  # type: ignore[misc]  # which of the two it is depends on
         if key.tag == _MERGE:
             inner.merges += 1
             if inner.merges > _MAX_MERGES:
-                raise _Beyond(event, f"more than {_MAX_MERGES} merge keys in a mapping")
+                raise _LimitExceeded(event, f"more than {_MAX_MERGES} merge keys in a mapping")
         elif key.value in keys and not self._repeats:
             raise _error(event, f"{key.value[:64]} stands twice")
         else:
@@ -251,14 +251,14 @@ class _Loader(_Safe):  # type: ignore[misc]  # which of the two it is depends on
 
 def _check_depth(event: Any, levels: int) -> None:
     if levels > MAX_DEPTH:
-        raise _Beyond(event, f"nested in more than {MAX_DEPTH} levels")
+        raise _LimitExceeded(event, f"nested in more than {MAX_DEPTH} levels")
 
 
 def _bounded(event: Any) -> str:
     """The tag that an event names."""
     tag: str = event.tag
     if len(tag) > _MAX_TAG:
-        raise _Beyond(event, f"a tag of {len(tag)} characters; at most {_MAX_TAG}")
+        raise _LimitExceeded(event, f"a tag of {len(tag)} characters; at most {_MAX_TAG}")
     return tag
 
 
@@ -267,6 +267,6 @@ def _check_number(event: Any, tag: str) -> None:
 
     Whole numbers of more than 64 bits can be chosen so that all have one hash.
     """
-    longest = _SHORT if tag == _INT else _MAX_NUMBER
-    if len(event.value) > longest:
-        raise _Beyond(event, f"a number or time of {len(event.value)} characters; at most {longest}")
+    max_length = _SHORT if tag == _INT else _MAX_NUMBER
+    if len(event.value) > max_length:
+        raise _LimitExceeded(event, f"a number or time of {len(event.value)} characters; at most {max_length}")

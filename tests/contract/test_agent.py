@@ -20,7 +20,7 @@ from simgpu.controllers.own_node import Shared
 from simgpu.identities import identity
 from simgpu.kube import views
 from simgpu.kube.client import Client
-from simgpu.kube.kubeconfig import Target
+from simgpu.kube.kubeconfig import ClientConfig
 from simgpu.node import messages
 from simgpu.page import writer
 from simgpu.topology import pools, sharing
@@ -37,7 +37,7 @@ def settings(kubelet: Kubelet, tmp_path: Path) -> Iterator[AgentSettings]:
         refusing.bind(("127.0.0.1", 0))  # and never listens, so that the port stays ours
         port = refusing.getsockname()[1]
         yield AgentSettings(
-            target=Target(f"http://127.0.0.1:{port}"), node="node-a", namespace="ns", listen=("127.0.0.1", 0),
+            target=ClientConfig(f"http://127.0.0.1:{port}"), node="node-a", namespace="ns", listen=("127.0.0.1", 0),
             identity=DCGM, state=tmp_path / "state", plugins=kubelet.folder,
             pod_resources=kubelet.folder / "pods.sock", cgroups=tmp_path / "cgroups", reservations="reservations",
             runai=tmp_path / "runai", interval=0.1,

@@ -22,7 +22,7 @@ from simgpu.controllers.own_node import OwnNode, Stores, Uses
 from simgpu.identities import identity as identities
 from simgpu.kube import resources
 from simgpu.kube.client import Client
-from simgpu.kube.kubeconfig import Target
+from simgpu.kube.kubeconfig import ClientConfig
 from simgpu.kube.recording import Recorder
 from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Store
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 class AgentSettings(msgspec.Struct, frozen=True):
     """What an agent is started with."""
 
-    target: Target
+    target: ClientConfig
     node: str
     namespace: str
     listen: tuple[str, int]

@@ -46,7 +46,7 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
 )
 @_place("--runai-dir", "/var/lib/runai", "What pods have of GPUs that they share, for Run:ai's container toolkit.")
 @_place("--cgroups", "/sys/fs/cgroup", "Where containers' use of processors is read, for pods whose GPUs follow it.")
-@options.interval(0.5, least=0.05, most=60)
+@options.interval(0.5, minimum=0.05, maximum=60)
 @options.seed()
 @options.log_level
 def agent(  # noqa: PLR0913 - one for each option

@@ -145,13 +145,13 @@ def import_(
     _report(made, name, path, others=[item for item in found.gpus if item.index != (gpu or 0)], chosen=gpu)
 
 
-def _content(path: Path, most: int) -> bytes:
+def _content(path: Path, max_bytes: int) -> bytes:
     """A file's bytes, or standard input's; one more than is allowed shows that there are too many."""
     try:
         if str(path) == "-":
-            return sys.stdin.buffer.read(most + 1)
+            return sys.stdin.buffer.read(max_bytes + 1)
         with path.open("rb") as file:
-            return file.read(most + 1)
+            return file.read(max_bytes + 1)
     except OSError as error:
         raise errors.InputError("CAPTURE", errors.explain(error)) from None
 

@@ -26,7 +26,7 @@ from simgpu.cli import catalog, options, output
     "--lease-duration", type=click.IntRange(3, 300), default=15, show_default=True, metavar="SECONDS",
     help="After a controller that died, how long another waits before it takes over.",
 )  # fmt: skip
-@options.interval(0.5, least=0.05, most=60)
+@options.interval(0.5, minimum=0.05, maximum=60)
 @options.seed()
 @options.log_level
 def controller(  # noqa: PLR0913 - one for each option

@@ -20,7 +20,7 @@ SOCKET = "/tmp/simgpu.sock"  # noqa: S108 - where workloads look; only its owner
 
 
 @click.command()
-@options.cards(most=1_000_000, config="Devices from a file instead; see above.")
+@options.cards(maximum=1_000_000, config="Devices from a file instead; see above.")
 @click.option(
     "--identity", "identities", multiple=True, metavar="NAME|FILE",
     help="The exporter to mimic; several may be given. The vendor's own if nothing is said.",
@@ -36,7 +36,7 @@ SOCKET = "/tmp/simgpu.sock"  # noqa: S108 - where workloads look; only its owner
     help="A workload that is there from the start.",
 )
 @options.seed()
-@options.interval(1.0, least=0.01, most=3600)
+@options.interval(1.0, minimum=0.01, maximum=3600)
 @click.option("--hostname", help="The machine's name on the pages; this machine's if nothing is said.")
 @click.option(
     "--device-files",

@@ -13,8 +13,8 @@ from simgpu.cli import options, output
 
 if TYPE_CHECKING:
     from simgpu.cluster.components import Role
-    from simgpu.cluster.fleet import Gpus
-    from simgpu.cluster.lifecycle import Outcome, Status
+    from simgpu.cluster.lifecycle import ClusterStatus, UpResult
+    from simgpu.cluster.populate import Gpus
     from simgpu.cluster.record import Folder
 
 _name = click.option("--name", default="simgpu", show_default=True, metavar="NAME", help="Which cluster.")
@@ -60,7 +60,7 @@ def up(  # noqa: PLR0913 - one for each option
     from simgpu.cli import progress
     from simgpu.cluster import lifecycle, releases
 
-    wish = lifecycle.Wish(
+    settings = lifecycle.UpSettings(
         name=name,
         nodes=nodes,
         gpus=None if gpus is None else _gpus(gpus),
@@ -70,9 +70,9 @@ def up(  # noqa: PLR0913 - one for each option
         wait=wait,
         sample=sample,
     )
-    lifecycle.check(wish)
+    lifecycle.check(settings)
     with progress.shown() as shown:
-        outcome = output.run(lifecycle.up(wish, shown, app.cluster_roles()))
+        outcome = output.run(lifecycle.up(settings, shown, app.cluster_roles()))
     if form == "json":
         output.print_json(outcome.status)
     else:
@@ -83,13 +83,13 @@ def _gpus(text: str) -> Gpus:
     """MODEL:COUNT with a model that the catalog knows; its key is what goes into the topology."""
     from simgpu.catalog import models
     from simgpu.cli import catalog
-    from simgpu.cluster import fleet
+    from simgpu.cluster import populate
 
-    gpus = fleet.parse_gpus(text)
-    return fleet.Gpus(models.load(catalog.user_files()).get(gpus.model, field="--gpus").key, gpus.count)
+    gpus = populate.parse_gpus(text)
+    return populate.Gpus(models.load(catalog.user_files()).get(gpus.model, field="--gpus").key, gpus.count)
 
 
-def _welcome(outcome: Outcome, *, sample: bool) -> None:
+def _welcome(outcome: UpResult, *, sample: bool) -> None:
     from simgpu import units
 
     status, program = outcome.status, output.program()
@@ -162,7 +162,7 @@ def status(name: str, everything: bool, endpoint: str | None, form: str) -> int:
     return 0 if one.ready else 1
 
 
-def _endpoint(one: Status, name: str) -> str:
+def _endpoint(one: ClusterStatus, name: str) -> str:
     from simgpu import errors
 
     if name not in one.endpoints:
@@ -174,7 +174,7 @@ def _status_of_all(roles: tuple[Role, ...], form: str) -> int:
     from simgpu import errors
     from simgpu.cluster import lifecycle, record
 
-    found: list[Status | dict[str, object]] = []
+    found: list[ClusterStatus | dict[str, object]] = []
     rows = [("CLUSTER", "READY", "NODES", "GPUS", "PODS", "API SERVER")]
     unready = 0
     for name in record.known_names():
@@ -198,7 +198,7 @@ def _status_of_all(roles: tuple[Role, ...], form: str) -> int:
     return 1 if unready else 0
 
 
-def _print_cluster(one: Status) -> None:
+def _print_cluster(one: ClusterStatus) -> None:
     running = {
         name: state if state == "running" else click.style(state, fg="red") for name, state in one.components.items()
     }

@@ -61,12 +61,12 @@ namespace = click.option(
 # Cards, and how they are simulated.
 
 
-def cards(*, most: int, config: str) -> Callable[[F], F]:
+def cards(*, maximum: int, config: str) -> Callable[[F], F]:
     """Which cards there are: of one model, or from a file."""
 
     def decorate(command: F) -> F:
         command = click.option("--config", type=_PATH, metavar="FILE", help=config)(command)
-        count = click.IntRange(1, most)
+        count = click.IntRange(1, maximum)
         command = click.option("--count", type=count, help="How many of them; 1 if nothing is said.")(command)
         return click.option("--model", help="A GPU model of the catalog; h200 if nothing is said.")(command)
 
@@ -79,10 +79,10 @@ def seed(same: str = "cards") -> Callable[[F], F]:
     return click.option("--seed", type=known, default=1, show_default=True, help=f"The same seed, the same {same}.")
 
 
-def interval(default: float, *, least: float, most: float) -> Callable[[F], F]:
+def interval(default: float, *, minimum: float, maximum: float) -> Callable[[F], F]:
     """How finely time passes."""
     return click.option(
-        "--interval", type=click.FloatRange(least, most), default=default, show_default=True, metavar="SECONDS",
+        "--interval", type=click.FloatRange(minimum, maximum), default=default, show_default=True, metavar="SECONDS",
         help="Time between steps.",
     )  # fmt: skip
 

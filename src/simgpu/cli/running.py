@@ -18,14 +18,14 @@ _RUNNING = 3.0  # seconds: a load that has no beginning of its own has settled w
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@options.cards(most=128, config="Devices from a file instead, as for `simgpu exporter`.")
+@options.cards(maximum=128, config="Devices from a file instead, as for `simgpu exporter`.")
 @click.option(
     "--load",
     metavar="PERCENT|SHAPE|FILE",
     help="A job on all GPUs: 60, training, or a load profile; nothing if nothing is said.",
 )
 @options.seed()
-@options.interval(0.1, least=0.01, most=10)
+@options.interval(0.1, minimum=0.01, maximum=10)
 @click.option("--no-settings", is_flag=True, help="Refuse to set power limits and clocks, as to an ordinary user.")
 @options.catalog
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)

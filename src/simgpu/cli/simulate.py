@@ -160,7 +160,7 @@ def _progress(profile: playing.LoadProfile, rate: float, *, hidden: bool) -> Any
 _FORMS = ("{:.0f}".format,) * 2 + ("{:.3f}".format,) * 2 + ("{:.0f}".format,) * 7
 
 
-def _cells(row: playing.Row, count: int) -> Iterator[tuple[str, ...]]:
+def _cells(row: playing.Sample, count: int) -> Iterator[tuple[str, ...]]:
     for card in range(count):
         cells = (form(value) for form, value in zip(_FORMS, row.values[:, card].tolist(), strict=True))
         yield (f"{row.t:.6f}".rstrip("0").rstrip("."), row.phase, *cells, *((str(card),) if count > 1 else ()))
@@ -174,10 +174,10 @@ def _check_numbers(profile: playing.LoadProfile, rate: float, count: int, inlet:
 
 
 def _check_memory(profile: playing.LoadProfile, model: Model, path: Path) -> None:
-    most = model.memory_mib.usable
+    usable = model.memory_mib.usable
     for index, phase in enumerate(profile.phases):
-        if phase.fb_mib is not None and phase.fb_mib > most:
-            raise errors.InputError(f"{path}: phases[{index}].fb_mib", f"{model.product} has {most} MiB to use")
+        if phase.fb_mib is not None and phase.fb_mib > usable:
+            raise errors.InputError(f"{path}: phases[{index}].fb_mib", f"{model.product} has {usable} MiB to use")
 
 
 def _print_summary(table: list[dict[str, Any]]) -> None:

@@ -24,11 +24,11 @@ from simgpu.cluster import (
     components,
     control_plane,
     durations,
-    fleet,
     locate,
     locks,
     paths,
     pki,
+    populate,
     processes,
     record,
     releases,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from simgpu.kube.views import Node
 
 DEFAULT_NODES = 3
-DEFAULT_GPUS = fleet.Gpus("h200", 8)
+DEFAULT_GPUS = populate.Gpus("h200", 8)
 
 _PORT_ATTEMPTS = 3
 _DISK_GIB = 0.5
@@ -57,24 +57,24 @@ _NODES_READY_SECONDS = 300.0
 _GPUS_SEEN_SECONDS = 30.0
 _STALLED_SECONDS = 10.0
 _CLUSTER = "cluster"
-_POOL_LABELS = f"{fleet.POOL_LABEL}={fleet.POOL}"
+_POOL_LABELS = f"{populate.POOL_LABEL}={populate.POOL}"
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class UpSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What `up` was asked for; None leaves an existing cluster as it is and means the default for a new one."""
 
     name: str = record.DEFAULT_NAME
     nodes: int | None = None
-    gpus: fleet.Gpus | None = None
+    gpus: populate.Gpus | None = None
     port: int | None = None
     address: str = "127.0.0.1"
     bin_dir: Path | None = None
-    source: releases.Source | None = None  # of release files; as the environment says if None
+    source: releases.ReleaseSource | None = None  # of release files; as the environment says if None
     wait: bool = True
     sample: bool = False
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A cluster as it is now."""
 
     name: str
@@ -89,10 +89,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     components: dict[str, str]
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class UpResult(msgspec.Struct, frozen=True):
     """What `up` did."""
 
-    status: Status
+    status: ClusterStatus
     changes: list[str]
     seconds: float
 
@@ -101,62 +101,64 @@ class Outcome(msgspec.Struct, frozen=True):
 class _Launch:
     """What all steps of `up` share."""
 
-    wish: Wish
+    settings: UpSettings
     folder: Folder
     found: dict[str, locate.Found]
     progress: Progress
     roles: Sequence[Role]
 
 
-def check(wish: Wish) -> None:
+def check(settings: UpSettings) -> None:
     """Refuse what can never work, before anything is touched."""
-    folder = record.Folder(wish.name)
-    if wish.nodes is not None and not 1 <= wish.nodes <= fleet.MOST_NODES:
-        raise errors.InputError("--nodes", f"{wish.nodes}: must be from 1 to {fleet.MOST_NODES}")
-    if wish.port is None:
+    folder = record.Folder(settings.name)
+    if settings.nodes is not None and not 1 <= settings.nodes <= populate.MAX_NODES:
+        raise errors.InputError("--nodes", f"{settings.nodes}: must be from 1 to {populate.MAX_NODES}")
+    if settings.port is None:
         return
     known = folder.load()
     if known is None:
-        record.check_port(wish.address, wish.port)
-    elif wish.port != known.ports.get("apiserver"):
+        record.check_port(settings.address, settings.port)
+    elif settings.port != known.ports.get("apiserver"):
         now = known.ports.get("apiserver")
-        raise errors.InputError("--port", f"cluster {wish.name} is on port {now}; 'simgpu down' it first to move it")
+        raise errors.InputError(
+            "--port", f"cluster {settings.name} is on port {now}; 'simgpu down' it first to move it"
+        )
 
 
-async def up(wish: Wish, progress: Progress, roles: Sequence[Role] = ()) -> Outcome:
+async def up(settings: UpSettings, progress: Progress, roles: Sequence[Role] = ()) -> UpResult:
     """Bring the cluster to what was wished for: from nothing, from half, or from all of it."""
-    check(wish)
-    folder = record.Folder(wish.name)
+    check(settings)
+    folder = record.Folder(settings.name)
     known = folder.load()
-    found = await locate.ensure(binaries.LOCAL_CLUSTER, progress, _bin_dir(wish, known), wish.source)
+    found = await locate.ensure(binaries.LOCAL_CLUSTER, progress, _bin_dir(settings, known), settings.source)
     started = time.monotonic()
     build.check_disk(paths.clusters(), _DISK_GIB, "a cluster")
     if known is None:
-        _announce(wish, progress)
+        _announce(settings, progress)
     async with _locked(folder, progress):
-        changes = await _bring_up(_Launch(wish, folder, found, progress, roles))
+        changes = await _bring_up(_Launch(settings, folder, found, progress, roles))
         status = await _status(folder, roles)
     spent = time.monotonic() - started
     if known is None:
-        durations.remember(_kind(wish), spent)
-        progress.done(_CLUSTER, f"{wish.name} is up")
-    return Outcome(status, changes, spent)
+        durations.remember(_kind(settings), spent)
+        progress.done(_CLUSTER, f"{settings.name} is up")
+    return UpResult(status, changes, spent)
 
 
-def _announce(wish: Wish, progress: Progress) -> None:
-    before = durations.recall(_kind(wish))
+def _announce(settings: UpSettings, progress: Progress) -> None:
+    before = durations.recall(_kind(settings))
     expected = f"took {units.format_seconds(before)} last time" if before else "takes seconds, and more with many nodes"
-    progress.update(_CLUSTER, f"starting {wish.name} with {wish.nodes or DEFAULT_NODES} nodes: {expected}")
+    progress.update(_CLUSTER, f"starting {settings.name} with {settings.nodes or DEFAULT_NODES} nodes: {expected}")
 
 
-def _kind(wish: Wish) -> str:
-    return f"up {wish.nodes or DEFAULT_NODES}"
+def _kind(settings: UpSettings) -> str:
+    return f"up {settings.nodes or DEFAULT_NODES}"
 
 
-def _bin_dir(wish: Wish, known: Record | None) -> Path | None:
+def _bin_dir(settings: UpSettings, known: Record | None) -> Path | None:
     """The folder given now, or with an earlier `up` if it is still there."""
-    if wish.bin_dir is not None:
-        return wish.bin_dir.absolute()
+    if settings.bin_dir is not None:
+        return settings.bin_dir.absolute()
     before = Path(known.bin_dir) if known is not None and known.bin_dir is not None else None
     return before if before is not None and before.is_dir() else None
 
@@ -188,7 +190,7 @@ async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:
 
 async def _bring_up_somewhere(launch: _Launch, known: Record | None) -> list[str]:
     """A port that was free can be taken a moment later: then try others."""
-    wanted = _wanted(launch.wish, known)
+    wanted = _wanted(launch.settings, known)
     for attempt in range(_PORT_ATTEMPTS):
         wanted = _prepare(launch, wanted)
         try:
@@ -200,17 +202,21 @@ async def _bring_up_somewhere(launch: _Launch, known: Record | None) -> list[str
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _wanted(wish: Wish, known: Record | None) -> Record:
-    bin_dir = _bin_dir(wish, known)
+def _wanted(settings: UpSettings, known: Record | None) -> Record:
+    bin_dir = _bin_dir(settings, known)
     if known is None:
         known = record.Record(
-            name=wish.name, address=wish.address, port=wish.port, nodes=DEFAULT_NODES, gpus=str(DEFAULT_GPUS)
+            name=settings.name,
+            address=settings.address,
+            port=settings.port,
+            nodes=DEFAULT_NODES,
+            gpus=str(DEFAULT_GPUS),
         )
     return msgspec.structs.replace(
         known,
-        nodes=wish.nodes or known.nodes,
-        gpus=str(wish.gpus or known.gpus),
-        published="" if wish.gpus is not None else known.published,
+        nodes=settings.nodes or known.nodes,
+        gpus=str(settings.gpus or known.gpus),
+        published="" if settings.gpus is not None else known.published,
         bin_dir=str(bin_dir) if bin_dir is not None else None,
     )
 
@@ -222,7 +228,7 @@ def _prepare(launch: _Launch, wanted: Record) -> Record:
     addresses = ("127.0.0.1", placed.address, components.SERVICE_ADDRESS)
     pki.create(folder.pki, addresses=sorted(set(addresses)), now=datetime.datetime.now(datetime.UTC))
     control_plane.write_kubeconfig(folder, placed)
-    record.write_private(folder.path / "kwok.yaml", fleet.manifest_text("kwok.yaml"))
+    record.write_private(folder.path / "kwok.yaml", populate.manifest_text("kwok.yaml"))
     folder.save(placed)
     return placed
 
@@ -240,14 +246,14 @@ async def _run(launch: _Launch, wanted: Record, known: Record | None) -> list[st
             group.create_task(plane.start_ready("kube-scheduler"))
             group.create_task(_start_kwok(client, plane))
             filling = group.create_task(_fill(client, plane, wanted, launch))
-        if launch.wish.wait:
+        if launch.settings.wait:
             await _wait_for_nodes(client, plane, wanted.nodes, launch.progress)
         await _wait_for_default_account(client, plane)
         for role in launch.roles:
             await plane.start_ready(role.name)
-        if launch.roles and launch.wish.wait:
+        if launch.roles and launch.settings.wait:
             await _wait_for_gpus(client, launch.progress)
-        sampled = launch.wish.sample and await _make_sample(client, plane, launch)
+        sampled = launch.settings.sample and await _make_sample(client, plane, launch)
     folder.save(msgspec.structs.replace(wanted, complete=True, published=wanted.gpus))
     if known is None:
         return [f"created cluster {wanted.name}"]
@@ -283,9 +289,9 @@ def _fleet_changes(known: Record, wanted: Record, created: int, deleted: int) ->
 
 
 async def _start_kwok(client: Client, plane: control_plane.ControlPlane) -> None:
-    await fleet.apply_manifest(client, fleet.manifest("stage-crd.yaml"))
-    await plane.until("kube-apiserver", lambda: fleet.stages_served(client), seconds=control_plane.READY_SECONDS)
-    await fleet.apply_manifest(client, fleet.manifest("stages.yaml"))
+    await populate.apply_manifest(client, populate.manifest("stage-crd.yaml"))
+    await plane.until("kube-apiserver", lambda: populate.stages_served(client), seconds=control_plane.READY_SECONDS)
+    await populate.apply_manifest(client, populate.manifest("stages.yaml"))
     await plane.start_ready("kwok")  # it ends if the type is not there when it starts
 
 
@@ -293,12 +299,12 @@ async def _fill(client: Client, plane: control_plane.ControlPlane, wanted: Recor
     def made(finished: int, total: int) -> None:
         launch.progress.update("nodes", f"created {finished} of {total}")
 
-    gpus = fleet.parse_gpus(wanted.gpus)
+    gpus = populate.parse_gpus(wanted.gpus)
     # Also where an `up --gpus` was killed before it came to this.
-    await fleet.publish_topology(client, gpus, overwrite=wanted.gpus != wanted.published)
+    await populate.publish_topology(client, gpus, overwrite=wanted.gpus != wanted.published)
     if wanted.nodes > _MANY_NODES:
         await plane.ready("kube-apiserver")
-    return await fleet.scale_nodes(client, wanted.nodes, made=made)
+    return await populate.scale_nodes(client, wanted.nodes, made=made)
 
 
 async def _wait_for_nodes(client: Client, plane: control_plane.ControlPlane, count: int, progress: Progress) -> None:
@@ -307,7 +313,7 @@ async def _wait_for_nodes(client: Client, plane: control_plane.ControlPlane, cou
     async def all_ready() -> bool:
         nonlocal ready
         nodes = await client.list(resources.NODES, labels=_POOL_LABELS)
-        ready = sum(node.ready and fleet.schedulable(node) for node in nodes)
+        ready = sum(node.ready and populate.schedulable(node) for node in nodes)
         progress.update("nodes", f"{ready} of {count} ready")
         return ready >= count
 
@@ -329,10 +335,10 @@ async def _wait_for_gpus(client: Client, progress: Progress) -> None:
 
     async def look() -> tuple[int, int, str]:
         nodes = await client.list(resources.NODES, labels=_POOL_LABELS)
-        equipped = sum(fleet.gpu_count([node]) > 0 for node in nodes)
-        return equipped, len(nodes), f"{fleet.gpu_count(nodes)} on {equipped} of {len(nodes)} nodes"
+        equipped = sum(populate.gpu_count([node]) > 0 for node in nodes)
+        return equipped, len(nodes), f"{populate.gpu_count(nodes)} on {equipped} of {len(nodes)} nodes"
 
-    await _wait_while_more_come(
+    await _wait_while_growing(
         look, "GPUs", "the topology gives the others none, or see 'simgpu logs controller'", progress
     )
 
@@ -341,14 +347,14 @@ async def _wait_for_sample(client: Client, progress: Progress) -> None:
     """Wait for the sample's pods; a small fleet may not have room for all."""
 
     async def look() -> tuple[int, int, str]:
-        pods = await client.list(resources.PODS, namespace=fleet.SAMPLE)
+        pods = await client.list(resources.PODS, namespace=populate.SAMPLE)
         started = sum(pod.status.phase in {"Running", "Succeeded"} for pod in pods)
         return started, max(len(pods), 1), f"{started} of {len(pods)} pods run"
 
-    await _wait_while_more_come(look, "sample", "the others wait for room", progress)
+    await _wait_while_growing(look, "sample", "the others wait for room", progress)
 
 
-async def _wait_while_more_come(
+async def _wait_while_growing(
     look: Callable[[], Awaitable[tuple[int, int, str]]], item: str, otherwise: str, progress: Progress
 ) -> None:
     """Wait until as many are there as should be, or until no more have come for a while."""
@@ -374,12 +380,12 @@ async def _make_sample(client: Client, plane: control_plane.ControlPlane, launch
     """Where a role gives the nodes their GPUs, wait for those: the sample is to use them. Whether it was not there."""
 
     async def gpus_seen() -> bool:
-        return fleet.gpu_count(await client.list(resources.NODES, labels=_POOL_LABELS)) > 0
+        return populate.gpu_count(await client.list(resources.NODES, labels=_POOL_LABELS)) > 0
 
     if launch.roles:
         await plane.until(launch.roles[0].name, gpus_seen, seconds=_GPUS_SEEN_SECONDS)
-    made = await fleet.create_sample(client, gpus=await gpus_seen())
-    if launch.wish.wait:
+    made = await populate.create_sample(client, gpus=await gpus_seen())
+    if launch.settings.wait:
         await _wait_for_sample(client, launch.progress)
     return made
 
@@ -429,7 +435,7 @@ async def _end(folder: Folder) -> None:
     folder.remove()
 
 
-async def status(name: str, roles: Sequence[Role] = ()) -> Status:
+async def status(name: str, roles: Sequence[Role] = ()) -> ClusterStatus:
     """The cluster as it is now."""
     folder = record.Folder(name)
     if folder.load() is None:
@@ -445,23 +451,23 @@ class _Seen(msgspec.Struct):
     pods: int = 0
 
 
-async def _status(folder: Folder, roles: Sequence[Role]) -> Status:
+async def _status(folder: Folder, roles: Sequence[Role]) -> ClusterStatus:
     known = folder.load()
     if known is None:
         raise errors.SimgpuError(f"cluster {folder.name} went away")
     alive = control_plane.alive(folder)
     expected = [*binaries.CONTROL_PLANE, *(role.name for role in roles)]
     seen = await _look(folder) if "kube-apiserver" in alive else _Seen()
-    ours = [node for node in seen.nodes if node.metadata.labels.get(fleet.POOL_LABEL) == fleet.POOL]
+    ours = [node for node in seen.nodes if node.metadata.labels.get(populate.POOL_LABEL) == populate.POOL]
     endpoints = {"apiserver": f"https://{known.address}:{known.ports['apiserver']}"}
     for role in roles:
         endpoints |= {name: components.fill(url, known, folder) for name, url in role.endpoints.items()}
-    return Status(
+    return ClusterStatus(
         name=known.name,
         ready=seen.answers and alive.issuperset(expected) and bool(ours) and all(node.ready for node in ours),
         nodes=len(seen.nodes),
         nodes_ready=sum(node.ready for node in seen.nodes),
-        gpus=fleet.gpu_count(seen.nodes),
+        gpus=populate.gpu_count(seen.nodes),
         gpus_wanted=known.gpus,
         pods=seen.pods,
         kubeconfig=str(folder.kubeconfig),

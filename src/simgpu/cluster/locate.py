@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from simgpu.cluster.binaries import Binary, Version
     from simgpu.cluster.progress import Progress
-    from simgpu.cluster.releases import Source
+    from simgpu.cluster.releases import ReleaseSource
 
 _VERSION_TIMEOUT_SECONDS = 20.0
 
@@ -60,7 +60,7 @@ async def find(binary: Binary, bin_dir: Path | None = None) -> Found | None:
 
 
 async def ensure(
-    names: Iterable[str], progress: Progress, bin_dir: Path | None = None, source: Source | None = None
+    names: Iterable[str], progress: Progress, bin_dir: Path | None = None, source: ReleaseSource | None = None
 ) -> dict[str, Found]:
     """Every program named, downloaded or built where it must be."""
     wanted = [binaries.named(name) for name in names]
@@ -77,7 +77,7 @@ async def ensure(
     return {binary.name: found[binary.name] or made[binary.name] for binary in wanted}
 
 
-async def _download(missing: list[Binary], progress: Progress, source: Source) -> list[Binary]:
+async def _download(missing: list[Binary], progress: Progress, source: ReleaseSource) -> list[Binary]:
     """Download what can be had; the rest, with a line for each reason."""
     if not missing or not source.allowed:
         return missing
@@ -90,7 +90,9 @@ async def _download(missing: list[Binary], progress: Progress, source: Source) -
     return [each.binary for each in missed]
 
 
-def _announce(found: Mapping[str, Found | None], missing: list[Binary], source: Source, progress: Progress) -> None:
+def _announce(
+    found: Mapping[str, Found | None], missing: list[Binary], source: ReleaseSource, progress: Progress
+) -> None:
     """Report what is here, what is not, and how long it takes if it has to be built."""
     sources = collections.Counter(place.source for place in found.values() if place is not None)
     here = ", ".join(f"{count} from {source}" for source, count in sources.items())

@@ -21,7 +21,7 @@ async def exclusive(path: Path, *, waiting: Callable[[], None] | None = None) ->
 
     The holder may delete the file: whoever waited for the deleted one starts over with the new one.
     """
-    told = False
+    reported = False
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -32,9 +32,9 @@ async def exclusive(path: Path, *, waiting: Callable[[], None] | None = None) ->
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if waiting is not None and not told:
+                if waiting is not None and not reported:
                     waiting()
-                    told = True
+                    reported = True
                 await asyncio.sleep(_POLL_SECONDS)
                 continue
             if _is_still(path, descriptor):

@@ -93,7 +93,7 @@ def architecture() -> str | None:
     return _MACHINES.get(platform.machine().lower()) if platform.system() == "Linux" else None
 
 
-class Source(msgspec.Struct, frozen=True):
+class ReleaseSource(msgspec.Struct, frozen=True):
     """Where release files are fetched from, if at all."""
 
     mirror: str | None = None
@@ -108,13 +108,13 @@ class Source(msgspec.Struct, frozen=True):
         return urllib.parse.urlsplit(self.url(name)).netloc.rpartition("@")[2]
 
 
-def choose(mirror: str | None = None, *, download: bool = True) -> Source:
+def choose(mirror: str | None = None, *, download: bool = True) -> ReleaseSource:
     """The source that options and the environment name."""
     setting = os.environ.get("SIMGPU_DOWNLOAD", "")
     if setting not in {"", "auto", "never"}:
         raise errors.InputError("SIMGPU_DOWNLOAD", f"{setting!r}: must be auto or never")
     given = _checked(mirror, "--mirror") or _checked(os.environ.get("SIMGPU_MIRROR"), "SIMGPU_MIRROR")
-    return Source(given, allowed=download and setting != "never")
+    return ReleaseSource(given, allowed=download and setting != "never")
 
 
 def _checked(mirror: str | None, field: str) -> str | None:

@@ -22,13 +22,13 @@ CHANNELS: Final = (USAGE, *UNITS, MEMORY, YIELDING, *EVENTS)
 RUNTIME: Final = "runtime"
 LIMITS: Final = (*CHANNELS, RUNTIME)
 FOREVER: Final = 86400.0
-SHORTEST: Final = 0.01  # seconds: activities and periods
+MIN_SECONDS: Final = 0.01  # seconds: activities and periods
 
-_HIGHEST = 1e15
+_MAX_VALUE = 1e15
 # The most that is asked of a card at once, however it grows, as single precision can hold with room for sums: times its
 # work, MiB, events. Where a quantity is given in bytes a second, this is in parts of what the card can do.
-HIGHEST: Final = dict.fromkeys((USAGE, *UNITS), 1e6) | {MEMORY: 1e9, YIELDING: 1e9} | dict.fromkeys(EVENTS, 1e12)
-_MOST_EVENTS = 1e6  # at once
+MAX_DEMAND: Final = dict.fromkeys((USAGE, *UNITS), 1e6) | {MEMORY: 1e9, YIELDING: 1e9} | dict.fromkeys(EVENTS, 1e12)
+_MAX_EVENTS = 1e6  # at once
 _REFERENCE = (1e-6, 1e9)
 
 
@@ -124,7 +124,7 @@ def check(profile: Profile) -> None:
     for name, limit in profile.limits.items():
         if name not in LIMITS:
             raise errors.InputError(f"limits.{name}", f"no such quantity; there are: {', '.join(LIMITS)}")
-        if not 0 <= limit <= _HIGHEST:
+        if not 0 <= limit <= _MAX_VALUE:
             raise errors.InputError(f"limits.{name}", "must be a number from 0")
     if (reference := profile.reference) is not None:
         lowest, highest = _REFERENCE
@@ -133,8 +133,8 @@ def check(profile: Profile) -> None:
 
 
 def _check_activity(activity: Activity, where: str) -> None:
-    if activity.seconds and not SHORTEST <= activity.seconds <= _HIGHEST:
-        raise errors.InputError(f"{where}.seconds", f"must be 0 (a day) or a number from {SHORTEST}")
+    if activity.seconds and not MIN_SECONDS <= activity.seconds <= _MAX_VALUE:
+        raise errors.InputError(f"{where}.seconds", f"must be 0 (a day) or a number from {MIN_SECONDS}")
     if activity.pulse is not None:
         if not 0 <= activity.pulse.duty <= 1:
             raise errors.InputError(f"{where}.duty", "must be from 0 to 1")
@@ -144,16 +144,16 @@ def _check_activity(activity: Activity, where: str) -> None:
         place = f"{where}.{name}"
         if name not in CHANNELS:
             raise errors.InputError(place, f"no such quantity; there are: {', '.join(CHANNELS)}")
-        _check_value(value, place, _most(name, value))
+        _check_value(value, place, _max_value(name, value))
 
 
-def _most(name: str, value: Value) -> float:
+def _max_value(name: str, value: Value) -> float:
     """The most that an activity may say of a quantity."""
     if name in EVENTS:
-        return _MOST_EVENTS
+        return _MAX_EVENTS
     if value.share and value.function == "random":
         return 1.0
-    return _HIGHEST if name in UNITS and not value.share else HIGHEST[name]
+    return _MAX_VALUE if name in UNITS and not value.share else MAX_DEMAND[name]
 
 
 def _check_value(value: Value, where: str, highest: float) -> None:
@@ -163,5 +163,5 @@ def _check_value(value: Value, where: str, highest: float) -> None:
         raise errors.InputError(where, f"must be from 0 to {highest:g}")
     if value.low > value.high:
         raise errors.InputError(where, f"the lower end, {value.low:g}, is above the upper end, {value.high:g}")
-    if not SHORTEST <= value.period <= FOREVER:
-        raise errors.InputError(f"{where}.period", f"must be from {SHORTEST} to 86400 seconds")
+    if not MIN_SECONDS <= value.period <= FOREVER:
+        raise errors.InputError(f"{where}.period", f"must be from {MIN_SECONDS} to 86400 seconds")

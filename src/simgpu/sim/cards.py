@@ -39,7 +39,7 @@ _PASSING: Final = {*DEMAND, *WIRING, *WINDOWS}  # what follows from others, or i
 _BLOCK = 16384
 _TEMPERATURES = (-200.0, 500.0)
 _LATEST = 1e10  # seconds
-_MOST_COUNTED = dict.fromkeys(COUNTERS, _LATEST) | {
+_MAX_COUNTED = dict.fromkeys(COUNTERS, _LATEST) | {
     "energy": 1e15, "pcie_bytes": 1e24, "fabric_bytes": 1e24, "memory_bytes": 1e24,
     "hangs": 1e15, "corrected": 1e15, "uncorrected": 1e15, "xids": 1e15,
 }  # fmt: skip
@@ -100,7 +100,7 @@ class Cards:
         found |= dict.fromkeys((name for name in self._names if name.startswith("heat_")), (-most, most))
         temperatures = ("die_temperature", "memory_temperature", "temperature", "temperature_memory")
         found |= dict.fromkeys(temperatures, _TEMPERATURES)
-        return found | {name: (0.0, highest) for name, highest in _MOST_COUNTED.items()}
+        return found | {name: (0.0, highest) for name, highest in _MAX_COUNTED.items()}
 
     # Rows.
 
@@ -182,7 +182,7 @@ class Cards:
         if len(values) == len(COUNTERS):
             fastest = np.array([self._fastest.get(name, 0.0) for name in COUNTERS])
             grown = np.array(values, float) + min(max(0.0, seconds), _LATEST) * fastest
-            possible = (grown >= 0) & (grown <= np.array([_MOST_COUNTED[name] for name in COUNTERS]))
+            possible = (grown >= 0) & (grown <= np.array([_MAX_COUNTED[name] for name in COUNTERS]))
             np.maximum(self._counters[:, row], grown, out=self._counters[:, row], where=possible)
 
     @property

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simgpu.sim import activity, cards, packing, places
-from simgpu.sim.activity import CHANNELS, EVENTS, HIGHEST, MEMORY, UNITS, USAGE, YIELDING
+from simgpu.sim.activity import CHANNELS, EVENTS, MAX_DEMAND, MEMORY, UNITS, USAGE, YIELDING
 
 Rows = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float32]
@@ -23,7 +23,7 @@ Summing = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 
 AT: Final = {name: index for index, name in enumerate(CHANNELS)}
 _UNIT_COLUMNS = dict(zip(UNITS, ("sm", "tensor", "memory", "pcie", "nvlink"), strict=True))
-_SOON = 1e-9  # seconds: what is due within this is due
+_TOLERANCE = 1e-9  # seconds: what is due within this is due
 
 _PER_ROW: Final = {
     "live": np.bool_, "card": np.int64, "part": np.int64, "admitted": np.int64, "share": np.float32,
@@ -113,12 +113,12 @@ class Demands:
         self.context[rows] = doing.context or (USAGE in doing.values and doing.values[USAGE].high > 0)
         for name, value in doing.values.items():
             channel, factor = AT[name], scale.of(name, share=value.share)
-            low, high = (min(end * factor, HIGHEST[name]) for end in (value.low, value.high))
+            low, high = (min(end * factor, MAX_DEMAND[name]) for end in (value.low, value.high))
             adds = value.function == "increase"
             if name not in EVENTS:
                 drawn = low + (high - low) * rng.random(len(rows))
                 grown = drawn + leaked if adds and name == MEMORY else drawn
-                self.values[channel, rows] = np.minimum(grown, HIGHEST[name])
+                self.values[channel, rows] = np.minimum(grown, MAX_DEMAND[name])
             if value.varies or (name in EVENTS and high > 0):
                 self.low[channel, rows], self.high[channel, rows] = low, high
                 self.adds[channel, rows] = adds or name in EVENTS
@@ -140,11 +140,11 @@ class Demands:
         for name, channel in AT.items():
             if name not in self._varying or (name in EVENTS) is not events:
                 continue
-            rows = np.flatnonzero(self.due[channel] <= now + _SOON)
+            rows = np.flatnonzero(self.due[channel] <= now + _TOLERANCE)
             if not len(rows):
                 continue
             every, due = self.every[channel, rows], self.due[channel, rows]
-            turns = np.floor((now + _SOON - due) / every) + 1
+            turns = np.floor((now + _TOLERANCE - due) / every) + 1
             low = self.low[channel, rows]
             drawn = low + (self.high[channel, rows] - low) * rng.random(len(rows))
             if events:
@@ -152,7 +152,7 @@ class Demands:
             self.due[channel, rows] = due + turns * every
             adds = self.adds[channel, rows]
             grown = np.where(adds, self.values[channel, rows] + drawn * turns, drawn)
-            self.values[channel, rows] = np.minimum(grown, HIGHEST[name])
+            self.values[channel, rows] = np.minimum(grown, MAX_DEMAND[name])
             self.changed = True
             if name in EVENTS:
                 came.append((name, rows, drawn * turns, every))
@@ -167,7 +167,7 @@ class Demands:
         duty, period, begun = self.duty[pulsed], self.period[pulsed], self.started[pulsed]
 
         def on_until(moment: float) -> Doubles:
-            turns, rest = np.divmod(np.maximum(moment - begun, 0) + _SOON, period)
+            turns, rest = np.divmod(np.maximum(moment - begun, 0) + _TOLERANCE, period)
             return np.asarray(turns * duty * period + np.minimum(rest, duty * period))
 
         self.changed = True
@@ -181,9 +181,9 @@ class Demands:
         if not len(pulsed):
             return math.inf
         period, on = self.period[pulsed], self.duty[pulsed] * self.period[pulsed]
-        turns = np.floor((now - self.started[pulsed] + _SOON) / period)
+        turns = np.floor((now - self.started[pulsed] + _TOLERANCE) / period)
         begun = self.started[pulsed] + turns * period
-        return float(np.where(now + _SOON < begun + on, begun + on, begun + period).min())
+        return float(np.where(now + _TOLERANCE < begun + on, begun + on, begun + period).min())
 
     @property
     def row_bytes(self) -> int:

@@ -26,8 +26,8 @@ from simgpu.sim.workloads import REACHED, REMOVED, Outcome, Targets, Workloads
 
 __all__ = ["Engine", "Outcome", "Part", "PartState", "Share", "Usages"]
 
-_LONGEST = 5.0  # seconds: longer steps are taken in pieces
-_MOST_PIECES = 100
+_MAX_STEP_SECONDS = 5.0  # seconds: longer steps are taken in pieces
+_MAX_PIECES = 100
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -259,13 +259,13 @@ class Engine:
         """Move on to `now`. Returns the workloads that ended on the way."""
         ended: list[Outcome] = []
         self._workloads.begin_step()
-        longest = max(_LONGEST, (now - self.now) / _MOST_PIECES)
-        for left in range(2 * _MOST_PIECES, 0, -1):
+        longest = max(_MAX_STEP_SECONDS, (now - self.now) / _MAX_PIECES)
+        for left in range(2 * _MAX_PIECES, 0, -1):
             if now <= self.now:
                 break
             until = min(now, self.now + longest)
             if left > 1:
-                until = min(until, max(self._workloads.next_deadline(), self.now + activity.SHORTEST))
+                until = min(until, max(self._workloads.next_deadline(), self.now + activity.MIN_SECONDS))
             ended += self._step(until if left > 1 else now, last=until == now or left == 1)
         return ended
 

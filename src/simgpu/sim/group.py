@@ -55,7 +55,7 @@ class Group:
             now - start, ticks=_crossed(start, now, sensors.refresh), windows=_crossed(start, now, sensors.usage)
         )
         for name, rows, counts, seconds in asked.draw(now, rng, events=True):
-            self._befall(name, asked.card[rows], counts, until=now + seconds, now=now)
+            self._apply_events(name, asked.card[rows], counts, until=now + seconds, now=now)
 
     def _pin(self, start: float) -> None:
         """A card that hangs is busy with nothing until the hang is over."""
@@ -66,7 +66,7 @@ class Group:
         for column, value in _WHILE_HUNG.items():
             self.cards[column][hung] = value
 
-    def _befall(
+    def _apply_events(
         self, name: str, rows: npt.NDArray[np.int64], counts: demands.Doubles, *, until: demands.Floats, now: float
     ) -> None:
         """Events are counted; a hang lasts for a period."""

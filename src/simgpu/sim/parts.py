@@ -15,7 +15,7 @@ from simgpu.sim.group import Group
 
 Values = npt.NDArray[np.float64]
 
-_LARGEST_MEMORY = 1e9
+_MAX_MEMORY_MIB = 1e9
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class Parts:
     def check(self, card: int, wanted: Sequence[tuple[str, float, float]]) -> None:
         """Whether a card can be divided like this, beside the parts that it has."""
         for name, share, memory in wanted:
-            if not (0 < share <= 1 and 0 < memory <= _LARGEST_MEMORY):
+            if not (0 < share <= 1 and 0 < memory <= _MAX_MEMORY_MIB):
                 raise errors.InputError("parts", f"{name}: share and memory must be above 0, and the share at most 1")
         held = self.of(card).values()
         if sum(part.share for part in held) + sum(share for _, share, _ in wanted) > 1 + 1e-6:

@@ -49,7 +49,7 @@ class LoadProfile(Facts, frozen=True):
         return sum(phase.seconds for phase in self.phases)
 
 
-class Row(msgspec.Struct, frozen=True):
+class Sample(msgspec.Struct, frozen=True):
     """What a reader sees at `t`: one value for each column and card."""
 
     t: float
@@ -97,13 +97,13 @@ class Player:
         self._sums = np.zeros((len(self._phases), len(COLUMNS)))
         self._energy = np.zeros(len(self._phases))
 
-    def rows(self, rate: float) -> Iterator[Row]:
+    def rows(self, rate: float) -> Iterator[Sample]:
         """`rate` rows for each second that is played."""
         end = float(self._ends[-1])
         for index in range(max(1, round(end * rate))):
             t = index / rate
             self._play_until(t, end)
-            yield Row(t, self._phases[self._phase_at(t)].name, self._values())
+            yield Sample(t, self._phases[self._phase_at(t)].name, self._values())
         self._play_until(end, end)
 
     def totals(self) -> list[dict[str, Any]]:

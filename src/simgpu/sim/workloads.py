@@ -25,7 +25,7 @@ MAX_CHANGES = 64  # of activities in a step, for each owner
 MAX_CHANGES_IN_ALL = 512  # of all owners that are not trusted,
 GUARANTEED_CHANGES = 4  # beside these of each, so that no owner waits for others
 
-_SOON = 1e-9  # seconds: what is due within this is due
+_TOLERANCE = 1e-9  # seconds: what is due within this is due
 _RATES = (1e-6, 1e6)
 
 FINISHED, REMOVED, REACHED = "OK", "Device removed, terminated", "Limit {} reached, terminated"
@@ -73,7 +73,7 @@ class Workload(msgspec.Struct):
     @property
     def deadline(self) -> float:
         """When that is over."""
-        return self.begun + max(self.now.length / self.rate, activity.SHORTEST)
+        return self.begun + max(self.now.length / self.rate, activity.MIN_SECONDS)
 
 
 class Workloads:
@@ -202,7 +202,7 @@ class Workloads:
     def advance(self, now: float) -> list[Outcome]:
         """Activities whose time is over make room; the time by which a step overshot is not lost."""
         ended = []
-        while self._deadlines and self._deadlines[0][0] <= now + _SOON:
+        while self._deadlines and self._deadlines[0][0] <= now + _TOLERANCE:
             deadline, number = heapq.heappop(self._deadlines)
             if not self._current(deadline, number):
                 continue
@@ -236,13 +236,13 @@ class Workloads:
             if work.left == 1:
                 return False
             work.left = max(0, work.left - 1)
-        return work.deadline > now + _SOON or self._catch_up(work, now + _SOON)
+        return work.deadline > now + _TOLERANCE or self._catch_up(work, now + _TOLERANCE)
 
     def _catch_up(self, work: Workload, now: float) -> bool:
         ends = self._ends.get(work.id)
         if ends is None:
             lengths = np.array([item.length for item in work.profile.activities]) / work.rate
-            ends = self._ends[work.id] = np.cumsum(np.maximum(lengths, activity.SHORTEST))
+            ends = self._ends[work.id] = np.cumsum(np.maximum(lengths, activity.MIN_SECONDS))
         starts = np.concatenate([[0.0], ends[:-1]])
         start, cycle = work.begun - float(starts[work.at]), float(ends[-1])
         cycles = math.floor((now - start) / cycle)

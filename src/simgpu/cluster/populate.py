@@ -39,8 +39,8 @@ _MANAGER = "simgpu-up"
 _MANIFESTS = Path(__file__).parent / "manifests"
 _IN_FLIGHT = 32
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_MOST_GPUS = 256
-MOST_NODES = 50_000
+_MAX_GPUS = 256
+MAX_NODES = 50_000
 
 _RESOURCES: dict[str, Resource[Any]] = {
     resource.kind: resource
@@ -69,8 +69,8 @@ def parse_gpus(text: str) -> Gpus:
     model, colon, count = text.rpartition(":")
     if not colon or not _MODEL.fullmatch(model):
         raise errors.InputError("--gpus", f"{text!r}: must be MODEL:COUNT, for instance h200:8")
-    if not re.fullmatch("[0-9]{1,6}", count) or not 1 <= int(count) <= _MOST_GPUS:
-        raise errors.InputError("--gpus", f"{text!r}: the count must be a whole number from 1 to {_MOST_GPUS}")
+    if not re.fullmatch("[0-9]{1,6}", count) or not 1 <= int(count) <= _MAX_GPUS:
+        raise errors.InputError("--gpus", f"{text!r}: the count must be a whole number from 1 to {_MAX_GPUS}")
     return Gpus(model, int(count))
 
 
