@@ -296,7 +296,7 @@ def test_a_taken_port_is_refused_by_name_and_nothing_is_started(home: Path) -> N
         squatter.listen()
         port = squatter.getsockname()[1]
         refused = simgpu("up", "--port", str(port), state_home=home, check=2)
-    assert f"--port: {port} is taken" in refused.stderr
+    assert f"--port: {port} is in use" in refused.stderr
     assert leftovers(home) == []
 
 

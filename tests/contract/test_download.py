@@ -563,7 +563,7 @@ async def test_a_wrong_checksum_is_reported_and_without_go_the_command_fails(mir
 @pytest.mark.parametrize(
     ("arguments", "environment", "reason"),
     [
-        (["--mirror", "ftp://x"], {}, "--mirror: 'ftp://x': must be an http or https address"),
+        (["--mirror", "ftp://x"], {}, "--mirror: 'ftp://x': must be an http or https URL"),
         (["--mirror", "mirror/releases"], {}, "--mirror"),
         ([], {"SIMGPU_MIRROR": "http://x:no"}, "SIMGPU_MIRROR"),
         ([], {"SIMGPU_DOWNLOAD": "maybe"}, "SIMGPU_DOWNLOAD: 'maybe': must be auto or never"),

@@ -70,7 +70,6 @@ def up(  # noqa: PLR0913 - one for each option
         wait=wait,
         sample=sample,
     )
-    lifecycle.check(settings)
     with progress.shown() as shown:
         outcome = output.run(lifecycle.up(settings, shown, app.cluster_roles()))
     if form == "json":
