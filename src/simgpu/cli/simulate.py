@@ -102,7 +102,7 @@ def simulate(  # noqa: PLR0913 - one for each option
         if writer is not None:
             writer.writerow(("t", "phase", *playing.COLUMNS, *(("gpu",) if count > 1 else ())))
         bar = stack.enter_context(_progress(profile, rate, hidden=target == Path("-")))
-        for row in player.rows(rate):
+        for row in player.samples(rate):
             bar.update(1)
             if writer is not None:
                 writer.writerows(_cells(row, count))
