@@ -532,7 +532,7 @@ async def test_simgpu_tools_takes_a_program_from_a_mirror(mirror: Mirror, pins: 
     code, out, _ = await printed(await simgpu(pins, "tools"))
     rows = {line.split()[0]: line.split(maxsplit=2)[2] for line in out.splitlines()}
     assert rows[NAME].startswith("cache, downloaded")
-    assert rows["etcd"] == "not here yet"
+    assert rows["etcd"] == "not installed"
 
 
 async def test_the_environment_names_a_mirror_too(mirror: Mirror, pins: Path) -> None:
