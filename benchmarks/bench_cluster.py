@@ -15,7 +15,7 @@ import msgspec
 import yaml
 
 from benchmarks import frame, scratch
-from simgpu.cluster import binaries, fleet, lifecycle, locate, progress
+from simgpu.cluster import binaries, lifecycle, locate, populate, progress
 from simgpu.kube import auth, kubeconfig, resources
 from simgpu.kube.client import Client
 from simgpu.kube.views import Node
@@ -40,7 +40,7 @@ async def up_time() -> frame.Figure:
     async def ours() -> float:
         with scratch.state_home():
             started = time.monotonic()
-            await lifecycle.up(lifecycle.Wish(name="bench", nodes=NODES), progress.Silent())
+            await lifecycle.up(lifecycle.UpSettings(name="bench", nodes=NODES), progress.Silent())
             spent = time.monotonic() - started
             await lifecycle.down("bench", progress.Silent())
         return spent
@@ -94,7 +94,7 @@ def kwokctl_up(programs: dict[str, Path]) -> float:
 def usable(listed: str) -> int:
     """Nodes that are Ready and that pods can be placed on: what our own `up` waits for."""
     nodes = msgspec.json.decode(listed, type=NodeList).items
-    return sum(node.ready and fleet.schedulable(node) for node in nodes)
+    return sum(node.ready and populate.schedulable(node) for node in nodes)
 
 
 class NodeList(msgspec.Struct):
@@ -119,7 +119,7 @@ async def node_creation() -> frame.Figure:
 
             async def ours() -> float:
                 started = time.monotonic()
-                await fleet.scale_nodes(client, CHUNK)
+                await populate.scale_nodes(client, CHUNK)
                 rate = CHUNK / (time.monotonic() - started)
                 await remove_nodes(client)
                 return rate
@@ -133,10 +133,10 @@ async def node_creation() -> frame.Figure:
     return frame.Figure("cluster.node_creation", value, baseline, "nodes/s", "bare concurrent writer", better="higher")
 
 
-async def bare_writer(target: kubeconfig.Target) -> float:
+async def bare_writer(target: kubeconfig.ClientConfig) -> float:
     """Post nodes with nothing but aiohttp."""
     grant = await auth.Credentials(target).current()
-    bodies = iter([msgspec.json.encode(fleet.node_object(number)) for number in range(1, CHUNK + 1)])
+    bodies = iter([msgspec.json.encode(populate.node_object(number)) for number in range(1, CHUNK + 1)])
     url = target.server + resources.NODES.path()
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=64, ssl=grant.ssl or True)) as session:

@@ -17,7 +17,7 @@ from prometheus_client import parser
 
 from benchmarks import frame, scratch
 from simgpu.catalog import models
-from simgpu.cluster.fleet import NODE_PREFIX
+from simgpu.cluster.populate import NODE_PREFIX
 from simgpu.controllers import publishing
 from simgpu.controllers.node_views import SAVE_EVERY
 from simgpu.kube import kubeconfig, resources

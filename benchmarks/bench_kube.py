@@ -13,7 +13,7 @@ from typing import Any
 import kubernetes_asyncio as theirs
 
 from benchmarks import frame, scratch
-from simgpu.cluster import fleet
+from simgpu.cluster import populate
 from simgpu.kube import kubeconfig, resources, watching
 from simgpu.kube.client import Client
 from simgpu.kube.store import Store
@@ -73,14 +73,14 @@ def pod(number: int) -> dict[str, Any]:
 
 async def make_pods(client: Client) -> None:
     """Fill the server."""
-    await fleet.ensure(client, resources.NAMESPACES, {"metadata": {"name": NAMESPACE}})
+    await populate.ensure(client, resources.NAMESPACES, {"metadata": {"name": NAMESPACE}})
     while await client.find(resources.SERVICE_ACCOUNTS, "default", namespace=NAMESPACE) is None:
         await asyncio.sleep(0.1)
 
     async def make(number: int) -> None:
         await client.create(resources.PODS, pod(number), namespace=NAMESPACE)
 
-    await fleet.concurrently(make, range(PODS))
+    await populate.concurrently(make, range(PODS))
 
 
 async def our_events(client: Client, store: Store[Pod]) -> None:

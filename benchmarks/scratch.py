@@ -43,10 +43,10 @@ def free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def cluster(nodes: int = 1, *, address: str = "127.0.0.1") -> AsyncIterator[lifecycle.Outcome]:
+async def cluster(nodes: int = 1, *, address: str = "127.0.0.1") -> AsyncIterator[lifecycle.UpResult]:
     """A running cluster."""
     with state_home():
-        wish = lifecycle.Wish(name="bench", nodes=nodes, address=address)
+        wish = lifecycle.UpSettings(name="bench", nodes=nodes, address=address)
         outcome = await lifecycle.up(wish, progress.Plain())
         try:
             yield outcome

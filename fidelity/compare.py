@@ -50,7 +50,7 @@ class Check(msgspec.Struct, frozen=True):
 def simulate(recording: Recording, model: models.Model, *, seed: int = 1) -> Series:
     """The simulated card under the recorded profile."""
     player = playing.Player(model, recording.profile, seed=seed, inlet=recording.inlet)
-    rows = list(player.rows(RATE))
+    rows = list(player.samples(RATE))
     values = np.array([row.values[:, 0] for row in rows]).T
     return Series(
         np.array([row.t for row in rows]) + recording.real.t[0],

@@ -1,4 +1,4 @@
-"""Which start of the machine this is: what was saved by the monotonic clock means nothing after the next one."""
+"""The boot id of this machine: saved times of the monotonic clock are valid only for the same boot."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def current() -> str:
-    """The id of this start; empty where the system gives none."""
+    """Return the boot id; empty if the system has none."""
     return _text(_BOOT)
 
 
 @functools.cache
 def _text(path: Path) -> str:
-    """Read once: later there may be no file to be had for it."""
+    """Read a file once and keep the text: later no file descriptor may be available."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -1,11 +1,10 @@
-"""Errors that a user is meant to read.
+"""Errors for the user.
 
-Everything that a command reports without a traceback derives from `SimgpuError`; its exit code is the one
-that the command ends with.
+Errors that a command reports without a traceback derive from `SimgpuError`; `exit_code` is the command's exit code.
 
-    SimgpuError            1   something failed; the message says what, where and what to do
-    ├── InputError         2   the input was bad; the message names the field and what is allowed
-    └── NotRunnable  126, 127   a command of the user's could not be started, or was not found, as shells say it
+    SimgpuError            1   a failure; the message has what failed, where, and what to do
+    ├── InputError         2   invalid input; the message has the field and what is allowed
+    └── NotRunnable  126, 127   a command of the user could not be started (126) or found (127), as in shells
 """
 
 import errno
@@ -18,13 +17,13 @@ _short.maxstring = _short.maxother = _short.maxlong = _MAX_SHOWN
 
 
 class SimgpuError(Exception):
-    """Something failed in a way that the user can act on."""
+    """A failure that the user can act on."""
 
     exit_code = 1
 
 
 class InputError(SimgpuError):
-    """A flag, file or field holds something that is not allowed there."""
+    """The value of an option, file or field is invalid."""
 
     exit_code = 2
 
@@ -43,19 +42,19 @@ class NotRunnable(SimgpuError):
 
 
 def shown(value: Any) -> str:
-    """A value of a user's as a message shows it: however large it is, in a few words."""
+    """Return the representation of a value for a message, truncated if it is long."""
     return clipped(_short.repr(value), _MAX_SHOWN)
 
 
-def clipped(text: str, longest: int = _MAX_CLIPPED) -> str:
-    """A text for a message; of a long one, its beginning."""
-    return text if len(text) <= longest else f"{text[:longest]}..."
+def clipped(text: str, max_length: int = _MAX_CLIPPED) -> str:
+    """Return a text for a message, truncated to `max_length` characters."""
+    return text if len(text) <= max_length else f"{text[:max_length]}..."
 
 
 def explain(error: OSError) -> str:
-    """What the operating system refused, in words."""
-    name = error.filename2 or error.filename  # of two, the one that something should become
+    """Return the message of an operating system error, with the path."""
+    name = error.filename2 or error.filename  # of a rename, the target
     where = f"{name}: " if name else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{where}the disk is full; free some space and run the command again, it goes on where it stopped"
+        return f"{where}the disk is full; free some space and run the command again; it resumes where it stopped"
     return f"{where}{error.strerror or error}"

@@ -1,8 +1,8 @@
-"""Quantities as people read them. Parsing of quantities lives with the formats that define them."""
+"""Formats quantities for people. Parsing is left to the formats that define them."""
 
 
 def format_bytes(count: float) -> str:
-    """Binary units with one decimal: 1536 -> '1.5 KiB'."""
+    """Format bytes in binary units with one decimal: 1536 -> '1.5 KiB'."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -11,7 +11,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration at the precision that matters: '0.42 s', '12.3 s', '4 min 05 s'."""
+    """Format a duration: '0.42 s', '12.3 s', '4 min 05 s'."""
     if seconds < 1:
         return f"{seconds:.2f} s"
     if seconds < 100:
@@ -21,5 +21,5 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_rough_seconds(seconds: float) -> str:
-    """A duration that is an estimate: '20 s', '4 min'."""
+    """Format an estimated duration: '20 s', '4 min'."""
     return f"{max(round(seconds, -1), 10):.0f} s" if seconds < 90 else f"{round(seconds / 60)} min"

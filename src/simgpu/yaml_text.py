@@ -1,8 +1,8 @@
-"""YAML of files, ConfigMaps and annotations: read safely, within limits, and no key twice.
+"""Parses YAML of files, ConfigMaps and annotations: safely, with limits, and without duplicate keys.
 
-Left to itself, PyYAML composes nested values by recursion in C, which ends the process where they are nested deeply,
-and lets aliases and merge keys grow a short text without end. Here nodes are composed from its events, in a loop that
-counts: what an alias stands for counts as often as it stands.
+PyYAML itself composes nested values by recursion in C, which crashes the process if they are nested deeply, and does
+not limit how much aliases and merge keys expand. Here nodes are composed from its events in a loop that counts values;
+an aliased value counts each time.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 import yaml
 
-MAX_LENGTH = 4 << 20  # of a text, and of all that its scalars hold together
+MAX_LENGTH = 4 << 20  # of a text, and of all its scalars together
 MAX_DEPTH = 64
 MAX_VALUES = 250_000
 _MAX_NUMBER = 64  # characters
-_SHORT = 20  # characters: as many as whole numbers of 64 bits have
-_MAX_TAG = 256  # characters: a directive may shorten a prefix of any length to one
-_MAX_MERGES = 64  # of a mapping
+_SHORT = 20  # characters: the most digits of a 64-bit integer
+_MAX_TAG = 256  # characters, after expansion of its prefix
+_MAX_MERGES = 64  # per mapping
 _MAX_MESSAGE = 300
 
 _PREFIX = "tag:yaml.org,2002:"
@@ -30,33 +30,33 @@ _COLLECTIONS = {
     yaml.SequenceStartEvent: (yaml.SequenceNode, _PREFIX + "seq"),
 }
 
-# PyYAML's constructors fail in their own ways over a value that is not of its tag, such as an impossible date.
+# PyYAML's constructors raise these for a value that does not fit its tag, such as an impossible date.
 _ERRORS = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 _Safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def parse(text: str | bytes, *, repeats: bool = False) -> Any:
-    """The value of a text; with `repeats`, of a key that stands twice the last.
+    """Parse a text with one document; with `repeats`, duplicate keys are allowed and the last one counts.
 
-    A text that is no YAML, or goes beyond the limits, is a `ValueError` of one line.
+    Raises `ValueError` with a one-line message if the text is not YAML or exceeds a limit.
     """
-    found = _read(text, most=1, repeats=repeats)
+    found = _read(text, max_documents=1, repeats=repeats)
     return found[0] if found else None
 
 
 def parse_all(text: str | bytes) -> list[Any]:
-    """The values of all documents in a text."""
-    return _read(text, most=MAX_VALUES, repeats=False)
+    """Parse all documents of a text."""
+    return _read(text, max_documents=MAX_VALUES, repeats=False)
 
 
 def parse_file(path: Path, *, repeats: bool = False) -> Any:
-    """The value of a file; no more of it is read than may be there."""
+    """Parse a file; no more of it is read than the maximum length."""
     with path.open("rb") as file:
         return parse(file.read(MAX_LENGTH + 1), repeats=repeats)
 
 
-def _read(text: str | bytes, *, most: int, repeats: bool) -> list[Any]:
+def _read(text: str | bytes, *, max_documents: int, repeats: bool) -> list[Any]:
     if len(text) > MAX_LENGTH:
         raise ValueError(f"larger than {MAX_LENGTH >> 20} MiB")
     found: list[Any] = []
@@ -64,12 +64,12 @@ def _read(text: str | bytes, *, most: int, repeats: bool) -> list[Any]:
         loader = _Loader(text, repeats=repeats)
         try:
             for node in loader.documents():
-                if len(found) == most:
+                if len(found) == max_documents:
                     raise _error(node, "a second document begins here; only one is expected")
                 found.append(loader.construct_document(node))
         finally:
             loader.dispose()
-    except _Beyond as error:
+    except _LimitExceeded as error:
         raise ValueError(_one_line(error)) from None
     except _ERRORS as error:
         raise ValueError(f"not YAML: {_one_line(error)}") from None
@@ -85,15 +85,15 @@ def _error(place: Any, problem: str) -> yaml.MarkedYAMLError:
     return yaml.composer.ComposerError(None, None, problem, place.start_mark)
 
 
-class _Beyond(yaml.MarkedYAMLError):
-    """A limit is passed, in what otherwise may be YAML."""
+class _LimitExceeded(yaml.MarkedYAMLError):
+    """A limit is exceeded."""
 
     def __init__(self, place: Any, problem: str) -> None:
         super().__init__(None, None, problem, place.start_mark)
 
 
 class _Anchored:
-    """What an anchor stands for, and its levels; `node` is there once all of it was read."""
+    """An anchored value and its nesting depth; `node` is set once it is complete."""
 
     __slots__ = ("length", "levels", "node", "values")
 
@@ -105,7 +105,7 @@ class _Anchored:
 
 
 class _Open:
-    """A collection that is being read, and how many levels it has so far; `keys` are those of a mapping."""
+    """A collection that is being read, and its nesting depth so far; `keys` are those of a mapping."""
 
     __slots__ = ("anchored", "children", "keys", "levels", "merges", "node")
 
@@ -118,7 +118,7 @@ class _Open:
         self.merges = 0
 
     def contain(self, levels: int) -> None:
-        """Note that something of that many levels is in it."""
+        """Add a child of that many levels."""
         self.levels = max(self.levels, levels + 1)
 
 
@@ -128,17 +128,17 @@ class _Loader(_Safe):  # type: ignore[misc]  # which of the two it is depends on
         self._repeats = repeats
         self._values = self._length = 0  # so far, aliases included
         self._anchored: dict[str, _Anchored] = {}
-        self._plain: dict[str, yaml.ScalarNode] = {}  # by text: most keys stand in a document many times
+        self._plain: dict[str, yaml.ScalarNode] = {}  # by text: most keys occur many times in a document
 
     def documents(self) -> Iterator[yaml.Node]:
-        """The root of each document."""
+        """Yield the root node of each document."""
         while not isinstance(event := self.get_event(), yaml.StreamEndEvent):
             if isinstance(event, yaml.DocumentStartEvent):
                 self._anchored.clear()
                 yield self._compose()
 
     def _compose(self) -> yaml.Node:
-        """The node that begins here, with everything in it."""
+        """Return the node that begins here, with its children."""
         opened: list[_Open] = []
         while True:
             event = self.get_event()
@@ -194,28 +194,28 @@ class _Loader(_Safe):  # type: ignore[misc]  # which of the two it is depends on
     def _alias(self, event: Any, opened: list[_Open]) -> yaml.Node:
         anchored = self._anchored.get(event.anchor)
         if anchored is None:
-            raise _error(event, "an alias of an anchor that is not there")
+            raise _error(event, "alias of an undefined anchor")
         if anchored.node is None:
-            raise _Beyond(event, "an alias of what it is a part of")
+            raise _LimitExceeded(event, "alias of a value that contains it")
         self._count(event, anchored.values, anchored.length)
         _check_depth(event, len(opened) + anchored.levels)
-        opened[-1].contain(anchored.levels)  # an alias is never all of a document: its anchor stands before it
+        opened[-1].contain(anchored.levels)  # an alias is never a whole document: its anchor precedes it
         return anchored.node
 
     def _count(self, place: Any, values: int, length: int) -> None:
         self._values += values
         self._length += length
         if self._values > MAX_VALUES:
-            raise _Beyond(place, f"more than {MAX_VALUES} values, those of aliases included")
+            raise _LimitExceeded(place, f"more than {MAX_VALUES} values, those of aliases included")
         if self._length > MAX_LENGTH:
-            raise _Beyond(place, f"more than {MAX_LENGTH >> 20} MiB of text, that of aliases included")
+            raise _LimitExceeded(place, f"more than {MAX_LENGTH >> 20} MiB of text, that of aliases included")
 
     def _anchor(self, event: Any) -> _Anchored | None:
-        """Note what begins here, if it has a name: until it ends, how much was read before it."""
+        """Register the anchor of an event, if it has one; until the value is complete, with the counts before it."""
         if event.anchor is None:
             return None
         if event.anchor in self._anchored:
-            raise _error(event, "an anchor that is there already")
+            raise _error(event, "duplicate anchor")
         found = self._anchored[event.anchor] = _Anchored(self._values, self._length)
         return found
 
@@ -242,31 +242,31 @@ class _Loader(_Safe):  # type: ignore[misc]  # which of the two it is depends on
         if key.tag == _MERGE:
             inner.merges += 1
             if inner.merges > _MAX_MERGES:
-                raise _Beyond(event, f"more than {_MAX_MERGES} merge keys in a mapping")
+                raise _LimitExceeded(event, f"more than {_MAX_MERGES} merge keys in a mapping")
         elif key.value in keys and not self._repeats:
-            raise _error(event, f"{key.value[:64]} stands twice")
+            raise _error(event, f"duplicate key {key.value[:64]}")
         else:
             keys.add(key.value)
 
 
 def _check_depth(event: Any, levels: int) -> None:
     if levels > MAX_DEPTH:
-        raise _Beyond(event, f"nested in more than {MAX_DEPTH} levels")
+        raise _LimitExceeded(event, f"nested more than {MAX_DEPTH} levels deep")
 
 
 def _bounded(event: Any) -> str:
-    """The tag that an event names."""
+    """Return the tag of an event."""
     tag: str = event.tag
     if len(tag) > _MAX_TAG:
-        raise _Beyond(event, f"a tag of {len(tag)} characters; at most {_MAX_TAG}")
+        raise _LimitExceeded(event, f"a tag of {len(tag)} characters; at most {_MAX_TAG}")
     return tag
 
 
 def _check_number(event: Any, tag: str) -> None:
-    """Reject numbers that take long to read, and larger ones than mappings may have for keys.
+    """Reject numbers that take long to parse, and integers of more than 64 bits.
 
-    Whole numbers of more than 64 bits can be chosen so that all have one hash.
+    As keys of a mapping such integers can be chosen so that all have the same hash.
     """
-    longest = _SHORT if tag == _INT else _MAX_NUMBER
-    if len(event.value) > longest:
-        raise _Beyond(event, f"a number or time of {len(event.value)} characters; at most {longest}")
+    max_length = _SHORT if tag == _INT else _MAX_NUMBER
+    if len(event.value) > max_length:
+        raise _LimitExceeded(event, f"a number or time of {len(event.value)} characters; at most {max_length}")

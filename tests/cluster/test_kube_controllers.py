@@ -16,7 +16,7 @@ import pytest
 from simgpu.kube import errors, resources
 from simgpu.kube.client import Client
 from simgpu.kube.leading import Election
-from simgpu.kube.recording import Limits, Recorder, Subject
+from simgpu.kube.recording import EventLimits, Recorder, Subject
 from simgpu.kube.writer import Target, Writer
 from tests.cluster.candidate import TERMS
 from tests.fixtures.cluster import Cluster, eventually
@@ -197,7 +197,7 @@ async def test_an_election_ends_when_the_work_ends_or_fails(client: Client, name
 async def test_events_are_counted_and_limited(client: Client, namespace: str) -> None:
     await client.create(resources.CONFIG_MAPS, {"metadata": {"name": "settings"}}, namespace=namespace)
     subject = Subject("v1", "ConfigMap", "settings", namespace)
-    recorder = Recorder(client, component="simgpu-test", limits=Limits(burst=5, refill_seconds=3600))
+    recorder = Recorder(client, component="simgpu-test", limits=EventLimits(burst=5, refill_seconds=3600))
     for number in range(20):
         recorder.record(subject, "Warning", "Broken", f"message {number}")
     for _ in range(3):

@@ -262,9 +262,11 @@ def test_what_a_user_wrote_into_the_topology_stays_and_a_broken_one_is_named(las
 async def test_a_component_whose_settings_changed_is_started_anew(
     lasting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (await lifecycle.up(lifecycle.Wish(nodes=2, wait=False), progress.Silent())).changes == ["created 1 nodes"]
+    assert (await lifecycle.up(lifecycle.UpSettings(nodes=2, wait=False), progress.Silent())).changes == [
+        "created 1 nodes"
+    ]
     monkeypatch.setattr(components, "lease_seconds", lambda _nodes: 80)  # as if there were many: leases last longer
-    grown = await lifecycle.up(lifecycle.Wish(wait=False), progress.Silent())
+    grown = await lifecycle.up(lifecycle.UpSettings(wait=False), progress.Silent())
     assert set(grown.changes) == {"started kube-controller-manager", "started kwok"}
     assert status(lasting, "simgpu")["nodes"] == 2
 
@@ -294,7 +296,7 @@ def test_a_taken_port_is_refused_by_name_and_nothing_is_started(home: Path) -> N
         squatter.listen()
         port = squatter.getsockname()[1]
         refused = simgpu("up", "--port", str(port), state_home=home, check=2)
-    assert f"--port: {port} is taken" in refused.stderr
+    assert f"--port: {port} is in use" in refused.stderr
     assert leftovers(home) == []
 
 
@@ -328,7 +330,7 @@ async def test_roles_are_started_repaired_and_stopped_with_the_cluster(home: Pat
         endpoints={"metrics": "http://127.0.0.1:{port:metrics}/metrics"},
     )
     quiet = progress.Silent()
-    made = await lifecycle.up(lifecycle.Wish(nodes=1, wait=False), quiet, [role])  # this role brings no GPUs
+    made = await lifecycle.up(lifecycle.UpSettings(nodes=1, wait=False), quiet, [role])  # this role brings no GPUs
     known = record.Folder("simgpu").load()
     assert known is not None
     assert made.status.endpoints["metrics"] == f"http://127.0.0.1:{known.ports['metrics']}/metrics"
@@ -336,7 +338,7 @@ async def test_roles_are_started_repaired_and_stopped_with_the_cluster(home: Pat
     folder = record.Folder("simgpu")
     await processes.stop(folder.path, only=frozenset({"role"}))
     assert not (await lifecycle.status("simgpu", [role])).ready
-    again = await lifecycle.up(lifecycle.Wish(wait=False), quiet, [role])
+    again = await lifecycle.up(lifecycle.UpSettings(wait=False), quiet, [role])
     assert again.changes == ["started role"]
     assert again.status.endpoints == made.status.endpoints
     await lifecycle.down("simgpu", quiet)
@@ -346,14 +348,14 @@ async def test_roles_are_started_repaired_and_stopped_with_the_cluster(home: Pat
 async def test_a_role_that_ends_at_once_is_an_error_with_its_own_words(home: Path) -> None:
     role = components.Role("role", (sys.executable, "-c", "print('no luck')"), health="http://127.0.0.1:9/")
     with pytest.raises(control_plane.ComponentError, match="no luck"):
-        await lifecycle.up(lifecycle.Wish(nodes=1), progress.Silent(), [role])
+        await lifecycle.up(lifecycle.UpSettings(nodes=1), progress.Silent(), [role])
     assert leftovers(home) == []
 
 
 async def test_a_role_that_cannot_start_is_an_error_and_leaves_nothing(home: Path) -> None:
     role = components.Role("role", (str(home / "no-such-program"),))
     with pytest.raises(Exception, match="no-such-program"):
-        await lifecycle.up(lifecycle.Wish(nodes=1), progress.Silent(), [role])
+        await lifecycle.up(lifecycle.UpSettings(nodes=1), progress.Silent(), [role])
     assert leftovers(home) == []
 
 

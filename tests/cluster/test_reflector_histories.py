@@ -27,7 +27,7 @@ from tests.fixtures.proxy import CuttingProxy
 from tests.fixtures.rough import compact, restart_apiserver
 
 NAMESPACE = "default"
-PACE = Pace(backoff=Backoff(first_seconds=0.02, longest_seconds=0.2), silence_seconds=5.0)
+PACE = Pace(backoff=Backoff(first_seconds=0.02, max_seconds=0.2), silence_seconds=5.0)
 
 NAMES = st.sampled_from(["a", "b", "c"])
 CALM = st.one_of(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from simgpu.cluster import fleet
+from simgpu.cluster import populate
 from simgpu.kube import resources
 from tests.fixtures.cluster import eventually, job, pod
 
@@ -44,10 +44,10 @@ async def test_publishing_a_pool_keeps_other_pools(client: Client) -> None:
     data = {"topology.yml": yaml.safe_dump(document)}
     await client.merge_patch(resources.CONFIG_MAPS, "topology", {"data": data}, namespace="gpu-operator")
     try:
-        await fleet.publish_topology(client, fleet.Gpus("a100", 4), overwrite=False)
+        await populate.publish_topology(client, populate.Gpus("a100", 4), overwrite=False)
         unchanged = await client.get(resources.CONFIG_MAPS, "topology", namespace="gpu-operator")
         assert yaml.safe_load(unchanged.data["topology.yml"]) == document
-        await fleet.publish_topology(client, fleet.Gpus("a100", 4), overwrite=True)
+        await populate.publish_topology(client, populate.Gpus("a100", 4), overwrite=True)
         after = await client.get(resources.CONFIG_MAPS, "topology", namespace="gpu-operator")
         pools = yaml.safe_load(after.data["topology.yml"])["nodePools"]
         assert pools["other"] == {"gpuCount": 2}
@@ -136,7 +136,7 @@ async def test_a_more_specific_stage_wins_over_the_default_end_of_a_job(client: 
 
 
 async def test_a_node_without_the_annotation_is_left_alone(client: Client) -> None:
-    body = fleet.node_object(1)
+    body = populate.node_object(1)
     body["metadata"] |= {"name": "somebody-elses", "annotations": {}, "labels": {}}
     await client.create(resources.NODES, body)
     try:

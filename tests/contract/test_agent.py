@@ -16,7 +16,7 @@ from simgpu.catalog import models
 from simgpu.identities import identity
 from simgpu.kube import views
 from simgpu.kube.client import Client
-from simgpu.kube.kubeconfig import Target
+from simgpu.kube.kubeconfig import ClientConfig
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.node import messages, state
 from simgpu.page import writer
@@ -35,7 +35,7 @@ def settings(kubelet: Kubelet, tmp_path: Path) -> Iterator[AgentSettings]:
         refusing.bind(("127.0.0.1", 0))  # and never listens, so that the port stays ours
         port = refusing.getsockname()[1]
         yield AgentSettings(
-            target=Target(f"http://127.0.0.1:{port}"), node="node-a", namespace="ns", listen=("127.0.0.1", 0),
+            target=ClientConfig(f"http://127.0.0.1:{port}"), node="node-a", namespace="ns", listen=("127.0.0.1", 0),
             identity=DCGM, state=tmp_path / "state", plugins=kubelet.folder,
             pod_resources=kubelet.folder / "pods.sock", cgroups=tmp_path / "cgroups", reservations="reservations",
             runai=tmp_path / "runai", interval=0.1,

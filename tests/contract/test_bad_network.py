@@ -27,7 +27,7 @@ from simgpu.kube.views import Pod
 from simgpu.kube.wire import Retries
 from tests.fixtures.proxy import FAULTS, MistreatingProxy
 
-PACE = Pace(backoff=Backoff(first_seconds=0.001, longest_seconds=0.01), silence_seconds=0.2, failures=3)
+PACE = Pace(backoff=Backoff(first_seconds=0.001, max_seconds=0.01), silence_seconds=0.2, failures=3)
 ONCE = Retries(attempts=1)
 CONNECTIONS = 5  # that are mistreated, one after the other
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -89,7 +89,7 @@ class Truth:
 @contextlib.asynccontextmanager
 async def network(
     fault: str, certificates: Path | None, seed: int = 7
-) -> AsyncIterator[tuple[Truth, MistreatingProxy, kubeconfig.Target]]:
+) -> AsyncIterator[tuple[Truth, MistreatingProxy, kubeconfig.ClientConfig]]:
     """A server behind a proxy that mistreats what it sends."""
     truth = Truth()
     application = web.Application()
@@ -108,7 +108,7 @@ async def network(
     )
     try:
         async with proxy as port:
-            target = kubeconfig.Target(server=f"http://127.0.0.1:{port}")
+            target = kubeconfig.ClientConfig(server=f"http://127.0.0.1:{port}")
             if certificates is not None:
                 ca = (certificates / "ca.crt").read_bytes()
                 target = msgspec.structs.replace(target, server=f"https://127.0.0.1:{port}", ca=ca)
@@ -135,7 +135,7 @@ GARBAGE = {
 
 
 @contextlib.asynccontextmanager
-async def garbled(garbage: bytes) -> AsyncIterator[tuple[kubeconfig.Target, list[asyncio.StreamWriter]]]:
+async def garbled(garbage: bytes) -> AsyncIterator[tuple[kubeconfig.ClientConfig, list[asyncio.StreamWriter]]]:
     """A server whose every answer is a good event, then garbage in place of the next chunk, then nothing more."""
     opened: list[asyncio.StreamWriter] = []
 
@@ -153,7 +153,7 @@ async def garbled(garbage: bytes) -> AsyncIterator[tuple[kubeconfig.Target, list
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        yield kubeconfig.Target(server=f"http://127.0.0.1:{port}"), opened
+        yield kubeconfig.ClientConfig(server=f"http://127.0.0.1:{port}"), opened
         for writer in opened:
             writer.close()
 
@@ -180,7 +180,7 @@ def test_garbage_in_the_framing_of_a_watch_is_a_lost_connection(garbage: bytes, 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
 def test_garbage_in_the_framing_of_a_download_is_a_broken_connection(garbage: bytes, loop: str) -> None:
     async def work() -> None:
-        limits = fetch.Limits(attempts=2, pause_seconds=0.001, stall_seconds=600.0)
+        limits = fetch.FetchLimits(attempts=2, pause_seconds=0.001, stall_seconds=600.0)
         async with garbled(garbage) as (target, _opened), fetch.Fetcher(limits) as fetcher:
             with pytest.raises(fetch.FetchError, match=r"/file: .*, after 2 attempts"):
                 await fetcher.read(f"{target.server}/file")

@@ -37,7 +37,7 @@ Get = Callable[..., Awaitable[dict[str, str]]]
 
 NAME = "kube-scheduler"  # a file of its own
 VERSION = binaries.ALL[NAME].module.version
-LIMITS = fetch.Limits(answer_seconds=10, connect_seconds=10, stall_seconds=10, attempts=3, pause_seconds=0.001)
+LIMITS = fetch.FetchLimits(answer_seconds=10, connect_seconds=10, stall_seconds=10, attempts=3, pause_seconds=0.001)
 
 # The command, with the pins of the tests: what they serve is no real release.
 COMMAND = """
@@ -88,9 +88,9 @@ def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def get(mirror: Mirror) -> Get:
     """Download programs from the mirror; the reasons for those that could not be had."""
 
-    async def run(*names: str, limits: fetch.Limits = LIMITS, progress: Shown | None = None) -> dict[str, str]:
+    async def run(*names: str, limits: fetch.FetchLimits = LIMITS, progress: Shown | None = None) -> dict[str, str]:
         wanted = [binaries.ALL[name] for name in names or (NAME,)]
-        missed = await download.download(wanted, progress or Shown(), releases.Source(mirror.url), limits=limits)
+        missed = await download.download(wanted, progress or Shown(), releases.ReleaseSource(mirror.url), limits=limits)
         return {each.binary.name: each.reason for each in missed}
 
     return run
@@ -180,7 +180,7 @@ async def test_a_pinned_checksum_counts_more_than_the_published_one(mirror: Mirr
 async def test_without_a_checksum_nothing_is_downloaded(published: bytes, mirror: Mirror, get: Get) -> None:
     mirror.publish(NAME)
     mirror.files[release_of(NAME).file.checksum] = published
-    assert "states no SHA-256" in (await get())[NAME]
+    assert "has no SHA-256" in (await get())[NAME]
     assert mirror.requests(NAME) == []
 
 
@@ -195,14 +195,14 @@ async def test_a_download_is_resumed_where_the_connection_broke(mirror: Mirror, 
 async def test_a_server_that_stops_sending_is_tried_again(mirror: Mirror, get: Get) -> None:
     content = mirror.publish(NAME)
     mirror.before(NAME, beginning(content[:20], then=mirror.hold))
-    assert await get(limits=fetch.Limits(stall_seconds=0.2, pause_seconds=0.001)) == {}
+    assert await get(limits=fetch.FetchLimits(stall_seconds=0.2, pause_seconds=0.001)) == {}
     assert mirror.requests(NAME) == [None, "bytes=20-"]
 
 
 async def test_a_server_that_never_sends_is_given_up(mirror: Mirror, get: Get) -> None:
     mirror.publish(NAME)
     mirror.before(NAME, *[until(mirror.hold)] * 2)
-    reason = (await get(limits=fetch.Limits(stall_seconds=0.1, pause_seconds=0.001, attempts=2)))[NAME]
+    reason = (await get(limits=fetch.FetchLimits(stall_seconds=0.1, pause_seconds=0.001, attempts=2)))[NAME]
     assert "the server stopped sending, after 2 attempts" in reason
 
 
@@ -281,11 +281,11 @@ async def test_redirects_come_to_an_end(mirror: Mirror, get: Get) -> None:
 async def test_a_redirect_away_from_http_is_rejected(to: str, mirror: Mirror, get: Get) -> None:
     mirror.publish(NAME)
     mirror.before(NAME, redirect(to))
-    assert "which is no https address" in (await get())[NAME]
+    assert "which is not an https URL" in (await get())[NAME]
 
 
 def test_a_redirect_from_https_stays_encrypted() -> None:
-    with pytest.raises(fetch.FetchError, match="redirected to 'http://b/x', which is no https address"):
+    with pytest.raises(fetch.FetchError, match="redirected to 'http://b/x', which is not an https URL"):
         fetch._redirected("https://a/x", "http://b/x")
     assert fetch._redirected("https://a/x", "/y") == "https://a/y"
     assert fetch._redirected("http://a/x", "https://b/y") == "https://b/y"
@@ -326,7 +326,7 @@ async def test_a_file_that_is_too_large_is_not_kept(announced: bool, mirror: Mir
 
     if not announced:
         mirror.before(NAME, unannounced)
-    reason = (await get(limits=fetch.Limits(file_bytes=len(content) - 1)))[NAME]
+    reason = (await get(limits=fetch.FetchLimits(file_bytes=len(content) - 1)))[NAME]
     assert "larger than" in reason
     assert left_over() == []
 
@@ -356,7 +356,7 @@ async def test_an_archive_that_unpacks_to_too_much_is_rejected(mirror: Mirror, g
     bomb = archive(**{"zeros": b"\0" * 2_000_000, release_of("etcd").member: program(version)})
     mirror.publish("etcd", bomb)
     assert len(bomb) < 1_000_000
-    assert "more than 1000000 bytes" in (await get("etcd", limits=fetch.Limits(file_bytes=1_000_000)))["etcd"]
+    assert "more than 1000000 bytes" in (await get("etcd", limits=fetch.FetchLimits(file_bytes=1_000_000)))["etcd"]
 
 
 @pytest.mark.parametrize("content", [b"not an archive", archive(other=b"x"), archive(other=b"x" * 10_000)[:60]])
@@ -369,9 +369,9 @@ async def test_an_archive_without_the_program_is_rejected(content: bytes, mirror
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (program("1.2.3"), f"{NAME} states version 1.2.3, not {VERSION}"),
-        (b"#!/bin/sh\nexit 1\n", f"{NAME} does not run, or states no version"),
-        (b"\x7fELF but of another machine", f"{NAME} does not run, or states no version"),
+        (program("1.2.3"), f"{NAME} has version 1.2.3, not {VERSION}"),
+        (b"#!/bin/sh\nexit 1\n", f"{NAME} does not run, or prints no version"),
+        (b"\x7fELF but of another machine", f"{NAME} does not run, or prints no version"),
     ],
 )
 async def test_a_program_that_does_not_run_or_is_another_version_is_rejected(
@@ -412,7 +412,7 @@ async def test_no_more_files_than_the_limit_are_fetched_at_once(mirror: Mirror, 
     for name in names:
         mirror.publish(name)
         mirror.before(name, slow)
-    assert await get(*names, limits=fetch.Limits(at_once=2)) == {}
+    assert await get(*names, limits=fetch.FetchLimits(at_once=2)) == {}
     assert most <= 2
 
 
@@ -426,10 +426,10 @@ async def test_without_a_server_one_line_says_so_and_no_host_is_contacted_twice(
     with socket.socket() as unheard:  # bound, and not listening
         unheard.bind(("127.0.0.1", 0))
         host = f"127.0.0.1:{unheard.getsockname()[1]}"
-        gone = releases.Source(f"http://{host}/gone")
+        gone = releases.ReleaseSource(f"http://{host}/gone")
         with pytest.raises(errors.SimgpuError, match=r"were not downloaded, and Go is not there"):
             await locate.ensure(binaries.ALL, shown, source=gone)
-    assert shown.notes == [f"no release files within reach ({host}: Connection refused)"]
+    assert shown.notes == [f"release hosts cannot be reached ({host}: Connection refused)"]
 
     async def asked(*_: object) -> None:
         raise AssertionError("asked again")
@@ -445,7 +445,7 @@ async def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(tmp_path
     context.load_cert_chain(tmp_path / "pki" / "apiserver.crt", tmp_path / "pki" / "apiserver.key")
     server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
-    source = releases.Source(f"https://127.0.0.1:{port}")
+    source = releases.ReleaseSource(f"https://127.0.0.1:{port}")
     [missed] = await download.download([binaries.ALL[NAME]], Shown(), source)
     assert "no secure connection: " in missed.reason
     assert "CERTIFICATE_VERIFY_FAILED" in missed.reason
@@ -464,10 +464,10 @@ async def test_a_host_that_accepts_and_keeps_silent_is_given_up(mirror: Mirror) 
     missed = await download.download(
         [binaries.ALL[NAME]],
         Shown(),
-        releases.Source(f"http://127.0.0.1:{port}"),
-        limits=fetch.Limits(answer_seconds=0.05),
+        releases.ReleaseSource(f"http://127.0.0.1:{port}"),
+        limits=fetch.FetchLimits(answer_seconds=0.05),
     )
-    assert missed[0].reason == f"no release files within reach (127.0.0.1:{port}: no answer within 0.05 s)"
+    assert missed[0].reason == f"release hosts cannot be reached (127.0.0.1:{port}: no response within 0.05 s)"
     server.close()
 
 
@@ -484,7 +484,7 @@ async def test_what_cannot_be_downloaded_is_left_to_the_build_with_one_line_for_
     monkeypatch.setattr(build, "build", built)
     mirror.publish(NAME)
     shown = Shown()
-    found = await locate.ensure([NAME, "containerd", "ctr"], shown, source=releases.Source(mirror.url))
+    found = await locate.ensure([NAME, "containerd", "ctr"], shown, source=releases.ReleaseSource(mirror.url))
     assert left == ["containerd", "ctr"]
     assert (found[NAME].source, found["ctr"].source) == ("download", "build")
     assert found[NAME].url == f"{mirror.url}/{release_of(NAME).file.name}"
@@ -532,7 +532,7 @@ async def test_simgpu_tools_takes_a_program_from_a_mirror(mirror: Mirror, pins: 
     code, out, _ = await printed(await simgpu(pins, "tools"))
     rows = {line.split()[0]: line.split(maxsplit=2)[2] for line in out.splitlines()}
     assert rows[NAME].startswith("cache, downloaded")
-    assert rows["etcd"] == "not here yet"
+    assert rows["etcd"] == "not installed"
 
 
 async def test_the_environment_names_a_mirror_too(mirror: Mirror, pins: Path) -> None:
@@ -563,7 +563,7 @@ async def test_a_wrong_checksum_is_reported_and_without_go_the_command_fails(mir
 @pytest.mark.parametrize(
     ("arguments", "environment", "reason"),
     [
-        (["--mirror", "ftp://x"], {}, "--mirror: 'ftp://x': must be an http or https address"),
+        (["--mirror", "ftp://x"], {}, "--mirror: 'ftp://x': must be an http or https URL"),
         (["--mirror", "mirror/releases"], {}, "--mirror"),
         ([], {"SIMGPU_MIRROR": "http://x:no"}, "SIMGPU_MIRROR"),
         ([], {"SIMGPU_DOWNLOAD": "maybe"}, "SIMGPU_DOWNLOAD: 'maybe': must be auto or never"),

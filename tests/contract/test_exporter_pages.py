@@ -201,7 +201,7 @@ def test_time_goes_on_without_scrapes(exporter: Callable[..., Exporter]) -> None
         (["--listen", "here"], "--listen: 'here': must be HOST:PORT"),
         (["--config", "/no/such/file"], "/no/such/file: no such file"),
         (["--base-workload", "/no/such/file"], "/no/such/file: no such file"),
-        (["--model", "h200", "--config", "x"], "--config: says which devices there are"),
+        (["--model", "h200", "--config", "x"], "--config: cannot be combined with --model or --count"),
         (["--interval", "0"], "--interval"),
     ],
 )
@@ -255,7 +255,7 @@ def _short_load(folder: Path) -> Path:
     [
         (["--devnames", "x", "--activity", "200:0:1"], "--activity: '200:0:1'"),
         (["--devices", "/no/such/*"], "--devices: '/no/such/*' matches no file"),
-        (["--devnames", "x", "--limit", "much"], "--limit: 'much': must be NAME=VALUE"),
+        (["--devnames", "x", "--limit", "much"], "--limit: 'much': must be NAME=NUMBER"),
         (["--devnames", "x", "--pod", "a"], "--pod: 'a': must be NAMESPACE/NAME"),
         (["--devnames", "x", "--profile", "/no/such/file"], "/no/such/file: no such file"),
     ],

@@ -18,7 +18,7 @@ from simgpu.kube.client import Client
 from simgpu.kube.wire import Retries, Sizes
 from tests.fixtures.http import Answer, Scripted, answer, cut, status
 
-FAST = Retries(attempts=4, backoff=Backoff(first_seconds=0.001, longest_seconds=0.05))
+FAST = Retries(attempts=4, backoff=Backoff(first_seconds=0.001, max_seconds=0.05))
 NODE = {"metadata": {"name": "n", "resourceVersion": "7"}, "status": {"capacity": {"cpu": "32"}}, "unknown": [1, {}]}
 
 
@@ -189,7 +189,7 @@ async def test_deleting_what_is_not_there_is_no_error(scripted: Scripted) -> Non
 
 
 async def test_nobody_there_is_a_connect_error_that_names_the_server() -> None:
-    target = kubeconfig.Target(server="http://127.0.0.1:9")
+    target = kubeconfig.ClientConfig(server="http://127.0.0.1:9")
     async with Client(target, retries=Retries(attempts=1)) as opened:
         with pytest.raises(errors.ConnectError, match=r"http://127.0.0.1:9"):
             await opened.get(resources.NODES, "n")
@@ -210,7 +210,7 @@ async def test_a_token_file_is_read_again_when_its_minute_is_over(tmp_path: Path
     token = tmp_path / "token"
     token.write_text("one")
     now = [0.0]
-    credentials = auth.Credentials(kubeconfig.Target(server="http://x", token_file=token), clock=lambda: now[0])
+    credentials = auth.Credentials(kubeconfig.ClientConfig(server="http://x", token_file=token), clock=lambda: now[0])
     assert authorization(await credentials.current()) == "Bearer one"
     token.write_text("two")
     assert authorization(await credentials.current()) == "Bearer one"
@@ -242,7 +242,7 @@ EXPIRY = 1893456000.0  # as the plugin prints it
 @pytest.mark.parametrize("stepped", [0.0, -3600.0, 3600.0])
 async def test_an_exec_plugin_is_run_once_and_again_when_its_token_expires(tmp_path: Path, stepped: float) -> None:
     now, wall = [0.0], [EXPIRY - 900.0]
-    target = kubeconfig.Target(server="http://x", exec=plugin(tmp_path / "plugin", PRINT))
+    target = kubeconfig.ClientConfig(server="http://x", exec=plugin(tmp_path / "plugin", PRINT))
     credentials = auth.Credentials(target, clock=lambda: now[0], wall_clock=lambda: wall[0])
     assert authorization(await credentials.current()) == "Bearer me-1"
     both = await asyncio.gather(credentials.current(), credentials.current())
@@ -256,7 +256,7 @@ async def test_an_exec_plugin_is_run_once_and_again_when_its_token_expires(tmp_p
 
 async def test_an_exec_plugin_whose_tokens_seem_expired_is_not_run_for_every_request(tmp_path: Path) -> None:
     now = [0.0]
-    target = kubeconfig.Target(server="http://x", exec=plugin(tmp_path / "plugin", PRINT))
+    target = kubeconfig.ClientConfig(server="http://x", exec=plugin(tmp_path / "plugin", PRINT))
     credentials = auth.Credentials(target, clock=lambda: now[0], wall_clock=lambda: EXPIRY + 3600.0)
     assert [authorization(await credentials.current()) for _ in range(3)] == ["Bearer me-1"] * 3
     now[0] = 11.0
@@ -266,7 +266,7 @@ async def test_an_exec_plugin_whose_tokens_seem_expired_is_not_run_for_every_req
 @pytest.mark.parametrize("moment", ["0001-01-01T00:00:00", "9999-12-31T23:59:59Z", "2030-01-01T00:00:00"])
 async def test_an_exec_plugin_may_print_any_time_of_expiry(tmp_path: Path, moment: str) -> None:
     body = PRINT.replace("2030-01-01T00:00:00Z", moment)
-    target = kubeconfig.Target(server="http://x", exec=plugin(tmp_path / "plugin", body))
+    target = kubeconfig.ClientConfig(server="http://x", exec=plugin(tmp_path / "plugin", body))
     assert authorization(await auth.Credentials(target).current()) == "Bearer me-1"
 
 
@@ -281,12 +281,12 @@ async def test_an_exec_plugin_is_run_again_after_401(scripted: Scripted, tmp_pat
     ("body", "says"),
     [
         ("import sys; sys.exit('no luck')", "exit code 1: no luck"),
-        ("print('hello')", "printed no ExecCredential"),
+        ("print('hello')", "did not print an ExecCredential"),
         ("print('{\"status\": {}}')", "neither a token nor a certificate"),
     ],
 )
 async def test_an_exec_plugin_that_fails_says_why(tmp_path: Path, body: str, says: str) -> None:
-    target = kubeconfig.Target(server="http://x", exec=plugin(tmp_path / "plugin", body))
+    target = kubeconfig.ClientConfig(server="http://x", exec=plugin(tmp_path / "plugin", body))
     with pytest.raises(errors.ConfigError, match=says):
         await auth.Credentials(target).current()
 
@@ -296,7 +296,7 @@ async def test_an_exec_plugin_that_is_not_there_gives_its_hint(tmp_path: Path) -
         command=str(tmp_path / "no"), api_version="client.authentication.k8s.io/v1", install_hint="get it"
     )
     with pytest.raises(errors.ConfigError, match=r"No such file or directory; get it"):
-        await auth.Credentials(kubeconfig.Target(server="http://x", exec=missing)).current()
+        await auth.Credentials(kubeconfig.ClientConfig(server="http://x", exec=missing)).current()
 
 
 async def test_groups_to_impersonate_are_all_sent(scripted: Scripted) -> None:

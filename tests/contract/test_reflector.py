@@ -19,7 +19,7 @@ from simgpu.kube.views import Pod
 from simgpu.kube.wire import Retries
 from tests.fixtures.http import Answer, Scripted, answer, cut, status, stream
 
-FAST = Pace(backoff=Backoff(first_seconds=0.001, longest_seconds=0.01), silence_seconds=0.2, failures=3)
+FAST = Pace(backoff=Backoff(first_seconds=0.001, max_seconds=0.01), silence_seconds=0.2, failures=3)
 
 
 def pod(name: str, version: int, **labels: str) -> dict[str, Any]:
@@ -294,7 +294,7 @@ async def test_a_server_that_ignores_the_wish_for_initial_events_is_listed(scrip
 
 
 async def test_endless_410s_and_watches_that_end_at_once_are_met_with_growing_patience(scripted: Scripted) -> None:
-    patient = Pace(backoff=Backoff(first_seconds=0.02, longest_seconds=1.0), failures=3)
+    patient = Pace(backoff=Backoff(first_seconds=0.02, max_seconds=1.0), failures=3)
     script = [part for _ in range(200) for part in (page(9), status(410))]
     async with mirror(scripted, *script, streaming=False, pace=patient):
         await asyncio.sleep(0.5)
@@ -306,7 +306,7 @@ async def test_endless_410s_and_watches_that_end_at_once_are_met_with_growing_pa
 
 
 def test_patience_has_no_end() -> None:
-    assert Pace().backoff.pause(100_000) <= Pace().backoff.longest_seconds
+    assert Pace().backoff.pause(100_000) <= Pace().backoff.max_seconds
 
 
 async def test_selectors_are_asked_for(scripted: Scripted) -> None:

@@ -25,7 +25,7 @@ OK = answer({"metadata": {"name": "n"}})
 @contextlib.asynccontextmanager
 async def writing(server: Scripted, **options: Any) -> AsyncIterator[Writer]:
     async with Client(server.target, retries=Retries(attempts=1)) as client:
-        writer = Writer(client, manager="test", backoff=Backoff(first_seconds=0.001, longest_seconds=0.01), **options)
+        writer = Writer(client, manager="test", backoff=Backoff(first_seconds=0.001, max_seconds=0.01), **options)
         task = asyncio.create_task(writer.run())
         try:
             yield writer
@@ -129,7 +129,7 @@ async def test_what_was_written_last_is_remembered_only_while_that_is_true(scrip
 async def test_a_writer_that_is_stopped_still_has_what_it_did_not_write(scripted: Scripted) -> None:
     scripted.script = [status(500)]
     async with Client(scripted.target, retries=Retries(attempts=1)) as client:
-        writer = Writer(client, manager="test", backoff=Backoff(first_seconds=600, longest_seconds=600))
+        writer = Writer(client, manager="test", backoff=Backoff(first_seconds=600, max_seconds=600))
         writer.merge(NODE, {"a": 1})
         task = asyncio.create_task(writer.run())
         async with asyncio.timeout(10):

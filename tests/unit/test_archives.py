@@ -30,10 +30,10 @@ def packed(*members: tuple[str, bytes], kind: int = tarfile.GNU_FORMAT, **header
     return made.getvalue()
 
 
-def extracted(folder: Path, tar: bytes, *, most_bytes: int = 64 * KIB) -> bytes:
+def extracted(folder: Path, tar: bytes, *, max_bytes: int = 64 * KIB) -> bytes:
     archive, target = folder / "a.tar.gz", folder / "program"
     archive.write_bytes(gzip.compress(tar, 1))
-    archives.extract(archive, "program", target, most_bytes=most_bytes)
+    archives.extract(archive, "program", target, max_bytes=max_bytes)
     return target.read_bytes()
 
 
@@ -59,7 +59,7 @@ def test_names_and_headers_beyond_the_limit_are_rejected_and_not_held(
 
 def test_a_program_larger_than_the_limit_on_headers_is_taken(tmp_path: Path) -> None:
     large = b"x" * (archives.MAX_METADATA_BYTES + 1)
-    found = extracted(tmp_path, packed(("other", large), ("program", large)), most_bytes=4 * len(large))
+    found = extracted(tmp_path, packed(("other", large), ("program", large)), max_bytes=4 * len(large))
     assert found == large
 
 

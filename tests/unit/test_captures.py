@@ -306,7 +306,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_command_writes_a_file_that_the_catalog_loads(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["catalog", "import", str(EXAMPLE)]) == 0
     said = capsys.readouterr().err
-    assert "rtx-a5000.yaml: NVIDIA RTX A5000, on top of rtx-a6000 (the closest in memory and power" in said
+    assert "rtx-a5000.yaml: NVIDIA RTX A5000, based on rtx-a6000 (the closest in memory and power" in said
     assert re.search(r"^  sm_count +84$", said, re.MULTILINE)
     assert "Marked as estimated: compute_capability, cores" in said
     assert models.load([folder]).get("NVIDIA RTX A5000", field="").key == "rtx-a5000"
@@ -316,7 +316,7 @@ def test_the_command_replaces_a_file_only_if_it_must(folder: Path, capsys: pytes
     (folder / "mine.yaml").write_text("before")
     words = ["catalog", "import", str(EXAMPLE), "-o", "mine.yaml"]
     assert main.run(words) == 2
-    assert "--output: mine.yaml is there already; --force replaces it" in capsys.readouterr().err
+    assert "--output: mine.yaml exists; --force overwrites it" in capsys.readouterr().err
     assert (folder / "mine.yaml").read_text() == "before"
     assert main.run([*words, "--force"]) == 0
     assert models.load([folder]).models["mine"].product == "NVIDIA RTX A5000"
@@ -338,7 +338,9 @@ def test_of_several_gpus_the_first_is_taken_unless_another_is_named(
 ) -> None:
     (folder / "two.xml").write_bytes(capture(card("NVIDIA L4"), card("NVIDIA L40")))
     assert main.run(["catalog", "import", "two.xml"]) == 0
-    assert "It is the first of 2 GPUs, among them NVIDIA L40; --gpu INDEX takes another." in capsys.readouterr().err
+    assert (
+        "It is the first of 2 GPUs, among them NVIDIA L40; choose another with --gpu INDEX." in capsys.readouterr().err
+    )
     assert main.run(["catalog", "import", "two.xml", "--gpu", "1"]) == 0
     assert "the first of" not in capsys.readouterr().err
     assert {path.name for path in folder.glob("*.yaml")} == {"l4.yaml", "l40.yaml"}
@@ -352,7 +354,7 @@ def test_of_several_gpus_the_first_is_taken_unless_another_is_named(
         (["nothing.xml"], "CAPTURE: nothing.xml: No such file"),
         (["."], "CAPTURE: .: Is a directory"),
         ([str(EXAMPLE), "-o", "mine.json"], "--output: mine.json: must end in .yaml or .yml"),
-        ([str(EXAMPLE), "-o", "mine.yaml", "--key", "other"], "the file's name is the key, so it must be other.yaml"),
+        ([str(EXAMPLE), "-o", "mine.yaml", "--key", "other"], "the file name is the key, so it must be other.yaml"),
         ([str(EXAMPLE), "-o", "no/mine.yaml"], "--output: no/mine.yaml: No such file"),
         ([str(EXAMPLE), "--key", "My Card"], "lower-case letters, digits"),
         ([str(EXAMPLE), "--base", "h300"], "--base: no GPU model 'h300'"),

@@ -29,7 +29,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["up", "--gpus", "h200"], "--gpus: 'h200': must be MODEL:COUNT"),
         (["up", "--nodes", "0"], "--nodes: 0: must be from 1 to"),
         (["up", "--nodes", "many"], "'many' is not a valid integer"),
-        (["up", "--name", "a/b"], "--name: 'a/b': 1 to 40 lower-case letters"),
+        (["up", "--name", "a/b"], "--name: 'a/b': must be 1 to 40 lower-case letters"),
         (["up", "--name", "../x"], "--name"),
         (["up", "--port", "70000"], "--port: 70000: must be from 1 to 65535"),
         (["up", "--bin-dir", "/does/not/exist"], "--bin-dir: /does/not/exist is not a folder"),

@@ -44,11 +44,11 @@ async def test_nodes_may_take_their_time_as_long_as_more_become_ready(plane: con
 
 async def test_nodes_that_get_no_further_are_an_error_with_the_log(plane: control_plane.ControlPlane) -> None:
     nodes = Nodes(stop=9)
-    with pytest.raises(control_plane.ComponentError, match=r"kwok got no further in 0.1 s.*\n  what it said last"):
+    with pytest.raises(control_plane.ComponentError, match=r"kwok made no progress in 0.1 s.*\n  what it said last"):
         await wait(plane, nodes, lambda: nodes.ready)
     assert nodes.ready == 9
 
 
 async def test_what_tells_nothing_of_its_steps_has_one_time_limit(plane: control_plane.ControlPlane) -> None:
-    with pytest.raises(control_plane.ComponentError, match=r"got no further in 0.1 s"):
+    with pytest.raises(control_plane.ComponentError, match=r"made no progress in 0.1 s"):
         await wait(plane, Nodes(stop=10))

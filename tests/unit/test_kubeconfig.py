@@ -95,7 +95,7 @@ def test_impersonation_is_carried_along(tmp_path: Path) -> None:
         ({"users": [{"name": "u", "user": {"client-key": "no.key"}}]}, "users[0].user.client-key: cannot read"),
         (
             {"users": [{"name": "u", "user": {"client-key-data": "SGk="}}]},
-            "client-key-data: holds nothing in PEM format",
+            "client-key-data: not in PEM format",
         ),
         (
             {"users": [{"name": "u", "user": {"client-key-data": base64.b64encode(b"-----BEGIN X").decode()}}]},

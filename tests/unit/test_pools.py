@@ -189,7 +189,7 @@ def test_a_node_has_no_more_devices_than_the_kubelet_can_be_told_of() -> None:
 
 def test_a_key_that_stands_twice_is_a_mistake_with_its_line() -> None:
     twice = "nodePools:\n  a: {gpuProduct: k80, gpuCount: 1}\n  a: {gpuProduct: k80, gpuCount: 2}\n"
-    with pytest.raises(checking.Mistakes, match=r"a stands twice.* line 3"):
+    with pytest.raises(checking.Mistakes, match=r"duplicate key a.* line 3"):
         reading.parse(twice, CATALOG)
     merged = "x: &x {gpuProduct: k80, gpuCount: 1}\nnodePools: {a: {<<: *x, gpuCount: 2}}\n"
     assert len(reading.parse(merged, CATALOG).pools["a"].gpus) == 2

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simgpu.catalog import models
-from simgpu.cluster import fleet
+from simgpu.cluster import populate
 from simgpu.controllers import publishing
 from simgpu.kube import quantity, views
 from simgpu.pods import requests
@@ -115,7 +115,7 @@ def node(gpus: str) -> views.Node:
 
 
 def test_gpus_of_nodes_are_added_up_in_any_form() -> None:
-    assert fleet.gpu_count([node("8"), node("1k"), node("2e1"), node("nonsense")]) == 1028
+    assert populate.gpu_count([node("8"), node("1k"), node("2e1"), node("nonsense")]) == 1028
 
 
 def test_a_thousand_gpus_are_written_once() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simgpu.kube.backoff import Backoff
 from simgpu.kube.queue import WorkQueue
 
-SHORT = Backoff(first_seconds=0.001, longest_seconds=0.004)
+SHORT = Backoff(first_seconds=0.001, max_seconds=0.004)
 
 
 @contextlib.asynccontextmanager
@@ -91,7 +91,7 @@ async def test_a_failing_key_comes_back_later_each_time_and_others_go_on() -> No
 
 
 def test_the_back_off_grows_and_is_bounded() -> None:
-    backoff = Backoff(first_seconds=1.0, longest_seconds=10.0)
+    backoff = Backoff(first_seconds=1.0, max_seconds=10.0)
     assert 0.75 <= backoff.pause(0) <= 1.0
     assert 3.0 <= backoff.pause(2) <= 4.0
     assert 7.5 <= backoff.pause(1000) <= 10.0

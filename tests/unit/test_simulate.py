@@ -126,7 +126,7 @@ def test_a_picture_is_drawn(load: Path, tmp_path: Path) -> None:
         ("phases: [{seconds: 5, demand: {sm: 2}}]", "phases[0].demand.sm"),
         ("phases: [{seconds: 5, demand: {colour: 1}}]", "colour"),
         ("phases: [{seconds: 5, shape: idle, duty: 7}]", "phases[0].duty"),
-        ("phases: [{seconds: 5, shape: idle, period: 1}]", "phases[0].period: means nothing without a duty"),
+        ("phases: [{seconds: 5, shape: idle, period: 1}]", "phases[0].period: needs a duty"),
         ("phases: {", "not YAML"),
         ("[]", "Expected `object`, got `array`"),
     ],
@@ -147,4 +147,4 @@ def test_other_bad_input_is_named_too(load: Path, capsys: pytest.CaptureFixture[
     assert main.run(["simulate", "--profile", "/no/such/file"]) == 2
     assert "/no/such/file" in capsys.readouterr().err
     assert main.run(["simulate", "--profile", str(load), "--rate", "1000", "--count", "100000"]) == 2
-    assert "more than twenty million rows" in capsys.readouterr().err
+    assert "more than 20 million rows" in capsys.readouterr().err

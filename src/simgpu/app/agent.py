@@ -21,7 +21,7 @@ from simgpu.controllers.real_node import RealNode
 from simgpu.identities import identity as identities
 from simgpu.kube import resources
 from simgpu.kube.client import Client
-from simgpu.kube.kubeconfig import Target
+from simgpu.kube.kubeconfig import ClientConfig
 from simgpu.kube.recording import Recorder
 from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Store
@@ -44,7 +44,7 @@ PATIENCE_SECONDS = 3.0  # with an API server that does not answer; after ten, po
 class AgentSettings(msgspec.Struct, frozen=True):
     """What an agent is started with."""
 
-    target: Target
+    target: ClientConfig
     node: str
     namespace: str
     listen: tuple[str, int]

@@ -18,7 +18,7 @@ from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
 from simgpu.identities import identity as identities
 from simgpu.kube import resources
 from simgpu.kube.client import Client
-from simgpu.kube.kubeconfig import Target
+from simgpu.kube.kubeconfig import ClientConfig
 from simgpu.kube.leading import Election, Terms
 from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 class ControllerSettings(msgspec.Struct, frozen=True):
     """What a controller is started with."""
 
-    target: Target
+    target: ClientConfig
     namespace: str
     listen: tuple[str, int]
     topology_listen: tuple[str, int]

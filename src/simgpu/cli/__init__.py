@@ -1,4 +1,4 @@
-"""The `simgpu` command: reads flags, calls one function of the layers below, shows the result.
+"""The `simgpu` command: parses options, calls one function of the layers below, prints the result.
 
-Heavy modules are imported inside the commands, so that `--help` answers at once.
+Heavy modules are imported inside the commands, so that `--help` is fast.
 """

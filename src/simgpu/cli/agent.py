@@ -15,38 +15,47 @@ RESERVATIONS = "runai-reservation"
 
 
 def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Callable[[options.F], options.F]:
-    """A folder or file of the node."""
+    """An option for a folder or file of the node."""
     kind = click.Path(path_type=Path)
     return click.option(name, type=kind, default=default, show_default=True, metavar=metavar, help=about)
 
 
 @click.command()
 @click.option(
-    "--node", default=lambda: os.environ.get("NODE_NAME"), show_default="NODE_NAME", help="The node that this is."
+    "--node",
+    default=lambda: os.environ.get("NODE_NAME"),
+    show_default="NODE_NAME",
+    help="Name of the node that the agent runs on.",
 )
 @options.kubeconfig
 @options.namespace
-@options.listen(":9400", "Metrics and health.")
+@options.listen(":9400", "Address for metrics and health.")
 @options.identity
 @_place(
-    "--state-dir", "/var/lib/simgpu", "What pods get mounted; in a container, a folder of the node at the same place."
+    "--state-dir",
+    "/var/lib/simgpu",
+    "Files that are mounted into pods; in a container, a host path mounted at the same path.",
 )
-@_place("--plugin-dir", "/var/lib/kubelet/device-plugins", "Where the kubelet looks for device plugins.")
+@_place("--plugin-dir", "/var/lib/kubelet/device-plugins", "Folder of the kubelet's device plugin sockets.")
 @_place(
     "--pod-resources",
     "/var/lib/kubelet/pod-resources/kubelet.sock",
-    "Where the kubelet says which pod has which device.",
+    "The kubelet's pod resources socket, which lists the devices of each pod.",
     metavar="PATH",
 )
 @click.option(
     "--reservation-namespace",
     default=lambda: os.environ.get("RESOURCE_RESERVATION_NAMESPACE", RESERVATIONS),
     show_default=RESERVATIONS,
-    help="Where Run:ai's pods are that hold GPUs for others; RESOURCE_RESERVATION_NAMESPACE says so too.",
+    help="Namespace of Run:ai's pods that reserve GPUs for others; also from RESOURCE_RESERVATION_NAMESPACE.",
 )
-@_place("--runai-dir", "/var/lib/runai", "What pods have of GPUs that they share, for Run:ai's container toolkit.")
-@_place("--cgroups", "/sys/fs/cgroup", "Where containers' use of processors is read, for pods whose GPUs follow it.")
-@options.interval(0.5, least=0.05, most=60)
+@_place("--runai-dir", "/var/lib/runai", "Shares of GPUs per pod, as files for Run:ai's container toolkit.")
+@_place(
+    "--cgroups",
+    "/sys/fs/cgroup",
+    "Cgroup file system, to read containers' CPU usage for pods whose GPU usage follows it.",
+)
+@options.interval(0.5, minimum=0.05, maximum=60)
 @options.seed()
 @options.log_level
 def agent(  # noqa: PLR0913 - one for each option
@@ -54,10 +63,10 @@ def agent(  # noqa: PLR0913 - one for each option
     plugin_dir: Path, pod_resources: Path, reservation_namespace: str, runai_dir: Path, cgroups: Path,
     interval: float, seed: int,
 ) -> None:  # fmt: skip
-    """Make the node that it runs on a GPU node: pods ask for nvidia.com/gpu and get simulated GPUs.
+    """Provide simulated GPUs on a real node: pods that request nvidia.com/gpu get them.
 
-    The node gets GPUs by the label run.ai/simulated-gpu-node-pool and the pools in ConfigMap `topology`, by its name
-    there, or by the annotation simgpu.dev/gpus, such as h200:8. Needs to be root on the node, beside its kubelet.
+    The node's GPUs are configured by its label run.ai/simulated-gpu-node-pool and the pools in ConfigMap `topology`, by
+    its name there, or by the annotation simgpu.dev/gpus, such as h200:8. Run it as root on the node of the kubelet.
     """
     from simgpu.app import agent as agents
     from simgpu.fakedev import identity as fakedev
@@ -66,7 +75,7 @@ def agent(  # noqa: PLR0913 - one for each option
     from simgpu.web import server
 
     if not node:
-        raise errors.InputError("--node", "say which node this is, here or in NODE_NAME")
+        raise errors.InputError("--node", "missing; give the name of the node here or in NODE_NAME")
     settings = agents.AgentSettings(
         target=config.load(kubeconfig),
         node=node,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def user_files() -> list[Path]:
-    """Catalog files of the user's, from SIMGPU_CATALOG."""
+    """Return the user's catalog files, from SIMGPU_CATALOG."""
     return [Path(item) for item in os.environ.get("SIMGPU_CATALOG", "").split(os.pathsep) if item]
 
 
@@ -29,8 +29,8 @@ def user_files() -> list[Path]:
 def catalog(context: click.Context, files: tuple[Path, ...], form: str) -> None:
     """List the GPU models and workload shapes that can be simulated.
 
-    Add models of your own as YAML files: the file's name is the key, `base: h200` takes everything from another
-    model, and only what differs has to be written.
+    Add your own models as YAML files: the file name is the key, `base: h200` inherits everything from another model,
+    and only the differences have to be given.
 
     \b
       simgpu catalog show h200
@@ -61,7 +61,7 @@ def catalog(context: click.Context, files: tuple[Path, ...], form: str) -> None:
 @options.output
 @click.pass_obj
 def show(given: dict[str, Any], name: str, files: tuple[Path, ...], form: str) -> None:
-    """Explain one model: every figure, where it comes from, and which are estimates.
+    """Show one model: every value, and which are estimates.
 
     NAME is a key, a product name or an alias: h200, "NVIDIA H200".
     """
@@ -97,14 +97,16 @@ def show(given: dict[str, Any], name: str, files: tuple[Path, ...], form: str) -
 
 @catalog.command("import")
 @click.argument("capture", type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--gpu", type=click.IntRange(0), metavar="INDEX", help="Which GPU of the capture.  [default: the first]")
-@click.option("--key", metavar="NAME", help="The model's key.  [default: from the product's name]")
-@click.option("--base", metavar="MODEL", help="Take what the capture does not say from here.  [default: the closest]")
+@click.option(
+    "--gpu", type=click.IntRange(0), metavar="INDEX", help="Index of the GPU in the capture.  [default: the first]"
+)
+@click.option("--key", metavar="NAME", help="Key of the model.  [default: from the product name]")
+@click.option("--base", metavar="MODEL", help="Model for values that the capture lacks.  [default: the closest]")
 @click.option(
     "-o", "--output", "target", type=click.Path(path_type=Path, allow_dash=True), metavar="FILE",
-    help="Where to write it; - prints it. The file's name is the key.  [default: KEY.yaml]",
+    help="File to write, - for standard output. Its name is the key.  [default: KEY.yaml]",
 )  # fmt: skip
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
 @options.catalog
 @click.pass_obj
 def import_(
@@ -117,11 +119,11 @@ def import_(
     force: bool,
     files: tuple[Path, ...],
 ) -> None:
-    """Make a model file from what nvidia-smi printed of a card of your own.
+    """Create a model file from the nvidia-smi output of your own card.
 
-    CAPTURE is the output of `nvidia-smi -q -x` on an idle machine; - reads standard input. What it does not say
-    (multiprocessors, links, MIG profiles) is taken from the closest model, and marked as estimated unless that is
-    of the same product.
+    CAPTURE is the output of `nvidia-smi -q -x` on an idle machine; - reads standard input. Values that it lacks
+    (multiprocessors, links, MIG profiles) are taken from the closest model, and marked as estimated unless that is
+    the same product.
 
     \b
       nvidia-smi -q -x > capture.xml
@@ -145,26 +147,26 @@ def import_(
     _report(made, name, path, others=[item for item in found.gpus if item.index != (gpu or 0)], chosen=gpu)
 
 
-def _content(path: Path, most: int) -> bytes:
-    """A file's bytes, or standard input's; one more than is allowed shows that there are too many."""
+def _content(path: Path, max_bytes: int) -> bytes:
+    """Read a file or standard input; one byte more than the maximum shows that it is too large."""
     try:
         if str(path) == "-":
-            return sys.stdin.buffer.read(most + 1)
+            return sys.stdin.buffer.read(max_bytes + 1)
         with path.open("rb") as file:
-            return file.read(most + 1)
+            return file.read(max_bytes + 1)
     except OSError as error:
         raise errors.InputError("CAPTURE", errors.explain(error)) from None
 
 
 def _name_and_path(own: str, key: str | None, target: Path | None) -> tuple[str, Path | None]:
-    """The model's key, and the file that is named after it; none if it is printed."""
+    """Return the model's key and its file; None if it is printed."""
     if target is None or str(target) == "-":
         name = key or own
         return name, None if target is not None else Path(f"{name}.yaml")
     if target.suffix not in (".yaml", ".yml"):
         raise errors.InputError("--output", f"{target}: must end in .yaml or .yml")
     if key is not None and key != target.stem:
-        raise errors.InputError("--output", f"{target}: the file's name is the key, so it must be {key}.yaml")
+        raise errors.InputError("--output", f"{target}: the file name is the key, so it must be {key}.yaml")
     return target.stem, target
 
 
@@ -173,7 +175,7 @@ def _write(path: Path, text: str, *, force: bool) -> None:
         with path.open("w" if force else "x") as file:
             file.write(text)
     except FileExistsError:
-        raise errors.InputError("--output", f"{path} is there already; --force replaces it") from None
+        raise errors.InputError("--output", f"{path} exists; --force overwrites it") from None
     except OSError as error:
         raise errors.InputError("--output", errors.explain(error)) from None
 
@@ -186,15 +188,15 @@ def _report(
     others: Sequence[captures.CapturedGpu],
     chosen: int | None,
 ) -> None:
-    """What became of the capture, for a person: standard output may be the file."""
+    """Print a summary of the import to stderr, because standard output may be the file."""
     product = made.document["product"]
-    click.echo(f"{path or name}: {product}, on top of {made.base.key} ({made.why})", err=True)
+    click.echo(f"{path or name}: {product}, based on {made.base.key} ({made.why})", err=True)
     if others and chosen is None:
         different = {item.text("product_name") for item in others} - {product}
         which = f", among them {', '.join(sorted(filter(None, different)))}" if different else ""
-        click.echo(f"It is the first of {len(others) + 1} GPUs{which}; --gpu INDEX takes another.", err=True)
+        click.echo(f"It is the first of {len(others) + 1} GPUs{which}; choose another with --gpu INDEX.", err=True)
     if made.missing:
-        click.echo(f"Not in the capture, and so as with {made.base.key}: how it behaves under load, and", err=True)
+        click.echo(f"Not in the capture, so taken from {made.base.key}: behaviour under load, and", err=True)
         for field, value in made.missing.items():
             click.echo(f"  {field:<26} {_brief(value)}", err=True)
     estimated = made.document["estimated"]

@@ -1,4 +1,4 @@
-"""`simgpu controller` and `simgpu config`: the fleet of fake nodes, and its configuration."""
+"""`simgpu controller` and `simgpu config`: GPUs of fake (KWOK) nodes, and their configuration."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from simgpu.cli import catalog, options, output
 @click.command()
 @options.kubeconfig
 @options.namespace
-@options.listen("127.0.0.1:9400", "Metrics, health, discovery.")
-@options.listen("127.0.0.1:8080", "The topology API.", name="--topology-listen")
+@options.listen("127.0.0.1:9400", "Address for metrics, health and Prometheus discovery.")
+@options.listen("127.0.0.1:8080", "Address for the topology API.", name="--topology-listen")
 @options.catalog
 @options.identity
 @click.option(
-    "--plain-labels", is_flag=True, help="Without the labels that Prometheus would give to each node's exporter."
+    "--plain-labels",
+    is_flag=True,
+    help="Omit the labels that Prometheus adds when it scrapes an exporter on each node.",
 )
 @click.option(
     "--lease-duration", type=click.IntRange(3, 300), default=15, show_default=True, metavar="SECONDS",
-    help="After a controller that died, how long another waits before it takes over.",
+    help="Time after which another controller takes over from one that crashed.",
 )  # fmt: skip
-@options.interval(0.5, least=0.05, most=60)
+@options.interval(0.5, minimum=0.05, maximum=60)
 @options.seed()
 @options.log_level
 def controller(  # noqa: PLR0913 - one for each option
     kubeconfig: Path | None, namespace: str, listen: str, topology_listen: str, files: tuple[Path, ...], identity: str,
     plain_labels: bool, lease_duration: int, interval: float, seed: int,
 ) -> None:  # fmt: skip
-    """Give fake (KWOK) nodes GPUs: capacity, labels, metrics that follow what pods do.
+    """Provide simulated GPUs on fake (KWOK) nodes: capacity, labels, and metrics that follow the pods.
 
-    Nodes get GPUs by the label run.ai/simulated-gpu-node-pool and the pools in ConfigMap `topology`, or by the
-    annotation simgpu.dev/gpus, such as h200:8. `simgpu up` runs it for you.
+    The GPUs of a node are configured by its label run.ai/simulated-gpu-node-pool and the pools in ConfigMap `topology`,
+    or by the annotation simgpu.dev/gpus, such as h200:8. `simgpu up` runs it for you.
     """
     from simgpu.app import controlling
     from simgpu.catalog import models
@@ -67,14 +69,14 @@ def controller(  # noqa: PLR0913 - one for each option
 
 @click.group()
 def config() -> None:
-    """Look at a topology before you give it to a cluster."""
+    """Check a topology before you apply it to a cluster."""
 
 
 @config.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @options.catalog
 def check(file: Path, files: tuple[Path, ...]) -> int:
-    """List everything that is wrong with a topology FILE; ends with 2 if anything is."""
+    """List all errors in a topology FILE. Exit code 2 if there are any."""
     from simgpu.topology import checking
 
     try:
@@ -83,7 +85,7 @@ def check(file: Path, files: tuple[Path, ...]) -> int:
         return _list_mistakes(file, [*map(str, mistakes.found), *mistakes.unknown])
     if fleet.unknown:
         return _list_mistakes(file, fleet.unknown)
-    click.echo(f"{file}: {len(fleet.pools)} pools, {len(fleet.nodes)} nodes by name, all well")
+    click.echo(f"{file}: {len(fleet.pools)} pools, {len(fleet.nodes)} nodes by name, no errors")
     return 0
 
 
@@ -98,7 +100,7 @@ def _list_mistakes(file: Path, mistakes: Sequence[str]) -> int:
 @options.catalog
 @options.output
 def show(file: Path, files: tuple[Path, ...], form: str) -> None:
-    """Print what a topology FILE comes to: every pool with its GPUs."""
+    """Print the pools of a topology FILE with their GPUs."""
     fleet = _read(file, files)
     entries = {f"pool {name}": pool for name, pool in fleet.pools.items()}
     entries |= {f"node {name}": node for name, node in fleet.nodes.items()}

@@ -1,4 +1,4 @@
-"""`simgpu exporter` and `simgpu workload`: a simulated box without Kubernetes, and what runs on it."""
+"""`simgpu exporter` and `simgpu workload`: a simulated GPU machine without Kubernetes, and workloads on it."""
 
 from __future__ import annotations
 
@@ -16,44 +16,46 @@ if TYPE_CHECKING:
     from simgpu.catalog import models
     from simgpu.topology import devices as topology
 
-SOCKET = "/tmp/simgpu.sock"  # noqa: S108 - where workloads look; only its owner may connect
+SOCKET = "/tmp/simgpu.sock"  # noqa: S108 - the default of workloads; only its owner may connect
 
 
 @click.command()
-@options.cards(most=1_000_000, config="Devices from a file instead; see above.")
+@options.cards(maximum=1_000_000, config="File that lists the devices instead; see above.")
 @click.option(
     "--identity", "identities", multiple=True, metavar="NAME|FILE",
-    help="The exporter to mimic; several may be given. The vendor's own if nothing is said.",
+    help="Exporter to mimic; repeat for several.  [default: the vendor's own]",
 )  # fmt: skip
-@options.listen("127.0.0.1:9400", "Where pages are served; port 0 takes a free one.")
-@click.option("--socket", type=click.Path(path_type=Path), metavar="PATH", help="A socket for workloads to connect to.")
+@options.listen("127.0.0.1:9400", "Address for metrics; port 0 chooses a free one.")
+@click.option(
+    "--socket", type=click.Path(path_type=Path), metavar="PATH", help="Unix socket for workloads to connect to."
+)
 @click.option(
     "--base-workload",
     "bases",
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="A workload that is there from the start.",
+    help="Workload file to run from the start; may be repeated.",
 )
 @options.seed()
-@options.interval(1.0, least=0.01, most=3600)
-@click.option("--hostname", help="The machine's name on the pages; this machine's if nothing is said.")
+@options.interval(1.0, minimum=0.01, maximum=3600)
+@click.option("--hostname", help="Host name in metrics.  [default: of this machine]")
 @click.option(
     "--device-files",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Put a file for each device here, for workloads to find.",
+    help="Folder to create a file per device in, for workloads to find them.",
 )
 @click.option(
     "--page",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Show the cards to NVML and nvidia-smi too: write state pages here. With --socket they can be set.",
+    help="Folder to write state pages to, for NVML and nvidia-smi. With --socket they can change settings.",
 )
 @click.option(
     "--per-workload",
     is_flag=True,
-    help="Series of each workload beside those of each device, where the exporter has such.",
+    help="Add series per workload, if the exporter has them.",
 )
 @options.catalog
 def exporter(  # noqa: PLR0913 - one for each option
@@ -61,14 +63,14 @@ def exporter(  # noqa: PLR0913 - one for each option
     socket: Path | None, bases: tuple[Path, ...], seed: int, interval: float, hostname: str | None,
     device_files: Path | None, page: Path | None, per_workload: bool, files: tuple[Path, ...],
 ) -> None:  # fmt: skip
-    """Serve the metrics of a simulated GPU box, as the vendor's own exporter would.
+    """Serve the metrics of a simulated GPU machine, as the vendor's own exporter does.
 
     \b
       simgpu exporter --model h200 --count 8
       simgpu exporter --model h200 --count 8 --identity dcgm-4.9 --identity nvidia-smi
       simgpu exporter --config box.yaml --socket /tmp/simgpu.sock
 
-    A configuration lists devices, of several models if you like; `mig` divides cards into instances:
+    A configuration lists devices, also of several models; `mig` divides cards into instances:
 
     \b
       gpus:
@@ -76,8 +78,8 @@ def exporter(  # noqa: PLR0913 - one for each option
       - {type: a100, count: 2, mig: [1g.5gb, 3g.20gb]}
       - {type: Tesla-K80, memory: 12GB, count: 2}
 
-    Pages: /metrics is the first identity's, /metrics/NAME each one's. Also /healthz, /readyz, /api/v1/devices and
-    /api/v1/workloads. Looking at them changes nothing.
+    Endpoints: /metrics for the first identity, /metrics/NAME for each. Also /healthz, /readyz, /api/v1/devices and
+    /api/v1/workloads. Requests never change the simulation.
     """
     from simgpu.app import exporting
     from simgpu.catalog import models
@@ -116,14 +118,14 @@ def exporter(  # noqa: PLR0913 - one for each option
 def find_devices(
     loaded: models.Catalog, *, model: str | None, count: int | None, config: Path | None, node: str
 ) -> list[topology.Device]:
-    """The devices that options name."""
+    """Return the devices that the options specify."""
     from simgpu.catalog import models
     from simgpu.topology import devices as topology
 
     if config is None:
         box = topology.BoxConfig((topology.GpuEntry(loaded.get(model or "h200", field="--model").key, count or 1),))
     elif model or count:
-        raise errors.InputError("--config", "says which devices there are; leave --model and --count out")
+        raise errors.InputError("--config", "cannot be combined with --model or --count")
     else:
         box = topology.parse(models.parse_yaml(_existing(config)), where=str(config))
     return topology.build(box, loaded, node=node)
@@ -144,7 +146,7 @@ def _existing(path: Path) -> Path:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """A workload document or load profile from a file."""
+    """Read a workload document or load profile from a file."""
     from simgpu.catalog import models
     from simgpu.workloads import documents
 
@@ -157,43 +159,49 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 @click.command()
-@click.option("--name", default="workload", show_default=True, help="What the workload is called.")
+@click.option("--name", default="workload", show_default=True, help="Name of the workload.")
 @click.option(
     "--profile",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="What it does over time: a workload document, or a load profile.",
+    help="What it does over time: a workload file or a load profile.",
 )
 @click.option(
     "--activity",
     default="98:1:0",
     show_default=True,
-    help="Instead of a file: LOAD:FLUCTUATION:SECONDS, several with commas; 0 seconds is a day.",
+    help="Instead of a file: LOAD:FLUCTUATION:SECONDS, several separated by commas; 0 seconds is a day.",
 )
 @click.option(
     "--repeat",
     type=click.IntRange(0, 10**9),
     default=1,
     show_default=True,
-    help="How often all activities run; 0 is for ever.",
+    help="How often all activities run; 0 is forever.",
 )
-@click.option("--devices", "pattern", metavar="GLOB", help="Files of the devices to use, such as '/dev/dri/card*'.")
-@click.option("--index-regex", metavar="REGEX", help="What in those files' names is the device's number.")
 @click.option(
-    "--devnames", metavar="NAMES", help="Devices by name instead, with commas; INDEX becomes JOB_COMPLETION_INDEX."
+    "--devices", "pattern", metavar="GLOB", help="Device files of the devices to use, such as '/dev/dri/card*'."
 )
-@click.option("--max-index", type=click.IntRange(0, 10**9), default=0, help="INDEX counts modulo this.")
+@click.option("--index-regex", metavar="REGEX", help="Pattern that matches the device index in these file names.")
+@click.option(
+    "--devnames",
+    metavar="NAMES",
+    help="Device names instead, separated by commas; INDEX is replaced by JOB_COMPLETION_INDEX.",
+)
+@click.option(
+    "--max-index", type=click.IntRange(0, 10**9), default=0, help="Use JOB_COMPLETION_INDEX modulo this for INDEX."
+)
 @click.option(
     "--limit",
     "limits",
     multiple=True,
     metavar="NAME=VALUE",
-    help="End with an error beyond this: memory (bytes), runtime (seconds), usage, or the exporter's name for one.",
+    help="Fail above this: memory (bytes), runtime (seconds), usage, or the exporter's name of a quantity.",
 )
 @click.option(
     "--pod",
     metavar="NAMESPACE/NAME[/CONTAINER]",
-    help="Whose it is, for pages that say so; else from POD_NAMESPACE, POD_NAME and CONTAINER_NAME.",
+    help="Pod of the workload, for metrics; else from POD_NAMESPACE, POD_NAME and CONTAINER_NAME.",
 )
 @click.option(
     "--socket",
@@ -202,36 +210,36 @@ def read_document(path: Path) -> dict[str, Any]:
     show_default=True,
     envvar="SIMGPU_SOCKET",
     metavar="PATH",
-    help="The exporter's socket.",
+    help="Unix socket of the exporter.",
 )
 @click.option(
     "--reconnect",
     type=click.FloatRange(0, 86400),
     default=0.0,
     metavar="SECONDS",
-    help="Survive a restart of the exporter: start over if it is back within this time.",
+    help="Start over if the exporter is restarted within this time.",
 )
 def workload(  # noqa: PLR0913 - one for each option
     name: str, profile: Path | None, activity: str, repeat: int, pattern: str | None, index_regex: str | None,
     devnames: str | None, max_index: int, limits: tuple[str, ...], pod: str | None, socket: Path, reconnect: float,
 ) -> int:  # fmt: skip
-    """Put a workload on devices of an exporter, wait until it ends, and end as it did.
+    """Run a workload on devices of an exporter, wait until it ends, and exit with its exit code.
 
-    In a pod with GPUs of `simgpu agent` it runs on these, all of them, or the first with --devnames 0.
+    In a pod with GPUs of `simgpu agent` it runs on all of them, or on the first with --devnames 0.
 
     \b
       simgpu workload --devnames nvidia0 --activity 20:5:30,90:5:60
       simgpu workload --devices '/tmp/devices/nvidia*' --profile examples/load.yaml
       simgpu workload --devnames nvidia0 --limit runtime=60 --limit memory=8000000000
 
-    Exit codes: 0 when all activities are done, 1 when a limit ended it or the exporter went away, 2 for bad input.
+    Exit codes: 0 if all activities are done, 1 if a limit was reached or the exporter stopped, 2 for invalid input.
     """
     from simgpu.workloads import client, documents
 
     if devnames is not None:
         devices = client.devices_by_name(devnames, max_index, os.environ)
     elif pattern is None and os.environ.get("NVIDIA_VISIBLE_DEVICES"):
-        devices = []  # a pod's own
+        devices = []  # those of the pod
     else:
         devices = client.devices_by_glob(pattern or "/dev/dri/card*", index_regex)
     given = {str(key).lower(): value for key, value in read_document(profile).items()} if profile is not None else {}
@@ -256,7 +264,7 @@ def _limits(items: tuple[str, ...]) -> dict[str, float]:
         except ValueError:
             equals = ""
         if not equals or not name:
-            raise errors.InputError("--limit", f"{item!r}: must be NAME=VALUE, a number")
+            raise errors.InputError("--limit", f"{item!r}: must be NAME=NUMBER")
     return found
 
 

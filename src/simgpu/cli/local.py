@@ -13,19 +13,19 @@ from simgpu.cli import options, output
 
 if TYPE_CHECKING:
     from simgpu.cluster.components import Role
-    from simgpu.cluster.fleet import Gpus
-    from simgpu.cluster.lifecycle import Outcome, Status
+    from simgpu.cluster.lifecycle import ClusterStatus, UpResult
+    from simgpu.cluster.populate import Gpus
     from simgpu.cluster.record import Folder
 
-_name = click.option("--name", default="simgpu", show_default=True, metavar="NAME", help="Which cluster.")
+_name = click.option("--name", default="simgpu", show_default=True, metavar="NAME", help="Name of the cluster.")
 
 
 @click.command()
 @_name
-@click.option("--nodes", type=int, metavar="N", help="Simulated nodes.  [default: 3]")
+@click.option("--nodes", type=int, metavar="N", help="Number of simulated nodes.  [default: 3]")
 @click.option("--gpus", metavar="MODEL:COUNT", help="GPUs of each node.  [default: h200:8]")
-@click.option("--port", type=int, metavar="PORT", help="The API server's port.  [default: a free one]")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until all nodes are Ready.")
+@click.option("--port", type=int, metavar="PORT", help="Port of the API server.  [default: a free one]")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until all nodes are Ready and have GPUs.")
 @click.option("--sample", is_flag=True, help="Also run a small sample workload, in namespace 'sample'.")
 @options.bin_dir
 @options.release_files
@@ -44,12 +44,12 @@ def up(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Start a cluster: a real Kubernetes control plane, with simulated GPU nodes.
 
-    etcd, kube-apiserver, scheduler, controller manager and KWOK run as plain processes on loopback; no
-    root, no Docker, and your own kubeconfig is not touched. What is not on this machine yet is downloaded
-    from the official releases, or built from source with Go where these cannot be reached; once.
+    etcd, kube-apiserver, scheduler, controller manager and KWOK run as plain processes on loopback, without
+    root or Docker, and your kubeconfig is not changed. Missing programs are downloaded from the official
+    releases, or built from source with Go if these cannot be reached, and cached.
 
-    Repeat it at any time: a running cluster stays as it is, a broken one is repaired, other numbers of
-    --nodes or --gpus are applied to it.
+    It can be repeated at any time: a running cluster is kept, a broken one is repaired, and changes of
+    --nodes or --gpus are applied.
 
     \b
       simgpu up                               3 nodes with 8 H200 each
@@ -60,7 +60,7 @@ def up(  # noqa: PLR0913 - one for each option
     from simgpu.cli import progress
     from simgpu.cluster import lifecycle, releases
 
-    wish = lifecycle.Wish(
+    settings = lifecycle.UpSettings(
         name=name,
         nodes=nodes,
         gpus=None if gpus is None else _gpus(gpus),
@@ -70,9 +70,8 @@ def up(  # noqa: PLR0913 - one for each option
         wait=wait,
         sample=sample,
     )
-    lifecycle.check(wish)
     with progress.shown() as shown:
-        outcome = output.run(lifecycle.up(wish, shown, app.cluster_roles()))
+        outcome = output.run(lifecycle.up(settings, shown, app.cluster_roles()))
     if form == "json":
         output.print_json(outcome.status)
     else:
@@ -80,16 +79,16 @@ def up(  # noqa: PLR0913 - one for each option
 
 
 def _gpus(text: str) -> Gpus:
-    """MODEL:COUNT with a model that the catalog knows; its key is what goes into the topology."""
+    """Parse MODEL:COUNT and resolve the model to its key in the catalog, for the topology."""
     from simgpu.catalog import models
     from simgpu.cli import catalog
-    from simgpu.cluster import fleet
+    from simgpu.cluster import populate
 
-    gpus = fleet.parse_gpus(text)
-    return fleet.Gpus(models.load(catalog.user_files()).get(gpus.model, field="--gpus").key, gpus.count)
+    gpus = populate.parse_gpus(text)
+    return populate.Gpus(models.load(catalog.user_files()).get(gpus.model, field="--gpus").key, gpus.count)
 
 
-def _welcome(outcome: Outcome, *, sample: bool) -> None:
+def _welcome(outcome: UpResult, *, sample: bool) -> None:
     from simgpu import units
 
     status, program = outcome.status, output.program()
@@ -99,8 +98,7 @@ def _welcome(outcome: Outcome, *, sample: bool) -> None:
         click.echo(f"\nCluster {status.name} is up after {spent}: {'; '.join(outcome.changes)}.")
     else:
         click.echo(f"\nCluster {status.name} is up already; nothing to do.")
-    model, _, count = status.gpus_wanted.rpartition(":")
-    gpus = f"{status.gpus} GPUs" if status.gpus else f"meant to have {count} {model} each"
+    gpus = f"{status.gpus} GPUs" if status.gpus else f"no GPUs yet ({status.gpus_wanted} requested on each)"
     click.echo(f"  {status.nodes} simulated nodes, {gpus}, {status.pods} pods")
     for what, where in {
         "API server": status.endpoints["apiserver"],
@@ -112,7 +110,7 @@ def _welcome(outcome: Outcome, *, sample: bool) -> None:
     pods = "get pods -n sample -o wide" if sample else "get nodes -o wide"
     click.echo("\nTry:")
     if program != "simgpu":  # not on PATH
-        click.echo(f'  export PATH="{Path(program).resolve().parent}:$PATH"    # then it is just simgpu')
+        click.echo(f'  export PATH="{Path(program).resolve().parent}:$PATH"    # then the command is simgpu')
     click.echo(f"  {program} kubectl{which} {pods}")
     click.echo(f"  {program} status{which}")
     click.echo(f"  export KUBECONFIG=$({program} kubeconfig{which})")
@@ -123,25 +121,25 @@ def _welcome(outcome: Outcome, *, sample: bool) -> None:
 @click.command()
 @_name
 def down(name: str) -> None:
-    """Stop a cluster and remove every trace of it.
+    """Stop a cluster and delete it.
 
-    Works on half-started and half-gone clusters too. Programs stay in the cache.
+    Partly started or partly deleted clusters are deleted too. Programs stay in the cache.
     """
     from simgpu.cli import progress
     from simgpu.cluster import lifecycle
 
     with progress.shown() as shown:
-        gone = output.run(lifecycle.down(name, shown))
-    click.echo(f"Cluster {name} is gone." if gone else f"There is no cluster {name}; nothing to do.")
+        deleted = output.run(lifecycle.down(name, shown))
+    click.echo(f"Cluster {name} is deleted." if deleted else f"There is no cluster {name}; nothing to do.")
 
 
 @click.command()
 @_name
 @click.option("--all", "everything", is_flag=True, help="All clusters on this machine.")
-@click.option("--endpoint", metavar="NAME", help="Print only this address, such as metrics or apiserver.")
+@click.option("--endpoint", metavar="NAME", help="Print only this URL, such as metrics or apiserver.")
 @options.output
 def status(name: str, everything: bool, endpoint: str | None, form: str) -> int:
-    """Show how a cluster is, or all of them. Exit code 0 if ready, 1 if not.
+    """Show the status of a cluster, or of all. Exit code 0 if ready, 1 if not.
 
     \b
       curl -s "$(simgpu status --endpoint metrics)"
@@ -162,7 +160,7 @@ def status(name: str, everything: bool, endpoint: str | None, form: str) -> int:
     return 0 if one.ready else 1
 
 
-def _endpoint(one: Status, name: str) -> str:
+def _endpoint(one: ClusterStatus, name: str) -> str:
     from simgpu import errors
 
     if name not in one.endpoints:
@@ -174,7 +172,7 @@ def _status_of_all(roles: tuple[Role, ...], form: str) -> int:
     from simgpu import errors
     from simgpu.cluster import lifecycle, record
 
-    found: list[Status | dict[str, object]] = []
+    found: list[ClusterStatus | dict[str, object]] = []
     rows = [("CLUSTER", "READY", "NODES", "GPUS", "PODS", "API SERVER")]
     unready = 0
     for name in record.known_names():
@@ -183,7 +181,7 @@ def _status_of_all(roles: tuple[Role, ...], form: str) -> int:
         except errors.SimgpuError:
             unready += 1
             found.append({"name": name, "ready": False})
-            rows.append((name, "broken", "-", "-", "-", f"'simgpu down --name {name}' removes it"))
+            rows.append((name, "broken", "-", "-", "-", f"'simgpu down --name {name}' deletes it"))
             continue
         found.append(one)
         unready += not one.ready
@@ -198,7 +196,7 @@ def _status_of_all(roles: tuple[Role, ...], form: str) -> int:
     return 1 if unready else 0
 
 
-def _print_cluster(one: Status) -> None:
+def _print_cluster(one: ClusterStatus) -> None:
     running = {
         name: state if state == "running" else click.style(state, fg="red") for name, state in one.components.items()
     }
@@ -206,7 +204,7 @@ def _print_cluster(one: Status) -> None:
         "Cluster": one.name,
         "Ready": click.style("yes", fg="green") if one.ready else click.style("no", fg="red"),
         "Nodes": f"{one.nodes_ready} of {one.nodes} ready",
-        "GPUs": f"{one.gpus} ({one.gpus_wanted} asked for on each node)",
+        "GPUs": f"{one.gpus} ({one.gpus_wanted} requested on each node)",
         "Pods": str(one.pods),
         **running,
         **one.endpoints,
@@ -238,7 +236,7 @@ def kubeconfig(name: str) -> None:
 @_name
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
 def kubectl(name: str, arguments: tuple[str, ...]) -> None:
-    """Run kubectl, of the right version, on a cluster.
+    """Run kubectl, in a matching version, on a cluster.
 
     \b
       simgpu kubectl get pods -A
@@ -260,10 +258,10 @@ def kubectl(name: str, arguments: tuple[str, ...]) -> None:
 @click.command()
 @_name
 @click.argument("component", required=False)
-@click.option("-f", "--follow", is_flag=True, help="Go on printing what is written.")
-@click.option("--tail", default=50, show_default=True, metavar="N", help="How many of the last lines; 0 for all.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines.")
+@click.option("--tail", default=50, show_default=True, metavar="N", help="Number of last lines to print; 0 for all.")
 def logs(name: str, component: str | None, follow: bool, tail: int) -> None:
-    """Print the logs of a cluster's processes: of one COMPONENT, or the end of each.
+    """Print the logs of a cluster's processes: of one COMPONENT, or of each.
 
     \b
       simgpu logs kube-scheduler -f

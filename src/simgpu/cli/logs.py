@@ -1,4 +1,4 @@
-"""Log lines: each record is one, whatever is quoted in it."""
+"""Logging: one line per record, whatever text it quotes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class OneLine(logging.Formatter):
-    """Escapes what cannot be printed: messages quote what pods and clients sent, which must not start lines of its own.
+    """Escapes unprintable characters: messages quote input of pods and clients, which must not forge log lines.
 
-    Lines of a traceback are indented, as exceptions quote such things too.
+    Lines of a traceback are indented, because exceptions quote such input too.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
-        """The record without its traceback."""
+        """Format a record without its traceback."""
         return _printable(super().formatMessage(record))
 
     def formatException(  # noqa: N802 - the library's name
         self,
         ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None],
     ) -> str:
-        """The traceback."""
+        """Format the traceback."""
         lines = super().formatException(ei).split("\n")
         return "\n".join(f"  {_printable(line)}" for line in lines)
 
@@ -34,7 +34,7 @@ def _printable(text: str) -> str:
 
 
 def start(level: str) -> None:
-    """Log to stderr from this level on."""
+    """Log to stderr, from this level up."""
     handler = logging.StreamHandler()
     handler.setFormatter(OneLine(FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler])

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--all", "--build", "everything", is_flag=True, help="Get every tool that is not here yet.")
+@click.option("--all", "--build", "everything", is_flag=True, help="Install every missing tool.")
 @options.bin_dir
 @options.release_files
 @options.output
 def tools(
     names: tuple[str, ...], everything: bool, bin_dir: Path | None, mirror: str | None, download: bool, form: str
 ) -> None:
-    """Print the paths of Kubernetes programs, getting them first if need be; without NAME list them all.
+    """Print the paths of Kubernetes programs, and install missing ones; without NAME list them all.
 
     \b
       $(simgpu tools helm) version
 
-    A program that is not here yet is downloaded from the official releases, compared with its checksum, and kept in
-    the cache; where it cannot be had, it is built from source with Go.
+    A missing program is downloaded from the official releases, verified by its checksum, and cached; if it cannot be
+    downloaded, it is built from source with Go.
     """
     from simgpu.cli import progress
     from simgpu.cluster import binaries, locate, releases
@@ -63,7 +63,7 @@ def _print_tools(found: dict[str, Found | None]) -> None:
     rows = [("TOOL", "VERSION", "FROM", "PATH")]
     for name, place in found.items():
         shown = _described(name, place)
-        origin = "not here yet" if place is None else f"{place.source}, downloaded" if place.url else place.source
+        origin = "not installed" if place is None else f"{place.source}, downloaded" if place.url else place.source
         rows.append((name, shown["version"] or "", origin, shown["path"] or ""))
     output.print_rows(rows)
 
@@ -72,9 +72,9 @@ def _print_tools(found: dict[str, Found | None]) -> None:
 @options.bin_dir
 @options.output
 def doctor(bin_dir: Path | None, form: str) -> int:
-    """Say what this machine can do, and what to do about what is missing.
+    """Check this machine's requirements for SimGPU, and advise on what is missing.
 
-    Exit code 1 if something keeps 'simgpu up' from working.
+    Exit code 1 if 'simgpu up' cannot work.
     """
     from simgpu.cluster import doctor as examination
 

@@ -1,4 +1,4 @@
-"""The command group, and how errors end: 0 good, 1 failed, 2 bad input, 130 interrupted."""
+"""The command group, and its exit codes: 0 success, 1 failure, 2 invalid input, 130 interrupted."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def root() -> None:
     \b
       simgpu up --nodes 10 --gpus h200:8     a cluster with ten simulated GPU nodes
       simgpu kubectl get nodes               use it
-      simgpu status                          see how it is
-      simgpu down                            remove every trace of it
+      simgpu status                          show its status
+      simgpu down                            stop and delete it
 
-    Exit codes: 0 good, 1 failed, 2 bad input.
+    Exit codes: 0 success, 1 failure, 2 invalid input.
     """
 
 
@@ -49,12 +49,12 @@ for command in (
 
 
 def main() -> NoReturn:
-    """Run the command and end the process with its exit code."""
+    """Run the command and exit with its exit code."""
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command. Users see messages, never tracebacks, for what they can act on."""
+    """Run the command and return its exit code. Errors that users can act on are printed without a traceback."""
     try:
         answer = root.main(arguments, prog_name="simgpu", standalone_mode=False)
     except click.Abort:

@@ -1,4 +1,4 @@
-"""Options that several commands have, so that each means the same everywhere. What differs is an argument."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -16,86 +16,93 @@ F = TypeVar("F", bound=Callable[..., Any])
 _NAMESPACE = "gpu-operator"
 _PATH = click.Path(path_type=Path)
 
-# What a command prints, and where programs and models are.
+# Output, programs and models.
 
 output = click.option(
     "-o", "--output", "form", type=click.Choice(["table", "json"]), default="table", show_default=True,
-    help="How to print the result.",
+    help="Output format.",
 )  # fmt: skip
 
 bin_dir = click.option(
     "--bin-dir", type=_PATH, metavar="DIR",
-    help="Take the Kubernetes programs from here first; then PATH, the cache, a download, a build with Go.",
+    help="Folder to search for Kubernetes programs first; then PATH, the cache, a download, a build with Go.",
 )  # fmt: skip
 
 
 def release_files(command: F) -> F:
-    """Where programs are downloaded from, if at all."""
+    """Options for downloads of programs."""
     command = click.option(
         "--download/--no-download", default=True,
-        help="Whether to download official release files; what is not downloaded is built with Go. Never with "
-        "SIMGPU_DOWNLOAD=never.",
+        help="Whether to download official release files instead of building with Go. SIMGPU_DOWNLOAD=never disables "
+        "downloads.",
     )(command)  # fmt: skip
     return click.option(
         "--mirror", metavar="URL",
-        help="Take release files from URL/HOST/PATH instead of https://HOST/PATH; also from SIMGPU_MIRROR.",
+        help="Download release files from URL/HOST/PATH instead of https://HOST/PATH; also from SIMGPU_MIRROR.",
     )(command)  # fmt: skip
 
 
 catalog = click.option(
     "--catalog", "files", type=_PATH, multiple=True, metavar="PATH",
-    help="A model file of your own, or a folder of them; also from SIMGPU_CATALOG.",
+    help="Your own model file, or a folder of them; also from SIMGPU_CATALOG.",
 )  # fmt: skip
 
 # The cluster.
 
 kubeconfig = click.option(
-    "--kubeconfig", type=_PATH, metavar="FILE", help="The cluster; KUBECONFIG or the pod's own without it."
+    "--kubeconfig",
+    type=_PATH,
+    metavar="FILE",
+    help="Kubeconfig of the cluster.  [default: KUBECONFIG, or the pod's service account]",
 )
 
 namespace = click.option(
     "--namespace", default=lambda: os.environ.get("POD_NAMESPACE", _NAMESPACE), show_default=_NAMESPACE,
-    help="Where the topology and the nodes' views are.",
+    help="Namespace of the topology ConfigMaps.",
 )  # fmt: skip
 
 # Cards, and how they are simulated.
 
 
-def cards(*, most: int, config: str) -> Callable[[F], F]:
-    """Which cards there are: of one model, or from a file."""
+def cards(*, maximum: int, config: str) -> Callable[[F], F]:
+    """Options for the devices: of one model, or from a file."""
 
     def decorate(command: F) -> F:
         command = click.option("--config", type=_PATH, metavar="FILE", help=config)(command)
-        count = click.IntRange(1, most)
-        command = click.option("--count", type=count, help="How many of them; 1 if nothing is said.")(command)
-        return click.option("--model", help="A GPU model of the catalog; h200 if nothing is said.")(command)
+        count = click.IntRange(1, maximum)
+        command = click.option("--count", type=count, help="Number of devices.  [default: 1]")(command)
+        return click.option("--model", help="GPU model from the catalog.  [default: h200]")(command)
 
     return decorate
 
 
 def seed(same: str = "cards") -> Callable[[F], F]:
-    """Chance that can be had again."""
+    """An option for the seed of random numbers."""
     known = click.IntRange(0, 2**63 - 1)
-    return click.option("--seed", type=known, default=1, show_default=True, help=f"The same seed, the same {same}.")
-
-
-def interval(default: float, *, least: float, most: float) -> Callable[[F], F]:
-    """How finely time passes."""
     return click.option(
-        "--interval", type=click.FloatRange(least, most), default=default, show_default=True, metavar="SECONDS",
-        help="Time between steps.",
+        "--seed",
+        type=known,
+        default=1,
+        show_default=True,
+        help=f"Seed of random numbers: the same seed gives the same {same}.",
+    )
+
+
+def interval(default: float, *, minimum: float, maximum: float) -> Callable[[F], F]:
+    """An option for the time between simulation steps."""
+    return click.option(
+        "--interval", type=click.FloatRange(minimum, maximum), default=default, show_default=True, metavar="SECONDS",
+        help="Time between simulation steps.",
     )  # fmt: skip
 
 
-# What a command serves, and what it logs.
+# Serving and logging.
 
-identity = click.option(
-    "--identity", default="dcgm", show_default=True, metavar="NAME|FILE", help="The exporter to mimic."
-)
+identity = click.option("--identity", default="dcgm", show_default=True, metavar="NAME|FILE", help="Exporter to mimic.")
 
 
 def listen(default: str, serves: str, *, name: str = "--listen") -> Callable[[F], F]:
-    """Where a command is asked."""
+    """An option for an address to listen on."""
     return click.option(name, default=default, show_default=True, metavar="HOST:PORT", help=serves)
 
 

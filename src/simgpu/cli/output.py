@@ -1,4 +1,4 @@
-"""How commands run and what they print: JSON for scripts, tables for people."""
+"""Runs commands and prints results: JSON for scripts, tables for people."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 
 def print_json(value: object) -> None:
-    """One JSON document on standard output."""
+    """Print a value as JSON."""
     click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
 
 
 def print_rows(rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as their widest cell; nothing is cut, whatever the terminal. Styled cells are fine."""
+    """Print a table; columns are as wide as their widest cell, never truncated. Cells may be styled."""
     widths = [max(len(click.unstyle(row[column])) for row in rows) for column in range(len(rows[0]))] if rows else []
     for row in rows:
         cells = (cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(row, widths, strict=True))
@@ -33,13 +33,13 @@ def print_rows(rows: Sequence[Sequence[str]]) -> None:
 
 
 def run(work: Coroutine[Any, Any, T], *, fast: bool = False) -> T:
-    """Run asynchronous work; Ctrl-C and SIGTERM cancel it and let it clean up. `fast` takes uvloop if it is there."""
+    """Run a coroutine; Ctrl-C and SIGTERM cancel it and let it clean up. `fast` uses uvloop if it is installed."""
 
     async def main() -> T:
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - we are in one
+        assert task is not None  # noqa: S101 - this is a task
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_IGN:  # nohup, say
+            if signal.getsignal(number) is signal.SIG_IGN:  # such as with nohup
                 continue
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         return await work
@@ -52,7 +52,7 @@ def run(work: Coroutine[Any, Any, T], *, fast: bool = False) -> T:
 
 
 def serve(work: Coroutine[Any, Any, None], *, fast: bool = False) -> None:
-    """Run what goes on until it is told to stop, which is how it should end."""
+    """Run a service until it is interrupted, which is a success."""
     try:
         run(work, fast=fast)
     except click.Abort:
@@ -60,7 +60,7 @@ def serve(work: Coroutine[Any, Any, None], *, fast: bool = False) -> None:
 
 
 def ready(address: str) -> None:
-    """Say where metrics are, once they are."""
+    """Print the URL of the metrics."""
     click.echo(f"Ready: http://{address}/metrics", err=True)
 
 
@@ -73,7 +73,7 @@ def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def program() -> str:
-    """How the user calls us, to be used in what we tell them to type."""
+    """Return the command as the user typed it, for hints."""
     called = sys.argv[0]
     found = shutil.which("simgpu")
     if found is not None and os.path.realpath(found) == os.path.realpath(called):

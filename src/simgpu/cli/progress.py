@@ -1,4 +1,4 @@
-"""Progress on a terminal: a line per item that changes in place, or plain lines where nothing can."""
+"""Progress on standard error: a line per item, updated in place on a terminal, else plain lines."""
 
 from __future__ import annotations
 
@@ -23,25 +23,28 @@ _PLAIN_SECONDS = 10.0
 
 
 class Live:
-    """Items in place: a spinner while they work, a tick when they are done."""
+    """One line per item, updated in place: a spinner while it works, a tick when it is done."""
 
     def __init__(self, live: rich.live.Live) -> None:
         self._live = live
         self._rows: dict[str, tuple[bool, str]] = {}
 
     def update(self, item: str, doing: str) -> None:
-        """Show what the item does."""
-        self._rows[item] = (False, doing)
-        self._live.update(self._table())
+        """Show what the item is doing."""
+        self._show(item, (False, doing))
 
     def done(self, item: str, result: str) -> None:
         """Tick the item off."""
-        self._rows[item] = (True, result)
-        self._live.update(self._table())
+        self._show(item, (True, result))
 
     def note(self, line: str) -> None:
         """Print the line above the items."""
         self._live.console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+    def _show(self, item: str, row: tuple[bool, str]) -> None:
+        self._rows[item] = row
+        self._live.start()  # only now: without an item it would print an empty line
+        self._live.update(self._table())
 
     def _table(self) -> rich.table.Table:
         table = rich.table.Table.grid(padding=(0, 1))
@@ -52,13 +55,13 @@ class Live:
 
 
 class Plain:
-    """One line per change, and for numbers that run at most one in ten seconds."""
+    """One line per change; changes of numbers only, at most one in ten seconds."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[str, float]] = {}
 
     def update(self, item: str, doing: str) -> None:
-        """Print the line unless it says the same but for its numbers as a moment ago."""
+        """Print the line unless only its numbers have changed within ten seconds."""
         shape, now = re.sub(r"[\d.]+", "0", doing.split(" /", maxsplit=1)[0]), time.monotonic()
         if shape.startswith("downloading"):
             shape = "downloading"
@@ -80,10 +83,13 @@ class Plain:
 
 @contextlib.contextmanager
 def shown() -> Iterator[Progress]:
-    """The progress that fits standard error."""
+    """Yield the progress display that fits standard error."""
     console = rich.console.Console(stderr=True)
     if not console.is_terminal:
         yield Plain()
         return
-    with rich.live.Live(console=console, refresh_per_second=10) as live:
+    live = rich.live.Live(console=console, refresh_per_second=10)
+    try:
         yield Live(live)
+    finally:
+        live.stop()

@@ -1,4 +1,4 @@
-"""`simgpu run`: any command, with simulated GPUs visible to it."""
+"""`simgpu run`: runs a command with simulated GPUs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ import click
 from simgpu import errors
 from simgpu.cli import catalog, exporter, options
 
-_RUNNING = 3.0  # seconds: a load that has no beginning of its own has settled when the command starts
+_RUNNING = 3.0  # seconds that a load without a start of its own has run when the command starts
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@options.cards(most=128, config="Devices from a file instead, as for `simgpu exporter`.")
+@options.cards(maximum=128, config="File that lists the devices instead, as for `simgpu exporter`.")
 @click.option(
     "--load",
     metavar="PERCENT|SHAPE|FILE",
-    help="A job on all GPUs: 60, training, or a load profile; nothing if nothing is said.",
+    help="Load on all GPUs: a percentage, a shape such as training, or a load profile.  [default: none]",
 )
 @options.seed()
-@options.interval(0.1, least=0.01, most=10)
-@click.option("--no-settings", is_flag=True, help="Refuse to set power limits and clocks, as to an ordinary user.")
+@options.interval(0.1, minimum=0.01, maximum=10)
+@click.option(
+    "--no-settings", is_flag=True, help="Reject changes of power limits and clocks, as without root privileges."
+)
 @options.catalog
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(  # noqa: PLR0913 - one for each option
@@ -40,11 +42,11 @@ def run(  # noqa: PLR0913 - one for each option
       simgpu run --model h200 --count 8 -- nvidia-smi topo -m
       simgpu run --model a100 --count 2 --load training -- python train.py
 
-    Nothing is installed and no privileges are needed. The job that --load puts on all GPUs runs beside the command, and
-    NVML lists this process with the memory that it holds; further workloads can be added with `simgpu workload` from
-    within. Power limits and clocks can be set, and the cards follow.
+    Nothing is installed and no privileges are needed. The load of --load runs beside the command, and NVML lists this
+    process with its memory; the command can add workloads with `simgpu workload`. Power limits and clocks can be
+    changed, and the cards follow.
 
-    The command's exit code is passed on; 126 and 127 mean that it could not be started, or was not found.
+    The exit code is that of the command; 126 if it could not be started, 127 if it was not found.
     """
     from simgpu.app import running
     from simgpu.catalog import models
@@ -62,7 +64,7 @@ def run(  # noqa: PLR0913 - one for each option
         settable=not no_settings,
     )
     code = asyncio.run(running.run_command(settings))
-    if code < 0:  # end as the command did, so that whoever started us sees the signal
+    if code < 0:  # end by the same signal as the command, so that our parent sees it
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

@@ -1,4 +1,4 @@
-"""`simgpu simulate`: play a load profile on simulated cards, faster than real time."""
+"""`simgpu simulate`: plays a load profile on simulated cards, faster than real time."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--model", default="h200", show_default=True, help="A GPU model of the catalog.")
+@click.option("--model", default="h200", show_default=True, help="GPU model from the catalog.")
 @click.option(
     "--profile",
     "path",
     type=click.Path(path_type=Path),
     required=True,
     metavar="FILE",
-    help="The load, as YAML; see above.",
+    help="Load profile, as YAML; see above.",
 )
 @click.option(
     "--rate",
     type=click.FloatRange(0.001, 1000),
     default=10.0,
     show_default=True,
-    help="Rows for each simulated second.",
+    help="Rows per simulated second.",
 )
 @options.seed("rows")
 @click.option(
@@ -43,26 +43,26 @@ if TYPE_CHECKING:
     "target",
     type=click.Path(path_type=Path, allow_dash=True),
     metavar="OUT",
-    help="Write rows here; - is standard output.",
+    help="File to write rows to; - is standard output.",
 )
 @click.option(
     "--inlet-temp",
     type=click.FloatRange(-20, 80),
     metavar="C",
-    help="Temperature of what cools the card; the model's own otherwise.",
+    help="Temperature of the coolant, in °C.  [default: of the model]",
 )
 @click.option(
     "--count",
     type=click.IntRange(1, 100_000),
     default=1,
     show_default=True,
-    help="Cards; each differs a little from the first.",
+    help="Number of cards; each differs a little from the first.",
 )
 @click.option(
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE.png",
-    help="Draw power, heat, clock and usage (needs matplotlib: the extra 'plot').",
+    help="Plot power, temperature, clock and usage (needs matplotlib: the extra 'plot').",
 )
 @options.catalog
 @options.output
@@ -73,7 +73,8 @@ def simulate(  # noqa: PLR0913 - one for each option
     """Play a load profile on simulated cards, faster than real time.
 
     A profile is a list of phases, each with its seconds and either a shape of the catalog or demands from 0 to 1.
-    `duty` with `period` switches the load on and off; without a period it is a level. `fb_mib` is the memory in use.
+    `duty` is the share of each `period` (seconds) with load; without a period, it scales the load. `fb_mib` is the
+    memory in use.
 
     \b
       phases:
@@ -85,7 +86,7 @@ def simulate(  # noqa: PLR0913 - one for each option
       simgpu simulate --model h200 --profile examples/load.yaml --csv out.csv
       simgpu simulate --model a100 --profile examples/load.yaml --plot load.png
 
-    Without --csv and --plot it prints what each phase came to. Rows depend on the seed, never on the rate.
+    Prints the means of each phase, unless rows go to standard output. Values depend on the seed, never on the rate.
     """
     from simgpu.catalog import models
     from simgpu.sim import playing
@@ -102,7 +103,7 @@ def simulate(  # noqa: PLR0913 - one for each option
         if writer is not None:
             writer.writerow(("t", "phase", *playing.COLUMNS, *(("gpu",) if count > 1 else ())))
         bar = stack.enter_context(_progress(profile, rate, hidden=target == Path("-")))
-        for row in player.rows(rate):
+        for row in player.samples(rate):
             bar.update(1)
             if writer is not None:
                 writer.writerows(_cells(row, count))
@@ -117,7 +118,7 @@ def simulate(  # noqa: PLR0913 - one for each option
 
 
 def read_profile(path: Path) -> playing.LoadProfile:
-    """A load profile from a file; what is wrong with it is said with its place."""
+    """Read a load profile from a file; InputError with the field if it is invalid."""
     import msgspec
 
     from simgpu import yaml_text
@@ -142,7 +143,7 @@ def read_profile(path: Path) -> playing.LoadProfile:
         if phase.shape is not None and phase.shape not in known:
             raise errors.InputError(f"{where}.shape", f"no shape {phase.shape!r}; there are: {', '.join(known)}")
         if phase.period is not None and phase.duty is None:
-            raise errors.InputError(f"{where}.period", "means nothing without a duty")
+            raise errors.InputError(f"{where}.period", "needs a duty")
     return profile
 
 
@@ -160,7 +161,7 @@ def _progress(profile: playing.LoadProfile, rate: float, *, hidden: bool) -> Any
 _FORMS = ("{:.0f}".format,) * 2 + ("{:.3f}".format,) * 2 + ("{:.0f}".format,) * 7
 
 
-def _cells(row: playing.Row, count: int) -> Iterator[tuple[str, ...]]:
+def _cells(row: playing.Sample, count: int) -> Iterator[tuple[str, ...]]:
     for card in range(count):
         cells = (form(value) for form, value in zip(_FORMS, row.values[:, card].tolist(), strict=True))
         yield (f"{row.t:.6f}".rstrip("0").rstrip("."), row.phase, *cells, *((str(card),) if count > 1 else ()))
@@ -170,14 +171,14 @@ def _check_numbers(profile: playing.LoadProfile, rate: float, count: int, inlet:
     if math.isnan(rate) or (inlet is not None and math.isnan(inlet)):
         raise errors.InputError("--rate" if math.isnan(rate) else "--inlet-temp", "must be a number")
     if round(profile.seconds * rate) * count > 20_000_000:
-        raise errors.InputError("--rate", "that would be more than twenty million rows; lower --rate or --count")
+        raise errors.InputError("--rate", "more than 20 million rows; lower --rate or --count")
 
 
 def _check_memory(profile: playing.LoadProfile, model: Model, path: Path) -> None:
-    most = model.memory_mib.usable
+    usable = model.memory_mib.usable
     for index, phase in enumerate(profile.phases):
-        if phase.fb_mib is not None and phase.fb_mib > most:
-            raise errors.InputError(f"{path}: phases[{index}].fb_mib", f"{model.product} has {most} MiB to use")
+        if phase.fb_mib is not None and phase.fb_mib > usable:
+            raise errors.InputError(f"{path}: phases[{index}].fb_mib", f"{model.product} has {usable} MiB")
 
 
 def _print_summary(table: list[dict[str, Any]]) -> None:

@@ -1,5 +1,5 @@
 """The local cluster: a real control plane and KWOK as plain processes on this machine.
 
-Finds or builds the binaries, starts and watches the processes, and fills the cluster with simulated nodes.
-What the nodes' GPUs do is none of its business.
+Finds, downloads or builds the programs, starts and monitors the processes, and creates the simulated nodes. Their GPUs
+are left to the controller.
 """

@@ -1,7 +1,6 @@
-"""The programs that a cluster is made of: which Go module each comes from, and which versions will do.
+"""The programs of a cluster: the Go module of each, and the supported versions.
 
-One Go module in `module/` requires them all, so that they are built together. Pinned versions are not repeated here:
-they are read from its go.mod.
+One Go module in `module/` requires them all, so that they are built together. Pinned versions are read from its go.mod.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ _KUBE_VERSIONS = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version
 
 
 class Module(msgspec.Struct, frozen=True):
-    """A Go module that holds programs, the versions that we work with, and the symbols its version is stamped into."""
+    """A Go module with programs, its supported versions, and the symbols that its version is linked into."""
 
     name: str
     path: str
-    oldest: Version
-    below: Version
-    stamps: tuple[str, ...] = ()
+    oldest: Version  # supported
+    below: Version  # the first unsupported version
+    stamps: tuple[str, ...] = ()  # values for the linker's -X, with {version}, {major} and {minor}
 
     @property
     def version(self) -> str:
-        """The pinned version, without the v."""
+        """The pinned version, without the leading v."""
         return pinned_version(MODULE / "go.mod", self.path)
 
     def fits(self, version: Version) -> bool:
-        """Whether another build of this version can stand in for ours."""
+        """Return whether a program of this version is supported."""
         return self.oldest <= version < self.below
 
 
 class Binary(msgspec.Struct, frozen=True):
-    """A program: the package it is built from, and how to ask it for its version."""
+    """A program: the Go package it is built from, and the arguments that print its version."""
 
     name: str
     module: Module
@@ -50,7 +49,7 @@ class Binary(msgspec.Struct, frozen=True):
 
     @property
     def output(self) -> str:
-        """The file name that `go build` gives the program: the last part of its package that is no major version."""
+        """The file name that `go build` gives the program: the last part of its package except a major version."""
         parts = self.package.split("/")
         return parts[-2] if re.fullmatch(r"v\d+", parts[-1]) else parts[-1]
 
@@ -102,7 +101,7 @@ LOCAL_CLUSTER = (*CONTROL_PLANE, "kubectl")
 
 
 def named(name: str) -> Binary:
-    """The program of that name."""
+    """Return a program by name; InputError if there is none."""
     try:
         return ALL[name]
     except KeyError:
@@ -111,7 +110,7 @@ def named(name: str) -> Binary:
 
 @functools.cache
 def pinned_version(go_mod: Path, module_path: str) -> str:
-    """The version that a go.mod requires of a module, without the v."""
+    """Return the version of a module that a go.mod requires, without the leading v."""
     found = re.search(rf"^(?:require|\t)\s*{re.escape(module_path)} v(\S+)", go_mod.read_text(), re.MULTILINE)
     if found is None:
         raise AssertionError(f"{go_mod} does not require {module_path}")
@@ -119,7 +118,7 @@ def pinned_version(go_mod: Path, module_path: str) -> str:
 
 
 def oldest_go() -> Version:
-    """The oldest Go that builds the programs, as the go.mod requires."""
+    """Return the minimum Go version that the go.mod requires."""
     found = re.search(r"^go (\d+)\.(\d+)(?:\.(\d+))?$", (MODULE / "go.mod").read_text(), re.MULTILINE)
     if found is None:
         raise AssertionError(f"{MODULE / 'go.mod'} does not require a version of Go")
@@ -127,6 +126,6 @@ def oldest_go() -> Version:
 
 
 def parse_version(text: str) -> Version | None:
-    """The first x.y.z in what a program prints."""
+    """Return the first x.y.z in the output of a program, or None."""
     found = re.search(r"\bv?(\d+)\.(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2]), int(found[3])) if found else None

@@ -1,8 +1,8 @@
-"""Builds programs from the pinned Go module into the cache: all that are missing in one call of `go build`.
+"""Builds programs from the pinned Go module into the cache: all missing ones in one call of `go build`.
 
-Safe against company and accidents: a lock lets one process build while others wait and then use the result; a program
-appears in the cache by rename, whole or not at all. Compiled packages are in Go's own cache, which Go itself keeps
-small, so a killed build goes on where it stopped and a later one finds what programs share.
+Only one process builds at a time; others wait for its lock and use the result. A program is renamed into the cache, so
+it is complete or absent. Compiled packages are in Go's own cache, which Go trims, so an interrupted build resumes where
+it stopped and later builds reuse shared packages.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ if TYPE_CHECKING:
 ITEM = "programs"
 
 _KEPT_LINES = 15
-_LONGEST_LINE = 1024 * 1024
-_ENOUGH_FOR_A_RATE = 100  # packages
-_DISK_GIB = 4.5  # compiled packages of all programs, and the programs
+_MAX_LINE_BYTES = 1024 * 1024
+_MIN_PACKAGES_FOR_ESTIMATE = 100
+_DISK_GIB = 4.5  # of all programs and their compiled packages
 
 
 class BuildError(errors.SimgpuError):
-    """A program could not be built; the message holds what the compiler said."""
+    """A program could not be built; the message holds the output of Go."""
 
 
 def cached(binary: Binary) -> Path:
-    """Where the cache has, or would have, a program."""
+    """Return the path of a program in the cache, whether or not it exists."""
     return paths.cache() / "bin" / f"{binary.module.name}-{binary.module.version}" / binary.name
 
 
 def go_program() -> str | None:
-    """The Go command, if there is one."""
+    """Return the path of the Go command, or None."""
     return shutil.which("go")
 
 
 def go_version(program: str) -> Version | None:
-    """The version of a Go command; None where it states none. OSError or SubprocessError where it does not run."""
+    """Return the version of a Go command, None if it prints none. OSError or SubprocessError if it does not run."""
     printed = subprocess.run([program, "version"], capture_output=True, text=True, timeout=20, check=True).stdout
     return binaries.parse_version(printed.replace("go1", "1"))
 
 
 async def build(wanted: Sequence[Binary], progress: Progress, *, disk_gib: float = _DISK_GIB) -> None:
-    """Build programs into the cache; those that are there already cost nothing."""
+    """Build programs into the cache, except those that are there already."""
 
     def waiting() -> None:
         progress.update(ITEM, "waiting for another process that is building them")
@@ -97,7 +97,7 @@ async def _build(missing: list[Binary], progress: Progress) -> None:
 
 
 def last_time(missing: Iterable[Binary]) -> float | None:
-    """How many seconds the last build of these programs took here, if there was one."""
+    """Return how many seconds the last build of these programs took on this machine, or None."""
     return durations.recall(_kind(missing))
 
 
@@ -114,7 +114,7 @@ def _downloads(progress: Progress) -> Callable[[str], None]:
 
 
 def _compiled(total: int, progress: Progress) -> Callable[[str], None]:
-    """Counts the packages that `go build -v` names, and estimates what is left from their rate."""
+    """Count the packages that `go build -v` prints, and estimate the time left from their rate."""
     started, count = time.monotonic(), 0
 
     def follow(_: str) -> None:
@@ -122,7 +122,7 @@ def _compiled(total: int, progress: Progress) -> Callable[[str], None]:
         count += 1
         spent = time.monotonic() - started
         left = ""
-        if _ENOUGH_FOR_A_RATE < count < total:
+        if _MIN_PACKAGES_FOR_ESTIMATE < count < total:
             left = f", about {units.format_rough_seconds(spent / count * (total - count))} left"
         progress.update(ITEM, f"compiling: {count} of at most {total} packages{left}")
 
@@ -130,7 +130,7 @@ def _compiled(total: int, progress: Progress) -> Callable[[str], None]:
 
 
 def _ldflags(missing: Iterable[Binary]) -> str:
-    """A program ignores the stamps of symbols that it does not have, so all are given at once."""
+    """Return linker flags; -X of a symbol that a program does not have is ignored, so all are given."""
     modules = {binary.module: None for binary in missing}
     return " ".join(["-s", "-w", *(f"-X {stamp}" for module in modules for stamp in _stamps(module))])
 
@@ -141,7 +141,7 @@ def _stamps(module: Module) -> list[str]:
 
 
 async def _go(missing: list[Binary], args: list[str], follow: Callable[[str], None]) -> str:
-    """Run the Go command in the module's folder; its standard output, with each line of the other followed."""
+    """Run the Go command in the module's folder and return its stdout; `follow` is called with each stderr line."""
     program = go_program()
     if program is None:
         raise BuildError("Go is not installed")
@@ -153,18 +153,18 @@ async def _go(missing: list[Binary], args: list[str], follow: Callable[[str], No
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        limit=_LONGEST_LINE,
-        process_group=0,  # a Ctrl-C reaches us alone, and we end the build
+        limit=_MAX_LINE_BYTES,
+        process_group=0,  # Ctrl-C reaches only this process, which ends the build
     )
     try:
-        output, complaints = await asyncio.gather(_all_of(process.stdout), _lines_of(process.stderr, follow))
+        output, stderr_lines = await asyncio.gather(_all_of(process.stdout), _lines_of(process.stderr, follow))
         code = await process.wait()
     finally:
         if process.returncode is None:
-            os.killpg(process.pid, signal.SIGINT)  # on which Go ends its compilers and removes what they left
+            os.killpg(process.pid, signal.SIGINT)  # Go then ends its compilers and removes their files
             await process.wait()
     if code != 0:
-        raise _failure(missing, complaints)
+        raise _failure(missing, stderr_lines)
     return output
 
 
@@ -181,19 +181,19 @@ async def _lines_of(stream: asyncio.StreamReader | None, follow: Callable[[str],
     return list(kept)
 
 
-def _failure(missing: list[Binary], complaints: list[str]) -> BuildError:
-    output = "\n".join(f"  {line}" for line in complaints)
+def _failure(missing: list[Binary], stderr_lines: list[str]) -> BuildError:
+    output = "\n".join(f"  {line}" for line in stderr_lines)
     names = ", ".join(binary.name for binary in missing)
     if re.search("no space left on device", output, re.IGNORECASE):
         return BuildError(
             f"the disk of {paths.cache()} is full, and building {names} takes about "
-            f"{_DISK_GIB:.0f} GiB; free some space and run the command again, it goes on where it stopped"
+            f"{_DISK_GIB:.0f} GiB; free some space and run the command again; it resumes where it stopped"
         )
     return BuildError(f"{names} could not be built; Go printed:\n{output}{_advice()}")
 
 
 def _advice() -> str:
-    """An old Go fails in words that do not say so."""
+    """Return a hint if Go is too old: its own error does not mention that."""
     program = go_program()
     try:
         version = go_version(program) if program is not None else None
@@ -206,11 +206,11 @@ def _advice() -> str:
 
 
 def check_disk(where: Path, gib: float, purpose: str) -> None:
-    """Refuse to start what the disk cannot hold."""
+    """Raise BuildError if fewer than `gib` GiB are free."""
     where.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(where).free
     if free < gib * 1024**3:
         raise BuildError(
             f"{purpose} needs {gib:.1f} GiB on the disk of {where}, and {units.format_bytes(free)} are free; "
-            "free some, or point XDG_CACHE_HOME (cache) or XDG_STATE_HOME (clusters) to another disk"
+            "free some, or set XDG_CACHE_HOME (cache) or XDG_STATE_HOME (clusters) to another disk"
         )

@@ -1,4 +1,4 @@
-"""SHA-256 sums of release files: those pinned in `checksums.txt`, and those that projects publish."""
+"""SHA-256 checksums of release files: pinned in `checksums.txt`, or published by the projects."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class _GitHubRelease(msgspec.Struct):
 
 
 def pinned() -> dict[str, str]:
-    """The pinned sums by file name."""
+    """Return the pinned checksums by file name."""
     return parse(PINS.read_text(encoding="utf-8"))
 
 
 def parse(text: str) -> dict[str, str]:
-    """Sums by file name, from what sha256sum prints; comments and what is no sum are passed over."""
+    """Parse the output format of sha256sum into checksums by file name; other lines are ignored."""
     lines = (line.split(maxsplit=1) for line in text.splitlines() if not line.startswith("#"))
     return {
         words[1].removeprefix("*").strip(): words[0].lower()
@@ -38,9 +38,9 @@ def parse(text: str) -> dict[str, str]:
 
 
 def published(content: bytes, name: str) -> str | None:
-    """The sum of a file in what its project publishes; None if that does not state it.
+    """Return the checksum of a file from a published checksum file; None if it is not in it.
 
-    Three formats are in use: a sum alone, what sha256sum prints, and GitHub's description of a release.
+    Three formats are in use: a checksum alone, the output of sha256sum, and GitHub's JSON of a release.
     """
     file = PurePosixPath(name).name
     text = content.decode("utf-8", "replace").strip()
@@ -62,6 +62,6 @@ def _github(content: bytes, file: str) -> str | None:
 
 
 def of(path: Path) -> str:
-    """The sum of a file on disk."""
+    """Return the checksum of a file on disk."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,8 +1,8 @@
 """The command line of each process of the control plane.
 
 The API server and KWOK listen on the cluster's address (loopback unless a test needs a bridge), the others always on
-loopback. etcd wants a certificate too; what answers without one is health and metrics only. DRA is served in every
-version there is, with the gates below as far as the Kubernetes version knows them.
+loopback. etcd requires client certificates; only health and metrics endpoints are served without one. DRA is enabled in
+every API version, with the feature gates below that the Kubernetes version has.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LEASES_PER_SECOND = 100
 
 
 class Component(msgspec.Struct, frozen=True):
-    """A process of the cluster: how to start it, and where it says that it is well."""
+    """A process of the cluster: its command line, and its health URL."""
 
     name: str
     command: list[str]
@@ -49,10 +49,10 @@ class Component(msgspec.Struct, frozen=True):
 
 
 class Role(msgspec.Struct, frozen=True):
-    """A process of ours that runs beside the control plane.
+    """A SimGPU process that runs beside the control plane.
 
-    It gets a free port for each name in `ports`. `{kubeconfig}` and `{port:NAME}` are filled in, in its command, its
-    health URL and its endpoints.
+    It gets a free port for each name in `ports`. `{kubeconfig}` and `{port:NAME}` are replaced in its command, health
+    URL and endpoints.
     """
 
     name: str
@@ -62,13 +62,13 @@ class Role(msgspec.Struct, frozen=True):
     endpoints: dict[str, str] = {}
 
     def component(self, record: Record, folder: Folder) -> Component:
-        """The process of this role in one cluster."""
+        """Return the process of this role in one cluster."""
         command = [fill(part, record, folder) for part in self.command]
         return Component(self.name, command, fill(self.health, record, folder) if self.health else None)
 
 
 def fill(text: str, record: Record, folder: Folder) -> str:
-    """Put a cluster's kubeconfig and ports into a template."""
+    """Replace `{kubeconfig}` and `{port:NAME}` in a template."""
     text = text.replace("{kubeconfig}", str(folder.kubeconfig))
     for name, port in record.ports.items():
         text = text.replace(f"{{port:{name}}}", str(port))
@@ -76,19 +76,19 @@ def fill(text: str, record: Record, folder: Folder) -> str:
 
 
 def feature_gates(version: Version) -> str:
-    """The gates that this Kubernetes version knows, all on."""
+    """Return the feature gates that a Kubernetes version has, all enabled."""
     return ",".join(f"{gate}=true" for gate, since in _GATES.items() if version[1] >= since)
 
 
 def lease_seconds(nodes: int) -> int:
-    """How long a node's lease lasts: longer for large fleets, to keep renewals to a hundred a second."""
+    """Return the duration of a node's lease: longer for large fleets, to limit renewals to 100 a second."""
     return max(40, 4 * nodes // _LEASES_PER_SECOND)
 
 
 def control_plane(
     record: Record, folder: Folder, programs: Mapping[str, Path], version: Version
 ) -> dict[str, Component]:
-    """Every process of the control plane, in the order in which they are started."""
+    """Return the processes of the control plane, in the order of their start."""
     parts = (
         _etcd(record, folder),
         _apiserver(record, folder, version),
@@ -119,7 +119,7 @@ def _etcd(record: Record, folder: Folder) -> Component:
         "peer-trusted-ca-file": folder.pki / "etcd-ca.crt",
         "peer-client-cert-auth": "true",
         "quota-backend-bytes": 8 * 1024**3,
-        "unsafe-no-fsync": "true",  # a simulated cluster may be lost in a power cut, and is twice as fast for it
+        "unsafe-no-fsync": "true",  # a simulated cluster need not be durable, and is twice as fast
         "log-level": "warn",
     }
     return Component("etcd", _flags(flags))
@@ -131,7 +131,7 @@ def _apiserver(record: Record, folder: Folder, version: Version) -> Component:
         "bind-address": record.address,
         "advertise-address": record.address,
         "secure-port": record.ports["apiserver"],
-        # Nothing routes to loopback from a pod, so there it is not announced as a service endpoint.
+        # A pod cannot reach loopback, so it is not published as a service endpoint.
         "endpoint-reconciler-type": "none" if record.address.startswith("127.") else "lease",
         "etcd-servers": f"https://127.0.0.1:{record.ports['etcd']}",
         "etcd-cafile": pki / "etcd-ca.crt",
@@ -159,7 +159,7 @@ def _apiserver(record: Record, folder: Folder, version: Version) -> Component:
         "allow-privileged": "true",
         "runtime-config": ",".join(f"resource.k8s.io/{served}=true" for served in _DRA_VERSIONS),
         "feature-gates": feature_gates(version),
-        # One user and one machine: fair shares between tenants would only slow a load test down.
+        # One user and one machine: fairness between tenants would only slow a load test down.
         "enable-priority-and-fairness": "false",
         "max-requests-inflight": 0,
         "max-mutating-requests-inflight": 0,
@@ -210,7 +210,7 @@ def _kwok(record: Record, folder: Folder) -> Component:
     port = record.ports["kwok"]
     flags = {
         "config": folder.path / "kwok.yaml",
-        "v": "WARN",  # by default it writes a line for each change of each object
+        "v": "WARN",  # by default it logs each change of each object
         "kubeconfig": folder.kubeconfig,
         "master": _server(record),
         "manage-all-nodes": "false",
@@ -228,7 +228,7 @@ def _kwok(record: Record, folder: Folder) -> Component:
 
 
 def _server(record: Record) -> str:
-    """Also in the kubeconfig; on the command line it shows when a process talks to where the server was before."""
+    """Return the API server's URL. It is on the command line so that a process of an older port is restarted."""
     return f"https://{record.address}:{record.ports['apiserver']}"
 
 

@@ -1,4 +1,4 @@
-"""Brings the processes of one cluster to the state that they should be in, and waits until they are well."""
+"""Starts the processes of one cluster and waits until they are ready."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ _LISTENERS = {
 
 
 class ComponentError(errors.SimgpuError):
-    """A process ended or did not become ready; carries the end of its log."""
+    """A process ended or did not become ready; the message holds the end of its log."""
 
     def __init__(self, component: str, problem: str, log: str) -> None:
-        said = "\n".join(f"  {line}" for line in log.splitlines()) or "  (nothing)"
-        super().__init__(f"{component} {problem}; the end of its log:\n{said}")
+        shown = "\n".join(f"  {line}" for line in log.splitlines()) or "  (nothing)"
+        super().__init__(f"{component} {problem}; the end of its log:\n{shown}")
         self.port_taken = "address already in use" in log
 
 
 def with_ports(wanted: Record, folder: Folder, roles: Sequence[Role], chance: random.Random) -> Record:
-    """The record with a port for every listener.
+    """Return the record with a port for every listener.
 
-    Ports are kept, unless one is needed by a process that does not run and somebody else has it now.
+    Ports are kept, except those of stopped processes that are in use by now.
     """
     running = alive(folder)
     listeners = {listener: name for name, names in _LISTENERS.items() for listener in names}
@@ -68,14 +68,14 @@ def with_ports(wanted: Record, folder: Folder, roles: Sequence[Role], chance: ra
 
 
 def without_ports(wanted: Record, folder: Folder) -> Record:
-    """The record without the ports of processes that do not run: one of them turned out to be taken."""
+    """Return the record without the ports of stopped processes, because one of these ports is in use."""
     running = alive(folder)
     held = {listener for name in running for listener in _LISTENERS.get(name, ())}
     return msgspec.structs.replace(wanted, ports={name: port for name, port in wanted.ports.items() if name in held})
 
 
 def write_kubeconfig(folder: Folder, wanted: Record) -> None:
-    """An admin's kubeconfig that stands alone: it can be copied anywhere on this machine."""
+    """Write a self-contained admin kubeconfig: it can be copied anywhere on this machine."""
 
     def inline(name: str) -> str:
         return base64.b64encode((folder.pki / name).read_bytes()).decode()
@@ -112,7 +112,7 @@ class ControlPlane:
         self._expected: list[str] = []
 
     async def start(self, name: str, *, afresh: bool = False) -> None:
-        """Start one component unless it runs; one that runs with another command line is replaced."""
+        """Start a component unless it runs; one with a different command line is restarted."""
         part = self._parts[name]
         mine = [process for process in processes.running(self._folder.path) if process.component == name]
         if mine and not afresh and all(process.command() == part.command for process in mine):
@@ -126,19 +126,19 @@ class ControlPlane:
         self._expected.append(name)
 
     async def ready(self, name: str) -> None:
-        """Wait until a component says that it is well."""
+        """Wait until a component's health check succeeds."""
         health = self._parts[name].health
         if health is not None:
             await self.until(name, lambda: wire.probe(health), seconds=READY_SECONDS)
         self._progress.done(name, "ready")
 
     async def start_ready(self, name: str) -> None:
-        """Start one component and wait for it."""
+        """Start a component and wait until it is ready."""
         await self.start(name)
         await self.ready(name)
 
     async def listening(self, name: str, address: str, port: int) -> None:
-        """Wait until a component takes connections."""
+        """Wait until a component accepts connections."""
         await self.until(name, lambda: _listens(address, port), seconds=READY_SECONDS)
 
     async def until(
@@ -149,9 +149,9 @@ class ControlPlane:
         seconds: float,
         reached: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Wait for something that a component is to do. A component that ends meanwhile is an error at once.
+        """Wait for a condition that a component brings about. A component that ends is an error at once.
 
-        It has so many seconds; where `reached` tells how far it is, so many for each step ahead.
+        The timeout is `seconds`; it restarts whenever the count that `reached` returns grows.
         """
         clock = asyncio.get_running_loop().time
         asked = clock()
@@ -161,14 +161,14 @@ class ControlPlane:
             if reached() > before:
                 before, deadline = reached(), clock() + seconds
             elif clock() > deadline:
-                raise ComponentError(name, f"got no further in {seconds:g} s", tail(self._folder.log(name)))
-            # To look at thousands of nodes takes time that the component needs.
+                raise ComponentError(name, f"made no progress in {seconds:g} s", tail(self._folder.log(name)))
+            # Listing thousands of nodes takes CPU time that the component needs.
             await asyncio.sleep(max(_POLL_SECONDS, 4 * (clock() - asked)))
             asked = clock()
 
     @contextlib.asynccontextmanager
     async def blamed(self) -> AsyncIterator[None]:
-        """If the API does not answer because a component ended, say that instead."""
+        """If the API does not respond because a component ended, raise that instead."""
         try:
             yield
         except kube_errors.KubeError:
@@ -182,7 +182,7 @@ class ControlPlane:
 
 
 def _bare_environment(folder: Folder) -> dict[str, str]:
-    """Kubernetes programs see nothing of the user's settings: no proxies, no configuration files."""
+    """Return an environment without the user's settings, such as proxies and configuration files."""
     return {"HOME": str(folder.path), "PATH": os.environ.get("PATH", os.defpath)}
 
 
@@ -196,12 +196,12 @@ async def _listens(address: str, port: int) -> bool:
 
 
 def alive(folder: Folder) -> set[str]:
-    """Names of the components that run."""
+    """Return the names of running components."""
     return {process.component for process in processes.running(folder.path)}
 
 
-def tail(log: Path, lines: int = 12, longest: int = 400) -> str:
-    """The end of a log file, its lines cut to a readable length."""
+def tail(log: Path, lines: int = 12, max_length: int = 400) -> str:
+    """Return the last lines of a log file, each truncated to `max_length` characters."""
     try:
         with log.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -209,4 +209,4 @@ def tail(log: Path, lines: int = 12, longest: int = 400) -> str:
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return ""
-    return "\n".join(line[:longest] for line in text.splitlines()[-lines:])
+    return "\n".join(line[:max_length] for line in text.splitlines()[-lines:])

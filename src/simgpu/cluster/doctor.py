@@ -1,4 +1,4 @@
-"""What this machine can do for SimGPU, and what to do about what is missing."""
+"""Checks what this machine has of what SimGPU needs, and what to do about the rest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DOWNLOAD_GIB = 1.0
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was looked at. `missing` keeps `simgpu up` from working, `limited` something else."""
+    """The result of one check. With `missing`, `simgpu up` does not work; with `limited`, something else does not."""
 
     topic: str
     verdict: Verdict
@@ -34,7 +34,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 async def examine(bin_dir: Path | None = None) -> list[Finding]:
-    """Look at everything."""
+    """Run all checks."""
     missing = [name for name in binaries.LOCAL_CLUSTER if await locate.find(binaries.ALL[name], bin_dir) is None]
     downloads = await _release_files(missing)
     needs_build = bool(missing) and downloads.verdict != "good"
@@ -66,42 +66,42 @@ def _system() -> Finding:
 def _go(*, needed: bool) -> Finding:
     program = build.go_program()
     if program is None:
-        advice = f"install Go {locate.dotted(binaries.oldest_go())} or newer, or give ready programs with --bin-dir"
+        advice = f"install Go {locate.dotted(binaries.oldest_go())} or newer, or name their folder with --bin-dir"
         return Finding("Go", "missing" if needed else "good", "not installed", advice if needed else "")
     try:
         version = build.go_version(program)
     except (OSError, subprocess.SubprocessError) as error:
         return Finding("Go", "missing" if needed else "limited", f"{program} does not run: {error}", "reinstall Go")
     if version is not None and version < binaries.oldest_go():
-        # Go itself fetches a newer toolchain when it may.
+        # Go itself downloads a newer toolchain if GOTOOLCHAIN allows it.
         advice = f"install Go {locate.dotted(binaries.oldest_go())} or newer, or set GOTOOLCHAIN=auto"
         return Finding("Go", "limited", f"{locate.dotted(version)} at {program}", advice)
-    return Finding("Go", "good", f"{locate.dotted(version) if version else 'a version of its own'} at {program}")
+    return Finding("Go", "good", f"{locate.dotted(version) if version else 'an unknown version'} at {program}")
 
 
 async def _release_files(missing: list[str]) -> Finding:
-    """Hosts are contacted only where programs are missing."""
+    """Check that release files can be downloaded; hosts are contacted only if programs are missing."""
     source = releases.choose()
     if not missing:
         return Finding("downloads", "good", "not needed")
     if not source.allowed:
-        return Finding("downloads", "limited", "turned off by SIMGPU_DOWNLOAD", "programs are built with Go instead")
+        return Finding("downloads", "limited", "disabled by SIMGPU_DOWNLOAD", "programs are built with Go instead")
     unreached = await download.unreachable([binaries.ALL[name] for name in missing], source)
     if not unreached:
-        return Finding("downloads", "good", "release files are within reach")
+        return Finding("downloads", "good", "release files can be reached")
     detail = "; ".join(f"{host}: {why}" for host, why in unreached.items())
-    return Finding("downloads", "limited", detail, "name a mirror with SIMGPU_MIRROR, or let programs be built with Go")
+    return Finding("downloads", "limited", detail, "set SIMGPU_MIRROR to a mirror, or let programs be built with Go")
 
 
 def _programs(missing: list[str], downloads: Finding) -> Finding:
     if not missing:
-        return Finding("programs", "good", "all that 'simgpu up' needs are here")
-    detail = f"not here yet: {', '.join(missing)}"
+        return Finding("programs", "good", "all that 'simgpu up' needs are installed")
+    detail = f"not installed: {', '.join(missing)}"
     if downloads.verdict != "good" and build.go_program() is None:
-        return Finding("programs", "missing", detail, "install Go, or give their folder with --bin-dir")
+        return Finding("programs", "missing", detail, "install Go, or name their folder with --bin-dir")
     does = "downloads" if downloads.verdict == "good" else "builds"
     return Finding(
-        "programs", "limited", detail, f"the first 'simgpu up' {does} them; 'simgpu tools --all' does it now"
+        "programs", "limited", detail, f"the first 'simgpu up' {does} them; 'simgpu tools --all' does so now"
     )
 
 
@@ -110,15 +110,15 @@ def _disk(topic: str, where: Path, gib: float) -> Finding:
     free = shutil.disk_usage(at).free
     detail = f"{units.format_bytes(free)} free at {at}"
     if gib and not os.access(at, os.W_OK):
-        advice = "set XDG_CACHE_HOME and XDG_STATE_HOME to folders that can be written"
-        return Finding(topic, "missing", f"{at} cannot be written", advice)
+        advice = "set XDG_CACHE_HOME and XDG_STATE_HOME to writable folders"
+        return Finding(topic, "missing", f"{at} is not writable", advice)
     if free < gib * 1024**3:
         return Finding(topic, "missing", detail, f"{gib:.1f} GiB are needed")
     return Finding(topic, "good", detail)
 
 
 def _existing(path: Path) -> Path:
-    """The path, or the nearest folder above it that is there."""
+    """Return the path, or its nearest parent that exists."""
     while True:
         try:
             path.stat()
@@ -132,7 +132,7 @@ def _memory() -> Finding:
     available = _meminfo("MemAvailable")
     detail = f"{units.format_bytes(available)} available"
     if available < _MEMORY_GIB * 1024**3:
-        return Finding("memory", "limited", detail, f"a small cluster takes about {_MEMORY_GIB:.0f} GiB")
+        return Finding("memory", "limited", detail, f"a small cluster needs about {_MEMORY_GIB:.0f} GiB")
     return Finding("memory", "good", detail)
 
 
@@ -151,7 +151,7 @@ def _ports() -> Finding:
             "ports",
             "missing",
             f"{free} of 100 loopback ports free",
-            "something holds the ports from 20000 on",
+            "other processes use the ports from 20000",
         )
     return Finding("ports", "good", "loopback ports are free")
 
@@ -159,7 +159,7 @@ def _ports() -> Finding:
 def _root() -> Finding:
     if os.geteuid() == 0:
         return Finding("root", "good", "yes")
-    return Finding("root", "limited", "no", "'simgpu up' needs none; tests with a real kubelet do")
+    return Finding("root", "limited", "no", "only tests with a real kubelet need root, not 'simgpu up'")
 
 
 def _cgroups() -> Finding:

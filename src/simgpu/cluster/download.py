@@ -1,8 +1,8 @@
 """Downloads programs from the official releases into the cache.
 
-Each file is compared with its checksum; each program has to run and state its version, and appears in the cache by
-rename, synced before: durable, and never half. A lock per file lets one process download while others wait and then
-use the result; what a killed process has fetched is resumed.
+The checksum of each file and the version of each program are verified; then the program is synced and renamed into the
+cache: durable, and complete or absent. A lock per file lets one process download while others wait and use the result;
+an interrupted download is resumed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from simgpu.cluster import archives, binaries, build, checksums, fetch, locate, 
 if TYPE_CHECKING:
     from simgpu.cluster.binaries import Binary
     from simgpu.cluster.progress import Progress
-    from simgpu.cluster.releases import File, Source
+    from simgpu.cluster.releases import File, ReleaseSource
 
-# Hosts that did not answer this process, and why: they are not contacted again.
+# Hosts that did not respond to this process, and why: they are not contacted again.
 _unreachable: dict[str, str] = {}
 
 
@@ -37,25 +37,25 @@ class Missed(msgspec.Struct, frozen=True):
 
 
 class VerificationError(errors.SimgpuError):
-    """What was downloaded is not what it should be; it has been deleted."""
+    """A downloaded file failed verification and was deleted."""
 
 
 async def download(
-    wanted: Sequence[Binary], progress: Progress, source: Source, *, limits: fetch.Limits | None = None
+    wanted: Sequence[Binary], progress: Progress, source: ReleaseSource, *, limits: fetch.FetchLimits | None = None
 ) -> list[Missed]:
-    """Download programs into the cache; those that could not be had, each with the reason."""
+    """Download programs into the cache. Return those that failed, with the reason."""
     architecture = releases.architecture()
     if architecture is None:
-        return [Missed(binary, "there are no release files for this kind of machine") for binary in wanted]
+        return [Missed(binary, "there are no release files for this architecture") for binary in wanted]
     wanted_of: dict[File, list[tuple[Binary, str]]] = collections.defaultdict(list)
     for binary in wanted:
         release = releases.release_of(binary, architecture)
         wanted_of[release.file].append((binary, release.member))
-    limits = limits or fetch.Limits()
+    limits = limits or fetch.FetchLimits()
     slots = asyncio.Semaphore(limits.at_once)
     async with fetch.Fetcher(limits) as fetcher:
         unreached = await _unreachable_hosts(fetcher, wanted_of, source)
-        reason = f"no release files within reach ({'; '.join(f'{host}: {why}' for host, why in unreached.items())})"
+        reason = f"release hosts cannot be reached ({'; '.join(f'{host}: {why}' for host, why in unreached.items())})"
         missed, jobs = [], []
         for file, members in wanted_of.items():
             if unreached.keys() & _hosts(file, source).keys():
@@ -65,18 +65,18 @@ async def download(
         return [*missed, *(each for result in await asyncio.gather(*jobs) for each in result)]
 
 
-async def unreachable(wanted: Sequence[Binary], source: Source) -> dict[str, str]:
-    """The hosts that these programs would be downloaded from and that do not answer, each with the reason."""
+async def unreachable(wanted: Sequence[Binary], source: ReleaseSource) -> dict[str, str]:
+    """Return the release hosts of these programs that do not respond, with the reason."""
     architecture = releases.architecture()
     if architecture is None:
-        return {"releases": "none for this kind of machine"}
+        return {"releases": "none for this architecture"}
     files = {releases.release_of(binary, architecture).file for binary in wanted}
-    async with fetch.Fetcher(fetch.Limits()) as fetcher:
+    async with fetch.Fetcher(fetch.FetchLimits()) as fetcher:
         return await _unreachable_hosts(fetcher, files, source)
 
 
-async def _unreachable_hosts(fetcher: fetch.Fetcher, files: Iterable[File], source: Source) -> dict[str, str]:
-    """Contact all hosts at once; those that do not answer, and why."""
+async def _unreachable_hosts(fetcher: fetch.Fetcher, files: Iterable[File], source: ReleaseSource) -> dict[str, str]:
+    """Contact all hosts concurrently. Return those that do not respond, with the reason."""
     hosts = {host: url for file in files for host, url in _hosts(file, source).items()}
     untried = [host for host in hosts if host not in _unreachable]
     problems = await asyncio.gather(*(fetcher.problem(hosts[host]) for host in untried))
@@ -84,20 +84,20 @@ async def _unreachable_hosts(fetcher: fetch.Fetcher, files: Iterable[File], sour
     return {host: _unreachable[host] for host in hosts if host in _unreachable}
 
 
-def _hosts(file: File, source: Source) -> dict[str, str]:
-    """The hosts of a file and its checksum, each with an address there."""
+def _hosts(file: File, source: ReleaseSource) -> dict[str, str]:
+    """Return the hosts of a file and of its checksum, each with a URL there."""
     names = [file.name] if file.name in checksums.pinned() else [file.checksum, file.name]
     return {source.host(name): source.url(name) for name in names}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """One release file, and the programs wanted of it, each with its place in the archive."""
+    """One release file, and the programs to install from it, each with its path in the archive."""
 
     fetcher: fetch.Fetcher
-    limits: fetch.Limits
+    limits: fetch.FetchLimits
     file: File
-    source: Source
+    source: ReleaseSource
     members: list[tuple[Binary, str]]
     progress: Progress
 
@@ -106,7 +106,7 @@ class _Job:
         return self.source.url(self.file.name)
 
     async def run(self, slots: asyncio.Semaphore) -> list[Missed]:
-        """Download the file and install its programs; those that could not be had."""
+        """Download the file and install its programs. Return those that failed."""
         label = self.file.name.replace("/", "_")
         try:
             async with slots, locks.exclusive(paths.cache() / "locks" / label, waiting=self._waiting):
@@ -144,7 +144,7 @@ class _Job:
         return missed
 
     async def _fetch(self, partial: fetch.Partial) -> str:
-        """Get the file whole, and as its checksum says."""
+        """Download the whole file and verify its checksum, which is returned."""
         expected, stated = await self._expected()
         actual = ""
         for _ in range(2):
@@ -155,7 +155,7 @@ class _Job:
             partial.discard()
             if not resumed:
                 break
-            # The part that was there may have been of another file, or damaged by a power failure: once more, whole.
+            # The partial file may have been of another version, or damaged by a power failure: download all of it.
         raise VerificationError(f"{fetch.shown(self._url)}: SHA-256 is {actual}, but {expected} is {stated}; deleted")
 
     async def _expected(self) -> tuple[str, str]:
@@ -165,7 +165,7 @@ class _Job:
         url = self.source.url(self.file.checksum)
         published = checksums.published(await self.fetcher.read(url), self.file.name)
         if published is None:
-            raise VerificationError(f"{fetch.shown(url)}: states no SHA-256 of {Path(self.file.name).name}")
+            raise VerificationError(f"{fetch.shown(url)}: has no SHA-256 of {Path(self.file.name).name}")
         return published, f"stated by {fetch.shown(url)}"
 
     def _follow(self, held: int, total: int | None) -> None:
@@ -192,16 +192,16 @@ class _Job:
 
     def _extract(self, archive: Path, member: str, target: Path) -> None:
         try:
-            archives.extract(archive, member, target, most_bytes=self.limits.file_bytes)
+            archives.extract(archive, member, target, max_bytes=self.limits.file_bytes)
         except archives.ArchiveError as error:
             raise VerificationError(f"{fetch.shown(self._url)}: {error}") from error
 
     async def _check_version(self, program: Path, binary: Binary) -> None:
         version = await locate.program_version(program, binary)
         if version is None:
-            raise VerificationError(f"{fetch.shown(self._url)}: {binary.name} does not run, or states no version")
+            raise VerificationError(f"{fetch.shown(self._url)}: {binary.name} does not run, or prints no version")
         if version != binaries.parse_version(binary.module.version):
             stated = locate.dotted(version)
             raise VerificationError(
-                f"{fetch.shown(self._url)}: {binary.name} states version {stated}, not {binary.module.version}"
+                f"{fetch.shown(self._url)}: {binary.name} has version {stated}, not {binary.module.version}"
             )

@@ -1,4 +1,4 @@
-"""How long things took on this machine the last time, so that a user can be told what to expect."""
+"""How long builds and starts took on this machine the last time, for estimates."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import msgspec
 
 from simgpu.cluster import paths
 
-_LARGEST_FILE = 64 * 1024
+_MAX_BYTES = 64 * 1024
 _MAX_KINDS = 100
 
 _DECODER = msgspec.json.Decoder(dict[str, float])
 
 
 def recall(kind: str) -> float | None:
-    """How many seconds work of this kind took the last time, if that is known."""
+    """Return how many seconds work of this kind took the last time, or None."""
     return _load().get(kind)
 
 
 def remember(kind: str, seconds: float) -> None:
-    """Record a duration. What cannot be written is forgotten: it only serves an estimate."""
+    """Record a duration in seconds. Write errors are ignored: it only serves an estimate."""
     known = {**dict(list(_load().items())[-_MAX_KINDS:]), kind: round(seconds, 1)}
     path = paths.cache() / "durations.json"
     scratch = path.with_name(f".durations-{os.getpid()}")
@@ -34,6 +34,6 @@ def remember(kind: str, seconds: float) -> None:
 def _load() -> dict[str, float]:
     try:
         with (paths.cache() / "durations.json").open("rb") as file:
-            return _DECODER.decode(file.read(_LARGEST_FILE))
+            return _DECODER.decode(file.read(_MAX_BYTES))
     except (OSError, msgspec.MsgspecError):
         return {}

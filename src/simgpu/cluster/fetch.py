@@ -1,7 +1,7 @@
-"""Fetches files over HTTP onto the disk: resumed, retried, and bounded in size, time and redirects.
+"""Downloads files over HTTP: resumed, retried, and limited in size, time and redirects.
 
-The one module of this package that speaks HTTP itself; API servers are reached through `simgpu.kube`. Callers
-compare checksums.
+The one module of this package that uses HTTP itself; API servers are reached through `simgpu.kube`. Callers verify
+checksums.
 """
 
 from __future__ import annotations
@@ -29,58 +29,58 @@ _CHUNK_BYTES = 1024**2
 
 
 class FetchError(errors.SimgpuError):
-    """A file cannot be had; the message says which and why."""
+    """A file could not be downloaded; the message holds its URL and the reason."""
 
 
 class _Transient(Exception):
-    """An answer that may be another one in a moment."""
+    """A failure that may be transient."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long and how often things are tried, and how large they may be."""
+class FetchLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Timeouts, attempts and maximum sizes of downloads."""
 
-    answer_seconds: float = 5.0  # for the first answer of a host, redirects included
-    connect_seconds: float = 5.0
+    answer_seconds: float = 5.0  # for the first response of a host, redirects included
+    connect_seconds: float = 5.0  # for a connection
     stall_seconds: float = 30.0  # without a byte
-    attempts: int = 4
+    attempts: int = 4  # per file
     pause_seconds: float = 0.5  # after the first failure; doubles
-    redirects: int = 5
-    file_bytes: int = 512 * 1024**2
-    text_bytes: int = 4 * 1024**2
-    at_once: int = 4
+    redirects: int = 5  # per request
+    file_bytes: int = 512 * 1024**2  # of a release file, and unpacked from it
+    text_bytes: int = 4 * 1024**2  # of a checksum file
+    at_once: int = 4  # concurrent downloads
 
 
 class Partial:
-    """A file that is being fetched: what there is of it, and which version of the file that is."""
+    """A partly downloaded file, and the version of the file that it is of."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._version = path.with_name(f"{path.name}.version")
 
     def size(self) -> int:
-        """How much there is; 0 if nothing."""
+        """Return the bytes downloaded so far."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def version(self) -> str:
-        """The server's tag or date of this version; empty if it has none."""
+        """Return the ETag or date of this version; empty if the server gave none."""
         return self._version.read_text() if self._version.exists() else ""
 
     def restart(self, version: str) -> None:
-        """Begin a version of the file with nothing."""
+        """Start over with a version of the file."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_bytes(b"")
         self._version.write_text(version)
 
     def discard(self) -> None:
-        """Delete what there is."""
+        """Delete the partial file."""
         self.path.unlink(missing_ok=True)
         self._version.unlink(missing_ok=True)
 
 
 class Fetcher:
-    """Fetches files, with one pool of connections; the environment's proxies are used."""
+    """Downloads files with one connection pool, through the proxies of the environment."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: FetchLimits) -> None:
         self._limits = limits
         self._closing = contextlib.AsyncExitStack()
 
@@ -102,7 +102,7 @@ class Fetcher:
         await self._closing.aclose()
 
     async def problem(self, url: str) -> str | None:
-        """Why there is no answer from there; None if there is one, whatever it is."""
+        """Return why a host does not respond; None if it responds, with any status."""
         seconds = self._limits.answer_seconds
         try:
             async with asyncio.timeout(seconds), self._open(url, method="HEAD"):
@@ -110,18 +110,18 @@ class Fetcher:
         except FetchError:
             return None
         except TimeoutError:
-            return f"no answer within {seconds:g} s"
+            return f"no response within {seconds:g} s"
         except (aiohttp.ClientError, _Transient) as error:
             return _explain(error)
 
     async def read(self, url: str) -> bytes:
-        """A small file."""
+        """Return the content of a small file."""
         return await self._persist(url, lambda: self._read(url))
 
     async def save(self, url: str, partial: Partial, follow: Follow) -> bool:
-        """Fetch a file, resuming the part that is there; whether a part was used.
+        """Download a file, resuming a partial one. Return whether it was resumed.
 
-        `follow` is called with the bytes that are there, and with the bytes that there will be if that is known.
+        `follow` is called with the bytes downloaded so far, and with the total if it is known.
         """
         used = False
 
@@ -176,7 +176,7 @@ class Fetcher:
                         held += len(chunk)
                         _check_size(held, self._limits.file_bytes, url)
                         file.write(chunk)
-                        file.flush()  # so that it is there to resume when we are killed
+                        file.flush()  # so that it can be resumed if this process is killed
                         follow(held, total)
             except FetchError:
                 partial.discard()
@@ -212,7 +212,7 @@ class Fetcher:
 
 @contextlib.contextmanager
 def _broken_connection() -> Iterator[None]:
-    """What the HTTP library raises beside its own errors, where a server's bytes make no sense, may pass too."""
+    """Turn what the HTTP library raises besides its own errors, for malformed responses, into a transient failure."""
     try:
         yield
     except (aiohttp.ClientError, TimeoutError):
@@ -222,13 +222,13 @@ def _broken_connection() -> Iterator[None]:
 
 
 def shown(url: str) -> str:
-    """An address as it may be printed: without a password or a signature."""
+    """Return a URL for messages: without credentials and query."""
     parts = urllib.parse.urlsplit(url)
     return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _redirected(place: str, location: str) -> str:
-    """The next address; from https only to https."""
+    """Return the URL of a redirect; from https only to https."""
     allowed = {"http", "https"} if place.startswith("http:") else {"https"}
     try:
         target = urllib.parse.urljoin(place, location)
@@ -236,7 +236,7 @@ def _redirected(place: str, location: str) -> str:
             return target
     except ValueError:
         target = location
-    raise FetchError(f"{shown(place)}: redirected to {target.partition('?')[0]!r}, which is no https address")
+    raise FetchError(f"{shown(place)}: redirected to {target.partition('?')[0]!r}, which is not an https URL")
 
 
 def _check(response: aiohttp.ClientResponse, url: str) -> None:
@@ -248,13 +248,13 @@ def _check(response: aiohttp.ClientResponse, url: str) -> None:
     raise FetchError(f"{shown(url)}: {answer}")
 
 
-def _check_size(size: int, most: int, url: str) -> None:
-    if size > most:
-        raise FetchError(f"{shown(url)}: larger than {units.format_bytes(most)}, which no release file is")
+def _check_size(size: int, max_bytes: int, url: str) -> None:
+    if size > max_bytes:
+        raise FetchError(f"{shown(url)}: larger than {units.format_bytes(max_bytes)}, the maximum")
 
 
 def _version(response: aiohttp.ClientResponse) -> str:
-    """What If-Range takes: an ETag unless it is a weak one, else a date."""
+    """Return the value for If-Range: the ETag unless it is weak, else the date."""
     tag = response.headers.get("ETag", "")
     version = tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified", "")
     return version if version.isascii() else ""
@@ -262,7 +262,7 @@ def _version(response: aiohttp.ClientResponse) -> str:
 
 def _explain(error: Exception) -> str:
     if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return "no connection in time"
+        return "connecting timed out"
     if isinstance(error, TimeoutError):
         return "the server stopped sending"
     if isinstance(error, aiohttp.ClientSSLError):
@@ -272,5 +272,5 @@ def _explain(error: Exception) -> str:
         number = error.os_error.errno or 0  # negative where a name was not found
         return os.strerror(number) if number > 0 else error.os_error.strerror or str(error.os_error)
     if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError):
-        return "the connection broke off"
+        return "the connection was closed"
     return str(error) or type(error).__name__

@@ -1,7 +1,7 @@
 """`up`, `down` and `status` of a local cluster.
 
-All three look at what is there and go on from that, so each can be repeated, and each can follow one that
-was killed. Whoever changes a cluster holds its lock.
+All three start from the observed state, so each is idempotent and can follow one that was killed. A cluster is changed
+only while its lock is held.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from simgpu.cluster import (
     components,
     control_plane,
     durations,
-    fleet,
     locate,
     locks,
     paths,
     pki,
+    populate,
     processes,
     record,
     releases,
+    waiting,
 )
 from simgpu.kube import client as kube_client
 from simgpu.kube import errors as kube_errors
 from simgpu.kube import kubeconfig, resources, wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Sequence
 
     from simgpu.cluster.components import Component, Role
     from simgpu.cluster.progress import Progress
@@ -47,52 +48,49 @@ if TYPE_CHECKING:
     from simgpu.kube.views import Node
 
 DEFAULT_NODES = 3
-DEFAULT_GPUS = fleet.Gpus("h200", 8)
+DEFAULT_GPUS = populate.Gpus("h200", 8)
 
 _PORT_ATTEMPTS = 3
 _DISK_GIB = 0.5
 _ROLE_GRACE_SECONDS = 10.0
-_MANY_NODES = 500  # so many keep the API server from its own start, and others do not wait for it long
-_NODES_READY_SECONDS = 300.0
+_MANY_NODES = 500  # creating more delays the start of the API server beyond the timeouts of its clients
 _GPUS_SEEN_SECONDS = 30.0
-_STALLED_SECONDS = 10.0
 _CLUSTER = "cluster"
-_POOL_LABELS = f"{fleet.POOL_LABEL}={fleet.POOL}"
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What `up` was asked for; None leaves an existing cluster as it is and means the default for a new one."""
+class UpSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of `up`; None keeps the value of an existing cluster and is the default for a new one."""
 
     name: str = record.DEFAULT_NAME
-    nodes: int | None = None
-    gpus: fleet.Gpus | None = None
-    port: int | None = None
-    address: str = "127.0.0.1"
-    bin_dir: Path | None = None
-    source: releases.Source | None = None  # of release files; as the environment says if None
-    wait: bool = True
-    sample: bool = False
+    nodes: int | None = None  # simulated nodes
+    gpus: populate.Gpus | None = None  # of each node
+    port: int | None = None  # of the API server; a free one if None
+    address: str = "127.0.0.1"  # that the API server and KWOK listen on
+    bin_dir: Path | None = None  # folder to take programs from first
+    source: releases.ReleaseSource | None = None  # of release files; from the environment if None
+    wait: bool = True  # until nodes are Ready and have GPUs
+    sample: bool = False  # create the sample workload
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A cluster as it is now."""
+class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The observed state of a cluster."""
 
     name: str
-    ready: bool
+    ready: bool  # all components run and all simulated nodes are Ready
     nodes: int
     nodes_ready: int
-    gpus: int
+    gpus: int  # total capacity
     gpus_wanted: str  # on each node, as MODEL:COUNT
     pods: int
-    kubeconfig: str
-    endpoints: dict[str, str]
-    components: dict[str, str]
+    kubeconfig: str  # path
+    endpoints: dict[str, str]  # URLs by name
+    components: dict[str, str]  # running or stopped, by name
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """What `up` did."""
+class UpResult(msgspec.Struct, frozen=True):
+    """What `up` changed, and the seconds that it took."""
 
-    status: Status
+    status: ClusterStatus
     changes: list[str]
     seconds: float
 
@@ -101,64 +99,82 @@ class Outcome(msgspec.Struct, frozen=True):
 class _Launch:
     """What all steps of `up` share."""
 
-    wish: Wish
+    settings: UpSettings
     folder: Folder
+    known: Record | None  # None for a new cluster
+    gpus: populate.Gpus
+    bin_dir: Path | None
     found: dict[str, locate.Found]
     progress: Progress
     roles: Sequence[Role]
 
+    def command(self, rest: str) -> str:
+        """Return a `simgpu` command for this cluster."""
+        verb, _, arguments = rest.partition(" ")
+        which = "" if self.folder.name == record.DEFAULT_NAME else f" --name {self.folder.name}"
+        return f"simgpu {verb}{which} {arguments}"
 
-def check(wish: Wish) -> None:
-    """Refuse what can never work, before anything is touched."""
-    folder = record.Folder(wish.name)
-    if wish.nodes is not None and not 1 <= wish.nodes <= fleet.MOST_NODES:
-        raise errors.InputError("--nodes", f"{wish.nodes}: must be from 1 to {fleet.MOST_NODES}")
-    if wish.port is None:
+
+def _check(settings: UpSettings, known: Record | None) -> None:
+    """Raise InputError for invalid options, before anything is changed."""
+    if settings.nodes is not None and not 1 <= settings.nodes <= populate.MAX_NODES:
+        raise errors.InputError("--nodes", f"{settings.nodes}: must be from 1 to {populate.MAX_NODES}")
+    if settings.port is None:
         return
-    known = folder.load()
     if known is None:
-        record.check_port(wish.address, wish.port)
-    elif wish.port != known.ports.get("apiserver"):
+        record.check_port(settings.address, settings.port)
+    elif settings.port != known.ports.get("apiserver"):
         now = known.ports.get("apiserver")
-        raise errors.InputError("--port", f"cluster {wish.name} is on port {now}; 'simgpu down' it first to move it")
+        raise errors.InputError(
+            "--port", f"cluster {settings.name} is on port {now}; 'simgpu down' it first to move it"
+        )
 
 
-async def up(wish: Wish, progress: Progress, roles: Sequence[Role] = ()) -> Outcome:
-    """Bring the cluster to what was wished for: from nothing, from half, or from all of it."""
-    check(wish)
-    folder = record.Folder(wish.name)
+async def up(settings: UpSettings, progress: Progress, roles: Sequence[Role] = ()) -> UpResult:
+    """Create the cluster, or repair and change an existing one."""
+    folder = record.Folder(settings.name)
     known = folder.load()
-    found = await locate.ensure(binaries.LOCAL_CLUSTER, progress, _bin_dir(wish, known), wish.source)
+    _check(settings, known)
+    bin_dir = _bin_dir(settings, known)
+    found = await locate.ensure(binaries.LOCAL_CLUSTER, progress, bin_dir, settings.source)
     started = time.monotonic()
     build.check_disk(paths.clusters(), _DISK_GIB, "a cluster")
     if known is None:
-        _announce(wish, progress)
+        _announce(settings, progress)
     async with _locked(folder, progress):
-        changes = await _bring_up(_Launch(wish, folder, found, progress, roles))
+        present = folder.load()  # another `up` may have held the lock
+        gpus = _gpus(settings, present)
+        changes = await _bring_up(_Launch(settings, folder, present, gpus, bin_dir, found, progress, roles))
         status = await _status(folder, roles)
     spent = time.monotonic() - started
     if known is None:
-        durations.remember(_kind(wish), spent)
-        progress.done(_CLUSTER, f"{wish.name} is up")
-    return Outcome(status, changes, spent)
+        durations.remember(_kind(settings), spent)
+        progress.done(_CLUSTER, f"{settings.name} is up")
+    return UpResult(status, changes, spent)
 
 
-def _announce(wish: Wish, progress: Progress) -> None:
-    before = durations.recall(_kind(wish))
+def _announce(settings: UpSettings, progress: Progress) -> None:
+    before = durations.recall(_kind(settings))
     expected = f"took {units.format_seconds(before)} last time" if before else "takes seconds, and more with many nodes"
-    progress.update(_CLUSTER, f"starting {wish.name} with {wish.nodes or DEFAULT_NODES} nodes: {expected}")
+    progress.update(_CLUSTER, f"starting {settings.name} with {settings.nodes or DEFAULT_NODES} nodes: {expected}")
 
 
-def _kind(wish: Wish) -> str:
-    return f"up {wish.nodes or DEFAULT_NODES}"
+def _kind(settings: UpSettings) -> str:
+    return f"up {settings.nodes or DEFAULT_NODES}"
 
 
-def _bin_dir(wish: Wish, known: Record | None) -> Path | None:
-    """The folder given now, or with an earlier `up` if it is still there."""
-    if wish.bin_dir is not None:
-        return wish.bin_dir.absolute()
+def _bin_dir(settings: UpSettings, known: Record | None) -> Path | None:
+    """Return the folder of the options, or of an earlier `up` if it still exists."""
+    if settings.bin_dir is not None:
+        return settings.bin_dir.absolute()
     before = Path(known.bin_dir) if known is not None and known.bin_dir is not None else None
     return before if before is not None and before.is_dir() else None
+
+
+def _gpus(settings: UpSettings, known: Record | None) -> populate.Gpus:
+    if settings.gpus is not None:
+        return settings.gpus
+    return DEFAULT_GPUS if known is None else populate.parse_gpus(known.gpus)
 
 
 @contextlib.asynccontextmanager
@@ -168,17 +184,16 @@ async def _locked(folder: Folder, progress: Progress) -> AsyncIterator[None]:
 
 
 async def _bring_up(launch: _Launch) -> list[str]:
-    known = launch.folder.load()
     try:
-        return await _bring_up_somewhere(launch, known)
+        return await _bring_up_on_free_ports(launch)
     except BaseException:
-        if known is None or not known.complete:  # a cluster that never was: leave nothing of it
+        if launch.known is None or not launch.known.complete:  # never completed: remove all of it
             await _uninterrupted(_end(launch.folder))
         raise
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:
-    """Finish the work, however often we are told to stop meanwhile."""
+    """Finish the work, ignoring cancellation meanwhile."""
     task = asyncio.ensure_future(work)
     while not task.done():
         with contextlib.suppress(asyncio.CancelledError):
@@ -186,13 +201,13 @@ async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:
     task.result()
 
 
-async def _bring_up_somewhere(launch: _Launch, known: Record | None) -> list[str]:
-    """A port that was free can be taken a moment later: then try others."""
-    wanted = _wanted(launch.wish, known)
+async def _bring_up_on_free_ports(launch: _Launch) -> list[str]:
+    """Bring the cluster up; if a port was taken after it was chosen, retry with other ports."""
+    wanted = _wanted(launch)
     for attempt in range(_PORT_ATTEMPTS):
         wanted = _prepare(launch, wanted)
         try:
-            return await _run(launch, wanted, known)
+            return await _run(launch, wanted)
         except control_plane.ComponentError as error:
             if not error.port_taken or attempt + 1 == _PORT_ATTEMPTS:
                 raise
@@ -200,59 +215,58 @@ async def _bring_up_somewhere(launch: _Launch, known: Record | None) -> list[str
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _wanted(wish: Wish, known: Record | None) -> Record:
-    bin_dir = _bin_dir(wish, known)
-    if known is None:
-        known = record.Record(
-            name=wish.name, address=wish.address, port=wish.port, nodes=DEFAULT_NODES, gpus=str(DEFAULT_GPUS)
-        )
+def _wanted(launch: _Launch) -> Record:
+    settings, gpus = launch.settings, str(launch.gpus)
+    known = launch.known or record.Record(
+        name=settings.name, address=settings.address, port=settings.port, nodes=DEFAULT_NODES, gpus=gpus
+    )
     return msgspec.structs.replace(
         known,
-        nodes=wish.nodes or known.nodes,
-        gpus=str(wish.gpus or known.gpus),
-        published="" if wish.gpus is not None else known.published,
-        bin_dir=str(bin_dir) if bin_dir is not None else None,
+        nodes=settings.nodes or known.nodes,
+        gpus=gpus,
+        published="" if settings.gpus is not None else known.published,
+        bin_dir=str(launch.bin_dir) if launch.bin_dir is not None else None,
     )
 
 
 def _prepare(launch: _Launch, wanted: Record) -> Record:
-    """Everything on disk that the processes read."""
+    """Choose ports and write all files that the processes read. Return the record with the ports."""
     folder = launch.folder
     placed = control_plane.with_ports(wanted, folder, launch.roles, random.SystemRandom())
     addresses = ("127.0.0.1", placed.address, components.SERVICE_ADDRESS)
     pki.create(folder.pki, addresses=sorted(set(addresses)), now=datetime.datetime.now(datetime.UTC))
     control_plane.write_kubeconfig(folder, placed)
-    record.write_private(folder.path / "kwok.yaml", fleet.manifest_text("kwok.yaml"))
+    record.write_private(folder.path / "kwok.yaml", populate.manifest_text("kwok.yaml"))
     folder.save(placed)
     return placed
 
 
-async def _run(launch: _Launch, wanted: Record, known: Record | None) -> list[str]:
-    """Start what does not run, make what is not there. What had to be done."""
-    folder = launch.folder
+async def _run(launch: _Launch, wanted: Record) -> list[str]:
+    """Start stopped processes and create missing objects. Return the changes."""
+    folder, known = launch.folder, launch.known
     plane = control_plane.ControlPlane(folder, _parts(launch, wanted), launch.progress)
     await _start_server(plane, wanted)
     async with plane.blamed(), client_of(folder) as client:
         async with _first_failure(), asyncio.TaskGroup() as group:
-            # An administrator is served before the API server calls itself ready, and so are the others.
-            group.create_task(plane.ready("kube-apiserver"))
+            # The API server answers requests of administrators and components before it is ready.
+            server_ready = group.create_task(plane.ready("kube-apiserver"))
             group.create_task(plane.start_ready("kube-controller-manager"))
             group.create_task(plane.start_ready("kube-scheduler"))
             group.create_task(_start_kwok(client, plane))
-            filling = group.create_task(_fill(client, plane, wanted, launch))
-        if launch.wish.wait:
-            await _wait_for_nodes(client, plane, wanted.nodes, launch.progress)
-        await _wait_for_default_account(client, plane)
+            populated = group.create_task(_populate(client, server_ready, wanted, launch))
+        if launch.settings.wait:
+            await waiting.nodes_ready(client, plane, wanted.nodes, launch.progress)
+        await waiting.default_account(client, plane)
         for role in launch.roles:
             await plane.start_ready(role.name)
-        if launch.roles and launch.wish.wait:
-            await _wait_for_gpus(client, launch.progress)
-        sampled = launch.wish.sample and await _make_sample(client, plane, launch)
+        if launch.roles and launch.settings.wait:
+            await waiting.gpus(client, launch.progress, hint=launch.command(f"logs {launch.roles[0].name}"))
+        sampled = launch.settings.sample and await _make_sample(client, plane, launch)
     folder.save(msgspec.structs.replace(wanted, complete=True, published=wanted.gpus))
     if known is None:
         return [f"created cluster {wanted.name}"]
-    changes = [f"started {name}" for name in plane.started] + _fleet_changes(known, wanted, *filling.result())
-    return [*changes, "made the sample workload"] if sampled else changes
+    changes = [f"started {name}" for name in plane.started] + _fleet_changes(known, wanted, *populated.result())
+    return [*changes, "created the sample workload"] if sampled else changes
 
 
 def _parts(launch: _Launch, wanted: Record) -> dict[str, Component]:
@@ -264,7 +278,7 @@ def _parts(launch: _Launch, wanted: Record) -> dict[str, Component]:
 
 async def _start_server(plane: control_plane.ControlPlane, wanted: Record) -> None:
     await plane.start("etcd")
-    # An API server that lost its database takes long to believe in a new one, so it is started afresh too.
+    # An API server takes long to reconnect to a new etcd, so it is restarted with it.
     await plane.listening("etcd", "127.0.0.1", wanted.ports["etcd"])
     await plane.ready("etcd")
     await plane.start("kube-apiserver", afresh="etcd" in plane.started)
@@ -283,109 +297,41 @@ def _fleet_changes(known: Record, wanted: Record, created: int, deleted: int) ->
 
 
 async def _start_kwok(client: Client, plane: control_plane.ControlPlane) -> None:
-    await fleet.apply_manifest(client, fleet.manifest("stage-crd.yaml"))
-    await plane.until("kube-apiserver", lambda: fleet.stages_served(client), seconds=control_plane.READY_SECONDS)
-    await fleet.apply_manifest(client, fleet.manifest("stages.yaml"))
-    await plane.start_ready("kwok")  # it ends if the type is not there when it starts
+    await populate.apply_manifest(client, populate.manifest("stage-crd.yaml"))
+    await plane.until("kube-apiserver", lambda: populate.stages_served(client), seconds=control_plane.READY_SECONDS)
+    await populate.apply_manifest(client, populate.manifest("stages.yaml"))
+    await plane.start_ready("kwok")  # it exits if Stage is not served when it starts
 
 
-async def _fill(client: Client, plane: control_plane.ControlPlane, wanted: Record, launch: _Launch) -> tuple[int, int]:
+async def _populate(
+    client: Client, server_ready: asyncio.Task[None], wanted: Record, launch: _Launch
+) -> tuple[int, int]:
     def made(finished: int, total: int) -> None:
         launch.progress.update("nodes", f"created {finished} of {total}")
 
-    gpus = fleet.parse_gpus(wanted.gpus)
-    # Also where an `up --gpus` was killed before it came to this.
-    await fleet.publish_topology(client, gpus, overwrite=wanted.gpus != wanted.published)
+    # The GPUs were not published if an earlier `up --gpus` was killed.
+    await populate.publish_topology(client, launch.gpus, overwrite=wanted.gpus != wanted.published)
     if wanted.nodes > _MANY_NODES:
-        await plane.ready("kube-apiserver")
-    return await fleet.scale_nodes(client, wanted.nodes, made=made)
-
-
-async def _wait_for_nodes(client: Client, plane: control_plane.ControlPlane, count: int, progress: Progress) -> None:
-    ready = 0
-
-    async def all_ready() -> bool:
-        nonlocal ready
-        nodes = await client.list(resources.NODES, labels=_POOL_LABELS)
-        ready = sum(node.ready and fleet.schedulable(node) for node in nodes)
-        progress.update("nodes", f"{ready} of {count} ready")
-        return ready >= count
-
-    await plane.until("kwok", all_ready, seconds=_NODES_READY_SECONDS, reached=lambda: ready)
-    progress.done("nodes", f"{count} ready")
-
-
-async def _wait_for_default_account(client: Client, plane: control_plane.ControlPlane) -> None:
-    """Pods cannot be created before the controller manager has made this account."""
-
-    async def there() -> bool:
-        return await client.find(resources.SERVICE_ACCOUNTS, "default", namespace="default") is not None
-
-    await plane.until("kube-controller-manager", there, seconds=control_plane.READY_SECONDS)
-
-
-async def _wait_for_gpus(client: Client, progress: Progress) -> None:
-    """Wait for all nodes' GPUs; a topology of the user's may give some of them none."""
-
-    async def look() -> tuple[int, int, str]:
-        nodes = await client.list(resources.NODES, labels=_POOL_LABELS)
-        equipped = sum(fleet.gpu_count([node]) > 0 for node in nodes)
-        return equipped, len(nodes), f"{fleet.gpu_count(nodes)} on {equipped} of {len(nodes)} nodes"
-
-    await _wait_while_more_come(
-        look, "GPUs", "the topology gives the others none, or see 'simgpu logs controller'", progress
-    )
-
-
-async def _wait_for_sample(client: Client, progress: Progress) -> None:
-    """Wait for the sample's pods; a small fleet may not have room for all."""
-
-    async def look() -> tuple[int, int, str]:
-        pods = await client.list(resources.PODS, namespace=fleet.SAMPLE)
-        started = sum(pod.status.phase in {"Running", "Succeeded"} for pod in pods)
-        return started, max(len(pods), 1), f"{started} of {len(pods)} pods run"
-
-    await _wait_while_more_come(look, "sample", "the others wait for room", progress)
-
-
-async def _wait_while_more_come(
-    look: Callable[[], Awaitable[tuple[int, int, str]]], item: str, otherwise: str, progress: Progress
-) -> None:
-    """Wait until as many are there as should be, or until no more have come for a while."""
-    clock = asyncio.get_running_loop().time
-    most, deadline = 0, clock() + _STALLED_SECONDS
-    while True:
-        asked = clock()
-        count, total, text = await look()
-        if count >= total:
-            progress.done(item, text)
-            return
-        if count > most:
-            most, deadline = count, clock() + _STALLED_SECONDS
-        elif clock() > deadline:
-            progress.done(item, f"{text}; {otherwise}")
-            return
-        progress.update(item, text)
-        # To look at thousands of objects takes time that others need.
-        await asyncio.sleep(max(0.1, 4 * (clock() - asked)))
+        await server_ready
+    return await populate.scale_nodes(client, wanted.nodes, made=made)
 
 
 async def _make_sample(client: Client, plane: control_plane.ControlPlane, launch: _Launch) -> bool:
-    """Where a role gives the nodes their GPUs, wait for those: the sample is to use them. Whether it was not there."""
+    """Create the sample workload, after the nodes have GPUs if a role provides them. Return whether it is new."""
 
     async def gpus_seen() -> bool:
-        return fleet.gpu_count(await client.list(resources.NODES, labels=_POOL_LABELS)) > 0
+        return populate.gpu_count(await client.list(resources.NODES, labels=populate.POOL_SELECTOR)) > 0
 
     if launch.roles:
         await plane.until(launch.roles[0].name, gpus_seen, seconds=_GPUS_SEEN_SECONDS)
-    made = await fleet.create_sample(client, gpus=await gpus_seen())
-    if launch.wish.wait:
-        await _wait_for_sample(client, launch.progress)
-    return made
+    created = await populate.create_sample(client, gpus=await gpus_seen())
+    if launch.settings.wait:
+        await waiting.sample(client, launch.progress, hint=launch.command(f"kubectl get pods -n {populate.SAMPLE}"))
+    return created
 
 
 class _first_failure:  # noqa: N801 - reads as a statement
-    """Raises the first error of a task group as itself: the user wants the cause, not the group."""
+    """Raises the first error of a task group instead of the group."""
 
     async def __aenter__(self) -> None:
         return None
@@ -398,19 +344,19 @@ class _first_failure:  # noqa: N801 - reads as a statement
 
 
 def client_of(folder: Folder) -> Client:
-    """A patient client for a cluster of ours."""
+    """Return a client of a local cluster, with retries."""
     return kube_client.Client(kubeconfig.load(folder.kubeconfig))
 
 
-def _impatient_client_of(folder: Folder) -> Client:
-    """A client that rather says that nobody answers."""
+def _client_without_retries(folder: Folder) -> Client:
+    """Return a client without retries, for a status soon."""
     return kube_client.Client(
         kubeconfig.load(folder.kubeconfig), retries=wire.Retries(attempts=1), timeout_seconds=10.0
     )
 
 
 async def down(name: str, progress: Progress) -> bool:
-    """End the cluster and remove every trace of it. False if there was none."""
+    """Stop the cluster and delete all of it. False if it did not exist."""
     folder = record.Folder(name)
     if not folder.exists() and not processes.running(folder.path):
         return False
@@ -425,12 +371,12 @@ async def _end(folder: Folder) -> None:
     ours = control_plane.alive(folder) - set(binaries.CONTROL_PLANE)
     if ours:
         await processes.stop(folder.path, only=frozenset(ours), grace_seconds=_ROLE_GRACE_SECONDS)
-    await processes.stop(folder.path)  # its data goes with it: no need to ask politely
+    await processes.stop(folder.path)  # no grace period: its data is deleted too
     folder.remove()
 
 
-async def status(name: str, roles: Sequence[Role] = ()) -> Status:
-    """The cluster as it is now."""
+async def status(name: str, roles: Sequence[Role] = ()) -> ClusterStatus:
+    """Return the observed state of a cluster."""
     folder = record.Folder(name)
     if folder.load() is None:
         raise record.absent(name)
@@ -438,30 +384,30 @@ async def status(name: str, roles: Sequence[Role] = ()) -> Status:
 
 
 class _Seen(msgspec.Struct):
-    """What the API shows."""
+    """What the API server returned."""
 
     answers: bool = False
     nodes: list[Node] = []
     pods: int = 0
 
 
-async def _status(folder: Folder, roles: Sequence[Role]) -> Status:
+async def _status(folder: Folder, roles: Sequence[Role]) -> ClusterStatus:
     known = folder.load()
     if known is None:
-        raise errors.SimgpuError(f"cluster {folder.name} went away")
+        raise errors.SimgpuError(f"cluster {folder.name} was deleted meanwhile")
     alive = control_plane.alive(folder)
     expected = [*binaries.CONTROL_PLANE, *(role.name for role in roles)]
     seen = await _look(folder) if "kube-apiserver" in alive else _Seen()
-    ours = [node for node in seen.nodes if node.metadata.labels.get(fleet.POOL_LABEL) == fleet.POOL]
+    ours = [node for node in seen.nodes if node.metadata.labels.get(populate.POOL_LABEL) == populate.POOL]
     endpoints = {"apiserver": f"https://{known.address}:{known.ports['apiserver']}"}
     for role in roles:
         endpoints |= {name: components.fill(url, known, folder) for name, url in role.endpoints.items()}
-    return Status(
+    return ClusterStatus(
         name=known.name,
         ready=seen.answers and alive.issuperset(expected) and bool(ours) and all(node.ready for node in ours),
         nodes=len(seen.nodes),
         nodes_ready=sum(node.ready for node in seen.nodes),
-        gpus=fleet.gpu_count(seen.nodes),
+        gpus=populate.gpu_count(seen.nodes),
         gpus_wanted=known.gpus,
         pods=seen.pods,
         kubeconfig=str(folder.kubeconfig),
@@ -472,7 +418,7 @@ async def _status(folder: Folder, roles: Sequence[Role]) -> Status:
 
 async def _look(folder: Folder) -> _Seen:
     try:
-        async with _impatient_client_of(folder) as client:
+        async with _client_without_retries(folder) as client:
             await client.raw("/readyz")
             nodes = await client.list(resources.NODES)
             return _Seen(answers=True, nodes=nodes, pods=len(await client.list(resources.PODS)))

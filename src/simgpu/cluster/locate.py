@@ -1,7 +1,7 @@
-"""Decides where each program comes from: a folder given, PATH, the cache, a download, or a build.
+"""Locates each program: in the folder of `--bin-dir`, on PATH, in the cache, by download, or by building it.
 
-In that order, first that has it: `--bin-dir` (whatever its version: the user chose it), PATH when the
-version fits, the cache, the official release files where they are within reach, a build with Go.
+In that order: `--bin-dir` (any version, as the user chose it), PATH if the version is supported, the cache, official
+release files if they can be reached, a build with Go.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from simgpu.cluster.binaries import Binary, Version
     from simgpu.cluster.progress import Progress
-    from simgpu.cluster.releases import Source
+    from simgpu.cluster.releases import ReleaseSource
 
 _VERSION_TIMEOUT_SECONDS = 20.0
 
@@ -33,12 +33,12 @@ class Found(msgspec.Struct, frozen=True):
 
     path: Path
     version: Version
-    source: str
-    url: str | None = None  # of the release file it was downloaded from
+    source: str  # --bin-dir, PATH, cache, download or build
+    url: str | None = None  # of the release file that it was downloaded from
 
 
 async def find(binary: Binary, bin_dir: Path | None = None) -> Found | None:
-    """A usable program, without building one."""
+    """Return a program that is installed, or None; nothing is downloaded or built."""
     if bin_dir is not None:
         if not bin_dir.is_dir():
             raise errors.InputError("--bin-dir", f"{bin_dir} is not a folder")
@@ -46,7 +46,7 @@ async def find(binary: Binary, bin_dir: Path | None = None) -> Found | None:
         if given.exists():
             version = await program_version(given, binary)
             if version is None:
-                raise errors.InputError("--bin-dir", f"{given} does not run, or does not say its version")
+                raise errors.InputError("--bin-dir", f"{given} does not run, or prints no version")
             return Found(given.absolute(), version, "--bin-dir")
     on_path = shutil.which(binary.name)
     if on_path is not None:
@@ -60,9 +60,9 @@ async def find(binary: Binary, bin_dir: Path | None = None) -> Found | None:
 
 
 async def ensure(
-    names: Iterable[str], progress: Progress, bin_dir: Path | None = None, source: Source | None = None
+    names: Iterable[str], progress: Progress, bin_dir: Path | None = None, source: ReleaseSource | None = None
 ) -> dict[str, Found]:
-    """Every program named, downloaded or built where it must be."""
+    """Return the programs by name, downloaded or built if they are missing."""
     wanted = [binaries.named(name) for name in names]
     found = {binary.name: await find(binary, bin_dir) for binary in wanted}
     missing = [binary for binary in wanted if found[binary.name] is None]
@@ -70,15 +70,15 @@ async def ensure(
     _announce(found, missing, source, progress)
     unavailable = await _download(missing, progress, source)
     if unavailable and build.go_program() is None:
-        raise errors.SimgpuError(_ways_out(unavailable))
+        raise errors.SimgpuError(_missing_programs(unavailable))
     if unavailable:
         await build.build(unavailable, progress)
     made = {binary.name: _in_cache(binary, "build" if binary in unavailable else "download") for binary in missing}
     return {binary.name: found[binary.name] or made[binary.name] for binary in wanted}
 
 
-async def _download(missing: list[Binary], progress: Progress, source: Source) -> list[Binary]:
-    """Download what can be had; the rest, with a line for each reason."""
+async def _download(missing: list[Binary], progress: Progress, source: ReleaseSource) -> list[Binary]:
+    """Download programs. Return those that failed; each reason is reported."""
     if not missing or not source.allowed:
         return missing
     from simgpu.cluster import download  # noqa: PLC0415 - slow to import, and seldom needed
@@ -90,8 +90,10 @@ async def _download(missing: list[Binary], progress: Progress, source: Source) -
     return [each.binary for each in missed]
 
 
-def _announce(found: Mapping[str, Found | None], missing: list[Binary], source: Source, progress: Progress) -> None:
-    """Report what is here, what is not, and how long it takes if it has to be built."""
+def _announce(
+    found: Mapping[str, Found | None], missing: list[Binary], source: ReleaseSource, progress: Progress
+) -> None:
+    """Report which programs are installed, which are missing, and how long a build takes."""
     sources = collections.Counter(place.source for place in found.values() if place is not None)
     here = ", ".join(f"{count} from {source}" for source, count in sources.items())
     if not missing:
@@ -103,11 +105,13 @@ def _announce(found: Mapping[str, Found | None], missing: list[Binary], source: 
     ways = ["to download"] if source.allowed else []
     ways += [f"to build, which {expected}"] if build.go_program() is not None else []
     here += "; " if here else ""
-    progress.update(build.ITEM, f"{here}{len(missing)} missing ({names}): {', or '.join(ways) or 'no way to get them'}")
+    progress.update(
+        build.ITEM, f"{here}{len(missing)} missing ({names}): {', or '.join(ways) or 'cannot be downloaded or built'}"
+    )
 
 
 async def program_version(path: Path, binary: Binary) -> Version | None:
-    """What a program says its version is; None if it does not run or does not say."""
+    """Return the version that a program prints; None if it does not run or prints none."""
     if not os.access(path, os.X_OK):
         return None
     try:
@@ -133,7 +137,7 @@ async def program_version(path: Path, binary: Binary) -> Version | None:
 
 
 def dotted(version: Version) -> str:
-    """(1, 36, 4) as 1.36.4."""
+    """Format a version: (1, 36, 4) is 1.36.4."""
     return ".".join(map(str, version))
 
 
@@ -145,19 +149,19 @@ def _in_cache(binary: Binary, source: str) -> Found:
 
 def _pinned(binary: Binary) -> Version:
     version = binaries.parse_version(binary.module.version)
-    assert version is not None  # noqa: S101 - pinned versions are x.y.z; a unit test says so
+    assert version is not None  # noqa: S101 - pinned versions are x.y.z, which a unit test checks
     return version
 
 
-def _ways_out(missing: list[Binary]) -> str:
+def _missing_programs(missing: list[Binary]) -> str:
     needs = "\n".join(
         f"  {binary.name} {dotted(binary.module.oldest)} or newer, below {dotted(binary.module.below)}"
         for binary in missing
     )
     go = dotted(binaries.oldest_go())
     return (
-        "these programs are neither on PATH nor in the cache, were not downloaded, and Go is not there to build "
+        "these programs are neither on PATH nor in the cache, were not downloaded, and Go is not installed to build "
         f"them:\n{needs}\n"
-        f"Ways out: install Go {go} or newer and run the command again; name a mirror of the release files with "
-        "--mirror; put the programs on PATH; or give the folder that holds them with --bin-dir."
+        f"Either install Go {go} or newer and run the command again; name a mirror of the release files with --mirror; "
+        "put the programs on PATH; or name their folder with --bin-dir."
     )

@@ -1,4 +1,4 @@
-"""File locks between processes: one holder at a time, released by the kernel when the holder dies."""
+"""File locks between processes: one holder at a time, released by the kernel when the holder ends."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _POLL_SECONDS = 0.1
 
 @contextlib.asynccontextmanager
 async def exclusive(path: Path, *, waiting: Callable[[], None] | None = None) -> AsyncIterator[None]:
-    """Hold `path` alone. `waiting` is called once if somebody else holds it now.
+    """Hold an exclusive lock on `path`. `waiting` is called once if another process holds it.
 
-    The holder may delete the file: whoever waited for the deleted one starts over with the new one.
+    The holder may delete the file: waiters then lock the new one.
     """
-    told = False
+    reported = False
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:  # the holder has just removed the folder
+        except FileNotFoundError:  # the holder has just deleted the folder
             continue
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if waiting is not None and not told:
+                if waiting is not None and not reported:
                     waiting()
-                    told = True
+                    reported = True
                 await asyncio.sleep(_POLL_SECONDS)
                 continue
             if _is_still(path, descriptor):

@@ -1,4 +1,4 @@
-"""Remembers, beside a program in the cache, from where it was downloaded."""
+"""Records, beside a program in the cache, where it was downloaded from."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The release file that a program came from."""
+    """The release file that a program was downloaded from."""
 
     url: str
     sha256: str  # of the release file
-    size: int  # of the program: with another size, it has been replaced
+    size: int  # of the program, in bytes: if it differs, the program was replaced
 
 
 def record(program: Path, url: str, sha256: str) -> None:
-    """Remember where this program came from."""
+    """Record where a program was downloaded from."""
     origin = Origin(url, sha256, program.stat().st_size)
     _file(program).write_bytes(msgspec.json.format(msgspec.json.encode(origin)))
 
 
 def origin_of(program: Path) -> Origin | None:
-    """Where a program came from; None if it was not downloaded, or has been replaced since."""
+    """Return where a program was downloaded from; None if it was not, or was replaced since."""
     with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
         origin = msgspec.json.decode(_file(program).read_bytes(), type=Origin)
         if program.stat().st_size == origin.size:

@@ -1,4 +1,4 @@
-"""Where things are kept on this machine: the cache outlives clusters, the state is one folder per cluster."""
+"""Folders on this machine: the cache outlives clusters, the state is one folder per cluster."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from simgpu import errors
 
 
 def cache() -> Path:
-    """Downloaded and built things, safe to delete."""
+    """Return the folder of downloaded and built programs, safe to delete."""
     return _base("XDG_CACHE_HOME", ".cache") / "simgpu"
 
 
 def clusters() -> Path:
-    """One folder per local cluster."""
+    """Return the folder that holds one folder per local cluster."""
     return _base("XDG_STATE_HOME", ".local/state") / "simgpu" / "clusters"
 
 
 def sync(path: Path) -> None:
-    """Make a file or a folder's entries durable."""
+    """Make a file, or the entries of a folder, durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -28,7 +28,7 @@ def sync(path: Path) -> None:
 
 
 def _base(variable: str, default: str) -> Path:
-    # The XDG rules say to ignore a relative path.
+    # The XDG specification says to ignore relative paths.
     given = os.environ.get(variable, "")
     if given.startswith("/"):
         return Path(given)

@@ -1,7 +1,7 @@
-"""A cluster's keys and certificates: three small authorities, each trusted for one purpose only.
+"""A cluster's keys and certificates: three certificate authorities, each trusted for one purpose only.
 
-`ca` signs the API server and its clients, `etcd-ca` keeps the database to the API server, `front-proxy-ca`
-is for aggregated APIs. All of it appears at once by rename, or not at all.
+`ca` signs the API server and its clients, `etcd-ca` limits access to the database to the API server, `front-proxy-ca`
+is for aggregated APIs. The set is created atomically, by rename.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Authority(msgspec.Struct):
 
 
 def create(directory: Path, *, addresses: Sequence[str], now: datetime.datetime) -> None:
-    """Write a whole new set, unless there is one. `addresses` are the API server's."""
+    """Create the keys and certificates unless they exist. `addresses` are the API server's."""
     if directory.exists():
         return
     unfinished = directory.with_suffix(".unfinished")
@@ -118,7 +118,7 @@ def _builder(
     now: datetime.datetime,
     ca: bool,
 ) -> x509.CertificateBuilder:
-    """What all certificates have; strict clients insist on the key identifiers."""
+    """Return a builder with what all certificates have; strict clients require the key identifiers."""
     usage = x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=ca,

@@ -1,11 +1,10 @@
-"""Starts, finds and ends a cluster's processes.
+"""Starts, finds and stops a cluster's processes.
 
-A process belongs to a cluster if its environment says so: each is started with two marks, the cluster's
-folder and the component's name, and is found again by reading them (in our own PID namespace: a container on this
-machine may have a folder of the same name). There is no pid file to go stale, a
-process that was started a moment before we were killed is found all the same, and a number that the system
-gave to somebody else's process never matches. Signals go through pidfds, so the process that was looked at
-is the process that is signalled.
+A process belongs to a cluster by its environment: each is started with two variables, the cluster's folder and the
+component's name, and is found again by reading them (in our own PID namespace only: a container on this machine may
+have a folder of the same name). So there is no PID file that can be stale, a process that was started just before we
+were killed is found too, and a reused PID never matches. Signals go through pidfds, so the process that was checked is
+the one that is signalled.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 _CLUSTER = "SIMGPU_CLUSTER_DIR"
 _COMPONENT = "SIMGPU_COMPONENT"
 _POLL_SECONDS = 0.02
-_MARKS_SECONDS = 5.0
+_TAGS_SECONDS = 5.0
 _END_SECONDS = 30.0
 _OUR_NAMESPACE = Path("/proc/self/ns/pid").readlink() if sys.platform == "linux" else None
 
@@ -42,7 +41,7 @@ class Process(msgspec.Struct, frozen=True):
     component: str
 
     def command(self) -> list[str]:
-        """What it was started with; empty if it is gone meanwhile."""
+        """Return its command line; empty if it has ended."""
         try:
             raw = Path(f"/proc/{self.pid}/cmdline").read_bytes()
         except OSError:
@@ -51,7 +50,7 @@ class Process(msgspec.Struct, frozen=True):
 
 
 def start(component: str, directory: Path, command: Sequence[str], *, log: Path, environ: Mapping[str, str]) -> int:
-    """Start a component of the cluster in `directory`, on its own: it outlives us and our terminal."""
+    """Start a component of the cluster in `directory` as a daemon: it outlives us and our terminal. Return its PID."""
     environment = {**environ, _CLUSTER: str(directory), _COMPONENT: component}
     log.parent.mkdir(parents=True, exist_ok=True)
     inherited = [(os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in _inheritable()]
@@ -71,26 +70,28 @@ def start(component: str, directory: Path, command: Sequence[str], *, log: Path,
         setsigmask=[],
         setsigdef=defaults,
     )
-    _wait_for_marks(pid, command[0])
+    _wait_for_tags(pid, command[0])
     return pid
 
 
-def _wait_for_marks(pid: int, program: str) -> None:
-    """A process that is just being loaded shows no environment for a moment.
+def _wait_for_tags(pid: int, program: str) -> None:
+    """Wait until a new process shows its environment, which takes a moment while it is loaded.
 
-    One that never shows it (its file cannot be read, or has special rights) could not be found again: it is ended.
+    One that never does (its file is not readable, or has special privileges) could not be found again: it is killed.
     """
-    deadline = time.monotonic() + _MARKS_SECONDS
-    while _marks(pid) is None and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+    deadline = time.monotonic() + _TAGS_SECONDS
+    while _tags(pid) is None and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)  # ours and not yet waited for: the number cannot mean another process
+            os.kill(pid, signal.SIGKILL)  # our child and not yet reaped: the PID cannot be reused
             os.waitpid(pid, 0)
-            raise errors.SimgpuError(f"{program}: its process hides its environment; is the file readable to you?")
+            raise errors.SimgpuError(
+                f"{program}: the environment of its process cannot be read; check that you can read the file"
+            )
         time.sleep(0.001)
 
 
 def _inheritable() -> list[int]:
-    """Descriptors that our parent left open for us (make's job server, say) and that must go no further."""
+    """Return inherited file descriptors (such as make's job server) that must not be passed on."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
         descriptor = int(entry.name)
@@ -101,19 +102,19 @@ def _inheritable() -> list[int]:
 
 
 def running(directory: Path) -> list[Process]:
-    """Every live process of the cluster in `directory`."""
-    return [process for where, process in _marked() if where == str(directory)]
+    """Return the running processes of the cluster in `directory`."""
+    return [process for where, process in _tagged() if where == str(directory)]
 
 
-def _marked() -> Iterator[tuple[str, Process]]:
+def _tagged() -> Iterator[tuple[str, Process]]:
     for entry in Path("/proc").iterdir():
-        marks = _marks(int(entry.name)) if entry.name.isdigit() else None
-        if marks is not None:
-            yield marks[0], Process(int(entry.name), marks[1])
+        tags = _tags(int(entry.name)) if entry.name.isdigit() else None
+        if tags is not None:
+            yield tags[0], Process(int(entry.name), tags[1])
 
 
-def _marks(pid: int) -> tuple[str, str] | None:
-    """The cluster folder and component of a process; None for strangers, the dead and other users'."""
+def _tags(pid: int) -> tuple[str, str] | None:
+    """Return cluster folder and component of a process; None if it has none, has ended or is another user's."""
     try:
         if Path(f"/proc/{pid}/ns/pid").readlink() != _OUR_NAMESPACE:
             return None
@@ -128,7 +129,7 @@ def _marks(pid: int) -> tuple[str, str] | None:
 
 
 async def stop(directory: Path, *, only: frozenset[str] | None = None, grace_seconds: float = 0.0) -> list[Process]:
-    """End the cluster's processes (or only some components), gently first if there is grace. What was ended."""
+    """Kill the cluster's processes (or `only` some components), after SIGTERM and a grace period. Return them."""
     chosen = [process for process in running(directory) if only is None or process.component in only]
     with contextlib.ExitStack() as open_files:
         handles = [handle for process in chosen if (handle := _open(process, directory, open_files)) is not None]
@@ -137,7 +138,9 @@ async def stop(directory: Path, *, only: frozenset[str] | None = None, grace_sec
             await _exits(handles, grace_seconds)
         _signal(handles, signal.SIGKILL)
         if await _exits(handles, _END_SECONDS):
-            raise errors.SimgpuError(f"{directory}: processes do not end; is their disk gone?")
+            raise errors.SimgpuError(
+                f"{directory}: processes did not end within {_END_SECONDS:g} s of SIGKILL; their disk may hang"
+            )
     for process in chosen:
         _reap(process.pid)
     return chosen
@@ -149,9 +152,9 @@ def _open(process: Process, directory: Path, files: contextlib.ExitStack) -> int
     except ProcessLookupError:
         return None
     files.callback(os.close, handle)
-    # Looked at again behind the handle: from here on the number cannot come to mean another process.
-    marks = _marks(process.pid)
-    return handle if marks is not None and marks[0] == str(directory) else None
+    # Checked again with the pidfd open: from here on the PID cannot be reused.
+    tags = _tags(process.pid)
+    return handle if tags is not None and tags[0] == str(directory) else None
 
 
 def _signal(handles: list[int], number: signal.Signals) -> None:
@@ -161,7 +164,7 @@ def _signal(handles: list[int], number: signal.Signals) -> None:
 
 
 async def _exits(handles: list[int], seconds: float) -> set[int]:
-    """Wait for processes to end; those that did not."""
+    """Wait for processes to end. Return those that did not."""
     waiting = select.poll()
     for handle in handles:
         waiting.register(handle, select.POLLIN)

@@ -1,4 +1,4 @@
-"""How long work tells what it is doing. The terminal's side of it lives with the commands."""
+"""How long-running work reports progress. Showing it on a terminal is left to the commands."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Receives what each item of the work is doing."""
+    """Receives the progress of each item of the work."""
 
     def update(self, item: str, doing: str) -> None:
-        """`item` is now `doing` something."""
+        """Report what `item` is doing now."""
 
     def done(self, item: str, result: str) -> None:
-        """`item` is finished."""
+        """Report that `item` is finished."""
 
     def note(self, line: str) -> None:
-        """Something that the user should know, beside the items."""
+        """Report a line that the user should read, independent of items."""
 
 
 class Silent:
-    """A progress that nobody watches."""
+    """Discards progress."""
 
     def update(self, item: str, doing: str) -> None:
         """Ignore."""

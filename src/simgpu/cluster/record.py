@@ -1,7 +1,7 @@
-"""What a cluster is meant to be, kept as `cluster.json` in its folder, and the layout of that folder.
+"""The desired state of a cluster, kept as `cluster.json` in its folder, and the layout of that folder.
 
-Only what cannot be seen from outside is recorded: ports, and the fleet that was asked for. Which processes
-run is found in the process table, which nodes exist in the API.
+Only what cannot be observed is recorded: ports, and the requested nodes and GPUs. Running processes are found in the
+process table, existing nodes in the API.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 
 
 class Record(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A cluster as it was asked for."""
+    """The desired state of a cluster."""
 
     name: str
-    address: str = "127.0.0.1"
-    port: int | None = None  # the API server's, where the user chose it
-    ports: dict[str, int] = {}
-    nodes: int
-    gpus: str
-    bin_dir: str | None = None
-    published: str = ""  # the GPUs that were last written into the topology
-    complete: bool = False  # whether `up` ever came to its end
+    address: str = "127.0.0.1"  # that the API server and KWOK listen on
+    port: int | None = None  # of the API server, if the user chose it
+    ports: dict[str, int] = {}  # by listener
+    nodes: int  # simulated nodes
+    gpus: str  # of each node, as MODEL:COUNT
+    bin_dir: str | None = None  # folder to take programs from first
+    published: str = ""  # the value of `gpus` that was last written into the topology
+    complete: bool = False  # whether `up` has ever succeeded
 
 
 DEFAULT_NAME = "simgpu"
@@ -55,19 +55,19 @@ class Folder:
         self.logs = self.path / "logs"
 
     def exists(self) -> bool:
-        """Whether there is anything of this cluster on disk."""
+        """Return whether the folder exists."""
         return self.path.exists()
 
     def log(self, component: str) -> Path:
-        """The log file of a component."""
+        """Return the log file of a component."""
         return self.logs / f"{component}.log"
 
     def components_with_logs(self) -> list[str]:
-        """Names of the components that have written a log."""
+        """Return the names of components that have a log."""
         return sorted(path.stem for path in self.logs.glob("*.log"))
 
     def load(self) -> Record | None:
-        """The record; None where `up` did not get as far as writing one."""
+        """Return the record; None if there is none."""
         try:
             return msgspec.json.decode(self.record.read_bytes(), type=Record)
         except FileNotFoundError:
@@ -78,16 +78,16 @@ class Folder:
             ) from None
 
     def save(self, record: Record) -> None:
-        """Write the record whole or not at all."""
+        """Write the record atomically."""
         write_private(self.record, msgspec.json.format(msgspec.json.encode(record)))
 
     def remove(self) -> None:
-        """Delete everything, and the folders above if nothing else is in them."""
-        # Moved away first, lock and all: whoever waits for the lock starts with a folder of their own.
+        """Delete the folder, and its parents if they are empty."""
+        # Renamed first, with the lock: a process that waits for the lock starts with a new folder.
         going = self.path.with_name(f".{self.name}.{os.getpid()}.going")
         if self.path.exists():
             self.path.rename(going)
-        for folder in self.path.parent.glob(f".{self.name}.*.going"):  # also of a removal that was killed
+        for folder in self.path.parent.glob(f".{self.name}.*.going"):  # also of an interrupted removal
             shutil.rmtree(folder)
         for folder in (self.path.parent, self.path.parent.parent):
             try:
@@ -97,31 +97,31 @@ class Folder:
 
 
 def check_name(name: str) -> str:
-    """A cluster's name becomes a folder and part of a context name, so it is kept simple."""
+    """Return a valid cluster name, or raise InputError: it is used for a folder and a kubeconfig context."""
     if not _NAME.fullmatch(name):
         raise errors.InputError(
-            "--name", f"{name!r}: 1 to 40 lower-case letters, digits and dashes, no dash at either end"
+            "--name", f"{name!r}: must be 1 to 40 lower-case letters, digits and dashes, without a dash at either end"
         )
     return name
 
 
 def absent(name: str) -> errors.SimgpuError:
-    """The error that there is no cluster of that name, with what there is and how to make it."""
+    """Return the error for a cluster that does not exist, with those that do and how to create it."""
     others = ", ".join(other for other in known_names() if other != name)
-    hint = f"; there is: {others}" if others else ""
+    hint = f"; existing clusters: {others}" if others else ""
     command = "simgpu up" if name == DEFAULT_NAME else f"simgpu up --name {name}"
-    return errors.SimgpuError(f"no cluster named {name}{hint}; '{command}' makes one")
+    return errors.SimgpuError(f"no cluster named {name}{hint}; '{command}' creates one")
 
 
 def known_names() -> list[str]:
-    """Names of all clusters that have a folder."""
+    """Return the names of all clusters that have a folder."""
     root = paths.clusters()
     found = root.iterdir() if root.is_dir() else ()
     return sorted(path.name for path in found if path.is_dir() and not path.name.startswith("."))
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner reads, whole or not at all."""
+    """Write a file atomically, readable by its owner only."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.unlink(missing_ok=True)
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -131,7 +131,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def choose_ports(address: str, listeners: Iterable[str], *, taken: set[int], chance: random.Random) -> dict[str, int]:
-    """A free port for each listener."""
+    """Choose a free port for each listener."""
     chosen: dict[str, int] = {}
     for listener in listeners:
         while listener not in chosen:
@@ -142,16 +142,16 @@ def choose_ports(address: str, listeners: Iterable[str], *, taken: set[int], cha
 
 
 def check_port(address: str, port: int) -> None:
-    """Refuse a port that the user chose and that cannot be had."""
+    """Raise InputError if a port that the user chose is invalid or in use."""
     if not 1 <= port <= 65535:
         raise errors.InputError("--port", f"{port}: must be from 1 to 65535")
     problem = _port_problem(address, port)
     if problem is not None:
-        raise errors.InputError("--port", f"{port} {problem} on {address}; name another, or leave it out")
+        raise errors.InputError("--port", f"{port} {problem} on {address}; choose another, or omit the option")
 
 
 def port_is_free(address: str, port: int) -> bool:
-    """Whether we could listen there now, and on loopback, where some parts always listen."""
+    """Return whether the port is free on the address and on loopback, where some components always listen."""
     return all(_port_problem(place, port) is None for place in {"127.0.0.1", address})
 
 
@@ -161,14 +161,14 @@ def _port_problem(address: str, port: int) -> str | None:
         try:
             probe.bind((address, port))
         except PermissionError:
-            return "is not for ordinary users"
+            return "needs root privileges"
         except OSError:
-            return "is taken"
+            return "is in use"
     return None
 
 
 def ports_of_others(name: str) -> set[int]:
-    """Ports that other clusters on this machine were given, running or not."""
+    """Return the ports of other clusters on this machine, running or not."""
     ports: set[int] = set()
     for other in known_names():
         if other != name:

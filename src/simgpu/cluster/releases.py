@@ -1,6 +1,6 @@
-"""Where each program's official release file is, and whether it may be fetched from there.
+"""The official release file of each program, and where to download it from.
 
-A file is named by host and path, without a scheme. The same name is its path below a mirror and its name in
+A file is named by host and path, without a scheme. The same name is its path on a mirror and its name in
 `checksums.txt`.
 """
 
@@ -23,14 +23,14 @@ _MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "
 
 
 class File(msgspec.Struct, frozen=True):
-    """A file of a release, and the file that states its SHA-256."""
+    """A release file, and the file that holds its SHA-256 checksum."""
 
     name: str
     checksum: str
 
 
 class Release(msgspec.Struct, frozen=True):
-    """What a program comes from: a file, and the member of it where the file is an archive."""
+    """Where a program is: a release file, and the member of it if that is an archive."""
 
     file: File
     member: str = ""
@@ -50,14 +50,14 @@ _ETCD = _Pattern(
 )
 _KWOK = _Pattern(
     "github.com/kubernetes-sigs/kwok/releases/download/v{version}/{program}-linux-{architecture}",
-    # KWOK publishes no checksums; GitHub computes one of each file when it is uploaded.
+    # KWOK publishes no checksums; GitHub computes one for each uploaded file.
     "api.github.com/repos/kubernetes-sigs/kwok/releases/tags/v{version}",
 )
 _HELM = _Pattern(
     "get.helm.sh/helm-v{version}-linux-{architecture}.tar.gz", "{name}.sha256sum", "linux-{architecture}/{program}"
 )
 _CONTAINERD = _Pattern(
-    # The static one, as our own build is: the other needs a recent glibc.
+    # The static build, like our own: the other needs a recent glibc.
     "github.com/containerd/containerd/releases/download/v{version}/"
     "containerd-static-{version}-linux-{architecture}.tar.gz",
     "{name}.sha256sum",
@@ -81,7 +81,7 @@ _PATTERNS = {
 
 
 def release_of(binary: Binary, architecture: str) -> Release:
-    """What a program of its pinned version comes from."""
+    """Return the release of a program in its pinned version."""
     pattern = _PATTERNS[binary.name]
     known = {"version": binary.module.version, "architecture": architecture, "program": binary.name}
     name = pattern.name.format(**known)
@@ -89,32 +89,32 @@ def release_of(binary: Binary, architecture: str) -> Release:
 
 
 def architecture() -> str | None:
-    """This machine's, as releases name it; None where there are no release files for it."""
+    """Return this machine's architecture as releases name it; None if there are no release files for it."""
     return _MACHINES.get(platform.machine().lower()) if platform.system() == "Linux" else None
 
 
-class Source(msgspec.Struct, frozen=True):
-    """Where release files are fetched from, if at all."""
+class ReleaseSource(msgspec.Struct, frozen=True):
+    """Where release files are downloaded from."""
 
-    mirror: str | None = None
-    allowed: bool = True
+    mirror: str | None = None  # URL that HOST/PATH is appended to; the official hosts if None
+    allowed: bool = True  # whether to download at all
 
     def url(self, name: str) -> str:
-        """The address of a file."""
+        """Return the URL of a file."""
         return f"https://{name}" if self.mirror is None else f"{self.mirror}/{name}"
 
     def host(self, name: str) -> str:
-        """The host and port of a file's address."""
+        """Return the host and port of a file's URL."""
         return urllib.parse.urlsplit(self.url(name)).netloc.rpartition("@")[2]
 
 
-def choose(mirror: str | None = None, *, download: bool = True) -> Source:
-    """The source that options and the environment name."""
+def choose(mirror: str | None = None, *, download: bool = True) -> ReleaseSource:
+    """Return the source that options and environment variables configure."""
     setting = os.environ.get("SIMGPU_DOWNLOAD", "")
     if setting not in {"", "auto", "never"}:
         raise errors.InputError("SIMGPU_DOWNLOAD", f"{setting!r}: must be auto or never")
     given = _checked(mirror, "--mirror") or _checked(os.environ.get("SIMGPU_MIRROR"), "SIMGPU_MIRROR")
-    return Source(given, allowed=download and setting != "never")
+    return ReleaseSource(given, allowed=download and setting != "never")
 
 
 def _checked(mirror: str | None, field: str) -> str | None:
@@ -123,9 +123,9 @@ def _checked(mirror: str | None, field: str) -> str | None:
     try:
         parts = urllib.parse.urlsplit(mirror)
         valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and not parts.query and not parts.fragment
-        _ = parts.port  # raises where it is none
+        _ = parts.port  # raises if it is not a number
     except ValueError:
         valid = False
     if not valid:
-        raise errors.InputError(field, f"{mirror!r}: must be an http or https address, such as https://mirror/releases")
+        raise errors.InputError(field, f"{mirror!r}: must be an http or https URL, such as https://mirror/releases")
     return mirror.rstrip("/")

@@ -1,5 +1,5 @@
-"""Kubernetes without GPUs: authentication, client, views and (on top of them) everything a controller needs.
+"""Kubernetes without GPUs: authentication, client, typed views, and what a controller builds on them.
 
 Nothing here knows about devices; the package could be published alone. It is one of the few places that
-may speak HTTP.
+may use HTTP.
 """

@@ -1,4 +1,4 @@
-"""How long to wait after a failure: longer each time, up to a limit, and never quite the same."""
+"""Exponential back-off with jitter."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import random
 
 import msgspec
 
-_MOST_DOUBLINGS = 30
+_MAX_DOUBLINGS = 30
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """Doubling pauses with jitter, so that what failed together does not return together."""
+    """Doubling pauses; the jitter spreads retries of requests that failed together."""
 
-    first_seconds: float = 0.05
-    longest_seconds: float = 60.0
+    first_seconds: float = 0.05  # after the first failure
+    max_seconds: float = 60.0  # upper bound of a pause
 
     def pause(self, failures: int) -> float:
-        """Seconds to wait after this many failures in a row before the present one."""
-        doubled = self.first_seconds * 2.0 ** min(failures, _MOST_DOUBLINGS)
-        return min(doubled, self.longest_seconds) * random.uniform(0.75, 1.0)
+        """Return seconds to wait after a failure that `failures` others in a row preceded."""
+        doubled = self.first_seconds * 2.0 ** min(failures, _MAX_DOUBLINGS)
+        return min(doubled, self.max_seconds) * random.uniform(0.75, 1.0)

@@ -1,7 +1,7 @@
-"""The client: the verbs of the API, with typed answers.
+"""The API client: one method per verb, with typed results.
 
-Writes are creates, patches, applies and deletes: never a whole object put back, because views do not hold
-whole objects. How requests travel, and when they are repeated, is `wire`'s business.
+Writes are create, patch, apply and delete, never update (PUT): views hold only part of an object. Sending and retrying
+requests is left to `wire`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 import msgspec
 
 from simgpu.kube import errors, wire
-from simgpu.kube.kubeconfig import Target
+from simgpu.kube.kubeconfig import ClientConfig
 from simgpu.kube.resources import Resource, V
 from simgpu.kube.wire import Call, Params, Retries, Sizes
 
@@ -26,7 +26,7 @@ PatchKind = Literal["merge", "json", "apply"]
 _CONTENT_TYPES: dict[PatchKind, str] = {
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
-    "apply": "application/apply-patch+yaml",  # the server takes JSON here: it is YAML
+    "apply": "application/apply-patch+yaml",  # JSON is valid YAML
 }
 
 Body = dict[str, Any] | msgspec.Struct  # a plain dict may leave out apiVersion and kind
@@ -34,14 +34,14 @@ T = TypeVar("T")
 
 
 class Listing(NamedTuple, Generic[V]):
-    """A whole collection at one resource version."""
+    """A whole collection and the resource version that it was read at."""
 
     items: list[V]
     resource_version: str
 
 
 class ApiResource(msgspec.Struct, frozen=True):
-    """One row of API discovery."""
+    """One resource in the answer to API discovery."""
 
     name: str
     kind: str
@@ -54,18 +54,18 @@ class _ApiResourceList(msgspec.Struct, frozen=True):
 
 
 class Client:
-    """Talks to one API server. Use it as an async context manager."""
+    """A client of one API server. Use it as an async context manager."""
 
     def __init__(
         self,
-        target: Target,
+        config: ClientConfig,
         *,
         retries: Retries | None = None,
         sizes: Sizes | None = None,
         timeout_seconds: float = 60.0,
     ) -> None:
         self._wire = wire.Wire(
-            target, retries=retries or Retries(), sizes=sizes or Sizes(), timeout_seconds=timeout_seconds
+            config, retries=retries or Retries(), sizes=sizes or Sizes(), timeout_seconds=timeout_seconds
         )
         self.requests = self._wire.requests
 
@@ -81,12 +81,12 @@ class Client:
     # Reading
 
     async def get(self, resource: Resource[V], name: str, *, namespace: str = "") -> V:
-        """One object."""
+        """Return one object."""
         call = Call("GET", resource.path(name, namespace=namespace), ("get", resource.plural))
         return decode(await self._wire.send(call), resource.view)
 
     async def find(self, resource: Resource[V], name: str, *, namespace: str = "") -> V | None:
-        """One object, or None where there is none."""
+        """Return one object, or None if it does not exist."""
         try:
             return await self.get(resource, name, namespace=namespace)
         except errors.NotFound:
@@ -101,7 +101,7 @@ class Client:
         fields: str = "",
         page_size: int = PAGE_SIZE,
     ) -> list[V]:
-        """All objects that match, read in pages."""
+        """Return all objects that match, read in pages."""
         listing = await self.listing(resource, namespace=namespace, labels=labels, fields=fields, page_size=page_size)
         return listing.items
 
@@ -114,12 +114,12 @@ class Client:
         fields: str = "",
         page_size: int = PAGE_SIZE,
     ) -> Listing[V]:
-        """Like `list`, with the resource version that a watch can start from."""
+        """Return all objects that match, with the resource version that a watch can start from."""
         params = selectors(labels, fields)
         path = resource.path(namespace=namespace)
         try:
             return await self._pages(resource, path, params | ({"limit": str(page_size)} if page_size else {}))
-        except errors.Gone:  # the continue token aged while we were reading: one request for all of it
+        except errors.Gone:  # the continue token expired while we were reading: read everything in one request
             return await self._pages(resource, path, params)
 
     async def _pages(self, resource: Resource[V], path: str, params: Params) -> Listing[V]:
@@ -135,19 +135,19 @@ class Client:
                 return Listing(items, page.metadata.resource_version)
 
     async def discover(self, api_version: str) -> Sequence[ApiResource]:
-        """The resources that a group and version serve; NotFound where the server does not have it."""
+        """Return the resources of an API group and version; NotFound if the server does not serve it."""
         root = "apis" if "/" in api_version else "api"
         body = await self._wire.send(Call("GET", f"/{root}/{api_version}", ("get", "discovery")))
         return decode(body, _ApiResourceList).resources
 
     async def raw(self, path: str) -> bytes:
-        """The bytes at any path, such as `/readyz` or `/version`."""
+        """Return the response body of any path, such as `/readyz` or `/version`."""
         return await self._wire.send(Call("GET", path, ("get", "raw")))
 
     def stream(
         self, resource: Resource[Any], params: Params, *, namespace: str = "", silence_seconds: float
     ) -> AsyncGenerator[bytes, None]:
-        """The bytes of a watch, for `watching` to read."""
+        """Yield the bytes of a watch; `watching` decodes them."""
         call = Call("GET", resource.path(namespace=namespace), ("watch", resource.plural), params)
         return self._wire.stream(call, silence_seconds=silence_seconds)
 
@@ -165,7 +165,7 @@ class Client:
     async def merge_patch(
         self, resource: Resource[V], name: str, patch: Body, *, namespace: str = "", subresource: str = ""
     ) -> V:
-        """Change the fields that the patch names; null removes one."""
+        """Change the fields in the patch; null removes a field."""
         data = msgspec.json.encode(patch)
         answer = await self.patch(resource, name, data, kind="merge", namespace=namespace, subresource=subresource)
         return decode(answer, resource.view)
@@ -214,7 +214,7 @@ class Client:
         subresource: str = "",
         params: Params | None = None,
     ) -> bytes:
-        """Send an encoded patch; the answer as it comes."""
+        """Send an encoded patch and return the response body."""
         path = resource.path(name, namespace=namespace, subresource=subresource)
         count, content_type = ("patch", resource.plural), _CONTENT_TYPES[kind]
         call = Call("PATCH", path, count, params, data, content_type, repeatable=kind != "json")
@@ -230,7 +230,7 @@ class Client:
         grace_seconds: int | None = None,
         propagation: str = "Background",
     ) -> bool:
-        """Delete one object; with `uid` only that very one. False where it was not there."""
+        """Delete one object, with `uid` only if it has that UID. False if it did not exist."""
         options: dict[str, Any] = {"propagationPolicy": propagation}
         if uid:
             options["preconditions"] = {"uid": uid}
@@ -251,18 +251,18 @@ class Client:
 
 
 def selectors(labels: str, fields: str) -> Params:
-    """Query parameters for label and field selectors."""
+    """Return query parameters for label and field selectors."""
     pairs = {"labelSelector": labels, "fieldSelector": fields}
     return {name: value for name, value in pairs.items() if value}
 
 
 def encode_apply(resource: Resource[Any], name: str, body: Body) -> bytes:
-    """The body of a server-side apply, complete with kind and name."""
+    """Return the encoded body of a server-side apply, with kind and name."""
     return msgspec.json.encode(_named(resource, body, name))
 
 
 def _named(resource: Resource[Any], body: Body, name: str = "") -> Body:
-    """The body with the kind that every object must carry, and its name where the path has one."""
+    """Return the body with apiVersion and kind, and with the name if one is given."""
     if not isinstance(body, dict):
         return body
     named = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
@@ -277,7 +277,7 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """A decoder for `kind`, made once."""
+    """Return the decoder for `kind`; one per type is kept."""
     found = _decoders.get(kind)
     if found is None:
         found = _decoders[kind] = msgspec.json.Decoder(kind)
@@ -285,11 +285,11 @@ def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
 
 
 def decode(body: bytes | msgspec.Raw, kind: type[T]) -> T:
-    """An answer as `kind`, or an error of our own."""
+    """Decode a response body; raises UnreadableAnswer."""
     try:
         return decoder(kind).decode(body)
     except errors.DECODING as error:
-        raise errors.UnreadableAnswer(f"the server answered what is no {kind.__name__}: {error}") from None
+        raise errors.UnreadableAnswer(f"the response is not a {kind.__name__}: {error}") from None
 
 
 class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -303,7 +303,7 @@ class _Page(msgspec.Struct, Generic[T]):
 
 
 def _page(body: bytes, resource: Resource[V]) -> _Page[V]:
-    """A page of a list. One odd object must not hide the others: where one does not fit, each is read alone."""
+    """Decode a page of a list. If an object does not fit its view, decode one by one and skip only those."""
     try:
         return decoder(_Page[resource.view]).decode(body)  # type: ignore[name-defined]
     except errors.DECODING:

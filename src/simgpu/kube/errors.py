@@ -1,16 +1,16 @@
-"""What can go wrong between us and an API server.
+"""Errors of requests to an API server.
 
 KubeError
 ├── ConfigError                 a kubeconfig or credential is unusable; names the file and the field
-├── ConnectError                nothing answered: refused, reset, timed out, bad certificate
-├── UnreadableAnswer            something answered, but not in the words of the API
+├── ConnectError                no response: refused, reset, timed out, bad certificate
+├── UnreadableAnswer            the response is not valid for the API
 └── ApiError                    the server answered with a failure `Status`
     ├── BadRequest        400
     ├── Unauthorized      401
     ├── Forbidden         403
     ├── NotFound          404
     ├── MethodNotAllowed  405
-    ├── Conflict          409   the object changed in between, or is still being deleted
+    ├── Conflict          409   the object was changed meanwhile, or is still being deleted
     │   └── AlreadyExists 409   reason AlreadyExists
     ├── Gone              410   the resource version is too old: list again
     ├── Unsupported       415
@@ -27,7 +27,7 @@ from simgpu import errors
 
 
 class KubeError(errors.SimgpuError):
-    """Anything that went wrong in talking to Kubernetes."""
+    """Base of all errors of requests to Kubernetes."""
 
 
 class ConfigError(KubeError):
@@ -37,7 +37,7 @@ class ConfigError(KubeError):
 
 
 class ConnectError(KubeError):
-    """No answer came from the server. `sent` is False if it cannot have seen the request."""
+    """The server did not respond. `sent` is False if it cannot have received the request."""
 
     def __init__(self, message: str, *, sent: bool = True) -> None:
         super().__init__(message)
@@ -45,11 +45,11 @@ class ConnectError(KubeError):
 
 
 class UnreadableAnswer(KubeError):
-    """What came is not what the API would say."""
+    """The response cannot be decoded."""
 
 
 class ApiError(KubeError):
-    """The server answered, and the answer is a failure."""
+    """The server responded with a failure `Status`."""
 
     def __init__(self, code: int, reason: str, message: str, retry_after: float | None = None) -> None:
         super().__init__(message or reason or f"HTTP status {code}")
@@ -136,12 +136,12 @@ class Status(msgspec.Struct):
 
 _decode_status = msgspec.json.Decoder(Status).decode
 
-# msgspec lets Python's own errors through where text is not UTF-8, and where it is nested too deeply.
+# msgspec lets Python's own errors through for text that is not UTF-8 or is nested too deeply.
 DECODING = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def read_status(body: bytes | msgspec.Raw) -> Status:
-    """A `Status`; what is none becomes the message of one."""
+    """Decode a `Status`; a body that is not one becomes its message."""
     try:
         return _decode_status(body)
     except DECODING:
@@ -166,7 +166,7 @@ def _class_of(status: Status) -> type[ApiError]:
 
 
 def from_response(code: int, body: bytes, retry_after: float | None = None) -> ApiError:
-    """Map an HTTP answer to its exception; the body need not be a `Status` (proxies answer in HTML)."""
+    """Map an HTTP response to its exception; the body need not be a `Status` (proxies answer in HTML)."""
     status = read_status(body)
     status.code = code
     return from_status(status, retry_after)

@@ -1,8 +1,8 @@
-"""Reads kubeconfig files into one `Target`: where the API server is and how to show who we are.
+"""Reads kubeconfig files into one `ClientConfig`: the API server's address and the credentials for it.
 
-Merging follows kubectl: files of `KUBECONFIG` in order, the first that names a cluster, user, context or
-current context wins, and relative paths belong to the file that holds them. Turning a `Target` into headers
-and TLS is left to `auth`.
+Merging follows kubectl: files of `KUBECONFIG` in order, the first that defines a cluster, user, context or current
+context wins, and relative paths are relative to the file that holds them. Turning a `ClientConfig` into headers and TLS
+is left to `auth`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Cluster(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class EnvVar(msgspec.Struct, frozen=True):
-    """One variable for an exec plugin."""
+    """An environment variable for an exec plugin."""
 
     name: str
     value: str
@@ -78,26 +78,26 @@ class Context(msgspec.Struct, frozen=True):
     namespace: str = "default"
 
 
-class Target(msgspec.Struct, frozen=True):
-    """An API server and an identity there; all paths are absolute, all inline data decoded."""
+class ClientConfig(msgspec.Struct, frozen=True):
+    """An API server and the credentials for it; paths are absolute, inline data is decoded."""
 
-    server: str
+    server: str  # URL without a trailing slash
     namespace: str = "default"
-    ca: bytes | None = None
-    verify: bool = True
-    tls_server_name: str | None = None
+    ca: bytes | None = None  # PEM; the system's authorities if None
+    verify: bool = True  # the server's certificate
+    tls_server_name: str | None = None  # expected in the certificate instead of the host name
     proxy_url: str | None = None
-    certificate: bytes | None = None
-    key: bytes | None = None
+    certificate: bytes | None = None  # PEM, of the client
+    key: bytes | None = None  # PEM, of the client
     token: str | None = None
     token_file: Path | None = None
-    impersonate: tuple[tuple[str, str], ...] = ()
+    impersonate: tuple[tuple[str, str], ...] = ()  # Impersonate-* headers
     exec: Exec | None = None
-    exec_directory: Path | None = None
+    exec_directory: Path | None = None  # that a plugin's command with a slash is relative to
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """One entry of a kubeconfig and the file that it came from."""
+    """One entry of a kubeconfig and the file that holds it."""
 
     file: Path
     field: str
@@ -112,8 +112,8 @@ class _Merged(msgspec.Struct):
 
 def load(
     path: Path | str | None = None, *, context: str | None = None, environ: Mapping[str, str] | None = None
-) -> Target:
-    """The target of `path`, else of `KUBECONFIG`, else in-cluster, else of `~/.kube/config`."""
+) -> ClientConfig:
+    """Read the configuration from `path`, else `KUBECONFIG`, else the service account, else `~/.kube/config`."""
     environ = os.environ if environ is None else environ
     if path is not None:
         return from_files([Path(path)], context=context)
@@ -131,13 +131,13 @@ def load(
     return from_files([default], context=context)
 
 
-def in_cluster(environ: Mapping[str, str], directory: Path = SERVICE_ACCOUNT) -> Target:
-    """The target that a pod's service account gives; the token is read again when it is rotated."""
+def in_cluster(environ: Mapping[str, str], directory: Path = SERVICE_ACCOUNT) -> ClientConfig:
+    """Return the configuration of a pod's service account; its token file is read again when it is rotated."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise errors.ConfigError("KUBERNETES_SERVICE_HOST is not set: this is not a pod")
     namespace = directory / "namespace"
-    return Target(
+    return ClientConfig(
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         namespace=namespace.read_text().strip() if namespace.exists() else "default",
         ca=_read(directory / "ca.crt", directory, "ca.crt"),
@@ -145,7 +145,7 @@ def in_cluster(environ: Mapping[str, str], directory: Path = SERVICE_ACCOUNT) ->
     )
 
 
-def from_files(paths: Sequence[Path], *, context: str | None = None) -> Target:
+def from_files(paths: Sequence[Path], *, context: str | None = None) -> ClientConfig:
     """Merge kubeconfig files and resolve one context of them."""
     merged = _merge(paths)
     chosen = context or merged.current_context
@@ -156,9 +156,9 @@ def from_files(paths: Sequence[Path], *, context: str | None = None) -> Target:
     cluster_source = _pick(merged, "clusters", wanted.cluster, f"{where.field}.context.cluster")
     cluster = _convert(cluster_source, Cluster, "cluster")
     if not wanted.user:
-        return _target(wanted, cluster, cluster_source, User(), cluster_source)
+        return _client_config(wanted, cluster, cluster_source, User(), cluster_source)
     user_source = _pick(merged, "users", wanted.user, f"{where.field}.context.user")
-    return _target(wanted, cluster, cluster_source, _convert(user_source, User, "user"), user_source)
+    return _client_config(wanted, cluster, cluster_source, _convert(user_source, User, "user"), user_source)
 
 
 def _merge(paths: Sequence[Path]) -> _Merged:
@@ -219,7 +219,7 @@ def _convert(source: _Source, kind: type[_T], key: str) -> _T:
         raise errors.ConfigError(f"{source.file}: {source.field}.{key}: {text}") from None
 
 
-def _target(context: Context, cluster: Cluster, at: _Source, user: User, who: _Source) -> Target:
+def _client_config(context: Context, cluster: Cluster, at: _Source, user: User, who: _Source) -> ClientConfig:
     if user.auth_provider is not None:
         raise errors.ConfigError(f"{who.file}: {who.field}.user.auth-provider: no longer supported; use an exec plugin")
     if not cluster.server.startswith(("https://", "http://")):
@@ -228,8 +228,8 @@ def _target(context: Context, cluster: Cluster, at: _Source, user: User, who: _S
     key = _material(who, "user.client-key", user.client_key, user.client_key_data)
     if (certificate is None) != (key is None):
         missing = "client-key" if key is None else "client-certificate"
-        raise errors.ConfigError(f"{who.file}: {who.field}.user.{missing}: missing, its other half is given")
-    return Target(
+        raise errors.ConfigError(f"{who.file}: {who.field}.user.{missing}: missing; both are needed")
+    return ClientConfig(
         server=cluster.server.rstrip("/"),
         namespace=context.namespace or "default",
         ca=_material(
@@ -264,7 +264,7 @@ def _impersonation(user: User) -> tuple[tuple[str, str], ...]:
 
 
 def _material(source: _Source, field: str, path: str | None, data: str | None) -> bytes | None:
-    """PEM bytes from the inline field (which wins, as in kubectl) or from the file field."""
+    """Return PEM bytes from the inline field (which wins, as in kubectl) or from the file field."""
     if data:
         try:
             return _pem(base64.b64decode(data, validate=True), source, f"{field}-data")
@@ -277,7 +277,7 @@ def _material(source: _Source, field: str, path: str | None, data: str | None) -
 
 def _pem(material: bytes, source: _Source, field: str) -> bytes:
     if b"-----BEGIN " not in material:
-        raise errors.ConfigError(f"{source.file}: {source.field}.{field}: holds nothing in PEM format")
+        raise errors.ConfigError(f"{source.file}: {source.field}.{field}: not in PEM format")
     return material
 
 

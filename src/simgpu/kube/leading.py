@@ -1,8 +1,8 @@
-"""Leader election with a Lease: of several processes one leads, and another takes over when it goes.
+"""Leader election with a Lease: one of several processes leads, and another takes over when it ends.
 
-A leader that stops hands the lease back, and whoever waits is woken by a watch, so a clean hand-over takes
-moments; after a crash it takes as long as the lease lasts. Clocks of different machines are never compared: what
-counts is how long we ourselves have not seen the lease change.
+A leader that stops releases the lease, and candidates watch it, so a clean hand-over takes moments; after a crash it
+takes as long as the lease lasts. Clocks of different machines are never compared: expiry is measured from when this
+process last saw the lease change.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _log = logging.getLogger(__name__)
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """The times of an election."""
+    """The timing of an election."""
 
-    lease_seconds: int = 15
-    renew_seconds: float = 5.0
+    lease_seconds: int = 15  # how long the lease is valid after a renewal
+    renew_seconds: float = 5.0  # between renewals
     give_up_seconds: float = 10.0  # a leader that could not renew for this long stops leading
-    retry_seconds: float = 2.0
+    retry_seconds: float = 2.0  # after a failed request
 
     @classmethod
     def lasting(cls, seconds: int) -> Terms:
-        """The terms of a lease that lasts so long, in the usual proportions."""
+        """Return terms for a lease of `seconds`, in the default proportions."""
         return cls(seconds, renew_seconds=seconds / 3, give_up_seconds=seconds * 2 / 3, retry_seconds=seconds * 2 / 15)
 
 
 class Election:
-    """One candidate."""
+    """One candidate of an election; `leading` is whether it holds the lease."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class Election:
         self._seen_at = 0.0
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
-        """Wait to be elected, then `lead` until it returns. Losing the lease cancels it and waits again."""
+        """Wait to be elected, then run `lead` until it returns. Losing the lease cancels it and waits again."""
         while True:
             try:
                 lease, since = await self._acquire()
             except asyncio.CancelledError:
-                await self._release()  # a request of ours may have come through all the same
+                await self._release()  # our last request may have succeeded
                 raise
             _log.info("%s leads %s", self._identity, self._name)
             self.leading = True
@@ -79,7 +79,7 @@ class Election:
             _log.warning("%s lost %s", self._identity, self._name)
 
     async def _lead(self, lead: Callable[[], Awaitable[None]], lease: Lease, since: float) -> bool:
-        """Lead and renew side by side. True if the work ended by itself, False if the lease was lost."""
+        """Run `lead` and renew the lease meanwhile. True if `lead` returned, False if the lease was lost."""
         work = asyncio.ensure_future(lead())
         renewing = asyncio.ensure_future(self._renew_until_lost(lease, since))
         try:
@@ -91,7 +91,7 @@ class Election:
             return work.done()
         finally:
             lost = renewing.done()
-            self.leading = not lost  # who is told to stop, and still leads, may finish what only a leader may
+            self.leading = not lost  # while it is cancelled, `lead` may still finish what only a leader may do
             for task in (work, renewing):
                 task.cancel()
             await asyncio.gather(work, renewing, return_exceptions=True)
@@ -101,7 +101,7 @@ class Election:
     # Waiting
 
     async def _acquire(self) -> tuple[Lease, float]:
-        """The lease once it is ours, and since when: from before we asked, as the answer may have taken long."""
+        """Return the lease once we hold it, and since when: from before the request, as the response may be slow."""
         loop = asyncio.get_running_loop()
         while True:
             asked = loop.time()
@@ -114,7 +114,7 @@ class Election:
                     if wait <= 0:
                         return await self._take(lease), asked
             except (errors.KubeError, TimeoutError) as error:
-                # A conflict means that somebody was faster: look again soon, but not at once.
+                # A conflict means that another candidate was faster: retry soon, but not at once.
                 _log.info("%s does not lead %s: %s", self._identity, self._name, error)
                 factor = 0.25 if isinstance(error, errors.Conflict) else 1.0
                 await asyncio.sleep(self._jittered(self._terms.retry_seconds * factor))
@@ -122,9 +122,9 @@ class Election:
             await self._until_free(lease, wait)
 
     def _seconds_left(self, lease: Lease) -> float:
-        """How long the holder may still be alive, judged by when we last saw the lease change."""
+        """Return how many seconds the holder's lease is still valid, counted from when we last saw it change."""
         if not lease.spec.holder_identity or lease.spec.holder_identity == self._identity:
-            return 0.0  # ours: the answer to taking it was lost
+            return 0.0  # ours: the response to acquiring it was lost
         now = asyncio.get_running_loop().time()
         if lease.metadata.resource_version != self._seen_version:
             self._seen_version, self._seen_at = lease.metadata.resource_version, now
@@ -132,17 +132,17 @@ class Election:
         return self._seen_at + lasts - now
 
     async def _until_free(self, lease: Lease, seconds: float) -> None:
-        """Sleep until the lease may be free: it is handed back or deleted, or its time is over."""
+        """Wait until the lease may be free: it was released or deleted, or has expired."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(seconds, 0.05)):
                 try:
-                    free = await self._handed_back(lease)
+                    free = await self._released(lease)
                 except errors.KubeError:
                     free = False
                 if not free:  # the watch ended early
                     await asyncio.sleep(self._jittered(self._terms.retry_seconds))
 
-    async def _handed_back(self, lease: Lease) -> bool:
+    async def _released(self, lease: Lease) -> bool:
         params = {
             "fieldSelector": f"metadata.name={self._name}",
             "resourceVersion": lease.metadata.resource_version,
@@ -153,12 +153,12 @@ class Election:
         async with contextlib.aclosing(events):
             async for batch in events:
                 for event in batch:
-                    if isinstance(event, watching.Gone):
+                    if isinstance(event, watching.Deleted):
                         return True
                     if isinstance(event, watching.WatchEvent):
                         if not event.object.spec.holder_identity:
                             return True
-                        self._seconds_left(event.object)  # takes note that the holder is alive
+                        self._seconds_left(event.object)  # records that the holder renewed
         return False
 
     def _jittered(self, seconds: float) -> float:
@@ -175,7 +175,7 @@ class Election:
         return await self._write(lease, self._spec(transitions=transitions, acquired=True))
 
     async def _write(self, lease: Lease, spec: dict[str, Any]) -> Lease:
-        """Change the lease only if it is still the one that we looked at."""
+        """Patch the lease if it still has the resource version that we read."""
         patch = {"metadata": {"resourceVersion": lease.metadata.resource_version}, "spec": spec}
         return await self._client.merge_patch(resources.LEASES, self._name, patch, namespace=self._namespace)
 
@@ -191,7 +191,7 @@ class Election:
         return spec
 
     async def _renew_until_lost(self, lease: Lease, since: float) -> None:
-        """Returns when the lease is somebody else's or could not be renewed in time."""
+        """Renew the lease until another candidate holds it or it could not be renewed in time."""
         loop = asyncio.get_running_loop()
         renewed, pause = since, self._terms.renew_seconds
         while (left := renewed + self._terms.give_up_seconds - loop.time()) > 0:
@@ -218,7 +218,7 @@ class Election:
             return await self._write(now, self._spec())
 
     async def _release(self) -> None:
-        """Hand the lease back, if it is ours and the server answers soon."""
+        """Release the lease, if we hold it and the server responds in time."""
         with contextlib.suppress(errors.KubeError, TimeoutError):
             async with asyncio.timeout(2.0):
                 lease = await self._client.find(resources.LEASES, self._name, namespace=self._namespace)
@@ -227,4 +227,4 @@ class Election:
 
 
 class _Lost(Exception):
-    """Somebody else holds the lease."""
+    """Another candidate holds the lease."""

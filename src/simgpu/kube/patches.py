@@ -1,4 +1,4 @@
-"""The algebra of merge patches: joining two into one, and telling whether one would change anything."""
+"""Merge patches (RFC 7386): joining two into one, and whether one would change an object."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ Patch = dict[str, Any]
 
 
 def fold(first: Patch, second: Patch) -> Patch | None:
-    """One merge patch that does what `first` and then `second` do; None where no single patch can.
+    """Return one merge patch equal to `first` followed by `second`; None if there is none.
 
-    That is where the first removes or overwrites what the second then merges into: "make it empty, then add" has
-    no words in a merge patch.
+    That is if the first removes or overwrites what the second merges into: a merge patch cannot express "replace".
     """
     folded = dict(first)
     for name, value in second.items():
@@ -33,7 +32,7 @@ def fold(first: Patch, second: Patch) -> Patch | None:
 
 
 def differs(observed: msgspec.Struct, patch: Patch) -> bool:
-    """Whether a merge patch would change what a view shows; fields that the view does not show count as changed."""
+    """Return whether a merge patch would change the object; fields that the view does not hold count as changed."""
     shown = _fields(type(observed))
     for name, wanted in patch.items():
         if name not in shown:
@@ -45,12 +44,12 @@ def differs(observed: msgspec.Struct, patch: Patch) -> bool:
 
 @functools.cache
 def _fields(view: type[msgspec.Struct]) -> dict[str, str]:
-    """The fields of a view by their names on the wire."""
+    """Return the fields of a view by their JSON names."""
     return {field.encode_name: field.name for field in msgspec.structs.fields(view)}
 
 
 def _value_differs(seen: Any, wanted: Any) -> bool:
-    """Whether merging `wanted` over a field that shows `seen` would change it."""
+    """Return whether merging `wanted` into a field with the value `seen` would change it."""
     if isinstance(seen, msgspec.Struct) and isinstance(wanted, dict):
         return differs(seen, wanted)
     if isinstance(seen, dict) and isinstance(wanted, dict):
@@ -59,7 +58,7 @@ def _value_differs(seen: Any, wanted: Any) -> bool:
 
 
 def _map_differs(seen: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    """The same for a map, of which a view shows every entry."""
+    """Return the same for a map, of which a view holds every entry."""
     for name, value in wanted.items():
         if value is None:
             if name in seen:
@@ -75,7 +74,7 @@ def _map_differs(seen: dict[str, Any], wanted: dict[str, Any]) -> bool:
 
 
 def _same(seen: Any, wanted: Any) -> bool:
-    """Whether a field that is set whole shows what is wanted; a field's default stands for its absence too."""
+    """Return whether a field that is replaced whole has the wanted value; a default equals an absent field."""
     if isinstance(wanted, list | tuple) and isinstance(seen, list | tuple):
         return len(seen) == len(wanted) and all(_same(one, other) for one, other in zip(seen, wanted, strict=True))
     if isinstance(seen, msgspec.Struct):

@@ -1,7 +1,7 @@
-"""Amounts as Kubernetes writes them: 8, 500m, 1k, 128Gi, 12e6. Read exactly, and compared by value and never as text.
+"""Kubernetes quantities: 8, 500m, 1k, 128Gi, 12e6. Parsed exactly, and compared by value, never as text.
 
-The API server rounds away from zero to a billionth, caps what has a binary suffix at 63 bits, and writes most amounts
-in another form than they came in: 1000 becomes 1k.
+The API server rounds away from zero to a billionth, caps quantities with a binary suffix at 63 bits, and rewrites most
+in a canonical form: 1000 becomes 1k.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ _SCALES = {suffix: Fraction(10) ** (3 * place - 9) for place, suffix in enumerat
     f"{letter}i": Fraction(1024) ** place for place, letter in enumerate("KMGTPE", 1)
 }
 _FORM = re.compile(r"([+-]?)([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,4})?")
-_LONGEST = 64
-_LARGEST_EXPONENT = 64
-_FINEST = 10**9
-_LARGEST_BINARY = 2**63 - 1
+_MAX_LENGTH = 64
+_MAX_EXPONENT = 64
+_NANO = 10**9
+_MAX_BINARY = 2**63 - 1
 
 
 def parse(text: str) -> Fraction:
-    """An amount; ValueError where it is none, or is written with more digits than anybody needs."""
-    found = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
+    """Parse a quantity; ValueError if it is not one, or longer than 64 characters."""
+    found = _FORM.fullmatch(text) if len(text) <= _MAX_LENGTH else None
     if found is None:
-        raise ValueError(f"{text[:_LONGEST]!r}: must be a Kubernetes quantity such as 8, 500m, 1k or 128Gi")
+        raise ValueError(f"{text[:_MAX_LENGTH]!r}: must be a Kubernetes quantity such as 8, 500m, 1k or 128Gi")
     sign, digits, suffix = found[1], found[2], found[3] or ""
     amount = Fraction(digits.rstrip(".")) * _scale(suffix, text)
-    nanos = -(-amount.numerator * _FINEST // amount.denominator)  # rounded up
-    amount = Fraction(nanos, _FINEST)
+    nanos = -(-amount.numerator * _NANO // amount.denominator)  # rounded up
+    amount = Fraction(nanos, _NANO)
     if suffix.endswith("i"):
-        amount = min(amount, Fraction(_LARGEST_BINARY))
+        amount = min(amount, Fraction(_MAX_BINARY))
     return -amount if sign == "-" else amount
 
 
@@ -38,13 +38,13 @@ def _scale(suffix: str, text: str) -> Fraction:
     if suffix in _SCALES:
         return _SCALES[suffix]
     exponent = int(suffix[1:])
-    if abs(exponent) > _LARGEST_EXPONENT:
-        raise ValueError(f"{text!r}: the exponent must be from -{_LARGEST_EXPONENT} to {_LARGEST_EXPONENT}")
+    if abs(exponent) > _MAX_EXPONENT:
+        raise ValueError(f"{text!r}: the exponent must be from -{_MAX_EXPONENT} to {_MAX_EXPONENT}")
     return Fraction(10) ** exponent
 
 
 def count(text: str) -> int:
-    """How many of something there are; part of one is one. What is no quantity, or less than nothing, is none."""
+    """Parse a quantity as a count, rounded up; 0 for a negative one or text that is not a quantity."""
     try:
         amount = parse(text)
     except ValueError:
@@ -53,7 +53,7 @@ def count(text: str) -> int:
 
 
 def canonical(number: int) -> str:
-    """A whole number as the API server writes it: 1000 is 1k."""
+    """Format a whole number as the API server does: 1000 is 1k."""
     suffixes = _DECIMAL[_DECIMAL.index("") :]
     place = 0
     while number and number % 1000 == 0 and place + 1 < len(suffixes):

@@ -1,8 +1,8 @@
-"""The work queue between "something changed" and "bring it in order".
+"""The work queue between events and reconciliation.
 
-It holds keys, each at most once. A key that is added while it is worked on is worked on again afterwards, never
-at the same time. Keys are served in the order in which they came, so one that changes all the time cannot keep
-others waiting. A key whose work failed comes back later, each time later than before.
+It holds keys, deduplicated. A key that is added while it is being processed is processed again afterwards, never
+concurrently. Keys are processed in order of arrival, so a key that changes all the time cannot starve others. A key
+whose work failed is retried with back-off.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class WorkQueue(Generic[K]):
-    """Keys waiting to be worked on."""
+    """Keys waiting to be processed."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class WorkQueue(Generic[K]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backoff = backoff or Backoff()
-        self._waited = waited  # told how long each key waited for its turn
+        self._waited = waited  # called with the seconds that each key waited
         self._clock = clock
-        self._ready: dict[K, float] = {}  # in the order of their coming, and since when
+        self._ready: dict[K, float] = {}  # in order of arrival, with the time of arrival
         self._working: set[K] = set()
         self._again: dict[K, float] = {}
         self._later: dict[K, float] = {}
@@ -45,16 +45,16 @@ class WorkQueue(Generic[K]):
         self._wake = asyncio.Event()
 
     def __len__(self) -> int:
-        """Keys that wait, now or for later."""
+        """Return how many keys wait, delayed ones included."""
         return self.depth + len(self._later)
 
     @property
     def depth(self) -> int:
-        """Keys that wait for their turn now."""
+        """How many keys wait, without delayed ones."""
         return len(self._ready) + len(self._again)
 
     def add(self, key: K) -> None:
-        """Work on the key as soon as its turn comes."""
+        """Enqueue a key."""
         self._later.pop(key, None)
         if key in self._working:
             self._again.setdefault(key, self._clock())
@@ -67,7 +67,7 @@ class WorkQueue(Generic[K]):
             self._wake.set()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Work on the key after a delay, or sooner if something asks for that."""
+        """Enqueue a key after a delay; another add may make it sooner."""
         if seconds <= 0:
             self.add(key)
             return
@@ -81,11 +81,11 @@ class WorkQueue(Generic[K]):
             self._wake.set()
 
     def failures(self, key: K) -> int:
-        """How often in a row the key's work failed."""
+        """Return how many times in a row a key's work failed."""
         return self._failures.get(key, 0)
 
     async def get(self) -> K:
-        """The next key; it is yours until `done`."""
+        """Wait for the next key and return it; nothing else processes it until `done`."""
         while True:
             now = asyncio.get_running_loop().time()
             self._promote(now)
@@ -94,7 +94,7 @@ class WorkQueue(Generic[K]):
                 self._waited(self._clock() - self._ready.pop(key))
                 self._working.add(key)
                 if self._ready:
-                    self._wake.set()  # there is more: another worker may go on
+                    self._wake.set()  # wake another worker for the rest
                 return key
             self._wake.clear()
             timeout = self._heap[0][0] - now if self._heap else None
@@ -105,12 +105,12 @@ class WorkQueue(Generic[K]):
                 pass
 
     def done(self, key: K, *, failed: bool = False) -> None:
-        """The work on a key is over; a failed one comes back after its back-off."""
+        """Finish a key; a failed one is enqueued again after its back-off."""
         self._working.discard(key)
         if failed:
             count = self._failures.get(key, 0)
             self._failures[key] = count + 1
-            self._again.pop(key, None)  # what came meanwhile waits with it
+            self._again.pop(key, None)  # an add meanwhile waits for the back-off too
             self.add_after(key, self._backoff.pause(count))
             return
         self._failures.pop(key, None)
@@ -118,7 +118,7 @@ class WorkQueue(Generic[K]):
             self._line_up(key, self._again.pop(key))
 
     async def run(self, work: Callable[[K], Awaitable[float | None]], *, workers: int = 1) -> None:
-        """Work on keys until cancelled. Seconds that `work` returns ask for the key again after them."""
+        """Process keys until cancelled. If `work` returns seconds, the key is enqueued again after them."""
         async with asyncio.TaskGroup() as group:
             for _ in range(workers):
                 group.create_task(self._worker(work))
@@ -131,11 +131,11 @@ class WorkQueue(Generic[K]):
             except asyncio.CancelledError:
                 if _cancelling():
                     self.done(key)
-                    self.add(key)  # unfinished: whoever runs the queue next goes on with it
+                    self.add(key)  # unfinished: left for the next `run`
                     raise
                 self.done(key, failed=True)
-                _log.warning("%s was cancelled from within", key)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the key comes back and the others go on
+                _log.warning("%s: its work was cancelled", key)
+            except Exception as error:  # noqa: BLE001 - any failure retries the key and must not stop others
                 self.done(key, failed=True)
                 level = logging.WARNING if self.failures(key) > 3 else logging.INFO
                 _log.log(level, "%s failed %d times: %s", key, self.failures(key), error, exc_info=_unexpected(error))
@@ -145,7 +145,7 @@ class WorkQueue(Generic[K]):
                     self.add_after(key, again)
 
     def _promote(self, now: float) -> None:
-        """Move keys whose time has come; entries that were overtaken are passed over."""
+        """Enqueue delayed keys that are due; outdated heap entries are skipped."""
         while self._heap and self._heap[0][0] <= now:
             due, _, key = heapq.heappop(self._heap)
             if self._later.get(key) == due:
@@ -156,11 +156,11 @@ class WorkQueue(Generic[K]):
 
 
 def _cancelling() -> bool:
-    """Whether it is us who are to stop, and not only something that the work waited for."""
+    """Return whether this task itself is cancelled, and not only something that the work awaited."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def _unexpected(error: Exception) -> bool:
-    """Our own errors say what happened; for others the place matters."""
+    """Return whether to log a traceback: our own errors have a message that is enough."""
     return not isinstance(error, errors.SimgpuError)

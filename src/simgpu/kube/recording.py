@@ -1,4 +1,4 @@
-"""Events that users see in `kubectl describe`: repeated ones are counted, and no object can flood the API."""
+"""Kubernetes Events, as in `kubectl describe`: repeated ones are counted, and limited per object."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from simgpu.kube.client import Client
 
 _log = logging.getLogger(__name__)
 
-_QUEUE = 1000
-_KNOWN = 4096
-_LONGEST_MESSAGE = 1024
+_MAX_QUEUED = 1000
+_MAX_REMEMBERED = 4096
+_MAX_MESSAGE_LENGTH = 1024
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -33,8 +33,8 @@ class Subject(msgspec.Struct, frozen=True):
     uid: str = ""
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """How many events one object may have: a burst, then one in a while."""
+class EventLimits(msgspec.Struct, frozen=True):
+    """The rate limit of events about one object: a burst, then one every `refill_seconds`."""
 
     burst: int = 25
     refill_seconds: float = 30.0
@@ -54,21 +54,21 @@ class _Known(msgspec.Struct):
 
 
 class Recorder:
-    """Writes events; `run` it beside whatever records."""
+    """Writes events in the background; `dropped` counts those that were not written."""
 
     def __init__(
         self,
         client: Client,
         *,
         component: str,
-        limits: Limits | None = None,
+        limits: EventLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
         utc_now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
     ) -> None:
         self.dropped = 0
         self._client = client
         self._component = component
-        self._limits = limits or Limits()
+        self._limits = limits or EventLimits()
         self._clock = clock
         self._utc_now = utc_now
         self._waiting: collections.OrderedDict[_Occurrence, int] = collections.OrderedDict()
@@ -77,12 +77,12 @@ class Recorder:
         self._budgets: collections.OrderedDict[Subject, tuple[float, float]] = collections.OrderedDict()
 
     def record(self, subject: Subject, kind: Literal["Normal", "Warning"], reason: str, message: str) -> None:
-        """Note that something happened; it is written soon, or dropped if the object says too much."""
-        occurrence = _Occurrence(subject, kind, reason, message[:_LONGEST_MESSAGE])
+        """Queue an event; it is dropped if the object exceeds its rate limit or the queue is full."""
+        occurrence = _Occurrence(subject, kind, reason, message[:_MAX_MESSAGE_LENGTH])
         if occurrence in self._waiting:
             self._waiting[occurrence] += 1
             return
-        if len(self._waiting) >= _QUEUE or not self._allowed(subject):
+        if len(self._waiting) >= _MAX_QUEUED or not self._allowed(subject):
             self.dropped += 1
             return
         self._waiting[occurrence] = 1
@@ -94,7 +94,7 @@ class Recorder:
         tokens = min(float(self._limits.burst), tokens + (now - at) / self._limits.refill_seconds)
         allowed = tokens >= 1.0
         self._budgets[subject] = (tokens - 1.0 if allowed else tokens, now)
-        while len(self._budgets) > _KNOWN:
+        while len(self._budgets) > _MAX_REMEMBERED:
             self._budgets.popitem(last=False)
         return allowed
 
@@ -121,13 +121,13 @@ class Recorder:
             try:
                 await self._client.merge_patch(resources.EVENTS, known.name, patch, namespace=namespace)
             except errors.NotFound:
-                known = None  # the server forgets events after an hour
+                known = None  # the server deletes events after an hour
         if known is None:
             known = _Known(self._event_name(occurrence), count, now)
             body = self._body(occurrence, known, now)
             await self._client.create(resources.EVENTS, body, namespace=namespace)
         self._known[occurrence] = known
-        while len(self._known) > _KNOWN:
+        while len(self._known) > _MAX_REMEMBERED:
             self._known.popitem(last=False)
 
     def _event_name(self, occurrence: _Occurrence) -> str:

@@ -1,11 +1,11 @@
-"""Keeps a store equal to a collection of the API server, whatever happens in between.
+"""Keeps a store in sync with a collection of the API server, through any failure.
 
-Three layers. `watching.watch` is one request. `Reflector._follow` is continuous: request after request from the
-last version seen, through cut, silent and expired streams and errors. `Reflector.run` is forever: it begins
-with all there is, follows, and begins again when the server has forgotten the version (410) or goes on failing.
+Three layers. `watching.watch` is one request. `Reflector._follow` watches continuously: request after request from the
+last resource version, through broken, silent and expired streams and errors. `Reflector.run` never ends: it lists,
+follows, and lists again when the resource version has expired (410) or watches keep failing.
 
-Beginning uses a streaming list where the server has it, and list then watch where it does not. Either way the
-store is compared with what there is now, so that deletions nobody told us of are seen.
+The list is a streaming list if the server supports it, else list and watch. Either way the store is compared with the
+list, so that deletions missed by the watch are applied.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _log = logging.getLogger(__name__)
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How a reflector spends its patience."""
+    """Timeouts and retries of a reflector."""
 
-    backoff: Backoff = Backoff(first_seconds=0.1, longest_seconds=5.0)
-    silence_seconds: float = 150.0  # bookmarks come about once a minute: two missed, and the stream is dead
-    request_seconds: int = 300  # the server ends a watch after this long
-    failures: int = 5  # of watches in a row: then begin again with a list
+    backoff: Backoff = Backoff(first_seconds=0.1, max_seconds=5.0)
+    silence_seconds: float = 150.0  # without an event; bookmarks come once a minute, so two were missed
+    request_seconds: int = 300  # the least time after which the server ends a watch; at most twice as long
+    failures: int = 5  # watches that fail in a row before listing again
 
 
-class Counters(msgspec.Struct):
-    """What a reflector has been through."""
+class ReflectorCounters(msgspec.Struct):
+    """How many requests, events and failures a reflector had."""
 
     lists: int = 0
     watches: int = 0
@@ -47,7 +47,7 @@ class Counters(msgspec.Struct):
 
 
 class Reflector(Generic[V]):
-    """Mirrors one collection, or the part of it that selectors choose."""
+    """Mirrors one collection, or the objects that match its selectors, into a store."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Reflector(Generic[V]):
         streaming: bool = True,
     ) -> None:
         self.store = store
-        self.counters = Counters()
+        self.counters = ReflectorCounters()
         self._client = client
         self._resource = resource
         self._namespace = namespace
@@ -72,8 +72,8 @@ class Reflector(Generic[V]):
         self._streaming = streaming
         self._broken_streams = 0
         self._version = ""
-        self._fruitless = 0  # failures since the last event: how long to wait
-        self._since_list = 0  # failures since the last list: when to list again
+        self._fruitless = 0  # failures since the last event: for the back-off
+        self._since_list = 0  # failures since the last list: for when to list again
 
     async def run(self) -> None:
         """Mirror until cancelled."""
@@ -85,7 +85,7 @@ class Reflector(Generic[V]):
                 await self._pause(error)
 
     async def _begin(self) -> None:
-        """Fill the store with all there is now."""
+        """List the collection into the store."""
         self.counters.lists += 1
         if not self._streaming or not await self._stream_list():
             await self._page_list()
@@ -99,9 +99,9 @@ class Reflector(Generic[V]):
         self.store.replace(listing.items)
 
     async def _stream_list(self) -> bool:
-        """A watch that first sends all there is, then a bookmark that says so, and then goes on as a watch.
+        """Watch with initial events: all objects, a bookmark that ends them, then changes.
 
-        False if the server cannot do that: it refuses, fails on the way, or ends without the bookmark.
+        False if the list was not complete: the server rejected the request, failed, or sent no such bookmark.
         """
         params = self._params() | {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         initial = _Initial[V]()
@@ -116,20 +116,20 @@ class Reflector(Generic[V]):
             if initial.complete:
                 if isinstance(error, errors.Gone):
                     raise
-                await self._pause(error)  # the list is complete; the watch goes on in a request of its own
+                await self._pause(error)  # the list is complete; the next watch is a request of its own
             else:
                 _log.info("%s: no streaming list (%s), listing in pages", self._resource.plural, error)
                 self._streaming = not isinstance(error, errors.BadRequest | errors.Invalid)
         return initial.complete
 
     async def _follow(self) -> None:
-        """Watch from the last version on, again and again."""
+        """Watch from the last resource version, request after request."""
         while True:
             before = self.counters.events
             try:
                 await self._watch(self._params() | {"resourceVersion": self._version})
             except errors.Gone:
-                _log.info("%s: version %s is forgotten, listing again", self._resource.plural, self._version)
+                _log.info("%s: resource version %s has expired, listing again", self._resource.plural, self._version)
                 raise
             except errors.KubeError as error:
                 self._since_list += 1
@@ -137,11 +137,11 @@ class Reflector(Generic[V]):
                     raise
                 await self._pause(error)
             else:
-                if self.counters.events == before:  # nothing came: a server that is going away, or worse
+                if self.counters.events == before:  # no events: the server may be shutting down
                     await self._pause(None)
 
     async def _watch(self, params: Params, initial: _Initial[V] | None = None) -> None:
-        """One request, to its end."""
+        """Apply the events of one request until it ends."""
         self.counters.watches += 1
         events = watching.watch(
             self._client,
@@ -159,13 +159,13 @@ class Reflector(Generic[V]):
                         self._version = initial.version
                         self.store.replace(initial.objects.values())
 
-    def _apply(self, event: watching.WatchEvent[V] | watching.Gone | watching.Bookmark) -> None:
+    def _apply(self, event: watching.WatchEvent[V] | watching.Deleted | watching.Bookmark) -> None:
         self._fruitless = self._since_list = 0
         if isinstance(event, watching.Bookmark):
             self._version = event.resource_version
             return
         self.counters.events += 1
-        if isinstance(event, watching.Gone):
+        if isinstance(event, watching.Deleted):
             self._version = event.metadata.resource_version
             self.store.remove(key_of_identity(event.metadata))
         else:
@@ -173,38 +173,38 @@ class Reflector(Generic[V]):
             self.store.put(event.object)
 
     async def _pause(self, error: errors.KubeError | None) -> None:
-        """Wait before the next try; the first 410 after good times is answered at once."""
+        """Wait before a retry; the first 410 after a success is retried at once."""
         if isinstance(error, errors.Gone) and self._fruitless == 0:
             self._fruitless += 1
             return
         wait = max(self._pace.backoff.pause(self._fruitless), getattr(error, "retry_after", None) or 0.0)
-        wait = min(wait, self._pace.backoff.longest_seconds)
+        wait = min(wait, self._pace.backoff.max_seconds)
         self._fruitless += 1
         if error is not None:
             self.counters.failures += 1
             level = logging.WARNING if self._fruitless >= self._pace.failures else logging.INFO
-            _log.log(level, "%s: %s; trying again in %.1f s", self._resource.plural, error, wait)
+            _log.log(level, "%s: %s; retry in %.1f s", self._resource.plural, error, wait)
         await asyncio.sleep(wait)
 
     def _params(self) -> Params:
-        # Spread over time, so that a thousand watches do not all end in one second.
+        # Jitter, so that a thousand watches do not all end in the same second.
         seconds = round(self._pace.request_seconds * random.uniform(1.0, 2.0))
         return selectors(self._labels, self._fields) | {"timeoutSeconds": str(seconds)}
 
 
 class _Initial(Generic[V]):
-    """What a streaming list sends before its bookmark."""
+    """The initial events of a streaming list, before its bookmark."""
 
     def __init__(self) -> None:
         self.objects: dict[str, V] = {}
         self.version = ""
         self.complete = False
 
-    def collect(self, event: watching.WatchEvent[V] | watching.Gone | watching.Bookmark) -> bool:
-        """Take an event in. True if that was the last."""
+    def collect(self, event: watching.WatchEvent[V] | watching.Deleted | watching.Bookmark) -> bool:
+        """Add an event. True if it was the bookmark that ends the list."""
         if isinstance(event, watching.WatchEvent):
             self.objects[key_of(event.object)] = event.object
-        elif isinstance(event, watching.Gone):
+        elif isinstance(event, watching.Deleted):
             self.objects.pop(key_of_identity(event.metadata), None)
         elif event.initial_events_end:
             self.version = event.resource_version

@@ -1,4 +1,4 @@
-"""The kinds of objects that we read or write: where each lives in the API, and which view decodes it."""
+"""The resources that we read or write: the API path and the view of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ V = TypeVar("V", bound=views.HasMeta)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resource(Generic[V]):
-    """One kind of object and its place in the API."""
+    """One resource of the API, and the view that decodes its objects."""
 
     kind: str
     plural: str
@@ -23,16 +23,16 @@ class Resource(Generic[V]):
 
     @property
     def api_version(self) -> str:
-        """`apiVersion` as objects carry it."""
+        """`apiVersion` of its objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, name: str = "", *, namespace: str = "", subresource: str = "") -> str:
-        """The URL path of one object, or of the collection without a name (of all namespaces without one)."""
+        """Return the URL path of an object; without a name, of the collection (without a namespace, of all of them)."""
         for part in (name, namespace, subresource):
             if "/" in part or part in (".", ".."):
-                raise ValueError(f"{part!r} cannot be a part of a {self.kind}'s path")
+                raise ValueError(f"{part!r}: not a valid part of the path of a {self.kind}")
         if name and self.namespaced and not namespace:
-            raise ValueError(f"{self.kind} {name}: which namespace?")
+            raise ValueError(f"{self.kind} {name}: namespace is missing")
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         scope = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         tail = "/".join(part for part in (self.plural, name, subresource) if part)

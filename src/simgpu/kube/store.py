@@ -1,7 +1,7 @@
-"""The local copy of a collection, with named indexes and listeners.
+"""The local cache of a collection, with named indexes and listeners.
 
-A reflector writes it, everybody else reads. Listeners are called after each change, in the order of the
-changes; they should only take note (enqueue a key, say): what they raise is logged and goes no further.
+Only a reflector writes it. Listeners are called after each change, in the order of changes; they should do little, such
+as enqueue a key. What they raise is logged and does not propagate.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, NamedTuple
 
 from simgpu.kube.resources import V
-from simgpu.kube.views import Identity, ObjectMeta
+from simgpu.kube.views import ObjectIdentity, ObjectMeta
 
 _log = logging.getLogger(__name__)
 
 
 class Change(NamedTuple, Generic[V]):
-    """What happened to one key: `old` is None for a new object, `new` for one that is gone."""
+    """A change of one object: `old` is None if it is new, `new` is None if it was deleted."""
 
     key: str
     old: V | None
@@ -26,12 +26,12 @@ class Change(NamedTuple, Generic[V]):
 
 
 def key_of(view: V) -> str:
-    """`namespace/name`, or the name alone of what has no namespace."""
+    """Return `namespace/name`, or the name of a cluster-scoped object."""
     return key_of_identity(view.metadata)
 
 
-def key_of_identity(meta: ObjectMeta | Identity) -> str:
-    """The key of an object of which only the identity is known."""
+def key_of_identity(meta: ObjectMeta | ObjectIdentity) -> str:
+    """Return the key of an object from its metadata."""
     return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
 
 
@@ -59,35 +59,35 @@ class Store(Generic[V]):
         return key in self._objects
 
     def get(self, name: str, *, namespace: str = "") -> V | None:
-        """One object by name."""
+        """Return an object by name."""
         return self._objects.get(f"{namespace}/{name}" if namespace else name)
 
     def at(self, key: str) -> V | None:
-        """One object by key."""
+        """Return an object by key."""
         return self._objects.get(key)
 
     def keys(self) -> list[str]:
-        """All keys."""
+        """Return all keys."""
         return list(self._objects)
 
     def by(self, index: str, value: str) -> list[V]:
-        """The objects for which an index gave a value, oldest entry first."""
+        """Return the objects that have a value in an index, in the order in which they were added to it."""
         return [self._objects[key] for key in self._indexes[index].get(value, ())]
 
     def values(self, index: str) -> list[str]:
-        """The values that an index has at least one object for."""
+        """Return all values of an index."""
         return list(self._indexes[index])
 
     def listen(self, listener: Listener[V]) -> None:
-        """Call `listener` for every change from now on, and for what is there already."""
+        """Call `listener` for every object in the store now, and for every change from now on."""
         for key, view in list(self._objects.items()):
-            self._tell(listener, Change(key, None, view))
+            self._call(listener, Change(key, None, view))
         self._listeners.append(listener)
 
     # For the reflector
 
     def put(self, view: V) -> None:
-        """An object was added or changed; one of the same resource version is no change."""
+        """Add or replace an object; the same resource version is no change."""
         key = key_of(view)
         old = self._objects.get(key)
         if old is not None and old.metadata.resource_version == view.metadata.resource_version:
@@ -98,7 +98,7 @@ class Store(Generic[V]):
         self._announce(Change(key, old, view))
 
     def remove(self, key: str) -> None:
-        """An object is gone."""
+        """Remove an object."""
         old = self._objects.pop(key, None)
         if old is None:
             return
@@ -107,14 +107,14 @@ class Store(Generic[V]):
         self._announce(Change(key, old, None))
 
     def replace(self, views: Iterable[V]) -> None:
-        """The whole collection is now this: what is not in it any more was deleted while nobody looked."""
+        """Replace the whole collection; objects that are not in it were deleted meanwhile."""
         fresh = {key_of(view): view for view in views}
         for key in [key for key in self._objects if key not in fresh]:
             self.remove(key)
         for key, view in fresh.items():
             old = self._objects.get(key)
             if old is not None and old.metadata.uid != view.metadata.uid:
-                self.remove(key)  # deleted and made anew: two events, as a watch would have told it
+                self.remove(key)  # deleted and created again: two changes, as in a watch
             self.put(view)
         self.synced.set()
 
@@ -135,17 +135,17 @@ class Store(Generic[V]):
     def _values(name: str, function: Index[V], view: V | None) -> set[str]:
         try:
             return set(function(view)) if view is not None else set()
-        except Exception:  # noqa: BLE001 - one odd object must not stop the mirror
+        except Exception:  # noqa: BLE001 - one malformed object must not stop the reflector
             _log.exception("index %s failed on %s", name, key_of(view) if view is not None else "nothing")
             return set()
 
     def _announce(self, change: Change[V]) -> None:
         for listener in self._listeners:
-            self._tell(listener, change)
+            self._call(listener, change)
 
     @staticmethod
-    def _tell(listener: Listener[V], change: Change[V]) -> None:
+    def _call(listener: Listener[V], change: Change[V]) -> None:
         try:
             listener(change)
-        except Exception:  # noqa: BLE001 - nor one odd listener
+        except Exception:  # noqa: BLE001 - nor a listener that fails
             _log.exception("a listener failed on %s", change.key)

@@ -1,9 +1,9 @@
-"""Small read-only views of API objects: just the fields that we use.
+"""Small read-only views of API objects: only the fields that we use.
 
-Unknown fields are skipped while decoding, which is why a view must never be written back whole: write
-patches or server-side apply. All views are immutable and free of reference cycles, so the garbage
-collector does not track them; sequences are tuples for the same reason (it would go over every list, again
-and again, in a store of many objects). Times stay strings as the server wrote them.
+Unknown fields are skipped while decoding, so a view must never be written back whole: use patches or server-side apply.
+Views are immutable and free of reference cycles, so the garbage collector does not track them; sequences are tuples for
+the same reason (in a store of many objects it would traverse every list repeatedly). Times are strings as the server
+wrote them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import msgspec
 
 
-class View(msgspec.Struct, frozen=True, rename="camel", gc=False, omit_defaults=True):
-    """Base of all views: immutable, camelCase on the wire."""
+class ApiView(msgspec.Struct, frozen=True, rename="camel", gc=False, omit_defaults=True):
+    """Base of all views: immutable, camelCase in JSON."""
 
 
-class OwnerReference(View, frozen=True):
-    """Who made the object."""
+class OwnerReference(ApiView, frozen=True):
+    """An owner of the object."""
 
     kind: str
     name: str
@@ -26,7 +26,7 @@ class OwnerReference(View, frozen=True):
     controller: bool = False
 
 
-class ObjectMeta(View, frozen=True):
+class ObjectMeta(ApiView, frozen=True):
     """`metadata` of any object."""
 
     name: str = ""
@@ -43,39 +43,39 @@ class ObjectMeta(View, frozen=True):
 
     @property
     def seniority(self) -> str:
-        """Sorts the oldest first. Those of one second are equal: they stay in the order in which a store saw them."""
+        """A sort key, oldest first. Objects of the same second are equal: a stable sort keeps their order."""
         return self.creation_timestamp or ""
 
 
-class Identity(View, frozen=True):
-    """The little of `metadata` that every object has."""
+class ObjectIdentity(ApiView, frozen=True):
+    """Name, namespace and resource version of any object."""
 
     name: str = ""
     namespace: str = ""
     resource_version: str = ""
 
 
-class Identified(View, frozen=True):
-    """Any object, seen only by its identity."""
+class Identified(ApiView, frozen=True):
+    """Any object, with only its identity."""
 
-    metadata: Identity
+    metadata: ObjectIdentity
 
 
-class Object(View, frozen=True):
-    """Any object, seen only by its metadata."""
+class Object(ApiView, frozen=True):
+    """Any object, with only its metadata."""
 
     metadata: ObjectMeta
 
 
 class HasMeta(Protocol):
-    """What the store and the reflector need to know of a view."""
+    """What the store and the reflector require of a view."""
 
     @property
     def metadata(self) -> ObjectMeta:
         """The object's metadata."""
 
 
-class Condition(View, frozen=True):
+class Condition(ApiView, frozen=True):
     """A condition of a node, pod or other status."""
 
     type: str
@@ -85,7 +85,7 @@ class Condition(View, frozen=True):
     last_transition_time: str | None = None
 
 
-class Taint(View, frozen=True):
+class Taint(ApiView, frozen=True):
     """A node taint."""
 
     key: str
@@ -93,21 +93,21 @@ class Taint(View, frozen=True):
     value: str = ""
 
 
-class NodeSpec(View, frozen=True):
+class NodeSpec(ApiView, frozen=True):
     """`spec` of a node."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
 
-class NodeAddress(View, frozen=True):
+class NodeAddress(ApiView, frozen=True):
     """One address of a node."""
 
     type: str
     address: str
 
 
-class NodeStatus(View, frozen=True):
+class NodeStatus(ApiView, frozen=True):
     """`status` of a node."""
 
     capacity: dict[str, str] = {}
@@ -128,14 +128,14 @@ class Node(Object, frozen=True):
         return any(item.type == "Ready" and item.status == "True" for item in self.status.conditions)
 
 
-class Resources(View, frozen=True):
+class Resources(ApiView, frozen=True):
     """`resources` of a container."""
 
     limits: dict[str, str] = {}
     requests: dict[str, str] = {}
 
 
-class Container(View, frozen=True):
+class Container(ApiView, frozen=True):
     """A container of a pod's spec."""
 
     name: str
@@ -143,7 +143,7 @@ class Container(View, frozen=True):
     restart_policy: str | None = None
 
 
-class PodResourceClaim(View, frozen=True):
+class PodResourceClaim(ApiView, frozen=True):
     """A claim that a pod refers to by name or by template."""
 
     name: str
@@ -151,7 +151,7 @@ class PodResourceClaim(View, frozen=True):
     resource_claim_template_name: str | None = None
 
 
-class PodSpec(View, frozen=True):
+class PodSpec(ApiView, frozen=True):
     """`spec` of a pod. A bookmark's object has null for containers."""
 
     containers: tuple[Container, ...] | None = None
@@ -162,7 +162,7 @@ class PodSpec(View, frozen=True):
     resource_claims: tuple[PodResourceClaim, ...] = ()
 
 
-class ContainerState(View, frozen=True):
+class ContainerState(ApiView, frozen=True):
     """Which of the three states a container is in."""
 
     running: dict[str, Any] | None = None
@@ -170,7 +170,7 @@ class ContainerState(View, frozen=True):
     terminated: dict[str, Any] | None = None
 
 
-class ContainerStatus(View, frozen=True):
+class ContainerStatus(ApiView, frozen=True):
     """The observed state of one container."""
 
     name: str
@@ -180,14 +180,14 @@ class ContainerStatus(View, frozen=True):
     state: ContainerState = ContainerState()
 
 
-class PodClaimStatus(View, frozen=True):
+class PodClaimStatus(ApiView, frozen=True):
     """Which claim was generated for a pod's claim template."""
 
     name: str
     resource_claim_name: str | None = None
 
 
-class PodStatus(View, frozen=True):
+class PodStatus(ApiView, frozen=True):
     """`status` of a pod."""
 
     phase: str = ""
@@ -213,7 +213,7 @@ class ConfigMap(Object, frozen=True):
     data: dict[str, str] = {}
 
 
-class NamespaceStatus(View, frozen=True):
+class NamespaceStatus(ApiView, frozen=True):
     """`status` of a namespace."""
 
     phase: str = ""
@@ -225,7 +225,7 @@ class Namespace(Object, frozen=True):
     status: NamespaceStatus = NamespaceStatus()
 
 
-class JobStatus(View, frozen=True):
+class JobStatus(ApiView, frozen=True):
     """`status` of a job."""
 
     active: int = 0
@@ -240,7 +240,7 @@ class Job(Object, frozen=True):
     status: JobStatus = JobStatus()
 
 
-class LeaseSpec(View, frozen=True):
+class LeaseSpec(ApiView, frozen=True):
     """`spec` of a lease."""
 
     holder_identity: str | None = None
@@ -256,7 +256,7 @@ class Lease(Object, frozen=True):
     spec: LeaseSpec = LeaseSpec()
 
 
-class ObjectReference(View, frozen=True):
+class ObjectReference(ApiView, frozen=True):
     """A reference to an object in an event."""
 
     kind: str = ""
@@ -275,7 +275,7 @@ class Event(Object, frozen=True):
     count: int | None = None
 
 
-class ResourcePool(View, frozen=True):
+class ResourcePool(ApiView, frozen=True):
     """The pool that a slice belongs to."""
 
     name: str
@@ -283,8 +283,8 @@ class ResourcePool(View, frozen=True):
     resource_slice_count: int = 1
 
 
-class Device(View, frozen=True):
-    """A device of a slice; attributes, capacity and counters as the API has them."""
+class DraDevice(ApiView, frozen=True):
+    """A DRA device of a resource slice; attributes, capacity and counters as in the API."""
 
     name: str
     attributes: dict[str, Any] = {}
@@ -293,14 +293,14 @@ class Device(View, frozen=True):
     taints: tuple[Any, ...] = ()
 
 
-class ResourceSliceSpec(View, frozen=True):
+class ResourceSliceSpec(ApiView, frozen=True):
     """`spec` of a resource slice."""
 
     driver: str
     pool: ResourcePool
     node_name: str = ""
     all_nodes: bool = False
-    devices: tuple[Device, ...] = ()
+    devices: tuple[DraDevice, ...] = ()
     shared_counters: tuple[Any, ...] = ()
 
 
@@ -310,7 +310,7 @@ class ResourceSlice(Object, frozen=True):
     spec: ResourceSliceSpec
 
 
-class DeviceAllocation(View, frozen=True):
+class DeviceAllocation(ApiView, frozen=True):
     """One allocated device of a claim."""
 
     request: str
@@ -322,20 +322,20 @@ class DeviceAllocation(View, frozen=True):
     consumed_capacity: dict[str, str] = {}
 
 
-class DeviceAllocations(View, frozen=True):
+class DeviceAllocations(ApiView, frozen=True):
     """All allocated devices of a claim."""
 
     results: tuple[DeviceAllocation, ...] = ()
     config: tuple[Any, ...] = ()
 
 
-class Allocation(View, frozen=True):
-    """What the scheduler chose for a claim."""
+class Allocation(ApiView, frozen=True):
+    """The scheduler's allocation for a claim."""
 
     devices: DeviceAllocations = DeviceAllocations()
 
 
-class ClaimConsumer(View, frozen=True):
+class ClaimConsumer(ApiView, frozen=True):
     """A pod that may use a claim."""
 
     resource: str
@@ -343,7 +343,7 @@ class ClaimConsumer(View, frozen=True):
     uid: str
 
 
-class ResourceClaimStatus(View, frozen=True):
+class ResourceClaimStatus(ApiView, frozen=True):
     """`status` of a resource claim."""
 
     allocation: Allocation | None = None

@@ -1,8 +1,7 @@
-"""One watch request: from bytes on the wire to typed events.
+"""One watch request: from bytes to typed events.
 
-The envelope is read first and the object second, straight into its view: the bytes are gone over once.
-Lines are split here from the chunks as they come. No object is near the limit of their length: it is there so that a
-stream without line ends does not take all memory.
+The envelope is decoded first and the object second, straight into its view, so the bytes are parsed once. The limit on
+a line's length is far above any object: it bounds memory if a stream has no line ends.
 """
 
 from __future__ import annotations
@@ -29,26 +28,26 @@ MODIFIED: Final = "MODIFIED"
 DELETED: Final = "DELETED"
 BOOKMARK: Final = "BOOKMARK"
 
-# The API server writes events without spaces and with the type first. Other servers may not: see `_envelope`.
+# The API server writes events without spaces and type first. Other servers may not: see `_envelope`.
 _LETTER = len('{"type":"')
 _BY_LETTER = {ord(kind[0]): (f'{{"type":"{kind}","object":'.encode(), kind) for kind in (ADDED, MODIFIED)}
 
 
 class WatchEvent(NamedTuple, Generic[V]):
-    """An object that is new or has changed."""
+    """An object that was added or modified."""
 
     type: str
     object: V
 
 
-class Gone(NamedTuple):
-    """An object that is not there any more, or that we cannot read any more; only its identity is known."""
+class Deleted(NamedTuple):
+    """An object that was deleted or cannot be decoded any more; only its identity is known."""
 
-    metadata: views.Identity
+    metadata: views.ObjectIdentity
 
 
 class Bookmark(NamedTuple):
-    """How far the watch has come, and whether all that was there at its start has been sent."""
+    """The resource version that the watch has reached, and whether the initial events are complete."""
 
     resource_version: str
     initial_events_end: bool
@@ -69,9 +68,9 @@ class _BookmarkObject(msgspec.Struct):
 
 
 async def lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[list[memoryview], None]:
-    """Whole lines of a stream of chunks, in the batches that they came in, without their ends.
+    """Yield complete lines of a stream of chunks, in batches as they arrive, without line ends.
 
-    What is left of a line when the stream ends was cut off, and is dropped.
+    An incomplete line at the end of the stream is dropped.
     """
     pending: list[bytes] = []
     size = 0
@@ -94,18 +93,18 @@ def _split(whole: bytes) -> list[memoryview]:
         found.append(view[start:end])
         start = end + 1
     found.append(view[start:])
-    return [line for line in found if len(line) > 1]  # not blank, nor the half of another style's line end
+    return [line for line in found if len(line) > 1]  # neither blank nor a lone carriage return
 
 
 class EventDecoder(Generic[V]):
-    """Turns the lines of one watch into events."""
+    """Decodes the lines of one watch."""
 
     def __init__(self, resource: Resource[V]) -> None:
         self._kind = resource.kind
         self._decode = decoder(resource.view).decode
 
-    def __call__(self, line: memoryview) -> WatchEvent[V] | Gone | Bookmark:
-        """The event of a line; an ERROR event is raised as what it says."""
+    def __call__(self, line: memoryview) -> WatchEvent[V] | Deleted | Bookmark:
+        """Return the event of a line; an ERROR event is raised as its exception."""
         expected = _BY_LETTER.get(line[_LETTER]) if len(line) > _LETTER else None
         if expected is not None:
             prefix, kind = expected
@@ -113,10 +112,10 @@ class EventDecoder(Generic[V]):
                 try:
                     return WatchEvent(kind, self._decode(line[len(prefix) : -1]))
                 except errors.DECODING:
-                    pass  # perhaps only written in another style
+                    pass  # may only be formatted differently
         return self._envelope(line)
 
-    def _envelope(self, line: memoryview) -> WatchEvent[V] | Gone | Bookmark:
+    def _envelope(self, line: memoryview) -> WatchEvent[V] | Deleted | Bookmark:
         envelope = decode(bytes(line), _Envelope)
         if envelope.type == BOOKMARK:
             meta = decode(envelope.object, _BookmarkObject).metadata
@@ -124,16 +123,16 @@ class EventDecoder(Generic[V]):
         if envelope.type == "ERROR":
             raise errors.from_status(_status(envelope.object))
         if envelope.type == DELETED:
-            return Gone(decode(envelope.object, views.Identified).metadata)
+            return Deleted(decode(envelope.object, views.Identified).metadata)
         return self._event(envelope)
 
-    def _event(self, envelope: _Envelope) -> WatchEvent[V] | Gone:
+    def _event(self, envelope: _Envelope) -> WatchEvent[V] | Deleted:
         try:
             return WatchEvent(envelope.type, self._decode(envelope.object))
         except errors.DECODING as error:
-            # As in a list, an object that does not fit its view is left out; an earlier form of it must not stay.
+            # As in a list, an object that does not fit its view is skipped; its earlier version must not stay.
             _log.warning("a %s was skipped, it does not fit its view: %s", self._kind, error)
-            return Gone(decode(envelope.object, views.Identified).metadata)
+            return Deleted(decode(envelope.object, views.Identified).metadata)
 
 
 def _status(body: Any) -> errors.Status:
@@ -144,14 +143,14 @@ def _status(body: Any) -> errors.Status:
 
 async def watch(
     client: Client, resource: Resource[V], *, namespace: str, params: Params, silence_seconds: float
-) -> AsyncGenerator[list[WatchEvent[V] | Gone | Bookmark], None]:
-    """The events of one request, in batches as they arrive, until the stream ends."""
+) -> AsyncGenerator[list[WatchEvent[V] | Deleted | Bookmark], None]:
+    """Yield the events of one request, in batches as they arrive, until the stream ends."""
     read = EventDecoder(resource)
     asked = {**params, "watch": "true", "allowWatchBookmarks": "true"}
     chunks = client.stream(resource, asked, namespace=namespace, silence_seconds=silence_seconds)
     async with contextlib.aclosing(chunks), contextlib.aclosing(lines(chunks)) as batches:
         async for batch in batches:
-            events: list[WatchEvent[V] | Gone | Bookmark] = []
+            events: list[WatchEvent[V] | Deleted | Bookmark] = []
             try:
                 for line in batch:
                     events.append(read(line))  # noqa: PERF401 - what came before an error is kept

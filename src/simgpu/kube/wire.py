@@ -1,10 +1,10 @@
-"""HTTP to one API server: one connection pool, credentials, retries, and answers as bytes.
+"""HTTP to one API server: one connection pool, credentials, retries, and response bodies as bytes.
 
-A request is tried again when that is safe: always after 429, after a failure that carries `Retry-After`, or where the
-server cannot have seen it; after other 5xx and broken connections only if the request can be repeated without harm.
+A request is retried when that is safe: always after 429, after a failure with `Retry-After`, or if the server cannot
+have received it; after other 5xx and broken connections only if the request is idempotent.
 
-The HTTP library is not trusted to end what it began: every wait has a time limit of ours, every answer a limit on its
-size, and whatever it raises is a lost connection.
+The HTTP library's own timeouts are not relied on: every wait has a timeout here, every response a size limit, and
+anything the library raises becomes a ConnectError.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 
 from simgpu.kube import auth, errors
 from simgpu.kube.backoff import Backoff
-from simgpu.kube.kubeconfig import Target
+from simgpu.kube.kubeconfig import ClientConfig
 
 JSON = "application/json"
 MAX_REQUESTS = 64  # at a time; watches do not count, they stay open
@@ -35,31 +35,31 @@ Params = dict[str, str]
 
 
 class Retries(msgspec.Struct, frozen=True):
-    """How patient a client is with failures that may pass."""
+    """How often transient failures are retried, and how long to wait between attempts."""
 
     attempts: int = 6
-    backoff: Backoff = Backoff(first_seconds=0.1, longest_seconds=10.0)
+    backoff: Backoff = Backoff(first_seconds=0.1, max_seconds=10.0)
 
     def pause(self, failures: int, retry_after: float | None) -> float:
-        """Seconds to wait before the next try: what the server asked for, or the back-off."""
+        """Return seconds to wait before the next attempt: the server's Retry-After, or the back-off."""
         if retry_after is not None:
-            return min(retry_after, self.backoff.longest_seconds) * random.uniform(1.0, 1.2)
+            return min(retry_after, self.backoff.max_seconds) * random.uniform(1.0, 1.2)
         return self.backoff.pause(failures)
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """The most bytes that are read of an answer.
+    """Maximum sizes of response bodies, in bytes.
 
-    Lists come in pages; one whose pages expire comes whole. 50,000 nodes or pods of 10 KiB each are below the limit.
+    Lists are read in pages, but whole if a page token expires: 50,000 nodes or pods of 10 KiB each fit.
     """
 
-    item: int = 32 << 20  # etcd keeps no object beyond a few MiB
+    item: int = 32 << 20  # etcd stores no object beyond a few MiB
     listing: int = 512 << 20
-    error: int = 64 << 10  # the rest of a longer one is left unread
+    error: int = 64 << 10  # a longer one is truncated
 
 
 class Call(NamedTuple):
-    """A request. `counted` is the verb and resource that it is counted under; `listing`: many objects may answer."""
+    """A request. `counted` is the verb and resource for the counters; `listing`: the response is a list."""
 
     method: str
     path: str
@@ -72,12 +72,12 @@ class Call(NamedTuple):
 
 
 class Wire:
-    """The connections to one server. Use it as an async context manager."""
+    """The connections to one API server."""
 
-    def __init__(self, target: Target, *, retries: Retries, sizes: Sizes, timeout_seconds: float) -> None:
+    def __init__(self, config: ClientConfig, *, retries: Retries, sizes: Sizes, timeout_seconds: float) -> None:
         self.requests: collections.Counter[tuple[str, str]] = collections.Counter()
-        self._target = target
-        self._credentials = auth.Credentials(target)
+        self._config = config
+        self._credentials = auth.Credentials(config)
         self._retries = retries
         self._sizes = sizes
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=10)
@@ -85,7 +85,7 @@ class Wire:
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
-        """Get ready to send."""
+        """Open the connection pool."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
             headers={"Accept": JSON, "Accept-Encoding": "identity", "User-Agent": "simgpu"},
@@ -100,7 +100,7 @@ class Wire:
             self._session = None
 
     async def send(self, call: Call) -> bytes:
-        """One request with its retries; the answer's bytes, or an error of the tree in `errors`."""
+        """Send a request with retries. Return the response body, or raise an exception from `errors`."""
         for attempt in range(self._retries.attempts):
             self.requests[call.counted] += 1
             try:
@@ -123,18 +123,18 @@ class Wire:
 
     async def _exchange(self, call: Call, grant: auth.Grant) -> tuple[int, bytes, Mapping[str, str]]:
         request = self._request(call, grant, self._timeout)
-        with lost_connection(self._target.server):
+        with lost_connection(self._config.server):
             async with asyncio.timeout(self._timeout.total), request as response:
                 with ends_with_connection(response):
                     return response.status, await self._body(response, call), response.headers
 
     async def stream(self, call: Call, *, silence_seconds: float) -> AsyncGenerator[bytes, None]:
-        """The chunks of an endless answer. A silence longer than `silence_seconds` is a ConnectError."""
+        """Yield the chunks of a streaming response. Silence longer than `silence_seconds` is a ConnectError."""
         self.requests[call.counted] += 1
         grant = await self._credentials.current()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=silence_seconds)
         request = self._request(call, grant, timeout)
-        with lost_connection(self._target.server):
+        with lost_connection(self._config.server):
             async with contextlib.AsyncExitStack() as stack:
                 async with asyncio.timeout(silence_seconds):
                     response = await stack.enter_async_context(request)
@@ -149,13 +149,13 @@ class Wire:
                     await _gather(response, _GATHER_SECONDS)
 
     async def _body(self, response: aiohttp.ClientResponse, call: Call) -> bytes:
-        """An answer within the limit on its size, or the beginning of a failure."""
+        """Return a response body within its size limit; the body of a failure is truncated."""
         if response.status >= 400:
             return (await _read(response, self._sizes.error))[: self._sizes.error]
-        most = self._sizes.listing if call.listing else self._sizes.item
-        body = await _read(response, most)
-        if len(body) > most:
-            raise errors.UnreadableAnswer(f"{self._target.server}: an answer of more than {most} bytes")
+        max_bytes = self._sizes.listing if call.listing else self._sizes.item
+        body = await _read(response, max_bytes)
+        if len(body) > max_bytes:
+            raise errors.UnreadableAnswer(f"{self._config.server}: a response of more than {max_bytes} bytes")
         return body
 
     def _request(
@@ -168,13 +168,13 @@ class Wire:
             headers = (*headers, ("Content-Type", call.content_type))
         return self._session.request(
             call.method,
-            self._target.server + call.path,
+            self._config.server + call.path,
             data=call.data,
             params=call.params,
             headers=headers,
             ssl=grant.ssl if grant.ssl is not None else True,
-            server_hostname=self._target.tls_server_name,
-            proxy=self._target.proxy_url,
+            server_hostname=self._config.tls_server_name,
+            proxy=self._config.proxy_url,
             timeout=timeout,
             read_bufsize=_READ_BUFFER,
         )
@@ -182,10 +182,10 @@ class Wire:
 
 @contextlib.contextmanager
 def lost_connection(server: str) -> Generator[None, None, None]:
-    """Whatever the HTTP library raises, as a ConnectError; errors of our own stay what they are.
+    """Turn anything the HTTP library raises into a ConnectError; a KubeError passes through.
 
-    It raises more than its own errors: those of sockets, TLS, URLs and headers, and RuntimeError where a connection
-    broke between two of its steps.
+    It raises more than its own exceptions: those of sockets, TLS, URLs and headers, and RuntimeError if a connection
+    breaks between two of its steps.
     """
     try:
         yield
@@ -212,17 +212,17 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """All of an answer, or more than `most` bytes of it.
+async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    """Return a whole body, or more than `max_bytes` of it.
 
-    A large one comes in thousands of small pieces, which are better taken together.
+    A large one arrives in thousands of small chunks; reading them in larger batches costs less.
     """
     parts: list[bytes] = []
     size = 0
     async for part in response.content.iter_any():
         parts.append(part)
         size += len(part)
-        if size > most:
+        if size > max_bytes:
             break
         if size > _LARGE:
             await _gather(response, _LARGE_GATHER_SECONDS)
@@ -230,16 +230,16 @@ async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
 
 
 async def _chunk(response: aiohttp.ClientResponse, seconds: float) -> bytes:
-    """The next bytes of an answer; none at its end."""
+    """Return the next bytes of a response; empty at its end."""
     async with asyncio.timeout(seconds):
         return await response.content.readany()
 
 
 @contextlib.contextmanager
 def ends_with_connection(response: aiohttp.ClientResponse) -> Generator[None, None, None]:
-    """Wake whoever waits for more of an answer when its connection is closed.
+    """Wake the reader of a response when its connection is closed.
 
-    After an error in its framing the library closes the connection, and leaves its reader waiting.
+    After a framing error the library closes the connection and leaves its reader waiting.
     """
     protocol = response.connection.protocol if response.connection is not None else None
     closed = protocol.closed if protocol is not None else None
@@ -249,7 +249,7 @@ def ends_with_connection(response: aiohttp.ClientResponse) -> Generator[None, No
 
     def end(_closed: asyncio.Future[None]) -> None:
         if not response.content.is_eof() and response.content.exception() is None:
-            response.content.set_exception(aiohttp.ClientPayloadError("the connection was closed within an answer"))
+            response.content.set_exception(aiohttp.ClientPayloadError("the connection was closed within a response"))
 
     closed.add_done_callback(end)
     try:
@@ -261,20 +261,20 @@ def ends_with_connection(response: aiohttp.ClientResponse) -> Generator[None, No
 
 
 def _retrieve(closed: asyncio.Future[None]) -> None:
-    """How an idle connection ended is nobody's business; a future complains of errors that nobody looks at."""
+    """Retrieve the exception of an idle connection, so that asyncio does not log it."""
     if not closed.cancelled():
         closed.exception()
 
 
 async def _gather(response: aiohttp.ClientResponse, seconds: float) -> None:
-    """Let a busy stream's next bytes gather in the kernel: one wake-up for many events costs far less than many."""
+    """Let the next bytes of a busy stream gather in the kernel: one wake-up for many events costs far less."""
     transport = response.connection.transport if response.connection is not None else None
     if not isinstance(transport, asyncio.ReadTransport):
         return
-    # Pausing TLS alone still wakes us for every record; the socket below it has no public name.
+    # Pausing TLS alone still wakes up for every record; the socket below it has no public name.
     socket_transport = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
     paused: asyncio.ReadTransport = socket_transport or transport
-    # A transport that is closing may reject either. That must not hide a cancellation; the next read has the reason.
+    # A closing transport may reject either call. That must not hide a cancellation; the next read raises the reason.
     with contextlib.suppress(RuntimeError):
         paused.pause_reading()
     try:
@@ -285,7 +285,7 @@ async def _gather(response: aiohttp.ClientResponse, seconds: float) -> None:
 
 
 async def probe(url: str, *, timeout_seconds: float = 1.0) -> bool:
-    """Whether a health endpoint answers 200; its certificate is not looked at."""
+    """Return whether a health endpoint answers 200; its certificate is not verified."""
     timeout = aiohttp.ClientTimeout(total=timeout_seconds)
     try:
         with lost_connection(url):

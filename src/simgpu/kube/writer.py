@@ -1,10 +1,9 @@
-"""Writes what controllers want into the API, no more and no faster than needed.
+"""Writes the desired state of objects to the API: deduplicated, joined, rate-limited and retried.
 
-A controller says what it wants of an object, as often as it likes. The writer drops what would change nothing,
-folds what waits for the same object into few requests, keeps within a rate that urgent writes do not count
-against, and tries again what failed for a reason that may pass. Requests for one object and its sub-resources are
-sent one after the other: each part in the order in which it was wanted, though what is wanted of a part later may be
-joined with what waits for it already. `lag` says how far behind it is.
+A controller requests writes as often as it likes. The writer drops those that change nothing, joins pending writes of
+the same object into few requests, limits their rate (urgent ones are exempt), and retries transient failures.
+Requests for one object and its sub-resources are sent one after the other: each sub-resource in the order of requests,
+though a later write may be joined with one that is pending. `lag` is how far behind it is.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ _log = logging.getLogger(__name__)
 Patch = dict[str, Any]
 Failed = Callable[[errors.KubeError], None]
 
-_REMEMBERED = 200_000
-_LONGEST_VERSION = 20  # digits: etcd's revisions have 64 bits
+_MAX_REMEMBERED = 200_000
+_MAX_VERSION_DIGITS = 20  # digits: etcd's revisions have 64 bits
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The object, or the sub-resource of it, that a write is about."""
+    """The object, or sub-resource of it, that is written."""
 
     resource: Resource[Any]
     name: str
@@ -45,12 +44,12 @@ class Target(msgspec.Struct, frozen=True):
 
     @property
     def object(self) -> Target:
-        """The object itself."""
+        """The object itself, without a sub-resource."""
         return msgspec.structs.replace(self, subresource="") if self.subresource else self
 
 
 class Operation(msgspec.Struct):
-    """One request to be."""
+    """A pending request; `failed` is called if it fails for good."""
 
     kind: Literal["merge", "apply", "delete"]
     subresource: str
@@ -59,7 +58,7 @@ class Operation(msgspec.Struct):
 
 
 class _Write(msgspec.Struct):
-    """What waits to be written to one object, in order."""
+    """The pending operations on one object, in order."""
 
     operations: list[Operation]
     since: float
@@ -68,18 +67,22 @@ class _Write(msgspec.Struct):
     due: float = 0.0
 
 
-class Counters(msgspec.Struct):
-    """What became of the writes."""
+class WriterCounters(msgspec.Struct):
+    """How many writes were requested, and what became of them."""
 
-    wanted: int = 0
-    unchanged: int = 0
-    folded: int = 0
+    wanted: int = 0  # requested
+    unchanged: int = 0  # dropped: no change
+    folded: int = 0  # joined with a pending write
     written: int = 0
-    failed: int = 0
+    failed: int = 0  # given up
 
 
 class Writer:
-    """One for each client; `run` it beside the controllers."""
+    """Writes objects through one client while `run` runs.
+
+    At most `per_second` writes a second (None: no limit) with a burst of `burst`, `in_flight` requests at a time, and
+    `attempts` per operation.
+    """
 
     def __init__(
         self,
@@ -93,20 +96,20 @@ class Writer:
         backoff: Backoff | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.counters = Counters()
+        self.counters = WriterCounters()
         self._client = client
         self._manager = manager
         self._rate = _Rate(per_second, burst)
         self._in_flight = in_flight
         self._attempts = attempts
-        self._backoff = backoff or Backoff(first_seconds=0.1, longest_seconds=10.0)
+        self._backoff = backoff or Backoff(first_seconds=0.1, max_seconds=10.0)
         self._clock = clock
         self._memory = _Memory()
-        # A write waits in one of four places, each in the order of coming.
+        # A pending write is in one of four lanes, each in order of arrival.
         self._urgent: dict[Target, _Write] = {}
         self._normal: dict[Target, _Write] = {}
-        self._behind: dict[Target, _Write] = {}  # the same object is being written
-        self._failing: dict[Target, _Write] = {}  # until its next try
+        self._behind: dict[Target, _Write] = {}  # the same object is being written now
+        self._failing: dict[Target, _Write] = {}  # until the next attempt
         self._writing: dict[Target, _Write] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -114,13 +117,13 @@ class Writer:
 
     @property
     def pending(self) -> int:
-        """Objects with writes that wait or are on their way."""
+        """How many objects have writes that wait or are in flight."""
         waiting = len(self._urgent) + len(self._normal) + len(self._behind) + len(self._failing)
         return waiting + len(self._writing)
 
     @property
     def lag(self) -> float:
-        """Seconds since the oldest write that is not yet done was asked for."""
+        """Seconds since the oldest unfinished write was requested."""
         lanes = (self._urgent, self._normal, self._behind, self._failing, self._writing)
         ages = [write.since for lane in lanes for write in lane.values()]
         return self._clock() - min(ages) if ages else 0.0
@@ -134,7 +137,7 @@ class Writer:
         urgent: bool = False,
         failed: Failed | None = None,
     ) -> bool:
-        """Merge `patch` into the object. False if that would change nothing of what `observed` shows.
+        """Merge `patch` into the object. False if that would not change `observed`.
 
         Without `observed`, or with one from before our last write, a patch equal to the last one written to the target
         counts as no change.
@@ -142,24 +145,24 @@ class Writer:
         return self._want(target, "merge", patch, observed=observed, urgent=urgent, failed=failed)
 
     def apply(self, target: Target, body: Patch, *, urgent: bool = False, failed: Failed | None = None) -> bool:
-        """Server-side apply: make the object, or own exactly these fields. False if that is what was applied last.
+        """Server-side apply: create the object, or own exactly these fields. False if this was the last body applied.
 
-        Only the server knows which fields we own, so nothing can be told from a view.
+        Only the server knows which fields we own, so a view cannot show whether an apply changes anything.
         """
         return self._want(target, "apply", body, observed=None, urgent=urgent, failed=failed)
 
     def delete(self, target: Target, *, failed: Failed | None = None) -> None:
-        """Delete the object. Outside the rate: what should not be there goes at once."""
+        """Delete the object. Not rate-limited."""
         self.counters.wanted += 1
         self._memory.forget(target.object)
         self._enqueue(target.object, Operation("delete", "", {}, [failed] if failed else []), urgent=True)
 
     def forget(self, target: Target) -> None:
-        """The object is gone, or somebody else changed it: do not rely on what was written last."""
+        """Forget the last write to an object, because it was deleted or changed by another client."""
         self._memory.forget(target.object)
 
     def settled(self, target: Target, observed: Object | None) -> bool:
-        """Whether all that was wanted of an object was sent, and `observed`, if it is still there, shows it."""
+        """Return whether no write of an object is pending and `observed`, unless None, includes the last one."""
         key = target.object
         waits = self._waiting(key) is not None or key in self._writing
         return not waits and (observed is None or not self._memory.is_newer(key, observed))
@@ -192,12 +195,12 @@ class Writer:
         if same:
             self.counters.unchanged += 1
             return False
-        body = msgspec.json.decode(msgspec.json.encode(body))  # ours from here on, and certain to be JSON
+        body = msgspec.json.decode(msgspec.json.encode(body))  # a copy, and certain to be JSON
         self._enqueue(key, Operation(kind, target.subresource, body, [failed] if failed else []), urgent=urgent)
         return True
 
     def _last(self, key: Target, subresource: str) -> Operation | None:
-        """The newest operation on a part of an object that waits or is on its way; a delete is on all parts."""
+        """Return the newest unfinished operation on an object's sub-resource; a delete is on all of them."""
         for write in (self._waiting(key), self._writing.get(key)):
             for operation in reversed(write.operations if write is not None else ()):
                 if operation.subresource == subresource or operation.kind == "delete":
@@ -219,7 +222,7 @@ class Writer:
             before = len(write.operations)
             add_operation(write.operations, operation)
             self.counters.folded += before + 1 - len(write.operations)
-            write.tries = min(write.tries, self._attempts // 2)  # what is new gets a fair chance too
+            write.tries = min(write.tries, self._attempts // 2)  # the new operation gets attempts of its own
             if urgent and not write.urgent:
                 write.urgent = True
                 if self._normal.pop(key, None) is not None:
@@ -240,7 +243,7 @@ class Writer:
     # Writing
 
     async def run(self) -> None:
-        """Write until cancelled. What was not written by then still waits, for whoever runs the writer next."""
+        """Write until cancelled. Unfinished writes stay pending for the next `run`."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._in_flight):
                 group.create_task(self._worker())
@@ -259,7 +262,7 @@ class Writer:
                 self._wake.set()
 
     def _put_back(self, key: Target, write: _Write) -> None:
-        """What is left of a write goes on, with what came meanwhile after it."""
+        """Enqueue the unfinished operations of a write, followed by those requested meanwhile."""
         newer = self._behind.pop(key, None)
         if newer is not None:
             if not write.operations:
@@ -291,7 +294,7 @@ class Writer:
                 pass
 
     async def _write(self, key: Target, write: _Write) -> None:
-        """Send the operations in order; those that are done are taken off the list."""
+        """Send the operations in order; finished ones are removed from the list."""
         while write.operations:
             operation = write.operations[0]
             target = msgspec.structs.replace(key, subresource=operation.subresource)
@@ -316,8 +319,8 @@ class Writer:
         for failed in operation.failed:
             try:
                 failed(error)
-            except Exception:  # noqa: BLE001 - the others still have to be told
-                _log.exception("being told of a failed write failed")
+            except Exception:  # noqa: BLE001 - the other callbacks still have to run
+                _log.exception("the failure callback raised")
 
     async def _send(self, target: Target, operation: Operation) -> None:
         client, resource, name, namespace = self._client, target.resource, target.name, target.namespace
@@ -341,44 +344,44 @@ class Writer:
 
 
 class _Memory:
-    """What was last written to each part of each object, as digests; the longest unused is forgotten first."""
+    """Digests of the last write to each sub-resource of each object; the least recently written is evicted first."""
 
     def __init__(self) -> None:
         self._objects: collections.OrderedDict[Target, dict[str, bytes]] = collections.OrderedDict()
         self._versions: dict[Target, int] = {}
 
     def knows(self, target: Target, kind: str, body: Patch) -> bool:
-        """Whether exactly this was the last write."""
+        """Return whether exactly this was the last write."""
         return self._objects.get(target.object, {}).get(target.subresource) == _digest(kind, body)
 
     def note(self, target: Target, kind: str, body: Patch) -> None:
-        """This is being written."""
+        """Record a write that is being sent."""
         if kind == "delete":
             self.forget(target.object)
             return
         self._objects.setdefault(target.object, {})[target.subresource] = _digest(kind, body)
         self._objects.move_to_end(target.object)
-        if len(self._objects) > _REMEMBERED:
+        if len(self._objects) > _MAX_REMEMBERED:
             self.forget(next(iter(self._objects)))
 
     def written(self, key: Target, version: int) -> None:
-        """The version that the object has since."""
+        """Record the resource version that a write returned."""
         if key in self._objects:
             self._versions[key] = version
 
     def is_newer(self, key: Target, observed: Object) -> bool:
-        """Whether our last write is not yet in what is seen of the object."""
+        """Return whether our last write is newer than the observed object."""
         seen = _number(observed.metadata.resource_version)
         return seen is not None and seen < self._versions.get(key, 0)
 
     def forget(self, key: Target) -> None:
-        """Nothing is known of the object any more."""
+        """Drop everything known of an object."""
         self._objects.pop(key, None)
         self._versions.pop(key, None)
 
 
 def _version(answer: bytes) -> int:
-    """The version of the object in an answer; 0 where it does not say."""
+    """Return the resource version in a response; 0 if there is none."""
     try:
         version = kube_client.decode(answer, Identified).metadata.resource_version
     except errors.UnreadableAnswer:
@@ -387,8 +390,8 @@ def _version(answer: bytes) -> int:
 
 
 def _number(version: str) -> int | None:
-    """A version that can be compared; servers may have others."""
-    return int(version) if version.isdecimal() and len(version) <= _LONGEST_VERSION else None
+    """Return a resource version as a number; None if it is not one."""
+    return int(version) if version.isdecimal() and len(version) <= _MAX_VERSION_DIGITS else None
 
 
 def _digest(kind: str, body: Patch) -> bytes:
@@ -406,7 +409,7 @@ class _Rate:
         self._at: float | None = None
 
     def wait(self, now: float) -> float:
-        """Seconds until a token is there."""
+        """Return seconds until a token is available."""
         if self._per_second is None:
             return 0.0
         if self._at is not None:
@@ -415,7 +418,7 @@ class _Rate:
         return 0.0 if self._tokens >= 1.0 - 1e-9 else (1.0 - self._tokens) / self._per_second
 
     def take(self, now: float) -> None:
-        """Use a token up."""
+        """Take a token."""
         self.wait(now)
         self._tokens -= 1.0
 
@@ -429,14 +432,14 @@ def _may_pass(error: errors.KubeError) -> bool:
     return isinstance(error, errors.ConnectError | errors.ServerError | errors.TooManyRequests | errors.Conflict)
 
 
-# Which operations can be joined
+# Joining operations
 
 
 def add_operation(waiting: list[Operation], operation: Operation) -> None:
-    """Add an operation to those that wait, joining what can be joined.
+    """Add an operation to the pending ones, joining it with the last one if possible.
 
-    A delete makes all before it void. A merge folds into a merge, and an apply replaces an apply, if it was the last
-    operation on the same part of the object.
+    A delete drops all before it. A merge is joined with a merge, and an apply replaces an apply, if that was the last
+    operation on the same sub-resource.
     """
     if operation.kind == "delete":
         for void in waiting:

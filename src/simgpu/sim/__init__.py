@@ -1,5 +1,5 @@
-"""How devices behave: demand in, utilisation, clocks, power, heat and counters out.
+"""How devices behave: demand in, utilisation, clocks, power, temperature and counters out.
 
-Pure numpy over arrays. No input or output, no clock, no threads: time and randomness come in as arguments, so the
-same seed and events give the same bytes.
+Pure numpy over arrays. No I/O, no clock, no threads: time and randomness are arguments, so the same seed and events
+give the same bytes.
 """

@@ -1,6 +1,6 @@
-"""What a workload does over time: a list of activities, each with a value for every quantity that it asks for.
+"""What a workload does over time: a list of activities, each with a value per quantity that it demands.
 
-Formats of files live elsewhere; here is the one form that they are all read into, and what is allowed in it.
+All file formats are read into this form, which is validated here.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from simgpu.catalog import shapes
 
 USAGE: Final = "usage"
 MEMORY: Final = "memory"
-YIELDING: Final = "yielding"  # memory that gives way: shown, but nobody is ended for it
+YIELDING: Final = "yielding"  # memory that is reported but does not count towards running out of memory
 UNITS: Final = ("sm", "tensor", "bandwidth", "pcie", "fabric")
 EVENTS: Final = ("hangs", "corrected", "uncorrected")
 CHANNELS: Final = (USAGE, *UNITS, MEMORY, YIELDING, *EVENTS)
 RUNTIME: Final = "runtime"
 LIMITS: Final = (*CHANNELS, RUNTIME)
 FOREVER: Final = 86400.0
-SHORTEST: Final = 0.01  # seconds: activities and periods
+MIN_SECONDS: Final = 0.01  # of activities and periods
 
-_HIGHEST = 1e15
-# The most that is asked of a card at once, however it grows, as single precision can hold with room for sums: times its
-# work, MiB, events. Where a quantity is given in bytes a second, this is in parts of what the card can do.
-HIGHEST: Final = dict.fromkeys((USAGE, *UNITS), 1e6) | {MEMORY: 1e9, YIELDING: 1e9} | dict.fromkeys(EVENTS, 1e12)
-_MOST_EVENTS = 1e6  # at once
+_MAX_VALUE = 1e15
+# Maximum demand on a card at any time, as single precision can hold with room for sums: times its capacity for usage
+# and units (also where these are given in bytes a second), MiB for memory, counts for events.
+MAX_DEMAND: Final = dict.fromkeys((USAGE, *UNITS), 1e6) | {MEMORY: 1e9, YIELDING: 1e9} | dict.fromkeys(EVENTS, 1e12)
+_MAX_EVENTS = 1e6  # per period
 _REFERENCE = (1e-6, 1e9)
 
 
 class Value(msgspec.Struct, frozen=True):
     """A quantity over time.
 
-    `random` draws anew between `low` and `high` once in `period`; `increase` adds such a draw to what there was.
-    Quantities that count events (hangs, errors) count what is drawn. A `share` is of what the card has; otherwise
-    memory is in MiB and bandwidths are in bytes a second.
+    `random` draws a value between `low` and `high` once per `period` (seconds); `increase` adds each draw to the value.
+    Event quantities (hangs, errors) count what is drawn. With `share` values are fractions of what the card has;
+    otherwise memory is in MiB and bandwidths are in bytes per second.
     """
 
     low: float
@@ -48,12 +48,12 @@ class Value(msgspec.Struct, frozen=True):
 
     @property
     def varies(self) -> bool:
-        """Whether it is ever drawn anew."""
+        """Whether it changes over time."""
         return self.function == "increase" or self.low != self.high
 
 
 def constant(value: float, *, share: bool = True) -> Value:
-    """A quantity that stays."""
+    """Return a quantity that does not change."""
     return Value(value, value, share=share)
 
 
@@ -65,7 +65,7 @@ class Pulse(msgspec.Struct, frozen=True):
 
 
 class Activity(msgspec.Struct, frozen=True):
-    """One phase of a workload: how long, and what it asks for; 0 seconds is a day."""
+    """One phase of a workload: its demands by quantity, and how many seconds it lasts; 0 is a day."""
 
     values: dict[str, Value]
     seconds: float = 0.0
@@ -75,19 +75,19 @@ class Activity(msgspec.Struct, frozen=True):
 
     @property
     def length(self) -> float:
-        """Seconds."""
+        """How many seconds it lasts."""
         return self.seconds or FOREVER
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """The card that a workload was made for: its highest clock and its capability."""
+    """The card that a workload was made for: its maximum clock in MHz and its capability."""
 
     mhz: float
     capability: float
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """A workload: its activities, how often they run (0: for ever), and the limits at which it is ended."""
+    """A workload: its activities, how often they repeat (0: forever), and the limits at which it is terminated."""
 
     name: str
     activities: tuple[Activity, ...]
@@ -97,7 +97,7 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 def mix(demand: shapes.Demand, *, usage: Value, memory_mib: float | None = None) -> dict[str, Value]:
-    """Values for a mix of demands at some usage."""
+    """Return values for a mix of demands at some usage."""
     values = {
         USAGE: usage,
         "sm": constant(demand.sm),
@@ -112,19 +112,19 @@ def mix(demand: shapes.Demand, *, usage: Value, memory_mib: float | None = None)
 
 
 def check(profile: Profile) -> None:
-    """Everything that can be wrong with a profile is an error that names the place."""
+    """Validate a profile; raises InputError with the field."""
     if not profile.name:
         raise errors.InputError("name", "must not be empty")
     if not profile.activities:
         raise errors.InputError("profile", "must hold at least one activity")
     if profile.repeat < 0:
-        raise errors.InputError("repeat", "must be 0 (for ever) or more")
+        raise errors.InputError("repeat", "must be 0 (forever) or more")
     for index, item in enumerate(profile.activities):
         _check_activity(item, f"profile[{index}]")
     for name, limit in profile.limits.items():
         if name not in LIMITS:
             raise errors.InputError(f"limits.{name}", f"no such quantity; there are: {', '.join(LIMITS)}")
-        if not 0 <= limit <= _HIGHEST:
+        if not 0 <= limit <= _MAX_VALUE:
             raise errors.InputError(f"limits.{name}", "must be a number from 0")
     if (reference := profile.reference) is not None:
         lowest, highest = _REFERENCE
@@ -133,8 +133,8 @@ def check(profile: Profile) -> None:
 
 
 def _check_activity(activity: Activity, where: str) -> None:
-    if activity.seconds and not SHORTEST <= activity.seconds <= _HIGHEST:
-        raise errors.InputError(f"{where}.seconds", f"must be 0 (a day) or a number from {SHORTEST}")
+    if activity.seconds and not MIN_SECONDS <= activity.seconds <= _MAX_VALUE:
+        raise errors.InputError(f"{where}.seconds", f"must be 0 (a day) or a number from {MIN_SECONDS}")
     if activity.pulse is not None:
         if not 0 <= activity.pulse.duty <= 1:
             raise errors.InputError(f"{where}.duty", "must be from 0 to 1")
@@ -144,16 +144,16 @@ def _check_activity(activity: Activity, where: str) -> None:
         place = f"{where}.{name}"
         if name not in CHANNELS:
             raise errors.InputError(place, f"no such quantity; there are: {', '.join(CHANNELS)}")
-        _check_value(value, place, _most(name, value))
+        _check_value(value, place, _max_value(name, value))
 
 
-def _most(name: str, value: Value) -> float:
-    """The most that an activity may say of a quantity."""
+def _max_value(name: str, value: Value) -> float:
+    """Return the maximum of a quantity in an activity."""
     if name in EVENTS:
-        return _MOST_EVENTS
+        return _MAX_EVENTS
     if value.share and value.function == "random":
         return 1.0
-    return _HIGHEST if name in UNITS and not value.share else HIGHEST[name]
+    return _MAX_VALUE if name in UNITS and not value.share else MAX_DEMAND[name]
 
 
 def _check_value(value: Value, where: str, highest: float) -> None:
@@ -163,5 +163,5 @@ def _check_value(value: Value, where: str, highest: float) -> None:
         raise errors.InputError(where, f"must be from 0 to {highest:g}")
     if value.low > value.high:
         raise errors.InputError(where, f"the lower end, {value.low:g}, is above the upper end, {value.high:g}")
-    if not SHORTEST <= value.period <= FOREVER:
-        raise errors.InputError(f"{where}.period", f"must be from {SHORTEST} to 86400 seconds")
+    if not MIN_SECONDS <= value.period <= FOREVER:
+        raise errors.InputError(f"{where}.period", f"must be from {MIN_SECONDS} to 86400 seconds")

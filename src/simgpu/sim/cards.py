@@ -1,4 +1,4 @@
-"""All cards of one model: their demand, settings, state, readings and counters, one array for each quantity."""
+"""All cards of one model: demand, settings, state, readings and counters, one array per quantity."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Doubles = npt.NDArray[np.float64]
 
 DEMAND: Final = ("context", "busy", "sm", "tensor", "memory", "pcie", "nvlink")
 SETTINGS: Final = ("limit", "highest", "inlet", "efficiency", "leak", "resistance")
-WIRING: Final = ("linked",)  # 1 where there are peers to talk to
-LAST: Final = ("hangs_at", "uncorrected_at")  # when the last of them came; 0 if none did
+WIRING: Final = ("linked",)  # 1 if the card has NVLink peers
+LAST: Final = ("hangs_at", "uncorrected_at")  # time of the last event; 0 if none
 STATE: Final = ("clock", "sensed", "hold", "cap", "hunt", "die_temperature", "memory_temperature")
 RESULTS: Final = ("power", "throughput", "memory_used", "memory_clock")
 READINGS: Final = (
@@ -30,26 +30,26 @@ COUNTERS: Final = (
     "hangs", "corrected", "uncorrected", "xids",
 )  # fmt: skip
 
-OUTLIVING: Final = (*COUNTERS, *LAST)  # what a card knows of its past, however long it was away
+OUTLIVING: Final = (*COUNTERS, *LAST)  # kept across any downtime
 
-INLETS: Final = (-100.0, 200.0)  # degrees that what cools a card may have
+INLETS: Final = (-100.0, 200.0)  # allowed coolant temperatures, in °C
 
 _COLUMNS: Final = (*DEMAND, *SETTINGS, *WIRING, *LAST, *STATE, *RESULTS, *READINGS, *WINDOWS)
-_PASSING: Final = {*DEMAND, *WIRING, *WINDOWS}  # what follows from others, or is over in a moment
+_PASSING: Final = {*DEMAND, *WIRING, *WINDOWS}  # derived from others, or transient
 _BLOCK = 16384
 _TEMPERATURES = (-200.0, 500.0)
 _LATEST = 1e10  # seconds
-_MOST_COUNTED = dict.fromkeys(COUNTERS, _LATEST) | {
+_MAX_COUNTED = dict.fromkeys(COUNTERS, _LATEST) | {
     "energy": 1e15, "pcie_bytes": 1e24, "fabric_bytes": 1e24, "memory_bytes": 1e24,
     "hangs": 1e15, "corrected": 1e15, "uncorrected": 1e15, "xids": 1e15,
 }  # fmt: skip
 _PCIE_PAYLOAD = 0.944  # measured: 59.5 GB/s of an x16 link of generation 5
-_AT_REST = ("die", "board")  # what draws power with nothing to do
+_AT_REST = ("die", "board")  # heat sources that draw power when idle
 _SPREAD = {"efficiency": 0.015, "leak": 0.05, "resistance": 0.02}
 
 
 class Cards:
-    """Cards of one model, by row. Rows are given back and used again."""
+    """Cards of one model, by row. Rows are freed and reused."""
 
     def __init__(self, model: models.Model, rng: np.random.Generator) -> None:
         self.model = model
@@ -82,7 +82,7 @@ class Cards:
         }  # fmt: skip
 
     def _sane(self) -> dict[str, tuple[float, float]]:
-        """What each quantity that is kept can be; whatever else a file holds is none of ours."""
+        """Return the valid range of each quantity in a saved state."""
         regulator = self.model.relations.regulator
         most = self.model.power_w.max * max(1.0, regulator.peak)
         clocks = (self.constants.lowest_clock, self.constants.idle_clock)
@@ -100,12 +100,12 @@ class Cards:
         found |= dict.fromkeys((name for name in self._names if name.startswith("heat_")), (-most, most))
         temperatures = ("die_temperature", "memory_temperature", "temperature", "temperature_memory")
         found |= dict.fromkeys(temperatures, _TEMPERATURES)
-        return found | {name: (0.0, highest) for name, highest in _MOST_COUNTED.items()}
+        return found | {name: (0.0, highest) for name, highest in _MAX_COUNTED.items()}
 
     # Rows.
 
     def add(self, count: int, *, inlet: float | None, spread: float) -> Rows:
-        """Rows for new cards, at rest."""
+        """Add idle cards and return their rows. `inlet` is in °C; None is the model's own."""
         reused = [self.free.pop() for _ in range(min(count, len(self.free)))]
         fresh = count - len(reused)
         self._grow(self.count + fresh)
@@ -115,7 +115,7 @@ class Cards:
         return rows
 
     def remove(self, rows: Rows) -> None:
-        """Give rows back."""
+        """Free rows."""
         self._floats[: len(DEMAND), rows] = 0
         self.free.extend(int(row) for row in rows)
 
@@ -163,7 +163,7 @@ class Cards:
     # Quantities.
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        """A quantity for all rows, free ones included; a view."""
+        """Return a view of a quantity for all rows, free ones included."""
         if name in COUNTERS:
             return self._counters[COUNTERS.index(name), : self.count]
         if name == "reasons":
@@ -171,19 +171,19 @@ class Cards:
         return self._floats[self._names.index(name), : self.count]
 
     def counters(self, rows: Rows) -> Doubles:
-        """All counters of some rows."""
+        """Return all counters of some rows: a row per card, in the order of `COUNTERS`."""
         return np.asarray(self._counters[:, rows].T)
 
     @property
     def state_bytes(self) -> int:
-        """Bytes held for each card."""
+        """Bytes of memory per card."""
         arrays: tuple[npt.NDArray[Any] | None, ...] = (self._floats, self._counters, self._reasons, self._ring)
         return sum(array.shape[0] * array.itemsize for array in arrays if array is not None)
 
     # Time.
 
     def step(self, dt: float, *, ticks: int, windows: int) -> None:
-        """Move on by `dt` seconds, in which that many sensor refreshes and usage windows end."""
+        """Advance by `dt` seconds, in which `ticks` sensor refreshes and `windows` usage windows end."""
         self._tick_seconds += dt
         self._window_seconds += dt
         if self._ring is None and ticks < self._ticks and (ticks == 0 or dt < self.model.relations.sensors.power):
@@ -241,7 +241,7 @@ class Cards:
         block: slice,
         dt: float,
     ) -> None:
-        """Counters only grow."""
+        """Add to the counters, which never decrease."""
         of = dict(zip(COUNTERS, self._counters[:, block], strict=True))
         reasons = self._reasons[0, block]
         of["energy"] += q["power"] * np.float32(dt)
@@ -257,7 +257,7 @@ class Cards:
                 of["hardware_throttle"] += ((reasons & physics.HARDWARE_THERMAL) != 0) * dt
 
     def _move_memory_clock(self, q: dict[str, npt.NDArray[np.float32]], traffic: npt.NDArray[np.float32]) -> None:
-        """Bandwidth to memory clock: a card that lowers it when idle raises it with what is moved."""
+        """Set the memory clock: a card that lowers it when idle raises it with its traffic."""
         clocks = self.model.clocks_mhz
         if clocks.memory_idle < clocks.memory_max:
             wanted = np.minimum(
@@ -272,7 +272,7 @@ class Cards:
             q[seconds][:] = 0
 
     def _refresh(self, q: dict[str, npt.NDArray[np.float32]], start: int, stop: int, ticks: int) -> None:
-        """What a reader sees from now on."""
+        """Update the readings."""
         mean = q["tick_energy"] * np.float32(1 / self._tick_seconds)
         q["tick_energy"][:] = 0
         if self._ring is None or ticks >= self._ticks:
@@ -294,16 +294,16 @@ class Cards:
     # Keeping.
 
     def keep(self, row: int) -> dict[str, float]:
-        """Where a card stands: its settings, state, readings and counters by name."""
+        """Return the state of a card: its settings, state, readings and counters by name."""
         columns = zip(self._names, self._floats[:, row].tolist(), strict=True)
         counters = zip(COUNTERS, self._counters[:, row].tolist(), strict=True)
         kept = {name: value for name, value in columns if name not in _PASSING}
         return {**kept, **dict(counters), "reasons": float(self._reasons[1, row])}
 
     def resume(self, row: int, kept: Mapping[str, float], *, seconds: float = 0.0) -> list[str]:
-        """Let a card go on from where one stood; returns what it cannot have stood at, which is ignored.
+        """Restore the state of a card from `keep`. Return the names of values out of range, which are ignored.
 
-        Counters never fall, and have grown as much as they can in so many seconds. Unknown names are ignored too.
+        Counters never decrease, and grow by the most that they can in `seconds`. Unknown names are ignored too.
         """
         impossible = []
         since = min(max(0.0, seconds), _LATEST)
@@ -312,7 +312,7 @@ class Cards:
                 continue
             lowest, highest = self._ranges[name]
             value = stood + since * self._fastest.get(name, 0.0)
-            slack = 1e-4 * max(abs(lowest), abs(highest))  # what single precision rounds
+            slack = 1e-4 * max(abs(lowest), abs(highest))  # rounding of single precision
             if not lowest - slack <= value <= highest + slack:
                 impossible.append(name)
                 continue
@@ -328,7 +328,7 @@ class Cards:
         return impossible
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything, to go on from later."""
+        """Return the state as plain data, for `restore`."""
         return {
             "count": self.count,
             "free": list(self.free),
@@ -341,7 +341,7 @@ class Cards:
         }
 
     def restore(self, kept: dict[str, Any]) -> None:
-        """Go on from a snapshot."""
+        """Restore a snapshot."""
         self.count, self.free = kept["count"], list(kept["free"])
         self._floats = packing.unpack(kept["floats"], np.float32)
         self._counters = packing.unpack(kept["counters"], np.float64)

@@ -1,7 +1,7 @@
-"""Which workload asks what of which card, now: one row for each workload and card that it runs on.
+"""The current demands of workloads on cards: one row per workload and card that it runs on.
 
-Values are drawn, pulsed and added up per card here, for all rows at once. When activities begin and end is
-the workloads' affair.
+Values are drawn, pulsed and summed per card here, vectorised over all rows. When activities begin and end is left to
+`workloads`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simgpu.sim import activity, cards, packing, places
-from simgpu.sim.activity import CHANNELS, EVENTS, HIGHEST, MEMORY, UNITS, USAGE, YIELDING
+from simgpu.sim.activity import CHANNELS, EVENTS, MAX_DEMAND, MEMORY, UNITS, USAGE, YIELDING
 
 Rows = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float32]
@@ -23,7 +23,7 @@ Summing = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 
 AT: Final = {name: index for index, name in enumerate(CHANNELS)}
 _UNIT_COLUMNS = dict(zip(UNITS, ("sm", "tensor", "memory", "pcie", "nvlink"), strict=True))
-_SOON = 1e-9  # seconds: what is due within this is due
+_TOLERANCE = 1e-9  # seconds, of comparisons with deadlines
 
 _PER_ROW: Final = {
     "live": np.bool_, "card": np.int64, "part": np.int64, "admitted": np.int64, "share": np.float32,
@@ -36,7 +36,7 @@ _PER_CHANNEL: Final = {
 
 
 class Demands:
-    """Rows of workloads on the cards of one model. Rows are given back and used again."""
+    """Rows of workloads on the cards of one model. Rows are freed and reused."""
 
     live: npt.NDArray[np.bool_]
     card: npt.NDArray[np.int64]
@@ -70,7 +70,7 @@ class Demands:
     # Rows.
 
     def add(self, card: npt.NDArray[np.int64], part: npt.NDArray[np.int64], share: Floats, *, admitted: int) -> Rows:
-        """Rows for a workload on some cards; what they ask comes with its first activity."""
+        """Add rows for a workload on some cards and return them; demands are set by its first activity."""
         if len(self._free) < len(card):
             self._grow(len(card) - len(self._free))
         rows = np.array([self._free.pop() for _ in range(len(card))], dtype=np.intp)
@@ -81,7 +81,7 @@ class Demands:
         return rows
 
     def remove(self, rows: Rows) -> None:
-        """Give rows back."""
+        """Free rows."""
         self.live[rows] = False
         self.due[:, rows] = np.inf
         self.duty[rows] = 1
@@ -104,7 +104,7 @@ class Demands:
     def begin(
         self, rows: Rows, doing: activity.Activity, scale: Scale, *, now: float, rng: np.random.Generator
     ) -> None:
-        """The rows start an activity."""
+        """Start an activity on rows."""
         leaked = self.values[AT[MEMORY], rows].copy()
         self.values[:, rows] = 0
         self.due[:, rows] = np.inf
@@ -113,12 +113,12 @@ class Demands:
         self.context[rows] = doing.context or (USAGE in doing.values and doing.values[USAGE].high > 0)
         for name, value in doing.values.items():
             channel, factor = AT[name], scale.of(name, share=value.share)
-            low, high = (min(end * factor, HIGHEST[name]) for end in (value.low, value.high))
+            low, high = (min(end * factor, MAX_DEMAND[name]) for end in (value.low, value.high))
             adds = value.function == "increase"
             if name not in EVENTS:
                 drawn = low + (high - low) * rng.random(len(rows))
                 grown = drawn + leaked if adds and name == MEMORY else drawn
-                self.values[channel, rows] = np.minimum(grown, HIGHEST[name])
+                self.values[channel, rows] = np.minimum(grown, MAX_DEMAND[name])
             if value.varies or (name in EVENTS and high > 0):
                 self.low[channel, rows], self.high[channel, rows] = low, high
                 self.adds[channel, rows] = adds or name in EVENTS
@@ -130,21 +130,21 @@ class Demands:
         self.changed = True
 
     def set_usage(self, rows: Rows, usage: float) -> None:
-        """From now on the rows ask for this much of their cards' time, until their next activity begins."""
+        """Set the usage of rows (0 to 1) until their next activity begins."""
         self.values[AT[USAGE], rows] = usage
         self.changed = True
 
     def draw(self, now: float, rng: np.random.Generator, *, events: bool) -> list[tuple[str, Rows, Doubles, Floats]]:
-        """Draw what is due: values, or events. Returns the events: which, on which rows, how many, for how long."""
+        """Draw the values, or events, that are due. Return events: quantity, rows, counts and periods in seconds."""
         came: list[tuple[str, Rows, Doubles, Floats]] = []
         for name, channel in AT.items():
             if name not in self._varying or (name in EVENTS) is not events:
                 continue
-            rows = np.flatnonzero(self.due[channel] <= now + _SOON)
+            rows = np.flatnonzero(self.due[channel] <= now + _TOLERANCE)
             if not len(rows):
                 continue
             every, due = self.every[channel, rows], self.due[channel, rows]
-            turns = np.floor((now + _SOON - due) / every) + 1
+            turns = np.floor((now + _TOLERANCE - due) / every) + 1
             low = self.low[channel, rows]
             drawn = low + (self.high[channel, rows] - low) * rng.random(len(rows))
             if events:
@@ -152,14 +152,14 @@ class Demands:
             self.due[channel, rows] = due + turns * every
             adds = self.adds[channel, rows]
             grown = np.where(adds, self.values[channel, rows] + drawn * turns, drawn)
-            self.values[channel, rows] = np.minimum(grown, HIGHEST[name])
+            self.values[channel, rows] = np.minimum(grown, MAX_DEMAND[name])
             self.changed = True
             if name in EVENTS:
                 came.append((name, rows, drawn * turns, every))
         return came
 
     def usage(self, start: float, stop: float) -> Floats:
-        """The share of the time from `start` to `stop` in which each row has its card work."""
+        """Return, per row, the share of the time from `start` to `stop` in which it keeps its card busy."""
         usage: Floats = self.values[AT[USAGE]]
         pulsed = np.flatnonzero(self.duty < 1)
         if not len(pulsed):
@@ -167,7 +167,7 @@ class Demands:
         duty, period, begun = self.duty[pulsed], self.period[pulsed], self.started[pulsed]
 
         def on_until(moment: float) -> Doubles:
-            turns, rest = np.divmod(np.maximum(moment - begun, 0) + _SOON, period)
+            turns, rest = np.divmod(np.maximum(moment - begun, 0) + _TOLERANCE, period)
             return np.asarray(turns * duty * period + np.minimum(rest, duty * period))
 
         self.changed = True
@@ -176,23 +176,23 @@ class Demands:
         return result
 
     def next_edge(self, now: float) -> float:
-        """When the next pulse begins or ends."""
+        """Return when the next pulse begins or ends; infinity if none."""
         pulsed = np.flatnonzero(self.duty < 1)
         if not len(pulsed):
             return math.inf
         period, on = self.period[pulsed], self.duty[pulsed] * self.period[pulsed]
-        turns = np.floor((now - self.started[pulsed] + _SOON) / period)
+        turns = np.floor((now - self.started[pulsed] + _TOLERANCE) / period)
         begun = self.started[pulsed] + turns * period
-        return float(np.where(now + _SOON < begun + on, begun + on, begun + period).min())
+        return float(np.where(now + _TOLERANCE < begun + on, begun + on, begun + period).min())
 
     @property
     def row_bytes(self) -> int:
-        """Bytes held for each row."""
+        """Bytes of memory per row."""
         arrays = [getattr(self, name) for name in (*_PER_ROW, *_PER_CHANNEL)]
         return sum(array.itemsize * (len(CHANNELS) if array.ndim == 2 else 1) for array in arrays)
 
     def part_of(self, index: int) -> float:
-        """A row's part of all that is asked of its card, as of the last sum."""
+        """Return a row's share of the demand on its card, as of the last sum."""
         row = int(self.card[index])
         if index >= len(self.weighted) or row >= len(self.asked) or self.asked[row] <= 0:
             return 0.0
@@ -201,7 +201,7 @@ class Demands:
     def of_parts(
         self, values: npt.NDArray[Any], parts: npt.NDArray[np.int64], cards_of: Rows, of_whole: npt.NDArray[Any]
     ) -> Doubles:
-        """A quantity of the rows added up per part, and what parts have `of_whole` of what is asked of their cards."""
+        """Sum a quantity per part; demands on whole cards count with the share `of_whole` of each part."""
         live = np.flatnonzero(self.live)
         values, whole = values[live], self.part[live] == 0
         at = places.slots(parts)
@@ -210,13 +210,13 @@ class Demands:
         return np.asarray(own[at] + on_card[cards_of] * of_whole)
 
     def memory(self, rows: Rows | slice | int) -> npt.NDArray[np.float32]:
-        """MiB that rows hold, what would give way included."""
+        """Return the memory of rows in MiB, yielding memory included."""
         return np.asarray(self.values[AT[MEMORY], rows] + self.values[AT[YIELDING], rows])
 
     # Sums.
 
     def summing(self, cards_count: int) -> Summing:
-        """A function that adds a quantity of the rows up per card."""
+        """Return a function that sums a quantity of the rows per card."""
         if self._active is None:
             active = np.flatnonzero(self.live)
             self._active = slice(None) if len(active) == len(self.live) else active
@@ -234,7 +234,7 @@ class Demands:
         return summed
 
     def add_up(self, group: cards.Cards, usage: Floats) -> None:
-        """Sum per card, clamp to what a card has, and hand it to the cards."""
+        """Sum demands per card, clamp them to the card's capacity, and write them to the cards."""
         summed = self.summing(group.count)
         weighted = self.weighted = usage * self.share
         self.asked = summed(weighted)
@@ -257,12 +257,12 @@ class Demands:
     # Keeping.
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything, to go on from later."""
+        """Return the state as plain data, for `restore`."""
         arrays = {name: packing.pack(getattr(self, name)) for name in (*_PER_ROW, *_PER_CHANNEL)}
         return {"arrays": arrays, "free": list(self._free)}
 
     def restore(self, kept: dict[str, Any]) -> None:
-        """Go on from a snapshot."""
+        """Restore a snapshot."""
         for name, kind in {**_PER_ROW, **_PER_CHANNEL}.items():
             setattr(self, name, packing.unpack(kept["arrays"][name], kind))
         self._free = list(kept["free"])
@@ -272,7 +272,7 @@ class Demands:
 
 
 class Scale:
-    """How values of a profile become values of the table: shares of the card, MiB, events."""
+    """Converts values of a profile to values of the rows: shares of the card, MiB, event counts."""
 
     def __init__(self, group: cards.Cards, *, rate: float, memory_mib: float) -> None:
         self._highest = group.highest
@@ -281,7 +281,7 @@ class Scale:
         self.context = min(float(group.model.relations.memory.context), memory_mib)
 
     def of(self, name: str, *, share: bool) -> float:
-        """The factor for a quantity; `rate` is what a workload made for another card moves more in a second here."""
+        """Return the factor for a quantity. Bandwidths scale with `rate`: the speed relative to the reference card."""
         if name in (MEMORY, YIELDING):
             return self._memory if share else 1.0
         if share or name == USAGE or name in EVENTS:

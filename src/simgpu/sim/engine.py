@@ -1,10 +1,10 @@
-"""The engine: the front of the simulation, for those who own cards, put workloads on them and let time pass.
+"""The engine: the interface of the simulation, to add cards, run workloads on them and advance time.
 
-A step follows one order: what active workloads ask is added up per card, and a workload whose part crosses a limit
-of the card is ended; sums are clamped to what a card has; everything that follows from them follows (`physics`);
-workloads past limits of their own are ended; activities whose time is over make room for the next.
+A step has a fixed order: demands of active workloads are summed per card, and a workload that exceeds the memory of a
+card is terminated; sums are clamped to the card's capacity; clocks, power and temperatures follow (`physics`);
+workloads past limits of their own are terminated; activities whose time is over are followed by the next.
 
-Cards and parts of cards are known by ids that are never used again.
+Cards and parts of cards have ids that are never reused.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from simgpu.sim.workloads import REACHED, REMOVED, Outcome, Targets, Workloads
 
 __all__ = ["Engine", "Outcome", "Part", "PartState", "Share", "Usages"]
 
-_LONGEST = 5.0  # seconds: longer steps are taken in pieces
-_MOST_PIECES = 100
+_MAX_STEP_SECONDS = 5.0  # longer steps are split
+_MAX_PIECES = 100
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What a workload has of a card or part of a card, now."""
+    """What a workload uses of a card or part of a card now."""
 
     card: int
     part: int | None
-    usage: float
+    usage: float  # 0 to 1
     memory_mib: float
     power_w: float
-    runtime: float
+    runtime: float  # seconds since the workload started
 
 
 class Usages(NamedTuple):
-    """What workloads have of cards, as columns: an entry for each workload and card or part that it runs on."""
+    """What workloads use of cards, as columns: an entry per workload and card or part that it runs on."""
 
     workload: npt.NDArray[np.int64]
     card: npt.NDArray[np.int64]
@@ -51,11 +51,11 @@ class Usages(NamedTuple):
 
 
 class Engine:
-    """Cards of any models, and the workloads on them. `now` is the owner's; it only has to grow."""
+    """Cards of any models, and the workloads on them. `now` is in seconds of the caller's clock, and only increases."""
 
     def __init__(self, *, seed: int, now: float = 0.0) -> None:
         self.now = now
-        self.epoch = 0.0  # the time of day when `now` was 0, as far as its owner told
+        self.epoch = 0.0  # Unix time when `now` was 0, if the caller set it
         self._before = now
         self._seed = seed
         self._rng = np.random.Generator(np.random.SFC64([seed, 0]))
@@ -70,7 +70,7 @@ class Engine:
     def add_cards(
         self, model: models.Model, count: int = 1, *, inlet: float | None = None, spread: float = 1.0
     ) -> list[int]:
-        """Ids of new cards at rest. `spread` is how far they differ from each other; 0 makes all like their model."""
+        """Add idle cards and return their ids. `spread` scales how much they differ; with 0 all equal their model."""
         if count < 0:
             raise errors.InputError("count", "must not be negative")
         if inlet is not None:
@@ -81,7 +81,7 @@ class Engine:
         return self._places.add(group.number, group.add(count, inlet=inlet, spread=spread))
 
     def remove_cards(self, ids: Iterable[int]) -> list[Outcome]:
-        """Cards are gone; workloads that ran on them end with an error."""
+        """Remove cards; workloads on them end with an error. Return their outcomes."""
         gone = {card: self._find(card) for card in ids}
         rows: dict[str, list[int]] = {}
         for group, row in gone.values():
@@ -97,7 +97,7 @@ class Engine:
         return ended
 
     def split(self, card: int, parts: Sequence[tuple[str, float, float]]) -> list[int]:
-        """Tiles or instances of a card: name, share of its work, memory in MiB. Workloads can run on each."""
+        """Divide a card into parts: name, share of its compute, memory in MiB. Return the ids to run workloads on."""
         self._find(card)
         self._parts.check(card, parts)
         ids = self._places.add(-1, np.arange(len(parts)))
@@ -106,11 +106,11 @@ class Engine:
         return ids
 
     def parts(self, card: int) -> dict[int, Part]:
-        """The parts of a card by id."""
+        """Return the parts of a card by id."""
         return self._parts.of(card)
 
     def set_limit(self, card: int, watts: float) -> None:
-        """A power limit; the model's lowest and highest bound it."""
+        """Set the power limit, within the model's range."""
         group, row = self._find(card)
         power = group.model.power_w
         if not power.min <= watts <= power.max:
@@ -118,7 +118,7 @@ class Engine:
         group.cards["limit"][row] = watts
 
     def set_highest_clock(self, card: int, mhz: float | None) -> None:
-        """Lock the clock to at most this; None takes the lock away."""
+        """Limit the SM clock; None removes the limit."""
         group, row = self._find(card)
         clocks = group.model.clocks_mhz
         if mhz is not None and not clocks.sm_min <= mhz <= clocks.sm_max:
@@ -126,37 +126,37 @@ class Engine:
         group.cards["highest"][row] = 1.0 if mhz is None else mhz / clocks.sm_max
 
     def set_inlet(self, card: int, celsius: float) -> None:
-        """The temperature of what cools the card."""
+        """Set the temperature of the card's coolant."""
         group, row = self._find(card)
         group.cards["inlet"][row] = _checked_inlet(celsius)
 
     def set_linked(self, card: int, *, linked: bool) -> None:
-        """Whether the card has peers. One that has none sends them nothing, whatever a workload asks."""
+        """Set whether the card has NVLink peers. Without peers it has no NVLink traffic, whatever the demand."""
         group, row = self._find(card)
         group.cards["linked"][row] = linked
         group.demands.changed = True
 
     def keep(self, card: int) -> dict[str, float]:
-        """Where a card stands, to go on from later, here or elsewhere."""
+        """Return the state of a card, for `resume` here or in another engine."""
         group, row = self._find(card)
         return group.cards.keep(row)
 
     def resume(self, card: int, kept: Mapping[str, float], *, seconds: float = 0.0) -> list[str]:
-        """Let a card go on from where one of its model stood when it was `now`; returns what makes no sense there.
+        """Restore the state of a card from `keep` of one of its model at `now`. Return the names of invalid values.
 
-        Where that was so many seconds ago, counters go on with the most that they can have grown since.
+        Counters that were saved `seconds` ago resume with the most that they can have grown since.
         """
         group, row = self._find(card)
         return group.cards.resume(row, kept, seconds=seconds)
 
     def _group(self, model: models.Model) -> Group:
-        """The cards of a model, if there were none an empty group of them."""
+        """Return the group of a model; a new one if there is none."""
         group = self._groups.get(model.key)
         if group is None:
             number = next(number for number in range(len(self._groups) + 1) if number not in self._numbered)
             return self._add_group(model, number)
         if group.model != model:
-            raise errors.InputError("model", f"there are cards of another model that is called {model.key} too")
+            raise errors.InputError("model", f"cards of another model named {model.key} exist")
         return group
 
     def _add_group(self, model: models.Model, number: int) -> Group:
@@ -173,9 +173,9 @@ class Engine:
     # Workloads.
 
     def add_workload(self, profile: activity.Profile, on: Sequence[int], *, owner: str = "") -> int:
-        """A workload on cards, or parts of cards, of one model. A profile that is not allowed is an error.
+        """Start a workload on cards, or parts of cards, of one model, and return its id. InputError if it is invalid.
 
-        What the workloads of an owner with a name can cost in a step is bounded.
+        The activity changes per step of a named owner's workloads are limited.
         """
         activity.check(profile)
         if not on:
@@ -183,28 +183,28 @@ class Engine:
         return self._workloads.add(profile, self._targets(on), now=self.now, owner=owner)
 
     def end_workload(self, workload: int) -> None:
-        """A workload is gone, for whatever reason its owner has; to end one that ended is no error."""
+        """Remove a workload; one that has ended is ignored."""
         if workload in self._workloads.running:
             self._workloads.drop(workload)
 
     def set_usage(self, workload: int, usage: float) -> None:
-        """A workload asks for this much of its cards' time from now on; for whoever knows better than its profile."""
+        """Override the usage (0 to 1) of a workload until its next activity begins."""
         if work := self._workloads.running.get(workload):
             rows = np.array(work.rows, dtype=np.intp)
             self._groups[work.model].demands.set_usage(rows, min(1.0, max(0.0, usage)))
 
     def workloads(self) -> dict[int, str]:
-        """Running workloads by id, with their names, in the order in which they came."""
+        """Return the names of running workloads by id, in the order of their start."""
         return {number: work.profile.name for number, work in self._workloads.running.items()}
 
     def shares(self, workload: int) -> list[Share]:
-        """What a workload has of each of its cards."""
+        """Return what a workload uses of each of its cards."""
         work = self._workloads.running[workload]
         group = self._groups[work.model]
         return [self._share(group, index, runtime=self.now - work.started) for index in work.rows]
 
     def usages(self, workloads: Sequence[int]) -> Usages:
-        """What many workloads have of their cards, in the order in which they are named."""
+        """Return what many workloads use of their cards, in the order of the arguments."""
         works = [self._workloads.running[number] for number in workloads]
         counts = [len(work.rows) for work in works]
         rows = np.fromiter(chain.from_iterable(work.rows for work in works), dtype=np.intp)
@@ -232,7 +232,7 @@ class Engine:
         )
 
     def _targets(self, on: Sequence[int]) -> Targets:
-        """Cards and parts as rows of one model."""
+        """Return the rows of cards and parts, which must be of one model."""
         wanted = np.unique(np.asarray(on, dtype=np.int64))
         divided = self._parts.known
         known = [divided.get(item) for item in wanted.tolist()] if divided else [None] * len(wanted)
@@ -254,16 +254,16 @@ class Engine:
     # Time.
 
     def step(self, now: float) -> list[Outcome]:
-        """Move on to `now`. Returns the workloads that ended on the way."""
+        """Advance to `now`. Return the outcomes of workloads that ended."""
         ended: list[Outcome] = []
         self._workloads.begin_step()
-        longest = max(_LONGEST, (now - self.now) / _MOST_PIECES)
-        for left in range(2 * _MOST_PIECES, 0, -1):
+        longest = max(_MAX_STEP_SECONDS, (now - self.now) / _MAX_PIECES)
+        for left in range(2 * _MAX_PIECES, 0, -1):
             if now <= self.now:
                 break
             until = min(now, self.now + longest)
             if left > 1:
-                until = min(until, max(self._workloads.next_deadline(), self.now + activity.SHORTEST))
+                until = min(until, max(self._workloads.next_deadline(), self.now + activity.MIN_SECONDS))
             ended += self._step(until if left > 1 else now, last=until == now or left == 1)
         return ended
 
@@ -282,14 +282,14 @@ class Engine:
         return [*ended, *self._workloads.advance(now)]
 
     def next_change(self) -> float:
-        """The next moment at which what is asked changes: an activity's end, or a pulse's edge."""
+        """Return when the demand changes next: the end of an activity, or the edge of a pulse."""
         edges = (group.demands.next_edge(self.now) for group in self._groups.values())
         return min([self._workloads.next_deadline(), *edges])
 
     # Views.
 
     def read(self, name: str, ids: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """A quantity of some cards, in the order of their ids."""
+        """Return a quantity of some cards, in the order of the ids."""
         numbers, rows = self._places.find_all(ids)
         result = np.empty(len(ids))
         for number in np.unique(numbers):
@@ -300,7 +300,7 @@ class Engine:
         return result
 
     def counters(self, ids: Sequence[int]) -> npt.NDArray[np.float64]:
-        """All counters of some cards: a row for each, in the order of `cards.COUNTERS`."""
+        """Return all counters of some cards: a row per card, in the order of `cards.COUNTERS`."""
         numbers, rows = self._places.find_all(ids)
         result = np.empty((len(ids), len(cards.COUNTERS)))
         for number in set(numbers.tolist()):
@@ -309,11 +309,11 @@ class Engine:
         return result
 
     def read_part(self, part: int) -> PartState:
-        """What a part of a card is doing."""
+        """Return the readings of a part of a card."""
         return PartState(**{name: float(values[0]) for name, values in self.read_parts([part]).items()})
 
     def read_parts(self, parts: Sequence[int]) -> dict[str, npt.NDArray[np.float64]]:
-        """What parts of cards are doing, by the fields of `PartState`."""
+        """Return the readings of parts of cards, as columns named like the fields of `PartState`."""
         numbers, rows = self._places.find_all([self._parts.known[part].card for part in parts])
         columns = {name: np.empty(len(parts)) for name in PartState.__struct_fields__}
         for number in np.unique(numbers):
@@ -325,18 +325,18 @@ class Engine:
         return columns
 
     def state_bytes(self, model: str) -> int:
-        """Bytes held for a card of a model with one workload on it."""
+        """Return bytes of memory per card of a model with one workload on it."""
         group = self._groups[model]
         return group.cards.state_bytes + group.demands.row_bytes + self._places.card_bytes
 
     def groups(self) -> Mapping[str, cards.Cards]:
-        """All cards by model, for those who read many at once."""
+        """Return all cards by model, to read many at once."""
         return {key: group.cards for key, group in self._groups.items()}
 
     # Keeping.
 
     def snapshot(self) -> bytes:
-        """Everything, to go on from later: the same events then lead to the same bytes."""
+        """Return the whole state: after `restored`, the same events lead to the same bytes."""
         return msgspec.msgpack.encode(
             {
                 "seed": self._seed,
@@ -353,7 +353,7 @@ class Engine:
 
     @classmethod
     def restored(cls, snapshot: bytes) -> Engine:
-        """The engine that a snapshot was taken of."""
+        """Return an engine with the state of a snapshot."""
         kept = msgspec.msgpack.decode(snapshot, strict=False)
         engine = cls(seed=kept["seed"], now=kept["now"])
         engine._restore(kept)

@@ -1,4 +1,4 @@
-"""The cards of one model with what is asked of them, and what befalls them: their part of a step."""
+"""The cards of one model with the demands on them and their events: their part of a step."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ _WHILE_HUNG = {"busy": 1.0, "context": 1.0, "sm": 0.02, "tensor": 0.0, "memory":
 
 
 class Group:
-    """Cards of one model, by row. Groups that there are at the same time have different numbers."""
+    """Cards of one model, by row. Numbers of existing groups are unique."""
 
     def __init__(self, number: int, model: models.Model, rng: np.random.Generator) -> None:
         self.number = number
         self.model = model
         self.cards = cards.Cards(model, rng)
         self.demands = demands.Demands()
-        self._hung: npt.NDArray[np.float64] = np.zeros(0)  # when each row's hang is over; empty while none hangs
+        self._hung: npt.NDArray[np.float64] = np.zeros(0)  # when the hang of each row ends; empty if none hangs
 
     @property
     def there(self) -> int:
-        """Cards that there are."""
+        """How many cards it has."""
         return self.cards.count - len(self.cards.free)
 
     def add(self, count: int, *, inlet: float | None, spread: float) -> cards.Rows:
-        """Rows for new cards, at rest."""
+        """Add idle cards and return their rows."""
         rows = self.cards.add(count, inlet=inlet, spread=spread)
         self.demands.changed = True
         return rows
 
     def remove(self, row: int) -> None:
-        """Give a row back on which nothing runs any more."""
+        """Free a row without workloads."""
         if row < len(self._hung):
             self._hung[row] = 0
         self.cards.remove(np.array([row]))
@@ -44,7 +44,7 @@ class Group:
     # Time.
 
     def step(self, start: float, now: float, rng: np.random.Generator) -> None:
-        """Do from `start` until `now` what is asked."""
+        """Advance the cards from `start` to `now` with the current demands."""
         asked, sensors = self.demands, self.model.relations.sensors
         usage = asked.usage(start, now)
         if asked.changed:
@@ -55,10 +55,10 @@ class Group:
             now - start, ticks=_crossed(start, now, sensors.refresh), windows=_crossed(start, now, sensors.usage)
         )
         for name, rows, counts, seconds in asked.draw(now, rng, events=True):
-            self._befall(name, asked.card[rows], counts, until=now + seconds, now=now)
+            self._apply_events(name, asked.card[rows], counts, until=now + seconds, now=now)
 
     def _pin(self, start: float) -> None:
-        """A card that hangs is busy with nothing until the hang is over."""
+        """Make cards that hang appear busy without doing work."""
         hung = np.flatnonzero(self._hung > start)
         if not len(hung):
             self._hung = np.zeros(0)
@@ -66,10 +66,10 @@ class Group:
         for column, value in _WHILE_HUNG.items():
             self.cards[column][hung] = value
 
-    def _befall(
+    def _apply_events(
         self, name: str, rows: npt.NDArray[np.int64], counts: demands.Doubles, *, until: demands.Floats, now: float
     ) -> None:
-        """Events are counted; a hang lasts for a period."""
+        """Count events; a hang lasts for one period."""
         np.add.at(self.cards[name], rows, counts)
         struck = counts >= 1
         if name == "hangs" and struck.any():
@@ -82,7 +82,7 @@ class Group:
     # Keeping.
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything, to go on from later."""
+        """Return the state as plain data, for `restore`."""
         return {
             "number": self.number,
             "model": self.model,
@@ -92,12 +92,12 @@ class Group:
         }
 
     def restore(self, kept: dict[str, Any]) -> None:
-        """Go on from a snapshot."""
+        """Restore a snapshot."""
         self.cards.restore(kept["cards"])
         self.demands.restore(kept["demands"])
         self._hung = packing.unpack(kept["hung"], np.float64)
 
 
 def _crossed(start: float, stop: float, every: float) -> int:
-    """How many multiples of `every` lie after `start` and up to `stop`."""
+    """Return how many multiples of `every` lie after `start` and up to `stop`."""
     return math.floor(stop / every + 1e-9) - math.floor(start / every + 1e-9)

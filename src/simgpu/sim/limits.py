@@ -1,4 +1,4 @@
-"""Which workloads have to end: those that find no more memory, and those past limits of their own."""
+"""Which workloads are terminated: those that run out of memory, and those past limits of their own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SLACK = 0.5  # MiB by which memory may be exceeded
 
 
 def out_of_memory(group: Group, parts: Mapping[int, Part]) -> list[int]:
-    """Memory is what a card, or a part of one, runs out of: whoever crosses the end has to go, the others stay."""
+    """Return the workloads that do not fit into the memory of their card or part; earlier ones take precedence."""
     asked = group.demands
     wanted = asked.values[demands.AT[activity.MEMORY]]
     ended: dict[int, None] = {}
@@ -36,7 +36,7 @@ def out_of_memory(group: Group, parts: Mapping[int, Part]) -> list[int]:
 
 
 def _rooms(group: Group, parts: Mapping[int, Part]) -> Iterator[tuple[demands.Rows, float]]:
-    """Cards on which there is too much and parts on which there is anything: the rows on each, and its memory."""
+    """Yield overcommitted cards and all parts in use: the rows on each, and its memory in MiB."""
     asked, whole = group.demands, group.model.memory_mib.usable + _SLACK
     for row in np.flatnonzero(asked.summing(group.cards.count)(asked.values[demands.AT[activity.MEMORY]]) > whole):
         yield np.flatnonzero(asked.live & (asked.card == row)), whole
@@ -45,7 +45,7 @@ def _rooms(group: Group, parts: Mapping[int, Part]) -> Iterator[tuple[demands.Ro
 
 
 class Own:
-    """A workload's limits, looked at all at once: there may be many."""
+    """The limits of one workload, checked together."""
 
     def __init__(self, limits: Mapping[str, float]) -> None:
         self._names = tuple(limits)
@@ -56,7 +56,7 @@ class Own:
                 self.highest[demands.AT[name]] = limit
 
     def reached(self, asked: demands.Demands, rows: list[int], *, runtime: float) -> str | None:
-        """The first of the limits that it is past."""
+        """Return the first limit that it has reached, or None."""
         over = _values(asked, np.array(rows)).max(axis=1) > self.highest
         if runtime < self.runtime and not over.any():
             return None
@@ -74,7 +74,7 @@ class Limited(msgspec.Struct, frozen=True):
 
 
 class Watch:
-    """Workloads on cards of one model that have limits, looked at all at once: there may be many."""
+    """The workloads with limits on cards of one model, checked together."""
 
     def __init__(self, watched: Sequence[Limited]) -> None:
         self._numbers = np.array([item.number for item in watched])
@@ -85,7 +85,7 @@ class Watch:
         self._highest = np.array([item.own.highest for item in watched]).T
 
     def past(self, asked: demands.Demands, now: float) -> list[int]:
-        """Those that are past one of their limits."""
+        """Return the workloads that have reached a limit."""
         highest = np.maximum.reduceat(_values(asked, self._rows), self._starts, axis=1)
         over = (highest > self._highest).any(axis=0) | (now - self._started >= self._runtime)
         found: list[int] = self._numbers[over].tolist()
@@ -93,7 +93,7 @@ class Watch:
 
 
 def _values(asked: demands.Demands, rows: demands.Rows) -> demands.Floats:
-    """What rows ask for, by channel; memory with what would give way."""
+    """Return the demands of rows by channel; memory includes yielding memory."""
     values: demands.Floats = asked.values[:, rows]
     values[_MEMORY] = asked.memory(rows)
     return values

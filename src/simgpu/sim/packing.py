@@ -1,4 +1,4 @@
-"""Arrays and random generators as plain data, and back: what snapshots are made of."""
+"""Converts arrays and random generators to plain data for snapshots, and back."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 
 def pack(array: npt.NDArray[Any]) -> dict[str, Any]:
-    """An array as plain data."""
+    """Return an array as plain data."""
     return {"shape": list(array.shape), "data": np.ascontiguousarray(array).tobytes()}
 
 
 def unpack(kept: dict[str, Any], dtype: type[np.generic]) -> npt.NDArray[Any]:
-    """The array again."""
+    """Return the array of packed data."""
     size = math.prod(kept["shape"]) * np.dtype(dtype).itemsize
     if len(kept["data"]) != size:
         raise ValueError(f"a snapshot's array holds {len(kept['data'])} bytes instead of {size}")
@@ -23,11 +23,11 @@ def unpack(kept: dict[str, Any], dtype: type[np.generic]) -> npt.NDArray[Any]:
 
 
 def random_state(rng: np.random.Generator) -> dict[str, Any]:
-    """Where a generator stands, as plain data."""
+    """Return the state of a generator as plain data."""
     state: dict[str, Any] = dict(rng.bit_generator.state)
     return {**state, "state": {"state": [int(word) for word in state["state"]["state"]]}}
 
 
 def random_state_from(kept: dict[str, Any]) -> dict[str, Any]:
-    """What a generator's state is set to."""
+    """Return the state to set on a generator."""
     return {**kept, "state": {"state": np.array(kept["state"]["state"], dtype=np.uint64)}}

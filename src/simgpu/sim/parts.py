@@ -1,4 +1,4 @@
-"""Tiles and instances: which parts a card is divided into, and what each of them does."""
+"""Tiles and MIG instances: the parts of a card, and their readings."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from simgpu.sim.group import Group
 
 Values = npt.NDArray[np.float64]
 
-_LARGEST_MEMORY = 1e9
+_MAX_MEMORY_MIB = 1e9
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A tile or an instance of a card: its share of the card's work, and its memory."""
+    """A tile or MIG instance of a card: its share of the card's compute, and its memory."""
 
     card: int
     name: str
@@ -28,7 +28,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class PartState(msgspec.Struct, frozen=True):
-    """What a part of a card is doing; `share` is what it is of the card."""
+    """Readings of a part of a card; `share` is its share of the card's compute, `usage` is in percent."""
 
     share: float
     usage: float
@@ -45,34 +45,34 @@ class Parts:
         self._of: dict[int, list[int]] = {}
 
     def check(self, card: int, wanted: Sequence[tuple[str, float, float]]) -> None:
-        """Whether a card can be divided like this, beside the parts that it has."""
+        """Raise InputError if a card cannot be divided like this, in addition to its existing parts."""
         for name, share, memory in wanted:
-            if not (0 < share <= 1 and 0 < memory <= _LARGEST_MEMORY):
+            if not (0 < share <= 1 and 0 < memory <= _MAX_MEMORY_MIB):
                 raise errors.InputError("parts", f"{name}: share and memory must be above 0, and the share at most 1")
         held = self.of(card).values()
         if sum(part.share for part in held) + sum(share for _, share, _ in wanted) > 1 + 1e-6:
-            raise errors.InputError("parts", "together they are more than the card")
+            raise errors.InputError("parts", "their shares add up to more than the card")
 
     def add(self, number: int, part: Part) -> None:
-        """A new part of a card."""
+        """Add a part of a card."""
         self.known[number] = part
         self._of.setdefault(part.card, []).append(number)
 
     def of(self, card: int) -> dict[int, Part]:
-        """The parts of a card."""
+        """Return the parts of a card by id."""
         return {number: self.known[number] for number in self._of.get(card, ())}
 
     def forget(self, card: int) -> list[int]:
-        """The card is gone, and its parts with it; returns their ids."""
+        """Remove the parts of a card and return their ids."""
         gone = self._of.pop(card, [])
         for number in gone:
             del self.known[number]
         return gone
 
     def states(self, ids: Sequence[int], rows: Rows, group: Group, *, start: float, now: float) -> dict[str, Values]:
-        """What some parts of a group's cards do since `start`, by the fields of `PartState`.
+        """Return the readings of parts from `start` to `now`, as columns named like the fields of `PartState`.
 
-        Work on a whole card is done by all of its parts if they are all of the card, as tiles are.
+        Demand on a whole card counts on all of its parts if they cover the card, as tiles do.
         """
         known, numbers = [self.known[number] for number in ids], np.asarray(ids, dtype=np.int64)
         share, room = np.array([part.share for part in known]), np.array([part.memory_mib for part in known])
@@ -91,11 +91,11 @@ class Parts:
         }  # fmt: skip
 
     def _memory_share(self, card: int) -> float:
-        """What each MiB of a card's parts is of all of theirs; 0 if the parts are not all of the card."""
+        """Return 1 / the memory in MiB of all parts of a card; 0 if the parts do not cover the card."""
         parts = self.of(card).values()
         return 1 / sum(part.memory_mib for part in parts) if sum(part.share for part in parts) > 1 - 1e-6 else 0.0
 
     def restore(self, kept: Mapping[int, Any]) -> None:
-        """Go on from a snapshot of what is known."""
+        """Restore a snapshot of `known`."""
         for number, part in kept.items():
             self.add(number, msgspec.convert(part, Part))

@@ -1,8 +1,8 @@
-"""What a card does with a demand: clock, power, heat, throttling.
+"""Clock, power, temperature and throttling of a card from the demand on it.
 
-`advance` moves a block of cards of one model on by `dt` seconds. All cards of the block share the model's constants;
-what differs from card to card comes in as arrays. Every delay is integrated exactly for a demand that is constant
-over the step, so steps may be as short or as long as the owner likes.
+`advance` steps a block of cards of one model by `dt` seconds. All cards of the block share the model's constants; what
+differs per card is in arrays. Every delay is integrated exactly for a demand that is constant over the step, so steps
+may be of any length.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ SOFTWARE_THERMAL: Final = 0x20
 HARDWARE_THERMAL: Final = 0x40
 
 _SETTLED = 5.0
-_NEAR = 0.06  # the share of the clock within which one more of Newton's steps changes nothing that can be read
+_NEAR = 0.06  # change of the clock below which another Newton step changes no reading
 _SLIP_ONSET = np.float32(0.1)
 _SLIP_FADE = np.float32(0.15)
 _NOTHING = np.float32(1e-9)
 
 
 class Constants(msgspec.Struct, frozen=True):
-    """A model's relations as the numbers that a step needs: powers in watts, clocks as shares of the highest."""
+    """A model's relations as constants: powers in watts, clocks as shares of the maximum, times in seconds."""
 
     limit: float
     idle: float
@@ -73,7 +73,7 @@ class Constants(msgspec.Struct, frozen=True):
 
 
 def constants(model: models.Model) -> Constants:
-    """The constants of a model."""
+    """Return the constants of a model."""
     relations, limit, clocks = model.relations, model.power_w.default, model.clocks_mhz
     heat, power, regulator = relations.heat, relations.power, relations.regulator
     stages = (*heat.die, *heat.memory)
@@ -130,12 +130,12 @@ def constants(model: models.Model) -> Constants:
 
 
 class Block(msgspec.Struct):
-    """Arrays of some cards of one model: what is asked of them, how they differ, and their state.
+    """Arrays of some cards of one model: the demands on them, their settings, and their state.
 
-    Demands on the units are what is asked while the card is busy; `busy` is the share of time in which it is.
+    Demands on the units apply while the card is busy; `busy` is the share of time in which it is.
     """
 
-    # Asked.
+    # Demands.
     context: Floats
     busy: Floats
     sm: Floats
@@ -143,7 +143,7 @@ class Block(msgspec.Struct):
     memory: Floats
     pcie: Floats
     nvlink: Floats
-    # Set.
+    # Settings.
     limit: Floats
     highest: Floats
     inlet: Floats
@@ -166,7 +166,7 @@ class Block(msgspec.Struct):
 
 
 def advance(block: Block, model: Constants, dt: float) -> None:
-    """Move the cards on by `dt` seconds."""
+    """Advance the cards by `dt` seconds."""
     top = np.minimum(block.highest, block.cap)
     open_context = block.context > 0
     np.copyto(block.clock, np.float32(model.idle_clock), where=~open_context)
@@ -178,7 +178,7 @@ def advance(block: Block, model: Constants, dt: float) -> None:
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """What the demand would draw at full clock, and what does not depend on the clock."""
+    """Power in watts that the demand draws at full clock, and what does not depend on the clock."""
 
     compute: Floats
     sm: Floats
@@ -205,10 +205,10 @@ def _asked(block: Block, model: Constants) -> _Asked:
 
 
 def _regulate(block: Block, model: Constants, top: Floats, dt: float) -> tuple[Floats, Floats]:
-    """Power for the demand at the clock, and the clock that the regulator moves to; returns the SMs' and the memory's.
+    """Compute the power at the present clock and let the regulator change the clock. Return SM and memory power.
 
-    The regulator takes Newton's step towards the clock at which the sensed power is its target. A short step goes
-    part of that way, as far as the delays allow; a long one takes as many as it needs to arrive.
+    The regulator takes a Newton step towards the clock at which the sensed power is its target: a short time step goes
+    only as far as the delays allow, a long one iterates until it converges.
     """
     settles = dt >= _SETTLED * max(model.fall, model.rise, model.sense)
     seen, fall, rise = (
@@ -234,7 +234,7 @@ def _regulate(block: Block, model: Constants, top: Floats, dt: float) -> tuple[F
 
 
 def _draw(block: Block, model: Constants, asked: _Asked, top: Floats, *, sm: Floats, memory: Floats) -> Floats:
-    """Power at the present clock, into the arrays given; returns how it changes with the clock."""
+    """Write the power at the present clock into the arrays. Return its derivative by the clock."""
     knee, clock = np.float32(model.knee), block.clock
     steep = np.float32(2 * (1 - model.floor) / (1 - model.knee))
     regulated = np.clip((top - clock) / _SLIP_ONSET, 0, 1) * np.clip((clock - knee) / _SLIP_FADE, 0, 1)
@@ -268,7 +268,7 @@ def _progress(dt: float, seconds: float) -> np.float32:
 
 
 def _warm(block: Block, model: Constants, sm_power: Floats, memory_power: Floats, dt: float) -> None:
-    """Heat flows through stages, each with its delay, to the two temperatures."""
+    """Update die and memory temperature: heat passes through stages, each with a time constant."""
     sources = {"sm": sm_power, "die": block.power - memory_power, "memory": memory_power, "board": block.power}
     die = np.zeros_like(block.power)
     memory = np.zeros_like(block.power)
@@ -284,7 +284,7 @@ def _warm(block: Block, model: Constants, sm_power: Floats, memory_power: Floats
 
 
 def _throttle(block: Block, model: Constants, dt: float) -> None:
-    """Reasons why the clock is lower than it could be, and the end of it that heat sets."""
+    """Set the throttle reasons, and the clock limit due to temperature."""
     hottest, lowest_cap = block.die_temperature.max(initial=-273), block.cap.min(initial=1)
     below = np.minimum(block.highest, block.cap) - block.clock > np.float32(1.5 * model.clock_step)
     below &= block.context > 0
@@ -299,7 +299,7 @@ def _throttle(block: Block, model: Constants, dt: float) -> None:
 
 
 def _cool(block: Block, model: Constants, dt: float) -> None:
-    """Temperature limit to throttling: the clock's upper end falls while it is too hot and recovers later."""
+    """Lower the clock limit while a card is above its maximum temperature, and raise it again later."""
     hot = block.die_temperature - np.float32(model.hottest)
     change = np.where(hot > 0, -hot, np.float32(model.hysteresis) * (hot < -model.hysteresis))
     block.cap += change * np.float32(model.slope * min(dt, 1.0))

@@ -1,4 +1,4 @@
-"""Which card is which row of which group."""
+"""Maps ids of cards to groups and rows."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from simgpu.sim import packing
 
 Ids = npt.NDArray[np.int64]
 
-_SLOTS = 32  # bits of an id that are a position here; the others count how often that was given to somebody before
+_SLOTS = 32  # bits of an id that are a slot here; the others count how often the slot was reused
 _MASK = (1 << _SLOTS) - 1
 
 
 class Places:
-    """Ids are never used again, but positions here are. Id 0 is nobody; group -1 means that there is no card."""
+    """Ids are never reused, but slots are. Id 0 is not used; group -1 means that there is no card."""
 
     def __init__(self) -> None:
         self._groups: npt.NDArray[np.int32] = np.full(1, -1, np.int32)
@@ -28,11 +28,11 @@ class Places:
 
     @property
     def card_bytes(self) -> int:
-        """Bytes held for each card."""
+        """Bytes of memory per card."""
         return self._groups.itemsize + self._rows.itemsize + self._turns.itemsize + np.dtype(np.int64).itemsize
 
     def add(self, group: int, rows: npt.NDArray[np.intp]) -> list[int]:
-        """Ids for new rows."""
+        """Return ids for new rows."""
         if len(self._free) < len(rows):
             self._grow(len(rows) - len(self._free))
         slots = np.array([self._free.pop() for _ in range(len(rows))], dtype=np.intp)
@@ -53,10 +53,10 @@ class Places:
         more = max(needed, have // 2, 16)
         self._groups = np.pad(self._groups, (0, more), constant_values=-1)
         self._rows, self._turns = np.pad(self._rows, (0, more)), np.pad(self._turns, (0, more))
-        self._free[:0] = range(have + more - 1, have - 1, -1)  # those that were used before come first
+        self._free[:0] = range(have + more - 1, have - 1, -1)  # freed slots are used first
 
     def remove(self, ids: Sequence[int]) -> None:
-        """Cards, or parts of cards, are gone."""
+        """Remove cards, or parts of cards."""
         for number in ids:
             slot = number & _MASK
             self._groups[slot] = -1
@@ -64,11 +64,11 @@ class Places:
             self._free.append(slot)
 
     def forget(self, group: int) -> None:
-        """A group has no cards any more."""
+        """Remove a group that has no cards any more."""
         self._cards.pop(group, None)
 
     def find(self, card: int) -> tuple[int, int]:
-        """Group and row of a card."""
+        """Return group and row of a card."""
         slot = card & _MASK
         if not 0 < slot < len(self._rows) or card >> _SLOTS != self._turns[slot]:
             return -1, 0
@@ -83,15 +83,15 @@ class Places:
         return np.where(known, self._groups[slots], np.int32(-1)), self._rows[slots].astype(np.intp)
 
     def card(self, group: int, row: int) -> int:
-        """The card in a row."""
+        """Return the id of the card in a row."""
         return int(self._cards[group][row])
 
     def cards(self, group: int, rows: npt.NDArray[np.int64]) -> Ids:
-        """The cards in many rows."""
+        """Return the ids of the cards in rows."""
         return self._cards[group][rows]
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything, to go on from later."""
+        """Return the state as plain data, for `restore`."""
         arrays = {"groups": self._groups, "rows": self._rows, "turns": self._turns}
         return {
             **{name: packing.pack(array) for name, array in arrays.items()},
@@ -100,7 +100,7 @@ class Places:
         }
 
     def restore(self, kept: dict[str, Any]) -> None:
-        """Go on from a snapshot."""
+        """Restore a snapshot."""
         self._groups, self._rows, self._turns = (
             packing.unpack(kept[name], np.int32) for name in ("groups", "rows", "turns")
         )
@@ -109,5 +109,5 @@ class Places:
 
 
 def slots(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Small numbers that tell those apart that are there at the same time."""
+    """Return the slots of ids: small numbers, unique among existing ids."""
     return ids & _MASK

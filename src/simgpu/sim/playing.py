@@ -1,7 +1,6 @@
-"""Playing a load profile on cards, faster than real time.
+"""Plays a load profile on cards, faster than real time.
 
-The engine is stepped finely where something has just changed and coarsely where all is settled; neither depends on
-how often the result is looked at.
+Steps are short after a change of load and longer once readings have settled; neither depends on the sampling rate.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from simgpu.catalog import models, shapes
 from simgpu.catalog.facts import Facts, Share
 from simgpu.sim import activity, engine
 
-_FINE = 0.01
-_UNSETTLED = 1.5  # seconds after a change in which steps stay fine
+_FINE = 0.01  # seconds of a step after a change
+_UNSETTLED = 1.5  # seconds after a change in which steps are short
 
 COLUMNS = (
     "gpu_util", "mem_util", "power_w", "power_instant_w", "temp_c", "mem_temp_c", "sm_mhz", "mem_mhz", "fb_used_mib",
@@ -27,7 +26,7 @@ COLUMNS = (
 
 
 class Phase(Facts, frozen=True):
-    """A part of a load profile: a shape of the catalog or a demand; `duty` is on and off in each `period`."""
+    """A phase of a load profile: a shape of the catalog, or a demand; on for `duty` of each `period` seconds."""
 
     seconds: Annotated[float, msgspec.Meta(gt=0.0, le=1e7)]
     name: str | None = None
@@ -39,18 +38,18 @@ class Phase(Facts, frozen=True):
 
 
 class LoadProfile(Facts, frozen=True):
-    """What `simgpu simulate` plays."""
+    """The load that `simgpu simulate` plays."""
 
     phases: Annotated[tuple[Phase, ...], msgspec.Meta(min_length=1, max_length=10_000)]
 
     @property
     def seconds(self) -> float:
-        """How long it all takes."""
+        """Total length in seconds."""
         return sum(phase.seconds for phase in self.phases)
 
 
-class Row(msgspec.Struct, frozen=True):
-    """What a reader sees at `t`: one value for each column and card."""
+class Sample(msgspec.Struct, frozen=True):
+    """The readings at `t` seconds: a row per column of `COLUMNS`, a column per card."""
 
     t: float
     phase: str
@@ -58,7 +57,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def activity_of(phase: Phase, known: dict[str, shapes.Shape]) -> activity.Activity:
-    """A phase as the engine takes it."""
+    """Return a phase as an activity of the engine."""
     shape = known[phase.shape] if phase.shape else shapes.Shape(about="", demand=phase.demand or shapes.Demand())
     if phase.demand is None and phase.shape is None:
         shape = known["idle"]
@@ -97,17 +96,17 @@ class Player:
         self._sums = np.zeros((len(self._phases), len(COLUMNS)))
         self._energy = np.zeros(len(self._phases))
 
-    def rows(self, rate: float) -> Iterator[Row]:
-        """`rate` rows for each second that is played."""
+    def samples(self, rate: float) -> Iterator[Sample]:
+        """Yield `rate` samples per simulated second."""
         end = float(self._ends[-1])
         for index in range(max(1, round(end * rate))):
             t = index / rate
             self._play_until(t, end)
-            yield Row(t, self._phases[self._phase_at(t)].name, self._values())
+            yield Sample(t, self._phases[self._phase_at(t)].name, self._values())
         self._play_until(end, end)
 
     def totals(self) -> list[dict[str, Any]]:
-        """What each phase came to: means over its time, and joules, of all cards together."""
+        """Return per phase the means over its time, and the joules of all cards together."""
         found = []
         for index, phase in enumerate(self._phases):
             means = self._sums[index] / phase.length / self._count
@@ -138,7 +137,7 @@ class Player:
         return min(index, len(self._phases) - 1)
 
     def _following(self, end: float) -> float:
-        """When the next step ends."""
+        """Return when the next step ends."""
         now, change = self._engine.now, self._engine.next_change()
         if change - now < 1e-6:
             change = end if end > now else np.inf

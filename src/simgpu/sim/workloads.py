@@ -1,7 +1,7 @@
-"""Workloads: which run where, when an activity makes room for the next, and how each ends.
+"""Workloads: where each runs, when its next activity begins, and how it ends.
 
-Who owns a workload may be somebody that nobody trusts. What such owners' activities cost in a step is bounded: those
-that are beyond it change later, and then go on with what they would be doing by then.
+Owners of workloads may be untrusted. The activity changes per step of such owners are limited: those beyond the limit
+happen in a later step, and then continue with the activity that is due by then.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from simgpu.catalog import models
 from simgpu.sim import activity, demands, limits
 from simgpu.sim.group import Group
 
-MAX_CHANGES = 64  # of activities in a step, for each owner
-MAX_CHANGES_IN_ALL = 512  # of all owners that are not trusted,
-GUARANTEED_CHANGES = 4  # beside these of each, so that no owner waits for others
+MAX_CHANGES = 64  # of activities per step and untrusted owner
+MAX_CHANGES_IN_ALL = 512  # of activities per step, of all untrusted owners together
+GUARANTEED_CHANGES = 4  # per step and owner in any case, so that no owner starves others
 
-_SOON = 1e-9  # seconds: what is due within this is due
+_TOLERANCE = 1e-9  # seconds, of comparisons with deadlines
 _RATES = (1e-6, 1e6)
 
 FINISHED, REMOVED, REACHED = "OK", "Device removed, terminated", "Limit {} reached, terminated"
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a workload ended: the exit code and the message that its process ends with."""
+    """How a workload ended: exit code and message of its process."""
 
     workload: int
     name: str
@@ -41,7 +41,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Targets(msgspec.Struct, frozen=True):
-    """Where a workload runs: rows of one model, and the memory that each of them has."""
+    """Where a workload runs: rows of one model, and the memory of each in MiB."""
 
     group: Group
     rows: npt.NDArray[np.intp]
@@ -57,27 +57,27 @@ class Workload(msgspec.Struct):
     profile: activity.Profile
     model: str
     rows: list[int]
-    rate: float
-    memory_mib: float
-    started: float
-    begun: float
-    at: int = 0
-    left: int = 1
-    owner: str = ""
+    rate: float  # speed relative to the card that the profile was made for
+    memory_mib: float  # of each card or part
+    started: float  # when the workload started
+    begun: float  # when its present activity began
+    at: int = 0  # index of the present activity
+    left: int = 1  # repetitions, this one included; 0 is forever
+    owner: str = ""  # untrusted unless empty
 
     @property
     def now(self) -> activity.Activity:
-        """What it does."""
+        """The present activity."""
         return self.profile.activities[self.at]
 
     @property
     def deadline(self) -> float:
-        """When that is over."""
-        return self.begun + max(self.now.length / self.rate, activity.SHORTEST)
+        """When the present activity ends."""
+        return self.begun + max(self.now.length / self.rate, activity.MIN_SECONDS)
 
 
 class Workloads:
-    """All that run, in the order in which they came; `groups` are the cards that they run on."""
+    """All running workloads, in the order of their start; `groups` are the cards by model."""
 
     def __init__(self, groups: Mapping[str, Group], rng: np.random.Generator) -> None:
         self.running: dict[int, Workload] = {}
@@ -85,17 +85,17 @@ class Workloads:
         self._rng = rng
         self._next = 1
         self._deadlines: list[tuple[float, int]] = []
-        self._late: list[tuple[float, int]] = []  # deadlines that have passed in this step, too many to act on
-        self._changes: Counter[str] = Counter()  # of activities in this step, by owner,
-        self._changes_in_all = 0  # and of all of them
+        self._late: list[tuple[float, int]] = []  # deadlines passed in this step that exceed the limit
+        self._changes: Counter[str] = Counter()  # of activities in this step, by owner
+        self._changes_in_all = 0  # of all owners together
         self._limited: dict[int, limits.Own] = {}
-        self._watches: dict[str, limits.Watch] | None = None  # by model; made when needed
-        self._ends: dict[int, demands.Doubles] = {}  # of each activity, from the start of a cycle; made when needed
+        self._watches: dict[str, limits.Watch] | None = None  # by model; built on demand
+        self._ends: dict[int, demands.Doubles] = {}  # of each activity, from the start of a cycle; built on demand
 
     # Coming and going.
 
     def add(self, profile: activity.Profile, on: Targets, *, now: float, owner: str = "") -> int:
-        """Start one. An owner with a name is not trusted."""
+        """Start a workload and return its id. An owner with a name is not trusted."""
         rate = _rate(profile, on.group.model)
         number, self._next = self._next, self._next + 1
         rows = on.group.demands.add(on.rows, on.parts, on.shares, admitted=number).tolist()
@@ -120,24 +120,24 @@ class Workloads:
         return number
 
     def drop(self, number: int) -> None:
-        """One is gone."""
+        """Remove a workload."""
         work = self.running.pop(number)
         self._groups[work.model].demands.remove(np.array(work.rows, dtype=np.intp))
         if self._limited.pop(number, None) is not None:
             self._watches = None
         self._ends.pop(number, None)
-        if len(self._deadlines) > 2 * len(self.running) + 1000:  # those of workloads that are gone
+        if len(self._deadlines) > 2 * len(self.running) + 1000:  # entries of removed workloads
             self._deadlines = [item for item in self._deadlines if self._current(*item)]
             heapq.heapify(self._deadlines)
 
     def end(self, number: int, exit_code: int, message: str) -> Outcome:
-        """One is gone, and this is what its owner is told."""
+        """Remove a workload and return its outcome."""
         name = self.running[number].profile.name
         self.drop(number)
         return Outcome(number, name, exit_code, message)
 
     def on(self, group: Group, rows: list[int]) -> list[int]:
-        """Those that run on some cards."""
+        """Return the workloads that run on some cards."""
         asked = group.demands
         found: list[int] = np.unique(asked.admitted[asked.live & np.isin(asked.card, rows)]).tolist()
         return found
@@ -158,7 +158,7 @@ class Workloads:
     # Time.
 
     def begin_step(self) -> None:
-        """From here on owners may change activities again; those that could not come first."""
+        """Reset the limits on changes; postponed changes come first."""
         self._changes.clear()
         self._changes_in_all = 0
         for item in self._late:
@@ -166,7 +166,7 @@ class Workloads:
         self._late.clear()
 
     def next_deadline(self) -> float:
-        """When the next activity is over."""
+        """Return when the next activity ends; infinity if none."""
         while self._deadlines and not self._current(*self._deadlines[0]):
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else math.inf
@@ -176,7 +176,7 @@ class Workloads:
         return work is not None and work.deadline == deadline
 
     def end_at_limits(self, now: float) -> list[Outcome]:
-        """Those past limits of their own end."""
+        """End the workloads that have reached limits of their own. Return their outcomes."""
         past = [
             number
             for model, watch in self._watched().items()
@@ -200,9 +200,9 @@ class Workloads:
         return self.end(number, 1, REACHED.format(name)) if name else None
 
     def advance(self, now: float) -> list[Outcome]:
-        """Activities whose time is over make room; the time by which a step overshot is not lost."""
+        """Start the next activities where the present ones have ended, from when these ended. Return outcomes."""
         ended = []
-        while self._deadlines and self._deadlines[0][0] <= now + _SOON:
+        while self._deadlines and self._deadlines[0][0] <= now + _TOLERANCE:
             deadline, number = heapq.heappop(self._deadlines)
             if not self._current(deadline, number):
                 continue
@@ -228,7 +228,7 @@ class Workloads:
         return True
 
     def _move_on(self, work: Workload, now: float) -> bool:
-        """Let one come to what it does `now`; whether there is anything left to do. What lies between is skipped."""
+        """Move a workload to its activity at `now`, skipping any between. False if none is left."""
         work.begun = work.deadline
         work.at += 1
         if work.at == len(work.profile.activities):
@@ -236,13 +236,13 @@ class Workloads:
             if work.left == 1:
                 return False
             work.left = max(0, work.left - 1)
-        return work.deadline > now + _SOON or self._catch_up(work, now + _SOON)
+        return work.deadline > now + _TOLERANCE or self._catch_up(work, now + _TOLERANCE)
 
     def _catch_up(self, work: Workload, now: float) -> bool:
         ends = self._ends.get(work.id)
         if ends is None:
             lengths = np.array([item.length for item in work.profile.activities]) / work.rate
-            ends = self._ends[work.id] = np.cumsum(np.maximum(lengths, activity.SHORTEST))
+            ends = self._ends[work.id] = np.cumsum(np.maximum(lengths, activity.MIN_SECONDS))
         starts = np.concatenate([[0.0], ends[:-1]])
         start, cycle = work.begun - float(starts[work.at]), float(ends[-1])
         cycles = math.floor((now - start) / cycle)
@@ -256,12 +256,12 @@ class Workloads:
     # Keeping.
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything, to go on from later."""
+        """Return the state as plain data, for `restore`."""
         deadlines = [*self._deadlines, *self._late]
         return {"next": self._next, "running": list(self.running.values()), "deadlines": deadlines}
 
     def restore(self, kept: dict[str, Any]) -> None:
-        """Go on from a snapshot."""
+        """Restore a snapshot."""
         self._next = kept["next"]
         for item in kept["running"]:
             self._hold(msgspec.convert(item, Workload))
@@ -270,7 +270,7 @@ class Workloads:
 
 
 def _rate(profile: activity.Profile, model: models.Model) -> float:
-    """How much faster this card does what was made for another."""
+    """Return the speed of a model relative to the profile's reference card."""
     if profile.reference is None:
         return 1.0
     reference = profile.reference

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simgpu import errors
-from simgpu.cluster import fleet
+from simgpu.cluster import populate
 
 MODELS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 
 
 @given(MODELS, st.integers(1, 256))
 def test_model_and_count_survive_a_round_trip(model: str, count: int) -> None:
-    assert str(fleet.parse_gpus(f"{model}:{count}")) == f"{model}:{count}"
+    assert str(populate.parse_gpus(f"{model}:{count}")) == f"{model}:{count}"
 
 
 @pytest.mark.parametrize(
@@ -22,27 +22,27 @@ def test_model_and_count_survive_a_round_trip(model: str, count: int) -> None:
 )
 def test_a_malformed_value_names_the_flag_and_what_is_allowed(text: str) -> None:
     with pytest.raises(errors.InputError, match=r"--gpus: .*(MODEL:COUNT|from 1 to 256)"):
-        fleet.parse_gpus(text)
+        populate.parse_gpus(text)
 
 
 @given(st.text(max_size=20))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        gpus = fleet.parse_gpus(text)
+        gpus = populate.parse_gpus(text)
     except errors.InputError:
         return
-    assert str(fleet.parse_gpus(str(gpus))) == str(gpus)
+    assert str(populate.parse_gpus(str(gpus))) == str(gpus)
 
 
 def test_node_numbers() -> None:
-    assert fleet.node_number(fleet.node_name(12)) == 12
-    assert fleet.node_number("kwok-gpu-node-x") is None
-    assert fleet.node_number("other-1") is None
-    assert fleet.node_number("kwok-gpu-node-007") is None, "that is not node 7"
+    assert populate.node_number(populate.node_name(12)) == 12
+    assert populate.node_number("kwok-gpu-node-x") is None
+    assert populate.node_number("other-1") is None
+    assert populate.node_number("kwok-gpu-node-007") is None, "that is not node 7"
 
 
 def test_every_manifest_can_be_applied() -> None:
     for name in ("stage-crd.yaml", "stages.yaml", "sample.yaml"):
-        for body in fleet.manifest(name):
-            assert body["kind"] in fleet._RESOURCES
+        for body in populate.manifest(name):
+            assert body["kind"] in populate._RESOURCES
             assert body["metadata"]["name"]

@@ -1,7 +1,7 @@
-"""Fills a cluster with simulated nodes and says in the cluster which GPUs they are meant to have.
+"""Populates a cluster: KWOK stages, the topology ConfigMap, simulated nodes, and the sample workload.
 
-Everything here can be repeated at any time: what is there stays, what is missing is made. Stages tell KWOK
-how the nodes and their pods live.
+Everything here is idempotent: existing objects stay, missing ones are created. Stages configure how KWOK moves nodes
+and pods from state to state.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from simgpu.kube.views import Node
 
 NAMESPACE = "gpu-operator"
-SAMPLE = "sample"  # the namespace of the sample workload
+SAMPLE = "sample"  # namespace of the sample workload
 TOPOLOGY = "topology"
 TOPOLOGY_KEY = "topology.yml"
 POOL = "default"
 POOL_LABEL = "run.ai/simulated-gpu-node-pool"
+POOL_SELECTOR = f"{POOL_LABEL}={POOL}"
 GPU_RESOURCE = "nvidia.com/gpu"
 NODE_PREFIX = "kwok-gpu-node-"
 
@@ -39,8 +40,8 @@ _MANAGER = "simgpu-up"
 _MANIFESTS = Path(__file__).parent / "manifests"
 _IN_FLIGHT = 32
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_MOST_GPUS = 256
-MOST_NODES = 50_000
+_MAX_GPUS = 256
+MAX_NODES = 50_000
 
 _RESOURCES: dict[str, Resource[Any]] = {
     resource.kind: resource
@@ -55,7 +56,7 @@ _RESOURCES: dict[str, Resource[Any]] = {
 
 
 class Gpus(msgspec.Struct, frozen=True):
-    """The GPUs of one node: a model's key and how many of it."""
+    """The GPUs of one node: the key of a model, and their count."""
 
     model: str
     count: int
@@ -65,27 +66,27 @@ class Gpus(msgspec.Struct, frozen=True):
 
 
 def parse_gpus(text: str) -> Gpus:
-    """MODEL:COUNT, as in h200:8."""
+    """Parse MODEL:COUNT, such as h200:8."""
     model, colon, count = text.rpartition(":")
     if not colon or not _MODEL.fullmatch(model):
-        raise errors.InputError("--gpus", f"{text!r}: must be MODEL:COUNT, for instance h200:8")
-    if not re.fullmatch("[0-9]{1,6}", count) or not 1 <= int(count) <= _MOST_GPUS:
-        raise errors.InputError("--gpus", f"{text!r}: the count must be a whole number from 1 to {_MOST_GPUS}")
+        raise errors.InputError("--gpus", f"{text!r}: must be MODEL:COUNT, such as h200:8")
+    if not re.fullmatch("[0-9]{1,6}", count) or not 1 <= int(count) <= _MAX_GPUS:
+        raise errors.InputError("--gpus", f"{text!r}: the count must be a whole number from 1 to {_MAX_GPUS}")
     return Gpus(model, int(count))
 
 
 def manifest(name: str) -> list[dict[str, Any]]:
-    """The objects of one of our manifest files."""
+    """Return the objects of a manifest file of this package."""
     return yaml_text.parse_all((_MANIFESTS / name).read_bytes())
 
 
 def manifest_text(name: str) -> bytes:
-    """One of our manifest files as it is."""
+    """Return the text of a manifest file of this package."""
     return (_MANIFESTS / name).read_bytes()
 
 
 async def apply_manifest(client: Client, objects: Iterable[dict[str, Any]]) -> None:
-    """Server-side apply of objects, in order."""
+    """Server-side apply objects, in order."""
     for body in objects:
         meta = body["metadata"]
         resource = _RESOURCES[body["kind"]]
@@ -95,7 +96,7 @@ async def apply_manifest(client: Client, objects: Iterable[dict[str, Any]]) -> N
 
 
 async def stages_served(client: Client) -> bool:
-    """Whether the API serves stages yet: a new type takes a moment."""
+    """Return whether the API server serves Stage objects yet: a new resource definition takes a moment."""
     try:
         found = await client.discover(resources.STAGES.api_version)
     except kube_errors.NotFound:
@@ -104,7 +105,7 @@ async def stages_served(client: Client) -> bool:
 
 
 async def publish_topology(client: Client, gpus: Gpus, *, overwrite: bool) -> None:
-    """Write the pool into the topology; one that is there is left as it is unless it is to be overwritten."""
+    """Write the default pool into the topology ConfigMap; an existing pool is kept unless `overwrite`."""
     await ensure(client, resources.NAMESPACES, {"metadata": {"name": NAMESPACE}})
     present = await client.find(resources.CONFIG_MAPS, TOPOLOGY, namespace=NAMESPACE)
     document = _topology_document(present.data.get(TOPOLOGY_KEY, "")) if present is not None else {}
@@ -134,7 +135,7 @@ def _topology_document(text: str) -> dict[str, Any]:
 
 
 async def ensure(client: Client, resource: Resource[Any], body: dict[str, Any], *, namespace: str = "") -> bool:
-    """Create an object unless there is one of its name. Whether it was created."""
+    """Create an object unless it exists. Return whether it was created."""
     try:
         await client.create(resource, body, namespace=namespace)
     except kube_errors.AlreadyExists:
@@ -143,12 +144,12 @@ async def ensure(client: Client, resource: Resource[Any], body: dict[str, Any], 
 
 
 def node_name(number: int) -> str:
-    """Node names count from 1."""
+    """Return the name of a simulated node; numbers start at 1."""
     return f"{NODE_PREFIX}{number}"
 
 
 def node_number(name: str) -> int | None:
-    """The number in one of our node names; None for other names."""
+    """Return the number of a simulated node; None for other names."""
     tail = name.removeprefix(NODE_PREFIX)
     return int(tail) if tail != name and re.fullmatch("[1-9][0-9]{0,9}", tail) else None
 
@@ -159,7 +160,7 @@ def _node_amounts() -> dict[str, str]:
 
 
 def node_object(number: int) -> dict[str, Any]:
-    """A node for KWOK to bring to life."""
+    """Return a Node object that KWOK manages."""
     name = node_name(number)
     return {
         "apiVersion": "v1",
@@ -181,7 +182,7 @@ def node_object(number: int) -> dict[str, Any]:
 
 
 async def scale_nodes(client: Client, count: int, *, made: Callable[[int, int], None] | None = None) -> tuple[int, int]:
-    """Make it nodes 1 to `count`, no more and no fewer of ours. How many were created and deleted."""
+    """Create and delete simulated nodes so that 1 to `count` exist. Return how many were created and deleted."""
     present = {number for node in await client.list(resources.NODES) if (number := node_number(node.metadata.name))}
     missing = sorted(set(range(1, count + 1)) - present)
     surplus = sorted(number for number in present if number > count)
@@ -203,7 +204,7 @@ async def scale_nodes(client: Client, count: int, *, made: Callable[[int, int], 
 
 
 async def concurrently(work: Callable[[int], Awaitable[None]], numbers: Sequence[int]) -> None:
-    """Run `work` for each number, a bounded lot at a time; the first failure ends them all."""
+    """Run `work` for each number with bounded concurrency; the first failure cancels the rest."""
     queue = iter(numbers)
 
     async def worker() -> None:
@@ -219,17 +220,17 @@ async def concurrently(work: Callable[[int], Awaitable[None]], numbers: Sequence
 
 
 def schedulable(node: Node) -> bool:
-    """Whether the controller manager has taken off the taint that every new node gets."""
+    """Return whether the controller manager has removed the not-ready taint of a new node."""
     return all(taint.key != "node.kubernetes.io/not-ready" for taint in node.spec.taints)
 
 
 def gpu_count(nodes: Iterable[Node]) -> int:
-    """GPUs that nodes offer."""
+    """Return the total GPU capacity of nodes."""
     return sum(quantity.count(node.status.capacity.get(GPU_RESOURCE, "0")) for node in nodes)
 
 
 async def create_sample(client: Client, *, gpus: bool) -> bool:
-    """A small workload, on GPUs where the nodes have them; what is there stays. Whether anything was made."""
+    """Create the sample workload, with GPU limits if `gpus`. Return whether anything was created."""
     created = False
     for body in manifest("sample.yaml"):
         if gpus and "template" in body.get("spec", {}):

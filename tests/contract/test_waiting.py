@@ -1,0 +1,54 @@
+"""The waits of `simgpu up`: what is missing at their end is reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simgpu.cluster import waiting
+from simgpu.kube.client import Client
+from tests.fixtures.http import Answer, Scripted, answer
+
+HINT = "simgpu logs controller"
+
+
+class Reported:
+    """Progress that is kept."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, ...]] = []
+
+    def update(self, item: str, doing: str) -> None:
+        self.lines.append(("update", item, doing))
+
+    def done(self, item: str, result: str) -> None:
+        self.lines.append(("done", item, result))
+
+    def note(self, line: str) -> None:
+        self.lines.append(("note", line))
+
+
+def nodes(*counts: int) -> Answer:
+    """A list of nodes that have so many GPUs each."""
+    items: list[dict[str, Any]] = [
+        {"metadata": {"name": f"node-{number}"}, "status": {"capacity": {"nvidia.com/gpu": str(count)}}}
+        for number, count in enumerate(counts, 1)
+    ]
+    return answer({"metadata": {"resourceVersion": "1"}, "items": items})
+
+
+async def test_waiting_for_gpus_ends_when_all_nodes_have_some(scripted: Scripted) -> None:
+    scripted.script = [nodes(8, 0), nodes(8, 8)]
+    reported = Reported()
+    async with Client(scripted.target) as client:
+        await waiting.gpus(client, reported, hint=HINT)
+    assert reported.lines == [("update", "GPUs", "8 on 1 of 2 nodes"), ("done", "GPUs", "16 on 2 of 2 nodes")]
+
+
+async def test_waiting_for_gpus_in_vain_names_the_nodes_without_any_and_where_to_look(scripted: Scripted) -> None:
+    scripted.script = [nodes(0, 8, 0, 0, 0)] * 100
+    reported = Reported()
+    async with Client(scripted.target) as client:
+        await waiting.gpus(client, reported, hint=HINT, stalled_seconds=0.0)
+    without = "4 nodes have no GPUs (node-1, node-3, node-4, ...)"
+    where = "check ConfigMap gpu-operator/topology and 'simgpu logs controller'"
+    assert reported.lines[-2:] == [("done", "GPUs", "8 on 1 of 5 nodes"), ("note", f"{without}; {where}")]
