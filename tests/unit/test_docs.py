@@ -57,6 +57,12 @@ def test_commands_named_in_the_pages_exist(page: Path) -> None:
         assert f"\n{target}:" in makefile, f"{page}: make {target}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_named_in_the_pages_exist(page: Path) -> None:
+    for path in re.findall(r"`((?:\w+/)+[\w-]+\.(?:py|ya?ml|txt))`", page.read_text()):
+        assert (ROOT / path).exists() or (ROOT / "src" / "simgpu" / path).exists(), f"{page}: {path}"
+
+
 TRUST = ROOT / "docs" / "concepts" / "trust.md"
 
 
