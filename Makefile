@@ -44,8 +44,9 @@ bench: dev native ## Run the benchmarks and write benchmarks/results.json
 fidelity: dev ## Hold the simulated H200 against a recorded one
 	@$(BIN)/python -m fidelity
 
-docs: dev ## Write the generated reference pages anew
+docs: dev ## Write the generated reference pages and the picture of the architecture anew
 	@$(BIN)/python -m docs.generate
+	@$(BIN)/python -m docs.architecture
 
 clean: ## Remove what was made in the tree; the cache outside it stays
 	@rm -rf .venv dist build src/simgpu/page/built .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .benchmarks

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import generate
+from docs import architecture, generate
 from simgpu.cli import main
 
 ROOT = Path(__file__).parent.parent.parent
@@ -20,6 +20,24 @@ def test_the_command_reference_is_current() -> None:
 
 def test_the_list_of_models_is_current() -> None:
     assert generate.MODELS_PAGE.read_text() == generate.models_reference(), "run 'make docs'"
+
+
+def test_the_picture_of_the_architecture_is_current() -> None:
+    drawn = architecture.draw(architecture.parse(architecture.SOURCE.read_text()))
+    assert architecture.PICTURE.read_text() == drawn, "run 'make docs'"
+
+
+def test_the_picture_of_the_architecture_names_commands_that_exist() -> None:
+    drawing = architecture.parse(architecture.SOURCE.read_text())
+    assert {box.title for box in drawing.processes} <= {f"simgpu {name}" for name in main.root.commands}
+    named = {name for lane in drawing.lanes for box in lane.boxes for name in box.processes}
+    assert named == {box.name for box in drawing.processes}
+
+
+def test_a_text_that_is_too_long_for_its_box_is_named() -> None:
+    text = architecture.SOURCE.read_text().replace("which GPU models there are", "which models of GPUs there are in it")
+    with pytest.raises(ValueError, match="which models of GPUs"):
+        architecture.draw(architecture.parse(text))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -37,6 +55,12 @@ def test_commands_named_in_the_pages_exist(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^(?:\$ )?make ([a-z]+)", text, re.MULTILINE):
         assert f"\n{target}:" in makefile, f"{page}: make {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_named_in_the_pages_exist(page: Path) -> None:
+    for path in re.findall(r"`((?:\w+/)+[\w-]+\.(?:py|ya?ml|txt))`", page.read_text()):
+        assert (ROOT / path).exists() or (ROOT / "src" / "simgpu" / path).exists(), f"{page}: {path}"
 
 
 TRUST = ROOT / "docs" / "concepts" / "trust.md"
