@@ -12,11 +12,11 @@ import msgspec
 import yaml
 
 from simgpu.kube import resources
-from tests.cluster.test_examples import EXAMPLES, kubectl
-from tests.fixtures.cluster import eventually, job
+from tests.fixtures.cluster import eventually, job, kubectl
 from tests.fixtures.controller import Fleet, parse_json
 from tests.fixtures.prometheus import Prometheus
 
+RIGHTS = Path(__file__).parent.parent.parent / "examples" / "controller-rights.yaml"
 TWO_K80 = {
     "gpuProduct": "Tesla-K80",
     "gpuCount": 2,
@@ -239,7 +239,7 @@ async def test_nodes_can_have_models_of_the_users_own(fleet: Fleet, tmp_path: Pa
 async def test_the_rights_of_the_example_are_enough(
     fleet: Fleet, programs: Callable[..., dict[str, Path]], tmp_path: Path
 ) -> None:
-    text = (EXAMPLES / "controller-rights.yaml").read_text()
+    text = RIGHTS.read_text()
     manifest, config = tmp_path / "rights.yaml", tmp_path / "config"
     admin, account = fleet.cluster, f"simgpu-{fleet.namespace}"
     manifest.write_text(text.replace("gpu-operator", fleet.namespace).replace("simgpu-controller", account))

@@ -20,7 +20,7 @@ from simgpu.controllers.fleet import Fleet
 from simgpu.identities import identity, labels, render
 from simgpu.topology import pools
 from simgpu.web import fleet, metering, server
-from tests.golden import boxes
+from tests.fixtures import boxes
 
 NODES = {"a": {"GpuProduct": "Tesla-K80"}}
 
