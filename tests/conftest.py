@@ -1,4 +1,7 @@
-"""What holds for every test: skips that must not hide, and a home of its own for whatever is written."""
+"""What holds for every test: skips that must not hide, and a home of its own for whatever is written.
+
+Fixtures are in the conftest.py of each level, so that a level loads only its own.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytest_plugins = [
-    "tests.fixtures.cluster",
-    "tests.fixtures.http",
-    "tests.fixtures.mirror",
-    "tests.fixtures.prometheus",
-    "tests.fixtures.controller",
-    "tests.fixtures.kubelet",
-    "tests.fixtures.node",
-    "tests.fixtures.agent",
-    "tests.fixtures.systems",
-    "tests.fixtures.services",
-    "tests.fixtures.rough",
-]
+# Their assertions, too, show the values that they compared.
+pytest.register_assert_rewrite("tests.fixtures")
 
 
 def pytest_configure() -> None:

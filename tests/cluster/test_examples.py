@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simgpu.kube import resources
-from tests.fixtures.cluster import Cluster, eventually
+from tests.fixtures.cluster import Cluster, eventually, kubectl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,17 +18,6 @@ if TYPE_CHECKING:
     from simgpu.kube.client import Client
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-
-
-async def kubectl(cluster: Cluster, programs: Callable[..., dict[str, Path]], *arguments: str) -> str:
-    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
-    path = (await asyncio.to_thread(programs, "kubectl"))["kubectl"]
-    process = await asyncio.create_subprocess_exec(
-        path, *arguments, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    out, complaints = await process.communicate()
-    assert process.returncode == 0, complaints.decode()
-    return out.decode()
 
 
 async def test_the_job_example_completes(

@@ -12,11 +12,11 @@ import msgspec
 import yaml
 
 from simgpu.kube import resources
-from tests.cluster.test_examples import EXAMPLES, kubectl
-from tests.fixtures.cluster import eventually, job
+from tests.fixtures.cluster import HOSTNAME, eventually, job, kubectl
 from tests.fixtures.controller import Fleet, parse_json
 from tests.fixtures.prometheus import Prometheus
 
+RIGHTS = Path(__file__).parent.parent.parent / "examples" / "controller-rights.yaml"
 TWO_K80 = {
     "gpuProduct": "Tesla-K80",
     "gpuCount": 2,
@@ -105,7 +105,7 @@ async def test_a_run_time_that_nobody_can_read_is_told(fleet: Fleet) -> None:
     node = await fleet.node("a")
     await fleet.start()
     await fleet.gpus(node, 2)
-    body = job("slow", annotations={"simgpu.dev/run-time": "10 minutes"}, nodeName=node)
+    body = job("slow", annotations={"simgpu.dev/run-time": "10 minutes"}, nodeSelector={HOSTNAME: node})
     await fleet.client.create(resources.JOBS, body, namespace=fleet.namespace)
     event = await fleet.told("InvalidRunTime")
     assert "'10 minutes': must be a time such as 30s" in event.message
@@ -239,7 +239,7 @@ async def test_nodes_can_have_models_of_the_users_own(fleet: Fleet, tmp_path: Pa
 async def test_the_rights_of_the_example_are_enough(
     fleet: Fleet, programs: Callable[..., dict[str, Path]], tmp_path: Path
 ) -> None:
-    text = (EXAMPLES / "controller-rights.yaml").read_text()
+    text = RIGHTS.read_text()
     manifest, config = tmp_path / "rights.yaml", tmp_path / "config"
     admin, account = fleet.cluster, f"simgpu-{fleet.namespace}"
     manifest.write_text(text.replace("gpu-operator", fleet.namespace).replace("simgpu-controller", account))
@@ -319,10 +319,11 @@ async def test_a_killed_controller_goes_on_where_it_was(fleet: Fleet) -> None:
     await fleet.start()
     for node in nodes:
         await fleet.gpus(node, 4)
-    for name in ("one", "two", "three"):
+    before: dict[tuple[str, str], tuple[str, str]] = {}
+    for index, name in enumerate(("one", "two", "three")):
         await fleet.pod(name, nodes[0], 1)
-    before = {(nodes[0], "0"): ("one", "c0"), (nodes[0], "1"): ("two", "c0"), (nodes[0], "2"): ("three", "c0")}
-    await fleet.held(before)
+        before[nodes[0], str(index)] = (name, "c0")
+        await fleet.held(before)
     await fleet.client.delete(resources.PODS, "two", namespace=fleet.namespace)
     await fleet.held({key: value for key, value in before.items() if value[0] != "two"})
     await published(fleet, nodes[0], ["one", "", "three", ""])

@@ -18,7 +18,7 @@ from simgpu.kube.client import Client
 from simgpu.kube.leading import Election
 from simgpu.kube.recording import EventLimits, Recorder, Subject
 from simgpu.kube.writer import Target, Writer
-from tests.cluster.candidate import TERMS
+from tests.fixtures.candidate import TERMS
 from tests.fixtures.cluster import Cluster, eventually
 
 
@@ -110,7 +110,7 @@ async def candidate(
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "tests.cluster.candidate",
+        "tests.fixtures.candidate",
         identity,
         namespace,
         str(log),

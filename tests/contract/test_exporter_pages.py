@@ -19,9 +19,8 @@ from typing import Any
 import pytest
 
 from simgpu.identities import identity
-from tests.fixtures import debian, nvml
+from tests.fixtures import boxes, debian, nvml
 from tests.fixtures.prometheus import Prometheus
-from tests.golden import boxes
 
 # What promtool finds in the real exporters' own names, and why it stays.
 _COUNTERS = "some fields are counters by type only, some only by name"

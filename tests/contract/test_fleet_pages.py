@@ -20,7 +20,7 @@ from simgpu.machines.fleet import Fleet
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology import inline
 from simgpu.web import fleet_pages, metering, server
-from tests.golden import boxes
+from tests.fixtures import boxes
 
 NODES = {"a": {"GpuProduct": "Tesla-K80"}}
 

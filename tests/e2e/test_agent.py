@@ -265,7 +265,8 @@ def test_no_pod_passes_for_another_as_if_it_were_static(gpus: Gpus) -> None:
     uid = gpus.node.kubectl("get", "pod", name, "-o", "jsonpath={.metadata.uid}")
     with pytest.raises(AssertionError, match="may not add mirror pod annotation"):
         gpus.node.kubectl("annotate", "pod", other, f"kubernetes.io/config.mirror={uid}")
-    gpus.node.pod("impostor", "sleep 1000", annotations={"kubernetes.io/config.mirror": uid})
+    mirror = {"kubernetes.io/config.mirror": uid}  # the API server refuses such a pod where it names no node
+    gpus.node.pod("impostor", "sleep 1000", annotations=mirror, nodeName=gpus.node.name)
     gpus.node.kubectl("wait", "pod/impostor", "--for=delete", "--timeout=30s")
     assert (gpus.holds(name), gpus.holds(other)) == (gpu, theirs)
 

@@ -17,7 +17,7 @@ from simgpu.identities import identity, labels, render
 from simgpu.machines import box
 from simgpu.topology import devices
 from simgpu.workloads import documents
-from tests.golden import boxes
+from tests.fixtures import boxes
 
 PAGES = Path(__file__).parent / "pages"
 

@@ -18,7 +18,7 @@ from simgpu.identities import identity, render
 from simgpu.machines.box import Box
 from simgpu.topology import devices
 from simgpu.workloads import client, documents, receiving
-from tests.golden import boxes
+from tests.fixtures import boxes
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),

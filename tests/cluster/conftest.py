@@ -1,0 +1,10 @@
+"""Fixtures of this level: control planes with simulated nodes."""
+
+from __future__ import annotations
+
+from tests.fixtures.cluster import client, cluster, namespace, programs
+from tests.fixtures.controller import fleet
+from tests.fixtures.prometheus import prometheus
+from tests.fixtures.rough import rough
+
+__all__ = ["client", "cluster", "fleet", "namespace", "programs", "prometheus", "rough"]

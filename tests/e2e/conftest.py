@@ -1,0 +1,12 @@
+"""Fixtures of this level: a node that really runs containers."""
+
+from __future__ import annotations
+
+from tests.fixtures.agent import equipped, gpus
+from tests.fixtures.cluster import programs
+from tests.fixtures.node import node
+from tests.fixtures.services import services
+from tests.fixtures.systems import musl_image, python_image
+from tests.fixtures.wheel import wheel
+
+__all__ = ["equipped", "gpus", "musl_image", "node", "programs", "python_image", "services", "wheel"]
