@@ -265,7 +265,7 @@ async def test_a_socket_in_use_is_not_taken_and_a_dead_one_is_replaced(serve: Se
     with pytest.raises(errors.InputError, match="already in use"):
         await WorkloadServer(running.box, running.path).start()
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(errors.InputError, match="is no socket"):
+    with pytest.raises(errors.InputError, match="is not a socket"):
         await WorkloadServer(running.box, tmp_path / "file").start()
     assert (tmp_path / "file").read_text() == "mine"
 
