@@ -17,7 +17,6 @@ from prometheus_client import parser
 
 from benchmarks import frame, scratch
 from simgpu.catalog import models
-from simgpu.cluster.fleet import NODE_PREFIX
 from simgpu.controllers import publishing
 from simgpu.controllers.fleet import gpu_id
 from simgpu.controllers.nodes import SAVE_EVERY
@@ -28,6 +27,7 @@ from simgpu.kube.store import Change, Store
 from simgpu.kube.views import Pod
 from simgpu.kube.writer import Target, Writer
 from simgpu.topology import inline
+from simgpu.vocabulary import NODE_PREFIX
 
 NODES, GPUS = 5000, 8
 CHUNKS, CHUNK = 5, 200

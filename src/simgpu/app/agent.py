@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.app import ticking
 from simgpu.app.equipping import Equipment
 from simgpu.app.guests import Guests
@@ -35,7 +35,6 @@ from simgpu.web import fleet as health
 from simgpu.web import pages, server
 from simgpu.workloads.server import Server as WorkloadServer
 
-NAME = "simgpu-agent"
 LOOK_SECONDS = 5.0
 LEAST_SECONDS = 0.05  # between two looks, however much happens
 PATIENCE_SECONDS = 3.0  # with an API server that does not answer; after ten, pods would see their GPUs as lost
@@ -85,8 +84,8 @@ class Agent:
         self._source = granting.Source(self.equipment.pages, self.equipment.run, programs)
         self.plugins = plugins.Plugins(self._allocate, folder=settings.plugins)
         stores = Stores(Store(), Store(), Store(), Store())
-        self._recorder = Recorder(client, component=NAME)
-        self._writer = Writer(client, manager=NAME, in_flight=2)
+        self._recorder = Recorder(client, component=vocabulary.AGENT_MANAGER)
+        self._writer = Writer(client, manager=vocabulary.AGENT_MANAGER, in_flight=2)
         self.node = OwnNode(
             settings.node, stores, self._writer, self._recorder, self._wake.set,
             namespace=settings.namespace, catalog=models.load(), before=self.equipment.known.spec,
@@ -95,7 +94,7 @@ class Agent:
         box = self.equipment.box
         guests = Guests(stores.pods, lambda: self._held or (), lambda: [device.uuid for device in box.devices])
         self.socket = WorkloadServer(
-            box, self.equipment.run / Path(granting.SOCKET).name, mode=0o666, settings=self.equipment.set,
+            box, self.equipment.run / vocabulary.SOCKET_NAME, mode=0o666, settings=self.equipment.set,
             names={family.name: (family.value, family.scale) for family in settings.identity.families},
             identify=guests.identify, changed=self._work_changed,
         )  # fmt: skip
@@ -112,7 +111,7 @@ class Agent:
     async def run(self, ready: Callable[[], None]) -> None:
         """Work until cancelled."""
         client, stores, name, namespace = self._client, self._stores, self._settings.node, self._settings.namespace
-        others, own = f"{publishing.NODE_TOPOLOGY}!=true", f"metadata.name={publishing.view_name(name)}"
+        others, own = f"{vocabulary.VIEW_LABEL}!=true", f"metadata.name={publishing.view_name(name)}"
         reflectors: tuple[Reflector[Any], ...] = (
             Reflector(client, resources.NODES, stores.nodes, fields=f"metadata.name={name}"),
             Reflector(client, resources.PODS, stores.pods, fields=f"spec.nodeName={name}"),
@@ -234,7 +233,7 @@ class Agent:
             raise rpc.Refused(f"{resource}: refused, as the node's failures say")
         self._wake.set()
         node = self._settings.node
-        if resource != self.equipment.spec.slicing.name(pools.GPU_RESOURCE):
+        if resource != self.equipment.spec.slicing.name(vocabulary.GPU_RESOURCE):
             return granting.others(node=node)
         return granting.gpus(ids, node=node, source=self._source)
 
@@ -249,7 +248,7 @@ def _offers(
         for device, place in zip(equipment.box.devices, offers.places(equipment.box.devices), strict=True)
     ]
     if gpus:
-        yield offers.offer(pools.GPU_RESOURCE, gpus, spec.slicing)
+        yield offers.offer(vocabulary.GPU_RESOURCE, gpus, spec.slicing)
     for resource, count in spec.other.items():
         named = [offers.Offered(f"{resource.replace('/', '-')}-{number}") for number in range(count)]
         yield offers.offer(resource, named, spec.slicing)

@@ -26,11 +26,10 @@ from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Writer
+from simgpu.vocabulary import LEASE, MANAGER
 from simgpu.web import fleet as pages
 from simgpu.web import metering, server
 
-MANAGER = "simgpu"
-LEASE = "simgpu-controller"
 SAVE_SECONDS = 6.0  # shorter than a lease, and than anybody waits for a process to end
 
 _log = logging.getLogger(__name__)

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from simgpu import vocabulary
 from simgpu.app import keeping, showing, ticking
 from simgpu.box import Box
 from simgpu.controllers.own_node import Shared, Uses
 from simgpu.identities import render, view
 from simgpu.identities.identity import Identity
-from simgpu.node import cpu, granting
+from simgpu.node import cpu
 from simgpu.page import layout, writer
 from simgpu.pods import profiles, requests
 from simgpu.topology import pools
@@ -30,10 +31,10 @@ class Equipment:
     ) -> None:
         self.spec = pools.NodeGpus(())
         self.pages = state / "gpus"
-        self.saved = keeping.load(state / "state.json")
-        self.known = keeping.known(state / "known.json")
-        self._stand = keeping.Keeper(state / "state.json", "where GPUs stand")
-        self._known = keeping.Keeper(state / "known.json", "what the node has")
+        self.saved = keeping.load(state / vocabulary.STATE_FILE)
+        self.known = keeping.known(state / vocabulary.KNOWN_FILE)
+        self._stand = keeping.Keeper(state / vocabulary.STATE_FILE, "where GPUs stand")
+        self._known = keeping.Keeper(state / vocabulary.KNOWN_FILE, "what the node has")
         self.box = Box((), seed=seed, hostname=hostname(node), now=self.saved.now, kept=self.saved.devices)
         self.page: pages.Page | None = None
         self.run = state / "run"
@@ -61,7 +62,7 @@ class Equipment:
     def _show(self) -> None:
         self.page = None
         if self.box.devices:
-            control = granting.SOCKET if self.spec.settable else ""
+            control = vocabulary.POD_SOCKET if self.spec.settable else ""
             access = writer.Access(processes=layout.ALL_PROCESSES, control=control)
             self._shown = showing.Shown(self.box, self.pages, stale=self._stale, access=access)
             self._shown.write()
@@ -146,4 +147,4 @@ class Equipment:
 
 def hostname(node: str) -> str:
     """The host that dcgm-exporter names on a node: its pod."""
-    return f"nvidia-dcgm-exporter-{hashlib.sha1(node.encode(), usedforsecurity=False).hexdigest()[:6]}"
+    return f"{vocabulary.EXPORTER}-{hashlib.sha1(node.encode(), usedforsecurity=False).hexdigest()[:6]}"

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import msgspec
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.app import showing, ticking
 from simgpu.box import Box
 from simgpu.page import layout, native, writer
@@ -57,7 +57,7 @@ async def run_command(settings: RunSettings) -> int:
     async with contextlib.AsyncExitStack() as stack:
         signals = stack.enter_context(_Signals())
         home = stack.enter_context(_home())
-        socket = home / "workload.sock"
+        socket = home / vocabulary.SOCKET_NAME
         access = writer.Access(processes=layout.LISTED_PROCESSES, control=str(socket) if settings.settable else "")
         shown = showing.Shown(box, home / "gpus", stale=ticking.stale(settings.interval), access=access)
         sockets = WorkloadServer(box, socket, settings=shown.set if settings.settable else None)
@@ -129,8 +129,8 @@ def environment(given: Mapping[str, str], home: Path, socket: Path) -> dict[str,
     """The environment with our library and tool before all others."""
     library, tool = home / "lib", home / "bin"
     for folder, source, names in (
-        (library, native.library(), ("libnvidia-ml.so.1", "libnvidia-ml.so")),
-        (tool, native.tool(), ("nvidia-smi",)),
+        (library, native.library(), (vocabulary.LIBRARY, "libnvidia-ml.so")),
+        (tool, native.tool(), (vocabulary.SMI,)),
     ):
         folder.mkdir()
         for name in names:
@@ -139,7 +139,7 @@ def environment(given: Mapping[str, str], home: Path, socket: Path) -> dict[str,
     for name, folder, otherwise in (("LD_LIBRARY_PATH", library, ""), ("PATH", tool, os.defpath)):
         before = given.get(name, otherwise)
         ours[name] = f"{folder}{os.pathsep}{before}" if before else str(folder)
-    return ours | {"SIMGPU_PAGES": str(home / "gpus"), "SIMGPU_SOCKET": str(socket)}
+    return ours | {vocabulary.PAGES_ENV: str(home / "gpus"), vocabulary.SOCKET_ENV: str(socket)}
 
 
 async def _start(command: Sequence[str], environ: dict[str, str]) -> asyncio.subprocess.Process:

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import click
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.cli import options, output
-
-RESERVATIONS = "runai-reservation"
 
 
 def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Callable[[options.F], options.F]:
@@ -22,29 +20,34 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
 
 @click.command()
 @click.option(
-    "--node", default=lambda: os.environ.get("NODE_NAME"), show_default="NODE_NAME", help="The node that this is."
+    "--node",
+    default=lambda: os.environ.get(vocabulary.NODE_NAME_ENV),
+    show_default=vocabulary.NODE_NAME_ENV,
+    help="The node that this is.",
 )
 @options.kubeconfig
 @options.namespace
 @options.listen(":9400", "Metrics and health.")
 @options.identity
 @_place(
-    "--state-dir", "/var/lib/simgpu", "What pods get mounted; in a container, a folder of the node at the same place."
+    "--state-dir",
+    vocabulary.STATE_DIR,
+    "What pods get mounted; in a container, a folder of the node at the same place.",
 )
-@_place("--plugin-dir", "/var/lib/kubelet/device-plugins", "Where the kubelet looks for device plugins.")
+@_place("--plugin-dir", vocabulary.PLUGIN_DIR, "Where the kubelet looks for device plugins.")
 @_place(
     "--pod-resources",
-    "/var/lib/kubelet/pod-resources/kubelet.sock",
+    vocabulary.POD_RESOURCES_SOCKET,
     "Where the kubelet says which pod has which device.",
     metavar="PATH",
 )
 @click.option(
     "--reservation-namespace",
-    default=lambda: os.environ.get("RESOURCE_RESERVATION_NAMESPACE", RESERVATIONS),
-    show_default=RESERVATIONS,
+    default=lambda: os.environ.get(vocabulary.RESERVATION_NAMESPACE_ENV, vocabulary.DEFAULT_RESERVATION_NAMESPACE),
+    show_default=vocabulary.DEFAULT_RESERVATION_NAMESPACE,
     help="Where Run:ai's pods are that hold GPUs for others; RESOURCE_RESERVATION_NAMESPACE says so too.",
 )
-@_place("--runai-dir", "/var/lib/runai", "What pods have of GPUs that they share, for Run:ai's container toolkit.")
+@_place("--runai-dir", vocabulary.RUNAI_DIR, "What pods have of GPUs that they share, for Run:ai's container toolkit.")
 @_place("--cgroups", "/sys/fs/cgroup", "Where containers' use of processors is read, for pods whose GPUs follow it.")
 @options.interval(0.5, least=0.05, most=60)
 @options.seed()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from simgpu import errors, units
+from simgpu import errors, units, vocabulary
 from simgpu.cluster import (
     binaries,
     build,
@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from simgpu.kube.client import Client
     from simgpu.kube.views import Node
 
-DEFAULT_NODES = 3
-DEFAULT_GPUS = fleet.Gpus("h200", 8)
+DEFAULT_GPUS = fleet.Gpus(vocabulary.DEFAULT_MODEL, vocabulary.DEFAULT_COUNT)
 
 _PORT_ATTEMPTS = 3
 _DISK_GIB = 0.5
@@ -57,7 +56,7 @@ _NODES_READY_SECONDS = 300.0
 _GPUS_SEEN_SECONDS = 30.0
 _STALLED_SECONDS = 10.0
 _CLUSTER = "cluster"
-_POOL_LABELS = f"{fleet.POOL_LABEL}={fleet.POOL}"
+_POOL_LABELS = f"{vocabulary.POOL_LABEL}={vocabulary.DEFAULT_POOL}"
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,8 +110,8 @@ class _Launch:
 def check(wish: Wish) -> None:
     """Refuse what can never work, before anything is touched."""
     folder = record.Folder(wish.name)
-    if wish.nodes is not None and not 1 <= wish.nodes <= fleet.MOST_NODES:
-        raise errors.InputError("--nodes", f"{wish.nodes}: must be from 1 to {fleet.MOST_NODES}")
+    if wish.nodes is not None and not 1 <= wish.nodes <= vocabulary.MAX_NODES:
+        raise errors.InputError("--nodes", f"{wish.nodes}: must be from 1 to {vocabulary.MAX_NODES}")
     if wish.port is None:
         return
     known = folder.load()
@@ -146,11 +145,11 @@ async def up(wish: Wish, progress: Progress, roles: Sequence[Role] = ()) -> Outc
 def _announce(wish: Wish, progress: Progress) -> None:
     before = durations.recall(_kind(wish))
     expected = f"took {units.format_seconds(before)} last time" if before else "takes seconds, and more with many nodes"
-    progress.update(_CLUSTER, f"starting {wish.name} with {wish.nodes or DEFAULT_NODES} nodes: {expected}")
+    progress.update(_CLUSTER, f"starting {wish.name} with {wish.nodes or vocabulary.DEFAULT_NODES} nodes: {expected}")
 
 
 def _kind(wish: Wish) -> str:
-    return f"up {wish.nodes or DEFAULT_NODES}"
+    return f"up {wish.nodes or vocabulary.DEFAULT_NODES}"
 
 
 def _bin_dir(wish: Wish, known: Record | None) -> Path | None:
@@ -204,7 +203,7 @@ def _wanted(wish: Wish, known: Record | None) -> Record:
     bin_dir = _bin_dir(wish, known)
     if known is None:
         known = record.Record(
-            name=wish.name, address=wish.address, port=wish.port, nodes=DEFAULT_NODES, gpus=str(DEFAULT_GPUS)
+            name=wish.name, address=wish.address, port=wish.port, nodes=vocabulary.DEFAULT_NODES, gpus=str(DEFAULT_GPUS)
         )
     return msgspec.structs.replace(
         known,
@@ -341,7 +340,7 @@ async def _wait_for_sample(client: Client, progress: Progress) -> None:
     """Wait for the sample's pods; a small fleet may not have room for all."""
 
     async def look() -> tuple[int, int, str]:
-        pods = await client.list(resources.PODS, namespace=fleet.SAMPLE)
+        pods = await client.list(resources.PODS, namespace=vocabulary.SAMPLE_NAMESPACE)
         started = sum(pod.status.phase in {"Running", "Succeeded"} for pod in pods)
         return started, max(len(pods), 1), f"{started} of {len(pods)} pods run"
 
@@ -452,7 +451,7 @@ async def _status(folder: Folder, roles: Sequence[Role]) -> Status:
     alive = control_plane.alive(folder)
     expected = [*binaries.CONTROL_PLANE, *(role.name for role in roles)]
     seen = await _look(folder) if "kube-apiserver" in alive else _Seen()
-    ours = [node for node in seen.nodes if node.metadata.labels.get(fleet.POOL_LABEL) == fleet.POOL]
+    ours = [node for node in seen.nodes if node.metadata.labels.get(vocabulary.POOL_LABEL) == vocabulary.DEFAULT_POOL]
     endpoints = {"apiserver": f"https://{known.address}:{known.ports['apiserver']}"}
     for role in roles:
         endpoints |= {name: components.fill(url, known, folder) for name, url in role.endpoints.items()}

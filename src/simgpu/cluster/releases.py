@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 
 if TYPE_CHECKING:
     from simgpu.cluster.binaries import Binary
@@ -110,10 +110,10 @@ class Source(msgspec.Struct, frozen=True):
 
 def choose(mirror: str | None = None, *, download: bool = True) -> Source:
     """The source that options and the environment name."""
-    setting = os.environ.get("SIMGPU_DOWNLOAD", "")
+    setting = os.environ.get(vocabulary.DOWNLOAD_ENV, "")
     if setting not in {"", "auto", "never"}:
-        raise errors.InputError("SIMGPU_DOWNLOAD", f"{setting!r}: must be auto or never")
-    given = _checked(mirror, "--mirror") or _checked(os.environ.get("SIMGPU_MIRROR"), "SIMGPU_MIRROR")
+        raise errors.InputError(vocabulary.DOWNLOAD_ENV, f"{setting!r}: must be auto or never")
+    given = _checked(mirror, "--mirror") or _checked(os.environ.get(vocabulary.MIRROR_ENV), vocabulary.MIRROR_ENV)
     return Source(given, allowed=download and setting != "never")
 
 

@@ -11,6 +11,7 @@ from itertools import groupby
 import msgspec
 import numpy as np
 
+from simgpu import vocabulary
 from simgpu.controllers.publishing import Use
 from simgpu.identities import view
 from simgpu.pods import profiles, requests
@@ -18,7 +19,6 @@ from simgpu.sim import activity, engine
 from simgpu.topology import devices, links, pools
 from simgpu.topology.devices import Device
 
-EXPORTER = "nvidia-dcgm-exporter"
 _NOBODY = uuid.UUID(int=0)
 _REMEMBERED = 100_000  # counters of GPUs that are gone and may come back
 
@@ -145,7 +145,7 @@ class Fleet:
 
     def _exporter(self, node: str, pod: str = "", address: str = "") -> dict[str, str]:
         digest = hashlib.sha1(node.encode(), usedforsecurity=False).hexdigest()[:10]
-        name = pod or f"{EXPORTER}-{digest}"
+        name = pod or f"{vocabulary.EXPORTER}-{digest}"
         return {"node": node, "exporter": name, "instance": f"{address or self.address(node)}:9400"}
 
     def address(self, node: str, before: str = "") -> str:

@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import configuring, publishing
-from simgpu.controllers.fleet import EXPORTER, Fleet, NodeCards
+from simgpu.controllers.fleet import Fleet, NodeCards
 from simgpu.kube import resources
 from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder
@@ -101,7 +101,11 @@ class Nodes:
         for pod in (old, new):
             if pod is None or not pod.spec.node_name:
                 continue
-            if requests.requests(pod) or self._exports(pod) or requests.RUN_TIME in pod.metadata.annotations:
+            if (
+                requests.requests(pod)
+                or self._exports(pod)
+                or vocabulary.RUN_TIME_ANNOTATION in pod.metadata.annotations
+            ):
                 self._queue.add(pod.spec.node_name)
 
     def _config_map_changed(self, key: str, old: ConfigMap | None, new: ConfigMap | None) -> None:
@@ -190,7 +194,7 @@ class Nodes:
     def _spec(self, node: Node) -> pools.NodeGpus | None:
         """What a node should have; None for one that is not ours. Who mistypes it keeps what was there."""
         meta = node.metadata
-        if meta.annotations.get(publishing.KWOK) != "fake" or meta.deletion_timestamp:
+        if meta.annotations.get(vocabulary.KWOK_NODE) != "fake" or meta.deletion_timestamp:
             return None
         spec = self.configuration.of(node, self._last_good)
         return msgspec.structs.replace(spec, slicing=sharing.NONE) if spec else None  # nobody here offers shares
@@ -216,7 +220,10 @@ class Nodes:
 
     def _exports(self, pod: Pod) -> bool:
         """Whether a pod pretends to be an exporter. Anybody can label a pod, but not one in our namespace."""
-        return pod.metadata.namespace == self._namespace and pod.metadata.labels.get("app") == EXPORTER
+        return (
+            pod.metadata.namespace == self._namespace
+            and pod.metadata.labels.get(vocabulary.APP_LABEL) == vocabulary.EXPORTER
+        )
 
     def _uses(self, name: str, placed: NodeCards, before: publishing.Remembered | None) -> dict[str, publishing.Use]:
         """Who has which GPU of a node, by id."""
@@ -301,7 +308,10 @@ class Nodes:
         if since < VIEW_EVERY:
             return VIEW_EVERY - since
         body = self._view(placed)
-        same = config_map is not None and config_map.data.get(publishing.KEY) == body["data"][publishing.KEY]
+        same = (
+            config_map is not None
+            and config_map.data.get(vocabulary.TOPOLOGY_KEY) == body["data"][vocabulary.TOPOLOGY_KEY]
+        )
         if same and saved:
             self._unpublished.discard(placed.name)
             return turn

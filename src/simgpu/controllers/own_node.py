@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.configuring import Configuration, about
@@ -24,7 +24,6 @@ from simgpu.kube.writer import Target, Writer
 from simgpu.pods import annotated, holding, requests, reserving
 from simgpu.topology import failures, pools
 
-FAILURES_ANNOTATION = "simgpu.dev/failures"
 VIEW_EVERY = 1.0
 SAVE_EVERY = 300.0
 
@@ -91,7 +90,7 @@ class OwnNode:
     def node(self) -> Node | None:
         """The node, if it is there and nobody else's."""
         node = self._stores.nodes.get(self.name)
-        return node if node is not None and node.metadata.annotations.get(publishing.KWOK) != "fake" else None
+        return node if node is not None and node.metadata.annotations.get(vocabulary.KWOK_NODE) != "fake" else None
 
     def spec(self) -> pools.NodeGpus:
         """What the node should have; nothing if nothing is said of it."""
@@ -104,8 +103,8 @@ class OwnNode:
         if self.node is None:
             return spec.failures
         try:
-            text = annotated.read(self.node, FAILURES_ANNOTATION)
-            return spec.failures if text is None else failures.read(text, field=FAILURES_ANNOTATION)
+            text = annotated.read(self.node, vocabulary.FAILURES_ANNOTATION)
+            return spec.failures if text is None else failures.read(text, field=vocabulary.FAILURES_ANNOTATION)
         except errors.InputError as error:
             self.complain("InvalidFailures", str(error))
             return spec.failures
@@ -130,7 +129,7 @@ class OwnNode:
 
         Of several that share a GPU, who was seen with it first comes first; `before` is who had it last time.
         """
-        replicas = spec.slicing.replicas(pools.GPU_RESOURCE)
+        replicas = spec.slicing.replicas(vocabulary.GPU_RESOURCE)
         found = holding.holders(self._stores.pods, held, replicas=replicas)
         source = spec.utilization_from
         there = {gpu: found[gpu] for gpu in memory if gpu in found}
@@ -151,7 +150,7 @@ class OwnNode:
                 span = self._said(pod, requests.utilisation, "InvalidUtilization", requests.ALL)
                 if (
                     self._said(pod, lambda pod: requests.source(pod, source), "InvalidUtilization", source)
-                    == pools.FROM_CPU
+                    == vocabulary.FROM_CPU
                 ):
                     container, cores = holding.identity(pod, holder.container), requests.cores(pod, holder.container)
                     span = requests.ANY
@@ -194,7 +193,10 @@ class OwnNode:
             uses={gpu: tuple(item.use for item in items) for gpu, items in uses.items()},
             counters={"time": round(time.time(), 1), "gpus": counters},
         )  # fmt: skip
-        same = config_map is not None and config_map.data.get(publishing.KEY) == body["data"][publishing.KEY]
+        same = (
+            config_map is not None
+            and config_map.data.get(vocabulary.TOPOLOGY_KEY) == body["data"][vocabulary.TOPOLOGY_KEY]
+        )
         if same and since < SAVE_EVERY:
             return SAVE_EVERY - since
         self._published = time.monotonic()
@@ -206,8 +208,8 @@ class OwnNode:
         told: set[str] = set()
         for gpu, use in ((gpu, item.use) for gpu, items in uses.items() for item in items if item.use.reserves):
             pod = self._stores.pods.get(use.pod, namespace=use.namespace)
-            if pod is not None and use.uid not in told and reserving.RESERVED not in pod.metadata.annotations:
-                patch = {"metadata": {"annotations": {reserving.RESERVED: gpu}}}
+            if pod is not None and use.uid not in told and vocabulary.RUNAI_RESERVED not in pod.metadata.annotations:
+                patch = {"metadata": {"annotations": {vocabulary.RUNAI_RESERVED: gpu}}}
                 self._writer.merge(Target(resources.PODS, use.pod, use.namespace), patch, observed=pod, urgent=True)
             told.add(use.uid)
 

@@ -10,13 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 
 BUILT = Path(__file__).parent / "built"
 SOURCES = Path(__file__).parents[3] / "native"
 LAYOUT = Path(__file__).parent / "layout.py"
-LIBRARY = "libnvidia-ml.so.1"
-TOOL = "nvidia-smi"
 PRELOADER = "preloader.so"
 
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
@@ -30,12 +28,12 @@ def ensure() -> None:
 
 def library(machine: str | None = None) -> Path:
     """`libnvidia-ml.so.1` for this machine, or another."""
-    return _find(LIBRARY, machine)
+    return _find(vocabulary.LIBRARY, machine)
 
 
 def tool(machine: str | None = None) -> Path:
     """`nvidia-smi` for this machine, or another."""
-    return _find(TOOL, machine)
+    return _find(vocabulary.SMI, machine)
 
 
 def preloader(machine: str | None = None) -> Path:

@@ -12,11 +12,11 @@ from aiohttp import web
 from simgpu import errors
 from simgpu.identities import labels, render, view
 from simgpu.identities.identity import FAMILY, Identity
+from simgpu.vocabulary import EXPORTER
 from simgpu.web import pages, server
 from simgpu.web.server import Handler
 
 ENDPOINT = "gpu-metrics"
-EXPORTER = "nvidia-dcgm-exporter"
 
 
 class Shown(Protocol):

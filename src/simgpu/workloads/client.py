@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 
 _LONGEST_ANSWER = 1 << 16
 
@@ -42,7 +42,7 @@ def devices_by_glob(pattern: str, index_regex: str | None) -> list[str]:
 def devices_by_name(names: str, max_index: int, environment: Mapping[str, str]) -> list[str]:
     """Names given; `INDEX` in them becomes the job's completion index, modulo `max_index`."""
     if max_index > 0:
-        index = environment.get("JOB_COMPLETION_INDEX")
+        index = environment.get(vocabulary.COMPLETION_INDEX_ENV)
         if index is None or not re.fullmatch(r"-?\d{1,18}", index):
             raise errors.InputError("--max-index", f"needs JOB_COMPLETION_INDEX to be a number, and it is {index!r}")
         names = names.replace("INDEX", str(int(index) % max_index))
