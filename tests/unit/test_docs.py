@@ -22,6 +22,10 @@ def test_the_list_of_models_is_current() -> None:
     assert generate.MODELS_PAGE.read_text() == generate.models_reference(), "run 'make docs'"
 
 
+def test_the_list_of_names_is_current() -> None:
+    assert generate.KEYS_PAGE.read_text() == generate.keys_reference(), "run 'make docs'"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
