@@ -17,7 +17,6 @@ from prometheus_client import parser
 
 from benchmarks import frame, scratch
 from simgpu.catalog import models
-from simgpu.cluster.populate import NODE_PREFIX
 from simgpu.controllers import publishing
 from simgpu.controllers.node_views import SAVE_EVERY
 from simgpu.kube import kubeconfig, resources
@@ -27,6 +26,7 @@ from simgpu.kube.store import Change, Store
 from simgpu.kube.views import Pod
 from simgpu.kube.writer import Target, Writer
 from simgpu.topology import inline, pools
+from simgpu.vocabulary import NODE_PREFIX
 
 NODES, GPUS = 5000, 8
 CHUNKS, CHUNK = 5, 200

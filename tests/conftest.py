@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
 # Their assertions, too, show the values that they compared.
 pytest.register_assert_rewrite("tests.fixtures")
+
+
+# A property test is no stopwatch: a machine may be slow, or busy with something else.
+hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("patient")
 
 
 def pytest_configure() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from simgpu import vocabulary
 from simgpu.app.agent import Agent, AgentSettings
 from simgpu.catalog import models
 from simgpu.identities import identity
@@ -66,7 +67,7 @@ def inform(agent: Agent, *pods: str) -> None:
     text = (
         "{gpus: [{type: h200, count: 2}], sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}}"
     )
-    stores.nodes.replace([views.Node(metadata=meta(name="node-a", uid="n", labels={pools.LABEL_KEY: "x"}))])
+    stores.nodes.replace([views.Node(metadata=meta(name="node-a", uid="n", labels={vocabulary.POOL_LABEL: "x"}))])
     named = meta(name="topology", namespace="ns")
     stores.config_maps.replace([views.ConfigMap(metadata=named, data={"topology.yml": f"nodePools: {{x: {text}}}"})])
     spec = views.PodSpec(containers=(views.Container(name="main"),), node_name="node-a")

@@ -15,6 +15,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
@@ -307,7 +308,7 @@ EVENTS = st.lists(
 def test_whatever_happens_the_fleet_is_consistent(events: list[tuple[str, str, Any]], *, marked: bool) -> None:
     world = World()
     if marked:  # as a controller that was there before has left it
-        left: dict[str, str | None] = {publishing.MARK: "true", "nvidia.com/gpu.count": "5"}
+        left: dict[str, str | None] = {vocabulary.FAKE_GPU_LABEL: "true", "nvidia.com/gpu.count": "5"}
         world._edit("a", {"labels": left, "annotations": {"kwok.x-k8s.io/node": "fake"}})
         world.api._merge("a", {"status": {part: {"nvidia.com/gpu": "5"} for part in CAPACITY}})
     world.apply("config", "", {"x": 2, "y": 3})
@@ -660,7 +661,7 @@ def test_no_two_nodes_exporters_have_one_address_and_a_restart_changes_none() ->
 
 @pytest.mark.parametrize(
     ("key", "old", "new"),
-    [(publishing.KEY, "gpuMemory: 1000", "gpuMemory: .inf"), (publishing.COUNTERS, "{", "[" * 100_000)],
+    [(vocabulary.TOPOLOGY_KEY, "gpuMemory: 1000", "gpuMemory: .inf"), (vocabulary.COUNTERS_KEY, "{", "[" * 100_000)],
 )
 def test_a_start_goes_on_over_a_view_that_somebody_broke(key: str, old: str, new: str) -> None:
     world = World()
@@ -742,7 +743,7 @@ def test_heartbeats_and_saved_counters_are_no_work() -> None:
     world = World()
     meta = world.api.meta("a", labels={LABEL: "p"})
     node = views.Node(metadata=meta, status=views.NodeStatus(capacity={"cpu": "4"}))
-    data = {publishing.KEY: "gpus: []", publishing.COUNTERS: "{}"}
+    data = {vocabulary.TOPOLOGY_KEY: "gpus: []", vocabulary.COUNTERS_KEY: "{}"}
     view = views.ConfigMap(metadata=world.api.meta("topology-a", namespace="ns"), data=data)
     world.stores.nodes.put(node)
     world.stores.config_maps.put(view)
@@ -756,10 +757,12 @@ def test_heartbeats_and_saved_counters_are_no_work() -> None:
 
     beat = views.NodeStatus(capacity={"cpu": "4"}, conditions=(views.Condition(type="Ready", status="True"),))
     world.stores.nodes.put(views.Node(metadata=newer(meta), status=beat))
-    saved = {**data, publishing.COUNTERS: '{"time": 1}'}
+    saved = {**data, vocabulary.COUNTERS_KEY: '{"time": 1}'}
     world.stores.config_maps.put(views.ConfigMap(metadata=newer(view.metadata), data=saved))
     assert not len(queue)
-    world.stores.config_maps.put(views.ConfigMap(metadata=newer(view.metadata), data={**saved, publishing.KEY: "x"}))
+    world.stores.config_maps.put(
+        views.ConfigMap(metadata=newer(view.metadata), data={**saved, vocabulary.TOPOLOGY_KEY: "x"})
+    )
     assert len(queue) == 1
     queue.done(LOOP.run(queue.get()))
     world.stores.nodes.put(views.Node(metadata=newer(meta, labels={LABEL: "q"}), status=beat))

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from simgpu import vocabulary
 from simgpu.controllers import publishing
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.node import granting
@@ -41,13 +42,13 @@ def test_programs_of_another_version_lie_beside_those_in_use(tmp_path: Path) -> 
 
 def test_programs_that_are_not_whole_are_put_there_anew(tmp_path: Path) -> None:
     library, tool = tmp_path / "library", tmp_path / "tool"
-    library.write_text(granting.LIBRARY)
-    tool.write_text(granting.TOOL)
+    library.write_text(vocabulary.LIBRARY)
+    tool.write_text(vocabulary.SMI)
     first = granting.install(library, tool, tmp_path / "state")
     inode = first.tool.stat().st_ino
     first.library.write_bytes(b"")
     assert granting.install(library, tool, tmp_path / "state") == first
-    assert first.library.read_text() == granting.LIBRARY
+    assert first.library.read_text() == vocabulary.LIBRARY
     assert first.library.stat().st_mode & 0o777 == 0o755
     assert first.tool.stat().st_ino == inode
 
@@ -72,7 +73,7 @@ def test_the_view_names_all_that_share_a_gpu() -> None:
     assert "uid-p" in text
     assert "uid-q" in text
     assert json.loads(body["data"]["counters.json"]) == {}
-    assert publishing.KWOK not in body["metadata"]["annotations"]
+    assert vocabulary.KWOK_NODE not in body["metadata"]["annotations"]
 
 
 def test_the_view_has_what_all_containers_of_a_pod_use() -> None:

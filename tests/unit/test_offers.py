@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.catalog import models
 from simgpu.node import messages
 from simgpu.node.offers import Offer, Offered, Place, offer, places, prefer
-from simgpu.topology import devices, failures, pools, sharing
+from simgpu.topology import devices, failures, sharing
 
 CATALOG = models.load()
 
@@ -149,11 +149,11 @@ def test_shared_gpus_are_offered_several_times() -> None:
 
 
 def test_the_longest_list_of_devices_fits_a_message_that_the_kubelet_takes() -> None:
-    longest = f"{'x' * 253}-{'y' * 63}-{pools.MAX_DEVICES}"
-    named = [Offered(f"{longest}::{number}", healthy=False, show_numa=True) for number in range(pools.MAX_DEVICES)]
+    longest = f"{'x' * 253}-{'y' * 63}-{vocabulary.MAX_DEVICES}"
+    named = [Offered(f"{longest}::{number}", healthy=False, show_numa=True) for number in range(vocabulary.MAX_DEVICES)]
     data = Offer("x/y", tuple(named)).message().encode()
     assert len(data) < 4 << 20
-    assert len(messages.ListAndWatchResponse.decode(data).devices) == pools.MAX_DEVICES
+    assert len(messages.ListAndWatchResponse.decode(data).devices) == vocabulary.MAX_DEVICES
 
 
 def test_shared_gpus_are_used_evenly() -> None:

@@ -8,15 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from simgpu import vocabulary
 from simgpu.catalog import models
-from simgpu.controllers.configuring import GPUS_ANNOTATION
-from simgpu.controllers.own_node import FAILURES_ANNOTATION, NodeStores, OwnNode
+from simgpu.controllers.own_node import NodeStores, OwnNode
 from simgpu.kube import views
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
 from simgpu.machines.users import CpuSource, User
-from simgpu.pods import requests
 from simgpu.pods.holding import Held
 from simgpu.topology import failures, pools
 from tests.fixtures.clocks import ManualClock
@@ -32,7 +31,7 @@ class Cluster:
 
     def __init__(self, topology: str, **annotations: str) -> None:
         stores = NodeStores(Store(), Store(), Store(), Store())
-        labels = {pools.LABEL_KEY: "x"}
+        labels = {vocabulary.POOL_LABEL: "x"}
         meta = views.ObjectMeta(name="n", uid="u", resource_version="1", labels=labels, annotations=annotations)
         stores.nodes.put(views.Node(metadata=meta))
         named = views.ObjectMeta(name="topology", namespace="ns", resource_version="1")
@@ -74,20 +73,20 @@ class Cluster:
     "text", ["{after: 2024-13-45}", "[" * 3000, "explode: true", "flap: 0.1", "delay: 1" + " " * 4089]
 )
 def test_failures_that_make_no_sense_are_an_event_and_those_of_the_pool_hold(text: str) -> None:
-    cluster = Cluster(TOPOLOGY, **{FAILURES_ANNOTATION: text})
+    cluster = Cluster(TOPOLOGY, **{vocabulary.FAILURES_ANNOTATION: text})
     for _ in range(2):
         assert cluster.node.failures(BEFORE) == BEFORE.failures
     [(reason, message)] = cluster.events
     assert reason == "InvalidFailures"
-    assert message.startswith(f"{FAILURES_ANNOTATION}: ")
+    assert message.startswith(f"{vocabulary.FAILURES_ANNOTATION}: ")
 
 
 def test_gpus_of_an_annotation_that_is_too_long_are_an_event_and_those_from_before_stay() -> None:
-    cluster = Cluster(TOPOLOGY, **{GPUS_ANNOTATION: "h200:1," * 1000})
+    cluster = Cluster(TOPOLOGY, **{vocabulary.GPUS_ANNOTATION: "h200:1," * 1000})
     assert cluster.node.spec() == BEFORE
     [(reason, message)] = cluster.events
     assert reason == "InvalidGpus"
-    assert message.startswith(f"{GPUS_ANNOTATION}: 'h200:1,")
+    assert message.startswith(f"{vocabulary.GPUS_ANNOTATION}: 'h200:1,")
     assert message.endswith("goes on for 7000 characters; at most 4096")
 
 
@@ -106,7 +105,7 @@ def test_what_the_node_had_stays_where_the_topology_cannot_be_read() -> None:
 
 def starting(running: bool) -> views.Pod:
     """A pod whose init container has a GPU."""
-    wish = {requests.SOURCE: "cpu"}
+    wish = {vocabulary.SOURCE_ANNOTATION: "cpu"}
     version = "2" if running else "1"
     meta = views.ObjectMeta(name="p", namespace="team", uid="uid-p", resource_version=version, annotations=wish)
     spec = views.PodSpec(

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.kube import views
 from simgpu.machines import users
-from simgpu.pods import annotated, assigning, requests, reserving
-from simgpu.topology import pools
+from simgpu.pods import assigning, requests, reserving
 
 
 def pod(*containers: views.Container, init: tuple[views.Container, ...] = (), **annotations: str) -> views.Pod:
@@ -20,7 +19,8 @@ def pod(*containers: views.Container, init: tuple[views.Container, ...] = (), **
 
 def container(name: str, gpus: str = "", *, sidecar: bool = False, requested: str = "") -> views.Container:
     resources = views.Resources(
-        limits={requests.GPU: gpus} if gpus else {}, requests={requests.GPU: requested} if requested else {}
+        limits={vocabulary.GPU_RESOURCE: gpus} if gpus else {},
+        requests={vocabulary.GPU_RESOURCE: requested} if requested else {},
     )
     return views.Container(name=name, resources=resources, restart_policy="Always" if sidecar else None)
 
@@ -45,22 +45,22 @@ def test_every_container_counts() -> None:
     ("text", "low", "high"), [("15", 15, 15), ("10-30", 10, 30), ("50%", 50, 50), (" 10 - 30 ", 10, 30), ("0", 0, 0)]
 )
 def test_a_utilisation_is_a_number_or_a_range(text: str, low: int, high: int) -> None:
-    made = views.Pod(metadata=views.ObjectMeta(annotations={requests.UTILIZATION: text}))
+    made = views.Pod(metadata=views.ObjectMeta(annotations={vocabulary.UTILIZATION_ANNOTATION: text}))
     assert requests.utilisation(made) == users.Range(low, high)
 
 
 @pytest.mark.parametrize("text", ["", "abc", "-5", "30-10", "150", "99999999999999999999", "10-30-50"])
 def test_a_utilisation_that_makes_no_sense_is_an_error_with_the_annotation(text: str) -> None:
-    made = views.Pod(metadata=views.ObjectMeta(annotations={requests.UTILIZATION: text}))
-    with pytest.raises(errors.InputError, match=requests.UTILIZATION):
+    made = views.Pod(metadata=views.ObjectMeta(annotations={vocabulary.UTILIZATION_ANNOTATION: text}))
+    with pytest.raises(errors.InputError, match=vocabulary.UTILIZATION_ANNOTATION):
         requests.utilisation(made)
 
 
 READERS = {
-    requests.UTILIZATION: requests.utilisation,
-    requests.RUN_TIME: requests.check_run_time,
-    requests.SOURCE: lambda pod: requests.source(pod, "pod"),
-    reserving.FRACTION: reserving.fraction,
+    vocabulary.UTILIZATION_ANNOTATION: requests.utilisation,
+    vocabulary.RUN_TIME_ANNOTATION: requests.check_run_time,
+    vocabulary.SOURCE_ANNOTATION: lambda pod: requests.source(pod, "pod"),
+    vocabulary.FRACTION_ANNOTATION: reserving.fraction,
 }
 
 
@@ -70,7 +70,7 @@ READERS = {
 )
 def test_an_annotation_of_any_length_is_an_error_and_holds_nobody_up(name: str, text: str) -> None:
     made = job_pod(name, text)
-    with pytest.raises(errors.InputError, match=f"at most {annotated.MAX_LENGTH}"):
+    with pytest.raises(errors.InputError, match=f"at most {vocabulary.MAX_POD_ANNOTATION}"):
         READERS[name](made)
 
 
@@ -91,29 +91,29 @@ def test_an_annotation_is_read_or_refused(name: str, text: str) -> None:
     elif isinstance(found, float):
         assert 0 < found <= 1
     else:
-        assert found in (None, *pools.SOURCES)
+        assert found in (None, *vocabulary.UTILIZATION_SOURCES)
 
 
 def test_a_pod_that_asks_for_more_than_a_node_can_have_costs_no_more_than_one_that_has_it_all() -> None:
     greedy = [container(f"c{number}", "99999") for number in range(2000)]
     made = pod(*greedy[1000:], init=(*greedy[:999], container("s", "99999", sidecar=True)))
     found = requests.requests(made)
-    assert len(found) == requests.MAX_CONTAINERS
-    assert {item.count for item in found} == {pools.MAX_GPUS}
-    assert [item.count for item in requests.requests(pod(*greedy))] == [pools.MAX_GPUS]
-    assert assigning.Wish("u", requests.requests(pod(*greedy)), found).count == pools.MAX_GPUS
+    assert len(found) == vocabulary.MAX_CONTAINERS
+    assert {item.count for item in found} == {vocabulary.MAX_GPUS}
+    assert [item.count for item in requests.requests(pod(*greedy))] == [vocabulary.MAX_GPUS]
+    assert assigning.Wish("u", requests.requests(pod(*greedy)), found).count == vocabulary.MAX_GPUS
 
 
 @pytest.mark.parametrize("text", ["30s", "1h30m", "500ms", "90", "1.5"])
 def test_a_run_time_that_kwok_can_read_is_fine(text: str) -> None:
-    requests.check_run_time(job_pod(requests.RUN_TIME, text))
+    requests.check_run_time(job_pod(vocabulary.RUN_TIME_ANNOTATION, text))
 
 
 @pytest.mark.parametrize("text", ["", "soon", "10 minutes", "-5s", "1d", "s"])
 def test_a_run_time_that_kwok_cannot_read_is_an_error_with_the_annotation(text: str) -> None:
-    with pytest.raises(errors.InputError, match=requests.RUN_TIME):
-        requests.check_run_time(job_pod(requests.RUN_TIME, text))
-    owned_by_nobody = views.Pod(metadata=views.ObjectMeta(annotations={requests.RUN_TIME: text}))
+    with pytest.raises(errors.InputError, match=vocabulary.RUN_TIME_ANNOTATION):
+        requests.check_run_time(job_pod(vocabulary.RUN_TIME_ANNOTATION, text))
+    owned_by_nobody = views.Pod(metadata=views.ObjectMeta(annotations={vocabulary.RUN_TIME_ANNOTATION: text}))
     requests.check_run_time(owned_by_nobody)
 
 

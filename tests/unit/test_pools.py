@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.catalog import models
 from simgpu.cli import main
 from simgpu.topology import checking, devices, inline, pools, reading
@@ -230,7 +230,7 @@ def test_any_document_is_read_or_refused(document: Any) -> None:
         fleet = reading.parse(json.dumps(document), CATALOG)
     except errors.InputError:
         return
-    assert all(len(pool.gpus) <= pools.MAX_GPUS for pool in fleet.pools.values())
+    assert all(len(pool.gpus) <= vocabulary.MAX_GPUS for pool in fleet.pools.values())
 
 
 def test_the_command_lists_all_mistakes_and_shows_what_is_meant(

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.kube import views
@@ -147,8 +147,8 @@ WELL = (
 
 
 def view_of(text: str, counters: str = "{}", labelled: str = "") -> views.ConfigMap:
-    meta = views.ObjectMeta(name="topology-n", annotations={publishing.LABELLED: labelled})
-    return views.ConfigMap(metadata=meta, data={publishing.KEY: text, publishing.COUNTERS: counters})
+    meta = views.ObjectMeta(name="topology-n", annotations={vocabulary.VIEW_LABELS_ANNOTATION: labelled})
+    return views.ConfigMap(metadata=meta, data={vocabulary.TOPOLOGY_KEY: text, vocabulary.COUNTERS_KEY: counters})
 
 
 def test_a_view_that_is_well_says_what_its_node_has() -> None:
@@ -232,10 +232,10 @@ def test_a_view_is_named_as_the_api_allows_and_says_which_node_it_is_of(name: st
     meta = views.ObjectMeta(name=publishing.view_name(name), **body["metadata"])
     assert len(meta.name) <= 253
     assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", meta.name)
-    assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", meta.labels[publishing.NODE_NAME])
+    assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", meta.labels[vocabulary.VIEW_NODE_LABEL])
     assert publishing.node_of(views.ConfigMap(metadata=meta)) == name
 
 
 def test_a_view_cannot_pass_for_that_of_another_node() -> None:
-    meta = views.ObjectMeta(name="topology-mine", annotations={publishing.FULL_NAME: "yours"})
+    meta = views.ObjectMeta(name="topology-mine", annotations={vocabulary.VIEW_NODE_ANNOTATION: "yours"})
     assert publishing.node_of(views.ConfigMap(metadata=meta)) == "mine"

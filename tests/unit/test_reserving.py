@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.catalog import models
 from simgpu.controllers.own_node import NodeStores, OwnNode
 from simgpu.kube import views
@@ -31,10 +31,14 @@ RESERVATIONS = "runai-reservation"
 def pod(
     name: str, *, namespace: str = "team", group: str = "", phase: str = "Running", **annotations: str
 ) -> views.Pod:
-    named = {"index": reserving.INDEX, "reserved": reserving.RESERVED, "fraction": reserving.FRACTION}
+    named = {
+        "index": vocabulary.RUNAI_INDEX,
+        "reserved": vocabulary.RUNAI_RESERVED,
+        "fraction": vocabulary.FRACTION_ANNOTATION,
+    }
     meta = views.ObjectMeta(
         name=name, namespace=namespace, uid=f"uid-{name}", resource_version="1",
-        labels={reserving.GROUP: group} if group else {},
+        labels={vocabulary.RUNAI_GROUP: group} if group else {},
         annotations={named.get(key, key): value for key, value in annotations.items()},
     )  # fmt: skip
     spec = views.PodSpec(containers=(views.Container(name="main"),), node_name="n")
@@ -172,7 +176,7 @@ async def test_a_reservation_is_told_its_first_gpu_once() -> None:
     cluster = Cluster(reservation("r", group="x"))
     for _ in range(3):
         assert await cluster.publish(HELD) == {"g0": [("r", 0, 0, 0)], "g1": [("r", 0, 0, 0)]}
-    assert cluster.written == [(RESERVATIONS, "r", {"metadata": {"annotations": {reserving.RESERVED: "g0"}}})]
+    assert cluster.written == [(RESERVATIONS, "r", {"metadata": {"annotations": {vocabulary.RUNAI_RESERVED: "g0"}}})]
 
 
 async def test_what_a_reservation_says_already_stays() -> None:
@@ -190,7 +194,7 @@ async def test_a_reservation_uses_nothing_and_each_that_shares_it_its_own_part()
 
 
 def test_who_names_a_reservation_never_comes_before_those_that_the_kubelet_gave_the_gpu_to() -> None:
-    slicing = sharing.TimeSlicing(resources=(sharing.Replicated(pools.GPU_RESOURCE, 3),))
+    slicing = sharing.TimeSlicing(resources=(sharing.Replicated(vocabulary.GPU_RESOURCE, 3),))
     spec = pools.NodeGpus((pools.NodeGpu(CATALOG.models["h200"]),), slicing=slicing)
     cluster = Cluster(reservation("r", group="x"), pod("claims", group="x"), pod("new"), pod("newer"))
     held = [Held("main", (f"g0::{place}",), uid=f"uid-{name}") for place, name in enumerate(("r", "new", "newer"))]

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from simgpu import vocabulary
 from simgpu.app.clock import SystemClock
 from simgpu.catalog import models
 from simgpu.controllers import publishing
@@ -37,7 +38,6 @@ from simgpu.web import health, pages, server
 from simgpu.workloads import documents
 from simgpu.workloads.server import WorkloadServer
 
-NAME = "simgpu-agent"
 PATIENCE_SECONDS = 3.0  # with an API server that does not answer; after ten, pods would see their GPUs as lost
 
 
@@ -67,13 +67,13 @@ class Agent:
         self._client = client
         self._clock = SystemClock()
         self._files = StateFiles(settings.state)
-        self._recorder = Recorder(client, component=NAME)
-        self._writer = Writer(client, manager=NAME, in_flight=2)
+        self._recorder = Recorder(client, component=vocabulary.AGENT_MANAGER)
+        self._writer = Writer(client, manager=vocabulary.AGENT_MANAGER, in_flight=2)
         run = settings.state / "run"
         run.mkdir(parents=True, exist_ok=True)
         self.equipment = Equipment(
             settings.node, self._files, cpu.Meter(settings.cgroups), pages=settings.state / "gpus",
-            stale=showing.stale_after(settings.interval), control=granting.SOCKET, seed=settings.seed,
+            stale=showing.stale_after(settings.interval), control=vocabulary.POD_SOCKET, seed=settings.seed,
         )  # fmt: skip
         programs = granting.install(native.library(), native.tool(), settings.state)
         self.kubelet = NodeKubelet(
@@ -93,7 +93,7 @@ class Agent:
         guests = Guests(self.stores.pods, lambda: controller.held or (), lambda: [item.uuid for item in box.devices])
         names = {family.name: (family.value, family.scale) for family in settings.identity.families}
         self.socket = WorkloadServer(
-            box, run / Path(granting.SOCKET).name, mode=0o666, settings=self.equipment.set,
+            box, run / vocabulary.SOCKET_NAME, mode=0o666, settings=self.equipment.set,
             read=functools.partial(documents.read, names=names), identify=guests.identify,
             changed=controller.apply_users,
         )  # fmt: skip
@@ -115,7 +115,7 @@ class Agent:
     async def run(self, ready: Callable[[], None]) -> None:
         """Work until cancelled."""
         client, stores, name, namespace = self._client, self.stores, self._settings.node, self._settings.namespace
-        others, own = f"{publishing.NODE_TOPOLOGY}!=true", f"metadata.name={publishing.view_name(name)}"
+        others, own = f"{vocabulary.VIEW_LABEL}!=true", f"metadata.name={publishing.view_name(name)}"
         reflectors: tuple[Reflector[Any], ...] = (
             Reflector(client, resources.NODES, stores.nodes, fields=f"metadata.name={name}"),
             Reflector(client, resources.PODS, stores.pods, fields=f"spec.nodeName={name}"),

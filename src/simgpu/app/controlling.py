@@ -28,10 +28,9 @@ from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Writer
 from simgpu.machines import ticking
 from simgpu.machines.fleet import Fleet
+from simgpu.vocabulary import LEASE, MANAGER
 from simgpu.web import fleet_pages, health, metering, server
 
-MANAGER = "simgpu"
-LEASE = "simgpu-controller"
 SAVE_SECONDS = 6.0  # shorter than a lease, and than anybody waits for a process to end
 
 _log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import msgspec
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.app.clock import SystemClock
 from simgpu.machines import ticking
 from simgpu.machines.box import Box
@@ -59,7 +59,7 @@ async def run_command(settings: RunSettings) -> int:
     async with contextlib.AsyncExitStack() as stack:
         signals = stack.enter_context(_Signals())
         home = stack.enter_context(_home())
-        socket = home / "workload.sock"
+        socket = home / vocabulary.SOCKET_NAME
         access = writer.Access(processes=layout.LISTED_PROCESSES, control=str(socket) if settings.settable else "")
         pages = writer.Pages(home / "gpus", box.devices, stale=showing.stale_after(settings.interval), access=access)
         shown = showing.BoxPages(box, pages)
@@ -132,8 +132,8 @@ def environment(given: Mapping[str, str], home: Path, socket: Path) -> dict[str,
     """The environment with our library and tool before all others."""
     library, tool = home / "lib", home / "bin"
     for folder, source, names in (
-        (library, native.library(), ("libnvidia-ml.so.1", "libnvidia-ml.so")),
-        (tool, native.tool(), ("nvidia-smi",)),
+        (library, native.library(), (vocabulary.LIBRARY, "libnvidia-ml.so")),
+        (tool, native.tool(), (vocabulary.SMI,)),
     ):
         folder.mkdir()
         for name in names:
@@ -142,7 +142,7 @@ def environment(given: Mapping[str, str], home: Path, socket: Path) -> dict[str,
     for name, folder, otherwise in (("LD_LIBRARY_PATH", library, ""), ("PATH", tool, os.defpath)):
         before = given.get(name, otherwise)
         ours[name] = f"{folder}{os.pathsep}{before}" if before else str(folder)
-    return ours | {"SIMGPU_PAGES": str(home / "gpus"), "SIMGPU_SOCKET": str(socket)}
+    return ours | {vocabulary.PAGES_ENV: str(home / "gpus"), vocabulary.SOCKET_ENV: str(socket)}
 
 
 async def _start(command: Sequence[str], environ: dict[str, str]) -> asyncio.subprocess.Process:

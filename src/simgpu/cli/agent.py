@@ -8,10 +8,8 @@ from pathlib import Path
 
 import click
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.cli import options, output
-
-RESERVATIONS = "runai-reservation"
 
 
 def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Callable[[options.F], options.F]:
@@ -23,8 +21,8 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
 @click.command()
 @click.option(
     "--node",
-    default=lambda: os.environ.get("NODE_NAME"),
-    show_default="NODE_NAME",
+    default=lambda: os.environ.get(vocabulary.NODE_NAME_ENV),
+    show_default=vocabulary.NODE_NAME_ENV,
     help="Name of the node that the agent runs on.",
 )
 @options.kubeconfig
@@ -33,23 +31,23 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
 @options.identity
 @_place(
     "--state-dir",
-    "/var/lib/simgpu",
+    vocabulary.STATE_DIR,
     "Files that are mounted into pods; in a container, a host path mounted at the same path.",
 )
-@_place("--plugin-dir", "/var/lib/kubelet/device-plugins", "Folder of the kubelet's device plugin sockets.")
+@_place("--plugin-dir", vocabulary.PLUGIN_DIR, "Folder of the kubelet's device plugin sockets.")
 @_place(
     "--pod-resources",
-    "/var/lib/kubelet/pod-resources/kubelet.sock",
+    vocabulary.POD_RESOURCES_SOCKET,
     "The kubelet's pod resources socket, which lists the devices of each pod.",
     metavar="PATH",
 )
 @click.option(
     "--reservation-namespace",
-    default=lambda: os.environ.get("RESOURCE_RESERVATION_NAMESPACE", RESERVATIONS),
-    show_default=RESERVATIONS,
+    default=lambda: os.environ.get(vocabulary.RESERVATION_NAMESPACE_ENV, vocabulary.DEFAULT_RESERVATION_NAMESPACE),
+    show_default=vocabulary.DEFAULT_RESERVATION_NAMESPACE,
     help="Namespace of Run:ai's pods that reserve GPUs for others; also from RESOURCE_RESERVATION_NAMESPACE.",
 )
-@_place("--runai-dir", "/var/lib/runai", "Shares of GPUs per pod, as files for Run:ai's container toolkit.")
+@_place("--runai-dir", vocabulary.RUNAI_DIR, "Shares of GPUs per pod, as files for Run:ai's container toolkit.")
 @_place(
     "--cgroups",
     "/sys/fs/cgroup",

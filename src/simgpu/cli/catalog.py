@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.cli import options, output
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def user_files() -> list[Path]:
     """Return the user's catalog files, from SIMGPU_CATALOG."""
-    return [Path(item) for item in os.environ.get("SIMGPU_CATALOG", "").split(os.pathsep) if item]
+    return [Path(item) for item in os.environ.get(vocabulary.CATALOG_ENV, "").split(os.pathsep) if item]
 
 
 @click.group(invoke_without_command=True)

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.cli import catalog, options, output
 
 if TYPE_CHECKING:
     from simgpu.catalog import models
     from simgpu.topology import devices as topology
-
-SOCKET = "/tmp/simgpu.sock"  # noqa: S108 - the default of workloads; only its owner may connect
 
 
 @click.command()
@@ -206,9 +204,9 @@ def read_document(path: Path) -> dict[str, Any]:
 @click.option(
     "--socket",
     type=click.Path(path_type=Path),
-    default=SOCKET,
+    default=vocabulary.EXPORTER_SOCKET,
     show_default=True,
-    envvar="SIMGPU_SOCKET",
+    envvar=vocabulary.SOCKET_ENV,
     metavar="PATH",
     help="Unix socket of the exporter.",
 )
@@ -270,10 +268,14 @@ def _limits(items: tuple[str, ...]) -> dict[str, float]:
 
 def _pod(text: str | None) -> dict[str, str] | None:
     if text is None:
-        name = os.environ.get("POD_NAME")
+        name = os.environ.get(vocabulary.POD_NAME_ENV)
         if not name:
             return None
-        parts = [os.environ.get("POD_NAMESPACE", ""), name, os.environ.get("CONTAINER_NAME", "")]
+        parts = [
+            os.environ.get(vocabulary.POD_NAMESPACE_ENV, ""),
+            name,
+            os.environ.get(vocabulary.CONTAINER_NAME_ENV, ""),
+        ]
     else:
         parts = text.split("/")
         if len(parts) not in (2, 3):

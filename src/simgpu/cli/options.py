@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import click
 
+from simgpu import vocabulary
 from simgpu.cli import logs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_NAMESPACE = "gpu-operator"
 _PATH = click.Path(path_type=Path)
 
 # Output, programs and models.
@@ -57,7 +57,8 @@ kubeconfig = click.option(
 )
 
 namespace = click.option(
-    "--namespace", default=lambda: os.environ.get("POD_NAMESPACE", _NAMESPACE), show_default=_NAMESPACE,
+    "--namespace", default=lambda: os.environ.get(vocabulary.POD_NAMESPACE_ENV, vocabulary.DEFAULT_NAMESPACE),
+    show_default=vocabulary.DEFAULT_NAMESPACE,
     help="Namespace of the topology ConfigMaps.",
 )  # fmt: skip
 

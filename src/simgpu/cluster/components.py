@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from simgpu import vocabulary
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -214,7 +216,7 @@ def _kwok(record: Record, folder: Folder) -> Component:
         "kubeconfig": folder.kubeconfig,
         "master": _server(record),
         "manage-all-nodes": "false",
-        "manage-nodes-with-annotation-selector": "kwok.x-k8s.io/node=fake",
+        "manage-nodes-with-annotation-selector": f"{vocabulary.KWOK_NODE}=fake",
         "enable-crds": "Stage",
         "cidr": POD_RANGE,
         "node-ip": record.address,

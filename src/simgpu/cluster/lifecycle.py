@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from simgpu import errors, units
+from simgpu import errors, units, vocabulary
 from simgpu.cluster import (
     binaries,
     build,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from simgpu.kube.views import Node
 
 DEFAULT_NODES = 3
-DEFAULT_GPUS = populate.Gpus("h200", 8)
+DEFAULT_GPUS = populate.Gpus(vocabulary.DEFAULT_MODEL, vocabulary.DEFAULT_COUNT)
 
 _PORT_ATTEMPTS = 3
 _DISK_GIB = 0.5
@@ -117,8 +117,8 @@ class _Launch:
 
 def _check(settings: UpSettings, known: Record | None) -> None:
     """Raise InputError for invalid options, before anything is changed."""
-    if settings.nodes is not None and not 1 <= settings.nodes <= populate.MAX_NODES:
-        raise errors.InputError("--nodes", f"{settings.nodes}: must be from 1 to {populate.MAX_NODES}")
+    if settings.nodes is not None and not 1 <= settings.nodes <= vocabulary.MAX_NODES:
+        raise errors.InputError("--nodes", f"{settings.nodes}: must be from 1 to {vocabulary.MAX_NODES}")
     if settings.port is None:
         return
     if known is None:
@@ -326,7 +326,9 @@ async def _make_sample(client: Client, plane: control_plane.ControlPlane, launch
         await plane.until(launch.roles[0].name, gpus_seen, seconds=_GPUS_SEEN_SECONDS)
     created = await populate.create_sample(client, gpus=await gpus_seen())
     if launch.settings.wait:
-        await waiting.sample(client, launch.progress, hint=launch.command(f"kubectl get pods -n {populate.SAMPLE}"))
+        await waiting.sample(
+            client, launch.progress, hint=launch.command(f"kubectl get pods -n {vocabulary.SAMPLE_NAMESPACE}")
+        )
     return created
 
 
@@ -398,7 +400,7 @@ async def _status(folder: Folder, roles: Sequence[Role]) -> ClusterStatus:
     alive = control_plane.alive(folder)
     expected = [*binaries.CONTROL_PLANE, *(role.name for role in roles)]
     seen = await _look(folder) if "kube-apiserver" in alive else _Seen()
-    ours = [node for node in seen.nodes if node.metadata.labels.get(populate.POOL_LABEL) == populate.POOL]
+    ours = [node for node in seen.nodes if node.metadata.labels.get(vocabulary.POOL_LABEL) == vocabulary.DEFAULT_POOL]
     endpoints = {"apiserver": f"https://{known.address}:{known.ports['apiserver']}"}
     for role in roles:
         endpoints |= {name: components.fill(url, known, folder) for name, url in role.endpoints.items()}

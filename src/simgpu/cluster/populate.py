@@ -18,6 +18,19 @@ import yaml
 from simgpu import errors, yaml_text
 from simgpu.kube import errors as kube_errors
 from simgpu.kube import quantity, resources
+from simgpu.topology import inline
+from simgpu.vocabulary import (
+    DEFAULT_NAMESPACE,
+    DEFAULT_POOL,
+    GPU_RESOURCE,
+    KWOK_NODE,
+    NODE_PREFIX,
+    NODE_TYPE_LABEL,
+    POOL_LABEL,
+    TOPOLOGY,
+    TOPOLOGY_KEY,
+    UP_MANAGER,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -26,22 +39,10 @@ if TYPE_CHECKING:
     from simgpu.kube.resources import Resource
     from simgpu.kube.views import Node
 
-NAMESPACE = "gpu-operator"
-SAMPLE = "sample"  # namespace of the sample workload
-TOPOLOGY = "topology"
-TOPOLOGY_KEY = "topology.yml"
-POOL = "default"
-POOL_LABEL = "run.ai/simulated-gpu-node-pool"
-POOL_SELECTOR = f"{POOL_LABEL}={POOL}"
-GPU_RESOURCE = "nvidia.com/gpu"
-NODE_PREFIX = "kwok-gpu-node-"
+POOL_SELECTOR = f"{POOL_LABEL}={DEFAULT_POOL}"
 
-_MANAGER = "simgpu-up"
 _MANIFESTS = Path(__file__).parent / "manifests"
 _IN_FLIGHT = 32
-_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_MAX_GPUS = 256
-MAX_NODES = 50_000
 
 _RESOURCES: dict[str, Resource[Any]] = {
     resource.kind: resource
@@ -67,12 +68,7 @@ class Gpus(msgspec.Struct, frozen=True):
 
 def parse_gpus(text: str) -> Gpus:
     """Parse MODEL:COUNT, such as h200:8."""
-    model, colon, count = text.rpartition(":")
-    if not colon or not _MODEL.fullmatch(model):
-        raise errors.InputError("--gpus", f"{text!r}: must be MODEL:COUNT, such as h200:8")
-    if not re.fullmatch("[0-9]{1,6}", count) or not 1 <= int(count) <= _MAX_GPUS:
-        raise errors.InputError("--gpus", f"{text!r}: the count must be a whole number from 1 to {_MAX_GPUS}")
-    return Gpus(model, int(count))
+    return Gpus(*inline.split(text, field="--gpus"))
 
 
 def manifest(name: str) -> list[dict[str, Any]]:
@@ -91,7 +87,7 @@ async def apply_manifest(client: Client, objects: Iterable[dict[str, Any]]) -> N
         meta = body["metadata"]
         resource = _RESOURCES[body["kind"]]
         await client.apply(
-            resource, meta["name"], body, manager=_MANAGER, namespace=meta.get("namespace", ""), force=True
+            resource, meta["name"], body, manager=UP_MANAGER, namespace=meta.get("namespace", ""), force=True
         )
 
 
@@ -106,23 +102,25 @@ async def stages_served(client: Client) -> bool:
 
 async def publish_topology(client: Client, gpus: Gpus, *, overwrite: bool) -> None:
     """Write the default pool into the topology ConfigMap; an existing pool is kept unless `overwrite`."""
-    await ensure(client, resources.NAMESPACES, {"metadata": {"name": NAMESPACE}})
-    present = await client.find(resources.CONFIG_MAPS, TOPOLOGY, namespace=NAMESPACE)
+    await ensure(client, resources.NAMESPACES, {"metadata": {"name": DEFAULT_NAMESPACE}})
+    present = await client.find(resources.CONFIG_MAPS, TOPOLOGY, namespace=DEFAULT_NAMESPACE)
     document = _topology_document(present.data.get(TOPOLOGY_KEY, "")) if present is not None else {}
     pools = document.get("nodePools") or {}
     pool = {"gpu": {"profile": gpus.model, "overrides": {"device_count": gpus.count}}}
-    if pools.get(POOL) == pool or (POOL in pools and not overwrite):
+    if pools.get(DEFAULT_POOL) == pool or (DEFAULT_POOL in pools and not overwrite):
         return
-    document["nodePools"] = {**pools, POOL: pool}
+    document["nodePools"] = {**pools, DEFAULT_POOL: pool}
     body = {"data": {TOPOLOGY_KEY: yaml.safe_dump(document, sort_keys=False)}}
     if present is None:
-        await ensure(client, resources.CONFIG_MAPS, {"metadata": {"name": TOPOLOGY}, **body}, namespace=NAMESPACE)
+        await ensure(
+            client, resources.CONFIG_MAPS, {"metadata": {"name": TOPOLOGY}, **body}, namespace=DEFAULT_NAMESPACE
+        )
     else:
-        await client.merge_patch(resources.CONFIG_MAPS, TOPOLOGY, body, namespace=NAMESPACE)
+        await client.merge_patch(resources.CONFIG_MAPS, TOPOLOGY, body, namespace=DEFAULT_NAMESPACE)
 
 
 def _topology_document(text: str) -> dict[str, Any]:
-    where = f"ConfigMap {NAMESPACE}/{TOPOLOGY}, {TOPOLOGY_KEY}"
+    where = f"ConfigMap {DEFAULT_NAMESPACE}/{TOPOLOGY}, {TOPOLOGY_KEY}"
     try:
         document = yaml_text.parse(text)
     except ValueError as error:
@@ -168,15 +166,15 @@ def node_object(number: int) -> dict[str, Any]:
         "metadata": {
             "name": name,
             "labels": {
-                "type": "kwok",
-                POOL_LABEL: POOL,
+                NODE_TYPE_LABEL: "kwok",
+                POOL_LABEL: DEFAULT_POOL,
                 "kubernetes.io/hostname": name,
                 "kubernetes.io/os": "linux",
                 "kubernetes.io/arch": "amd64",
             },
-            "annotations": {"kwok.x-k8s.io/node": "fake"},
+            "annotations": {KWOK_NODE: "fake"},
         },
-        "spec": {"taints": [{"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}]},
+        "spec": {"taints": [{"key": KWOK_NODE, "value": "fake", "effect": "NoSchedule"}]},
         "status": {"capacity": _node_amounts(), "allocatable": _node_amounts()},
     }
 

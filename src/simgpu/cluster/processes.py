@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from simgpu import errors
+from simgpu.vocabulary import CLUSTER_ENV, COMPONENT_ENV
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-_CLUSTER = "SIMGPU_CLUSTER_DIR"
-_COMPONENT = "SIMGPU_COMPONENT"
 _POLL_SECONDS = 0.02
 _TAGS_SECONDS = 5.0
 _END_SECONDS = 30.0
@@ -51,7 +50,7 @@ class Process(msgspec.Struct, frozen=True):
 
 def start(component: str, directory: Path, command: Sequence[str], *, log: Path, environ: Mapping[str, str]) -> int:
     """Start a component of the cluster in `directory` as a daemon: it outlives us and our terminal. Return its PID."""
-    environment = {**environ, _CLUSTER: str(directory), _COMPONENT: component}
+    environment = {**environ, CLUSTER_ENV: str(directory), COMPONENT_ENV: component}
     log.parent.mkdir(parents=True, exist_ok=True)
     inherited = [(os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in _inheritable()]
     actions = [
@@ -122,7 +121,7 @@ def _tags(pid: int) -> tuple[str, str] | None:
     except OSError:
         return None
     values = dict(pair.split(b"=", 1) for pair in pairs if b"=" in pair)
-    where, component = values.get(_CLUSTER.encode()), values.get(_COMPONENT.encode())
+    where, component = values.get(CLUSTER_ENV.encode()), values.get(COMPONENT_ENV.encode())
     if where is None or component is None:
         return None
     return os.fsdecode(where), os.fsdecode(component)

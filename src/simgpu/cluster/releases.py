@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from simgpu import errors
+from simgpu.vocabulary import DOWNLOAD_ENV, MIRROR_ENV
 
 if TYPE_CHECKING:
     from simgpu.cluster.binaries import Binary
@@ -110,10 +111,10 @@ class ReleaseSource(msgspec.Struct, frozen=True):
 
 def choose(mirror: str | None = None, *, download: bool = True) -> ReleaseSource:
     """Return the source that options and environment variables configure."""
-    setting = os.environ.get("SIMGPU_DOWNLOAD", "")
+    setting = os.environ.get(DOWNLOAD_ENV, "")
     if setting not in {"", "auto", "never"}:
-        raise errors.InputError("SIMGPU_DOWNLOAD", f"{setting!r}: must be auto or never")
-    given = _checked(mirror, "--mirror") or _checked(os.environ.get("SIMGPU_MIRROR"), "SIMGPU_MIRROR")
+        raise errors.InputError(DOWNLOAD_ENV, f"{setting!r}: must be auto or never")
+    given = _checked(mirror, "--mirror") or _checked(os.environ.get(MIRROR_ENV), MIRROR_ENV)
     return ReleaseSource(given, allowed=download and setting != "never")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from simgpu import vocabulary
 from simgpu.cluster import control_plane, populate
 from simgpu.kube import resources
 
@@ -60,7 +61,7 @@ async def gpus(client: Client, progress: Progress, *, hint: str, stalled_seconds
 
     if not await _while_growing(look, "GPUs", progress, stalled_seconds):
         names = ", ".join([*without[:_MAX_NAMES], *(["..."] if len(without) > _MAX_NAMES else [])])
-        topology = f"ConfigMap {populate.NAMESPACE}/{populate.TOPOLOGY}"
+        topology = f"ConfigMap {vocabulary.DEFAULT_NAMESPACE}/{vocabulary.TOPOLOGY}"
         progress.note(f"{len(without)} nodes have no GPUs ({names}); check {topology} and '{hint}'")
 
 
@@ -71,7 +72,7 @@ async def sample(client: Client, progress: Progress, *, hint: str) -> None:
     """
 
     async def look() -> tuple[int, int, str]:
-        pods = await client.list(resources.PODS, namespace=populate.SAMPLE)
+        pods = await client.list(resources.PODS, namespace=vocabulary.SAMPLE_NAMESPACE)
         started = sum(pod.status.phase in {"Running", "Succeeded"} for pod in pods)
         return started, max(len(pods), 1), f"{started} of {len(pods)} pods run"
 

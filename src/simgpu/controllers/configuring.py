@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from simgpu import errors, yaml_text
+from simgpu import errors, vocabulary, yaml_text
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.kube.recording import Recorder, Subject
@@ -18,10 +18,6 @@ from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.pods import annotated
 from simgpu.topology import checking, inline, pools, reading
-
-TOPOLOGY = "topology"
-PROFILE, PROFILE_KEY = "gpu-profile-", "profile.yaml"
-GPUS_ANNOTATION = "simgpu.dev/gpus"
 
 _COMPLAINTS = 10_000
 LastGood = Callable[[str], pools.NodeGpus | None]
@@ -49,7 +45,7 @@ class Configuration:
     @staticmethod
     def concerns(name: str) -> bool:
         """Whether a ConfigMap is part of it."""
-        return name == TOPOLOGY or name.startswith(PROFILE)
+        return name == vocabulary.TOPOLOGY or name.startswith(vocabulary.PROFILE_PREFIX)
 
     def read(self) -> bool:
         """Read it again; whether another is in force now."""
@@ -83,8 +79,8 @@ class Configuration:
 
     def _annotated(self, node: Node, last_good: LastGood) -> pools.NodeGpus | None:
         try:
-            override = annotated.read(node, GPUS_ANNOTATION)
-            return None if override is None else inline.parse(override, self._catalog, field=GPUS_ANNOTATION)
+            override = annotated.read(node, vocabulary.GPUS_ANNOTATION)
+            return None if override is None else inline.parse(override, self._catalog, field=vocabulary.GPUS_ANNOTATION)
         except errors.InputError as error:
             self.complain(about(node), "InvalidGpus", str(error))
             return last_good(node.metadata.name)
@@ -110,13 +106,13 @@ class Configuration:
                 self._complained.pop(next(iter(self._complained)))
 
     def _parsed(self) -> pools.Topology | None:
-        config_map = self._config_maps.get(TOPOLOGY, namespace=self._namespace)
+        config_map = self._config_maps.get(vocabulary.TOPOLOGY, namespace=self._namespace)
         if config_map is None:
-            missing = f"{TOPOLOGY}: there is no such ConfigMap in namespace {self._namespace}"
+            missing = f"{vocabulary.TOPOLOGY}: there is no such ConfigMap in namespace {self._namespace}"
             self._tell("NoTopology", (missing,), _STAYS)
             return None
         try:
-            found = reading.parse(config_map.data.get(publishing.KEY, ""), self._catalog, self._profile)
+            found = reading.parse(config_map.data.get(vocabulary.TOPOLOGY_KEY, ""), self._catalog, self._profile)
         except checking.Mistakes as mistakes:
             self._tell("InvalidTopology", tuple(map(str, mistakes.found)), _STAYS, uid=config_map.metadata.uid)
             return None
@@ -129,23 +125,23 @@ class Configuration:
         if problems and problems != self.problems:
             message = "; ".join(problems)
             _log.warning("%s: %s", what, message)
-            subject = Subject("v1", "ConfigMap", TOPOLOGY, self._namespace, uid)
+            subject = Subject("v1", "ConfigMap", vocabulary.TOPOLOGY, self._namespace, uid)
             self._recorder.record(subject, "Warning", reason, message)
         self.problems = problems
 
     def _profile(self, name: str) -> Mapping[str, Any] | None:
-        config_map = self._config_maps.get(f"{PROFILE}{name}", namespace=self._namespace)
+        config_map = self._config_maps.get(f"{vocabulary.PROFILE_PREFIX}{name}", namespace=self._namespace)
         if config_map is None:
             return None
-        place = f"ConfigMap {PROFILE}{name}"
-        if PROFILE_KEY not in config_map.data:
-            raise errors.InputError(place, f"has no {PROFILE_KEY}")
+        place = f"ConfigMap {vocabulary.PROFILE_PREFIX}{name}"
+        if vocabulary.PROFILE_KEY not in config_map.data:
+            raise errors.InputError(place, f"has no {vocabulary.PROFILE_KEY}")
         try:
-            document = yaml_text.parse(config_map.data[PROFILE_KEY])
+            document = yaml_text.parse(config_map.data[vocabulary.PROFILE_KEY])
         except ValueError as error:
-            raise errors.InputError(place, f"{PROFILE_KEY}: {error}") from None
+            raise errors.InputError(place, f"{vocabulary.PROFILE_KEY}: {error}") from None
         if not isinstance(document, dict):
-            raise errors.InputError(place, f"{PROFILE_KEY} must be a mapping")
+            raise errors.InputError(place, f"{vocabulary.PROFILE_KEY} must be a mapping")
         return document
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import configuring, publishing
 from simgpu.controllers.node_views import SAVE_EVERY, VIEW_EVERY, NodeViews, ViewState
@@ -24,7 +24,7 @@ from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Target, Writer
 from simgpu.machines import users
-from simgpu.machines.fleet import EXPORTER, Fleet, NodeCards
+from simgpu.machines.fleet import Fleet, NodeCards
 from simgpu.machines.ticking import Clock
 from simgpu.machines.users import PodRef, User
 from simgpu.pods import assigning, requests
@@ -104,7 +104,11 @@ class FakeNodes:
         for pod in (old, new):
             if pod is None or not pod.spec.node_name:
                 continue
-            if requests.requests(pod) or self._exports(pod) or requests.RUN_TIME in pod.metadata.annotations:
+            if (
+                requests.requests(pod)
+                or self._exports(pod)
+                or vocabulary.RUN_TIME_ANNOTATION in pod.metadata.annotations
+            ):
                 self._queue.add(pod.spec.node_name)
 
     def _config_map_changed(self, key: str, old: ConfigMap | None, new: ConfigMap | None) -> None:
@@ -197,7 +201,7 @@ class FakeNodes:
     def _spec(self, node: Node) -> pools.NodeGpus | None:
         """What a node should have; None for one that is not ours. Who mistypes it keeps what was there."""
         meta = node.metadata
-        if meta.annotations.get(publishing.KWOK) != "fake" or meta.deletion_timestamp:
+        if meta.annotations.get(vocabulary.KWOK_NODE) != "fake" or meta.deletion_timestamp:
             return None
         spec = self.configuration.of(node, self._last_good)
         return msgspec.structs.replace(spec, slicing=sharing.NONE) if spec else None  # nobody here offers shares
@@ -224,7 +228,10 @@ class FakeNodes:
 
     def _exports(self, pod: Pod) -> bool:
         """Whether a pod pretends to be an exporter. Anybody can label a pod, but not one in our namespace."""
-        return pod.metadata.namespace == self._namespace and pod.metadata.labels.get("app") == EXPORTER
+        return (
+            pod.metadata.namespace == self._namespace
+            and pod.metadata.labels.get(vocabulary.APP_LABEL) == vocabulary.EXPORTER
+        )
 
     def _users(
         self, name: str, placed: NodeCards, record: NodeRecord, before: publishing.Remembered | None

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from simgpu import vocabulary
 from simgpu.controllers import publishing
 from simgpu.kube import resources
 from simgpu.kube.views import ConfigMap
@@ -60,7 +61,10 @@ class NodeViews:
         if since < VIEW_EVERY:
             return VIEW_EVERY - since
         body = render()
-        same = config_map is not None and config_map.data.get(publishing.KEY) == body["data"][publishing.KEY]
+        same = (
+            config_map is not None
+            and config_map.data.get(vocabulary.TOPOLOGY_KEY) == body["data"][vocabulary.TOPOLOGY_KEY]
+        )
         if same and saved:
             state.changed = False
             return turn

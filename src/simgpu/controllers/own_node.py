@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.configuring import Configuration, about
@@ -27,7 +27,6 @@ from simgpu.machines.users import CpuSource, PodRef, User
 from simgpu.pods import annotated, holding, requests, reserving
 from simgpu.topology import failures, pools
 
-FAILURES_ANNOTATION = "simgpu.dev/failures"
 _NOTHING = pools.NodeGpus(())
 
 T = TypeVar("T")
@@ -101,7 +100,7 @@ class OwnNode:
     def node(self) -> Node | None:
         """The node, if it is there and nobody else's."""
         node = self._stores.nodes.get(self.name)
-        return node if node is not None and node.metadata.annotations.get(publishing.KWOK) != "fake" else None
+        return node if node is not None and node.metadata.annotations.get(vocabulary.KWOK_NODE) != "fake" else None
 
     def spec(self) -> pools.NodeGpus:
         """What the node should have; nothing if nothing is said of it."""
@@ -114,8 +113,8 @@ class OwnNode:
         if self.node is None:
             return spec.failures
         try:
-            text = annotated.read(self.node, FAILURES_ANNOTATION)
-            return spec.failures if text is None else failures.read(text, field=FAILURES_ANNOTATION)
+            text = annotated.read(self.node, vocabulary.FAILURES_ANNOTATION)
+            return spec.failures if text is None else failures.read(text, field=vocabulary.FAILURES_ANNOTATION)
         except errors.InputError as error:
             self.complain("InvalidFailures", str(error))
             return spec.failures
@@ -140,7 +139,7 @@ class OwnNode:
 
         Of several that share a GPU, the one that was first seen with it comes first; `before` is who had it last time.
         """
-        replicas = spec.slicing.replicas(pools.GPU_RESOURCE)
+        replicas = spec.slicing.replicas(vocabulary.GPU_RESOURCE)
         found = holding.holders(self._stores.pods, held, replicas=replicas)
         source = spec.utilization_from
         there = {gpu: found[gpu] for gpu in memory if gpu in found}
@@ -162,7 +161,7 @@ class OwnNode:
         if requests.works(pod, holder.container):
             span = self._annotation(pod, requests.utilisation, "InvalidUtilization", users.ALL)
             chosen = self._annotation(pod, lambda pod: requests.source(pod, source), "InvalidUtilization", source)
-            if chosen == pools.FROM_CPU:
+            if chosen == vocabulary.FROM_CPU:
                 container, cores = holding.identity(pod, holder.container), requests.cores(pod, holder.container)
                 span, cpu = users.ANY, CpuSource(holding.kubelet_uid(pod), container, cores)
         return User(ref, span, used, used / memory, cpu=cpu)
@@ -215,7 +214,7 @@ class OwnNode:
         done: set[str] = set()
         for gpu, ref in ((gpu, user.pod) for gpu, items in listed.items() for user in items if user.reserves):
             pod = self._stores.pods.get(ref.name, namespace=ref.namespace)
-            if pod is not None and ref.uid not in done and reserving.RESERVED not in pod.metadata.annotations:
-                patch = {"metadata": {"annotations": {reserving.RESERVED: gpu}}}
+            if pod is not None and ref.uid not in done and vocabulary.RUNAI_RESERVED not in pod.metadata.annotations:
+                patch = {"metadata": {"annotations": {vocabulary.RUNAI_RESERVED: gpu}}}
                 self._writer.merge(Target(resources.PODS, ref.name, ref.namespace), patch, observed=pod, urgent=True)
             done.add(ref.uid)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import view_format
 from simgpu.kube import quantity
@@ -19,43 +19,31 @@ from simgpu.kube.views import ConfigMap, Node
 from simgpu.machines.users import PodRef, User
 from simgpu.topology import devices, pools
 
-NODE_TOPOLOGY, NODE_NAME = "node-topology", "node-name"
-KWOK = "kwok.x-k8s.io/node"
-KEY = "topology.yml"
-COUNTERS = "counters.json"
-MARK = "run.ai/fake.gpu"
-LABELLED = "simgpu.dev/labels"
-FULL_NAME = "simgpu.dev/node-name"  # of a node whose name is too long for a label
-_VIEW = "topology-"
-_LONGEST_NAME, _LONGEST_LABEL = 253, 63
 _DIGEST = 10
-_DEPLOYED = ("nvidia.com/gpu.deploy.dcgm-exporter", "nvidia.com/gpu.deploy.device-plugin")
-_DEPLOYED_FOR_REAL = ("nvidia.com/gpu.deploy.dra-plugin-gpu", "nvidia.com/gpu.deploy.compute-domain-dra-plugin")
-_DRIVER, _CUDA = "580.159.04", "13.0"
 
 LABELS = (
-    "nvidia.com/gpu.memory", "nvidia.com/gpu.product", "nvidia.com/mig.strategy", "nvidia.com/gpu.count",
-    "nvidia.com/gpu.present", MARK, "nvidia.com/gpu.family", "nvidia.com/gpu.compute.major",
-    "nvidia.com/gpu.compute.minor", "nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver-version.major",
-    "nvidia.com/cuda.driver-version.minor", "nvidia.com/cuda.driver-version.revision",
-    "nvidia.com/cuda.runtime-version.full", "nvidia.com/cuda.runtime-version.major",
-    "nvidia.com/cuda.runtime-version.minor", "nvidia.com/gpu.machine", "nvidia.com/gpu.replicas",
-    "nvidia.com/gpu.sharing-strategy", "nvidia.com/mig.capable", "nvidia.com/mps.capable", *_DEPLOYED,
+    vocabulary.GPU_MEMORY, vocabulary.GPU_PRODUCT, vocabulary.MIG_STRATEGY, vocabulary.GPU_COUNT,
+    vocabulary.GPU_PRESENT, vocabulary.FAKE_GPU_LABEL, vocabulary.GPU_FAMILY, vocabulary.GPU_COMPUTE_MAJOR,
+    vocabulary.GPU_COMPUTE_MINOR, vocabulary.DRIVER_FULL, vocabulary.DRIVER_MAJOR,
+    vocabulary.DRIVER_MINOR, vocabulary.DRIVER_REVISION,
+    vocabulary.CUDA_FULL, vocabulary.CUDA_MAJOR,
+    vocabulary.CUDA_MINOR, vocabulary.GPU_MACHINE, vocabulary.GPU_REPLICAS,
+    vocabulary.GPU_SHARING_STRATEGY, vocabulary.MIG_CAPABLE, vocabulary.MPS_CAPABLE, *vocabulary.DEPLOYED_LABELS,
 )  # fmt: skip
 
 
 def view_name(node: str) -> str:
     """The name of a node's ConfigMap."""
-    return _VIEW + _shortened(node, _LONGEST_NAME - len(_VIEW))
+    return vocabulary.VIEW_PREFIX + _shortened(node, vocabulary.MAX_NAME - len(vocabulary.VIEW_PREFIX))
 
 
 def node_of(view_of: ConfigMap) -> str:
     """The node that a ConfigMap is the view of; empty if it is none by its name."""
     meta = view_of.metadata
-    full = meta.annotations.get(FULL_NAME, "")
+    full = meta.annotations.get(vocabulary.VIEW_NODE_ANNOTATION, "")
     if full and view_name(full) == meta.name:
         return full
-    return meta.name.removeprefix(_VIEW) if meta.name.startswith(_VIEW) else ""
+    return meta.name.removeprefix(vocabulary.VIEW_PREFIX) if meta.name.startswith(vocabulary.VIEW_PREFIX) else ""
 
 
 def _shortened(name: str, longest: int) -> str:
@@ -75,50 +63,50 @@ def label_value(text: str) -> str:
 def _sharing(spec: pools.NodeGpus) -> dict[str, str]:
     """How GPUs are shared; a product that is not renamed as a resource is renamed itself."""
     slicing = spec.slicing
-    shared = slicing.replicas(pools.GPU_RESOURCE) > 1
-    renamed = slicing.name(pools.GPU_RESOURCE) != pools.GPU_RESOURCE
+    shared = slicing.replicas(vocabulary.GPU_RESOURCE) > 1
+    renamed = slicing.name(vocabulary.GPU_RESOURCE) != vocabulary.GPU_RESOURCE
     suffix = "-SHARED" if shared and not renamed else ""
     return {
-        "nvidia.com/gpu.product": label_value(spec.product)[: 63 - len(suffix)] + suffix,
-        "nvidia.com/gpu.replicas": str(slicing.replicas(pools.GPU_RESOURCE)),
-        "nvidia.com/gpu.sharing-strategy": "time-slicing" if shared else "none",
+        vocabulary.GPU_PRODUCT: label_value(spec.product)[: 63 - len(suffix)] + suffix,
+        vocabulary.GPU_REPLICAS: str(slicing.replicas(vocabulary.GPU_RESOURCE)),
+        vocabulary.GPU_SHARING_STRATEGY: "time-slicing" if shared else "none",
     }
 
 
 def labels_of_real(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
     """Labels of a node with a kubelet: plugins for dynamic resource allocation may run there too."""
-    return labels(spec, strategy) | (dict.fromkeys(_DEPLOYED_FOR_REAL, "true") if spec.gpus else {})
+    return labels(spec, strategy) | (dict.fromkeys(vocabulary.DEPLOYED_ON_REAL_LABELS, "true") if spec.gpus else {})
 
 
 def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
     """Everything that feature discovery says about a node's GPUs; what nobody knows of a card is left out."""
     if not spec.gpus:
-        return {MARK: "true"}
+        return {vocabulary.FAKE_GPU_LABEL: "true"}
     model = spec.gpus[0].model
-    driver = (spec.driver or model.driver or _DRIVER).split(".")
-    cuda = (spec.cuda or model.cuda or _CUDA).split(".")
+    driver = (spec.driver or model.driver or vocabulary.DEFAULT_DRIVER).split(".")
+    cuda = (spec.cuda or model.cuda or vocabulary.DEFAULT_CUDA).split(".")
     capability = (model.compute_capability or "").split(".")
     found = {
-        "nvidia.com/gpu.memory": str(spec.memory_mib),
-        "nvidia.com/mig.strategy": strategy,
-        "nvidia.com/gpu.count": str(len(spec.gpus)),
-        "nvidia.com/gpu.present": "true",
-        MARK: "true",
-        "nvidia.com/gpu.family": label_value(re.sub("[ _]", "-", model.architecture.lower())),
-        "nvidia.com/gpu.compute.major": capability[0],
-        "nvidia.com/gpu.compute.minor": [*capability, ""][1],
-        "nvidia.com/cuda.driver-version.full": label_value(".".join(driver)),
-        "nvidia.com/cuda.driver-version.major": label_value(driver[0]),
-        "nvidia.com/cuda.driver-version.minor": label_value([*driver, "0"][1]),
-        "nvidia.com/cuda.driver-version.revision": label_value([*driver, "0", ""][2]),
-        "nvidia.com/cuda.runtime-version.full": label_value(".".join(cuda[:2])),
-        "nvidia.com/cuda.runtime-version.major": label_value(cuda[0]),
-        "nvidia.com/cuda.runtime-version.minor": label_value([*cuda, "0"][1]),
-        "nvidia.com/gpu.machine": "SimGPU",
+        vocabulary.GPU_MEMORY: str(spec.memory_mib),
+        vocabulary.MIG_STRATEGY: strategy,
+        vocabulary.GPU_COUNT: str(len(spec.gpus)),
+        vocabulary.GPU_PRESENT: "true",
+        vocabulary.FAKE_GPU_LABEL: "true",
+        vocabulary.GPU_FAMILY: label_value(re.sub("[ _]", "-", model.architecture.lower())),
+        vocabulary.GPU_COMPUTE_MAJOR: capability[0],
+        vocabulary.GPU_COMPUTE_MINOR: [*capability, ""][1],
+        vocabulary.DRIVER_FULL: label_value(".".join(driver)),
+        vocabulary.DRIVER_MAJOR: label_value(driver[0]),
+        vocabulary.DRIVER_MINOR: label_value([*driver, "0"][1]),
+        vocabulary.DRIVER_REVISION: label_value([*driver, "0", ""][2]),
+        vocabulary.CUDA_FULL: label_value(".".join(cuda[:2])),
+        vocabulary.CUDA_MAJOR: label_value(cuda[0]),
+        vocabulary.CUDA_MINOR: label_value([*cuda, "0"][1]),
+        vocabulary.GPU_MACHINE: "SimGPU",
         **_sharing(spec),
-        "nvidia.com/mig.capable": "true" if model.mig else "" if model.is_estimated("mig") else "false",
-        "nvidia.com/mps.capable": "false",
-        **dict.fromkeys(_DEPLOYED, "true"),
+        vocabulary.MIG_CAPABLE: "true" if model.mig else "" if model.is_estimated("mig") else "false",
+        vocabulary.MPS_CAPABLE: "false",
+        **dict.fromkeys(vocabulary.DEPLOYED_LABELS, "true"),
     }
     return {name: value for name, value in found.items() if value}
 
@@ -132,7 +120,7 @@ def amounts(spec: pools.NodeGpus | None) -> dict[str, str]:
     """Extended resources of a node, in the form in which the API shows them again."""
     if spec is None:
         return {}
-    gpus = {pools.GPU_RESOURCE: len(spec.gpus)} if spec.gpus else {}
+    gpus = {vocabulary.GPU_RESOURCE: len(spec.gpus)} if spec.gpus else {}
     return {name: quantity.canonical(count) for name, count in (gpus | spec.other).items()}
 
 
@@ -156,9 +144,12 @@ class Traces(msgspec.Struct):
 
 def traces(before: Remembered, node: Node) -> Traces:
     """What may be ours on a node that others left. Where nobody remembers, all that a node with our mark has."""
-    marked = MARK in node.metadata.labels and node.metadata.annotations.get(KWOK) == "fake"
+    marked = (
+        vocabulary.FAKE_GPU_LABEL in node.metadata.labels
+        and node.metadata.annotations.get(vocabulary.KWOK_NODE) == "fake"
+    )
     if marked and not before.labels:
-        return Traces(set(LABELS), {pools.GPU_RESOURCE, *before.resources})
+        return Traces(set(LABELS), {vocabulary.GPU_RESOURCE, *before.resources})
     return Traces(set(before.labels), set(before.resources))
 
 
@@ -195,15 +186,15 @@ def view(
     labelled: Iterable[str] = (),
 ) -> dict[str, Any]:
     """The node's ConfigMap; `labelled` are labels that we gave to the node."""
-    labels = {NODE_TOPOLOGY: "true", NODE_NAME: _shortened(node, _LONGEST_LABEL)}
-    written = {LABELLED: ",".join(sorted(labelled))}
-    if labels[NODE_NAME] != node:
-        written[FULL_NAME] = node
+    labels = {vocabulary.VIEW_LABEL: "true", vocabulary.VIEW_NODE_LABEL: _shortened(node, vocabulary.MAX_LABEL)}
+    written = {vocabulary.VIEW_LABELS_ANNOTATION: ",".join(sorted(labelled))}
+    if labels[vocabulary.VIEW_NODE_LABEL] != node:
+        written[vocabulary.VIEW_NODE_ANNOTATION] = node
     return {
-        "metadata": {"labels": labels, "annotations": written | ({KWOK: "fake"} if fake else {})},
+        "metadata": {"labels": labels, "annotations": written | ({vocabulary.KWOK_NODE: "fake"} if fake else {})},
         "data": {
-            KEY: "".join(_lines(document(ids, spec, strategy=strategy, users=users), 0)),
-            COUNTERS: json.dumps(counters, separators=(",", ":")),
+            vocabulary.TOPOLOGY_KEY: "".join(_lines(document(ids, spec, strategy=strategy, users=users), 0)),
+            vocabulary.COUNTERS_KEY: json.dumps(counters, separators=(",", ":")),
         },
     }
 
@@ -211,7 +202,7 @@ def view(
 def same_but_counters(one: ConfigMap, other: ConfigMap) -> bool:
     """Whether two versions of a ConfigMap differ at most in where counters stood, as each save makes them."""
     metas = one.metadata, other.metadata
-    rest = [{key: text for key, text in item.data.items() if key != COUNTERS} for item in (one, other)]
+    rest = [{key: text for key, text in item.data.items() if key != vocabulary.COUNTERS_KEY} for item in (one, other)]
     return rest[0] == rest[1] and all(
         getattr(metas[0], name) == getattr(metas[1], name)
         for name in ("uid", "labels", "annotations", "deletion_timestamp")
@@ -259,9 +250,11 @@ def _gpu_json(gpu: Mapping[str, Any]) -> dict[str, Any]:
 def view_json(config_map: ConfigMap) -> dict[str, Any]:
     """The same from a ConfigMap, whoever wrote it."""
     try:
-        return node_json(msgspec.to_builtins(view_format.read(config_map.data.get(KEY, ""))))
+        return node_json(msgspec.to_builtins(view_format.read(config_map.data.get(vocabulary.TOPOLOGY_KEY, ""))))
     except ValueError:
-        raise errors.InputError(f"ConfigMap {config_map.metadata.name}", f"{KEY} is not a node's topology") from None
+        raise errors.InputError(
+            f"ConfigMap {config_map.metadata.name}", f"{vocabulary.TOPOLOGY_KEY} is not a node's topology"
+        ) from None
 
 
 def _others_json(other: Mapping[str, int]) -> list[dict[str, Any]] | None:
@@ -317,8 +310,8 @@ def _scalar(value: Any) -> str:
 def is_view(config_map: ConfigMap) -> bool:
     """Whether it is the view of a fake node: those of real nodes belong to whoever serves these."""
     meta = config_map.metadata
-    marked = meta.labels.get(NODE_TOPOLOGY) == "true" and NODE_NAME in meta.labels
-    return marked and meta.annotations.get(KWOK) == "fake"
+    marked = meta.labels.get(vocabulary.VIEW_LABEL) == "true" and vocabulary.VIEW_NODE_LABEL in meta.labels
+    return marked and meta.annotations.get(vocabulary.KWOK_NODE) == "fake"
 
 
 class Remembered(msgspec.Struct, frozen=True):
@@ -337,7 +330,7 @@ def published(views: Iterable[ConfigMap], catalog: models.Catalog) -> pools.Topo
     strategy = "mixed"
     for view_of in views:
         try:
-            found = view_format.read(view_of.data.get(KEY, ""))
+            found = view_format.read(view_of.data.get(vocabulary.TOPOLOGY_KEY, ""))
             nodes[node_of(view_of)] = _spec(found, catalog)
         except ValueError:
             continue
@@ -359,8 +352,12 @@ def _spec(found: view_format.View, catalog: models.Catalog) -> pools.NodeGpus:
 
 def labelled(config_map: ConfigMap | None) -> tuple[str, ...]:
     """Labels that we gave to a node, as its view lists them; others that somebody wrote there are none of ours."""
-    listed = set(config_map.metadata.annotations.get(LABELLED, "").split(",") if config_map is not None else ())
-    return tuple(name for name in (*LABELS, *_DEPLOYED_FOR_REAL) if name in listed)
+    listed = set(
+        config_map.metadata.annotations.get(vocabulary.VIEW_LABELS_ANNOTATION, "").split(",")
+        if config_map is not None
+        else ()
+    )
+    return tuple(name for name in (*LABELS, *vocabulary.DEPLOYED_ON_REAL_LABELS) if name in listed)
 
 
 def remembered(config_map: ConfigMap | None) -> Remembered:
@@ -369,17 +366,17 @@ def remembered(config_map: ConfigMap | None) -> Remembered:
         return Remembered()
     counters, broken = view_format.Counters(), ""
     try:
-        counters = view_format.read_counters(config_map.data.get(COUNTERS, "{}"))
+        counters = view_format.read_counters(config_map.data.get(vocabulary.COUNTERS_KEY, "{}"))
     except ValueError as error:
         broken = str(error)
     labels = labelled(config_map)
     try:
-        found = view_format.read(config_map.data.get(KEY, ""))
+        found = view_format.read(config_map.data.get(vocabulary.TOPOLOGY_KEY, ""))
     except ValueError:
         return Remembered(labels=labels, counters=counters, broken=broken)
     held: dict[str, list[tuple[str, str]]] = {}
     for gpu in found.gpus:
         for uid in gpu.status.pod_gpu_usage_status:
             held.setdefault(uid, []).append((gpu.status.allocated_by.container, gpu.id))
-    resources = (pools.GPU_RESOURCE, *(item.name for item in found.other_devices))
+    resources = (vocabulary.GPU_RESOURCE, *(item.name for item in found.other_devices))
     return Remembered({uid: tuple(pairs) for uid, pairs in held.items()}, resources, labels, counters, broken)

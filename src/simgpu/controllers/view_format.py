@@ -10,13 +10,13 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from simgpu import errors, yaml_text
-from simgpu.topology import devices, pools
+from simgpu import errors, vocabulary, yaml_text
+from simgpu.topology import pools
 
 _Name = Annotated[str, msgspec.Meta(max_length=253)]
 _Id = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{pools.ID.pattern})\Z")]
 _Resource = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{pools.RESOURCE.pattern})\Z")]
-_Memory = Annotated[int, msgspec.Meta(ge=0, le=devices.MAX_MEMORY_MIB)]
+_Memory = Annotated[int, msgspec.Meta(ge=0, le=vocabulary.MAX_MEMORY_MIB)]
 _Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 _MAX_COUNTERS = 64  # of a GPU
 
@@ -48,7 +48,7 @@ class Status(msgspec.Struct, frozen=True, rename="camel"):
     """Who has a GPU, and how each pod uses it, by uid."""
 
     allocated_by: Owner
-    pod_gpu_usage_status: Annotated[dict[_Name, Usage], msgspec.Meta(max_length=pools.MAX_DEVICES)]
+    pod_gpu_usage_status: Annotated[dict[_Name, Usage], msgspec.Meta(max_length=vocabulary.MAX_DEVICES)]
 
 
 class GpuView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -64,7 +64,7 @@ class OtherDevices(msgspec.Struct, frozen=True):
     """Devices of another resource."""
 
     name: _Resource
-    count: Annotated[int, msgspec.Meta(ge=0, le=pools.MAX_DEVICES)]
+    count: Annotated[int, msgspec.Meta(ge=0, le=vocabulary.MAX_DEVICES)]
 
 
 class View(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -72,11 +72,11 @@ class View(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
     gpu_memory: _Memory
     gpu_product: _Name
-    gpus: Annotated[tuple[GpuView, ...], msgspec.Meta(max_length=pools.MAX_GPUS)]
+    gpus: Annotated[tuple[GpuView, ...], msgspec.Meta(max_length=vocabulary.MAX_GPUS)]
     mig_strategy: Literal["none", "single", "mixed"]
     driver_version: _Name = ""
     cuda_version: _Name = ""
-    other_devices: Annotated[tuple[OtherDevices, ...], msgspec.Meta(max_length=pools.MAX_RESOURCES)] = ()
+    other_devices: Annotated[tuple[OtherDevices, ...], msgspec.Meta(max_length=vocabulary.MAX_RESOURCES)] = ()
 
 
 class Counters(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ class Counters(msgspec.Struct, frozen=True):
     address: _Name = ""
     gpus: Annotated[
         dict[_Name, Annotated[list[float], msgspec.Meta(max_length=_MAX_COUNTERS)]],
-        msgspec.Meta(max_length=pools.MAX_GPUS),
+        msgspec.Meta(max_length=vocabulary.MAX_GPUS),
     ] = {}
 
 

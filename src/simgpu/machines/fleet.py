@@ -14,8 +14,8 @@ from simgpu.machines.machine import Machine
 from simgpu.machines.users import User
 from simgpu.sim import cards
 from simgpu.topology import pools
+from simgpu.vocabulary import EXPORTER
 
-EXPORTER = "nvidia-dcgm-exporter"
 _MAX_GONE = 100_000  # GPUs that are gone and may come back
 
 

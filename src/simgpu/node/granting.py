@@ -16,12 +16,17 @@ import msgspec
 
 from simgpu.node import files, messages
 from simgpu.topology import sharing
+from simgpu.vocabulary import (
+    LIBRARY,
+    MOCK_DEVICES_ENV,
+    NODE_NAME_ENV,
+    PAGES_DIR,
+    POD_SOCKET,
+    SMI,
+    SOCKET_ENV,
+    VISIBLE_DEVICES_ENV,
+)
 
-LIBRARY, TOOL = "libnvidia-ml.so.1", "nvidia-smi"
-
-SOCKET = "/run/simgpu/workload.sock"
-
-_PAGES = "/var/lib/simgpu/gpus"
 _TOOL_PLACES = ("/usr/bin", "/bin")
 
 
@@ -42,13 +47,13 @@ class Source(msgspec.Struct, frozen=True):
 
 def install(library: Path, tool: Path, state: Path) -> Programs:
     """Copy library and tool below the state folder, for containers to mount, and return their paths."""
-    made = {LIBRARY: library.read_bytes(), TOOL: tool.read_bytes()}
+    made = {LIBRARY: library.read_bytes(), SMI: tool.read_bytes()}
     digest = hashlib.sha256(b"".join(made.values())).hexdigest()[:16]
     folder = state / "programs" / digest
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in made.items():
         files.put(folder / name, content, 0o755, durable=True)
-    return Programs(folder / LIBRARY, folder / TOOL)
+    return Programs(folder / LIBRARY, folder / SMI)
 
 
 def gpus(ids: Sequence[str], *, node: str, source: Source) -> messages.ContainerAllocateResponse:
@@ -57,12 +62,12 @@ def gpus(ids: Sequence[str], *, node: str, source: Source) -> messages.Container
     visible = ",".join(names)
     return messages.ContainerAllocateResponse(
         envs={
-            "NVIDIA_VISIBLE_DEVICES": visible, "MOCK_NVIDIA_VISIBLE_DEVICES": visible, "NODE_NAME": node,
-            "SIMGPU_SOCKET": SOCKET,
+            VISIBLE_DEVICES_ENV: visible, MOCK_DEVICES_ENV: visible, NODE_NAME_ENV: node,
+            SOCKET_ENV: POD_SOCKET,
         },
         mounts=(
-            *(_mount(f"{_PAGES}/{name}", source.pages / name) for name in names),
-            _mount(str(Path(SOCKET).parent), source.run),
+            *(_mount(f"{PAGES_DIR}/{name}", source.pages / name) for name in names),
+            _mount(str(Path(POD_SOCKET).parent), source.run),
             *_programs(source.programs),
         ),
     )  # fmt: skip
@@ -70,7 +75,7 @@ def gpus(ids: Sequence[str], *, node: str, source: Source) -> messages.Container
 
 def others(*, node: str) -> messages.ContainerAllocateResponse:
     """Return the allocation of a container with devices of another resource: nothing that conflicts with its GPUs'."""
-    return messages.ContainerAllocateResponse(envs={"NODE_NAME": node})
+    return messages.ContainerAllocateResponse(envs={NODE_NAME_ENV: node})
 
 
 def _programs(programs: Programs) -> Iterator[messages.Mount]:
@@ -78,7 +83,7 @@ def _programs(programs: Programs) -> Iterator[messages.Mount]:
     for folder in (f"/usr/lib/{machine}-linux-gnu", f"/usr/lib/{machine}-linux-musl", "/usr/lib64", "/usr/lib"):
         yield _mount(f"{folder}/{LIBRARY}", programs.library)
     for folder in _TOOL_PLACES:
-        yield _mount(f"{folder}/{TOOL}", programs.tool)
+        yield _mount(f"{folder}/{SMI}", programs.tool)
 
 
 def _mount(inside: str, outside: Path) -> messages.Mount:

@@ -10,6 +10,7 @@ from simgpu.node import granting, messages, offers, owners, plugins, rpc
 from simgpu.pods.holding import Held
 from simgpu.topology import failures, pools
 from simgpu.topology.devices import Device
+from simgpu.vocabulary import GPU_RESOURCE
 
 
 class NodeKubelet:
@@ -30,13 +31,13 @@ class NodeKubelet:
         self._allocated = allocated
         self._owners = owners.Owners(pod_resources=pod_resources, plugins=folder)
         self._failures = failures.NONE
-        self._gpu_resource = pools.GPU_RESOURCE
+        self._gpu_resource = GPU_RESOURCE
 
     def offer(
         self, spec: pools.NodeGpus, devices: Sequence[Device], failing: failures.Failures, *, elapsed: float
     ) -> None:
         """Offer devices, as healthy as they are so many seconds after failures began."""
-        self._failures, self._gpu_resource = failing, spec.slicing.name(pools.GPU_RESOURCE)
+        self._failures, self._gpu_resource = failing, spec.slicing.name(GPU_RESOURCE)
         found = {item.resource: item for item in _offers(spec, devices, failing.unhealthy_at(elapsed))}
         self.plugins.offer(found, present=failing.present(elapsed))
 
@@ -62,7 +63,7 @@ def _offers(spec: pools.NodeGpus, devices: Sequence[Device], unhealthy: Collecti
         for device, place in zip(devices, offers.places(devices), strict=True)
     ]
     if gpus:
-        yield offers.offer(pools.GPU_RESOURCE, gpus, spec.slicing)
+        yield offers.offer(GPU_RESOURCE, gpus, spec.slicing)
     for resource, count in spec.other.items():
         named = [offers.Offered(f"{resource.replace('/', '-')}-{number}") for number in range(count)]
         yield offers.offer(resource, named, spec.slicing)

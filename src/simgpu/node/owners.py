@@ -12,11 +12,10 @@ from pathlib import Path
 
 import msgspec
 
+from simgpu import vocabulary
 from simgpu.node import messages, rpc
 from simgpu.pods.holding import Held
 from simgpu.topology import sharing
-
-CHECKPOINT = "kubelet_internal_checkpoint"
 
 _SECONDS = 5.0
 
@@ -49,7 +48,7 @@ class Owners:
 
     def __init__(self, *, pod_resources: Path, plugins: Path) -> None:
         self._socket = pod_resources
-        self._checkpoint = plugins / CHECKPOINT
+        self._checkpoint = plugins / vocabulary.KUBELET_CHECKPOINT
 
     async def look(self, devices: Collection[str]) -> list[Held] | None:
         """Return every container with any of these devices or their replicas; None if that is unknown.

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from pathlib import Path
 from typing import Any
 
+from simgpu import vocabulary
 from simgpu.node import messages, rpc
 from simgpu.node.offers import Offer, prefer
 
@@ -23,7 +24,6 @@ LOOK_SECONDS = 0.5
 SILENCE_SECONDS = 15.0
 MAX_SOCKET_PATH = 107  # bytes
 
-_KUBELET = "kubelet.sock"
 _CALL_SECONDS = 5.0
 _OPTIONS = messages.DevicePluginOptions(get_preferred_allocation_available=True)
 
@@ -159,7 +159,7 @@ class Plugins:
             while True:
                 self._wake.clear()
                 for plugin in list(self._plugins.values()):
-                    await (plugin.keep(self._folder / _KUBELET) if self._present else plugin.stop())
+                    await (plugin.keep(self._folder / vocabulary.KUBELET_SOCKET) if self._present else plugin.stop())
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS):
                         await self._wake.wait()

@@ -16,6 +16,7 @@ from simgpu import boot, errors
 from simgpu.machines import saved
 from simgpu.machines.box import Box
 from simgpu.machines.saved import Known, Moment, Saved
+from simgpu.vocabulary import KNOWN_FILE, STATE_FILE
 
 _log = logging.getLogger(__name__)
 
@@ -24,10 +25,10 @@ class StateFiles:
     """What an agent leaves to the one after it. `saved` and `known` are what was there when this one started."""
 
     def __init__(self, folder: Path) -> None:
-        self.saved = load(folder / "state.json")
-        self.known = load_known(folder / "known.json")
-        self._saved = _File(folder / "state.json", "where GPUs stand")
-        self._known = _File(folder / "known.json", "what the node has")
+        self.saved = load(folder / STATE_FILE)
+        self.known = load_known(folder / KNOWN_FILE)
+        self._saved = _File(folder / STATE_FILE, "where GPUs stand")
+        self._known = _File(folder / KNOWN_FILE, "what the node has")
 
     def age(self) -> float:
         """Seconds of the simulation now: it went on while no agent ran."""

@@ -11,12 +11,11 @@ import sys
 from pathlib import Path
 
 from simgpu import errors
+from simgpu.vocabulary import LIBRARY, SMI
 
 BUILT = Path(__file__).parent / "built"
 SOURCES = Path(__file__).parents[3] / "native"
 LAYOUT = Path(__file__).parent / "layout.py"
-LIBRARY = "libnvidia-ml.so.1"
-TOOL = "nvidia-smi"
 PRELOADER = "preloader.so"
 
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
@@ -35,7 +34,7 @@ def library(machine: str | None = None) -> Path:
 
 def tool(machine: str | None = None) -> Path:
     """Return the path of `nvidia-smi` for an architecture, by default this machine's."""
-    return _find(TOOL, machine)
+    return _find(SMI, machine)
 
 
 def preloader(machine: str | None = None) -> Path:

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from simgpu import boot, errors
+from simgpu import boot, errors, vocabulary
 from simgpu.catalog import models, placing
 from simgpu.page import apps, layout
 from simgpu.topology.devices import Device
@@ -29,8 +29,6 @@ from simgpu.topology.devices import Device
 MAX_CARDS: Final = 128
 MAX_SOCKET_BYTES: Final = layout.DTYPE["control"].itemsize - 1
 FILE: Final = "page"
-DRIVER: Final = "580.159.04"
-CUDA: Final = "13.0"
 BRANCH: Final = "r582_49"
 
 MODES: Final = {"persistence": 1, "compute_mode": 3}  # settings besides clocks and power, and their highest values
@@ -288,10 +286,10 @@ def _describe(row: Any, device: Device, all_devices: Sequence[Device]) -> None:
     row["product"], row["architecture"] = model.product.encode(), model.architecture.encode()
     row["uuid"], row["serial"] = device.uuid.encode(), device.serial.encode()
     first = all_devices[0].model  # a machine has one driver
-    driver = first.driver or DRIVER
-    major, minor = (first.cuda or CUDA).split(".")
+    driver = first.driver or vocabulary.DEFAULT_DRIVER
+    major, minor = (first.cuda or vocabulary.DEFAULT_CUDA).split(".")
     row["driver"], row["cuda"] = driver.encode(), 1000 * int(major) + 10 * int(minor)
-    row["branch"] = (BRANCH if driver == DRIVER else f"r{driver.partition('.')[0]}_00").encode()
+    row["branch"] = (BRANCH if driver == vocabulary.DEFAULT_DRIVER else f"r{driver.partition('.')[0]}_00").encode()
     row["capability"] = round(float(model.compute_capability or "0") * 100)
     domain, bus, slot = device.pci_bus_id.split(":")
     row["pci_domain"], row["pci_bus"], row["pci_device"] = int(domain, 16), int(bus, 16), int(slot.split(".")[0], 16)

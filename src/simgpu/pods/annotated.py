@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.kube.views import Node, Pod
-
-MAX_LENGTH = 64  # characters; the API server would let them have 256 KiB
-MAX_NODE_LENGTH = 4096  # a node's may list GPUs and failures
 
 
 def read(thing: Pod | Node, name: str) -> str | None:
     """An annotation's text, None where there is none; one that is too long is an error that names it."""
     text = thing.metadata.annotations.get(name)
-    longest = MAX_LENGTH if isinstance(thing, Pod) else MAX_NODE_LENGTH
+    longest = vocabulary.MAX_POD_ANNOTATION if isinstance(thing, Pod) else vocabulary.MAX_NODE_ANNOTATION
     if text is not None and len(text) > longest:
         raise errors.InputError(name, f"{text[:40]!r} goes on for {len(text)} characters; at most {longest}")
     return text

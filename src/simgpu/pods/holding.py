@@ -8,11 +8,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from simgpu import vocabulary
 from simgpu.kube.views import Pod
 from simgpu.pods import requests
 from simgpu.topology import sharing
-
-MIRROR = "kubernetes.io/config.mirror"
 
 _OF_THE_API = re.compile("[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
@@ -83,7 +82,7 @@ def kubelet_uid(pod: Pod) -> str:
     Anybody who may create a pod can annotate it as the mirror of another. A uid as the API gives it to pods is nobody's
     mirror, whether that pod is known here or not.
     """
-    mirror = pod.metadata.annotations.get(MIRROR, "")
+    mirror = pod.metadata.annotations.get(vocabulary.MIRROR_ANNOTATION, "")
     return pod.metadata.uid if not mirror or _OF_THE_API.fullmatch(mirror) else mirror
 
 

@@ -11,14 +11,17 @@ from simgpu.kube import quantity
 from simgpu.kube.views import Container, Pod
 from simgpu.machines.users import ALL, Range
 from simgpu.pods import annotated
-from simgpu.topology import pools
+from simgpu.vocabulary import (
+    GPU_RESOURCE,
+    MAX_CONTAINERS,
+    MAX_GPUS,
+    RUN_TIME_ANNOTATION,
+    SOURCE_ANNOTATION,
+    UTILIZATION_ANNOTATION,
+    UTILIZATION_SOURCES,
+)  # fmt: skip
 
-GPU = "nvidia.com/gpu"
-UTILIZATION = "run.ai/simulated-gpu-utilization"
-RUN_TIME = "simgpu.dev/run-time"
-SOURCE = "simgpu.dev/utilization-from"
 ENDED = ("Succeeded", "Failed")
-MAX_CONTAINERS = 256  # with GPUs, of one pod
 _MOST_ASKED = 99_999  # nobody means more
 
 _PERCENT = r"([0-9]{1,9})(?:\s*%)?"
@@ -42,7 +45,7 @@ def requests(pod: Pod) -> tuple[Request, ...]:
     if pod.spec.containers is None:
         return ()
     found: list[Request] = []
-    early, left = passing(pod), pools.MAX_GPUS
+    early, left = passing(pod), MAX_GPUS
     for container in (*pod.spec.init_containers, *pod.spec.containers):
         count = _gpus(container)
         if container.name not in early:
@@ -56,9 +59,9 @@ def requests(pod: Pod) -> tuple[Request, ...]:
 
 
 def _gpus(container: Container) -> int:
-    amount = container.resources.limits.get(GPU) or container.resources.requests.get(GPU) or "0"
+    amount = container.resources.limits.get(GPU_RESOURCE) or container.resources.requests.get(GPU_RESOURCE) or "0"
     found = quantity.count(amount)
-    return min(found, pools.MAX_GPUS) if found <= _MOST_ASKED else 0
+    return min(found, MAX_GPUS) if found <= _MOST_ASKED else 0
 
 
 def lasting(pod: Pod, container: str) -> bool:
@@ -89,30 +92,30 @@ def works(pod: Pod, container: str) -> bool:
 
 def utilisation(pod: Pod) -> Range:
     """What the annotation says; without one, all. What makes no sense is an error that names the annotation."""
-    text = annotated.read(pod, UTILIZATION)
+    text = annotated.read(pod, UTILIZATION_ANNOTATION)
     if text is None:
         return ALL
     found = _RANGE.fullmatch(text.strip())
     if found is None:
         raise errors.InputError(
-            UTILIZATION, f"{text[:40]!r}: must be a percentage such as 80, or a range such as 10-30"
+            UTILIZATION_ANNOTATION, f"{text[:40]!r}: must be a percentage such as 80, or a range such as 10-30"
         )
     low = int(found[1])
     high = int(found[2]) if found[2] is not None else low
     if low > high:
-        raise errors.InputError(UTILIZATION, f"{text!r}: the lower end is above the upper end")
+        raise errors.InputError(UTILIZATION_ANNOTATION, f"{text!r}: the lower end is above the upper end")
     if high > 100:
-        raise errors.InputError(UTILIZATION, f"{text!r}: at most 100")
+        raise errors.InputError(UTILIZATION_ANNOTATION, f"{text!r}: at most 100")
     return Range(low, high)
 
 
 def source(pod: Pod, otherwise: str) -> str:
     """What says how busy it keeps its GPUs: `pod`, its annotation, or `cpu`, what its processes do."""
-    text = annotated.read(pod, SOURCE)
+    text = annotated.read(pod, SOURCE_ANNOTATION)
     if text is None:
         return otherwise
-    if text not in pools.SOURCES:
-        raise errors.InputError(SOURCE, f"{text[:40]!r}: must be one of {', '.join(pools.SOURCES)}")
+    if text not in UTILIZATION_SOURCES:
+        raise errors.InputError(SOURCE_ANNOTATION, f"{text[:40]!r}: must be one of {', '.join(UTILIZATION_SOURCES)}")
     return text
 
 
@@ -132,10 +135,10 @@ def check_run_time(pod: Pod) -> None:
     """Whether KWOK can read how long a job's pod is to work. What it cannot is an error that names the annotation."""
     if not any(owner.kind == "Job" for owner in pod.metadata.owner_references):
         return
-    text = annotated.read(pod, RUN_TIME)
+    text = annotated.read(pod, RUN_TIME_ANNOTATION)
     if text is None:
         return
     if _RUN_TIME.fullmatch(text) is None:
         raise errors.InputError(
-            RUN_TIME, f"{text[:40]!r}: must be a time such as 30s, 1h30m or 500ms, or a number of seconds"
+            RUN_TIME_ANNOTATION, f"{text[:40]!r}: must be a time such as 30s, 1h30m or 500ms, or a number of seconds"
         )

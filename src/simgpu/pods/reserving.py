@@ -15,18 +15,14 @@ from simgpu import errors
 from simgpu.kube.views import Pod
 from simgpu.pods import annotated, requests
 from simgpu.pods.holding import Holder
-
-RESERVED = "run.ai/reserve_for_gpu_index"
-INDEX = "runai-gpu"
-GROUP = "runai-gpu-group"
-FRACTION = "gpu-fraction"
+from simgpu.vocabulary import FRACTION_ANNOTATION, RUNAI_GROUP, RUNAI_INDEX, RUNAI_RESERVED
 
 Holders = Mapping[str, tuple[Holder, ...]]
 
 
 def fraction(pod: Pod) -> float:
     """How much of a GPU's memory a pod takes: all of it, or as its annotation says."""
-    text = annotated.read(pod, FRACTION)
+    text = annotated.read(pod, FRACTION_ANNOTATION)
     if text is None:
         return 1.0
     try:
@@ -34,7 +30,7 @@ def fraction(pod: Pod) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value <= 1:
-        raise errors.InputError(FRACTION, f"{text[:40]!r}: must be above 0 and at most 1, such as 0.5")
+        raise errors.InputError(FRACTION_ANNOTATION, f"{text[:40]!r}: must be above 0 and at most 1, such as 0.5")
     return value
 
 
@@ -66,8 +62,10 @@ def _named(pod: Pod, reserved: Sequence[tuple[str, Holder]]) -> Sequence[tuple[s
 
     An index is a number: the id that newer reservations are annotated with is on every metrics page.
     """
-    index, group = pod.metadata.annotations.get(INDEX, ""), pod.metadata.labels.get(GROUP)
+    index, group = pod.metadata.annotations.get(RUNAI_INDEX, ""), pod.metadata.labels.get(RUNAI_GROUP)
     numbered = index.isdecimal()
-    by_index = [known for known in reserved if numbered and known[1].pod.metadata.annotations.get(RESERVED) == index]
-    by_group = [known for known in reserved if group and known[1].pod.metadata.labels.get(GROUP) == group]
+    by_index = [
+        known for known in reserved if numbered and known[1].pod.metadata.annotations.get(RUNAI_RESERVED) == index
+    ]
+    by_group = [known for known in reserved if group and known[1].pod.metadata.labels.get(RUNAI_GROUP) == group]
     return (by_index or by_group)[:1]

@@ -7,7 +7,8 @@ from typing import Any
 
 from simgpu import errors
 from simgpu.catalog import models
-from simgpu.topology import devices, pools
+from simgpu.topology import devices
+from simgpu.vocabulary import MAX_NAME
 
 _MAX_MISTAKES = 100
 
@@ -48,7 +49,7 @@ class Checker:
         """Collects keys that are not allowed: they may be mistyped, or another program's, so they are no mistakes."""
         for key in holder if isinstance(holder, dict) else ():
             if key not in allowed and len(self.unknown) < _MAX_MISTAKES:
-                name = errors.clipped(str(key), pools.MAX_NAME)
+                name = errors.clipped(str(key), MAX_NAME)
                 place = f"{where}.{name}" if where else name
                 self.unknown.append(f"{place}: no such key; there are: {', '.join(allowed)}")
 
@@ -67,8 +68,8 @@ class Checker:
         value = holder.get(name)
         if value is None:
             return ""
-        if not isinstance(value, str | int | float) or len(str(value)) > pools.MAX_NAME:
-            problem = f"{errors.shown(value)}: must be a text of at most {pools.MAX_NAME} characters"
+        if not isinstance(value, str | int | float) or len(str(value)) > MAX_NAME:
+            problem = f"{errors.shown(value)}: must be a text of at most {MAX_NAME} characters"
             self.mistake(f"{where}.{name}", problem)
             return ""
         return str(value)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.catalog import models, placing
 
 _NOBODY = uuid.UUID(int=0)
@@ -18,10 +18,7 @@ _UNITS = {
     "": 1.0, "B": 2**-20, "KB": 1e3 / 2**20, "MB": 1e6 / 2**20, "GB": 1e9 / 2**20, "TB": 1e12 / 2**20,
     "KiB": 2**-10, "MiB": 1.0, "GiB": 1024.0, "TiB": 1024.0**2,
 }  # fmt: skip
-MAX_DEVICES = 1_000_000
-MAX_MEMORY_MIB = 100_000_000
 _SOCKETS, _CORES = 2, 24  # of the machine around them
-_ANY_CARD = "h200"  # what a card of which nothing is known behaves like
 _UNKNOWN: dict[str, Any] = {"architecture": "", "compute_capability": None, "mig": (), "estimated": ("mig",)}
 
 
@@ -73,7 +70,7 @@ class GpuEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Devices of one kind: a model or product, its memory if it is another, how many, and their MIG instances."""
 
     type: str
-    count: Annotated[int, msgspec.Meta(ge=1, le=MAX_DEVICES)] = 1
+    count: Annotated[int, msgspec.Meta(ge=1, le=vocabulary.MAX_MACHINE_GPUS)] = 1
     memory: str | int | None = None
     mig: tuple[str, ...] = ()
 
@@ -99,8 +96,8 @@ def build(box: BoxConfig, catalog: models.Catalog, *, node: str) -> list[Device]
         where = f"gpus[{number}]"
         model = model_of(entry, catalog, where)
         instances = tuple(_instances(entry, model, where))
-        if len(found) + entry.count > MAX_DEVICES:
-            raise errors.InputError(f"{where}.count", f"more than {MAX_DEVICES} devices")
+        if len(found) + entry.count > vocabulary.MAX_MACHINE_GPUS:
+            raise errors.InputError(f"{where}.count", f"more than {vocabulary.MAX_MACHINE_GPUS} devices")
         found += (
             device(node, index, model, instances=instances) for index in range(len(found), len(found) + entry.count)
         )
@@ -116,7 +113,7 @@ def mebibytes(text: Any, *, where: str) -> int:
             where, f"{errors.shown(text)} is no amount of memory; write 80GB, 40GiB or a number of MiB"
         )
     amount = int(float(found[1]) * _UNITS[found[2] or ""])
-    if not 1 <= amount <= MAX_MEMORY_MIB:
+    if not 1 <= amount <= vocabulary.MAX_MEMORY_MIB:
         raise errors.InputError(where, f"{errors.shown(text)} must be from 1 MiB to 100 TB")
     return amount
 
@@ -145,7 +142,7 @@ def named(
     and what goes with it, unless `facts` say so.
     """
     known = catalog.find(product) or like
-    base = known or catalog.models[_ANY_CARD]
+    base = known or catalog.models[vocabulary.DEFAULT_MODEL]
     changes: dict[str, Any] = {**(_UNKNOWN if known is None else {}), **facts}
     if product != base.key:
         changes["product"] = product

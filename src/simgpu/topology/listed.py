@@ -7,7 +7,8 @@ from typing import Any
 from simgpu import errors
 from simgpu.topology import keys
 from simgpu.topology.checking import Checker, whole
-from simgpu.topology.pools import MAX_GPUS, MAX_NAME, NodeGpu, NodeGpus
+from simgpu.topology.pools import NodeGpu, NodeGpus
+from simgpu.vocabulary import MAX_GPUS, MAX_NAME
 
 
 def read(pool: dict[str, Any], where: str, check: Checker) -> NodeGpus:

@@ -7,7 +7,8 @@ from typing import Any
 from simgpu.topology import keys
 from simgpu.topology.checking import Checker, whole
 from simgpu.topology.devices import StaticMetrics
-from simgpu.topology.pools import ID, MAX_GPUS, NodeGpu, NodeGpus
+from simgpu.topology.pools import ID, NodeGpu, NodeGpus
+from simgpu.vocabulary import MAX_GPUS
 
 
 def read(node: dict[str, Any], where: str, check: Checker) -> NodeGpus:

@@ -10,16 +10,10 @@ from itertools import accumulate
 
 import msgspec
 
+from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.topology import devices, failures, sharing
 
-LABEL_KEY = "run.ai/simulated-gpu-node-pool"
-GPU_RESOURCE = "nvidia.com/gpu"
-SOURCES = FROM_POD, FROM_CPU = ("pod", "cpu")  # where a GPU's utilization comes from: an annotation, or its processes
-MAX_GPUS = 1024  # of a node
-MAX_DEVICES = 10_000  # of a resource, shares included: the kubelet takes the list of them in one message of 4 MiB
-MAX_RESOURCES = 64  # besides GPUs: each has a device plugin of its own
-MAX_NAME = 253  # characters: as many as names of nodes have
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 RESOURCE = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
 
@@ -61,7 +55,7 @@ class NodeGpus(msgspec.Struct, frozen=True):
     slicing: sharing.TimeSlicing = sharing.NONE
     failures: failures.Failures = failures.NONE
     settable: bool = False
-    utilization_from: str = FROM_POD
+    utilization_from: str = vocabulary.FROM_POD
 
     @property
     def product(self) -> str:
@@ -96,6 +90,6 @@ class Topology(msgspec.Struct, frozen=True):
 
     pools: dict[str, NodeGpus] = msgspec.field(default_factory=dict)
     nodes: dict[str, NodeGpus] = msgspec.field(default_factory=dict)
-    label_key: str = LABEL_KEY
+    label_key: str = vocabulary.POOL_LABEL
     mig_strategy: str = "mixed"
     unknown: tuple[str, ...] = ()  # keys that mean nothing, each with its path and the keys allowed there

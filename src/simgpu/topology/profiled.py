@@ -9,7 +9,8 @@ from simgpu import errors
 from simgpu.catalog import models
 from simgpu.topology import devices, keys
 from simgpu.topology.checking import Checker, whole
-from simgpu.topology.pools import MAX_GPUS, NodeGpu, NodeGpus
+from simgpu.topology.pools import NodeGpu, NodeGpus
+from simgpu.vocabulary import MAX_GPUS, PROFILE_PREFIX
 
 Profiles = Callable[[str], Mapping[str, Any] | None]  # a profile that cannot be read is an `InputError`
 
@@ -52,7 +53,7 @@ def _profile(
         check.mistake(f"{where}.profile", str(error))
         return None
     if found is None and model is None:
-        check.mistake(f"{where}.profile", f"no profile {name!r}: no ConfigMap gpu-profile-{name}, no such model")
+        check.mistake(f"{where}.profile", f"no profile {name!r}: no ConfigMap {PROFILE_PREFIX}{name}, no such model")
         return None
     return found or {}
 

@@ -15,9 +15,10 @@ import msgspec
 
 from simgpu import errors, yaml_text
 from simgpu.catalog import models
-from simgpu.topology import keys, legacy, listed, named, pools, profiled, settings
+from simgpu.topology import keys, legacy, listed, named, profiled, settings
 from simgpu.topology.checking import Checker
 from simgpu.topology.pools import NodeGpus, Topology
+from simgpu.vocabulary import MAX_NAME, POOL_LABEL
 
 _LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9._-]{1,63}")
 
@@ -54,7 +55,7 @@ def _topology(document: Mapping[str, Any], check: Checker, profiles: profiled.Pr
     strategy = document.get("migStrategy", document.get("mig-strategy", "mixed"))
     if strategy not in ("none", "single", "mixed"):
         check.mistake("migStrategy", f"{errors.shown(strategy)}: must be none, single or mixed")
-    key = document.get("nodePoolLabelKey", pools.LABEL_KEY)
+    key = document.get("nodePoolLabelKey", POOL_LABEL)
     if not isinstance(key, str) or not _LABEL_KEY.fullmatch(key):
         check.mistake("nodePoolLabelKey", f"{errors.shown(key)} is no label key")
     return Topology(
@@ -71,8 +72,8 @@ def _by_name(
 ) -> dict[str, NodeGpus]:
     found: dict[str, NodeGpus] = {}
     for name, item in holder.items():
-        if len(str(name)) > pools.MAX_NAME:
-            check.mistake(where, f"{errors.shown(name)}: a name has at most {pools.MAX_NAME} characters")
+        if len(str(name)) > MAX_NAME:
+            check.mistake(where, f"{errors.shown(name)}: a name has at most {MAX_NAME} characters")
         elif not isinstance(item, dict):
             check.mistake(f"{where}.{name}", "must be a mapping")
         else:

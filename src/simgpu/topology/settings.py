@@ -8,17 +8,8 @@ from typing import Any
 from simgpu import errors
 from simgpu.topology import failures, keys, sharing
 from simgpu.topology.checking import Checker, whole
-from simgpu.topology.pools import (
-    FROM_POD,
-    GPU_RESOURCE,
-    MAX_DEVICES,
-    MAX_GPUS,
-    MAX_RESOURCES,
-    SOURCES,
-    NodeGpus,
-    Numa,
-    is_resource_name,
-)
+from simgpu.topology.pools import NodeGpus, Numa, is_resource_name
+from simgpu.vocabulary import FROM_POD, GPU_RESOURCE, MAX_DEVICES, MAX_GPUS, MAX_RESOURCES, UTILIZATION_SOURCES
 
 
 def read(holder: Mapping[str, Any], where: str, check: Checker) -> dict[str, Any]:
@@ -26,8 +17,10 @@ def read(holder: Mapping[str, Any], where: str, check: Checker) -> dict[str, Any
     settable, source = holder.get("settable", False), holder.get("utilizationFrom", FROM_POD)
     if not isinstance(settable, bool):
         check.mistake(f"{where}.settable", f"{errors.shown(settable)}: must be true or false")
-    if source not in SOURCES:
-        check.mistake(f"{where}.utilizationFrom", f"{errors.shown(source)}: must be one of {', '.join(SOURCES)}")
+    if source not in UTILIZATION_SOURCES:
+        check.mistake(
+            f"{where}.utilizationFrom", f"{errors.shown(source)}: must be one of {', '.join(UTILIZATION_SOURCES)}"
+        )
     found: dict[str, Any] = {"settable": settable is True, "utilization_from": source}
     parsers: dict[str, tuple[str, Callable[..., Any]]] = {
         "slicing": ("sharing", sharing.parse), "failures": ("failures", failures.parse),

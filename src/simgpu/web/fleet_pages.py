@@ -13,10 +13,10 @@ from simgpu import errors
 from simgpu.identities import labels, render
 from simgpu.identities.identity import FAMILY, Identity
 from simgpu.machines.machine import Machine
+from simgpu.vocabulary import EXPORTER
 from simgpu.web import pages, server
 
 ENDPOINT = "gpu-metrics"
-EXPORTER = "nvidia-dcgm-exporter"
 
 
 class FleetView(Protocol):

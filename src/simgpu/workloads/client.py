@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 
 _MAX_ANSWER_BYTES = 1 << 16
 
@@ -42,7 +42,7 @@ def devices_by_glob(pattern: str, index_regex: str | None) -> list[str]:
 def devices_by_name(names: str, max_index: int, environment: Mapping[str, str]) -> list[str]:
     """Return the names of a comma-separated list; `INDEX` becomes the job's completion index modulo `max_index`."""
     if max_index > 0:
-        index = environment.get("JOB_COMPLETION_INDEX")
+        index = environment.get(vocabulary.COMPLETION_INDEX_ENV)
         if index is None or not re.fullmatch(r"-?\d{1,18}", index):
             raise errors.InputError("--max-index", f"JOB_COMPLETION_INDEX must be a number, not {index!r}")
         names = names.replace("INDEX", str(int(index) % max_index))

@@ -1,0 +1,330 @@
+"""Names, defaults and limits that users and other programs see, each in one place.
+
+Resources, labels, annotations, ConfigMaps and their keys, environment variables, files and limits: each constant is
+made together with what `docs/reference/keys.md` says about it, which `docs/generate.py` writes from `TERMS` and
+`LIMITS`. A term's `writer` is who sets it; "you" are a cluster's users.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+
+class Term(NamedTuple):
+    """A name, and what the reference says of it (as Markdown)."""
+
+    name: str
+    where: str
+    writer: str
+    meaning: str
+    values: str = ""
+    default: str = ""
+
+
+class Limit(NamedTuple):
+    """The highest number that is accepted, and of what."""
+
+    highest: int
+    what: str
+    why: str = ""
+
+
+TERMS: dict[str, list[Term]] = {}  # by heading of the reference
+LIMITS: list[Limit] = []
+
+
+def _term(
+    heading: str, name: str, where: str, writer: str, meaning: str, *, values: str = "", default: str = ""
+) -> str:
+    TERMS.setdefault(heading, []).append(Term(name, where, writer, meaning, values, default))
+    return name
+
+
+_node = functools.partial(_term, "Nodes")
+_pod = functools.partial(_term, "Pods")
+_object = functools.partial(_term, "Objects")
+_variable = functools.partial(_term, "Environment variables")
+_file = functools.partial(_term, "Files")
+
+
+def _discovered(name: str, meaning: str, *, values: str = "") -> str:
+    heading = "Labels of feature discovery"
+    return _term(heading, f"nvidia.com/{name}", "label", "SimGPU", meaning, values=values)
+
+
+def _limit(highest: int, what: str, why: str = "") -> int:
+    LIMITS.append(Limit(highest, what, why))
+    return highest
+
+
+# Defaults.
+
+DEFAULT_POOL = "default"
+DEFAULT_NAMESPACE = "gpu-operator"
+DEFAULT_RESERVATION_NAMESPACE = "runai-reservation"
+DEFAULT_MODEL, DEFAULT_COUNT = "h200", 8  # GPUs of a node of `simgpu up`
+DEFAULT_NODES = 3  # of `simgpu up`
+DEFAULT_DRIVER, DEFAULT_CUDA = "580.159.04", "13.0"  # of models that state none
+
+# Limits.
+
+MAX_GPUS = _limit(1024, "GPUs of a node")
+MAX_MACHINE_GPUS = _limit(1_000_000, "GPUs of an exporter's `--config`")
+MAX_DEVICES = _limit(
+    10_000, "devices of a resource, shares included", "the kubelet takes the list of them in one message of 4 MiB"
+)
+MAX_RESOURCES = _limit(64, "other resources of a node", "each has a device plugin of its own")
+MAX_MEMORY_MIB = _limit(100_000_000, "MiB of a GPU's memory")
+MAX_NAME = _limit(253, "characters of a pool's, node's or product's name", "as many as names of nodes have")
+MAX_LABEL = _limit(63, "characters of a label's value", "Kubernetes allows no more")
+MAX_POD_ANNOTATION = _limit(
+    64, "characters of a pod's annotation", "a longer one is an event on the pod, and counts as none"
+)
+MAX_NODE_ANNOTATION = _limit(4096, "characters of a node's annotation", "a longer one is an event on the node")
+MAX_CONTAINERS = _limit(256, "containers of a pod with GPUs")
+MAX_NODES = _limit(50_000, "nodes of `simgpu up`")
+
+# Resources and nodes.
+
+GPU_RESOURCE = _node(
+    "nvidia.com/gpu",
+    "capacity, allocatable",
+    "SimGPU",
+    "GPUs of the node, which pods request; shares of them where they are shared and not renamed",
+    values=f"0 to {MAX_GPUS}",
+)
+KWOK_NODE = _node(
+    "kwok.x-k8s.io/node", "annotation", "you, `up`",
+    "KWOK plays the life of a node with `fake`; the controller leaves nodes without it alone. As a taint with "
+    "effect `NoSchedule`, it keeps pods away that do not ask for simulated nodes",
+    values="`fake`",
+)  # fmt: skip
+NODE_TYPE_LABEL = _node("type", "label", "`up`", "marks the nodes that `simgpu up` makes", values="`kwok`")
+POOL_LABEL = _node(
+    "run.ai/simulated-gpu-node-pool", "label", "you, `up`",
+    "the pool whose GPUs the node has; the topology's `nodePoolLabelKey` names another label",
+    values="a pool of the topology", default=f"none; `up` sets `{DEFAULT_POOL}`",
+)  # fmt: skip
+GPUS_ANNOTATION = _node(
+    "simgpu.dev/gpus", "annotation", "you",
+    "GPUs of this node alone; comes before the pool. One that cannot be read is reported by an event, and the node "
+    "keeps what it has",
+    values=f"`MODEL:COUNT`, several with commas, such as `h200:8`; at most {MAX_GPUS} GPUs", default="the pool's",
+)  # fmt: skip
+FAILURES_ANNOTATION = _node(
+    "simgpu.dev/failures", "annotation", "you",
+    "on a real node, [what fails](../guides/real-nodes.md#failures); comes before the pool's",
+    values="YAML, such as `{refuse: true}`", default="the pool's",
+)  # fmt: skip
+AGENT_LABEL = _node(
+    "simgpu.dev/agent", "label", "you",
+    "a real node for [the agent's DaemonSet](../guides/real-nodes.md#as-a-daemonset)", values='`"true"`',
+)  # fmt: skip
+FAKE_GPU_LABEL = _node("run.ai/fake.gpu", "label", "SimGPU", "the node's GPUs are simulated", values="`true`")
+
+GPU_PRODUCT = _discovered("gpu.product", "product of the first GPU; ends in `-SHARED` where it is shared unrenamed")
+GPU_COUNT = _discovered("gpu.count", "how many GPUs the node has")
+GPU_MEMORY = _discovered("gpu.memory", "memory of the first GPU", values="MiB")
+GPU_PRESENT = _discovered("gpu.present", "the node has GPUs", values="`true`")
+GPU_FAMILY = _discovered("gpu.family", "architecture, such as `hopper`")
+GPU_MACHINE = _discovered("gpu.machine", "type of the machine", values="`SimGPU`")
+GPU_REPLICAS = _discovered("gpu.replicas", "how often each GPU is offered", values="1 to 1000")
+GPU_SHARING_STRATEGY = _discovered("gpu.sharing-strategy", "how GPUs are shared", values="`none`, `time-slicing`")
+GPU_COMPUTE_MAJOR = _discovered("gpu.compute.major", "compute capability, before the point")
+GPU_COMPUTE_MINOR = _discovered("gpu.compute.minor", "compute capability, after the point")
+DRIVER_FULL = _discovered("cuda.driver-version.full", "driver version")
+DRIVER_MAJOR = _discovered("cuda.driver-version.major", "its first part")
+DRIVER_MINOR = _discovered("cuda.driver-version.minor", "its second part")
+DRIVER_REVISION = _discovered("cuda.driver-version.revision", "its third part")
+CUDA_FULL = _discovered("cuda.runtime-version.full", "CUDA version")
+CUDA_MAJOR = _discovered("cuda.runtime-version.major", "its first part")
+CUDA_MINOR = _discovered("cuda.runtime-version.minor", "its second part")
+MIG_CAPABLE = _discovered("mig.capable", "whether the first GPU can be divided", values="`true`, `false`")
+MIG_STRATEGY = _discovered("mig.strategy", "`migStrategy` of the topology", values="`none`, `single`, `mixed`")
+MPS_CAPABLE = _discovered("mps.capable", "whether GPUs are shared by MPS", values="`false`")
+DEPLOYED_LABELS = (
+    _discovered("gpu.deploy.dcgm-exporter", "the node gets an exporter", values="`true`"),
+    _discovered("gpu.deploy.device-plugin", "the node gets a device plugin", values="`true`"),
+)
+DEPLOYED_ON_REAL_LABELS = (
+    _discovered("gpu.deploy.dra-plugin-gpu", "on a real node, it gets the GPU plugin of DRA", values="`true`"),
+    _discovered(
+        "gpu.deploy.compute-domain-dra-plugin", "on a real node, it gets the plugin of compute domains", values="`true`"
+    ),
+)
+
+# Pods.
+
+UTILIZATION_ANNOTATION = _pod(
+    "run.ai/simulated-gpu-utilization", "annotation", "you", "how busy its GPUs are",
+    values="a percentage such as `80`, or a range such as `10-30`", default="100",
+)  # fmt: skip
+UTILIZATION_SOURCES = FROM_POD, FROM_CPU = ("pod", "cpu")
+SOURCE_ANNOTATION = _pod(
+    "simgpu.dev/utilization-from", "annotation", "you",
+    "on a real node, where its GPUs' utilization comes from: `pod`, the annotation above, or `cpu`, "
+    "[what its processes do](../guides/real-nodes.md#what-keeps-a-gpu-busy)",
+    values=" or ".join(f"`{source}`" for source in UTILIZATION_SOURCES), default="the pool's `utilizationFrom`",
+)  # fmt: skip
+FRACTION_ANNOTATION = _pod(
+    "gpu-fraction", "annotation", "you", "on a real node, the share of a GPU's memory that the pod takes",
+    values="above 0 and at most 1", default="1",
+)  # fmt: skip
+RUNAI_INDEX = _pod(
+    "runai-gpu", "annotation", "Run:ai",
+    "on a real node, [the reservation](../guides/real-nodes.md#fractions-of-gpus-runai) whose GPU the pod shares, by "
+    "index", values="a number",
+)  # fmt: skip
+RUNAI_GROUP = _pod("runai-gpu-group", "label", "Run:ai", "the same, by group")
+RUNAI_RESERVED = _pod(
+    "run.ai/reserve_for_gpu_index", "annotation", "SimGPU, Run:ai",
+    "the GPU that a reservation pod holds; one that is there stays",
+)  # fmt: skip
+APP_LABEL = _pod(
+    "app", "label", "you",
+    "an exporter pod on a fake node, in the controller's namespace: its name and address are on the metrics page",
+    values="`nvidia-dcgm-exporter`",
+)  # fmt: skip
+EXPORTER = "nvidia-dcgm-exporter"
+RUN_TIME_ANNOTATION = _pod(
+    "simgpu.dev/run-time", "annotation", "you",
+    "how long a job's pod works on a fake node; one that cannot be read is reported by an event on the pod",
+    values="`30s`, `1h30m`, `500ms`, or a bare number of seconds", default="30 s",
+)  # fmt: skip
+JOB_TYPE_LABEL = _pod(
+    "job-type", "label", "you", "without a run time, a job's pod works for an hour", values="`long-running`"
+)
+MIRROR_ANNOTATION = _pod(
+    "kubernetes.io/config.mirror", "annotation", "kubelet", "the uid by which the kubelet knows a static pod"
+)
+
+# Objects.
+
+TOPOLOGY = _object(
+    "topology", f"ConfigMap in namespace `{DEFAULT_NAMESPACE}`", "you, `up`",
+    "which GPUs the nodes of a pool have, in [any of the formats](../guides/fleet.md#the-topology)",
+    values="key `topology.yml`",
+)  # fmt: skip
+TOPOLOGY_KEY = "topology.yml"
+PROFILE_PREFIX = _object(
+    "gpu-profile-",
+    "ConfigMap `gpu-profile-<name>`",
+    "you",
+    "a GPU profile that pools can name",
+    values="key `profile.yaml`",
+)
+PROFILE_KEY = "profile.yaml"
+VIEW_PREFIX = _object(
+    "topology-", "ConfigMap `topology-<node>`", "SimGPU",
+    "the node's GPUs, who uses them and where its counters stood. Where the node's name is too long for the "
+    "ConfigMap's name, it ends in a digest",
+    values="keys `topology.yml`, `counters.json`",
+)  # fmt: skip
+COUNTERS_KEY = "counters.json"
+VIEW_LABEL = _object("node-topology", "label of that ConfigMap", "SimGPU", "it is a node's", values="`true`")
+VIEW_NODE_LABEL = _object(
+    "node-name", "label of that ConfigMap", "SimGPU", "the node; of a name that is too long, its beginning and a digest"
+)
+VIEW_NODE_ANNOTATION = _object(
+    "simgpu.dev/node-name", "annotation of that ConfigMap", "SimGPU", "the node, where its name is too long for a label"
+)
+VIEW_LABELS_ANNOTATION = _object(
+    "simgpu.dev/labels", "annotation of that ConfigMap", "SimGPU", "labels of the node that SimGPU wrote, by name"
+)
+LEASE = _object("simgpu-controller", "Lease", "SimGPU", "which controller works")
+_object("simgpu-*", "Stage", "`up`", "how KWOK plays nodes and pods")
+SAMPLE_NAMESPACE = _object("sample", "Namespace", "`up`", "the workload of `simgpu up --sample`")
+NODE_PREFIX = _object(
+    "kwok-gpu-node-",
+    "Node `kwok-gpu-node-<number>`, from 1",
+    "`up`",
+    "a simulated node with 32 CPUs, 128 GiB and room for 110 pods",
+)
+MANAGER = _object("simgpu", "field manager", "SimGPU", "the controller's, in `managedFields`")
+AGENT_MANAGER = _object("simgpu-agent", "field manager", "SimGPU", "the agent's, in `managedFields`")
+UP_MANAGER = _object("simgpu-up", "field manager", "`up`", "that of `simgpu up`, in `managedFields`")
+
+# Environment variables.
+
+NODE_NAME_ENV = _variable(
+    "NODE_NAME",
+    "`agent`, containers with GPUs",
+    "you; the agent, for containers",
+    "the node, where `--node` is not given",
+)
+POD_NAME_ENV = _variable("POD_NAME", "`workload`", "you", "the pod that a workload belongs to, as `--pod` has it")
+POD_NAMESPACE_ENV = _variable(
+    "POD_NAMESPACE", "`controller`, `agent`, `workload`", "you",
+    "the namespace of the topology, and of the pod that a workload belongs to", default=f"`{DEFAULT_NAMESPACE}`",
+)  # fmt: skip
+CONTAINER_NAME_ENV = _variable("CONTAINER_NAME", "`workload`", "you", "the container that a workload belongs to")
+RESERVATION_NAMESPACE_ENV = _variable(
+    "RESOURCE_RESERVATION_NAMESPACE", "`agent`", "you", "where Run:ai's reservation pods are",
+    default=f"`{DEFAULT_RESERVATION_NAMESPACE}`",
+)  # fmt: skip
+COMPLETION_INDEX_ENV = _variable(
+    "JOB_COMPLETION_INDEX", "`workload`", "Kubernetes", "replaces `INDEX` in device names, modulo `--max-index`"
+)
+VISIBLE_DEVICES_ENV = _variable(
+    "NVIDIA_VISIBLE_DEVICES", "containers with GPUs", "the agent", "ids of the container's GPUs, with commas"
+)
+MOCK_DEVICES_ENV = _variable(
+    "MOCK_NVIDIA_VISIBLE_DEVICES", "containers with GPUs", "the agent", "the same, as fake-gpu-operator names it"
+)
+SOCKET_ENV = _variable(
+    "SIMGPU_SOCKET", "`workload`, containers with GPUs, commands of `run`", "the agent, `run`, you",
+    "the workload socket", default="`/tmp/simgpu.sock`",
+)  # fmt: skip
+PAGES_ENV = _variable(
+    "SIMGPU_PAGES", "libnvidia-ml.so.1 and nvidia-smi", "`run`, you", "folder of the GPUs' state pages",
+    default="`/var/lib/simgpu/gpus`",
+)  # fmt: skip
+CATALOG_ENV = _variable(
+    "SIMGPU_CATALOG",
+    "every command with `--catalog`",
+    "you",
+    "model files, or folders of them",
+    values="paths with colons",
+)
+DOWNLOAD_ENV = _variable(
+    "SIMGPU_DOWNLOAD",
+    "`up`, `tools`",
+    "you",
+    "whether release files are downloaded",
+    values="`auto`, `never`",
+    default="`auto`",
+)
+MIRROR_ENV = _variable("SIMGPU_MIRROR", "`up`, `tools`", "you", "mirror of release files", values="a URL")
+CLUSTER_ENV = _variable(
+    "SIMGPU_CLUSTER_DIR", "processes of a local cluster", "`up`", "the cluster that a process belongs to"
+)
+COMPONENT_ENV = _variable("SIMGPU_COMPONENT", "processes of a local cluster", "`up`", "the component that a process is")
+
+# Files.
+
+STATE_DIR = _file("/var/lib/simgpu", "node", "the agent", "the agent's state; what pods get mounted lies in it")
+PAGES_DIR = _file("/var/lib/simgpu/gpus", "node, containers with GPUs", "the agent", "state pages, `<id>/page` each")
+STATE_FILE = _file(
+    "state.json", "node, in the state folder", "the agent", "counters and state of GPUs, for the next start"
+)
+KNOWN_FILE = _file(
+    "known.json",
+    "node, in the state folder",
+    "the agent",
+    "the GPUs that the node had last, for a start without an API server",
+)
+POD_SOCKET = _file("/run/simgpu/workload.sock", "containers with GPUs", "the agent", "the workload socket")
+SOCKET_NAME = "workload.sock"
+EXPORTER_SOCKET = _file("/tmp/simgpu.sock", "machine of an exporter", "`exporter --socket`", "its workload socket")  # noqa: S108 - only its owner may connect
+LIBRARY = _file("libnvidia-ml.so.1", "containers with GPUs, commands of `run`", "the agent, `run`", "NVML")
+SMI = _file("nvidia-smi", "containers with GPUs, commands of `run`", "the agent, `run`", "nvidia-smi")
+PLUGIN_DIR = _file("/var/lib/kubelet/device-plugins", "node", "kubelet, agent", "sockets of device plugins")
+KUBELET_SOCKET = "kubelet.sock"
+KUBELET_CHECKPOINT = _file(
+    "kubelet_internal_checkpoint", "node, in that folder", "kubelet", "which pod has which device"
+)
+POD_RESOURCES_SOCKET = _file(
+    "/var/lib/kubelet/pod-resources/kubelet.sock", "node", "kubelet", "which pod has which device"
+)
+RUNAI_DIR = _file("/var/lib/runai", "node", "the agent", "what Run:ai's container toolkit reads")
