@@ -427,7 +427,7 @@ async def test_without_a_server_one_line_says_so_and_no_host_is_contacted_twice(
         unheard.bind(("127.0.0.1", 0))
         host = f"127.0.0.1:{unheard.getsockname()[1]}"
         gone = releases.ReleaseSource(f"http://{host}/gone")
-        with pytest.raises(errors.SimgpuError, match=r"were not downloaded, and Go is not there"):
+        with pytest.raises(errors.SimgpuError, match=r"were not downloaded, and Go is not installed"):
             await locate.ensure(binaries.ALL, shown, source=gone)
     assert shown.notes == [f"release hosts cannot be reached ({host}: Connection refused)"]
 
@@ -547,7 +547,7 @@ async def test_downloads_can_be_turned_off(off: list[str], mirror: Mirror, pins:
     setting = {} if off else {"SIMGPU_DOWNLOAD": "never"}
     code, _, err = await printed(await simgpu(pins, "tools", NAME, "--mirror", mirror.url, *off, **setting))
     assert code == 1
-    assert "Go is not there to build them" in err
+    assert "Go is not installed to build them" in err
     assert mirror.seen == []
 
 

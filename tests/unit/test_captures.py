@@ -220,7 +220,7 @@ def test_an_element_that_cannot_be_is_named_with_what_is_allowed(path: str, text
 
 def test_figures_that_cannot_all_be_true_are_named() -> None:
     limits = {"power_readings/default_power_limit": "700 W", "power_readings/max_power_limit": "600 W"}
-    with pytest.raises(errors.InputError, match=r"mine.yaml: power_w: .* <= 700 <= 600 is not so"):
+    with pytest.raises(errors.InputError, match=r"mine.yaml: power_w: .* <= 700 <= 600 does not hold"):
         model(capture(card("NVIDIA H200", limits)))
 
 

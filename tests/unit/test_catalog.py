@@ -159,7 +159,7 @@ def test_a_file_can_change_a_built_in_model(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("base: h21", "base: no model 'h21'; there are: a10, a100"),
-        ("base: own", "is based on own in turn"),
+        ("base: own", "is itself based on own"),
         ("base: h200\npower_w: {default: much}", "power_w.default"),
         ("base: h200\ncolour: green", "colour"),
         ("base: h200\nclocks_mhz: {memory: [9, 8, 7, 6, 5, 4, 3, 2, 1]}", "clocks_mhz.memory: at most 8 clocks, not 9"),

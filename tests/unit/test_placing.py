@@ -45,5 +45,5 @@ def test_an_instance_starts_at_a_multiple_of_its_size(name: str, starts: list[in
 
 
 def test_what_does_not_fit_is_named() -> None:
-    with pytest.raises(errors.InputError, match=r"mig\[1\]: there is no room for 1g.18gb beside 7g.141gb"):
+    with pytest.raises(errors.InputError, match=r"mig\[1\]: no room for 1g.18gb beside 7g.141gb"):
         placed("7g.141gb", "1g.18gb")

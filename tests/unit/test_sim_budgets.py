@@ -62,13 +62,13 @@ def test_one_guest_changes_activities_only_so_often_in_a_step(begun: list[float]
 
 def test_limits_that_nobody_is_past_are_looked_at_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[float] = []
-    reached = limits.Own.reached
+    reached = limits.WorkloadLimits.reached
 
-    def counted(self: limits.Own, *args: Any, **more: Any) -> str | None:
+    def counted(self: limits.WorkloadLimits, *args: Any, **more: Any) -> str | None:
         looked.append(more["runtime"])
         return reached(self, *args, **more)
 
-    monkeypatch.setattr(limits.Own, "reached", counted)
+    monkeypatch.setattr(limits.WorkloadLimits, "reached", counted)
     made = engine.Engine(seed=1)
     cards = [*made.add_cards(H200, 2, spread=0.0), *made.add_cards(T4, 1, spread=0.0)]
     for number in range(300):

@@ -1,4 +1,4 @@
-"""WHAT devices exist: data files and the structs that they are read into.
+"""Which devices exist: data files and the structs that they are read into.
 
-GPU models with their figures, MIG tables, and workload shapes. How devices behave is none of its business.
+GPU models with their figures, MIG tables and workload shapes. The behaviour of devices is in `sim`.
 """

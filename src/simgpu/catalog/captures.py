@@ -1,6 +1,6 @@
-"""Captures: what `nvidia-smi -q -x` printed, as texts by element.
+"""Captures: the output of `nvidia-smi -q -x`, as texts by element.
 
-A capture comes from anywhere, so it is read with bounds: its size, its elements and their depth. The document type that
+Captures are untrusted input: their size, number of elements and depth are bounded. The document type that
 nvidia-smi names is accepted and never fetched; declarations and entities of a document's own are rejected. Captures of
 every driver have the same form, but not the same elements; what they mean is left to `importing`.
 """
@@ -23,7 +23,7 @@ _ROOT: Final = "nvidia_smi_log"
 _MEMORY_CLOCK: Final = "supported_clocks/supported_mem_clock/value"
 _GRAPHICS_CLOCK: Final = "supported_clocks/supported_mem_clock/supported_graphics_clock"
 
-# What nvidia-smi prints where a card has no such thing, and where it could not find out.
+# What nvidia-smi prints for features that a card lacks, and for values that it could not read.
 _NOTHING: Final = {"N/A", "Not Supported"}
 _UNKNOWN: Final = {
     "", "Unknown Error", "GPU requires reset", "Insufficient Permissions", "Not Found", "ERR!",
@@ -48,11 +48,11 @@ class CapturedGpu(msgspec.Struct, frozen=True):
     clocks: list[SupportedClocks] = []
 
     def where(self, path: str) -> str:
-        """An element's name in messages."""
+        """Returns an element's path as messages show it."""
         return f"gpu[{self.index}]/{path}"
 
     def text(self, *paths: str) -> str | None:
-        """The first of these elements that says something."""
+        """Returns the text of the first of these elements that has a value; None if none has."""
         for path in paths:
             text = _plain(self.texts.get(path, ""))
             if text not in _NOTHING | _UNKNOWN:
@@ -60,21 +60,21 @@ class CapturedGpu(msgspec.Struct, frozen=True):
         return None
 
     def lacks(self, path: str) -> bool:
-        """Whether the capture says that the card has no such thing; an element that is not there says nothing."""
+        """Returns whether the capture states that the card lacks a feature; a missing element does not."""
         return _plain(self.texts.get(path, "")) in _NOTHING
 
     def number(self, *paths: str, unit: str) -> float | None:
-        """The first of these elements that holds a number; one in another unit is an error."""
+        """Returns the number of the first of these elements that has a value; raises `InputError` for another unit."""
         for path in paths:
             if (text := self.text(path)) is not None:
                 return _number(text, unit, self.where(path))
         return None
 
-    def words(self, path: str, *, most: int) -> str | None:
-        """A short text; one that is longer, or has anything but printable ASCII in it, is an error."""
+    def short_text(self, path: str, *, max_length: int) -> str | None:
+        """Returns a text of printable ASCII; raises `InputError` for any other, or a longer one."""
         text = self.text(path)
-        if text is not None and (len(text) > most or not (text.isascii() and text.isprintable())):
-            raise errors.InputError(self.where(path), f"must be at most {most} printable ASCII characters")
+        if text is not None and (len(text) > max_length or not (text.isascii() and text.isprintable())):
+            raise errors.InputError(self.where(path), f"must be at most {max_length} printable ASCII characters")
         return text
 
 
@@ -86,7 +86,7 @@ class Capture(msgspec.Struct, frozen=True):
 
 
 def parse(content: bytes) -> Capture:
-    """The cards of a capture; content that is none is an error."""
+    """Returns the cards of a capture; raises `InputError` if the content is not one."""
     if len(content) > MAX_BYTES:
         raise errors.InputError("capture", f"larger than {MAX_BYTES // 2**20} MiB, which no nvidia-smi prints")
     reader = _Reader()
@@ -95,7 +95,7 @@ def parse(content: bytes) -> Capture:
     except expat.ExpatError as error:
         problem = f"not XML (line {error.lineno}: {expat.ErrorString(error.code)})"
         raise errors.InputError("capture", f"{problem}; write one with: nvidia-smi -q -x") from None
-    except (ValueError, LookupError) as error:  # an encoding that nobody knows
+    except (ValueError, LookupError) as error:  # an unknown encoding
         raise errors.InputError("capture", f"not XML ({error}); write one with: nvidia-smi -q -x") from None
     if not reader.gpus:
         raise errors.InputError("capture", f"there is no <gpu> in its <{_ROOT}>")
@@ -103,7 +103,7 @@ def parse(content: bytes) -> Capture:
 
 
 class _Reader:
-    """Takes the parser's events. Only elements without others in them have texts, and of several the first counts."""
+    """Handles the parser's events. Only elements without children have texts, and of several the first counts."""
 
     def __init__(self) -> None:
         self.driver: str | None = None
@@ -170,7 +170,7 @@ class _Reader:
 
 
 def _plain(text: str) -> str:
-    """Without the brackets in which some versions print what is not there."""
+    """Removes the brackets in which some versions print missing values."""
     return text[1:-1] if text.startswith("[") and text.endswith("]") else text
 
 

@@ -1,4 +1,4 @@
-"""What every structure of the catalog is made of."""
+"""The base of all structures of the catalog, and types of their fields."""
 
 from __future__ import annotations
 

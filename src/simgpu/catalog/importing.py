@@ -1,7 +1,7 @@
-"""A card of a capture as a model file: what the capture says, on top of the model of the catalog that is closest.
+"""A card of a capture as a model file: the capture's values, on top of the closest model of the catalog.
 
-A capture does not say everything (multiprocessors, links, MIG profiles, bandwidth), and of a card at work not how it
-rests. All of that is the closest model's; where that is of another product, it is marked as estimated.
+A capture lacks some values (multiprocessors, links, MIG profiles, bandwidth), and those of an idle card if it was taken
+from a busy one. These are the closest model's; where that is of another product, they are marked as estimated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from simgpu import errors
 from simgpu.catalog import models
 from simgpu.catalog.captures import CapturedGpu, SupportedClocks
 
-_SHORT, _SHORTER, _LONG, _KEY = 31, 15, 95, 63  # characters that there is room for
+_SHORT, _SHORTER, _LONG, _KEY = 31, 15, 95, 63  # characters
 _WIDTH: Final = 100_000
 _DRIVER: Final = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}")
 _PCI_ID: Final = re.compile(r"(?:0x)?([0-9A-Fa-f]{8})")
@@ -39,7 +39,7 @@ _OWN: Final = ("key", "product", "vendor", "source", "aliases", "estimated", "re
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """A model file's content, the model that it is based on and why, and what the capture did not say."""
+    """A model file's content, the model that it is based on and why, and the base's values that the capture lacks."""
 
     document: dict[str, Any]
     base: models.Model
@@ -48,19 +48,19 @@ class Imported(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """A key made from the product's name."""
+        """The model's key, derived from the product's name."""
         return models.plain(self.document["product"]).removeprefix("nvidia-")[:_KEY] or "gpu"
 
     def yaml(self) -> str:
-        """The file's text, a line for each field."""
+        """Returns the file's text, one line per field."""
         return "".join(_line(name, _tidy(value)) for name, value in self.document.items())
 
 
 def import_gpu(
     gpu: CapturedGpu, driver: str | None, catalog: models.Catalog, *, base: models.Model | None = None
 ) -> Imported:
-    """The model file of one card, on the model given or else the closest one."""
-    product = gpu.words("product_name", most=_LONG)
+    """Returns the model file of one card, based on `base` or else on the closest model."""
+    product = gpu.short_text("product_name", max_length=_LONG)
     if product is None:
         raise errors.InputError(gpu.where("product_name"), "is missing; a model must have a name")
     same = _same(gpu, product, catalog)
@@ -83,7 +83,7 @@ def _same(gpu: CapturedGpu, product: str, catalog: models.Catalog) -> models.Mod
 def _closest(gpu: CapturedGpu, catalog: models.Catalog) -> tuple[models.Model, str]:
     """Of the same architecture, and if possible of the same brand, the model with the most similar memory and power."""
     known = [model for model in catalog.models.values() if model.vendor == "nvidia"]
-    architecture = gpu.words("product_architecture", most=_SHORT)
+    architecture = gpu.short_text("product_architecture", max_length=_SHORT)
     alike = [model for model in known if model.architecture == architecture]
     memory = gpu.number("fb_memory_usage/total", unit="MiB")
     power = gpu.number(*_limit("default"), unit="W")
@@ -125,12 +125,12 @@ class _Import:
         self._base = base
         self._same = same
         self._estimated: list[str] = []
-        self._divided = gpu.text("mig_mode/current_mig") == "Enabled"  # draws more, and hides some of what it has
-        rests = gpu.text("performance_state") == "P8" or gpu.text(*_REASONS_IDLE) == "Active"
-        self._rests = rests and not self._divided and not gpu.number("utilization/gpu_util", unit="%")
+        self._divided = gpu.text("mig_mode/current_mig") == "Enabled"  # it draws more, and hides some values
+        idle = gpu.text("performance_state") == "P8" or gpu.text(*_REASONS_IDLE) == "Active"
+        self._idle = idle and not self._divided and not gpu.number("utilization/gpu_util", unit="%")
 
     def result(self, why: str) -> Imported:
-        """Everything."""
+        """Returns the whole model file."""
         document: dict[str, Any] = {
             "base": self._base.key,
             "product": self._product,
@@ -161,8 +161,8 @@ class _Import:
         if driver is not None and not _DRIVER.fullmatch(driver):
             raise errors.InputError("driver_version", f"{driver[:40]!r}: must be a version such as 580.105.08")
         found = {
-            "brand": gpu.words("product_brand", most=23),
-            "architecture": gpu.words("product_architecture", most=_SHORT),
+            "brand": gpu.short_text("product_brand", max_length=23),
+            "architecture": gpu.short_text("product_architecture", max_length=_SHORT),
             "driver": driver,
         }
         return {name: text for name, text in found.items() if text is not None}
@@ -198,7 +198,7 @@ class _Import:
         found = {name: gpu.number(*_limit(name), unit="W") for name in ("default", "min", "max")}
         limits = {name: value for name, value in found.items() if value is not None}
         draw = gpu.number(*_DRAWS, unit="W")
-        if self._rests and draw:
+        if self._idle and draw:
             limits["idle"] = draw
         elif not self._same and "default" in limits:
             limits["idle"] = self._estimate("power_w.idle", round(base.idle * limits["default"] / base.default, 2))
@@ -214,7 +214,7 @@ class _Import:
         if supported:
             found = {**_ranges(supported), **found}
         least = found.get("sm_min", min(base.sm_min, found.get("sm_max", base.sm_min)))
-        found |= self._resting_clocks(found, least)
+        found |= self._idle_clocks(found, least)
         least = min(least, found.get("sm_idle", least))
         if "sm_min" in found:
             found["sm_min"] = least
@@ -222,14 +222,14 @@ class _Import:
             found["sm_min"] = self._estimate("clocks_mhz.sm_min", least)
         return found
 
-    def _resting_clocks(self, found: dict[str, Any], least: float) -> dict[str, float]:
-        """Clocks with nothing to do, as the capture has them; else those that cards of this kind rest at."""
+    def _idle_clocks(self, found: dict[str, Any], least: float) -> dict[str, float]:
+        """Clocks of the idle card, from the capture or else estimated from the base."""
         gpu, base, resting = self._gpu, self._base.clocks_mhz, dict[str, float]()
         lowest = min(found.get("memory", [found.get("memory_max", base.memory_max)]))
         guesses = {"sm": least, "memory": lowest, "video": None if self._same else base.video_idle}
         for name, element in (("sm", "sm_clock"), ("memory", "mem_clock"), ("video", "video_clock")):
             highest = found.get(f"{name}_max", getattr(base, f"{name}_max"))
-            now = gpu.number(f"clocks/{element}", unit="MHz") if self._rests else None
+            now = gpu.number(f"clocks/{element}", unit="MHz") if self._idle else None
             guess = guesses[name]
             if now and (highest is None or now <= highest):
                 resting[f"{name}_idle"] = now
@@ -311,7 +311,7 @@ class _Import:
         return f"0x{base:02X}{sub:02X}"
 
     def _board(self) -> dict[str, str]:
-        """What belongs to this card alone: nothing of it is taken from another."""
+        """Part numbers and versions of this card; none is taken from the base."""
         gpu = self._gpu
         elements = {
             "part_number": "board_part_number",
@@ -321,7 +321,7 @@ class _Import:
             "inforom_oem": "inforom_version/oem_object",
             "inforom_ecc": "inforom_version/ecc_object",
         }
-        found = {name: gpu.words(path, most=_SHORT) or "" for name, path in elements.items()}
+        found = {name: gpu.short_text(path, max_length=_SHORT) or "" for name, path in elements.items()}
         for name in ("inforom_oem", "inforom_ecc"):
             if found[name] and not _VERSION.fullmatch(found[name]):
                 raise errors.InputError(
@@ -330,7 +330,7 @@ class _Import:
         return found
 
     def _nullable(self) -> dict[str, Any]:
-        """What a card either has or lacks."""
+        """Features that a card has or lacks."""
         gpu, found = self._gpu, dict[str, Any]()
         speed = gpu.number("fan_speed", unit="%")
         if speed is not None:
@@ -345,7 +345,7 @@ class _Import:
         for name in ("addressing_mode", "c2c_mode"):
             if gpu.lacks(name):
                 found[name] = "N/A"
-            elif (mode := gpu.words(name, most=_SHORTER)) is not None:
+            elif (mode := gpu.short_text(name, max_length=_SHORTER)) is not None:
                 found[name] = mode
         total = gpu.number("fb_memory_usage/total", unit="MiB")
         if gpu.lacks("mig_mode/current_mig") or _ratio(total, self._base.memory_mib.total) > _SAME_SIZE:
@@ -357,10 +357,10 @@ class _Import:
         known = self._same and base is not None
         turns = base is not None and (base.highest > 0 or speed == 0)
         found: dict[str, Any] = msgspec.to_builtins(base) if turns else {**_FAN}
-        if self._rests:
+        if self._idle:
             found["idle"] = max(0, min(speed, 100))
             found["highest"] = max(found["highest"], found["idle"])
-        unknown = () if known else ("count", "highest", "start") if self._rests else tuple(found)
+        unknown = () if known else ("count", "highest", "start") if self._idle else tuple(found)
         self._estimated += [f"fans.{name}" for name in unknown]
         return found
 
@@ -383,7 +383,7 @@ def _ranges(supported: list[SupportedClocks]) -> dict[str, Any]:
 
 
 def _missing(document: dict[str, Any], base: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """What a model has that a document on top of it does not say."""
+    """Values of a model that a document based on it does not set, by path."""
     for name, value in base.items():
         path = f"{prefix}{name}"
         if value in (None, [], (), "") or (not prefix and name in _OWN):

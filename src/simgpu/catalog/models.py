@@ -1,6 +1,6 @@
 """GPU models: one YAML file each, in `data/models`, named by the model's key.
 
-Users add files of their own, or files that take a model as `base` and name only what differs. Figures that nobody
+Users add files of their own, or files that take a model as `base` and name only what differs. Figures that were not
 measured are listed under `estimated`, by their path.
 """
 
@@ -46,12 +46,12 @@ class MemorySize(Facts, frozen=True):
 
     @property
     def usable(self) -> int:
-        """What workloads can have."""
+        """Memory for workloads, in MiB."""
         return self.total - self.reserved
 
 
 class PowerLimits(Facts, frozen=True):
-    """Watts: the default limit, the range that it can be set to, and what the card draws with nothing on it."""
+    """Watts: the default limit, the range that it can be set to, and the draw of an idle card."""
 
     default: Amount
     min: Amount
@@ -60,7 +60,7 @@ class PowerLimits(Facts, frozen=True):
 
 
 class ClockLimits(Facts, frozen=True):
-    """MHz. `sm` is whatever the vendor's main clock is; `memory` lists what the memory's can be set to."""
+    """MHz. `sm` is the vendor's main clock; `memory` lists the memory clocks that can be set."""
 
     sm_idle: Amount
     sm_min: Amount
@@ -75,7 +75,7 @@ class ClockLimits(Facts, frozen=True):
 
 
 class Temperatures(Facts, frozen=True):
-    """Degrees at which things happen; `shown` is how the vendor's tool prints them."""
+    """Limits in degrees Celsius; `shown` is how the vendor's tool prints them."""
 
     shutdown: Amount
     slowdown: Amount
@@ -95,7 +95,7 @@ class Pci(Facts, frozen=True):
 
 
 class Board(Facts, frozen=True):
-    """What is printed on the board and stored in it; empty where a card does not say."""
+    """Part numbers and firmware versions of the board; empty where a card reports none."""
 
     part_number: str = ""
     gpu_part_number: str = ""
@@ -108,7 +108,7 @@ class Board(Facts, frozen=True):
 class Fans(Facts, frozen=True):
     """Fans of the card itself, in percent: `idle` up to the temperature `start`, `highest` at the model's highest.
 
-    Cards cooled by their server have none, but some of them show one that stands still.
+    Cards cooled by their server have none, but some of them report one that does not turn.
     """
 
     count: Annotated[int, msgspec.Meta(ge=1, le=8)]
@@ -130,7 +130,7 @@ class Links(Facts, frozen=True):
 
 
 class MigProfile(Facts, frozen=True):
-    """A kind of GPU instance; memory and SMs where they are known."""
+    """A profile of MIG instances; memory and SMs where they are known."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[1-8]g\.[0-9]{1,5}gb([+-][a-z.]{1,12})?$")]
     id: Count
@@ -140,7 +140,7 @@ class MigProfile(Facts, frozen=True):
 
 
 class Model(Facts, frozen=True, kw_only=True):
-    """A GPU model."""
+    """A GPU model; units are in the names of its fields."""
 
     key: str
     product: str
@@ -175,23 +175,23 @@ class Model(Facts, frozen=True, kw_only=True):
 
     @property
     def cuda(self) -> str:
-        """The CUDA version that its driver supports; empty if nobody knows."""
+        """The CUDA version that its driver supports; empty if unknown."""
         return _CUDA.get((self.driver or "").partition(".")[0], "")
 
     @property
     def capability(self) -> float:
-        """What a card of this model does in one clock, against others: its SMs, or what the vendor calls them."""
+        """Work per clock in relation to other models: the number of SMs, or what the vendor calls them."""
         return float(self.sm_count or 1)
 
     def is_estimated(self, path: str) -> bool:
-        """Whether the figure at a path such as `power_w.idle` is an estimate; other cards' relations always are."""
+        """Returns whether the figure at a path such as `power_w.idle` is an estimate; most relations are."""
         if path.startswith("relations.") and self.key != relations.CALIBRATED_ON:
             return True
         return any(path == item or path.startswith(f"{item}.") for item in self.estimated)
 
 
 class Catalog:
-    """Models by key and by every name that people use for them."""
+    """Models by key, product name and alias."""
 
     def __init__(self, models: Iterable[Model]) -> None:
         self.models = {model.key: model for model in models}
@@ -201,11 +201,11 @@ class Catalog:
                 self._names.setdefault(plain(name), model)
 
     def find(self, name: str) -> Model | None:
-        """A model by key, product name or alias; case and the kind of separator do not matter."""
+        """Returns a model by key, product name or alias, ignoring case and separators; None if there is none."""
         return self._names.get(plain(name))
 
     def get(self, name: str, *, field: str) -> Model:
-        """Like `find`; not to find it is an error that names the field and what there is."""
+        """Returns what `find` does; raises `InputError` with the known models if there is none."""
         model = self.find(name)
         if model is None:
             close = difflib.get_close_matches(plain(name)[:_MAX_GUESS], self.models)
@@ -216,18 +216,18 @@ class Catalog:
 
 
 def plain(name: str) -> str:
-    """A name as names are compared: case and the kind of separator do not matter."""
+    """Returns a name in the form in which names are compared: lower case, with dashes."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def load(extra: Iterable[Path] = ()) -> Catalog:
-    """The models that come with us, and those in the files or folders given; later ones replace earlier ones."""
+    """Returns the built-in models and those in the files or folders given; later ones replace earlier ones."""
     documents = _documents(extra)
     return Catalog(_model(key, documents) for key in documents)
 
 
 def check(key: str, body: Mapping[str, Any], *, where: Path, extra: Iterable[Path] = ()) -> Model:
-    """The model that a file would hold with this in it; what is wrong is reported with the file's name."""
+    """Returns the model of a file with this body; raises `InputError` with the file's name."""
     documents = _documents(extra)
     return _model(key, {**documents, key: _Document(where, dict(body), documents.get(key))})
 
@@ -255,7 +255,7 @@ def _files(extra: Iterable[Path]) -> list[Path]:
 
 
 def parse_yaml(path: Path) -> dict[str, Any]:
-    """A mapping from a YAML file; anything else is an error that names the file."""
+    """Returns the mapping in a YAML file; raises `InputError` with the file's name."""
     try:
         document = yaml_text.parse_file(path)
     except ValueError as error:
@@ -286,7 +286,7 @@ def _model(key: str, documents: Mapping[str, _Document]) -> Model:
 
 
 def _contradictions(model: Model) -> Iterator[tuple[str, str]]:
-    """Figures that cannot all be true."""
+    """Figures that contradict each other: the field, and what is wrong."""
     clocks, power, memory, heat = model.clocks_mhz, model.power_w, model.memory_mib, model.temperature_c
     rising = {
         "clocks_mhz": (clocks.sm_min, clocks.sm_idle, clocks.sm_max),
@@ -298,7 +298,7 @@ def _contradictions(model: Model) -> Iterator[tuple[str, str]]:
     }
     for field, values in rising.items():
         if list(values) != sorted(values):
-            yield field, f"{' <= '.join(f'{value:g}' for value in values)} is not so"
+            yield field, f"{' <= '.join(f'{value:g}' for value in values)} does not hold"
     for field, value in (
         ("clocks_mhz.sm_min", clocks.sm_min), ("clocks_mhz.sm_step", clocks.sm_step),
         ("power_w.idle", power.idle), ("memory_mib.total", memory.total),
@@ -318,7 +318,7 @@ def _behaviour(own: Any) -> Any:
 def _resolved(
     key: str, document: _Document, documents: Mapping[str, _Document], through: tuple[str, ...]
 ) -> dict[str, Any]:
-    """A document with its base filled in; a file of a built-in's name may take that as its base."""
+    """A document merged over its base; a file with a built-in's name may have that as its base."""
     base = document.body.get("base")
     own = {name: value for name, value in document.body.items() if name != "base"}
     if base is None:
@@ -330,14 +330,14 @@ def _resolved(
             str(document.path), f"base: no model {errors.shown(base)}; there are: {', '.join(sorted(documents))}"
         )
     if base in (key, *through):
-        raise errors.InputError(str(document.path), f"base: {base} is based on {key} in turn")
+        raise errors.InputError(str(document.path), f"base: {base} is itself based on {key}")
     parent = _resolved(base, documents[base], documents, (key, *through))
     # Names belong to the model that they are the names of.
     return merged({name: value for name, value in parent.items() if name != "aliases"}, own)
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `changes` laid over it, field by field; lists are replaced."""
+    """Returns `base` updated by `changes`, field by field; lists are replaced."""
     result = dict(base)
     for name, value in changes.items():
         before = result.get(name)

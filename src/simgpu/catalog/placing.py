@@ -1,7 +1,7 @@
-"""Where MIG instances lie on a card, and which number each gets, as the driver does it.
+"""Placement of MIG instances on a card, and their numbers, as the driver assigns them.
 
 Memory is cut into eight slices and compute into seven (four and four on an A30). An instance starts at a multiple of
-its own size. Instances of one slice are put at the beginning first, all others at the end.
+its own size. Instances of one slice are placed from the beginning, all others from the end.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from simgpu.catalog import models
 from simgpu.catalog.facts import Facts
 
 _NAMED_MEMORY = re.compile(r"[0-9]+g\.([0-9]+)gb")
-_FIRST_NUMBER = {8: 0, 4: 1, 2: 3, 1: 7}  # of the instances that have so many slices
+_FIRST_NUMBER = {8: 0, 4: 1, 2: 3, 1: 7}  # of instances, by their slices of memory
 
 
 class Placement(Facts, frozen=True):
-    """An instance's slices of memory, and its number."""
+    """The first slice of an instance's memory, how many it has, and its number."""
 
     start: int
     size: int
@@ -26,12 +26,12 @@ class Placement(Facts, frozen=True):
 
 
 def compute_slices(profile: models.MigProfile) -> int:
-    """Slices of compute: the number that its name starts with."""
+    """Returns slices of compute: the number that the profile's name starts with."""
     return int(profile.name.partition("g")[0])
 
 
 def memory_slices(profile: models.MigProfile, model: models.Model) -> int:
-    """Slices of memory: as many as its memory takes, a power of two; where nobody has listed it, that in its name."""
+    """Returns slices of memory, a power of two: for its listed memory, else for that in the profile's name."""
     size = profile.memory_mib
     if size is None:
         named = _NAMED_MEMORY.match(profile.name)
@@ -41,25 +41,25 @@ def memory_slices(profile: models.MigProfile, model: models.Model) -> int:
 
 
 def memory_mib(profile: models.MigProfile, model: models.Model) -> int:
-    """Memory of an instance; where nobody has listed it, that of its slices."""
+    """Returns memory of an instance in MiB: as listed, else that of its slices."""
     if profile.memory_mib is not None:
         return profile.memory_mib
     return model.memory_mib.usable * memory_slices(profile, model) // _memory(model)
 
 
 def multiprocessors(profile: models.MigProfile, model: models.Model) -> int:
-    """SMs of an instance; where nobody has listed them, its share of the card's."""
+    """Returns how many SMs an instance has: as listed, else its share of the card's."""
     return profile.sm or (model.sm_count or 0) * compute_slices(profile) // _compute(model)
 
 
 def starts(profile: models.MigProfile, model: models.Model) -> list[int]:
-    """Where an instance can start on an empty card."""
+    """Returns the slices at which an instance can start on an empty card."""
     size = memory_slices(profile, model)
     return [start for start in range(0, 8, size) if start + compute_slices(profile) <= _compute(model)]
 
 
 def place(instances: Sequence[models.MigProfile], model: models.Model, *, where: str) -> list[Placement]:
-    """Where instances lie that are made in this order."""
+    """Returns placements of instances that are created in this order; raises `InputError` if they do not fit."""
     taken: set[int] = set()
     found: list[Placement] = []
     for position, profile in enumerate(instances):
@@ -67,7 +67,7 @@ def place(instances: Sequence[models.MigProfile], model: models.Model, *, where:
         options = [start for start in starts(profile, model) if taken.isdisjoint(range(start, start + size))]
         if not options:
             before = ", ".join(other.name for other in instances[:position])
-            raise errors.InputError(f"{where}[{position}]", f"there is no room for {profile.name} beside {before}")
+            raise errors.InputError(f"{where}[{position}]", f"no room for {profile.name} beside {before}")
         start = options[0] if size == 1 else options[-1]
         taken.update(range(start, start + size))
         found.append(Placement(start, size, _FIRST_NUMBER[size] + start // size))

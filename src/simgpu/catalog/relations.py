@@ -1,4 +1,4 @@
-"""Relations: which quantity of a card follows from which, by which curve and how fast.
+"""Relations between the quantities of a card: the curve and the time constant of each.
 
 All of it is data, in `data/relations.yaml` and in the `relations` of a model file. Powers are shares of the card's
 default power limit and temperatures are degrees at that limit, so that one set serves cards of every size.
@@ -104,7 +104,7 @@ class Throttling(Facts, frozen=True):
 class MemoryRelation(Facts, frozen=True):
     """Bandwidth to memory clock, and clock to bandwidth: below `reach` the SM clock limits it.
 
-    `context` is the memory in MiB that an open context takes when nothing else is said.
+    `context` is the memory in MiB that an open context takes unless the workload states it.
     """
 
     reach: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
@@ -112,7 +112,7 @@ class MemoryRelation(Facts, frozen=True):
 
 
 class Sensors(Facts, frozen=True):
-    """When readings change: `refresh` for all, `power` the mean that power is, `usage` the window of utilisation."""
+    """Timing of readings in seconds: `refresh` of all, and the windows over which `power` and `usage` are averaged."""
 
     refresh: Seconds
     power: Seconds
@@ -120,7 +120,7 @@ class Sensors(Facts, frozen=True):
 
 
 class Relations(Facts, frozen=True):
-    """Everything that makes a card behave."""
+    """All relations of a card."""
 
     voltage: Voltage
     power: PowerRelation
@@ -133,7 +133,7 @@ class Relations(Facts, frozen=True):
 
 @functools.cache
 def load() -> dict[str, Any]:
-    """The relations of a card that says nothing else, as they stand in the file."""
+    """Returns the default relations, as in the file."""
     document = yaml_text.parse_file(DATA)
     assert isinstance(document, dict)  # noqa: S101 - our own file
     return document

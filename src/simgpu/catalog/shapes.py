@@ -1,4 +1,4 @@
-"""Workload shapes: named mixes of what a load asks of a card."""
+"""Workload shapes: named mixes of demands on a card."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DATA = Path(__file__).parent / "data" / "shapes.yaml"
 
 
 class Demand(Facts, frozen=True):
-    """Shares of what the card can do."""
+    """Demand of a load, as shares of what the card can do."""
 
     sm: Share = 0.0
     tensor: Share = 0.0
@@ -24,9 +24,9 @@ class Demand(Facts, frozen=True):
 
 
 class Shape(Facts, frozen=True):
-    """A mix; `duty` is the share of time in which kernels run, `context` whether a process holds the card open.
+    """A mix; `duty` is the share of time in which kernels run, `context` whether a process has the card open.
 
-    `footprint` is the memory that such a job holds, as a share of what the card has for programs.
+    `footprint` is the memory that such a job uses, as a share of the card's usable memory.
     """
 
     about: str
@@ -38,5 +38,5 @@ class Shape(Facts, frozen=True):
 
 @functools.cache
 def load() -> dict[str, Shape]:
-    """All shapes by name."""
+    """Returns all shapes by name."""
     return msgspec.convert(yaml_text.parse_file(DATA), dict[str, Shape])

@@ -301,5 +301,5 @@ def _folder(name: str) -> Folder:
 
     folder = record.Folder(name)
     if not folder.kubeconfig.exists():
-        raise record.absent(name)
+        raise record.no_such_cluster(name)
     return folder

@@ -111,11 +111,11 @@ class ControlPlane:
         self._progress = progress
         self._expected: list[str] = []
 
-    async def start(self, name: str, *, afresh: bool = False) -> None:
+    async def start(self, name: str, *, restart: bool = False) -> None:
         """Start a component unless it runs; one with a different command line is restarted."""
         part = self._parts[name]
         mine = [process for process in processes.running(self._folder.path) if process.component == name]
-        if mine and not afresh and all(process.command() == part.command for process in mine):
+        if mine and not restart and all(process.command() == part.command for process in mine):
             self._expected.append(name)
             return
         await processes.stop(self._folder.path, only=frozenset({name}))
@@ -154,8 +154,8 @@ class ControlPlane:
         The timeout is `seconds`; it restarts whenever the count that `reached` returns grows.
         """
         clock = asyncio.get_running_loop().time
-        asked = clock()
-        before, deadline = reached(), asked + seconds
+        started = clock()
+        before, deadline = reached(), started + seconds
         while not await condition():
             self._check_alive()
             if reached() > before:
@@ -163,11 +163,11 @@ class ControlPlane:
             elif clock() > deadline:
                 raise ComponentError(name, f"made no progress in {seconds:g} s", tail(self._folder.log(name)))
             # Listing thousands of nodes takes CPU time that the component needs.
-            await asyncio.sleep(max(_POLL_SECONDS, 4 * (clock() - asked)))
-            asked = clock()
+            await asyncio.sleep(max(_POLL_SECONDS, 4 * (clock() - started)))
+            started = clock()
 
     @contextlib.asynccontextmanager
-    async def blamed(self) -> AsyncIterator[None]:
+    async def explaining_failures(self) -> AsyncIterator[None]:
         """If the API does not respond because a component ended, raise that instead."""
         try:
             yield

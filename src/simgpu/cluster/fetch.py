@@ -116,7 +116,7 @@ class Fetcher:
 
     async def read(self, url: str) -> bytes:
         """Return the content of a small file."""
-        return await self._persist(url, lambda: self._read(url))
+        return await self._retry(url, lambda: self._read(url))
 
     async def save(self, url: str, partial: Partial, follow: Follow) -> bool:
         """Download a file, resuming a partial one. Return whether it was resumed.
@@ -129,10 +129,10 @@ class Fetcher:
             nonlocal used
             used = await self._save(url, partial, follow)
 
-        await self._persist(url, attempt)
+        await self._retry(url, attempt)
         return used
 
-    async def _persist(self, url: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _retry(self, url: str, attempt: Callable[[], Awaitable[T]]) -> T:
         why = ""
         for number in range(self._limits.attempts):
             if number:

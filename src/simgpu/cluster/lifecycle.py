@@ -246,7 +246,7 @@ async def _run(launch: _Launch, wanted: Record) -> list[str]:
     folder, known = launch.folder, launch.known
     plane = control_plane.ControlPlane(folder, _parts(launch, wanted), launch.progress)
     await _start_server(plane, wanted)
-    async with plane.blamed(), client_of(folder) as client:
+    async with plane.explaining_failures(), client_of(folder) as client:
         async with _first_failure(), asyncio.TaskGroup() as group:
             # The API server answers requests of administrators and components before it is ready.
             server_ready = group.create_task(plane.ready("kube-apiserver"))
@@ -281,7 +281,7 @@ async def _start_server(plane: control_plane.ControlPlane, wanted: Record) -> No
     # An API server takes long to reconnect to a new etcd, so it is restarted with it.
     await plane.listening("etcd", "127.0.0.1", wanted.ports["etcd"])
     await plane.ready("etcd")
-    await plane.start("kube-apiserver", afresh="etcd" in plane.started)
+    await plane.start("kube-apiserver", restart="etcd" in plane.started)
     await plane.listening("kube-apiserver", wanted.address, wanted.ports["apiserver"])
 
 
@@ -381,7 +381,7 @@ async def status(name: str, roles: Sequence[Role] = ()) -> ClusterStatus:
     """Return the observed state of a cluster."""
     folder = record.Folder(name)
     if folder.load() is None:
-        raise record.absent(name)
+        raise record.no_such_cluster(name)
     return await _status(folder, roles)
 
 

@@ -105,7 +105,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def absent(name: str) -> errors.SimgpuError:
+def no_such_cluster(name: str) -> errors.SimgpuError:
     """Return the error for a cluster that does not exist, with those that do and how to create it."""
     others = ", ".join(other for other in known_names() if other != name)
     hint = f"; existing clusters: {others}" if others else ""

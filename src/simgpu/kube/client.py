@@ -126,8 +126,8 @@ class Client:
         items: list[V] = []
         token = ""
         while True:
-            asked = {**params, "continue": token} if token else params
-            call = Call("GET", path, ("list", resource.plural), asked, listing=True)
+            query = {**params, "continue": token} if token else params
+            call = Call("GET", path, ("list", resource.plural), query, listing=True)
             page = _page(await self._wire.send(call), resource)
             items.extend(page.items or ())
             token = page.metadata.continue_

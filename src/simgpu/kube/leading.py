@@ -104,15 +104,15 @@ class Election:
         """Return the lease once we hold it, and since when: from before the request, as the response may be slow."""
         loop = asyncio.get_running_loop()
         while True:
-            asked = loop.time()
+            started = loop.time()
             try:
                 async with asyncio.timeout(self._terms.give_up_seconds):
                     lease = await self._client.find(resources.LEASES, self._name, namespace=self._namespace)
                     if lease is None:
-                        return await self._create(), asked
+                        return await self._create(), started
                     wait = self._seconds_left(lease)
                     if wait <= 0:
-                        return await self._take(lease), asked
+                        return await self._take(lease), started
             except (errors.KubeError, TimeoutError) as error:
                 # A conflict means that another candidate was faster: retry soon, but not at once.
                 _log.info("%s does not lead %s: %s", self._identity, self._name, error)
@@ -196,7 +196,7 @@ class Election:
         renewed, pause = since, self._terms.renew_seconds
         while (left := renewed + self._terms.give_up_seconds - loop.time()) > 0:
             await asyncio.sleep(min(pause, left))
-            asked = loop.time()
+            started = loop.time()
             try:
                 async with asyncio.timeout_at(renewed + self._terms.give_up_seconds):
                     lease = await self._renew(lease)
@@ -206,7 +206,7 @@ class Election:
                 _log.info("%s could not renew %s: %s", self._identity, self._name, error)
                 pause = self._jittered(self._terms.retry_seconds / 4)
             else:
-                renewed, pause = asked, self._terms.renew_seconds
+                renewed, pause = started, self._terms.renew_seconds
 
     async def _renew(self, lease: Lease) -> Lease:
         try:

@@ -59,9 +59,9 @@ class WorkQueue(Generic[K]):
         if key in self._working:
             self._again.setdefault(key, self._clock())
         else:
-            self._line_up(key, self._clock())
+            self._append(key, self._clock())
 
-    def _line_up(self, key: K, since: float) -> None:
+    def _append(self, key: K, since: float) -> None:
         if key not in self._ready:
             self._ready[key] = since
             self._wake.set()
@@ -115,7 +115,7 @@ class WorkQueue(Generic[K]):
             return
         self._failures.pop(key, None)
         if key in self._again:
-            self._line_up(key, self._again.pop(key))
+            self._append(key, self._again.pop(key))
 
     async def run(self, work: Callable[[K], Awaitable[float | None]], *, workers: int = 1) -> None:
         """Process keys until cancelled. If `work` returns seconds, the key is enqueued again after them."""

@@ -146,8 +146,8 @@ async def watch(
 ) -> AsyncGenerator[list[WatchEvent[V] | Deleted | Bookmark], None]:
     """Yield the events of one request, in batches as they arrive, until the stream ends."""
     read = EventDecoder(resource)
-    asked = {**params, "watch": "true", "allowWatchBookmarks": "true"}
-    chunks = client.stream(resource, asked, namespace=namespace, silence_seconds=silence_seconds)
+    query = {**params, "watch": "true", "allowWatchBookmarks": "true"}
+    chunks = client.stream(resource, query, namespace=namespace, silence_seconds=silence_seconds)
     async with contextlib.aclosing(chunks), contextlib.aclosing(lines(chunks)) as batches:
         async for batch in batches:
             events: list[WatchEvent[V] | Deleted | Bookmark] = []

@@ -217,7 +217,7 @@ class Writer:
         write = self._waiting(key)
         if write is None:
             write = _Write([operation], self._clock(), urgent)
-            self._line_up(key, write)
+            self._put_in_lane(key, write)
         else:
             before = len(write.operations)
             add_operation(write.operations, operation)
@@ -230,7 +230,7 @@ class Writer:
         self._idle.clear()
         self._wake.set()
 
-    def _line_up(self, key: Target, write: _Write) -> None:
+    def _put_in_lane(self, key: Target, write: _Write) -> None:
         if key in self._writing:
             self._behind[key] = write
         elif write.due > self._clock():
@@ -271,13 +271,13 @@ class Writer:
                 add_operation(write.operations, operation)
             write.urgent = write.urgent or newer.urgent
         if write.operations:
-            self._line_up(key, write)
+            self._put_in_lane(key, write)
 
     async def _next(self) -> tuple[Target, _Write]:
         while True:
             now = self._clock()
             for key in [key for key, write in self._failing.items() if write.due <= now]:
-                self._line_up(key, self._failing.pop(key))
+                self._put_in_lane(key, self._failing.pop(key))
             wait = self._rate.wait(now)
             if self._urgent:
                 return _pop_first(self._urgent)

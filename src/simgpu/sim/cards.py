@@ -68,7 +68,7 @@ class Cards:
         self._window_seconds = 0.0
         sensors = model.relations.sensors
         self._ticks = max(1, round(sensors.power / sensors.refresh))
-        self._ranges = self._sane()
+        self._ranges = self._valid_ranges()
         lane = 3.94e9 * 2.0 ** (model.pci.generation - 5)
         self.highest: dict[str, float] = {
             "bandwidth": model.memory_gb_per_second * 1e9,
@@ -81,7 +81,7 @@ class Cards:
             "memory_bytes": self.highest["bandwidth"],
         }  # fmt: skip
 
-    def _sane(self) -> dict[str, tuple[float, float]]:
+    def _valid_ranges(self) -> dict[str, tuple[float, float]]:
         """Return the valid range of each quantity in a saved state."""
         regulator = self.model.relations.regulator
         most = self.model.power_w.max * max(1.0, regulator.peak)

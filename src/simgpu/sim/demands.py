@@ -64,7 +64,7 @@ class Demands:
         self._active: Rows | slice | None = None
         self._single = False
         self.weighted: Floats = np.zeros(0, np.float32)
-        self.asked: npt.NDArray[Any] = np.zeros(0)
+        self.total: npt.NDArray[Any] = np.zeros(0)
         self._varying: set[str] = set()
 
     # Rows.
@@ -194,9 +194,9 @@ class Demands:
     def part_of(self, index: int) -> float:
         """Return a row's share of the demand on its card, as of the last sum."""
         row = int(self.card[index])
-        if index >= len(self.weighted) or row >= len(self.asked) or self.asked[row] <= 0:
+        if index >= len(self.weighted) or row >= len(self.total) or self.total[row] <= 0:
             return 0.0
-        return float(self.weighted[index] / self.asked[row])
+        return float(self.weighted[index] / self.total[row])
 
     def of_parts(
         self, values: npt.NDArray[Any], parts: npt.NDArray[np.int64], cards_of: Rows, of_whole: npt.NDArray[Any]
@@ -237,8 +237,8 @@ class Demands:
         """Sum demands per card, clamp them to the card's capacity, and write them to the cards."""
         summed = self.summing(group.count)
         weighted = self.weighted = usage * self.share
-        self.asked = summed(weighted)
-        busy = np.minimum(self.asked, 1)
+        self.total = summed(weighted)
+        busy = np.minimum(self.total, 1)
         group["busy"][:] = busy
         group["context"][:] = summed(self.context) > 0
         per_busy = 1 / np.maximum(busy, np.float32(1e-9))

@@ -212,22 +212,22 @@ class Engine:
         numbers = np.repeat(np.asarray(workloads, dtype=np.int64), counts)
         found = Usages(numbers, np.empty(len(rows), np.int64), np.empty(len(rows)), np.empty(len(rows)))
         for number in np.unique(groups).tolist():
-            asked, mine = self._numbered[number].demands, groups == number
+            demand, mine = self._numbered[number].demands, groups == number
             chosen = rows[mine]
-            found.card[mine] = self._places.cards(number, asked.card[chosen])
-            found.usage[mine] = np.minimum(1.0, asked.values[demands.AT[activity.USAGE], chosen])
-            found.memory_mib[mine] = asked.memory(chosen)
+            found.card[mine] = self._places.cards(number, demand.card[chosen])
+            found.usage[mine] = np.minimum(1.0, demand.values[demands.AT[activity.USAGE], chosen])
+            found.memory_mib[mine] = demand.memory(chosen)
         return found
 
     def _share(self, group: Group, index: int, *, runtime: float) -> Share:
-        asked, row = group.demands, int(group.demands.card[index])
+        demand, row = group.demands, int(group.demands.card[index])
         working = max(0.0, float(group.cards["power"][row]) - group.cards.constants.idle)
         return Share(
             card=self._places.card(group.number, row),
-            part=int(asked.part[index]) or None,
-            usage=min(1.0, float(asked.values[demands.AT[activity.USAGE], index])),
-            memory_mib=float(asked.memory(index)),
-            power_w=asked.part_of(index) * working,
+            part=int(demand.part[index]) or None,
+            usage=min(1.0, float(demand.values[demands.AT[activity.USAGE], index])),
+            memory_mib=float(demand.memory(index)),
+            power_w=demand.part_of(index) * working,
             runtime=runtime,
         )
 

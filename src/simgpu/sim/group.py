@@ -45,17 +45,17 @@ class Group:
 
     def step(self, start: float, now: float, rng: np.random.Generator) -> None:
         """Advance the cards from `start` to `now` with the current demands."""
-        asked, sensors = self.demands, self.model.relations.sensors
-        usage = asked.usage(start, now)
-        if asked.changed:
-            asked.add_up(self.cards, usage)
+        demand, sensors = self.demands, self.model.relations.sensors
+        usage = demand.usage(start, now)
+        if demand.changed:
+            demand.add_up(self.cards, usage)
         if len(self._hung):
             self._pin(start)
         self.cards.step(
             now - start, ticks=_crossed(start, now, sensors.refresh), windows=_crossed(start, now, sensors.usage)
         )
-        for name, rows, counts, seconds in asked.draw(now, rng, events=True):
-            self._apply_events(name, asked.card[rows], counts, until=now + seconds, now=now)
+        for name, rows, counts, seconds in demand.draw(now, rng, events=True):
+            self._apply_events(name, demand.card[rows], counts, until=now + seconds, now=now)
 
     def _pin(self, start: float) -> None:
         """Make cards that hang appear busy without doing work."""

@@ -77,11 +77,11 @@ class Parts:
         known, numbers = [self.known[number] for number in ids], np.asarray(ids, dtype=np.int64)
         share, room = np.array([part.share for part in known]), np.array([part.memory_mib for part in known])
         of_whole = room * [self._memory_share(part.card) for part in known]
-        asked, idle = group.demands, group.cards.constants.idle
+        demand, idle = group.demands, group.cards.constants.idle
         usage = np.zeros(len(known))
         if now > start:
-            usage = np.minimum(1.0, asked.of_parts(asked.usage(start, now), numbers, rows, of_whole > 0))
-        memory = np.minimum(room, asked.of_parts(asked.memory(slice(None)), numbers, rows, of_whole))
+            usage = np.minimum(1.0, demand.of_parts(demand.usage(start, now), numbers, rows, of_whole > 0))
+        memory = np.minimum(room, demand.of_parts(demand.memory(slice(None)), numbers, rows, of_whole))
         busy = group.cards["busy"][rows].astype(float)
         working = np.maximum(0.0, group.cards["power_average"][rows] - idle)
         doing = np.divide(working * usage, busy, out=np.zeros(len(known)), where=busy > 0)

@@ -177,7 +177,7 @@ def advance(block: Block, model: Constants, dt: float) -> None:
     _throttle(block, model, dt)
 
 
-class _Asked(msgspec.Struct, frozen=True):
+class _DemandPower(msgspec.Struct, frozen=True):
     """Power in watts that the demand draws at full clock, and what does not depend on the clock."""
 
     compute: Floats
@@ -188,13 +188,13 @@ class _Asked(msgspec.Struct, frozen=True):
     warmth: Floats
 
 
-def _asked(block: Block, model: Constants) -> _Asked:
+def _demand_power(block: Block, model: Constants) -> _DemandPower:
     sm = block.sm * (block.efficiency * np.float32(model.sm))
     die = block.tensor * np.float32(model.tensor) + block.memory * np.float32(model.memory_die)
     die *= block.efficiency
     die += sm
     die *= 1 + np.float32(model.flicker) * block.hunt
-    return _Asked(
+    return _DemandPower(
         compute=np.maximum(block.sm, block.tensor),
         sm=sm,
         die=die,
@@ -214,11 +214,11 @@ def _regulate(block: Block, model: Constants, top: Floats, dt: float) -> tuple[F
     seen, fall, rise = (
         _progress(math.inf if settles else dt, seconds) for seconds in (model.sense, model.fall, model.rise)
     )
-    asked = _asked(block, model)
+    demand = _demand_power(block, model)
     target = block.limit * np.float32(model.target) * (1 + np.float32(model.hunting) * block.hunt)
     sm_power, memory_power = np.empty_like(block.power), np.empty_like(block.power)
     for _ in range(3 if settles else 1):
-        slope = _draw(block, model, asked, top, sm=sm_power, memory=memory_power)
+        slope = _draw(block, model, demand, top, sm=sm_power, memory=memory_power)
         block.sensed += (block.power - block.sensed) * seen
         upper = top - np.float32(model.clock_step) * (block.hold > 0)
         goal = block.clock + (target - block.sensed) / np.maximum(slope, block.limit * np.float32(0.07))
@@ -233,7 +233,7 @@ def _regulate(block: Block, model: Constants, top: Floats, dt: float) -> tuple[F
     return sm_power, memory_power
 
 
-def _draw(block: Block, model: Constants, asked: _Asked, top: Floats, *, sm: Floats, memory: Floats) -> Floats:
+def _draw(block: Block, model: Constants, demand: _DemandPower, top: Floats, *, sm: Floats, memory: Floats) -> Floats:
     """Write the power at the present clock into the arrays. Return its derivative by the clock."""
     knee, clock = np.float32(model.knee), block.clock
     steep = np.float32(2 * (1 - model.floor) / (1 - model.knee))
@@ -246,17 +246,17 @@ def _draw(block: Block, model: Constants, asked: _Asked, top: Floats, *, sm: Flo
     resting = clock_power * np.float32(model.idle_switching)
     switching = clock_power * work_clock * squared
     slower = 1 / work_clock
-    needed = np.maximum(asked.compute * slower, block.memory * np.maximum(slower * np.float32(model.reach), 1))
+    needed = np.maximum(demand.compute * slower, block.memory * np.maximum(slower * np.float32(model.reach), 1))
     throughput = 1 / np.maximum(needed, 1)
-    die = throughput * squared * asked.die + asked.traffic
-    own = throughput * asked.memory
-    base = (np.float32(model.idle) - resting) + switching + asked.warmth * squared
+    die = throughput * squared * demand.die + demand.traffic
+    own = throughput * demand.memory
+    base = (np.float32(model.idle) - resting) + switching + demand.warmth * squared
     working = die + own
     cut = np.clip((block.limit * np.float32(model.peak) - base) / np.maximum(working, _NOTHING), 0, 1)
     kept = cut * block.busy
     np.add(base, kept * working, out=block.power)
     np.multiply(kept, own, out=memory)
-    np.add(kept * throughput * squared * asked.sm, switching - resting, out=sm)
+    np.add(kept * throughput * squared * demand.sm, switching - resting, out=sm)
     np.multiply(throughput, cut, out=block.throughput)
     slope: Floats = (kept * die + switching) * (slower + steep * (above > 0) / voltage)
     slope += memory * slower

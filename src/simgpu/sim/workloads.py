@@ -88,8 +88,8 @@ class Workloads:
         self._late: list[tuple[float, int]] = []  # deadlines passed in this step that exceed the limit
         self._changes: Counter[str] = Counter()  # of activities in this step, by owner
         self._changes_in_all = 0  # of all owners together
-        self._limited: dict[int, limits.Own] = {}
-        self._watches: dict[str, limits.Watch] | None = None  # by model; built on demand
+        self._limited: dict[int, limits.WorkloadLimits] = {}
+        self._watches: dict[str, limits.LimitWatch] | None = None  # by model; built on demand
         self._ends: dict[int, demands.Doubles] = {}  # of each activity, from the start of a cycle; built on demand
 
     # Coming and going.
@@ -138,14 +138,14 @@ class Workloads:
 
     def on(self, group: Group, rows: list[int]) -> list[int]:
         """Return the workloads that run on some cards."""
-        asked = group.demands
-        found: list[int] = np.unique(asked.admitted[asked.live & np.isin(asked.card, rows)]).tolist()
+        demand = group.demands
+        found: list[int] = np.unique(demand.admitted[demand.live & np.isin(demand.card, rows)]).tolist()
         return found
 
     def _hold(self, work: Workload) -> None:
         self.running[work.id] = work
         if work.profile.limits:
-            self._limited[work.id] = limits.Own(work.profile.limits)
+            self._limited[work.id] = limits.WorkloadLimits(work.profile.limits)
             self._watches = None
 
     def _begin(self, work: Workload) -> None:
@@ -184,19 +184,19 @@ class Workloads:
         ]
         return [outcome for number in sorted(past) if (outcome := self._end_at_limit(number, now))]
 
-    def _watched(self) -> dict[str, limits.Watch]:
+    def _watched(self) -> dict[str, limits.LimitWatch]:
         if self._watches is None:
-            found: dict[str, list[limits.Limited]] = {}
+            found: dict[str, list[limits.LimitedWorkload]] = {}
             for number, own in self._limited.items():
                 work = self.running[number]
-                found.setdefault(work.model, []).append(limits.Limited(number, work.rows, work.started, own))
-            self._watches = {model: limits.Watch(items) for model, items in found.items()}
+                found.setdefault(work.model, []).append(limits.LimitedWorkload(number, work.rows, work.started, own))
+            self._watches = {model: limits.LimitWatch(items) for model, items in found.items()}
         return self._watches
 
     def _end_at_limit(self, number: int, now: float) -> Outcome | None:
         work = self.running[number]
-        asked = self._groups[work.model].demands
-        name = self._limited[number].reached(asked, work.rows, runtime=now - work.started)
+        demand = self._groups[work.model].demands
+        name = self._limited[number].reached(demand, work.rows, runtime=now - work.started)
         return self.end(number, 1, REACHED.format(name)) if name else None
 
     def advance(self, now: float) -> list[Outcome]:

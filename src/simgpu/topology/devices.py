@@ -1,4 +1,4 @@
-"""Devices of a machine: what each is, and the names that it goes by."""
+"""Devices of a machine: their model and identifiers, and the configuration `gpus: [{type, memory, count}]`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from simgpu import errors, vocabulary
 from simgpu.catalog import models, placing
 
-_NOBODY = uuid.UUID(int=0)
+_NAMESPACE = uuid.UUID(int=0)
 _FILES = {"nvidia": "nvidia", "intel": "card", "amd": "card", "habana": "accel"}
 _UNITS = {
     "": 1.0, "B": 2**-20, "KB": 1e3 / 2**20, "MB": 1e6 / 2**20, "GB": 1e9 / 2**20, "TB": 1e12 / 2**20,
@@ -33,7 +33,7 @@ class StaticMetrics(msgspec.Struct, frozen=True):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """One device of a machine."""
+    """One device of a machine; `file` is its name below `/dev`, `labels` are extra labels of its metrics."""
 
     index: int
     model: models.Model
@@ -48,26 +48,26 @@ class Device(msgspec.Struct, frozen=True):
 
     @property
     def pci_short(self) -> str:
-        """The address on the bus as the kernel writes it."""
+        """The PCI address as the kernel writes it."""
         return self.pci_bus_id[4:].lower()
 
     @property
     def cpus(self) -> str:
-        """The processors near it: those of its socket, both threads of each core."""
+        """The CPUs of its NUMA node as a list of ranges, both threads of each core."""
         first, second = (thread + self.numa * _CORES for thread in (0, _SOCKETS * _CORES))
         return f"{first}-{first + _CORES - 1},{second}-{second + _CORES - 1}"
 
     def placements(self) -> list[placing.Placement]:
-        """Where its instances lie, and their numbers."""
+        """Returns slices and numbers of its MIG instances."""
         return placing.place(self.instances, self.model, where="mig")
 
     def part_uuid(self, number: int) -> str:
-        """The id of a MIG instance."""
-        return str(uuid.uuid5(_NOBODY, f"{self.uuid}/{number}"))
+        """Returns the UUID of a MIG instance, without a prefix."""
+        return str(uuid.uuid5(_NAMESPACE, f"{self.uuid}/{number}"))
 
 
 class GpuEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Devices of one kind: a model or product, its memory if it is another, how many, and their MIG instances."""
+    """Devices of one model or product: how many, their memory if it differs, and their MIG instances by profile."""
 
     type: str
     count: Annotated[int, msgspec.Meta(ge=1, le=vocabulary.MAX_MACHINE_GPUS)] = 1
@@ -76,23 +76,23 @@ class GpuEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BoxConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A machine's devices, in order."""
+    """The configuration of a machine: its devices, in order."""
 
     gpus: Annotated[tuple[GpuEntry, ...], msgspec.Meta(min_length=1, max_length=10_000)]
 
 
 def parse(document: Any, *, where: str) -> BoxConfig:
-    """A configuration document `gpus: [{type, memory, count}]`; what is wrong is said with its place."""
+    """Returns the configuration in a document; raises `InputError` with the field that is wrong."""
     try:
         return msgspec.convert(document, BoxConfig)
     except msgspec.ValidationError as error:
         raise errors.InputError(where, str(error).replace("`$.", "`")) from None
 
 
-def build(box: BoxConfig, catalog: models.Catalog, *, node: str) -> list[Device]:
-    """The devices of a box. A product that the catalog does not know keeps its name and memory."""
+def build(config: BoxConfig, catalog: models.Catalog, *, node: str) -> list[Device]:
+    """Returns the devices of a machine; a product that is not in the catalog keeps its name and memory."""
     found: list[Device] = []
-    for number, entry in enumerate(box.gpus):
+    for number, entry in enumerate(config.gpus):
         where = f"gpus[{number}]"
         model = model_of(entry, catalog, where)
         instances = tuple(_instances(entry, model, where))
@@ -105,12 +105,12 @@ def build(box: BoxConfig, catalog: models.Catalog, *, node: str) -> list[Device]
 
 
 def mebibytes(text: Any, *, where: str) -> int:
-    """`12GB` is 12 times ten to the ninth, `GiB` is binary, a bare number is MiB."""
+    """Returns an amount of memory in MiB: `12GB` is 12e9 bytes, `12GiB` is binary, a bare number is MiB."""
     written = str(text).strip() if isinstance(text, str | int | float) else ""
     found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)(?:\s*([KMGT]i?B|B))?", written)
     if found is None:
         raise errors.InputError(
-            where, f"{errors.shown(text)} is no amount of memory; write 80GB, 40GiB or a number of MiB"
+            where, f"{errors.shown(text)} is no amount of memory; must be such as 80GB or 40GiB, or a number of MiB"
         )
     amount = int(float(found[1]) * _UNITS[found[2] or ""])
     if not 1 <= amount <= vocabulary.MAX_MEMORY_MIB:
@@ -119,7 +119,7 @@ def mebibytes(text: Any, *, where: str) -> int:
 
 
 def model_of(entry: GpuEntry, catalog: models.Catalog, where: str) -> models.Model:
-    """The model of an entry; one that the catalog does not know must say its memory."""
+    """Returns the model of an entry; raises `InputError` if it is not in the catalog and has no memory."""
     memory = None if entry.memory is None else mebibytes(entry.memory, where=f"{where}.memory")
     if memory is None and catalog.find(entry.type) is None:
         raise errors.InputError(
@@ -136,10 +136,10 @@ def named(
     like: models.Model | None = None,
     facts: Mapping[str, str] = {},
 ) -> models.Model:
-    """A product with its own memory and facts.
+    """Returns the model of a product, with its own memory (MiB) and facts.
 
-    One that the catalog does not know behaves like another model, or like any card: then nobody knows its architecture
-    and what goes with it, unless `facts` say so.
+    A product that is not in the catalog behaves like the model `like`, or like the default model: then its architecture
+    and MIG profiles are unknown unless they are among `facts`.
     """
     known = catalog.find(product) or like
     base = known or catalog.models[vocabulary.DEFAULT_MODEL]
@@ -152,7 +152,7 @@ def named(
     changes = {name: value for name, value in changes.items() if value != getattr(base, name)}
     if not changes:
         return base
-    key = f"{base.key}-{uuid.uuid5(_NOBODY, repr(sorted(changes.items()))).hex[:12]}"
+    key = f"{base.key}-{uuid.uuid5(_NAMESPACE, repr(sorted(changes.items()))).hex[:12]}"
     return msgspec.structs.replace(base, key=key, **changes)
 
 
@@ -172,14 +172,14 @@ def _instances(entry: GpuEntry, model: models.Model, where: str) -> Iterator[mod
 
 
 def device(node: str, index: int, model: models.Model, *, name: str | None = None, **more: Any) -> Device:
-    """One device of a node, with the names that follow from the node's and its index; it may have an id of its own."""
+    """Returns a device of a node; its identifiers follow from the node's name and the index, but for a UUID `name`."""
     rest, slot = divmod(index, 7)
     domain, bus = rest // 36, 3 + 7 * (rest % 36)
     found: dict[str, Any] = {
-        "uuid": name or f"GPU-{uuid.uuid5(_NOBODY, f'{node}-{index}')}",
+        "uuid": name or f"GPU-{uuid.uuid5(_NAMESPACE, f'{node}-{index}')}",
         "file": f"{_FILES[model.vendor]}{index}",
         "pci_bus_id": f"{domain:08X}:{bus:02X}:{slot:02X}.0",
-        "serial": f"{1_650_000_000_000 + uuid.uuid5(_NOBODY, f'{node}/{index}').int % 10_000_000_000}",
+        "serial": f"{1_650_000_000_000 + uuid.uuid5(_NAMESPACE, f'{node}/{index}').int % 10_000_000_000}",
         "numa": index * 2 // 8 % 2,
     }
     return Device(index=index, model=model, **{**found, **more})

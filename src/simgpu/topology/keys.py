@@ -1,6 +1,6 @@
-"""The keys that a topology may have, by where they stand: what is not here is a typing mistake, or means nothing.
+"""Keys that a topology may have, by section; others are reported as unknown.
 
-Those of fake-gpu-operator are all here, also where nothing of ours follows from them.
+All keys of fake-gpu-operator are listed, including those that have no effect here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The fabric of a machine: which device is linked to which, tile by tile.
+"""The fabric of a machine: links between devices, tile by tile.
 
 Cards of one model sit on boards of eight. On a board each is linked to every other, a tile to the tile of the same
-number, and all of them over the same number of ports; ports that are left over go nowhere. Ports that cannot be shared
-out among tiles belong to the card.
+number, and all of them over the same number of ports; ports that are left over are not connected. Ports that cannot be
+divided evenly among tiles belong to the card.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import msgspec
 
 from simgpu.topology.devices import Device
 
-BOARD = 8
+BOARD = 8  # devices
 
 
 class Link(msgspec.Struct, frozen=True):
-    """What joins two devices, by position: its ports, counted from `port` here and from `remote` on the other side.
+    """The link from a device to a peer, by position: `ports` ports, from `port` here and from `remote` at the peer.
 
     A device's link to itself has no ports.
     """
@@ -30,13 +30,13 @@ class Link(msgspec.Struct, frozen=True):
     ports: int = 0
 
     def split(self) -> Iterator[Link]:
-        """Each of its ports as a link."""
+        """Yields one link for each port."""
         for number in range(self.ports):
             yield msgspec.structs.replace(self, port=self.port + number, remote=self.remote + number, ports=1)
 
 
 def links(devices: Sequence[Device]) -> Iterator[Link]:
-    """All links of devices that have peers, in both directions, those to themselves included."""
+    """Yields all links of devices that have peers, in both directions, including those to themselves."""
     for board in boards(devices):
         tiles, each = _ports(devices[board.start], len(board))
         if each:
@@ -47,18 +47,18 @@ def links(devices: Sequence[Device]) -> Iterator[Link]:
 
 
 def peers(devices: Sequence[Device]) -> list[int]:
-    """How many others each device is linked to; with tiles, by each of them."""
+    """Returns how many peers each device has; with tiles, each tile has as many."""
     return [len(board) - 1 if linked(devices, board) else 0 for board in boards(devices) for _ in board]
 
 
 def linked(devices: Sequence[Device], board: range) -> bool:
-    """Whether the devices of a board are linked to one another: there are others, and ports enough to reach each."""
+    """Returns whether devices of a board are linked: there are several, with enough ports for every peer."""
     _, each = _ports(devices[board.start], len(board))
     return each > 0
 
 
 def _ports(device: Device, together: int) -> tuple[int, int]:
-    """Which tiles of a device have links, and ports to each of the others on a board of that many."""
+    """How many tiles of a device have links, and how many ports lead to each peer on a board of `together` devices."""
     model = device.model
     count = model.links.count if model.links else 0
     tiles = model.tiles if count % model.tiles == 0 else 1
@@ -73,7 +73,7 @@ def _link(board: range, here: int, there: int, tile: int, ports: int) -> Link:
 
 
 def boards(devices: Sequence[Device]) -> Iterator[range]:
-    """Positions of the devices of each board; another model or another node begins a new one."""
+    """Yields positions of the devices of each board; another model or node starts a new board."""
     start = 0
     for position in range(1, len(devices) + 1):
         if position == len(devices) or _apart(devices[position - 1], devices[position]):

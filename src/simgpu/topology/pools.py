@@ -32,7 +32,7 @@ class NodeGpu(msgspec.Struct, frozen=True):
 
 
 class Numa(msgspec.Struct, frozen=True):
-    """How a node's GPUs lie on its NUMA zones."""
+    """NUMA zones of a node: how many, and GPUs in each (even where `per_zone` is empty)."""
 
     zones: int = 1
     per_zone: tuple[int, ...] = ()
@@ -59,7 +59,7 @@ class NodeGpus(msgspec.Struct, frozen=True):
 
     @property
     def product(self) -> str:
-        """The product of the first GPU: what labels and the node's ConfigMap name."""
+        """The product of the first GPU, for labels and the node's ConfigMap."""
         return self.gpus[0].model.product if self.gpus else ""
 
     @property

@@ -8,36 +8,36 @@ import msgspec
 
 from simgpu import errors
 
-_BETWEEN = "::"
+_SEPARATOR = "::"
 
 
 class Replicated(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """Each device of a resource is offered several times."""
+    """A resource whose devices are shared: each is offered `replicas` times, as `rename` if that is set."""
 
     name: str
     replicas: Annotated[int, msgspec.Meta(ge=2, le=1000)]
     rename: str = ""
-    devices: str = "all"  # a form that the real plugin writes; others are not supported by it either
+    devices: str = "all"  # the only value that NVIDIA's plugin supports
 
 
 class TimeSlicing(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """Which resources are shared, and what they are then called."""
+    """Which resources are shared; `rename_by_default` appends `.shared` to their names."""
 
     rename_by_default: bool = False
     fail_requests_greater_than_one: bool = False
     resources: tuple[Replicated, ...] = ()
 
     def of(self, resource: str) -> Replicated | None:
-        """What is said of a resource."""
+        """Returns how a resource is shared; None if it is not."""
         return next((item for item in self.resources if item.name == resource), None)
 
     def replicas(self, resource: str) -> int:
-        """How often each of its devices is offered."""
+        """Returns how many times each device of a resource is offered."""
         found = self.of(resource)
         return found.replicas if found else 1
 
     def name(self, resource: str) -> str:
-        """What a resource is offered as."""
+        """Returns the name under which a resource is offered."""
         found = self.of(resource)
         if found is None:
             return resource
@@ -48,7 +48,7 @@ NONE = TimeSlicing()
 
 
 def parse(document: Any, *, field: str) -> TimeSlicing:
-    """`sharing` of a configuration; what is wrong is said with its place."""
+    """Returns the time-slicing of a `sharing` section; raises `InputError` with the field that is wrong."""
     try:
         return msgspec.convert(document, dict[str, TimeSlicing]).get("timeSlicing", NONE) if document else NONE
     except msgspec.ValidationError as error:
@@ -57,10 +57,10 @@ def parse(document: Any, *, field: str) -> TimeSlicing:
 
 
 def replica(device: str, number: int) -> str:
-    """The id of one of the times that a device is offered."""
-    return f"{device}{_BETWEEN}{number}"
+    """Returns the id of one replica of a device."""
+    return f"{device}{_SEPARATOR}{number}"
 
 
 def device(name: str) -> str:
-    """The device behind an id, whether it is shared or not."""
-    return name.partition(_BETWEEN)[0]
+    """Returns the device of a replica's id, or of its own."""
+    return name.partition(_SEPARATOR)[0]
