@@ -190,4 +190,4 @@ def test_too_many_devices_are_refused(tmp_path: Path) -> None:
     command = [str(PROGRAMS / "fakedev-exporter"), *files, "-count", "9", "-socket", str(tmp_path / "s")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
     assert done.returncode == 1
-    assert "has 4 devices, and 9 were asked for" in done.stderr
+    assert "has 4 devices, and 9 were requested" in done.stderr

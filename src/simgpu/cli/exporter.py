@@ -236,7 +236,7 @@ def workload(  # noqa: PLR0913 - one for each option
 
     if devnames is not None:
         devices = client.devices_by_name(devnames, max_index, os.environ)
-    elif pattern is None and os.environ.get("NVIDIA_VISIBLE_DEVICES"):
+    elif pattern is None and os.environ.get(vocabulary.VISIBLE_DEVICES_ENV):
         devices = []  # those of the pod
     else:
         devices = client.devices_by_glob(pattern or "/dev/dri/card*", index_regex)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -13,6 +14,8 @@ import click
 from simgpu import errors
 from simgpu.cli import output
 from simgpu.fakedev import flags
+
+_log = functools.partial(click.echo, err=True)
 
 
 def exporter() -> NoReturn:
@@ -29,33 +32,24 @@ def _main(program: str, known: flags.Known, run: Callable[[flags.Options], int])
     try:
         options = flags.parse(sys.argv[1:], known)
     except flags.FlagError as error:
-        click.echo("\n".join([*filter(None, [str(error)]), flags.usage(program, known)]), err=True)
-        sys.exit(error.code)
+        _log("\n".join([*filter(None, [str(error)]), flags.usage(program, known)]))
+        sys.exit(2 if str(error) else 0)
     try:
         sys.exit(run(options))
-    except errors.SimgpuError as error:
-        click.echo(f"FATAL: {error}", err=True)
-        sys.exit(1)
-    except OSError as error:
-        click.echo(f"FATAL: {errors.explain(error)}", err=True)
+    except (errors.SimgpuError, OSError) as error:
+        _log(f"FATAL: {errors.explain(error) if isinstance(error, OSError) else error}")
         sys.exit(1)
 
 
 def _run_exporter(options: flags.Options) -> int:
     from simgpu.fakedev import exporter
 
-    settings = exporter.settings(options, warn=_warn)
+    settings = exporter.settings(options, _log)
     try:
-        output.run(
-            exporter.run(settings, ready=lambda address: click.echo(f"listening on {address}", err=True), warn=_warn)
-        )
+        output.run(exporter.run(settings, _log))
     except click.Abort:
-        click.echo("terminated", err=True)
+        _log("terminated")
     return 0
-
-
-def _warn(message: str) -> None:
-    click.echo(f"WARN: {message}", err=True)
 
 
 def _run_workload(options: flags.Options) -> int:
@@ -64,5 +58,5 @@ def _run_workload(options: flags.Options) -> int:
 
     document = workload.document(options, os.environ)
     code, message = output.run(client.run(document, Path(options["socket"])))
-    click.echo(f"{code} {message}".strip(), err=True)
+    _log(f"{code} {message}".strip())
     return code

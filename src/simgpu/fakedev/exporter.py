@@ -33,6 +33,7 @@ _MODEL = "dg1"  # the card that the original was made for
 _INTERVAL = 0.1  # seconds between steps
 
 Base = tuple[documents.Wanted, tuple[int, ...]]
+Log = Callable[[str], None]
 
 _read = functools.partial(documents.read, peak_to_peak=True)
 
@@ -40,57 +41,57 @@ _read = functools.partial(documents.read, peak_to_peak=True)
 class FakedevSettings(msgspec.Struct, frozen=True):
     """What fakedev-exporter is started with.
 
-    `limits` is the range of each metric. A base workload runs on the devices that its document names, or on the
+    A base workload runs on the devices that its document names, or on the
     devices of the given indices.
     """
 
     devices: Sequence[Device]
-    limits: dict[str, tuple[float, float]]
+    ranges: files.Ranges
     identity: Identity
     listen: tuple[str, int]
     socket: Path
     base_workloads: tuple[Base, ...] = ()
 
 
-def settings(options: flags.Options, *, warn: Callable[[str], None]) -> FakedevSettings:
-    """Return the settings that the options and their files describe; an invalid base workload is only a warning."""
+def settings(options: flags.Options, log: Log) -> FakedevSettings:
+    """Return the settings that the options and their files describe; an invalid base workload is only logged."""
     path = Path(options["identity"])
     identified = identity.from_json(files.read(path), where=str(path), compatible=True)
-    kind = files.device_type(Path(options["devtype"]))
-    devices = files.devices(Path(options["devlist"]), kind, options["count"], models.load().models[_MODEL])
-    families = tuple(family for family in identified.families if family.value in kind.metric_limits)
+    labels, ranges = files.device_type(Path(options["devtype"]))
+    devices = files.devices(Path(options["devlist"]), options["count"], labels, models.load().models[_MODEL])
+    families = tuple(family for family in identified.families if family.value in ranges)
     return FakedevSettings(
         devices=devices,
-        limits={name: (limits.min, limits.max) for name, limits in kind.metric_limits.items()},
+        ranges=ranges,
         identity=msgspec.structs.replace(identified, families=families),
         listen=server.parse_address(options["address"], field="address"),
         socket=Path(options["socket"]),
-        base_workloads=tuple(_base_workloads(options, len(devices), warn)),
+        base_workloads=tuple(_base_workloads(options, len(devices), log)),
     )
 
 
-def _base_workloads(options: flags.Options, count: int, warn: Callable[[str], None]) -> Iterator[Base]:
+def _base_workloads(options: flags.Options, count: int, log: Log) -> Iterator[Base]:
     for name, first, step in (("wl-even", 0, 2), ("wl-odd", 1, 2), ("wl-all", 0, 1)):
         if options[name]:
             document = files.read(Path(options[name]))
             try:
                 yield _read(document), tuple(range(first, count, step))
             except errors.InputError as error:
-                warn(f"{options[name]}: {error}")
+                log(f"WARN: {options[name]}: {error}")
 
 
-async def run(settings: FakedevSettings, ready: Callable[[str], None], warn: Callable[[str], None]) -> None:
-    """Serve until cancelled. `ready` gets the address of the page once it is served."""
+async def run(settings: FakedevSettings, log: Log) -> None:
+    """Serve until cancelled."""
     box = Box(settings.devices, seed=time.time_ns() & 0xFFFFFFFF, hostname="", spread=0.0)
     for wanted, default in settings.base_workloads:
         if devices := wanted.devices or default:
             try:
                 box.admit(wanted.profile, devices)
             except errors.InputError as error:
-                warn(f"base workload {wanted.profile.name}: {error}")
+                log(f"WARN: base workload {wanted.profile.name}: {error}")
 
     def linear(machine: Machine, name: str) -> Values:
-        low, high = settings.limits[name]
+        low, high = settings.ranges[name]
         load = np.round(machine.column("busy"), 6)
         return np.clip(low + (high - low) * load, low, high)
 
@@ -103,7 +104,7 @@ async def run(settings: FakedevSettings, ready: Callable[[str], None], warn: Cal
         http = server.HttpServer([route(pages.Page(render.Renderer(box.machine, settings.identity, linear)))])
         await http.start(*settings.listen, field="address")
         stack.push_async_callback(http.stop)
-        await ticking.tick(box, _INTERVAL, SystemClock(), ready=lambda: ready(http.address))
+        await ticking.tick(box, _INTERVAL, SystemClock(), ready=lambda: log(f"listening on {http.address}"))
 
 
 def route(page: pages.Page) -> web.RouteDef:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,98 +11,80 @@ import msgspec
 from simgpu import errors
 from simgpu.catalog import models
 from simgpu.topology.devices import Device
+from simgpu.workloads import documents
 
 _MAX_BYTES = 4 << 20
-T = TypeVar("T")
+
+Ranges = dict[str, tuple[float, float]]
+T = TypeVar("T", bound=msgspec.Struct)
 
 
-class MetricRange(msgspec.Struct, rename="pascal"):
-    """The range of a metric, in the metric's unit; `min` is its value at no load."""
-
+class _Range(msgspec.Struct, rename="pascal"):
     min: float = 0.0
     max: float = 0.0
 
 
-class DeviceType(msgspec.Struct, rename="pascal"):
-    """A device type file: labels of all devices, and the range of each metric."""
-
-    device_labels: dict[str, str] = msgspec.field(default_factory=dict)
-    metric_limits: dict[str, MetricRange] = msgspec.field(default_factory=dict)
+class _DeviceType(msgspec.Struct, rename="pascal"):
+    device_labels: dict[str, str] = {}
+    metric_limits: dict[str, Any] = {}
 
 
-class DeviceList(msgspec.Struct, rename="pascal"):
-    """A device list file: the labels of each device; `file` is its name."""
-
-    device_labels: list[dict[str, str]] = msgspec.field(default_factory=list)
+class _DeviceList(msgspec.Struct, rename="pascal"):
+    device_labels: list[dict[str, str]] = []
 
 
 def read(path: Path) -> Any:
     """Return the JSON value that a file holds."""
     try:
         if path.stat().st_size > _MAX_BYTES:
-            raise errors.SimgpuError(f"{path}: larger than {_MAX_BYTES} bytes")
+            raise errors.InputError(str(path), f"larger than {_MAX_BYTES} bytes")
         return json.loads(path.read_text())
     except OSError as error:
-        raise errors.SimgpuError(f"{path}: {error.strerror}") from None
+        raise errors.InputError(str(path), error.strerror or str(error)) from None
     except (ValueError, RecursionError) as error:
-        raise errors.SimgpuError(f"{path}: not JSON: {error}") from None
+        raise errors.InputError(str(path), f"not JSON: {error}") from None
 
 
-def device_type(path: Path) -> DeviceType:
-    """Read and check a device type file."""
-    found = _convert(path, DeviceType)
-    for name, limits in found.metric_limits.items():
+def convert(document: Any, kind: type[T], *, where: str) -> T:
+    """Return a JSON value as a struct. Names of members match in any case, and null counts as absent."""
+    try:
+        return msgspec.convert(documents.named(document, kind), kind)
+    except msgspec.ValidationError as error:
+        raise errors.InputError(where, str(error).replace("`$.", "`")) from None
+
+
+def device_type(path: Path) -> tuple[dict[str, str], Ranges]:
+    """Return the labels of a device type file, and the range of each metric in its unit, from no to full load."""
+    found = convert(read(path), _DeviceType, where=str(path))
+    ranges = {}
+    for name, given in found.metric_limits.items():
+        where = f"{path}: MetricLimits.{name}"
+        limits = convert(given, _Range, where=where)
         if limits.min > limits.max:
-            raise errors.SimgpuError(f"{path}: MetricLimits.{name}: Min {limits.min:g} is above Max {limits.max:g}")
-    return found
+            raise errors.InputError(where, f"Min {limits.min:g} is above Max {limits.max:g}")
+        ranges[name] = (limits.min, limits.max)
+    return found.device_labels, ranges
 
 
-def devices(path: Path, kind: DeviceType, count: int, model: models.Model) -> list[Device]:
-    """Return the first `count` devices of a device list file."""
-    listed = _convert(path, DeviceList).device_labels
+def devices(path: Path, count: int, labels: dict[str, str], model: models.Model) -> list[Device]:
+    """Return the first `count` devices of a device list file; `labels` are those of the device type."""
+    listed = convert(read(path), _DeviceList, where=str(path)).device_labels
     if not 0 <= count <= len(listed):
-        raise errors.SimgpuError(f"{path}: has {len(listed)} devices, and {count} were asked for")
+        raise errors.InputError(str(path), f"has {len(listed)} devices, and {count} were requested")
     found = []
-    for index, labels in enumerate(listed[:count]):
-        if "file" not in labels:
-            raise errors.SimgpuError(f"{path}: DeviceLabels[{index}]: has no label 'file'")
+    for index, own in enumerate(listed[:count]):
+        if "file" not in own:
+            raise errors.InputError(f"{path}: DeviceLabels[{index}]", "has no label 'file'")
         found.append(
             Device(
                 index=index,
                 model=model,
-                uuid=labels.get("uuid", labels["file"]),
-                file=labels["file"],
-                pci_bus_id=labels.get("addr", ""),
+                uuid=own.get("uuid", own["file"]),
+                file=own["file"],
+                pci_bus_id=own.get("addr", ""),
                 serial="",
                 numa=0,
-                labels={**kind.device_labels, **labels},
+                labels={**labels, **own},
             )
         )
     return found
-
-
-def _convert(path: Path, kind: type[T]) -> T:
-    try:
-        return msgspec.convert(_members(read(path)), kind)
-    except msgspec.ValidationError as error:
-        raise errors.SimgpuError(f"{path}: {str(error).replace('`$.', '`')}") from None
-
-
-def renamed(document: dict[Any, Any], known: Iterable[str]) -> dict[str, Any]:
-    """Return the members under their known names, which match in any case; null counts as absent."""
-    names = {name.lower(): name for name in known}
-    return {names.get(str(name).lower(), str(name)): value for name, value in document.items() if value is not None}
-
-
-def _members(document: Any) -> Any:
-    if not isinstance(document, dict):
-        return document
-    result = renamed(document, ("DeviceLabels", "MetricLimits"))
-    if isinstance(limits := result.get("MetricLimits"), dict):
-        result["MetricLimits"] = {
-            metric: {str(name).capitalize(): value for name, value in given.items()}
-            if isinstance(given, dict)
-            else given
-            for metric, given in limits.items()
-        }
-    return result

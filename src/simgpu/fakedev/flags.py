@@ -37,11 +37,7 @@ Options = dict[str, Any]
 
 
 class FlagError(Exception):
-    """The options are invalid (exit code 2), or help was requested (exit code 0, no message)."""
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.code = code
+    """The options are invalid; without a message, help was requested."""
 
 
 def parse(arguments: list[str], known: Known) -> Options:
@@ -52,14 +48,14 @@ def parse(arguments: list[str], known: Known) -> Options:
         word = rest.pop(0)
         name, equals, value = word.lstrip("-").partition("=")
         if len(word) - len(word.lstrip("-")) > 2 or not name:
-            raise FlagError(f"bad flag syntax: {word}", 2)
+            raise FlagError(f"bad flag syntax: {word}")
         if name in ("h", "help"):
-            raise FlagError("", 0)
+            raise FlagError
         if name not in known:
-            raise FlagError(f"flag provided but not defined: -{name}", 2)
+            raise FlagError(f"flag provided but not defined: -{name}")
         if not equals:
             if not rest:
-                raise FlagError(f"flag needs an argument: -{name}", 2)
+                raise FlagError(f"flag needs an argument: -{name}")
             value = rest.pop(0)
         found[name] = _typed(name, value, known[name][0])
     return found
@@ -71,9 +67,9 @@ def _typed(name: str, value: str, default: Any) -> Any:
     try:
         number = int(value, 0)
     except ValueError:
-        raise FlagError(f'invalid value "{value}" for flag -{name}: parse error', 2) from None
-    if name == "repeat" and number < 0:
-        raise FlagError(f'invalid value "{value}" for flag -{name}: parse error', 2)
+        number = None
+    if number is None or (name == "repeat" and number < 0):
+        raise FlagError(f'invalid value "{value}" for flag -{name}: parse error')
     return number
 
 

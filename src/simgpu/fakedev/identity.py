@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,11 +42,7 @@ class _IdentityFile(msgspec.Struct, rename="pascal"):
 
 def read(path: Path) -> Identity:
     """Read an identity file for use with our own devices."""
-    try:
-        document = json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
-        raise errors.InputError(str(path), f"not JSON: {error}") from None
-    return from_json(document, where=str(path))
+    return from_json(files.read(path), where=str(path))
 
 
 def from_json(document: Any, *, where: str, compatible: bool = False) -> Identity:
@@ -55,17 +50,18 @@ def from_json(document: Any, *, where: str, compatible: bool = False) -> Identit
 
     With `compatible`, the page has the original's layout, and labels come from the original's device files.
     """
-    try:
-        form = msgspec.convert(_members(document), _IdentityFile)
-    except msgspec.ValidationError as error:
-        raise errors.InputError(where, str(error).replace("`$.", "`")) from None
+    form = files.convert(document, _IdentityFile, where=where)
     for name in form.metric_labels:
         if name not in form.metric_map:
             raise errors.InputError(f"{where}: MetricLabels.{name}", "is not in MetricMap")
     known = {} if compatible else _ABSTRACT_LABELS  # its labels come from its device files
     labels = {(out or name): known.get(name, f"@{name}") for name, out in form.device_label_map.items()}
+    if not compatible and (unknown := [name for name, source in sorted(labels.items()) if source.startswith("@")]):
+        problem = f"no such label for {', '.join(unknown)}; there are: {', '.join(known)}"
+        raise errors.InputError(f"{where}: DeviceLabelMap", problem)
     mapped = {**{name: item.name for name, item in form.families.items()}, **form.metric_map}
-    families = tuple(_family(name, out or name, form) for name, out in sorted(mapped.items(), key=_by_output))
+    outputs = sorted(((out or name, name) for name, out in mapped.items()), key=lambda item: item[0])
+    families = tuple(_family(name, out, form) for out, name in outputs)
     pods = {(out or name): name for name, out in form.pod_labels.items()}
     for name in form.pod_labels:
         if name not in _POD_LABELS:
@@ -80,30 +76,14 @@ def from_json(document: Any, *, where: str, compatible: bool = False) -> Identit
     identity = Identity(
         about="an identity of the user's", labels=described, families=families, port=form.port, layout=layout
     )
-    return identity if compatible else checked(_known(identity, where), where=where)
+    return identity if compatible else checked(identity, where=where)
 
 
-def _known(identity: Identity, where: str) -> Identity:
-    unknown = [name for name, source in identity.labels.items() if source.startswith("@")]
-    if unknown:
-        known = ", ".join(_ABSTRACT_LABELS)
-        raise errors.InputError(
-            f"{where}: DeviceLabelMap", f"no such label for {', '.join(unknown)}; there are: {known}"
-        )
-    return identity
-
-
-def _dimensions(dims: tuple[dict[str, str], ...] | dict[str, list[str]]) -> Iterator[dict[str, str]]:
-    """Label sets as they are listed, or every combination of the values of each label."""
+def _dimensions(dims: tuple[dict[str, str], ...] | dict[str, list[str]]) -> Iterable[dict[str, str]]:
+    """Return the listed sets of labels, or every combination of the values of each label."""
     if not isinstance(dims, dict):
-        yield from dims
-    elif dims:
-        for values in itertools.product(*dims.values()):
-            yield dict(zip(dims, values, strict=True))
-
-
-def _by_output(item: tuple[str, str]) -> str:
-    return item[1] or item[0]
+        return dims
+    return [dict(zip(dims, values, strict=True)) for values in itertools.product(*dims.values()) if values]
 
 
 def _family(name: str, out: str, form: _IdentityFile) -> Family:
@@ -120,9 +100,3 @@ def _family(name: str, out: str, form: _IdentityFile) -> Family:
         labels=dict(sorted(form.metric_labels.get(name, {}).items())),
         dimensions=tuple(Dimension(labels) for labels in _dimensions(more.dims)),
     )
-
-
-def _members(document: Any) -> Any:
-    if not isinstance(document, dict):
-        return document
-    return files.renamed(document, _IdentityFile.__struct_encode_fields__)

@@ -8,7 +8,7 @@ from typing import Any
 
 from simgpu import errors
 from simgpu.fakedev import files, flags
-from simgpu.workloads import client
+from simgpu.workloads import client, documents
 
 
 def document(options: flags.Options, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def document(options: flags.Options, environment: Mapping[str, str]) -> dict[str
         given = files.read(Path(options["json"]))
         if not isinstance(given, dict):
             raise errors.SimgpuError(f"{options['json']}: must hold an object")
-        found |= files.renamed(given, found)
+        found |= documents.named(given, documents.Document)
     if not found["Name"]:
         raise errors.SimgpuError("the workload has no name")
     return {**found, "Protocol": 2}

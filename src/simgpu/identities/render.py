@@ -205,10 +205,8 @@ class Renderer:
 
     def _families(self) -> Sequence[identities.Family]:
         """Return the families in the order in which they are printed."""
-        families = self.identity.families
-        return (
-            sorted(families, key=lambda item: f"{item.name}{{") if self.identity.layout.order == "sorted" else families
-        )
+        families, in_order = self.identity.families, self.identity.layout.order == "sorted"
+        return sorted(families, key=lambda item: f"{item.name}{{") if in_order else families
 
     def _sorted(self, prepared: list[_Series], now: _Moment) -> Iterator[str]:
         """Yield sorted lines, one family at a time."""
@@ -286,13 +284,11 @@ class Renderer:
             yield from self._workload_rows(now)
         elif kind == "node":
             yield from (self._row(place, now, pod=None) for place in self._firsts.tolist())
-        else:
+        elif kind == "card":
             for place, device in enumerate(machine.devices):
-                yield (
-                    self._row(place, now, card=str(_FIRST_CARD + device.index))
-                    if kind == "card"
-                    else self._row(place, now)
-                )
+                yield self._row(place, now, card=str(_FIRST_CARD + device.index))
+        else:
+            yield from (self._row(place, now) for place in range(len(machine.devices)))
 
     def _workload_rows(self, now: _Moment) -> Iterator[labels.Row]:
         sharing: dict[int, int] = {}

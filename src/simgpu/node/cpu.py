@@ -8,8 +8,8 @@ from pathlib import Path
 
 _MAX_RETRY_SECONDS = 60.0  # between searches for a missing group: each search reads many directories
 _MAX_DEPTH = 8
-_MAX_UNFILTERED_DEPTH = 2  # below it, only directories that can contain pods are searched
-_POD_DIRECTORIES = ("kubepods", "burstable", "besteffort", "guaranteed")
+_FREE_DEPTH = 2  # below it, only directories that can contain pods are searched
+_POD_NAMES = ("kubepods", "burstable", "besteffort", "guaranteed")
 
 
 class Meter:
@@ -23,10 +23,7 @@ class Meter:
         self._missing: dict[str, tuple[float, float]] = {}  # monotonic time of the next search, and the delay before it
 
     def cores(self, pod: str, container: str, now: float) -> float:
-        """Return the CPU cores that a container used since the last call; 0 on the first call.
-
-        `pod` is the pod's uid, `container` the container's id, `now` monotonic time in seconds.
-        """
+        """Return the cores used since the last call, 0 on the first; by pod uid, container id and time in seconds."""
         used = self._seconds(pod, container, now)
         if used is None:
             self._before.pop(container, None)
@@ -87,7 +84,5 @@ def _groups(folder: Path, pod: str, container: str, depth: int = 0) -> Iterator[
     for entry in below:
         if container in entry.name and any(uid in folder.name for uid in uids):
             yield Path(entry.path)
-        elif depth < _MAX_DEPTH and (
-            depth < _MAX_UNFILTERED_DEPTH or any(part in entry.name for part in (*_POD_DIRECTORIES, *uids))
-        ):
+        elif depth < _MAX_DEPTH and (depth < _FREE_DEPTH or any(part in entry.name for part in (*_POD_NAMES, *uids))):
             yield from _groups(Path(entry.path), pod, container, depth + 1)

@@ -65,14 +65,7 @@ def _field(name: str, number: int, kind: Any) -> _Field:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple:
         one = _scalar(arguments[0])
-        return _Field(
-            name,
-            number,
-            one.wire,
-            lambda items: map(one.encode, items),
-            one.decode,
-            _append,
-        )
+        return _Field(name, number, one.wire, lambda items: map(one.encode, items), one.decode, _append)
     if origin is dict:
         return _Field(
             name, number, _BYTES,

@@ -12,10 +12,7 @@ from simgpu.page import layout
 
 
 class App(msgspec.Struct, frozen=True):
-    """A process on a card, or on one of its instances by place on the page; -1 is the card.
-
-    `usage` and `memory` are its demands, in any unit: what is in use is split in proportion to them.
-    """
+    """A process and its demands, in any unit, on a card or its instance by place on the page; -1 is the card."""
 
     pid: int
     usage: float

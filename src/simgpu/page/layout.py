@@ -1,8 +1,7 @@
 """The layout of a page, as one table; the numpy dtype and the C header come from it.
 
-A page holds the state of one GPU. Its fields never move: new ones are added at the end and raise MINOR, so that an
-older reader can read a newer page. Only an incompatible change raises MAJOR. Everything is little-endian and naturally
-aligned.
+A page holds the state of one GPU. Its fields never move: new ones are added at the end and raise MINOR, so that older
+readers can read newer pages. Only an incompatible change raises MAJOR. All is little-endian and naturally aligned.
 """
 
 from __future__ import annotations

@@ -61,8 +61,7 @@ def of_all_nodes(identity: Identity) -> Identity:
 class FleetPages:
     """Serves the metrics of the fleet; 503 while there is no fleet.
 
-    With `plain`, the page of all nodes has the exporter's own labels only. `scraped` gets the page and the seconds of
-    each scrape.
+    With `plain`, the page of all nodes has no target labels. `scraped` gets page and seconds of each scrape.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ and `Protocol` to the document. The third is the load profile of `simgpu simulat
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -94,11 +95,6 @@ class Document(msgspec.Struct, rename="pascal", kw_only=True):
     protocol: int = 1
 
 
-_MEMBERS: dict[str, dict[str, str]] = {}
-for _struct in (Document, Step, Metric, PodNames, ReferenceCard):
-    _MEMBERS[_struct.__name__] = {str(name).lower(): str(name) for name in _struct.__struct_encode_fields__}
-
-
 class Wanted(msgspec.Struct, frozen=True):
     """The workload that a document describes, and the devices that it names."""
 
@@ -166,37 +162,41 @@ def parse(document: Any) -> Document:
     try:
         return msgspec.convert(_canonical(document), Document)
     except msgspec.ValidationError as error:
-        place, _, problem = (
-            str(error).replace("`", "").rpartition(" - at $.")[::-1] if " - at $." in str(error) else ("", "", "")
-        )
-        if place:
+        problem, _, place = str(error).replace("`", "").rpartition(" - at $.")
+        if problem:
             raise errors.InputError(place, problem) from None
         raise errors.InputError("workload", str(error)) from None
 
 
 def _canonical(document: Any) -> Any:
     """Names of members match in any case, and null counts as absent."""
-    result = _named(document, "Document")
+    result = named(document, Document)
     if isinstance(result, dict):
-        for name, kind in (("Pod", "PodNames"), ("Reference", "ReferenceCard")):
+        for name, kind in (("Pod", PodNames), ("Reference", ReferenceCard)):
             if name in result:
-                result[name] = _named(result[name], kind)
+                result[name] = named(result[name], kind)
         if isinstance(result.get("Profile"), list):
             result["Profile"] = [_step(item) for item in result["Profile"]]
     return result
 
 
 def _step(item: Any) -> Any:
-    step = _named(item, "Step")
+    step = named(item, Step)
     if isinstance(step, dict) and isinstance(step.get("Metrics"), dict):
-        step["Metrics"] = {name: _named(metric, "Metric") for name, metric in step["Metrics"].items()}
+        step["Metrics"] = {name: named(metric, Metric) for name, metric in step["Metrics"].items()}
     return step
 
 
-def _named(value: Any, kind: str) -> Any:
+@functools.cache
+def _members(kind: type[msgspec.Struct]) -> dict[str, str]:
+    return {name.lower(): name for name in kind.__struct_encode_fields__}
+
+
+def named(value: Any, kind: type[msgspec.Struct]) -> Any:
+    """Return a JSON object with the struct's names of members, which match in any case, and without nulls."""
     if not isinstance(value, dict):
         return value
-    known = _MEMBERS[kind]
+    known = _members(kind)
     return {known.get(str(name).lower(), str(name)): item for name, item in value.items() if item is not None}
 
 
@@ -266,7 +266,7 @@ def _from_phases(document: dict[str, Any], names: Names) -> Wanted:
     try:
         form = msgspec.convert(fields, _Around)
         profile = msgspec.convert({"phases": phases}, playing.LoadProfile)
-        owner = None if form.pod is None else msgspec.convert(_named(form.pod, "PodNames"), PodNames)
+        owner = None if form.pod is None else msgspec.convert(named(form.pod, PodNames), PodNames)
         activities = tuple(playing.activity_of(phase, known) for phase in profile.phases)
     except msgspec.ValidationError as error:
         raise errors.InputError("workload", str(error).replace("`$.", "`")) from None
