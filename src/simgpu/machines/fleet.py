@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -100,10 +101,14 @@ class Fleet:
 
     # Users.
 
-    def use(self, node: NodeCards, users: Mapping[str, Sequence[User]]) -> bool:
+    def use(self, node: NodeCards, users: Mapping[str, tuple[User, ...]]) -> bool:
         """Let a node's GPUs, by id, have these users; all others have none. Whether that changes anything."""
-        changed = [self._inventory.use(card, users.get(card.device.uuid, ())) for card in node.cards]
-        return any(changed)
+        changed = False
+        for card in node.cards:
+            wanted = users.get(card.device.uuid, ())
+            if wanted != card.users or (not wanted and (card.playing or card.device.static)):
+                changed |= self._inventory.use(card, wanted)
+        return changed
 
     # Time and views.
 
@@ -127,8 +132,9 @@ class Fleet:
 
     def _current(self, machine: Machine, listed: Sequence[Card]) -> Machine:
         """A machine with the pods of the last step, whose readings these are."""
-        named = ((place, card.pod(card.seen)) for place, card in enumerate(listed))
-        machine.set_pods({place: pod for place, pod in named if pod is not None})
+        named = {place: card.seen[0].pod for place, card in enumerate(listed) if card.seen}
+        static = ((place, card.pod(())) for place, card in enumerate(listed) if card.device.static and not card.seen)
+        machine.set_pods(named | {place: pod for place, pod in static if pod is not None})
         machine.step, machine.time = self.steps, self._inventory.time
         return machine
 
@@ -147,13 +153,10 @@ class Fleet:
         numbers = [card.number for _, card in used]
         usage = np.rint(self.engine.read("usage", numbers)).tolist() if numbers else []
         for (index, card), percent in zip(used, usage, strict=True):
-            pods: dict[str, list[User]] = {}
-            for user in card.seen:
-                pods.setdefault(user.pod.uid, []).append(user)
-            asked = {uid: sum(_mean(user) for user in users) for uid, users in pods.items()}
-            for uid, users in pods.items():
-                part = 1.0 if len(pods) == 1 else asked[uid] / (sum(asked.values()) or 1.0)
-                yield uid, index, round(percent * part), sum(user.memory_mib for user in users) * 2.0**20
+            if len(card.seen) == 1:
+                yield card.seen[0].pod.uid, index, percent, card.seen[0].memory_mib * 2.0**20
+            else:
+                yield from ((uid, index, *values) for uid, values in _divided(card.seen, percent).items())
 
     # Counters.
 
@@ -187,5 +190,11 @@ def _kept(values: Sequence[float], seconds: float) -> Kept:
     return Kept("", dict(zip(cards.COUNTERS, values, strict=True)) if known else {}, max(0.0, seconds))
 
 
-def _mean(user: User) -> float:
-    return (user.utilization.low + user.utilization.high) / 2
+def _divided(users: Sequence[User], percent: float) -> dict[str, tuple[float, float]]:
+    """Utilisation in percent and memory in bytes of each pod, by uid: to each the part that it asks for."""
+    asked, memory = Counter[str](), Counter[str]()
+    for user in users:
+        asked[user.pod.uid] += user.utilization.low + user.utilization.high
+        memory[user.pod.uid] += user.memory_mib
+    whole = asked.total() or 1
+    return {uid: (round(percent * asked[uid] / whole), memory[uid] * 2.0**20) for uid in asked}

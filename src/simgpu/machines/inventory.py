@@ -38,7 +38,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
         return Kept("", {name: value for name, value in self.values.items() if name in cards.OUTLIVING}, self.away)
 
 
-class Playing(msgspec.Struct, frozen=True):
+class Playing(msgspec.Struct, frozen=True, gc=False):
     """The workload by which a card shows a user, or what it shows without any."""
 
     what: User | StaticMetrics
@@ -157,12 +157,11 @@ class Inventory:
         static = card.device.static
         wanted: Sequence[User | StaticMetrics] = users or ((static,) if static is not None else ())
         targets = [(item, bool(resting) and _key(item) in resting) for item in wanted]
-        running = self.workloads.running
-        if [(item.what, item.resting) for item in card.playing if item.number in running] == targets:
+        kept = {(item.what, item.resting): item for item in card.playing if item.number in self.workloads.running}
+        if list(kept) == targets:
             return False
-        kept = {(item.what, item.resting): item for item in card.playing if item.number in running}
         playing = [kept.pop(target, None) for target in targets]
-        self.workloads.drop(item.number for item in kept.values())
+        self.workloads.drop([item.number for item in kept.values()])
         card.users = tuple(users)
         card.playing = tuple(item or self._play(card, target) for item, target in zip(playing, targets, strict=True))
         self._changed.append(card)

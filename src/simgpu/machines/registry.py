@@ -12,7 +12,7 @@ from simgpu.sim import activity, engine
 Ended = Callable[[int, str], None]  # exit code, and message
 
 
-class RunningWorkload(msgspec.Struct, frozen=True):
+class RunningWorkload(msgspec.Struct, frozen=True, gc=False):
     """A workload by name, and the cards or parts of cards that it runs on, as the engine numbers them.
 
     One that spans several models is several for the engine, which start and end `together`. `pid` is the process that
@@ -23,7 +23,7 @@ class RunningWorkload(msgspec.Struct, frozen=True):
     handles: tuple[int, ...]
     pod: PodRef | None
     ended: Ended | None
-    together: list[int]
+    together: tuple[int, ...]
     pid: int = 0
 
 
@@ -51,26 +51,30 @@ class WorkloadRegistry:
         workloads of an `owner` with a name can cost is bounded.
         """
         numbers: list[int] = []
+        listed = [tuple(handles) for handles in groups]
         try:
-            for handles in groups:
+            for handles in listed:
                 number = self._engine.add_workload(profile, handles, owner=owner)
-                self.running[number] = RunningWorkload(profile.name, tuple(handles), pod, ended, numbers, pid)
                 numbers.append(number)
-                if pod is not None:
-                    for handle in handles:
-                        self._pods.setdefault(handle, {})[number] = pod
         except BaseException:
             self.drop(numbers)
             raise
-        return list(numbers)
+        together = tuple(numbers)
+        for number, handles in zip(numbers, listed, strict=True):
+            self.running[number] = RunningWorkload(profile.name, handles, pod, ended, together, pid)
+            if pod is not None:
+                for handle in handles:
+                    self._pods.setdefault(handle, {})[number] = pod
+        return numbers
 
-    def drop(self, numbers: Iterable[int]) -> bool:
+    def drop(self, numbers: Sequence[int]) -> bool:
         """End workloads without calling `ended`. Whether one of them was a pod's."""
-        gone = []
-        for number in list(numbers):
+        named = False
+        for number in tuple(numbers):
             self._engine.end_workload(number)
-            gone.append(self._forget(number))
-        return any(work is not None and work.pod is not None for work in gone)
+            work = self._forget(number)
+            named |= work is not None and work.pod is not None
+        return named
 
     def finish(self, outcomes: Iterable[engine.Outcome]) -> None:
         """Take note of workloads that the engine has ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class PodRef(msgspec.Struct, frozen=True):
+class PodRef(msgspec.Struct, frozen=True, gc=False):
     """A pod by name, and one of its containers."""
 
     name: str
@@ -14,7 +14,7 @@ class PodRef(msgspec.Struct, frozen=True):
     uid: str = ""
 
 
-class Range(msgspec.Struct, frozen=True):
+class Range(msgspec.Struct, frozen=True, gc=False):
     """Utilisation in percent, both ends included."""
 
     low: int
@@ -26,7 +26,7 @@ ALL = Range(100, 100)
 ANY = Range(0, 100)
 
 
-class CpuSource(msgspec.Struct, frozen=True):
+class CpuSource(msgspec.Struct, frozen=True, gc=False):
     """A container whose processor time drives the utilisation of its devices.
 
     `pod` is the uid by which the kubelet knows its pod, `container` its id, `cores` the processors that count as 100 %.
@@ -37,7 +37,7 @@ class CpuSource(msgspec.Struct, frozen=True):
     cores: float
 
 
-class User(msgspec.Struct, frozen=True):
+class User(msgspec.Struct, frozen=True, gc=False):
     """A container that has a device or part of its time.
 
     `share` is the part of the device's memory that it takes, from 0 to 1, and `memory_mib` the same in MiB. One that
