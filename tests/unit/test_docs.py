@@ -22,6 +22,10 @@ def test_the_list_of_models_is_current() -> None:
     assert generate.MODELS_PAGE.read_text() == generate.models_reference(), "run 'make docs'"
 
 
+def test_the_list_of_names_is_current() -> None:
+    assert generate.KEYS_PAGE.read_text() == generate.keys_reference(), "run 'make docs'"
+
+
 def test_the_picture_of_the_architecture_is_current() -> None:
     drawn = architecture.draw(architecture.parse(architecture.SOURCE.read_text()))
     assert architecture.PICTURE.read_text() == drawn, "run 'make docs'"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@options.cards(maximum=1_000_000, config="File that lists the devices instead; see above.")
+@options.cards(maximum=vocabulary.MAX_MACHINE_GPUS, config="File that lists the devices instead; see above.")
 @click.option(
     "--identity", "identities", multiple=True, metavar="NAME|FILE",
     help="Exporter to mimic; repeat for several.  [default: the vendor's own]",
@@ -121,7 +121,9 @@ def find_devices(
     from simgpu.topology import devices as topology
 
     if config is None:
-        box = topology.BoxConfig((topology.GpuEntry(loaded.get(model or "h200", field="--model").key, count or 1),))
+        box = topology.BoxConfig(
+            (topology.GpuEntry(loaded.get(model or vocabulary.DEFAULT_MODEL, field="--model").key, count or 1),)
+        )
     elif model or count:
         raise errors.InputError("--config", "cannot be combined with --model or --count")
     else:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.machines.box import Box
 from simgpu.machines.saved import Known, Saved
 from simgpu.machines.users import User
@@ -129,4 +129,4 @@ class Equipment:
 
 def hostname(node: str) -> str:
     """The host that dcgm-exporter names on a node: its pod."""
-    return f"nvidia-dcgm-exporter-{hashlib.sha1(node.encode(), usedforsecurity=False).hexdigest()[:6]}"
+    return f"{vocabulary.EXPORTER}-{hashlib.sha1(node.encode(), usedforsecurity=False).hexdigest()[:6]}"
