@@ -73,7 +73,7 @@ def config() -> None:
 
 
 @config.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=options.PATH)
 @options.catalog
 def check(file: Path, files: tuple[Path, ...]) -> int:
     """List all errors in a topology FILE. Exit code 2 if there are any."""
@@ -96,7 +96,7 @@ def _list_mistakes(file: Path, mistakes: Sequence[str]) -> int:
 
 
 @config.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=options.PATH)
 @options.catalog
 @options.output
 def show(file: Path, files: tuple[Path, ...], form: str) -> None:

@@ -24,13 +24,11 @@ if TYPE_CHECKING:
     help="Exporter to mimic; repeat for several.  [default: the vendor's own]",
 )  # fmt: skip
 @options.listen("127.0.0.1:9400", "Address for metrics; port 0 chooses a free one.")
-@click.option(
-    "--socket", type=click.Path(path_type=Path), metavar="PATH", help="Unix socket for workloads to connect to."
-)
+@click.option("--socket", type=options.PATH, metavar="PATH", help="Unix socket for workloads to connect to.")
 @click.option(
     "--base-workload",
     "bases",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     multiple=True,
     metavar="FILE",
     help="Workload file to run from the start; may be repeated.",
@@ -40,21 +38,17 @@ if TYPE_CHECKING:
 @click.option("--hostname", help="Host name in metrics.  [default: of this machine]")
 @click.option(
     "--device-files",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="DIR",
     help="Folder to create a file per device in, for workloads to find them.",
 )
 @click.option(
     "--page",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="DIR",
     help="Folder to write state pages to, for NVML and nvidia-smi. With --socket they can change settings.",
 )
-@click.option(
-    "--per-workload",
-    is_flag=True,
-    help="Add series per workload, if the exporter has them.",
-)
+@click.option("--per-workload", is_flag=True, help="Add series per workload, if the exporter has them.")
 @options.catalog
 def exporter(  # noqa: PLR0913 - one for each option
     model: str | None, count: int | None, config: Path | None, identities: tuple[str, ...], listen: str,
@@ -161,10 +155,7 @@ def read_document(path: Path) -> dict[str, Any]:
 @click.command()
 @click.option("--name", default="workload", show_default=True, help="Name of the workload.")
 @click.option(
-    "--profile",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="What it does over time: a workload file or a load profile.",
+    "--profile", type=options.PATH, metavar="FILE", help="What it does over time: a workload file or a load profile."
 )
 @click.option(
     "--activity",
@@ -205,7 +196,7 @@ def read_document(path: Path) -> dict[str, Any]:
 )
 @click.option(
     "--socket",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     default=vocabulary.EXPORTER_SOCKET,
     show_default=True,
     envvar=vocabulary.SOCKET_ENV,

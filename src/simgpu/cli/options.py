@@ -14,7 +14,7 @@ from simgpu.cli import logs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_PATH = click.Path(path_type=Path)
+PATH = click.Path(path_type=Path)
 
 # Output, programs and models.
 
@@ -24,7 +24,7 @@ output = click.option(
 )  # fmt: skip
 
 bin_dir = click.option(
-    "--bin-dir", type=_PATH, metavar="DIR",
+    "--bin-dir", type=PATH, metavar="DIR",
     help="Folder to search for Kubernetes programs first; then PATH, the cache, a download, a build with Go.",
 )  # fmt: skip
 
@@ -43,7 +43,7 @@ def release_files(command: F) -> F:
 
 
 catalog = click.option(
-    "--catalog", "files", type=_PATH, multiple=True, metavar="PATH",
+    "--catalog", "files", type=PATH, multiple=True, metavar="PATH",
     help="Your own model file, or a folder of them; also from SIMGPU_CATALOG.",
 )  # fmt: skip
 
@@ -51,7 +51,7 @@ catalog = click.option(
 
 kubeconfig = click.option(
     "--kubeconfig",
-    type=_PATH,
+    type=PATH,
     metavar="FILE",
     help="Kubeconfig of the cluster.  [default: KUBECONFIG, or the pod's service account]",
 )
@@ -69,7 +69,7 @@ def cards(*, maximum: int, config: str) -> Callable[[F], F]:
     """Options for the devices: of one model, or from a file."""
 
     def decorate(command: F) -> F:
-        command = click.option("--config", type=_PATH, metavar="FILE", help=config)(command)
+        command = click.option("--config", type=PATH, metavar="FILE", help=config)(command)
         count = click.IntRange(1, maximum)
         command = click.option("--count", type=count, help="Number of devices.  [default: 1]")(command)
         return click.option("--model", help="GPU model from the catalog.  [default: h200]")(command)

@@ -23,19 +23,10 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--model", default="h200", show_default=True, help="GPU model from the catalog.")
 @click.option(
-    "--profile",
-    "path",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="FILE",
-    help="Load profile, as YAML; see above.",
+    "--profile", "path", type=options.PATH, required=True, metavar="FILE", help="Load profile, as YAML; see above."
 )
 @click.option(
-    "--rate",
-    type=click.FloatRange(0.001, 1000),
-    default=10.0,
-    show_default=True,
-    help="Rows per simulated second.",
+    "--rate", type=click.FloatRange(0.001, 1000), default=10.0, show_default=True, help="Rows per simulated second."
 )
 @options.seed("rows")
 @click.option(

@@ -43,7 +43,7 @@ class Kubelet(Protocol):
         """Which containers have any of these devices; None if the kubelet does not answer."""
 
 
-class Workloads(Protocol):
+class WorkloadSocket(Protocol):
     """The socket to which containers send workloads of their own."""
 
     @property
@@ -61,7 +61,7 @@ class RealNode:
         self.informed = asyncio.Event()
         self.held: Sequence[Held] | None = None
         self.failures = failures.NONE
-        self.workloads: Workloads | None = None
+        self.workloads: WorkloadSocket | None = None
         self._node = node
         self._equipment = equipment
         self._kubelet = kubelet

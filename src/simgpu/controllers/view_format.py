@@ -36,7 +36,7 @@ class Span(msgspec.Struct, frozen=True):
     max: _Percent
 
 
-class Usage(msgspec.Struct, frozen=True, rename="camel"):
+class PodGpuUsage(msgspec.Struct, frozen=True, rename="camel"):
     """How a pod uses a GPU."""
 
     utilization: Span
@@ -44,18 +44,18 @@ class Usage(msgspec.Struct, frozen=True, rename="camel"):
     use_knative_utilization: bool
 
 
-class Status(msgspec.Struct, frozen=True, rename="camel"):
+class GpuStatus(msgspec.Struct, frozen=True, rename="camel"):
     """Who has a GPU, and how each pod uses it, by uid."""
 
     allocated_by: Owner
-    pod_gpu_usage_status: Annotated[dict[_Name, Usage], msgspec.Meta(max_length=vocabulary.MAX_DEVICES)]
+    pod_gpu_usage_status: Annotated[dict[_Name, PodGpuUsage], msgspec.Meta(max_length=vocabulary.MAX_DEVICES)]
 
 
 class GpuView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A GPU; its product and memory where the node's GPUs differ."""
 
     id: _Id
-    status: Status
+    status: GpuStatus
     gpu_product: _Name | None = None
     gpu_memory: _Memory | None = None
 

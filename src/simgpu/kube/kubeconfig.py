@@ -53,7 +53,7 @@ class Exec(msgspec.Struct, frozen=True, rename="camel"):
     provide_cluster_info: bool = False
 
 
-class User(msgspec.Struct, frozen=True, rename="kebab"):
+class AuthInfo(msgspec.Struct, frozen=True, rename="kebab"):
     """A `users[].user` entry."""
 
     client_certificate: str | None = None
@@ -156,9 +156,9 @@ def from_files(paths: Sequence[Path], *, context: str | None = None) -> ClientCo
     cluster_source = _pick(merged, "clusters", wanted.cluster, f"{where.field}.context.cluster")
     cluster = _convert(cluster_source, Cluster, "cluster")
     if not wanted.user:
-        return _client_config(wanted, cluster, cluster_source, User(), cluster_source)
+        return _client_config(wanted, cluster, cluster_source, AuthInfo(), cluster_source)
     user_source = _pick(merged, "users", wanted.user, f"{where.field}.context.user")
-    return _client_config(wanted, cluster, cluster_source, _convert(user_source, User, "user"), user_source)
+    return _client_config(wanted, cluster, cluster_source, _convert(user_source, AuthInfo, "user"), user_source)
 
 
 def _merge(paths: Sequence[Path]) -> _Merged:
@@ -219,7 +219,7 @@ def _convert(source: _Source, kind: type[_T], key: str) -> _T:
         raise errors.ConfigError(f"{source.file}: {source.field}.{key}: {text}") from None
 
 
-def _client_config(context: Context, cluster: Cluster, at: _Source, user: User, who: _Source) -> ClientConfig:
+def _client_config(context: Context, cluster: Cluster, at: _Source, user: AuthInfo, who: _Source) -> ClientConfig:
     if user.auth_provider is not None:
         raise errors.ConfigError(f"{who.file}: {who.field}.user.auth-provider: no longer supported; use an exec plugin")
     if not cluster.server.startswith(("https://", "http://")):
@@ -251,7 +251,7 @@ def _client_config(context: Context, cluster: Cluster, at: _Source, user: User, 
     )
 
 
-def _impersonation(user: User) -> tuple[tuple[str, str], ...]:
+def _impersonation(user: AuthInfo) -> tuple[tuple[str, str], ...]:
     if not user.impersonate:
         return ()
     headers = [("Impersonate-User", user.impersonate)]
