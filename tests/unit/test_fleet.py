@@ -1,0 +1,79 @@
+"""Fake nodes' GPUs with several users each, and counters of GPUs that go and come back."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from simgpu.catalog import models
+from simgpu.controllers import publishing
+from simgpu.machines.fleet import Fleet, NodeCards
+from simgpu.machines.users import PodRef, Range, User
+from simgpu.topology import inline
+
+CATALOG = models.load()
+
+
+def user(name: str, percent: int, share: float = 0.5, container: str = "main") -> User:
+    memory = int(CATALOG.models["h200"].memory_mib.usable * share)
+    return User(PodRef(name, "team", container, f"uid-{name}"), Range(percent, percent), memory, share)
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return Fleet(seed=1)
+
+
+@pytest.fixture
+def node(fleet: Fleet) -> NodeCards:
+    return fleet.place("n", inline.parse("h200:2", CATALOG, field="gpus"))
+
+
+def test_users_of_one_gpu_add_up_and_the_first_is_named(fleet: Fleet, node: NodeCards) -> None:
+    assert fleet.use(node, {node.ids[0]: (user("a", 30), user("b", 20, 0.25))})
+    fleet.step(5.0, clock=0.0)
+    machine = fleet.machine()
+    assert machine.column("usage").tolist() == pytest.approx([50, 0], abs=1)
+    assert machine.column("memory_used")[0] == pytest.approx(0.75 * CATALOG.models["h200"].memory_mib.usable, rel=0.02)
+    assert {place: pod.name for place, pod in machine.pods.items()} == {0: "a"}
+
+
+def test_each_pod_on_a_gpu_has_its_part_of_the_utilisation(fleet: Fleet, node: NodeCards) -> None:
+    sharing = (user("a", 40, 0.5), user("b", 10, 0.25), user("b", 10, 0.125, "second"))
+    fleet.use(node, {node.ids[0]: sharing})
+    fleet.step(5.0, clock=0.0)
+    found = {uid: (index, percent, round(memory / 2**20)) for uid, index, percent, memory in fleet.pod_usage()}
+    total = round(float(fleet.machine().column("usage")[0]))
+    assert found == {
+        "uid-a": (0, round(total * 2 / 3), sharing[0].memory_mib),
+        "uid-b": (0, round(total / 3), sharing[1].memory_mib + sharing[2].memory_mib),
+    }
+
+
+def test_the_view_of_a_node_lists_all_users_of_a_gpu(fleet: Fleet, node: NodeCards) -> None:
+    fleet.use(node, {node.ids[1]: (user("a", 30), user("b", 20))})
+    body = publishing.view("n", node.ids, node.spec, strategy="mixed", users=node.users(), counters={})
+    first, second = yaml.safe_load(body["data"]["topology.yml"])["gpus"]
+    assert first["status"]["podGpuUsageStatus"] == {}
+    assert second["status"]["allocatedBy"]["pod"] == "a"
+    assert list(second["status"]["podGpuUsageStatus"]) == ["uid-a", "uid-b"]
+
+
+def test_one_user_that_goes_leaves_the_others_as_they_are(fleet: Fleet, node: NodeCards) -> None:
+    fleet.use(node, {node.ids[0]: (user("a", 30), user("b", 20))})
+    before = {item.what: item.number for item in node.cards[0].playing}
+    assert fleet.use(node, {node.ids[0]: (user("b", 20),)})
+    assert {item.what: item.number for item in node.cards[0].playing} == {user("b", 20): before[user("b", 20)]}
+    assert not fleet.use(node, {node.ids[0]: (user("b", 20),)})
+    assert fleet.use(node, {})
+    assert fleet.engine.workloads() == {}
+
+
+def test_counters_of_a_gpu_that_comes_back_never_fall(fleet: Fleet, node: NodeCards) -> None:
+    fleet.use(node, {node.ids[0]: (user("a", 100),)})
+    fleet.step(60.0, clock=0.0)
+    before = fleet.counters(node)
+    fleet.remove("n")
+    fleet.step(61.0, clock=0.0)
+    after = fleet.counters(fleet.place("n", node.spec))
+    assert after[node.ids[0]][0] >= before[node.ids[0]][0] > 1000
