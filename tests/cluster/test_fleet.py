@@ -185,7 +185,9 @@ async def test_a_changed_topology_reaches_nodes_and_pods_keep_what_they_have(fle
         return "nodePools.default.gpuCount" in controller.get("/healthz?verbose")[1]
 
     await eventually(complained)
-    assert (await fleet.gpus(node, 3)).metadata.labels["nvidia.com/gpu.count"] == "3"
+    await fleet.gpus(await fleet.node("later"), 3)
+    seen = await fleet.client.get(resources.NODES, node)
+    assert seen.status.allocatable["nvidia.com/gpu"] == seen.metadata.labels["nvidia.com/gpu.count"] == "3"
     await fleet.configure("", default={**TWO_K80, "gpuCount": 3}, big=FOUR_H100)
     await fleet.client.merge_patch(resources.NODES, node, {"metadata": {"labels": {fleet.label: "big"}}})
     seen = await fleet.gpus(node, 4)
@@ -281,8 +283,9 @@ async def test_a_typing_mistake_is_told_and_takes_no_gpus_from_a_node(fleet: Fle
         return any("no pool 'defualt'" in event.message and event.involved_object.name == node for event in events)
 
     await eventually(told)
-    await fleet.gpus(node, 2)
-    assert len(fleet.series()) == 2
+    await fleet.gpus(await fleet.node("later"), 2)
+    assert (await fleet.client.get(resources.NODES, node)).status.allocatable["nvidia.com/gpu"] == "2"
+    assert len(fleet.series()) == 4
 
 
 async def test_a_node_that_is_no_longer_fake_loses_every_trace(fleet: Fleet) -> None:
@@ -351,6 +354,7 @@ async def test_of_two_controllers_one_works(fleet: Fleet) -> None:
     first = await fleet.start()
     await fleet.gpus(node, 2)
     second = await fleet.start()
+    await fleet.gpus(await fleet.node("later"), 2)
     assert second.get("/healthz")[0] == 200
     assert second.get("/readyz")[0] == 503
     assert second.get("/metrics")[0] == 503

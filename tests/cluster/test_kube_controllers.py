@@ -133,7 +133,7 @@ def entries(log: Path) -> list[tuple[float, str]]:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 async def test_two_processes_fight_for_a_lease_and_one_goes(
-    cluster: Cluster, namespace: str, tmp_path: Path, how: signal.Signals
+    cluster: Cluster, client: Client, namespace: str, tmp_path: Path, how: signal.Signals
 ) -> None:
     log = tmp_path / "log"
 
@@ -142,8 +142,18 @@ async def test_two_processes_fight_for_a_lease_and_one_goes(
 
     async with candidate(cluster, namespace, log, "first") as first:
         await eventually(lambda: leads("first"))
-        async with candidate(cluster, namespace, log, "second"):
-            await asyncio.sleep(1.5)  # the fight: a second candidate must not lead beside the first
+        async with candidate(cluster, namespace, log, "second") as second:
+            assert second.stdout is not None
+            assert await second.stdout.readline() == b"standing\n"
+            renewals: set[str | None] = set()
+
+            async def fought() -> bool:
+                """Whether the first has renewed its lease several times beside the second."""
+                lease = await client.get(resources.LEASES, "leader", namespace=namespace)
+                renewals.add(lease.spec.renew_time)
+                return len(renewals) > 4
+
+            await eventually(fought)
             assert not await leads("second")
             first.send_signal(how)
             await first.wait()

@@ -34,7 +34,11 @@ def lasting_home(tmp_path_factory: pytest.TempPathFactory, programs: Callable[..
 
 @pytest.fixture
 def lasting(lasting_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The shared cluster with one node of eight H200, as a new one would be; the folder of its state."""
+    """The shared cluster with one node of eight H200, as a new one would be; the folder of its state.
+
+    Pods are not tried in it: tests start KWOK anew, and that takes no part in the life of pods on a node before the
+    lease of the KWOK before it has run out.
+    """
     monkeypatch.setenv("XDG_STATE_HOME", str(lasting_home))
     simgpu("up", "--nodes", "1", "--gpus", "h200:8", state_home=lasting_home)
     return lasting_home

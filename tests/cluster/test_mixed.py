@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import yaml
+
 from simgpu.app.agent import Agent, AgentSettings
 from simgpu.identities import identity
 from simgpu.kube import kubeconfig, resources
@@ -42,7 +44,11 @@ async def test_an_agent_watches_its_own_view_and_the_configuration_but_no_fake_n
         await _put(client, namespace, "gpu-profile-mine", {"profile.yaml": PROFILE.replace(", {}]", "]")})
 
         async def fewer() -> bool:
-            return len(agent.equipment.box.devices) == 2
+            """Both watches have brought what came after the fake node's view."""
+            own = views.get(f"topology-{node}", namespace=namespace)
+            assert own is not None
+            shown = yaml.safe_load(own.data["topology.yml"])["gpus"]
+            return len(agent.equipment.box.devices) == len(shown) == 2
 
         await eventually(fewer)
         seen = {item.metadata.name for item in agent.stores.config_maps}

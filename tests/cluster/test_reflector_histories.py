@@ -27,6 +27,7 @@ from tests.fixtures.proxy import CuttingProxy
 from tests.fixtures.rough import compact, restart_apiserver
 
 NAMESPACE = "default"
+LAST = "last"  # the name of what is written when everything else has been
 PACE = Pace(backoff=Backoff(first_seconds=0.02, max_seconds=0.2), silence_seconds=5.0)
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -103,7 +104,7 @@ async def play(folder: record.Folder, steps: list[tuple[str, str]], *, streaming
     replica: dict[str, ConfigMap] = {}
     store.listen(lambda change: follow(replica, change))
     async with Client(target) as client, proxy as port:
-        for name in ("a", "b", "c", "other"):
+        for name in ("a", "b", "c", "other", LAST):
             await client.delete(resources.CONFIG_MAPS, name, namespace=NAMESPACE)
         through = msgspec.structs.replace(target, server=f"https://127.0.0.1:{port}")
         async with Client(through) as watching:
@@ -141,16 +142,25 @@ def follow(replica: dict[str, ConfigMap], change: Change[ConfigMap]) -> None:
 
 
 async def equal(client: Client, store: Store[ConfigMap], label: str) -> None:
-    """Wait until the store has what the server has, and see that it stays so."""
-    truth = {
-        item.metadata.name: item.metadata.resource_version
-        for item in await client.list(resources.CONFIG_MAPS, namespace=NAMESPACE, labels=f"group={label}")
-    }
+    """Wait until the store has what the server has, and see that it stays so until a later write arrives."""
+
+    async def truth() -> dict[str, str]:
+        listed = await client.list(resources.CONFIG_MAPS, namespace=NAMESPACE, labels=f"group={label}")
+        return {item.metadata.name: item.metadata.resource_version for item in listed}
+
+    def stored() -> dict[str, str]:
+        return {item.metadata.name: item.metadata.resource_version for item in store}
+
+    before = await truth()
     async with asyncio.timeout(30):
-        while {item.metadata.name: item.metadata.resource_version for item in store} != truth:
+        while stored() != before:
             await asyncio.sleep(0.01)
-    await asyncio.sleep(0.1)
-    assert {item.metadata.name: item.metadata.resource_version for item in store} == truth
+        last = {"metadata": {"labels": {"group": label}}}
+        await client.apply(resources.CONFIG_MAPS, LAST, last, manager="test", namespace=NAMESPACE, force=True)
+        while LAST not in stored():
+            assert stored() == before
+            await asyncio.sleep(0.01)
+    assert stored() == await truth()
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

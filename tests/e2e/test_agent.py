@@ -268,6 +268,9 @@ def test_no_pod_passes_for_another_as_if_it_were_static(gpus: Gpus) -> None:
     mirror = {"kubernetes.io/config.mirror": uid}  # the API server refuses such a pod where it names no node
     gpus.node.pod("impostor", "sleep 1000", annotations=mirror, nodeName=gpus.node.name)
     gpus.node.kubectl("wait", "pod/impostor", "--for=delete", "--timeout=30s")
+    later = gpus.pod()
+    gpus.running(later)
+    gpus.holds(later)  # the agent has seen what came after the impostor
     assert (gpus.holds(name), gpus.holds(other)) == (gpu, theirs)
 
 
@@ -287,8 +290,9 @@ def test_a_plugin_that_vanishes_takes_all_gpus_with_it(gpus: Gpus) -> None:
 
 
 def test_a_pod_whose_gpus_are_refused_says_why(gpus: Gpus) -> None:
+    before = gpus.logged("refuse=True")
     gpus.fail("refuse: true")
-    wait_for(lambda: "refuse=True" in gpus.agent.log.read_text(), "the agent to know")
+    wait_for(lambda: gpus.logged("refuse=True") > before, "the agent to know")
     name = gpus.pod()
     gpus.node.phase(name, "Failed")
     said = json.loads(gpus.node.kubectl("get", "pod", name, "-o", "json"))["status"]
@@ -299,8 +303,9 @@ def test_a_pod_whose_gpus_are_refused_says_why(gpus: Gpus) -> None:
 
 
 def test_gpus_that_are_given_late_are_given(gpus: Gpus) -> None:
+    before = gpus.logged("delay=3")
     gpus.fail("delay: 3")
-    wait_for(lambda: "delay=3" in gpus.agent.log.read_text(), "the agent to know")
+    wait_for(lambda: gpus.logged("delay=3") > before, "the agent to know")
     started = time.monotonic()
     name = gpus.pod()
     gpus.running(name)
@@ -316,26 +321,33 @@ def test_a_plugin_that_flaps_is_gone_and_there_in_turns(gpus: Gpus) -> None:
 
 
 def test_a_mistake_in_the_failures_is_an_event_and_changes_nothing(gpus: Gpus) -> None:
-    gpus.fail("explode: true")
-    wait_for(lambda: "explode" in gpus.node.kubectl("get", "events", "-A"), "an event")
-    gpus.have(8)
+    mistake, known = f"explode-{uuid.uuid4().hex[:8]}", gpus.registrations()
+    gpus.fail(f"{mistake}: true")
+    wait_for(lambda: gpus.events(mistake), "an event")
+    # When the kubelet has what came later, it would also have what the mistake had changed.
+    gpus.configure({**H200, "otherDevices": [{"name": "rdma/hca", "count": 2}]})
+    gpus.have(2, "rdma/hca")
+    assert gpus.node.offers("nvidia.com/gpu") == 8
+    assert gpus.registrations() == known
+    gpus.configure(H200)
+    gpus.have(0, "rdma/hca")
 
 
 def test_shared_gpus_are_there_several_times(gpus: Gpus) -> None:
-    sharing: dict[str, Any] = {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}
+    sharing: dict[str, Any] = {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 3}]}}
     gpus.configure({"gpus": [{"type": "h200", "count": 2}], "sharing": sharing})
-    gpus.have(8)
+    gpus.have(6)
     names = [gpus.pod() for _ in range(3)]
     gpus.running(*names)
     seen = [gpus.sees(name)[0] for name in names]
     assert sorted(seen.count(gpu) for gpu in set(seen)) == [1, 2]
     labels = json.loads(gpus.node.kubectl("get", "node", gpus.node.name, "-o", "json"))["metadata"]["labels"]
     assert labels["nvidia.com/gpu.product"] == "NVIDIA-H200-SHARED"
-    assert labels["nvidia.com/gpu.replicas"] == "4"
+    assert labels["nvidia.com/gpu.replicas"] == "3"
     gpus.delete(*names)
     sharing["timeSlicing"] |= {"renameByDefault": True}
     gpus.configure({"gpus": [{"type": "h200", "count": 2}], "sharing": sharing})
-    gpus.have(8, "nvidia.com/gpu.shared")
+    gpus.have(6, "nvidia.com/gpu.shared")
     gpus.have(0)
 
 
@@ -350,6 +362,7 @@ def test_pods_keep_their_gpus_when_these_become_shared_under_another_name(gpus: 
     mine = gpus.holds(whole)
     gpus.configure(sliced(renameByDefault=True))
     gpus.have(8, "nvidia.com/gpu.shared")
+    gpus.have(0)
     greedy = gpus.pod(gpus=2, resource="nvidia.com/gpu.shared")
     shared = [gpus.pod(resource="nvidia.com/gpu.shared") for _ in range(2)]
     gpus.running(*shared)

@@ -35,11 +35,14 @@ def test_gpus_that_a_node_cannot_have_are_an_event_and_it_keeps_its_own(
     name = gpus.pod()
     gpus.running(name)
     gpu = gpus.holds(name)
+    before = gpus.events(said)
     gpus.configure(pool)
-    wait_for(lambda: said in gpus.node.kubectl("get", "events", "-A"), "an event", seconds=20)
+    wait_for(lambda: gpus.events(said) > before, "an event", seconds=20)
+    known = gpus.registrations()
     gpus.agent.stop(signal.SIGKILL)
     gpus.agent.start()
     gpus.wait_ready()
+    wait_for(lambda: gpus.registrations() > known, "the kubelet to know the GPUs again")
     gpus.have(8)
     assert gpus.holds(name) == gpu
     assert gpus.sees(name) == gpu
@@ -47,8 +50,9 @@ def test_gpus_that_a_node_cannot_have_are_an_event_and_it_keeps_its_own(
 
 @pytest.mark.parametrize("text", ["{after: 2024-13-45}", "[" * 3000])
 def test_failures_that_are_no_yaml_end_nothing(gpus: Gpus, text: str) -> None:
+    before = gpus.events("InvalidFailures")
     gpus.fail(text)
-    wait_for(lambda: "InvalidFailures" in gpus.node.kubectl("get", "events", "-A"), "an event", seconds=20)
+    wait_for(lambda: gpus.events("InvalidFailures") > before, "an event", seconds=20)
     gpus.fail("unhealthy: [0]")
     gpus.have(7)
 

@@ -88,6 +88,9 @@ def test_a_workload_goes_on_while_the_topology_keeps_its_gpus_and_ends_with_them
     until(gpus, second, 30)
     gpus.configure({"gpus": [{"type": "h200", "count": 3}]})
     gpus.have(3)
+    later = gpus.pod(annotations=IDLE)
+    gpus.running(later)
+    gpus.holds(later)
     assert [usage(gpus, gpu) for gpu in (first, second)] == [30, 30]
     assert not gpus.node.kubectl("logs", name)
     gpus.configure({"gpus": [{"type": "h200", "count": 1}]})
