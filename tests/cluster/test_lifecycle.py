@@ -34,11 +34,7 @@ def lasting_home(tmp_path_factory: pytest.TempPathFactory, programs: Callable[..
 
 @pytest.fixture
 def lasting(lasting_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The shared cluster with one node of eight H200, as a new one would be; the folder of its state.
-
-    Pods are not tried in it: tests start KWOK anew, and that takes no part in the life of pods on a node before the
-    lease of the KWOK before it has run out.
-    """
+    """The shared cluster with one node of eight H200, as a new one would be; the folder of its state."""
     monkeypatch.setenv("XDG_STATE_HOME", str(lasting_home))
     simgpu("up", "--nodes", "1", "--gpus", "h200:8", state_home=lasting_home)
     return lasting_home
@@ -158,6 +154,20 @@ def test_after_kill_9_of_each_component_up_repairs_and_down_cleans(home: Path) -
     simgpu("down", state_home=home)
     assert alive(home, "simgpu") == set()
     assert leftovers(home) == []
+
+
+def test_a_restarted_kwok_takes_the_nodes_over_at_once(lasting: Path) -> None:
+    def holders() -> dict[str, str]:
+        listed = simgpu("kubectl", "get", "leases", "-n", "kube-node-lease", "-o", "json", state_home=lasting).stdout
+        return {item["metadata"]["name"]: item["spec"]["holderIdentity"] for item in json.loads(listed)["items"]}
+
+    before = holders()
+    asyncio.run(processes.stop(lasting / "simgpu" / "clusters" / "simgpu", only=frozenset({"kwok"})))
+    simgpu("up", state_home=lasting)
+    assert before
+    latest = time.monotonic() + 20  # the lease of the KWOK before lasts for 40 s
+    while not all(holders().get(name, holder) != holder for name, holder in before.items()):
+        assert time.monotonic() < latest
 
 
 @pytest.mark.parametrize("moment", ["etcd", "kube-apiserver", "kube-scheduler", "kwok"])

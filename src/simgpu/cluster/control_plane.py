@@ -111,14 +111,21 @@ class ControlPlane:
         self._progress = progress
         self._expected: list[str] = []
 
-    async def start(self, name: str, *, restart: bool = False) -> None:
-        """Start a component unless it runs; one with a different command line is restarted."""
+    async def start(
+        self, name: str, *, restart: bool = False, stopped: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Start a component unless it runs; one with a different command line is restarted.
+
+        `stopped` is awaited between the end of the old process and the start of the new one.
+        """
         part = self._parts[name]
         mine = [process for process in processes.running(self._folder.path) if process.component == name]
         if mine and not restart and all(process.command() == part.command for process in mine):
             self._expected.append(name)
             return
         await processes.stop(self._folder.path, only=frozenset({name}))
+        if stopped is not None:
+            await stopped()
         self._progress.update(name, "starting")
         environ = os.environ if name not in _LISTENERS else _bare_environment(self._folder)
         processes.start(name, self._folder.path, part.command, log=self._folder.log(name), environ=environ)

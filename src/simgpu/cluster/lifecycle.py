@@ -300,7 +300,9 @@ async def _start_kwok(client: Client, plane: control_plane.ControlPlane) -> None
     await populate.apply_manifest(client, populate.manifest("stage-crd.yaml"))
     await plane.until("kube-apiserver", lambda: populate.stages_served(client), seconds=control_plane.READY_SECONDS)
     await populate.apply_manifest(client, populate.manifest("stages.yaml"))
-    await plane.start_ready("kwok")  # it exits if Stage is not served when it starts
+    # KWOK exits if Stage is not served when it starts, and waits for the leases of the KWOK before it to expire.
+    await plane.start("kwok", stopped=lambda: populate.release_nodes(client))
+    await plane.ready("kwok")
 
 
 async def _populate(

@@ -43,6 +43,7 @@ POOL_SELECTOR = f"{POOL_LABEL}={DEFAULT_POOL}"
 
 _MANIFESTS = Path(__file__).parent / "manifests"
 _IN_FLIGHT = 32
+_NODE_LEASES = "kube-node-lease"  # namespace
 
 _RESOURCES: dict[str, Resource[Any]] = {
     resource.kind: resource
@@ -98,6 +99,19 @@ async def stages_served(client: Client) -> bool:
     except kube_errors.NotFound:
         return False
     return any(item.name == resources.STAGES.plural for item in found)
+
+
+async def release_nodes(client: Client) -> None:
+    """Delete the node leases of a stopped KWOK, so that the next one simulates nodes and pods at once.
+
+    The kubelet of a real node holds the lease by the node's name, and keeps it.
+    """
+    leases = await client.list(resources.LEASES, namespace=_NODE_LEASES)
+    orphans = [lease.metadata.name for lease in leases if lease.spec.holder_identity != lease.metadata.name]
+    if len(orphans) == len(leases) > 0:
+        await client.delete_all(resources.LEASES, namespace=_NODE_LEASES)
+    else:
+        await asyncio.gather(*(client.delete(resources.LEASES, name, namespace=_NODE_LEASES) for name in orphans))
 
 
 async def publish_topology(client: Client, gpus: Gpus, *, overwrite: bool) -> None:
