@@ -38,6 +38,14 @@ def test_the_picture_of_the_architecture_names_commands_that_exist() -> None:
     assert named == {box.name for box in drawing.processes}
 
 
+def test_the_picture_of_the_architecture_names_packages_that_exist() -> None:
+    drawing = architecture.parse(architecture.SOURCE.read_text())
+    packages = {path.name for path in (ROOT / "src" / "simgpu").iterdir()} | {"native"}
+    outer = [box for lane in drawing.lanes if not lane.framed for box in lane.boxes]
+    assert {name for box in outer for name in box.place.split(", ")} <= packages
+    assert {box.title for lane in drawing.lanes if lane.framed for box in lane.boxes} <= packages
+
+
 def test_a_text_that_is_too_long_for_its_box_is_named() -> None:
     text = architecture.SOURCE.read_text().replace("which GPU models there are", "which models of GPUs there are in it")
     with pytest.raises(ValueError, match="which models of GPUs"):
