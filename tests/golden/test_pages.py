@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from prometheus_client import parser
 
-from simgpu.app import exporting
 from simgpu.catalog import models
 from simgpu.identities import identity, labels, render
 from simgpu.machines import box
@@ -338,7 +337,7 @@ def test_several_workloads_on_one_card_can_be_told_apart() -> None:
         wanted = documents.read(document)
         made.admit(wanted.profile, wanted.devices, pod=wanted.pod)
     made.step(61.0, clock=0.0)
-    shown = exporting.with_workloads(identity.load("dcgm"))
+    shown = identity.with_workloads(identity.load("dcgm"))
     text = render.Renderer(made.machine, shown).page().decode()
     own = values(text, "DCGM_FI_DEV_GPU_UTIL", "pod", "vgpu")
     assert (own["a", "1"], own["b", "2"]) == (30, 20)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,25 +38,25 @@ from simgpu.web import health, pages, server
 from simgpu.workloads import documents
 from simgpu.workloads.server import WorkloadServer
 
-PATIENCE_SECONDS = 3.0  # with an API server that does not answer; after ten, pods would see their GPUs as lost
+MAX_WAIT_SECONDS = 3.0  # for the API server; pods take pages for stale that were not written for ten
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
-    """What an agent is started with."""
+    """Settings of `simgpu agent`. Paths are absolute."""
 
-    target: ClientConfig
-    node: str
-    namespace: str
-    listen: tuple[str, int]
+    target: ClientConfig  # the API server
+    node: str  # name of the node that the agent runs on
+    namespace: str  # of the configuration and the views
+    listen: tuple[str, int]  # host and port of metrics and health
     identity: identities.Identity
-    state: Path
-    plugins: Path
-    pod_resources: Path
-    cgroups: Path
-    reservations: str
-    runai: Path
-    seed: int = 1
-    interval: float = 0.5
+    state: Path  # folder of files that are mounted into pods, and of the saved state
+    plugins: Path  # folder of the kubelet's device plugin sockets
+    pod_resources: Path  # the kubelet's pod resources socket
+    cgroups: Path  # the cgroup file system
+    reservations: str  # namespace of Run:ai's reservation pods
+    runai: Path  # folder of files for Run:ai's container toolkit
+    seed: int = 1  # of the simulation's randomness
+    interval: float = 0.5  # seconds between steps
 
 
 class Agent:
@@ -100,20 +100,20 @@ class Agent:
         controller.workloads = self.socket
         self._tree = runai.Tree(settings.runai, runai.programs(programs.tool, native.preloader()))
 
-    def _allocated(self, ids: Any) -> None:
-        self.controller.expect(ids)
+    def _allocated(self, ids: Sequence[str]) -> None:
+        self.controller.expect(ids)  # which is built after the kubelet
 
     @property
     def ready(self) -> bool:
-        """Whether everything was looked at and brought to what it should be once."""
+        """Whether the node was reconciled, and its GPUs made a step."""
         return self.controller.ready
 
     def problems(self) -> Iterator[str]:
-        """What users should know."""
+        """Yield problems for users to solve."""
         yield from self.node.configuration.problems
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Work until cancelled."""
+        """Watch, reconcile, serve the kubelet and step until cancelled; `ready` is called after the first step."""
         client, stores, name, namespace = self._client, self.stores, self._settings.node, self._settings.namespace
         others, own = f"{vocabulary.VIEW_LABEL}!=true", f"metadata.name={publishing.view_name(name)}"
         reflectors: tuple[Reflector[Any], ...] = (
@@ -131,10 +131,10 @@ class Agent:
             group.create_task(self._inform())
             controller.equip(self._files.known.spec)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if self.equipment.spec == pools.NodeGpus(()) else PATIENCE_SECONDS):
+                async with asyncio.timeout(None if self.equipment.spec == pools.NodeGpus(()) else MAX_WAIT_SECONDS):
                     await controller.informed.wait()
             group.create_task(self.kubelet.plugins.run())
-            await controller.reconcile()  # the time since the last step of the agent before this one is the pods' too
+            await controller.reconcile()  # users before the first step, which covers the time since the last agent
             group.create_task(controller.run())
             tick = ticking.tick(
                 self.equipment.box, self._settings.interval, self._clock,
@@ -143,7 +143,7 @@ class Agent:
             group.create_task(tick)
 
     async def _inform(self) -> None:
-        """Wait until the cluster is seen."""
+        """Wait until all stores are filled, then reconcile from the cluster instead of the saved state."""
         stores = self.stores
         await asyncio.gather(
             *(store.synced.wait() for store in (stores.nodes, stores.pods, stores.config_maps, stores.views))
@@ -151,7 +151,7 @@ class Agent:
         self.controller.inform()
 
     def _stepped(self) -> None:
-        """Show where everything stands; who shares a GPU once that is known."""
+        """Write what depends on the step; shares of GPUs only once they are known."""
         self.equipment.stepped(time.monotonic())
         if self.controller.shares_known:
             machine, namespace = self.equipment.box.machine, self._settings.reservations
@@ -159,7 +159,7 @@ class Agent:
 
 
 async def run_agent(settings: AgentSettings, ready: Callable[[str], None]) -> None:
-    """The agent with its pages, until it is cancelled."""
+    """Run the agent with its pages until cancelled; `ready` gets the address after the first step."""
     async with Client(settings.target) as client, contextlib.AsyncExitStack() as stack:
         agent = Agent(settings, client)
         stack.callback(agent.equipment.close)

@@ -7,7 +7,7 @@ import time
 
 
 class SystemClock:
-    """Time for what is pure."""
+    """The `Clock` of the real time."""
 
     def steady(self) -> float:
         """Seconds of the monotonic clock."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -24,32 +23,27 @@ from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder
 from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Store
-from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Writer
 from simgpu.machines import ticking
 from simgpu.machines.fleet import Fleet
 from simgpu.vocabulary import LEASE, MANAGER
 from simgpu.web import fleet_pages, health, metering, server
 
-SAVE_SECONDS = 6.0  # shorter than a lease, and than anybody waits for a process to end
-
-_log = logging.getLogger(__name__)
-
 
 class ControllerSettings(msgspec.Struct, frozen=True):
-    """What a controller is started with."""
+    """Settings of `simgpu controller`."""
 
-    target: ClientConfig
-    namespace: str
-    listen: tuple[str, int]
-    topology_listen: tuple[str, int]
+    target: ClientConfig  # the API server
+    namespace: str  # of the configuration, the views and the lease
+    listen: tuple[str, int]  # host and port of metrics and health
+    topology_listen: tuple[str, int]  # host and port of the topology API
     identity: identities.Identity
     catalog: models.Catalog
-    seed: int = 1
-    interval: float = 0.5
-    plain_labels: bool = False
-    view_writes: float = 50.0
-    lease_seconds: int = 15
+    seed: int = 1  # of the simulation's randomness
+    interval: float = 0.5  # seconds between steps
+    plain_labels: bool = False  # whether the page of all nodes omits target labels
+    view_writes: float = 50.0  # view writes per second
+    lease_seconds: int = 15  # until another controller takes over from one that crashed
 
 
 class Controller:
@@ -59,102 +53,87 @@ class Controller:
         self._settings = settings
         self._client = client
         self._leading = False
-        self.fleet = Fleet(seed=settings.seed)
-        self.nodes: FakeNodes | None = None
-        self.queue: WorkQueue[str] | None = None
-        self.writer: Writer | None = None
         self._clock = SystemClock()
         identity = f"{platform.node()}-{time.time_ns()}"
         terms = Terms.lasting(settings.lease_seconds)
         self.election = Election(client, LEASE, namespace=settings.namespace, identity=identity, terms=terms)
         self.meters = metering.Meters(self._state, lambda: client.requests)
+        self._build()
+
+    def _build(self) -> None:
+        """Build what a term as leader needs, without any state from an earlier one."""
+        settings, client = self._settings, self._client
+        by_node = {"node": lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ()}
+        self._stores = FleetStores(Store(), Store(by_node), Store())
+        self.fleet = Fleet(seed=settings.seed)
+        self._queue: WorkQueue[str] = WorkQueue(waited=self.meters.waited)
+        self._writer = Writer(client, manager=MANAGER, per_second=settings.view_writes, burst=50, in_flight=32)
+        self._recorder = Recorder(client, component=LEASE)
+        self.nodes = FakeNodes(
+            self._stores, self.fleet, self._queue, self._writer, self._recorder,
+            namespace=settings.namespace, catalog=settings.catalog, clock=self._clock,
+        )  # fmt: skip
 
     @property
     def ready(self) -> bool:
-        """Whether it leads, and has looked at every node since."""
-        return self._leading and self.fleet.steps > 0 and self.nodes is not None and not self.nodes.unseen
+        """Whether it leads, and has reconciled every node since."""
+        return self._leading and self.fleet.steps > 0 and not self.nodes.unseen
 
     async def lead(self) -> None:
-        """Do the work, from what the API shows."""
-        settings = self._settings
-        nodes: Store[Node] = Store()
-        pods: Store[Pod] = Store({"node": lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ()})
-        config_maps: Store[ConfigMap] = Store()
-        self.fleet = Fleet(seed=settings.seed)
-        self.queue = WorkQueue(waited=self.meters.waited)
-        self.writer = Writer(self._client, manager=MANAGER, per_second=settings.view_writes, burst=50, in_flight=32)
-        recorder = Recorder(self._client, component=LEASE)
-        self.nodes = FakeNodes(
-            FleetStores(nodes, pods, config_maps), self.fleet, self.queue, self.writer, recorder,
-            namespace=settings.namespace, catalog=settings.catalog, clock=self._clock,
-        )  # fmt: skip
+        """Watch and reconcile until cancelled, then save the counters."""
+        self._build()
+        client, stores, namespace = self._client, self._stores, self._settings.namespace
         reflectors = (
-            Reflector(self._client, resources.NODES, nodes),
-            Reflector(self._client, resources.PODS, pods),
-            Reflector(self._client, resources.CONFIG_MAPS, config_maps, namespace=settings.namespace),
+            Reflector(client, resources.NODES, stores.nodes),
+            Reflector(client, resources.PODS, stores.pods),
+            Reflector(client, resources.CONFIG_MAPS, stores.config_maps, namespace=namespace),
         )
-        self.nodes.unseen = {""}  # nothing is known before the stores are filled
         self._leading = True
         try:
             async with asyncio.TaskGroup() as group:
                 for reflector in reflectors:
                     group.create_task(reflector.run())
-                group.create_task(self.writer.run())
-                group.create_task(recorder.run())
-                await asyncio.gather(*(store.synced.wait() for store in (nodes, pods, config_maps)))
+                group.create_task(self._writer.run())
+                group.create_task(self._recorder.run())
+                await asyncio.gather(*(reflector.store.synced.wait() for reflector in reflectors))
                 self.nodes.watch()
                 self.nodes.start()
-                group.create_task(self.queue.run(self.nodes.reconcile, workers=8))
-                group.create_task(ticking.tick(self.fleet, settings.interval, self._clock))
+                group.create_task(self._queue.run(self.nodes.reconcile, workers=8))
+                group.create_task(ticking.tick(self.fleet, self._settings.interval, self._clock))
         finally:
-            self._leading = False  # from here on nobody sees counters grow
+            self._leading = False  # pages show no counters that are higher than the saved ones
             if self.election.leading:
-                await self._save()
-
-    async def _save(self) -> None:
-        """Keep the counters. What is not written in time goes on from where it was written last."""
-        assert self.writer is not None  # noqa: S101 - there was work
-        assert self.nodes is not None  # noqa: S101
-        writing = asyncio.create_task(self.writer.run())
-        try:
-            async with asyncio.timeout(SAVE_SECONDS):
-                await self.nodes.save()
-                await self.writer.drained()
-        except TimeoutError:
-            _log.warning("%d nodes' counters could not be saved in time", self.writer.pending)
-        finally:
-            writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
+                await self.nodes.save_before_exit()
 
     def problems(self) -> Iterator[str]:
-        """What users should know."""
-        for problem in self.nodes.configuration.problems if self.nodes is not None else ():
+        """Yield problems for users to solve."""
+        for problem in self.nodes.configuration.problems:
             yield f"topology: {problem}"
 
     def describe(self) -> dict[str, Any] | None:
-        """The configuration, for the topology API."""
-        return self.nodes.configuration.describe() if self.nodes is not None and self.ready else None
+        """Return the configuration for the topology API; None while it is not ready."""
+        return self.nodes.configuration.describe() if self.ready else None
 
     def describe_node(self, name: str) -> dict[str, Any] | None:
-        """A node, for the topology API."""
-        return self.nodes.describe_node(name) if self.nodes is not None and self.ready else None
+        """Return a node for the topology API; None if it is unknown."""
+        return self.nodes.describe_node(name)
 
     def _state(self) -> dict[str, float]:
-        """How the controller itself is."""
-        writer, queue = self.writer, self.queue
+        """Return the controller's own metrics by name."""
+        writer = self._writer
         return {
             "leading": float(self._leading),
             "nodes": float(len(self.fleet.nodes)),
-            "queue_depth": float(queue.depth if queue is not None else 0),
-            "writes_pending": float(writer.pending if writer is not None else 0),
-            "write_lag_seconds": writer.lag if writer is not None else 0.0,
-            "writes_unchanged": float(writer.counters.unchanged if writer is not None else 0),
-            "writes_failed": float(writer.counters.failed if writer is not None else 0),
+            "queue_depth": float(self._queue.depth),
+            "writes_pending": float(writer.pending),
+            "write_lag_seconds": writer.lag,
+            "writes_unchanged": float(writer.counters.unchanged),
+            "writes_failed": float(writer.counters.failed),
         }
 
 
 async def run_controller(settings: ControllerSettings, ready: Callable[[str, str], None]) -> None:
-    """The controller with its pages, until it is cancelled."""
+    """Run the controller with its pages until cancelled; `ready` gets the addresses of metrics and topology API."""
     async with Client(settings.target) as client, contextlib.AsyncExitStack() as stack:
         controller = Controller(settings, client)
         views = fleet_pages.FleetPages(

@@ -32,6 +32,7 @@ from simgpu.topology import pools, sharing
 
 RETIRE_EVERY = 1.0  # seconds
 RETRY_AFTER = 5.0  # seconds after a write that failed
+MAX_SAVE_SECONDS = 6.0  # shorter than the default lease, and than the grace period of a process that is asked to end
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class FakeNodes:
             stores.config_maps, recorder, namespace=namespace, catalog=catalog
         )
         self._records: dict[str, NodeRecord] = {}
-        self.unseen: set[str] = set()
+        self.unseen = {""}  # nodes to reconcile for the first time; unknown before `start`
 
     # What came.
 
@@ -326,12 +327,25 @@ class FakeNodes:
         )
 
     async def save(self) -> None:
-        """Write where all counters stand, for whoever goes on from here."""
+        """Write all counters, for the next controller to resume from."""
         for placed in list(self._fleet.nodes.values()):
             name = placed.name
             state = self._records[name].view
             self._views.write(name, state, self._view(placed), urgent=True, failed=self._retry(name))
-            await asyncio.sleep(0)  # what was decided has to be written too
+            await asyncio.sleep(0)  # let the writer run
+
+    async def save_before_exit(self) -> None:
+        """Save, and run the writer until that is done or out of time: then counters resume from the save before."""
+        writing = asyncio.create_task(self._writer.run())
+        try:
+            async with asyncio.timeout(MAX_SAVE_SECONDS):
+                await self.save()
+                await self._writer.drained()
+        except TimeoutError:
+            _log.warning("%d nodes' counters could not be saved in time", self._writer.pending)
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
 
     def _saved(self, before: publishing.Remembered) -> tuple[dict[str, list[float]], float]:
         """Counters as they were saved, by GPU, and how long ago that was. What somebody broke is left out.

@@ -149,6 +149,18 @@ def _derived(document: dict[str, Any], base: Any, path: Path) -> dict[str, Any]:
     return result
 
 
+def with_workloads(identity: Identity) -> Identity:
+    """Return the identity with device series for each workload too, if it has a label that distinguishes them."""
+    if "vgpu" not in identity.labels.values():
+        return identity
+    families: list[Family] = []
+    for family in identity.families:
+        families.append(family)
+        if family.of in ("devices", "both", "parts-or-devices", "undivided"):
+            families.append(msgspec.structs.replace(family, of="workloads"))
+    return msgspec.structs.replace(identity, families=tuple(families))
+
+
 def checked(identity: Identity, *, where: str) -> Identity:
     """Return the identity if names are valid and unique, and quantities and sources exist; errors name `where`."""
     seen: set[str] = set()

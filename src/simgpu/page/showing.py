@@ -6,12 +6,13 @@ import os
 import time
 from collections.abc import Sequence
 from itertools import groupby
+from pathlib import Path
 
 from simgpu import errors
 from simgpu.machines import quantities
 from simgpu.machines.box import Box
 from simgpu.machines.machine import DevicePart
-from simgpu.page import apps, writer
+from simgpu.page import apps, layout, writer
 
 OK, INVALID, UNSUPPORTED, NO_PERMISSION, NOT_FOUND = 0, 2, 3, 4, 6  # NVML's codes
 
@@ -81,6 +82,12 @@ class BoxPages:
         machine.invalidate()
         self.pages.show_settings(index, lambda name: quantities.of_devices(machine, name))
         return OK
+
+
+def open_pages(box: Box, folder: Path, *, interval: float, control: str) -> BoxPages:
+    """Open pages that are written every `interval` seconds and list processes; `control` is a socket for settings."""
+    access = writer.Access(processes=layout.LISTED_PROCESSES, control=control)
+    return BoxPages(box, writer.Pages(folder, box.devices, stale=stale_after(interval), access=access))
 
 
 def _by_device(parts: Sequence[DevicePart]) -> list[list[DevicePart]]:

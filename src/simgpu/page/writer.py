@@ -187,6 +187,14 @@ class Pages:
         os.close(self._lock)
 
 
+def control_path(socket: Path) -> str:
+    """Return the absolute path of a control socket; one that does not fit on a page is an error."""
+    path = str(socket.absolute())
+    if len(path.encode()) > MAX_SOCKET_BYTES:
+        raise errors.InputError("--socket", f"{path}: a socket's path has at most {MAX_SOCKET_BYTES} bytes")
+    return path
+
+
 def read(path: Path) -> npt.NDArray[Any] | None:
     """Return the page in a file; None if there is no valid one."""
     try:
