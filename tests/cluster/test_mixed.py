@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from simgpu.app.agent import Agent, AgentSettings
+from simgpu.catalog import models
 from simgpu.identities import identity
 from simgpu.kube import kubeconfig, resources
 from simgpu.kube.client import Client
@@ -27,7 +28,8 @@ async def test_an_agent_watches_its_own_view_and_the_configuration_but_no_fake_n
     await _put(client, namespace, "topology", {"topology.yml": TOPOLOGY})
     await _put(client, namespace, "gpu-profile-mine", {"profile.yaml": PROFILE})
     settings = AgentSettings(
-        kubeconfig.load(cluster.kubeconfig), node, namespace, ("127.0.0.1", 0), identity.load("dcgm"), tmp_path,
+        kubeconfig.load(cluster.kubeconfig), node, namespace, ("127.0.0.1", 0), identity.load("dcgm"),
+        catalog=models.load(), state=tmp_path,
         plugins=tmp_path, pod_resources=tmp_path / "none.sock", cgroups=tmp_path, reservations="none",
         runai=tmp_path / "runai",
     )  # fmt: skip

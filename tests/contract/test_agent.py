@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from simgpu import vocabulary
@@ -37,7 +38,7 @@ def settings(kubelet: Kubelet, tmp_path: Path) -> Iterator[AgentSettings]:
         port = refusing.getsockname()[1]
         yield AgentSettings(
             target=ClientConfig(f"http://127.0.0.1:{port}"), node="node-a", namespace="ns", listen=("127.0.0.1", 0),
-            identity=DCGM, state=tmp_path / "state", plugins=kubelet.folder,
+            identity=DCGM, catalog=models.load(), state=tmp_path / "state", plugins=kubelet.folder,
             pod_resources=kubelet.folder / "pods.sock", cgroups=tmp_path / "cgroups", reservations="reservations",
             runai=tmp_path / "runai", interval=0.1,
         )  # fmt: skip
@@ -61,11 +62,12 @@ def holding(gpu: str, pod: str = "p") -> messages.ListPodResourcesResponse:
     return messages.ListPodResourcesResponse((messages.PodResources(pod, "team", (container,)),))
 
 
-def inform(agent: Agent, *pods: str) -> None:
+def inform(agent: Agent, *pods: str, model: str = "h200") -> None:
     """As if the API server had answered: the node's two GPUs are shared, and these pods, of one second, are there."""
     stores, meta = agent.stores, views.ObjectMeta
     text = (
-        "{gpus: [{type: h200, count: 2}], sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}}"
+        f"{{gpus: [{{type: {model}, count: 2}}],"
+        " sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}}"
     )
     stores.nodes.replace([views.Node(metadata=meta(name="node-a", uid="n", labels={vocabulary.POOL_LABEL: "x"}))])
     named = meta(name="topology", namespace="ns")
@@ -182,3 +184,13 @@ async def test_an_agent_that_knows_nothing_waits_for_the_api_server(settings: Ag
             async with asyncio.timeout(4):
                 await kubelet.registered.get()
         assert not agent.ready
+
+
+async def test_gpus_can_be_of_a_model_of_the_users_own(settings: AgentSettings, tmp_path: Path) -> None:
+    own = tmp_path / "mine.yaml"
+    own.write_text("base: h200\nproduct: Mine\npower_w: {default: 500, max: 500}\n")
+    mine = msgspec.structs.replace(settings, catalog=models.load([own]))
+    async with running(mine) as agent:
+        inform(agent, model="mine")
+        await until(lambda: agent.ready and bool(agent.equipment.box.devices))
+        assert {device.model.power_w.max for device in agent.equipment.box.devices} == {500}

@@ -49,6 +49,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     namespace: str  # of the configuration and the views
     listen: tuple[str, int]  # host and port of metrics and health
     identity: identities.Identity
+    catalog: models.Catalog  # GPU models
     state: Path  # folder of files that are mounted into pods, and of the saved state
     plugins: Path  # folder of the kubelet's device plugin sockets
     pod_resources: Path  # the kubelet's pod resources socket
@@ -83,7 +84,7 @@ class Agent:
         self.stores = NodeStores(Store(), Store(), Store(), Store())
         self.node = OwnNode(
             settings.node, self.stores, self._writer, self._recorder,
-            namespace=settings.namespace, catalog=models.load(), clock=self._clock, before=self._files.known.spec,
+            namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, before=self._files.known.spec,
         )  # fmt: skip
         self.controller = RealNode(
             self.node, self.equipment, self.kubelet,

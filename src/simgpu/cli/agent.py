@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from simgpu import errors, vocabulary
-from simgpu.cli import options, output
+from simgpu.cli import catalog, options, output
 
 
 def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Callable[[options.F], options.F]:
@@ -53,13 +53,14 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
     "/sys/fs/cgroup",
     "Cgroup file system, to read containers' CPU usage for pods whose GPU usage follows it.",
 )
+@options.catalog
 @options.interval(0.5, minimum=0.05, maximum=60)
 @options.seed()
 @options.log_level
 def agent(  # noqa: PLR0913 - one for each option
     node: str | None, kubeconfig: Path | None, namespace: str, listen: str, identity: str, state_dir: Path,
     plugin_dir: Path, pod_resources: Path, reservation_namespace: str, runai_dir: Path, cgroups: Path,
-    interval: float, seed: int,
+    files: tuple[Path, ...], interval: float, seed: int,
 ) -> None:  # fmt: skip
     """Provide simulated GPUs on a real node: pods that request nvidia.com/gpu get them.
 
@@ -67,6 +68,7 @@ def agent(  # noqa: PLR0913 - one for each option
     its name there, or by the annotation simgpu.dev/gpus, such as h200:8. Run it as root on the node of the kubelet.
     """
     from simgpu.app import agent as agents
+    from simgpu.catalog import models
     from simgpu.fakedev import identity as fakedev
     from simgpu.identities import identity as known
     from simgpu.kube import kubeconfig as config
@@ -80,6 +82,7 @@ def agent(  # noqa: PLR0913 - one for each option
         namespace=namespace,
         listen=server.parse_address(listen, field="--listen"),
         identity=known.load(identity, from_json=fakedev.read),
+        catalog=models.load([*catalog.user_files(), *files]),
         state=state_dir.absolute(),
         plugins=plugin_dir.absolute(),
         pod_resources=pod_resources.absolute(),
