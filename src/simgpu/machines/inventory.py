@@ -46,7 +46,7 @@ class Playing(msgspec.Struct, frozen=True, gc=False):
     number: int
 
 
-class Card(msgspec.Struct):
+class Card(msgspec.Struct, gc=False):
     """A device, its number on the engine, its parts by (number on the device, profile, handle), and its users.
 
     `seen` are those that its readings of the last step belong to.
