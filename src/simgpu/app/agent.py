@@ -128,11 +128,11 @@ class Agent:
                 group.create_task(reflector.run())
             group.create_task(self._writer.run())
             group.create_task(self._recorder.run())
-            group.create_task(self._inform())
+            group.create_task(self._await_stores())
             controller.equip(self._files.known.spec)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if self.equipment.spec == pools.NodeGpus(()) else MAX_WAIT_SECONDS):
-                    await controller.informed.wait()
+                    await controller.following.wait()
             group.create_task(self.kubelet.plugins.run())
             await controller.reconcile()  # users before the first step, which covers the time since the last agent
             group.create_task(controller.run())
@@ -142,13 +142,13 @@ class Agent:
             )  # fmt: skip
             group.create_task(tick)
 
-    async def _inform(self) -> None:
+    async def _await_stores(self) -> None:
         """Wait until all stores are filled, then reconcile from the cluster instead of the saved state."""
         stores = self.stores
         await asyncio.gather(
             *(store.synced.wait() for store in (stores.nodes, stores.pods, stores.config_maps, stores.views))
         )
-        self.controller.inform()
+        self.controller.follow_cluster()
 
     def _stepped(self) -> None:
         """Write what depends on the step; shares of GPUs only once they are known."""
