@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +108,6 @@ class Agent:
         """Whether the node was reconciled, and its GPUs made a step."""
         return self.controller.ready
 
-    def problems(self) -> Iterator[str]:
-        """Yield problems for users to solve."""
-        yield from self.node.configuration.problems
-
     async def run(self, ready: Callable[[], None]) -> None:
         """Watch, reconcile, serve the kubelet and step until cancelled; `ready` is called after the first step."""
         client, stores, name, namespace = self._client, self.stores, self._settings.node, self._settings.namespace
@@ -168,7 +164,7 @@ async def run_agent(settings: AgentSettings, ready: Callable[[str], None]) -> No
         box = agent.equipment.box
         routes = [
             server.get("/metrics", pages.Following(lambda: box.machine, settings.identity)),
-            server.get("/healthz", health.liveness(agent.problems)),
+            server.get("/healthz", health.liveness(lambda: agent.node.configuration.problems)),
             server.get("/readyz", health.readiness(lambda: None if agent.ready else "not started")),
             server.get("/api/v1/devices", server.view(box.describe_devices)),
             server.get("/api/v1/workloads", server.view(box.describe_workloads)),

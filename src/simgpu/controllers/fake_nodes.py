@@ -78,7 +78,6 @@ class FakeNodes:
         self._fleet = fleet
         self._queue = queue
         self._writer = writer
-        self._recorder = recorder
         self._namespace = namespace
         self._catalog = catalog
         self._clock = clock
@@ -105,11 +104,8 @@ class FakeNodes:
         for pod in (old, new):
             if pod is None or not pod.spec.node_name:
                 continue
-            if (
-                requests.requests(pod)
-                or self._exports(pod)
-                or vocabulary.RUN_TIME_ANNOTATION in pod.metadata.annotations
-            ):
+            timed = vocabulary.RUN_TIME_ANNOTATION in pod.metadata.annotations
+            if timed or requests.requests(pod) or self._exports(pod):
                 self._queue.add(pod.spec.node_name)
 
     def _config_map_changed(self, key: str, old: ConfigMap | None, new: ConfigMap | None) -> None:
@@ -248,10 +244,10 @@ class FakeNodes:
         found: dict[str, tuple[User, ...]] = {}
         for pod, wish in zip(there, wishes, strict=True):
             span, meta = self._range(pod), pod.metadata
-            owners, passing = wish.owners(started=requests.running(pod)), requests.regular_init(pod)
+            owners, init = wish.owners(started=requests.running(pod)), requests.regular_init(pod)
             for container, gpu in zip(owners, held[wish.uid], strict=True):
                 if gpu:
-                    busy = users.NONE if container in passing else span
+                    busy = users.NONE if container in init else span
                     ref = PodRef(meta.name, meta.namespace, container, meta.uid)
                     found[gpu] = (User(ref, busy, memory[gpu]),)
         return found
@@ -317,14 +313,9 @@ class FakeNodes:
             "gpus": self._fleet.counters(placed),
         }
         return publishing.view(
-            name,
-            placed.ids,
-            placed.spec,
-            strategy=self._config.mig_strategy,
-            users=placed.users(),
-            counters=counters,
+            name, placed.ids, placed.spec, strategy=self._config.mig_strategy, users=placed.users(), counters=counters,
             labelled=owned.labels if owned is not None else (),
-        )
+        )  # fmt: skip
 
     async def save(self) -> None:
         """Write all counters, for the next controller to resume from."""
@@ -380,10 +371,11 @@ class FakeNodes:
 
 
 def _wish(pod: Pod) -> assigning.Wish:
+    """Return the requests of a pod's containers, by when they run."""
     lasting, first, beside, sidecars = [], [], [], 0
-    early, passing = {item.name for item in pod.spec.init_containers}, requests.regular_init(pod)
+    early, init = {item.name for item in pod.spec.init_containers}, requests.regular_init(pod)
     for item in requests.requests(pod):
-        if item.container in passing:
+        if item.container in init:
             first.append(item)
             beside.append(sidecars)
         else:

@@ -46,12 +46,12 @@ def node_of(view_of: ConfigMap) -> str:
     return meta.name.removeprefix(vocabulary.VIEW_PREFIX) if meta.name.startswith(vocabulary.VIEW_PREFIX) else ""
 
 
-def _shortened(name: str, longest: int) -> str:
+def _shortened(name: str, limit: int) -> str:
     """Return the name; if it is too long, its beginning and a digest of all of it."""
-    if len(name) <= longest:
+    if len(name) <= limit:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
-    return f"{name[: longest - _DIGEST - 1].rstrip('.-')}-{digest}"
+    return f"{name[: limit - _DIGEST - 1].rstrip('.-')}-{digest}"
 
 
 def label_value(text: str) -> str:

@@ -205,14 +205,8 @@ class Box:
     def describe_devices(self) -> list[dict[str, Any]]:
         """Return every device with its current readings."""
         names = (
-            "usage",
-            "memory_usage",
-            "power_average",
-            "temperature",
-            "temperature_memory",
-            "sm_clock",
-            "memory_used",
-        )
+            "usage", "memory_usage", "power_average", "temperature", "temperature_memory", "sm_clock", "memory_used",
+        )  # fmt: skip
         columns = {name: np.round(self.machine.column(name), 3).tolist() for name in names}
         return [
             {

@@ -370,13 +370,8 @@ QUANTITIES.update(
 QUANTITIES.update({f"ecc_{name}": with_ecc(QUANTITIES[name]) for name in ("zero", "corrected", "uncorrected")})
 _MEASURED: Final = ("busy", "sm_active", "sm_occupancy", "tensor_active", "pcie_rate")
 QUANTITIES.update({f"gpm_{name}": since_hopper(QUANTITIES[name]) for name in _MEASURED})
-QUANTITIES.update(
-    {
-        f"{name}_{number}": over_link(number, name)
-        for name in ("fabric_bytes", "fabric_rate")
-        for number in range(links.BOARD)
-    }
-)
+_OVER_LINKS: Final = ("fabric_bytes", "fabric_rate")
+QUANTITIES.update({f"{name}_{at}": over_link(at, name) for name in _OVER_LINKS for at in range(links.BOARD)})
 
 
 def of_devices(machine: Machine, name: str) -> Values:
@@ -385,24 +380,11 @@ def of_devices(machine: Machine, name: str) -> Values:
 
 
 _ADDED_UP: Final = (
-    "energy",
-    "memory_bytes",
-    "memory_rate",
-    "fabric_bytes",
-    "fabric_rate",
-    "corrected",
-    "uncorrected",
-    "hangs",
-)
+    "energy", "memory_bytes", "memory_rate", "fabric_bytes", "fabric_rate", "corrected", "uncorrected", "hangs",
+)  # fmt: skip
 _WHILE_BUSY: Final = (
-    "sm_active",
-    "sm_occupancy",
-    "sm_stall",
-    "tensor_active",
-    "dram_active",
-    "memory_usage",
-    "memory_usage_exact",
-)
+    "sm_active", "sm_occupancy", "sm_stall", "tensor_active", "dram_active", "memory_usage", "memory_usage_exact",
+)  # fmt: skip
 
 
 def of_parts(machine: Machine, name: str) -> Values:
@@ -439,7 +421,7 @@ def of_links(machine: Machine, listed: Sequence[links.Link], name: str) -> Value
         return (ports > 0).astype(float)
     device = np.array([link.device for link in listed], dtype=np.intp)
     values = QUANTITIES[name](machine)[device]
-    if name in ("fabric_bytes", "fabric_rate"):
+    if name in _OVER_LINKS:
         values = values * ports / machine.fact("links.count")[device]
     return values
 

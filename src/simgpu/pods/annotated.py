@@ -9,7 +9,7 @@ from simgpu.kube.views import Node, Pod
 def read(thing: Pod | Node, name: str) -> str | None:
     """Return an annotation's text, None if there is none; `InputError` if it is too long."""
     text = thing.metadata.annotations.get(name)
-    longest = vocabulary.MAX_POD_ANNOTATION if isinstance(thing, Pod) else vocabulary.MAX_NODE_ANNOTATION
-    if text is not None and len(text) > longest:
-        raise errors.InputError(name, f"{text[:40]!r} has {len(text)} characters; at most {longest} are allowed")
+    limit = vocabulary.MAX_POD_ANNOTATION if isinstance(thing, Pod) else vocabulary.MAX_NODE_ANNOTATION
+    if text is not None and len(text) > limit:
+        raise errors.InputError(name, f"{text[:40]!r} has {len(text)} characters; at most {limit} are allowed")
     return text

@@ -72,10 +72,9 @@ def by_arrival(found: Iterable[Holder], before: Sequence[str]) -> tuple[Holder, 
 def _devices(pod: Pod, held: Sequence[Held]) -> dict[str, str]:
     """Return the container of each of a pod's devices; an init container has them until it ends."""
     early = {item.name for item in pod.status.init_container_statuses if item.state.running is not None}
-    having, passing = {item.container for item in held}, requests.regular_init(pod)
-    containers = [item.name for item in (*pod.spec.init_containers, *(pod.spec.containers or ()))]
-    there = [name for name in containers if name in having]
-    order = (*(name for name in there if name not in passing), *(name for name in there if name in early & passing))
+    having, init = {item.container for item in held}, requests.regular_init(pod)
+    there = [item.name for item in requests.containers(pod) if item.name in having]
+    order = (*(name for name in there if name not in init), *(name for name in there if name in early & init))
     return {name: container for container in order for name in _given(pod, container, held)}
 
 
@@ -106,14 +105,13 @@ def container(pod: Pod, identity: str, held: Sequence[Held]) -> str | None:
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         if status.container_id.rpartition("/")[2] == identity:
             return status.name
-    names = [item.name for item in (*pod.spec.init_containers, *(pod.spec.containers or ()))]
-    having = [name for name in names if _given(pod, name, held)]
+    having = [item.name for item in requests.containers(pod) if _given(pod, item.name, held)]
     return having[0] if len(having) == 1 else None
 
 
 def identity(pod: Pod, container: str) -> str:
     """Return a container's id; empty until the pod's status has it."""
-    found = (item for item in (*pod.status.init_container_statuses, *pod.status.container_statuses))
+    found = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     return next((item.container_id.rpartition("/")[2] for item in found if item.name == container), "")
 
 

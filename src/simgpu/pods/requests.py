@@ -46,7 +46,7 @@ def requests(pod: Pod) -> tuple[Request, ...]:
         return ()
     found: list[Request] = []
     early, left = regular_init(pod), MAX_GPUS
-    for container in (*pod.spec.init_containers, *pod.spec.containers):
+    for container in containers(pod):
         count = _gpus(container)
         if container.name not in early:
             count = min(count, left)
@@ -56,6 +56,11 @@ def requests(pod: Pod) -> tuple[Request, ...]:
         if len(found) == MAX_CONTAINERS:
             break
     return tuple(found)
+
+
+def containers(pod: Pod) -> tuple[Container, ...]:
+    """Return all containers of a pod, init containers first."""
+    return (*pod.spec.init_containers, *(pod.spec.containers or ()))
 
 
 def _gpus(container: Container) -> int:
@@ -116,9 +121,7 @@ def source(pod: Pod, otherwise: str) -> str:
 
 def cores(pod: Pod, container: str) -> float:
     """Return the CPU limit of a container, in cores; 1 if there is none."""
-    found = next(
-        (item for item in (*pod.spec.init_containers, *(pod.spec.containers or ())) if item.name == container), None
-    )
+    found = next((item for item in containers(pod) if item.name == container), None)
     try:
         amount = float(quantity.parse(found.resources.limits["cpu"])) if found else 0.0
     except (KeyError, ValueError):
