@@ -225,7 +225,7 @@ class World:
         published = {
             gpu: (uid, container)
             for item in self.stores.config_maps
-            for uid, pairs in publishing.remembered(item if item.metadata.name != "topology" else None).held.items()
+            for uid, pairs in publishing.read_previous(item if item.metadata.name != "topology" else None).held.items()
             for container, gpu in pairs
         }
         fresh = World(self.stores)
@@ -556,7 +556,7 @@ def test_a_wall_clock_that_is_set_holds_up_no_view_and_writes_none_too_often(ste
     world.apply("pod", "p", ("a", "Running", (1,)))
     world.settle()
     [view] = world.nodes.configuration.views()
-    assert list(publishing.remembered(view).held) == ["uid-p-a"]
+    assert list(publishing.read_previous(view).held) == ["uid-p-a"]
     before = world.writer.counters.written
     for _ in range(10):
         world.settle()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -114,8 +115,8 @@ def test_a_workload_that_cannot_run_on_one_model_runs_on_none(monkeypatch: pytes
     made = box()
     add = made.engine.add_workload
 
-    def failing(profile: activity.Profile, on: list[int], **more: Any) -> int:
-        if on == [2]:
+    def failing(profile: activity.Profile, on: Sequence[int], **more: Any) -> int:
+        if list(on) == [2]:
             raise ZeroDivisionError
         return add(profile, on, **more)
 

@@ -87,7 +87,7 @@ def test_gpus_of_an_annotation_that_is_too_long_are_an_event_and_those_from_befo
     [(reason, message)] = cluster.events
     assert reason == "InvalidGpus"
     assert message.startswith(f"{vocabulary.GPUS_ANNOTATION}: 'h200:1,")
-    assert message.endswith("goes on for 7000 characters; at most 4096")
+    assert message.endswith("has 7000 characters; at most 4096 are allowed")
 
 
 async def test_a_node_whose_counters_somebody_broke_is_published_again() -> None:

@@ -74,7 +74,7 @@ def test_a_view_says_who_has_what_and_can_be_read_again() -> None:
     document = yaml.safe_load(body["data"]["topology.yml"])
     assert (document["gpuProduct"], document["gpus"][1]["gpuProduct"]) == ("NVIDIA H200", "Tesla T4")
     assert document["gpus"][1]["status"]["podGpuUsageStatus"]["uid-1"]["utilization"] == {"min": 10, "max": 30}
-    read = publishing.remembered(views.ConfigMap(metadata=views.ObjectMeta(), data=body["data"]))
+    read = publishing.read_previous(views.ConfigMap(metadata=views.ObjectMeta(), data=body["data"]))
     assert read.held == {"uid-1": (("main", "g1"),)}
     assert (read.counters.time, read.counters.gpus) == (1.0, {"g0": [1.0]})
 
@@ -135,7 +135,8 @@ def test_who_reserves_a_gpu_has_it_and_does_not_use_it() -> None:
 def test_a_view_that_somebody_broke_says_nothing() -> None:
     for text in ("", "[]", "gpus: 5", "a: [", "gpus: [{id: 1}]"):
         assert (
-            publishing.remembered(views.ConfigMap(metadata=views.ObjectMeta(), data={"topology.yml": text})).held == {}
+            publishing.read_previous(views.ConfigMap(metadata=views.ObjectMeta(), data={"topology.yml": text})).held
+            == {}
         )
 
 
@@ -154,7 +155,7 @@ def view_of(text: str, counters: str = "{}", labelled: str = "") -> views.Config
 def test_a_view_that_is_well_says_what_its_node_has() -> None:
     [(name, found)] = publishing.published([view_of(WELL)], CATALOG).nodes.items()
     assert (name, found.product, found.memory_mib, found.other) == ("n", "H", 100, {"rdma/hca": 2})
-    before = publishing.remembered(view_of(WELL))
+    before = publishing.read_previous(view_of(WELL))
     assert (before.held, before.resources) == ({"uid-1": (("c", "g0"),)}, ("nvidia.com/gpu", "rdma/hca"))
 
 
@@ -181,7 +182,7 @@ def test_a_view_that_is_well_says_what_its_node_has() -> None:
 def test_a_view_of_what_no_node_can_have_says_nothing(old: str, new: str) -> None:
     broken = view_of(WELL.replace(old, new))
     assert publishing.published([broken, view_of("")], CATALOG).nodes == {}
-    assert publishing.remembered(broken) == publishing.Remembered()
+    assert publishing.read_previous(broken) == publishing.PreviousView()
     with pytest.raises(errors.InputError, match="ConfigMap topology-n"):
         publishing.view_json(broken)
 
@@ -203,7 +204,7 @@ def test_a_gpu_without_memory_is_none_that_was_published() -> None:
     ],
 )
 def test_counters_that_somebody_broke_start_anew_and_pods_keep_their_gpus(counters: str) -> None:
-    before = publishing.remembered(view_of(WELL, counters))
+    before = publishing.read_previous(view_of(WELL, counters))
     assert before.counters.gpus == {}
     assert before.broken
     assert before.held == {"uid-1": (("c", "g0"),)}
@@ -211,14 +212,14 @@ def test_counters_that_somebody_broke_start_anew_and_pods_keep_their_gpus(counte
 
 def test_only_labels_of_ours_are_taken_from_a_view() -> None:
     listed = "nvidia.com/gpu.count,kubernetes.io/hostname,bad name,nvidia.com/gpu.deploy.dra-plugin-gpu"
-    found = publishing.labelled(view_of(WELL, labelled=listed))
+    found = publishing.owned_labels(view_of(WELL, labelled=listed))
     assert found == ("nvidia.com/gpu.count", "nvidia.com/gpu.deploy.dra-plugin-gpu")
 
 
 @given(st.text(), st.text())
 def test_any_view_is_read_or_says_nothing(text: str, counters: str) -> None:
     publishing.published([view_of(text, counters)], CATALOG)
-    publishing.remembered(view_of(text, counters))
+    publishing.read_previous(view_of(text, counters))
 
 
 NAMES = st.from_regex(

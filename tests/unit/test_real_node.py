@@ -67,11 +67,11 @@ def node(tmp_path: Path, kubelet: Kubelet, clock: ManualClock) -> RealNode:
 async def test_after_an_allocation_it_looks_often_until_the_kubelet_lists_the_device(
     node: RealNode, kubelet: Kubelet
 ) -> None:
-    assert await node.reconcile() == real_node.LOOK_SECONDS
+    assert await node.reconcile() == real_node.RECONCILE_SECONDS
     node.expect([f"{IDS[1]}::3"])
     assert await node.reconcile() == real_node.EXPECT_SECONDS
     kubelet.listed = [Held("main", (f"{IDS[1]}::3",), uid="u")]
-    assert await node.reconcile() == real_node.LOOK_SECONDS
+    assert await node.reconcile() == real_node.RECONCILE_SECONDS
 
 
 async def test_an_allocation_that_the_kubelet_never_lists_is_not_expected_for_ever(
@@ -80,7 +80,7 @@ async def test_an_allocation_that_the_kubelet_never_lists_is_not_expected_for_ev
     node.expect([IDS[1]])
     assert await node.reconcile() == real_node.EXPECT_SECONDS
     clock.now += real_node.MAX_EXPECT_SECONDS
-    assert await node.reconcile() == real_node.LOOK_SECONDS
+    assert await node.reconcile() == real_node.RECONCILE_SECONDS
 
 
 async def test_before_the_cluster_is_seen_gpus_have_the_users_that_they_had(node: RealNode, kubelet: Kubelet) -> None:

@@ -239,15 +239,15 @@ def test_a_saved_value_that_makes_no_sense_costs_no_other(data: st.DataObject) -
         holder[wrong[-1]] = data.draw(ANYTHING)
         path.write_text(json.dumps(document))
         saved = state.load(path)
-        box = Box(pools.build(spec(2), "node-a"), seed=1, hostname="", now=saved.now, kept=saved.devices)
-        before, after = json.loads(WORKED)["devices"], box.keep()
+        box = Box(pools.build(spec(2), "node-a"), seed=1, hostname="", now=saved.now, saved=saved.devices)
+        before, after = json.loads(WORKED)["devices"], box.device_states()
         lost = {wrong[1]} if wrong[0] == "devices" and 1 < len(wrong) < 4 else set()
         for name, stood in before.items() if wrong not in (("devices",), ("boot",)) else ():
             for key, value in stood["values"].items():
                 if name not in lost and wrong[1:] != (name, "values", key):
                     assert after[name].values[key] == value
         box.step(saved.now + 1, clock=1.0)
-        assert all(math.isfinite(value) for kept in box.keep().values() for value in kept.values.values())
+        assert all(math.isfinite(value) for kept in box.device_states().values() for value in kept.values.values())
 
 
 def test_a_value_that_is_no_number_in_a_file_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -258,7 +258,7 @@ def test_a_value_that_is_no_number_in_a_file_is_named(tmp_path: Path, caplog: py
     made.equip(spec(2))
     assert shown(made)["energy"] == [0, document["devices"][IDS[1]]["values"]["energy"]]
     assert f"{IDS[0]}.temperature" in caplog.text
-    assert f"{IDS[0]} cannot have stood where it did: energy start anew" in caplog.text
+    assert f"{IDS[0]} cannot resume from its saved state: invalid values of energy" in caplog.text
 
 
 def test_a_file_that_was_not_finished_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -280,7 +280,7 @@ def test_no_file_makes_an_agent_fail(bits: bytes, place: int) -> None:
         whole = path.read_bytes()
         path.write_bytes(whole[:place] + bits + whole[place + len(bits) :])
         saved = state.load(path)
-        Box(pools.build(spec(1), "node-a"), seed=1, hostname="", now=saved.now, kept=saved.devices).step(
+        Box(pools.build(spec(1), "node-a"), seed=1, hostname="", now=saved.now, saved=saved.devices).step(
             saved.now + 1, clock=1.0
         )
 
@@ -319,6 +319,6 @@ def test_of_gpus_that_are_gone_the_last_are_remembered() -> None:
     for number in range(MAX_GONE // 1000 + 2):
         box.change([devices.device(f"n{number}", index, CATALOG.models["h200"]) for index in range(1000)])
     box.change([])
-    kept = list(box.keep())
+    kept = list(box.device_states())
     assert len(kept) == MAX_GONE
     assert kept[-1] == devices.device(f"n{MAX_GONE // 1000 + 1}", 999, CATALOG.models["h200"]).uuid

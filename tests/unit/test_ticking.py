@@ -65,7 +65,7 @@ async def test_time_that_has_passed_already_counts() -> None:
 
 def test_going_ahead_is_as_fine_as_being_watched() -> None:
     model = Model(ManualClock())
-    ticking.go_ahead(model, 0.5, wall=1000.0)
+    ticking.fast_forward(model, 0.5, wall=1000.0)
     assert model.steps == [0.1, 0.2, 0.3, 0.4, 0.5]
     assert model.clocks[-1] == 1000.0
 

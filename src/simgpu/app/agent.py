@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +109,6 @@ class Agent:
         """Whether the node was reconciled, and its GPUs made a step."""
         return self.controller.ready
 
-    def problems(self) -> Iterator[str]:
-        """Yield problems for users to solve."""
-        yield from self.node.configuration.problems
-
     async def run(self, ready: Callable[[], None]) -> None:
         """Watch, reconcile, serve the kubelet and step until cancelled; `ready` is called after the first step."""
         client, stores, name, namespace = self._client, self.stores, self._settings.node, self._settings.namespace
@@ -129,11 +125,11 @@ class Agent:
                 group.create_task(reflector.run())
             group.create_task(self._writer.run())
             group.create_task(self._recorder.run())
-            group.create_task(self._inform())
+            group.create_task(self._await_stores())
             controller.equip(self._files.known.spec)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if self.equipment.spec == pools.NodeGpus(()) else MAX_WAIT_SECONDS):
-                    await controller.informed.wait()
+                    await controller.following.wait()
             group.create_task(self.kubelet.plugins.run())
             await controller.reconcile()  # users before the first step, which covers the time since the last agent
             group.create_task(controller.run())
@@ -143,13 +139,13 @@ class Agent:
             )  # fmt: skip
             group.create_task(tick)
 
-    async def _inform(self) -> None:
+    async def _await_stores(self) -> None:
         """Wait until all stores are filled, then reconcile from the cluster instead of the saved state."""
         stores = self.stores
         await asyncio.gather(
             *(store.synced.wait() for store in (stores.nodes, stores.pods, stores.config_maps, stores.views))
         )
-        self.controller.inform()
+        self.controller.follow_cluster()
 
     def _stepped(self) -> None:
         """Write what depends on the step; shares of GPUs only once they are known."""
@@ -169,7 +165,7 @@ async def run_agent(settings: AgentSettings, ready: Callable[[str], None]) -> No
         box = agent.equipment.box
         routes = [
             server.get("/metrics", pages.Following(lambda: box.machine, settings.identity)),
-            server.get("/healthz", health.liveness(agent.problems)),
+            server.get("/healthz", health.liveness(lambda: agent.node.configuration.problems)),
             server.get("/readyz", health.readiness(lambda: None if agent.ready else "not started")),
             server.get("/api/v1/devices", server.view(box.describe_devices)),
             server.get("/api/v1/workloads", server.view(box.describe_workloads)),

@@ -45,7 +45,7 @@ async def run_command(settings: RunSettings) -> int:
     if settings.load is not None:
         wanted = documents.read(settings.load)
         box.admit(wanted.profile, wanted.devices or box.places())
-        ticking.go_ahead(box, settings.running_for, wall=clock.wall())
+        ticking.fast_forward(box, settings.running_for, wall=clock.wall())
     async with contextlib.AsyncExitStack() as stack:
         signals = stack.enter_context(command.ForwardedSignals())
         home = stack.enter_context(run_folder.create())

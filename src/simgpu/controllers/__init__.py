@@ -1,1 +1,1 @@
-"""Where Kubernetes' words meet devices' words: what nodes and pods are becomes what cards do, and the reverse."""
+"""Controllers: from nodes, pods and ConfigMaps to simulated GPUs, and back to what is published in the API."""

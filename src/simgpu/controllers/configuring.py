@@ -1,7 +1,7 @@
-"""The configuration as the cluster's ConfigMaps have it, for fake and real nodes, and what users are told about it.
+"""The configuration in the cluster's ConfigMaps, for fake and real nodes, and events about its problems.
 
-A broken one, or none, changes nothing: the last good one stays in force. A controller that starts and cannot read it
-goes by what was published of the nodes.
+If it is invalid or missing, the last valid one stays in force. A controller that starts without a valid one uses the
+published views of the nodes instead.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.pods import annotated
 from simgpu.topology import checking, inline, pools, reading
 
-_COMPLAINTS = 10_000
+_MAX_REPORTED = 10_000  # messages to deduplicate
 LastGood = Callable[[str], pools.NodeGpus | None]
 
-_STAYS = "the topology stays as it was"
+_UNCHANGED = "the previous topology stays in force"
 
 _log = logging.getLogger(__name__)
 
 
 class Configuration:
-    """Which GPUs nodes are to have. `problems` is what is wrong with what is written there now."""
+    """Which GPUs nodes should have. `problems` are those of the ConfigMap as it is now."""
 
     def __init__(
         self, config_maps: Store[ConfigMap], recorder: Recorder, *, namespace: str, catalog: models.Catalog
@@ -39,27 +39,27 @@ class Configuration:
         self._recorder = recorder
         self._namespace = namespace
         self._catalog = catalog
-        self._complained: dict[str, str] = {}
-        self._removed: set[str] = set()  # pools that were there
+        self._reported: dict[str, str] = {}
+        self._removed: set[str] = set()  # pools of earlier configurations
 
     @staticmethod
     def concerns(name: str) -> bool:
-        """Whether a ConfigMap is part of it."""
+        """Return whether a ConfigMap of this name is part of it."""
         return name == vocabulary.TOPOLOGY or name.startswith(vocabulary.PROFILE_PREFIX)
 
     def read(self) -> bool:
-        """Read it again; whether another is in force now."""
+        """Read it again, and return whether that changed anything."""
         before = self.current
         self.current = self._parsed() or before or publishing.published(self.views(), self._catalog)
         self._removed |= set(before.pools if before else ())
         return self.current != before
 
     def views(self) -> list[ConfigMap]:
-        """What was published of fake nodes."""
+        """Return the published views of fake nodes."""
         return [item for item in self._config_maps if publishing.is_view(item)]
 
     def describe(self) -> dict[str, Any] | None:
-        """As the topology API tells it, whatever format it was written in."""
+        """Return it for the topology API, in one format for all formats that it can be written in."""
         if self.current is None:
             return None
         named = {name: publishing.pool_json(node) for name, node in self.current.nodes.items()}
@@ -70,10 +70,10 @@ class Configuration:
             **({"Nodes": named} if named else {}),
         }
 
-    def of(self, node: Node, last_good: LastGood) -> pools.NodeGpus | None:
-        """What a node should have: by annotation, by name, by pool; None if nothing is said of it.
+    def gpus_of(self, node: Node, last_good: LastGood) -> pools.NodeGpus | None:
+        """Return what a node should have, by annotation, by name or by pool; None if nothing is configured.
 
-        Where what is said now cannot be understood, the node keeps what it had: `last_good` knows that by its name.
+        Where the configuration is invalid, the node keeps what it had, which `last_good` returns by its name.
         """
         return self._annotated(node, last_good) or self._configured(node, last_good)
 
@@ -82,7 +82,7 @@ class Configuration:
             override = annotated.read(node, vocabulary.GPUS_ANNOTATION)
             return None if override is None else inline.parse(override, self._catalog, field=vocabulary.GPUS_ANNOTATION)
         except errors.InputError as error:
-            self.complain(about(node), "InvalidGpus", str(error))
+            self.report(subject_of(node), "InvalidGpus", str(error))
             return last_good(node.metadata.name)
 
     def _configured(self, node: Node, last_good: LastGood) -> pools.NodeGpus | None:
@@ -93,38 +93,40 @@ class Configuration:
         if pool is None or pool in fleet.pools:
             return fleet.pools.get(pool) if pool is not None else None
         known = errors.clipped(", ".join(sorted(fleet.pools))) or "none"
-        self.complain(about(node), "UnknownPool", f"{fleet.label_key}: no pool {pool!r}; there are: {known}")
-        return None if pool in self._removed else last_good(meta.name)  # a pool that was taken away is no mistake
+        self.report(subject_of(node), "UnknownPool", f"{fleet.label_key}: no pool {pool!r}; there are: {known}")
+        return None if pool in self._removed else last_good(meta.name)  # a pool was removed on purpose
 
-    def complain(self, subject: Subject, reason: str, message: str) -> None:
-        """Tell users of a mistake, once."""
+    def report(self, subject: Subject, reason: str, message: str) -> None:
+        """Record a warning event, once for each message."""
         key = f"{subject.kind}/{subject.namespace}/{subject.name}/{subject.uid}/{reason}"
-        if self._complained.get(key) != message:
-            self._complained[key] = message
+        if self._reported.get(key) != message:
+            self._reported[key] = message
             self._recorder.record(subject, "Warning", reason, message)
-            while len(self._complained) > _COMPLAINTS:
-                self._complained.pop(next(iter(self._complained)))
+            while len(self._reported) > _MAX_REPORTED:
+                self._reported.pop(next(iter(self._reported)))
 
     def _parsed(self) -> pools.Topology | None:
         config_map = self._config_maps.get(vocabulary.TOPOLOGY, namespace=self._namespace)
         if config_map is None:
             missing = f"{vocabulary.TOPOLOGY}: there is no such ConfigMap in namespace {self._namespace}"
-            self._tell("NoTopology", (missing,), _STAYS)
+            self._report_problems("NoTopology", (missing,), _UNCHANGED)
             return None
         try:
-            found = reading.parse(config_map.data.get(vocabulary.TOPOLOGY_KEY, ""), self._catalog, self._profile)
+            topology = reading.parse(config_map.data.get(vocabulary.TOPOLOGY_KEY, ""), self._catalog, self._profile)
         except checking.Mistakes as mistakes:
-            self._tell("InvalidTopology", tuple(map(str, mistakes.found)), _STAYS, uid=config_map.metadata.uid)
+            found = tuple(map(str, mistakes.found))
+            self._report_problems("InvalidTopology", found, _UNCHANGED, uid=config_map.metadata.uid)
             return None
-        told = "the topology has keys that mean nothing"
-        self._tell("UnknownKeys", found.unknown, told, uid=config_map.metadata.uid)
-        return found
+        self._report_problems(
+            "UnknownKeys", topology.unknown, "the topology has unknown keys", uid=config_map.metadata.uid
+        )
+        return topology
 
-    def _tell(self, reason: str, problems: tuple[str, ...], what: str, *, uid: str = "") -> None:
-        """Say once what is wrong."""
+    def _report_problems(self, reason: str, problems: tuple[str, ...], effect: str, *, uid: str = "") -> None:
+        """Log problems and record an event, unless they are the same as last time."""
         if problems and problems != self.problems:
             message = "; ".join(problems)
-            _log.warning("%s: %s", what, message)
+            _log.warning("%s: %s", effect, message)
             subject = Subject("v1", "ConfigMap", vocabulary.TOPOLOGY, self._namespace, uid)
             self._recorder.record(subject, "Warning", reason, message)
         self.problems = problems
@@ -145,7 +147,7 @@ class Configuration:
         return document
 
 
-def about(thing: Node | Pod) -> Subject:
-    """A node or pod as the subject of an event."""
+def subject_of(thing: Node | Pod) -> Subject:
+    """Return a node or pod as the subject of an event."""
     meta = thing.metadata
     return Subject("v1", "Pod" if isinstance(thing, Pod) else "Node", meta.name, meta.namespace, meta.uid)

@@ -1,4 +1,4 @@
-"""A real node's simulated GPUs: the box that holds them, their state pages, and a state that outlives the process."""
+"""A real node's simulated GPUs: the box that holds them, their state pages, and their saved state."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from simgpu.topology.devices import Device
 
 
 class State(Protocol):
-    """Where what outlives the process is kept."""
+    """Storage that outlives the process."""
 
     saved: Saved
     known: Known
 
     def save(self, box: Box) -> None:
-        """Keep where devices stand."""
+        """Save the state of all devices."""
 
     def remember(self, known: Known) -> None:
-        """Keep what the node has, and who uses it."""
+        """Save what the node has, and its users."""
 
 
 class CpuMeter(Protocol):
-    """Measures the processor time of containers."""
+    """Measures the CPU time of containers."""
 
     def cores(self, pod: str, container: str, now: float) -> float:
-        """Cores that a container, by its pod's uid and its id, used since the last call."""
+        """Return the cores that a container, by its pod's uid and its id, used since the last call."""
 
     def keep(self, containers: set[str]) -> None:
         """Forget all other containers."""
 
 
 class Equipment:
-    """A node's simulated GPUs. Pages below the folder stay when it ends, for running pods and for the next start.
+    """A node's simulated GPUs. Pages in the folder `pages` stay when it ends, for running pods and for the next agent.
 
-    Pages are taken for abandoned `stale` seconds after the last write. Pods set things at the socket `control`, where
+    Readers take a page as lost `stale` seconds after its last write. Pods change settings at the socket `control`, if
     the pool allows it.
     """
 
@@ -51,7 +51,7 @@ class Equipment:
     ) -> None:
         self.spec = pools.NodeGpus(())
         self.pages = pages
-        self.box = Box((), seed=seed, hostname=hostname(node), now=state.saved.now, kept=state.saved.devices)
+        self.box = Box((), seed=seed, hostname=hostname(node), now=state.saved.now, saved=state.saved.devices)
         self._node = node
         self.state = state
         self._meter = meter
@@ -60,7 +60,7 @@ class Equipment:
         self._shown: showing.BoxPages | None = None
 
     def equip(self, spec: pools.NodeGpus) -> None:
-        """Give the node these GPUs. Where they cannot be shown, an `InputError` says why, and all is as it was."""
+        """Give the node these GPUs. `InputError` if they cannot have pages; then nothing changes."""
         if spec == self.spec:
             return
         devices = pools.build(spec, self._node)
@@ -91,34 +91,34 @@ class Equipment:
         self._shown.write()
 
     def set(self, device: str, setting: str, values: Sequence[int]) -> int:
-        """Do what a program asks for through NVML, where the node's pool allows it; returns one of NVML's codes."""
+        """Apply an NVML setting, if the node's pool allows it; return one of NVML's codes."""
         if self._shown is None or not self.spec.settable:
             return showing.NO_PERMISSION
         return self._shown.set(device, setting, values)
 
     def close(self) -> None:
-        """Write no more pages; they stay."""
+        """Stop writing pages; the files stay."""
         if self._shown is not None:
             self._shown.pages.close()
             self._shown = None
 
     def use(self, users: Mapping[str, Sequence[User]], working: Collection[tuple[str, str]] = ()) -> None:
-        """Let these use the GPUs, by id; containers that are `working` say by their own workloads what they do."""
+        """Set the users of each GPU, by id; `working` containers are driven by their own workloads instead."""
         self.box.use(users, resting=working)
 
     def remember(self, users: Mapping[str, tuple[User, ...]]) -> None:
-        """Keep what the node has, and who uses it, for the next agent."""
+        """Save what the node has, and its users, for the next agent."""
         self.state.remember(Known(self.spec, dict(users)))
 
     def stepped(self, now: float) -> None:
-        """After each step: follow processors, keep where everything stands, and then show it."""
+        """After each step: set CPU-driven utilisation, save the state, and write the pages."""
         self.follow_processors(now)
         self.state.save(self.box)
         if self._shown is not None:
             self._shown.write()
 
     def follow_processors(self, now: float) -> None:
-        """Set the utilisation that follows containers' processor time; `now` is in seconds."""
+        """Set the utilisation that follows containers' CPU time; `now` is in seconds."""
         driven = list(self.box.cpu_driven())
         sources = {source.container: source for source, _ in driven}
         busy = {name: self._meter.cores(source.pod, name, now) / source.cores for name, source in sources.items()}
@@ -128,5 +128,5 @@ class Equipment:
 
 
 def hostname(node: str) -> str:
-    """The host that dcgm-exporter names on a node: its pod."""
+    """Return the hostname that dcgm-exporter reports on a node: its pod's name."""
     return f"{vocabulary.EXPORTER}-{hashlib.sha1(node.encode(), usedforsecurity=False).hexdigest()[:6]}"

@@ -1,7 +1,7 @@
-"""The controller of fake nodes: from nodes, pods and configuration to cards and to what is written about them.
+"""The controller of fake nodes: from nodes, pods and configuration to cards, and to labels, capacity and views.
 
-Level-triggered: a key is a node's name, and a reconcile looks at everything as it is now. It writes only what differs;
-what it cannot read it reports and leaves alone.
+Level-triggered: a key is a node's name, and a reconcile works from the current state of the stores. It writes only
+differences. Invalid input is reported and changes nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class FleetStores(msgspec.Struct):
-    """What is seen of the cluster."""
+    """The watched objects; pods are indexed by `node`."""
 
     nodes: Store[Node]
     pods: Store[Pod]
@@ -46,21 +46,21 @@ class FleetStores(msgspec.Struct):
 
 
 class NodeRecord(msgspec.Struct):
-    """What the controller knows of a node beyond what the API shows.
+    """The controller's state of a node.
 
-    `held` are the GPUs of each pod by uid, `traces` what we have written on the node. A node that is `leaving` is being
-    cleaned of them, one that is `restored` has its saved counters.
+    `held` are the GPUs of each pod by uid, `owned` what was written on the node. `leaving` is set while the latter is
+    removed, `restored` once the saved counters were resumed.
     """
 
     view: ViewState = msgspec.field(default_factory=ViewState)
     held: dict[str, tuple[str, ...]] = {}
-    traces: publishing.Traces | None = None
+    owned: publishing.OwnedFields | None = None
     leaving: bool = False
     restored: bool = False
 
 
 class FakeNodes:
-    """Keeps fake nodes and the fleet's cards in step with each other."""
+    """Keeps fake nodes and the fleet's cards in sync."""
 
     def __init__(
         self,
@@ -78,7 +78,6 @@ class FakeNodes:
         self._fleet = fleet
         self._queue = queue
         self._writer = writer
-        self._recorder = recorder
         self._namespace = namespace
         self._catalog = catalog
         self._clock = clock
@@ -89,10 +88,10 @@ class FakeNodes:
         self._records: dict[str, NodeRecord] = {}
         self.unseen = {""}  # nodes to reconcile for the first time; unknown before `start`
 
-    # What came.
+    # Events.
 
     def watch(self) -> None:
-        """Let changes of nodes, pods and configuration become work."""
+        """Enqueue the nodes that changes of nodes, pods and ConfigMaps concern."""
         self._stores.nodes.listen(lambda change: self._node_changed(change.key, change.old, change.new))
         self._stores.pods.listen(lambda change: self._pod_changed(change.old, change.new))
         self._stores.config_maps.listen(lambda change: self._config_map_changed(change.key, change.old, change.new))
@@ -105,11 +104,8 @@ class FakeNodes:
         for pod in (old, new):
             if pod is None or not pod.spec.node_name:
                 continue
-            if (
-                requests.requests(pod)
-                or self._exports(pod)
-                or vocabulary.RUN_TIME_ANNOTATION in pod.metadata.annotations
-            ):
+            timed = vocabulary.RUN_TIME_ANNOTATION in pod.metadata.annotations
+            if timed or requests.requests(pod) or self._exports(pod):
                 self._queue.add(pod.spec.node_name)
 
     def _config_map_changed(self, key: str, old: ConfigMap | None, new: ConfigMap | None) -> None:
@@ -123,27 +119,27 @@ class FakeNodes:
             self._queue.add(node)
 
     def configure(self) -> None:
-        """Read the configuration."""
+        """Read the configuration, and enqueue all nodes if it has changed."""
         if self.configuration.read():
-            self._look_at_all()
+            self._enqueue_all()
 
     def start(self) -> None:
-        """Read the configuration and look at everything; `unseen` is what has not been looked at yet."""
+        """Read the configuration and enqueue all nodes; `unseen` are those that wait for their first reconcile."""
         self.configure()
-        self.unseen = self._all()
-        self._look_at_all()
+        self.unseen = self._node_names()
+        self._enqueue_all()
 
-    def _look_at_all(self) -> None:
-        for name in self._all():
+    def _enqueue_all(self) -> None:
+        for name in self._node_names():
             self._queue.add(name)
 
-    def _all(self) -> set[str]:
-        """Nodes that are there, and those that something was published of."""
+    def _node_names(self) -> set[str]:
+        """Return nodes that exist, and those that have a view."""
         published = {publishing.node_of(item) for item in self.configuration.views()}
         return published | {node.metadata.name for node in self._stores.nodes}
 
     def describe_node(self, name: str) -> dict[str, Any] | None:
-        """One node as the topology API shows it; of a real one, what was published of it."""
+        """Return a node for the topology API, a real one from its view; None if there is none."""
         if (placed := self._fleet.nodes.get(name)) is not None:
             strategy = self._config.mig_strategy
             return publishing.node_json(
@@ -154,15 +150,15 @@ class FakeNodes:
 
     @property
     def _config(self) -> pools.Topology:
-        """What is in force; nodes are looked at only once it was read."""
+        """The configuration in force: nodes are reconciled only after the first read."""
         assert self.configuration.current is not None  # noqa: S101
         return self.configuration.current
 
     # One node.
 
     async def reconcile(self, name: str) -> float | None:
-        """Make everything about one node as it should be; seconds until it should be looked at again."""
-        await asyncio.sleep(0)  # what was decided has to be written too
+        """Reconcile one node; return the seconds until it should be reconciled again, None for never."""
+        await asyncio.sleep(0)  # let the writer run
         self.unseen.discard(name)
         node = self._stores.nodes.get(name)
         spec = self._spec(node) if node is not None else None
@@ -175,9 +171,9 @@ class FakeNodes:
         known = self._fleet.nodes.get(name)
         changed = known is not None and known.spec != spec
         config_map = self._stores.config_maps.get(publishing.view_name(name), namespace=self._namespace)
-        before = publishing.remembered(config_map) if first else None
+        before = publishing.read_previous(config_map) if first else None
         if before is not None:
-            record.traces = record.traces or publishing.traces(before, node)
+            record.owned = record.owned or publishing.owned_on(before, node)
             self._fleet.address(name, before.counters.address)
             if config_map is not None and record.view.written is None:
                 record.view.written = self._clock.steady() - VIEW_EVERY
@@ -191,7 +187,7 @@ class FakeNodes:
             record.view.changed = True
         self._publish_node(node, spec, record)
         failed = self._retry(name)
-        # A node that left and came back: its view may still be there, and about to be deleted.
+        # A node that left and came back: a delete of its view may still be pending.
         deleting = first and not self._writer.settled(self._views.target(name), None)
         if changed or deleting:
             return self._views.write(name, record.view, self._view(placed), urgent=True, failed=failed)
@@ -200,15 +196,15 @@ class FakeNodes:
         )
 
     def _spec(self, node: Node) -> pools.NodeGpus | None:
-        """What a node should have; None for one that is not ours. Who mistypes it keeps what was there."""
+        """Return what a node should have; None for one that is not ours. Invalid configuration changes nothing."""
         meta = node.metadata
         if meta.annotations.get(vocabulary.KWOK_NODE) != "fake" or meta.deletion_timestamp:
             return None
-        spec = self.configuration.of(node, self._last_good)
-        return msgspec.structs.replace(spec, slicing=sharing.NONE) if spec else None  # nobody here offers shares
+        spec = self.configuration.gpus_of(node, self._last_good)
+        return msgspec.structs.replace(spec, slicing=sharing.NONE) if spec else None  # fake nodes share no GPUs
 
     def _last_good(self, name: str) -> pools.NodeGpus | None:
-        """What a node has, or had when another controller wrote it down."""
+        """Return what a node has, or had according to its view."""
         if (placed := self._fleet.nodes.get(name)) is not None:
             return placed.spec
         record = self._records.get(name)
@@ -216,28 +212,28 @@ class FakeNodes:
         return publishing.published([view] if view else [], self._catalog).nodes.get(name)
 
     def _view_of(self, name: str) -> ConfigMap | None:
-        """What was published of a node."""
+        """Return the view of a node, if it is a fake one's."""
         found = self._stores.config_maps.get(publishing.view_name(name), namespace=self._namespace)
         return found if found is not None and publishing.is_view(found) else None
 
     def _exporter(self, name: str) -> tuple[str, str]:
-        """The pod that pretends to be the node's exporter, where there is one: its name and address."""
+        """Return name and address of the pod that stands for the node's exporter; empty if there is none."""
         for pod in self._stores.pods.by("node", name):
             if self._exports(pod) and requests.holds(pod):
                 return pod.metadata.name, pod.status.pod_ip
         return "", ""
 
     def _exports(self, pod: Pod) -> bool:
-        """Whether a pod pretends to be an exporter. Anybody can label a pod, but not one in our namespace."""
+        """Return whether a pod stands for an exporter. Only pods in our namespace do: labels alone can be forged."""
         return (
             pod.metadata.namespace == self._namespace
             and pod.metadata.labels.get(vocabulary.APP_LABEL) == vocabulary.EXPORTER
         )
 
     def _users(
-        self, name: str, placed: NodeCards, record: NodeRecord, before: publishing.Remembered | None
+        self, name: str, placed: NodeCards, record: NodeRecord, before: publishing.PreviousView | None
     ) -> dict[str, tuple[User, ...]]:
-        """Who uses which GPU of a node, by id."""
+        """Return the users of each GPU of a node, by id."""
         there = [pod for pod in self._stores.pods.by("node", name) if requests.holds(pod) and requests.requests(pod)]
         there.sort(key=lambda pod: pod.metadata.seniority)
         wishes = [_wish(pod) for pod in there]
@@ -248,10 +244,10 @@ class FakeNodes:
         found: dict[str, tuple[User, ...]] = {}
         for pod, wish in zip(there, wishes, strict=True):
             span, meta = self._range(pod), pod.metadata
-            owners, passing = wish.owners(started=requests.running(pod)), requests.passing(pod)
+            owners, init = wish.owners(started=requests.running(pod)), requests.regular_init(pod)
             for container, gpu in zip(owners, held[wish.uid], strict=True):
                 if gpu:
-                    busy = users.NONE if container in passing else span
+                    busy = users.NONE if container in init else span
                     ref = PodRef(meta.name, meta.namespace, container, meta.uid)
                     found[gpu] = (User(ref, busy, memory[gpu]),)
         return found
@@ -262,35 +258,35 @@ class FakeNodes:
         try:
             return requests.utilisation(pod)
         except errors.InputError as error:
-            self.configuration.complain(configuring.about(pod), "InvalidUtilization", str(error))
+            self.configuration.report(configuring.subject_of(pod), "InvalidUtilization", str(error))
             return users.ALL
 
     def _check_run_time(self, pod: Pod) -> None:
         try:
             requests.check_run_time(pod)
         except errors.InputError as error:
-            self.configuration.complain(configuring.about(pod), "InvalidRunTime", str(error))
+            self.configuration.report(configuring.subject_of(pod), "InvalidRunTime", str(error))
 
     # Writing.
 
     def _publish_node(self, node: Node, spec: pools.NodeGpus, record: NodeRecord) -> None:
-        traces = record.traces = record.traces or publishing.Traces(set(), set())
+        owned = record.owned = record.owned or publishing.OwnedFields(set(), set())
         record.leaving = False
         if self._writer.settled(Target(resources.NODES, node.metadata.name), node):
-            traces.fade(node)
+            owned.drop_missing(node)
         labels, amounts = publishing.labels(spec, self._config.mig_strategy), publishing.amounts(spec)
-        traces.labels.update(labels)
-        traces.resources.update(amounts)
-        self._write_node(node, "", publishing.label_patch(labels, traces.labels))
-        self._write_node(node, "status", publishing.capacity_patch(amounts, traces.resources))
+        owned.labels.update(labels)
+        owned.resources.update(amounts)
+        self._write_node(node, "", publishing.label_patch(labels, owned.labels))
+        self._write_node(node, "status", publishing.capacity_patch(amounts, owned.resources))
 
-    def _clean(self, node: Node, record: NodeRecord, traces: publishing.Traces) -> None:
-        """Take all traces of ours from a node, once: what comes there later is not ours."""
+    def _clean(self, node: Node, record: NodeRecord, owned: publishing.OwnedFields) -> None:
+        """Remove what we own from a node, once: what appears there later is not ours."""
         if not record.leaving:
             record.leaving = True
-            # The mark goes last, so that a clean-up that was cut short is found again.
-            self._write_node(node, "status", publishing.capacity_patch({}, traces.resources))
-            self._write_node(node, "", publishing.label_patch({}, traces.labels))
+            # The label that marks the node is removed last, so that an interrupted clean-up is resumed.
+            self._write_node(node, "status", publishing.capacity_patch({}, owned.resources))
+            self._write_node(node, "", publishing.label_patch({}, owned.labels))
 
     def _write_node(self, node: Node, part: str, patch: dict[str, Any]) -> None:
         name = node.metadata.name
@@ -298,7 +294,7 @@ class FakeNodes:
         self._writer.merge(target, patch, observed=node, urgent=True, failed=self._retry(name))
 
     def _retry(self, name: str) -> Callable[[Exception], None]:
-        """A callback for a write that failed: the node is looked at again later."""
+        """Return a callback for a failed write, which enqueues the node again later."""
 
         def failed(_error: Exception) -> None:
             if (record := self._records.get(name)) is not None:
@@ -310,21 +306,16 @@ class FakeNodes:
 
     def _view(self, placed: NodeCards) -> dict[str, Any]:
         name = placed.name
-        traces = self._records[name].traces
+        owned = self._records[name].owned
         counters = {
             "time": round(self._clock.wall(), 1),
             "address": self._fleet.address(name),
             "gpus": self._fleet.counters(placed),
         }
         return publishing.view(
-            name,
-            placed.ids,
-            placed.spec,
-            strategy=self._config.mig_strategy,
-            users=placed.users(),
-            counters=counters,
-            labelled=traces.labels if traces is not None else (),
-        )
+            name, placed.ids, placed.spec, strategy=self._config.mig_strategy, users=placed.users(), counters=counters,
+            labelled=owned.labels if owned is not None else (),
+        )  # fmt: skip
 
     async def save(self) -> None:
         """Write all counters, for the next controller to resume from."""
@@ -347,29 +338,29 @@ class FakeNodes:
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
 
-    def _saved(self, before: publishing.Remembered) -> tuple[dict[str, list[float]], float]:
-        """Counters as they were saved, by GPU, and how long ago that was. What somebody broke is left out.
+    def _saved(self, before: publishing.PreviousView) -> tuple[dict[str, list[float]], float]:
+        """Return saved counters by GPU, and the seconds since the save; nothing if they are invalid.
 
-        Where the clock was set back since, nobody knows how long: counters were seen to grow for one turn at most.
+        If the clock was set back since, the time is unknown: then it is the longest time between two saves.
         """
         if before.broken:
-            _log.warning("saved counters cannot be read, and start anew: %s", before.broken)
+            _log.warning("counters restart from zero: the saved ones are invalid: %s", before.broken)
             return {}, 0.0
         since = self._clock.wall() - before.counters.time
         return before.counters.gpus, since if since >= 0 else SAVE_EVERY
 
     def _retire(self, name: str, node: Node | None) -> float | None:
-        """A node is gone, or not ours any more: nothing of ours stays on it, and then its view goes too."""
+        """Remove what we own from a node that is gone or not ours any more, and then its view."""
         self._fleet.remove(name)
         record = self._records.get(name, NodeRecord())
         config_map = self._view_of(name)
-        before = publishing.remembered(config_map)
-        if not record.restored:  # it went while nobody looked, and may come back
+        before = publishing.read_previous(config_map)
+        if not record.restored:  # it left while no controller ran, and may come back
             self._fleet.remember(*self._saved(before))
-        record = self._records[name] = NodeRecord(traces=record.traces, leaving=record.leaving)
+        record = self._records[name] = NodeRecord(owned=record.owned, leaving=record.leaving)
         if node is not None:
-            record.traces = record.traces or publishing.traces(before, node)
-            self._clean(node, record, record.traces)
+            record.owned = record.owned or publishing.owned_on(before, node)
+            self._clean(node, record, record.owned)
         if not self._writer.settled(Target(resources.NODES, name), node):
             return RETIRE_EVERY
         if config_map is not None:
@@ -380,10 +371,11 @@ class FakeNodes:
 
 
 def _wish(pod: Pod) -> assigning.Wish:
+    """Return the requests of a pod's containers, by when they run."""
     lasting, first, beside, sidecars = [], [], [], 0
-    early, passing = {item.name for item in pod.spec.init_containers}, requests.passing(pod)
+    early, init = {item.name for item in pod.spec.init_containers}, requests.regular_init(pod)
     for item in requests.requests(pod):
-        if item.container in passing:
+        if item.container in init:
             first.append(item)
             beside.append(sidecars)
         else:
@@ -393,6 +385,6 @@ def _wish(pod: Pod) -> assigning.Wish:
 
 
 def _relevant(node: Node) -> tuple[object, ...]:
-    """What is read of a node; heartbeats change none of it."""
+    """Return the fields of a node that matter here; heartbeats change none of them."""
     meta, status = node.metadata, node.status
     return meta.uid, meta.labels, meta.annotations, meta.deletion_timestamp, status.capacity, status.allocatable

@@ -1,4 +1,4 @@
-"""Writes views of nodes, fake and real: at once where there is none, when something is new, and now and then to save.
+"""Decides when views of nodes, fake and real, are written: if missing or changed, and periodically to save counters.
 
 A view is rendered only when it may be written: once in `VIEW_EVERY` seconds at most.
 """
@@ -26,14 +26,14 @@ Render = Callable[[], dict[str, Any]]
 
 
 class ViewState(msgspec.Struct):
-    """When a node's view was last written, by the steady clock, and whether its users have changed since."""
+    """When a node's view was last written, in seconds of the steady clock, and whether its users changed since."""
 
     written: float | None = None
     changed: bool = False
 
 
 class NodeViews:
-    """Decides when views are written."""
+    """Writes and deletes views."""
 
     def __init__(self, writer: Writer, *, namespace: str, clock: Clock) -> None:
         self._writer = writer
@@ -41,13 +41,13 @@ class NodeViews:
         self._clock = clock
 
     def target(self, node: str) -> Target:
-        """The ConfigMap of a node."""
+        """Return the ConfigMap of a node as the target of a write."""
         return Target(resources.CONFIG_MAPS, publishing.view_name(node), self._namespace)
 
     def publish(
         self, node: str, state: ViewState, config_map: ConfigMap | None, render: Render, *, urgent: bool, failed: Failed
     ) -> float:
-        """Write a view that differs, or whose turn to be saved has come; seconds until the next look at it."""
+        """Write a view that differs or is due to be saved; return the seconds until it should be checked again."""
         turn = self._turn(node)
         if state.written is None:
             since = float("inf")
@@ -57,7 +57,7 @@ class NodeViews:
             since = self._clock.steady() - state.written
         saved = since <= SAVE_EVERY - turn
         if config_map is None and not state.changed and saved:
-            return turn  # it is on its way
+            return turn  # the write is in flight
         if since < VIEW_EVERY:
             return VIEW_EVERY - since
         body = render()
@@ -71,15 +71,15 @@ class NodeViews:
         return self.write(node, state, body, urgent=urgent and not same, failed=failed)
 
     def write(self, node: str, state: ViewState, body: dict[str, Any], *, urgent: bool, failed: Failed) -> float:
-        """Write a view; seconds until it has to be saved again."""
+        """Write a view; return the seconds until it should be saved again."""
         state.written, state.changed = self._clock.steady(), False
         self._writer.apply(self.target(node), body, urgent=urgent, failed=failed)
         return self._turn(node)
 
     def delete(self, node: str, *, failed: Failed | None = None) -> None:
-        """Remove a node's view."""
+        """Delete a node's view."""
         self._writer.delete(self.target(node), failed=failed)
 
     def _turn(self, node: str) -> float:
-        """Seconds until a node's counters are saved: each node has a moment of its own, so that few come at once."""
+        """Return the seconds until a node's next save; a hash of its name spreads the saves of all nodes over time."""
         return SAVE_EVERY - (self._clock.steady() + zlib.crc32(node.encode())) % SAVE_EVERY

@@ -1,6 +1,6 @@
-"""A real node in the API: what it should have, who uses it, and what is written about it.
+"""A real node in the API: its configuration, its users, and the labels and view that are written for it.
 
-The same configuration, annotations and views as for fake nodes; but here the kubelet chose the devices, and writes the
+Configuration, annotations and views are those of fake nodes; but here the kubelet allocates devices and writes the
 node's capacity.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 from simgpu import errors, vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import publishing
-from simgpu.controllers.configuring import Configuration, about
+from simgpu.controllers.configuring import Configuration, subject_of
 from simgpu.controllers.node_views import SAVE_EVERY, NodeViews, ViewState
 from simgpu.kube import resources
 from simgpu.kube.recording import Recorder
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class NodeStores(msgspec.Struct):
-    """What is seen of the cluster: this node, its pods, the configuration, and what is published of the node."""
+    """The watched objects: this node, its pods, the configuration, and the node's view."""
 
     nodes: Store[Node]
     pods: Store[Pod]
@@ -42,9 +42,9 @@ class NodeStores(msgspec.Struct):
 
 
 class OwnNode:
-    """Reads what is wanted of the node, and writes what it has.
+    """Reads the node's configuration and users, and writes its labels and view.
 
-    `before` is what it had, which it keeps while its configuration cannot be understood.
+    `before` is what it had, which it keeps while its configuration is invalid.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class OwnNode:
         self._labelled: set[str] = set()
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` whenever something may be new, from here on."""
+        """Call `changed` for each change from now on."""
         self._changed = changed
         self._stores.nodes.listen(lambda _change: self._changed())
         self._stores.pods.listen(lambda _change: self._changed())
@@ -90,41 +90,41 @@ class OwnNode:
             self._changed()
 
     def configure(self) -> None:
-        """Read the configuration."""
+        """Read the configuration, and call `changed` if it differs."""
         if self.configuration.read():
             self._changed()
 
-    # What is wanted.
+    # Configuration.
 
     @property
     def node(self) -> Node | None:
-        """The node, if it is there and nobody else's."""
+        """The node, if it exists and is not a fake one."""
         node = self._stores.nodes.get(self.name)
         return node if node is not None and node.metadata.annotations.get(vocabulary.KWOK_NODE) != "fake" else None
 
     def spec(self) -> pools.NodeGpus:
-        """What the node should have; nothing if nothing is said of it."""
-        spec = self.configuration.of(self.node, lambda _name: self._spec) if self.node is not None else None
+        """Return what the node should have; nothing if nothing is configured."""
+        spec = self.configuration.gpus_of(self.node, lambda _name: self._spec) if self.node is not None else None
         self._spec = spec or _NOTHING
         return self._spec
 
     def failures(self, spec: pools.NodeGpus) -> failures.Failures:
-        """What fails: as the node's annotation says, else as its pool does."""
+        """Return the failures in the node's annotation, else those of its pool."""
         if self.node is None:
             return spec.failures
         try:
             text = annotated.read(self.node, vocabulary.FAILURES_ANNOTATION)
             return spec.failures if text is None else failures.read(text, field=vocabulary.FAILURES_ANNOTATION)
         except errors.InputError as error:
-            self.complain("InvalidFailures", str(error))
+            self.report("InvalidFailures", str(error))
             return spec.failures
 
-    def complain(self, reason: str, message: str) -> None:
-        """Tell users, once, what is wrong with the node."""
+    def report(self, reason: str, message: str) -> None:
+        """Record a warning event on the node, once for each message."""
         if self.node is not None:
-            self.configuration.complain(about(self.node), reason, message)
+            self.configuration.report(subject_of(self.node), reason, message)
 
-    # Who uses it.
+    # Users.
 
     def users(
         self,
@@ -135,9 +135,10 @@ class OwnNode:
         reservations: str,
         before: Mapping[str, tuple[User, ...]],
     ) -> dict[str, tuple[User, ...]]:
-        """The users of each GPU, by id; `memory` is what each has for them, in MiB, `reservations` a namespace.
+        """Return the users of each GPU, by id, in the order in which they got it.
 
-        Of several that share a GPU, the one that was first seen with it comes first; `before` is who had it last time.
+        `memory` is each GPU's usable memory in MiB, `reservations` the namespace of reservation pods, `before` the last
+        result.
         """
         replicas = spec.slicing.replicas(vocabulary.GPU_RESOURCE)
         found = holding.holders(self._stores.pods, held, replicas=replicas)
@@ -167,14 +168,14 @@ class OwnNode:
         return User(ref, span, used, used / memory, cpu=cpu)
 
     def _annotation(self, pod: Pod, read: Callable[[Pod], T], reason: str, otherwise: T) -> T:
-        """The value of an annotation. One that makes no sense is reported, and counts as none."""
+        """Return the value of an annotation; an invalid one is reported and replaced by `otherwise`."""
         try:
             return read(pod)
         except errors.InputError as error:
-            self.configuration.complain(about(pod), reason, str(error))
+            self.configuration.report(subject_of(pod), reason, str(error))
             return otherwise
 
-    # What is written.
+    # Publishing.
 
     def publish(
         self,
@@ -183,14 +184,14 @@ class OwnNode:
         listed: Mapping[str, tuple[User, ...]],
         counters: Callable[[], Mapping[str, Sequence[float]]],
     ) -> float:
-        """Write labels and the node's view where they differ; seconds until the view should be looked at again."""
+        """Write labels and view if they differ; return the seconds until the view should be checked again."""
         self._annotate_reservations(listed)
         node, fleet = self.node, self.configuration.current
         if node is None or fleet is None:
             return SAVE_EVERY
         config_map = self._stores.views.get(publishing.view_name(self.name), namespace=self._namespace)
         labels = publishing.labels_of_real(spec, fleet.mig_strategy) if spec.gpus or spec.other else {}
-        self._labelled.update(labels, publishing.labelled(config_map))
+        self._labelled.update(labels, publishing.owned_labels(config_map))
         patch = publishing.label_patch(labels, self._labelled)
         self._writer.merge(Target(resources.NODES, self.name), patch, observed=node, urgent=True)
         if not labels:

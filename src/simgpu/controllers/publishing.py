@@ -1,4 +1,4 @@
-"""What is written about a node with GPUs: labels, capacity, and the view of it in a ConfigMap. Pure functions."""
+"""What is published for a node with GPUs: labels, capacity, and its view in a ConfigMap. Pure functions."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ LABELS = (
 
 
 def view_name(node: str) -> str:
-    """The name of a node's ConfigMap."""
+    """Return the name of a node's ConfigMap."""
     return vocabulary.VIEW_PREFIX + _shortened(node, vocabulary.MAX_NAME - len(vocabulary.VIEW_PREFIX))
 
 
 def node_of(view_of: ConfigMap) -> str:
-    """The node that a ConfigMap is the view of; empty if it is none by its name."""
+    """Return the node that a ConfigMap is the view of; empty if its name is not that of a view."""
     meta = view_of.metadata
     full = meta.annotations.get(vocabulary.VIEW_NODE_ANNOTATION, "")
     if full and view_name(full) == meta.name:
@@ -46,22 +46,22 @@ def node_of(view_of: ConfigMap) -> str:
     return meta.name.removeprefix(vocabulary.VIEW_PREFIX) if meta.name.startswith(vocabulary.VIEW_PREFIX) else ""
 
 
-def _shortened(name: str, longest: int) -> str:
-    """A name that fits: of a longer one its beginning, and a digest of all of it."""
-    if len(name) <= longest:
+def _shortened(name: str, limit: int) -> str:
+    """Return the name; if it is too long, its beginning and a digest of all of it."""
+    if len(name) <= limit:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
-    return f"{name[: longest - _DIGEST - 1].rstrip('.-')}-{digest}"
+    return f"{name[: limit - _DIGEST - 1].rstrip('.-')}-{digest}"
 
 
 def label_value(text: str) -> str:
-    """A text as a label's value may be: other characters become dashes, 63 at most, letters or digits at both ends."""
+    """Return a text as a valid label value: at most 63 characters, dashes for invalid ones, alphanumeric ends."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", text)[:63]
     return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9]+$", "", plain)
 
 
 def _sharing(spec: pools.NodeGpus) -> dict[str, str]:
-    """How GPUs are shared; a product that is not renamed as a resource is renamed itself."""
+    """Return labels for sharing; the product gets a suffix unless the resource was renamed."""
     slicing = spec.slicing
     shared = slicing.replicas(vocabulary.GPU_RESOURCE) > 1
     renamed = slicing.name(vocabulary.GPU_RESOURCE) != vocabulary.GPU_RESOURCE
@@ -74,12 +74,12 @@ def _sharing(spec: pools.NodeGpus) -> dict[str, str]:
 
 
 def labels_of_real(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
-    """Labels of a node with a kubelet: plugins for dynamic resource allocation may run there too."""
+    """Return labels of a real node, with those for dynamic resource allocation."""
     return labels(spec, strategy) | (dict.fromkeys(vocabulary.DEPLOYED_ON_REAL_LABELS, "true") if spec.gpus else {})
 
 
 def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
-    """Everything that feature discovery says about a node's GPUs; what nobody knows of a card is left out."""
+    """Return the labels that GPU feature discovery sets; unknown facts are left out."""
     if not spec.gpus:
         return {vocabulary.FAKE_GPU_LABEL: "true"}
     model = spec.gpus[0].model
@@ -112,12 +112,12 @@ def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
 
 
 def label_patch(wanted: Mapping[str, str], before: Iterable[str]) -> dict[str, Any]:
-    """The change of a node's labels; of those from before, what is not wanted any more goes."""
+    """Return the patch of a node's labels; those from before that are not wanted any more are removed."""
     return {"metadata": {"labels": {**dict.fromkeys(sorted(before)), **wanted}}}
 
 
 def amounts(spec: pools.NodeGpus | None) -> dict[str, str]:
-    """Extended resources of a node, in the form in which the API shows them again."""
+    """Return extended resources of a node, in the API's canonical form."""
     if spec is None:
         return {}
     gpus = {vocabulary.GPU_RESOURCE: len(spec.gpus)} if spec.gpus else {}
@@ -125,38 +125,38 @@ def amounts(spec: pools.NodeGpus | None) -> dict[str, str]:
 
 
 def capacity_patch(wanted: Mapping[str, str], before: Iterable[str]) -> dict[str, Any]:
-    """The change of a node's capacity; of the resources from before, what is not wanted any more goes."""
+    """Return the patch of a node's capacity; resources from before that are not wanted any more are removed."""
     changes = {**dict.fromkeys(sorted(before)), **wanted}
     return {"status": {"capacity": changes, "allocatable": changes}}
 
 
-class Traces(msgspec.Struct):
-    """Labels and resources that we gave to a node, by name: what goes when it should not have them any more."""
+class OwnedFields(msgspec.Struct):
+    """Names of labels and resources that we wrote on a node, to be removed later."""
 
     labels: set[str]
     resources: set[str]
 
-    def fade(self, node: Node) -> None:
-        """What a node does not have any more is no longer ours; somebody else may give it a meaning."""
+    def drop_missing(self, node: Node) -> None:
+        """Drop names that the node does not have any more: other writers may add them again as their own."""
         self.labels &= node.metadata.labels.keys()
         self.resources &= node.status.capacity.keys() | node.status.allocatable.keys()
 
 
-def traces(before: Remembered, node: Node) -> Traces:
-    """What may be ours on a node that others left. Where nobody remembers, all that a node with our mark has."""
+def owned_on(before: PreviousView, node: Node) -> OwnedFields:
+    """Return what an earlier controller owned on a node; if its view is missing but the node is marked, all names."""
     marked = (
         vocabulary.FAKE_GPU_LABEL in node.metadata.labels
         and node.metadata.annotations.get(vocabulary.KWOK_NODE) == "fake"
     )
     if marked and not before.labels:
-        return Traces(set(LABELS), {vocabulary.GPU_RESOURCE, *before.resources})
-    return Traces(set(before.labels), set(before.resources))
+        return OwnedFields(set(LABELS), {vocabulary.GPU_RESOURCE, *before.resources})
+    return OwnedFields(set(before.labels), set(before.resources))
 
 
 def document(
     ids: Sequence[str], spec: pools.NodeGpus, *, strategy: str, users: Mapping[str, Sequence[User]]
 ) -> dict[str, Any]:
-    """What a node has, and who uses it."""
+    """Return the document of a node's view: its GPUs and their users."""
     gpus = []
     for gpu_id, gpu in zip(ids, spec.gpus, strict=True):
         entry: dict[str, Any] = {"id": gpu_id, "status": _status(users.get(gpu_id, ()))}
@@ -185,7 +185,7 @@ def view(
     fake: bool = True,
     labelled: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The node's ConfigMap; `labelled` are labels that we gave to the node."""
+    """Return the node's ConfigMap; `labelled` are labels that we own on the node."""
     labels = {vocabulary.VIEW_LABEL: "true", vocabulary.VIEW_NODE_LABEL: _shortened(node, vocabulary.MAX_LABEL)}
     written = {vocabulary.VIEW_LABELS_ANNOTATION: ",".join(sorted(labelled))}
     if labels[vocabulary.VIEW_NODE_LABEL] != node:
@@ -200,7 +200,7 @@ def view(
 
 
 def same_but_counters(one: ConfigMap, other: ConfigMap) -> bool:
-    """Whether two versions of a ConfigMap differ at most in where counters stood, as each save makes them."""
+    """Return whether two versions of a ConfigMap differ at most in the saved counters."""
     metas = one.metadata, other.metadata
     rest = [{key: text for key, text in item.data.items() if key != vocabulary.COUNTERS_KEY} for item in (one, other)]
     return rest[0] == rest[1] and all(
@@ -210,7 +210,7 @@ def same_but_counters(one: ConfigMap, other: ConfigMap) -> bool:
 
 
 def pool_json(pool: pools.NodeGpus) -> dict[str, Any]:
-    """A pool as the topology API tells it."""
+    """Return a pool for the topology API."""
     return {
         "GpuCount": len(pool.gpus), "GpuMemory": pool.memory_mib, "GpuProduct": pool.product,
         "OtherDevices": _others_json(pool.other),
@@ -218,7 +218,7 @@ def pool_json(pool: pools.NodeGpus) -> dict[str, Any]:
 
 
 def node_json(node: Mapping[str, Any]) -> dict[str, Any]:
-    """A node as the topology API tells it, from its document; GPUs of several models say what each is."""
+    """Return a node for the topology API, from its document; GPUs have model fields if models differ."""
     others = node.get("otherDevices") or ()
     return {
         "GpuMemory": node["gpuMemory"], "GpuProduct": node["gpuProduct"],
@@ -230,7 +230,7 @@ def node_json(node: Mapping[str, Any]) -> dict[str, Any]:
 
 def _gpu_json(gpu: Mapping[str, Any]) -> dict[str, Any]:
     owner, usage = gpu["status"]["allocatedBy"], gpu["status"]["podGpuUsageStatus"]
-    told: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "ID": gpu["id"],
         "Status": {
             "AllocatedBy": {key.capitalize(): owner[key] for key in ("namespace", "pod", "container")},
@@ -244,11 +244,11 @@ def _gpu_json(gpu: Mapping[str, Any]) -> dict[str, Any]:
             },
         },
     }
-    return told | {f"Gpu{key}": gpu[f"gpu{key}"] for key in ("Product", "Memory") if f"gpu{key}" in gpu}
+    return entry | {f"Gpu{key}": gpu[f"gpu{key}"] for key in ("Product", "Memory") if f"gpu{key}" in gpu}
 
 
 def view_json(config_map: ConfigMap) -> dict[str, Any]:
-    """The same from a ConfigMap, whoever wrote it."""
+    """Return a node for the topology API, from its view; `InputError` if that is invalid."""
     try:
         return node_json(msgspec.to_builtins(view_format.read(config_map.data.get(vocabulary.TOPOLOGY_KEY, ""))))
     except ValueError:
@@ -263,7 +263,7 @@ def _others_json(other: Mapping[str, int]) -> list[dict[str, Any]] | None:
 
 
 def _status(users: Sequence[User]) -> dict[str, Any]:
-    """Who has a GPU, and how all that share it use it."""
+    """Return the owner of a GPU, and the usage of all pods that share it."""
     first = users[0].pod if users else PodRef("")
     owner = {"namespace": first.namespace, "pod": first.name, "container": first.container}
     memory: Counter[str] = Counter()  # of all of a pod's containers
@@ -286,7 +286,7 @@ _WORDS = frozenset(("true", "false", "yes", "no", "on", "off", "null", "y", "n")
 
 
 def _lines(value: Mapping[str, Any], depth: int) -> Iterator[str]:
-    """A mapping as YAML. What is written for every node of a fleet is not worth a general writer's time."""
+    """Yield a mapping as YAML; much faster than a general writer, for thousands of nodes."""
     pad = "  " * depth
     for key, item in value.items():
         if isinstance(item, dict) and item:
@@ -308,14 +308,14 @@ def _scalar(value: Any) -> str:
 
 
 def is_view(config_map: ConfigMap) -> bool:
-    """Whether it is the view of a fake node: those of real nodes belong to whoever serves these."""
+    """Return whether it is the view of a fake node: those of real nodes belong to their agents."""
     meta = config_map.metadata
     marked = meta.labels.get(vocabulary.VIEW_LABEL) == "true" and vocabulary.VIEW_NODE_LABEL in meta.labels
     return marked and meta.annotations.get(vocabulary.KWOK_NODE) == "fake"
 
 
-class Remembered(msgspec.Struct, frozen=True):
-    """What a node's ConfigMap says of before: who held what, what was written on the node, where counters stood."""
+class PreviousView(msgspec.Struct, frozen=True):
+    """The state in a node's view: GPUs by pod uid, as (container, id), resources and labels we own, and counters."""
 
     held: dict[str, tuple[tuple[str, str], ...]] = {}
     resources: tuple[str, ...] = ()
@@ -325,7 +325,7 @@ class Remembered(msgspec.Struct, frozen=True):
 
 
 def published(views: Iterable[ConfigMap], catalog: models.Catalog) -> pools.Topology:
-    """What nodes have according to their views: what was last in force, for whoever cannot read the configuration."""
+    """Return the configuration that views imply, to use while the real one is invalid or missing."""
     nodes: dict[str, pools.NodeGpus] = {}
     strategy = "mixed"
     for view_of in views:
@@ -350,8 +350,8 @@ def _spec(found: view_format.View, catalog: models.Catalog) -> pools.NodeGpus:
     return pools.NodeGpus(tuple(gpus), other, driver=found.driver_version, cuda=found.cuda_version)
 
 
-def labelled(config_map: ConfigMap | None) -> tuple[str, ...]:
-    """Labels that we gave to a node, as its view lists them; others that somebody wrote there are none of ours."""
+def owned_labels(config_map: ConfigMap | None) -> tuple[str, ...]:
+    """Return the labels that we own on a node according to its view; names that we never write are ignored."""
     listed = set(
         config_map.metadata.annotations.get(vocabulary.VIEW_LABELS_ANNOTATION, "").split(",")
         if config_map is not None
@@ -360,23 +360,23 @@ def labelled(config_map: ConfigMap | None) -> tuple[str, ...]:
     return tuple(name for name in (*LABELS, *vocabulary.DEPLOYED_ON_REAL_LABELS) if name in listed)
 
 
-def remembered(config_map: ConfigMap | None) -> Remembered:
-    """Read a view again. What somebody broke says nothing; the rest still does."""
+def read_previous(config_map: ConfigMap | None) -> PreviousView:
+    """Return the state in a view; invalid parts are left out."""
     if config_map is None:
-        return Remembered()
+        return PreviousView()
     counters, broken = view_format.Counters(), ""
     try:
         counters = view_format.read_counters(config_map.data.get(vocabulary.COUNTERS_KEY, "{}"))
     except ValueError as error:
         broken = str(error)
-    labels = labelled(config_map)
+    labels = owned_labels(config_map)
     try:
         found = view_format.read(config_map.data.get(vocabulary.TOPOLOGY_KEY, ""))
     except ValueError:
-        return Remembered(labels=labels, counters=counters, broken=broken)
+        return PreviousView(labels=labels, counters=counters, broken=broken)
     held: dict[str, list[tuple[str, str]]] = {}
     for gpu in found.gpus:
         for uid in gpu.status.pod_gpu_usage_status:
             held.setdefault(uid, []).append((gpu.status.allocated_by.container, gpu.id))
     resources = (vocabulary.GPU_RESOURCE, *(item.name for item in found.other_devices))
-    return Remembered({uid: tuple(pairs) for uid, pairs in held.items()}, resources, labels, counters, broken)
+    return PreviousView({uid: tuple(pairs) for uid, pairs in held.items()}, resources, labels, counters, broken)

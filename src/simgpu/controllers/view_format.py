@@ -1,7 +1,7 @@
-"""The form of a node's view, as it is read again: nothing goes beyond what a topology could give to a node.
+"""The format of a node's view, for reading it.
 
-Views are written by `publishing`. Whoever may write ConfigMaps can break one, so all of it has bounds, and whatever is
-wrong is a `ValueError`.
+Views are written by `publishing`, but any user with write access to ConfigMaps can change them. So all fields have the
+limits of a topology, and anything invalid is a `ValueError`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_COUNTERS = 64  # of a GPU
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Who has a GPU."""
+    """The container that has a GPU."""
 
     namespace: _Name
     pod: _Name
@@ -30,7 +30,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """How busy a GPU is, in percent."""
+    """Utilisation of a GPU, in percent."""
 
     min: _Percent
     max: _Percent
@@ -45,7 +45,7 @@ class PodGpuUsage(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GpuStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """Who has a GPU, and how each pod uses it, by uid."""
+    """The owner of a GPU, and the usage of each pod, by uid."""
 
     allocated_by: Owner
     pod_gpu_usage_status: Annotated[dict[_Name, PodGpuUsage], msgspec.Meta(max_length=vocabulary.MAX_DEVICES)]
@@ -68,7 +68,7 @@ class OtherDevices(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a node has, and who uses it."""
+    """A node's GPUs and other devices, with their users."""
 
     gpu_memory: _Memory
     gpu_product: _Name
@@ -80,7 +80,7 @@ class View(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """Where the counters of a node's GPUs stood at that time, by id, and the address of its exporter."""
+    """Counters of a node's GPUs, by id, at a `time` in seconds since 1970, and the address of its exporter."""
 
     time: float = 0.0
     address: _Name = ""
@@ -91,12 +91,12 @@ class Counters(msgspec.Struct, frozen=True):
 
 
 def read(text: str) -> View:
-    """A view."""
+    """Return the view in a YAML text."""
     return msgspec.convert(yaml_text.parse(text), View)
 
 
 def read_counters(text: str) -> Counters:
-    """Saved counters."""
+    """Return the saved counters in a JSON text."""
     try:
         return msgspec.json.decode(text, type=Counters)
     except RecursionError:

@@ -41,7 +41,6 @@ class ReflectorCounters(msgspec.Struct):
     """How many requests, events and failures a reflector had."""
 
     lists: int = 0
-    watches: int = 0
     events: int = 0
     failures: int = 0
 
@@ -142,7 +141,6 @@ class Reflector(Generic[V]):
 
     async def _watch(self, params: Params, initial: _Initial[V] | None = None) -> None:
         """Apply the events of one request until it ends."""
-        self.counters.watches += 1
         events = watching.watch(
             self._client,
             self._resource,

@@ -1,1 +1,1 @@
-"""The run-time model: machines with devices that an engine moves, and who uses them. Pure: time is an argument."""
+"""The run-time model: machines with devices that an engine simulates, and their users. Pure: time is an argument."""

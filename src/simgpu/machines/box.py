@@ -1,6 +1,6 @@
-"""A simulated machine: its devices, the engine that moves them, and what runs on them.
+"""A simulated machine: its devices, the engine that simulates them, and their workloads and users.
 
-The owner of a box gives it the time. Views read it between steps; reading changes nothing.
+Time is an argument of `step`. Views read a box between steps; reading changes nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from simgpu import errors
-from simgpu.machines.inventory import Card, Inventory, Kept
+from simgpu.machines.inventory import Card, DeviceState, Inventory
 from simgpu.machines.machine import DevicePart, Usage
 from simgpu.machines.registry import Ended, RunningWorkload
 from simgpu.machines.users import CpuSource, PodRef, User
@@ -19,11 +19,11 @@ from simgpu.sim import activity, engine
 from simgpu.topology.devices import Device
 
 MAX_WORKLOADS = 100_000
-MAX_GONE = 4096  # devices that are gone and may come back
+MAX_GONE = 4096  # removed devices whose state is kept, in case they come back
 
 
 class Box:
-    """Devices in their order; names and indices find them, and `card0.1` finds a part of one by its number."""
+    """Devices in order, found by name or index; `card0.1` is a part of one, by its number."""
 
     def __init__(
         self,
@@ -33,10 +33,10 @@ class Box:
         hostname: str,
         spread: float = 1.0,
         now: float = 0.0,
-        kept: Mapping[str, Kept] = {},
+        saved: Mapping[str, DeviceState] = {},
     ) -> None:
-        """`kept` is where devices stood when it was `now`; one that is not there by the first step has been away."""
-        self._inventory = Inventory(seed=seed, max_gone=MAX_GONE, now=now, spread=spread, kept=kept)
+        """`saved` are states of devices at `now`, in seconds; those of devices absent at the first step become cold."""
+        self._inventory = Inventory(seed=seed, max_gone=MAX_GONE, now=now, spread=spread, saved=saved)
         self.engine = self._inventory.engine
         self.cards: list[Card] = []
         self.machine = self._inventory.machine([])
@@ -50,13 +50,13 @@ class Box:
 
     @property
     def steps(self) -> int:
-        """How often the box has moved on."""
+        """How many steps were made."""
         return self._inventory.steps
 
     def change(self, devices: Sequence[Device]) -> None:
-        """Let the box have these devices. One that stays what it was goes on as it is; what runs on one that goes ends.
+        """Set the devices. Unchanged ones keep their state and workloads; workloads on removed ones end.
 
-        Where those that are gone stood is remembered, of the last so many.
+        The states of the last `MAX_GONE` removed devices are kept.
         """
         self.cards = self._inventory.exchange(self.cards, devices)
         before = self.machine
@@ -72,11 +72,11 @@ class Box:
     # Workloads.
 
     def find(self, name: str) -> int | None:
-        """The index of a device by name."""
+        """Return the index of a device by name or id; None if there is none."""
         return self._by_name.get(name)
 
     def places(self) -> list[str]:
-        """Everything that a workload can run on: cards, and of divided ones the instances."""
+        """Return the names of all cards, and of the instances instead for divided cards."""
         instances = {name: part.device for name, part in self._part_names.items() if part.profile}
         divided = set(instances.values())
         return [device.file for device in self.devices if device.index not in divided] + list(instances)
@@ -91,13 +91,13 @@ class Box:
         pid: int = 0,
         owner: str = "",
     ) -> list[int]:
-        """Start a workload on devices, by name or index; one number for each model that it spans.
+        """Start a workload on devices, by name or index; return a number for each model that it spans.
 
-        All of them must exist, or none is used. `ended` is called with the exit code and a message. What workloads of
-        an `owner` with a name can cost is bounded.
+        All devices must exist. `ended` is called with the exit code and a message. The costs of all workloads of a
+        named `owner` are limited.
         """
         if len(self.workloads()) >= MAX_WORKLOADS:
-            raise errors.InputError("workload", f"there are {MAX_WORKLOADS} already")
+            raise errors.InputError("workload", f"at most {MAX_WORKLOADS} can run")
         activity.check(profile)
         targets = list(dict.fromkeys(self._target(item) for item in on))
         if not targets:
@@ -133,22 +133,22 @@ class Box:
             self._name_pods()
 
     def workloads(self) -> Mapping[int, RunningWorkload]:
-        """Running workloads by number."""
+        """Return running workloads by number."""
         return self._inventory.workloads.running
 
     # Users.
 
     def use(self, users: Mapping[str, Sequence[User]], *, resting: Collection[tuple[str, str]] = ()) -> None:
-        """Let devices, by id, have these users, each named after its first; all others have none.
+        """Set the users of devices, by id; the first one's pod labels the device. Devices not listed have none.
 
-        Those that are `resting`, by uid and container, say by workloads of their own what they do.
+        Users that are `resting`, by uid and container, are driven by workloads of their own instead.
         """
         changed = [self._inventory.use(card, users.get(card.device.uuid, ()), resting=resting) for card in self.cards]
         if any(changed):
             self._name_users()
 
     def cpu_driven(self) -> Iterator[tuple[CpuSource, int]]:
-        """Workloads, by number, whose utilisation follows a container's processor time."""
+        """Yield workloads, by number, whose utilisation follows a container's CPU time."""
         for card in self.cards:
             for item in card.playing:
                 if isinstance(item.what, User) and item.what.cpu is not None and not item.resting:
@@ -159,7 +159,7 @@ class Box:
         self._name_pods()
 
     def _name_pods(self) -> None:
-        """Name each device after its first user, or else after the first pod that runs a workload there."""
+        """Label each device with the pod of its first user, or else of its first workload."""
         named, whole = dict(self._inventory.workloads.first_pods()), self._index_of
         pods = {whole[handle]: pod for handle, pod in named.items() if handle in whole}
         parts = {handle: pod for handle, pod in named.items() if handle not in whole}
@@ -168,14 +168,14 @@ class Box:
     # Time.
 
     def step(self, now: float, *, clock: float) -> None:
-        """Move on to `now`; `clock` is the time of day, for pages that print it."""
+        """Simulate up to `now`, in seconds; `clock` is the time for pages, in seconds since 1970."""
         ended = self._inventory.step(now, clock=clock)
         self.machine.step, self.machine.time = self.steps, clock
         if ended:
             self._name_pods()
 
     def _usages(self) -> list[Usage]:
-        """What workloads of pods have: of each device's users in their order, then of others."""
+        """Return usages of pods' workloads: each device's users in order, then others."""
         pods = {number: work.pod for number, work in self.workloads().items() if work.pod is not None}
         first = dict.fromkeys(item.number for card in self.cards for item in card.playing if item.number in pods)
         numbers = [*first, *(number for number in pods if number not in first)]
@@ -190,29 +190,23 @@ class Box:
         part: DevicePart | None = self._parts.get(share.part) if share.part is not None else None
         return f"{file}.{part.id}" if part else file
 
-    # What is kept.
+    # Saved state.
 
     def counters(self) -> dict[str, list[float]]:
-        """Where the counters of each device stand, by id."""
+        """Return the counters of each device, by id."""
         return self._inventory.counters(self.cards)
 
-    def keep(self) -> dict[str, Kept]:
-        """Where each device stands, and where those that are gone stood, for a box that comes after this one."""
-        return self._inventory.keep(self.cards)
+    def device_states(self) -> dict[str, DeviceState]:
+        """Return the state of each device by id, and of removed ones, to resume from."""
+        return self._inventory.device_states(self.cards)
 
     # Views as plain data.
 
     def describe_devices(self) -> list[dict[str, Any]]:
-        """Every device with what it shows now."""
+        """Return every device with its current readings."""
         names = (
-            "usage",
-            "memory_usage",
-            "power_average",
-            "temperature",
-            "temperature_memory",
-            "sm_clock",
-            "memory_used",
-        )
+            "usage", "memory_usage", "power_average", "temperature", "temperature_memory", "sm_clock", "memory_used",
+        )  # fmt: skip
         columns = {name: np.round(self.machine.column(name), 3).tolist() for name in names}
         return [
             {
@@ -225,7 +219,7 @@ class Box:
         ]  # fmt: skip
 
     def describe_workloads(self) -> list[dict[str, Any]]:
-        """Every workload with what it has of each device."""
+        """Return every workload with its share of each device."""
         return [
             {
                 "number": number,

@@ -1,4 +1,4 @@
-"""All fake nodes' cards in one engine: which node has which, who uses them, and the exporters that show them."""
+"""All fake nodes' cards in one engine: the cards of each node, their users, and the simulated exporters."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from simgpu.machines.inventory import Card, Inventory, Kept
+from simgpu.machines.inventory import Card, DeviceState, Inventory
 from simgpu.machines.machine import Machine
 from simgpu.machines.users import User
 from simgpu.sim import cards
 from simgpu.topology import pools
 from simgpu.vocabulary import EXPORTER
 
-_MAX_GONE = 100_000  # GPUs that are gone and may come back
+_MAX_GONE = 100_000  # removed GPUs whose counters are kept, in case they come back
 
 
 class NodeCards(msgspec.Struct):
-    """A node's GPUs, in their order, and the labels of the exporter that shows them."""
+    """A node's GPUs, in order, and the labels of its exporter."""
 
     name: str
     spec: pools.NodeGpus
@@ -30,16 +30,16 @@ class NodeCards(msgspec.Struct):
 
     @property
     def ids(self) -> list[str]:
-        """Their ids."""
+        """The ids of the GPUs."""
         return [card.device.uuid for card in self.cards]
 
     def users(self) -> dict[str, tuple[User, ...]]:
-        """The users of each GPU that has any, by id."""
+        """Return the users of each GPU that has any, by id."""
         return {card.device.uuid: card.users for card in self.cards if card.users}
 
 
 class Fleet:
-    """Cards of all nodes. Changes are idempotent; `machine` is what pages are rendered from."""
+    """Cards of all nodes. Changes are idempotent; pages are rendered from `machine`."""
 
     def __init__(self, *, seed: int) -> None:
         self._inventory = Inventory(seed=seed, max_gone=_MAX_GONE)
@@ -51,13 +51,13 @@ class Fleet:
 
     @property
     def steps(self) -> int:
-        """How often the fleet has moved on."""
+        """How many steps were made."""
         return self._inventory.steps
 
     # Nodes.
 
     def place(self, name: str, spec: pools.NodeGpus) -> NodeCards:
-        """Let a node have these GPUs; cards that stay what they were go on as they are."""
+        """Set the GPUs of a node; unchanged cards keep their state."""
         known = self.nodes.get(name)
         if known is not None and known.spec == spec:
             return known
@@ -69,7 +69,7 @@ class Fleet:
         return self.nodes[name]
 
     def remove(self, name: str) -> None:
-        """A node is gone, or has no GPUs any more."""
+        """Remove a node and its GPUs."""
         if known := self.nodes.pop(name, None):
             self._inventory.remove(known.cards)
             self._machine = None
@@ -77,7 +77,7 @@ class Fleet:
             del self._taken[address]
 
     def name_exporter(self, name: str, pod: str, address: str) -> None:
-        """Name the pod that stands for a node's exporter; without one it has a made-up name and address."""
+        """Set the pod that stands for a node's exporter; empty for a generated name and address."""
         node, labels = self.nodes[name], self._exporter(name, pod, address)
         if node.exporter != labels:
             node.exporter = labels
@@ -91,7 +91,7 @@ class Fleet:
         return {"node": node, "exporter": name, "instance": f"{address or self.address(node)}:9400"}
 
     def address(self, node: str, before: str = "") -> str:
-        """An address that no other node's exporter has: the one from before, or else one that follows from the name."""
+        """Return a unique address for a node's exporter: the one from before, or else one derived from the name."""
         if node not in self._addresses:
             for address in candidate_addresses(node, before):
                 if address not in self._taken:
@@ -102,7 +102,7 @@ class Fleet:
     # Users.
 
     def use(self, node: NodeCards, users: Mapping[str, tuple[User, ...]]) -> bool:
-        """Let a node's GPUs, by id, have these users; all others have none. Whether that changes anything."""
+        """Set the users of a node's GPUs, by id; GPUs not listed have none. Return whether that changed anything."""
         changed = False
         for card in node.cards:
             wanted = users.get(card.device.uuid, ())
@@ -113,17 +113,17 @@ class Fleet:
     # Time and views.
 
     def step(self, now: float, *, clock: float) -> None:
-        """Move on to `now`; `clock` is the time of day."""
+        """Simulate up to `now`, in seconds; `clock` is in seconds since 1970."""
         self._inventory.step(now, clock=clock)
 
     def machine(self) -> Machine:
-        """All GPUs of all nodes, as one machine to render."""
+        """Return all GPUs of all nodes, as one machine to render."""
         if self._machine is None:
             self._machine = self._view(self.nodes.values())
         return self._current(self._machine, [card for node in self.nodes.values() for card in node.cards])
 
     def machine_of(self, name: str) -> Machine | None:
-        """One node's GPUs."""
+        """Return one node's GPUs; None for an unknown node."""
         node = self.nodes.get(name)
         return None if node is None else self._current(self._view([node]), node.cards)
 
@@ -131,7 +131,7 @@ class Fleet:
         return self._inventory.machine([(node.name, node.cards) for node in nodes])
 
     def _current(self, machine: Machine, listed: Sequence[Card]) -> Machine:
-        """A machine with the pods of the last step, whose readings these are."""
+        """Return the machine with the pods of the last step, to which its readings belong."""
         named = {place: card.seen[0].pod for place, card in enumerate(listed) if card.seen}
         static = ((place, card.pod(())) for place, card in enumerate(listed) if card.device.static and not card.seen)
         machine.set_pods(named | {place: pod for place, pod in static if pod is not None})
@@ -139,15 +139,15 @@ class Fleet:
         return machine
 
     def exporters(self) -> Iterator[tuple[str, str, str]]:
-        """Node, pod and address of the exporter that each node would have."""
+        """Yield node, pod and address of each simulated exporter."""
         for name, node in self.nodes.items():
             if node.cards:
                 yield name, node.exporter["exporter"], node.exporter["instance"]
 
     def pod_usage(self) -> Iterator[tuple[str, int, float, float]]:
-        """Pod's uid, index of the GPU, utilisation in percent, memory in bytes, for each pod on each GPU.
+        """Yield pod uid, index of the GPU, utilisation in percent, and memory in bytes, for each pod on each GPU.
 
-        Of a GPU with several pods, each has the part of its utilisation that it asks for.
+        Pods that share a GPU split its utilisation in proportion to what they ask for.
         """
         used = [(index, card) for node in self.nodes.values() for index, card in enumerate(node.cards) if card.seen]
         numbers = [card.number for _, card in used]
@@ -161,22 +161,22 @@ class Fleet:
     # Counters.
 
     def counters(self, node: NodeCards) -> dict[str, list[float]]:
-        """Where a node's counters stand, by GPU id."""
+        """Return a node's counters, by GPU id."""
         return self._inventory.counters(node.cards, digits=3)
 
     def remember(self, saved: Mapping[str, Sequence[float]], seconds: float) -> None:
-        """Where counters of GPUs that are not there stood, that long ago; if these come back, they go on from there."""
-        self._inventory.remember({gpu: _kept(values, seconds) for gpu, values in saved.items()})
+        """Keep counters of absent GPUs, saved `seconds` ago, to resume from if the GPUs come back."""
+        self._inventory.remember({gpu: _state(values, seconds) for gpu, values in saved.items()})
 
     def resume(self, node: NodeCards, saved: Mapping[str, Sequence[float]], seconds: float) -> None:
-        """Go on where counters stood that many seconds ago, plus the most that they can have grown since."""
+        """Resume from counters saved `seconds` ago, plus the most that they can have grown since."""
         for card in node.cards:
             if (values := saved.get(card.device.uuid)) is not None:
-                self._inventory.resume(card, _kept(values, seconds))
+                self._inventory.resume(card, _state(values, seconds))
 
 
 def candidate_addresses(node: str, before: str) -> Iterator[str]:
-    """Addresses that a node's exporter may have, best first."""
+    """Yield addresses for a node's exporter, best first."""
     if re.fullmatch(r"10(\.\d{1,3}){3}", before):
         yield before
     first = int.from_bytes(hashlib.sha1(node.encode(), usedforsecurity=False).digest()[:3])
@@ -184,10 +184,10 @@ def candidate_addresses(node: str, before: str) -> Iterator[str]:
         yield f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
 
 
-def _kept(values: Sequence[float], seconds: float) -> Kept:
-    """Counters as they were saved; those of another version are none."""
+def _state(values: Sequence[float], seconds: float) -> DeviceState:
+    """Return saved counters as a state; empty for those of another version."""
     known = len(values) == len(cards.COUNTERS)
-    return Kept("", dict(zip(cards.COUNTERS, values, strict=True)) if known else {}, max(0.0, seconds))
+    return DeviceState("", dict(zip(cards.COUNTERS, values, strict=True)) if known else {}, max(0.0, seconds))
 
 
 def _divided(users: Sequence[User], percent: float) -> dict[str, tuple[float, float]]:

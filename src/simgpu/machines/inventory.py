@@ -1,7 +1,6 @@
-"""Cards on one engine: which device each is, who uses it, and where it stood when it was last there.
+"""Cards on one engine, for a box or a fleet: the device, users and state of each.
 
-A machine and a fleet keep their cards here. Devices come and go; one that stays what it was goes on as it is, one that
-comes back goes on with what it had counted.
+Devices are added and removed; an unchanged one keeps its state, one that comes back resumes its counters.
 """
 
 from __future__ import annotations
@@ -26,20 +25,22 @@ from simgpu.topology.devices import Device, StaticMetrics
 _log = logging.getLogger(__name__)
 
 
-class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a device stood, by quantity, and of which kind it was; `away` is how many seconds ago that was."""
+class DeviceState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The state of a device: values by quantity, its kind (see `kind_of`), and its age in seconds."""
 
     kind: str
     values: dict[str, float]
     away: float = 0.0
 
-    def cold(self) -> Kept:
-        """The same after it was away: what it has counted remains."""
-        return Kept("", {name: value for name, value in self.values.items() if name in cards.OUTLIVING}, self.away)
+    def cold(self) -> DeviceState:
+        """Return only the counters, for a device that was absent or off."""
+        return DeviceState(
+            "", {name: value for name, value in self.values.items() if name in cards.OUTLIVING}, self.away
+        )
 
 
 class Playing(msgspec.Struct, frozen=True, gc=False):
-    """The workload by which a card shows a user, or what it shows without any."""
+    """The workload, by number, that simulates a user, or the configured static metrics."""
 
     what: User | StaticMetrics
     resting: bool
@@ -49,7 +50,7 @@ class Playing(msgspec.Struct, frozen=True, gc=False):
 class Card(msgspec.Struct, gc=False):
     """A device, its number on the engine, its parts by (number on the device, profile, handle), and its users.
 
-    `seen` are those that its readings of the last step belong to.
+    `seen` are the users at the last step, to which its readings belong.
     """
 
     device: Device
@@ -61,7 +62,7 @@ class Card(msgspec.Struct, gc=False):
     kind: str = ""
 
     def pod(self, users: Sequence[User]) -> PodRef | None:
-        """The pod that the card is named after: of its users the first, or one from the configuration."""
+        """Return the pod that labels the card: of the first user, or from the configuration."""
         if users:
             return users[0].pod
         reading = self.device.static
@@ -69,26 +70,26 @@ class Card(msgspec.Struct, gc=False):
 
 
 class Inventory:
-    """All cards of one engine. `kept` is where devices stood when it was `now`, of which at most so many are kept."""
+    """All cards of one engine. `saved` are states at `now`, in seconds; of absent devices `max_gone` are kept."""
 
     def __init__(
-        self, *, seed: int, max_gone: int, now: float = 0.0, spread: float = 1.0, kept: Mapping[str, Kept] = {}
+        self, *, seed: int, max_gone: int, now: float = 0.0, spread: float = 1.0, saved: Mapping[str, DeviceState] = {}
     ) -> None:
         self.engine = engine.Engine(seed=seed, now=now)
         self.workloads = WorkloadRegistry(self.engine)
         self.steps = 0
         self.time = 0.0
         self._spread = spread
-        self._gone = dict(kept)
+        self._gone = dict(saved)  # states of absent devices
         self._max_gone = max_gone
         self._changed: list[Card] = []
 
     # Devices.
 
     def exchange(self, before: Iterable[Card], devices: Sequence[Device]) -> list[Card]:
-        """The cards of these devices: those from before that are the same card still, and new ones.
+        """Return the cards of these devices: unchanged ones from before, and new ones.
 
-        What runs on cards that go ends, and where they stood is remembered.
+        Other cards from before are removed.
         """
         known: dict[str, list[Card]] = {}
         for card in before:
@@ -108,9 +109,9 @@ class Inventory:
         return made
 
     def remove(self, gone: Sequence[Card]) -> None:
-        """Cards are gone, and with them what ran there."""
+        """Remove cards, end their workloads, and keep their counters."""
         for card in gone:
-            self._gone[card.device.uuid] = Kept("", self.engine.keep(card.number)).cold()
+            self._gone[card.device.uuid] = DeviceState("", self.engine.keep(card.number)).cold()
             card.playing = ()
         self.workloads.finish(self.engine.remove_cards([card.number for card in gone]))
         self._trim()
@@ -123,12 +124,12 @@ class Inventory:
             made += (Card(device, number) for device, number in zip(members, numbers, strict=True))
         for card in made:
             card.parts = self._split(card)
-            if (stood := self._gone.pop(card.device.uuid, None)) is not None:
-                self.resume(card, stood if stood.kind == kind_of(card) else stood.cold())
+            if (state := self._gone.pop(card.device.uuid, None)) is not None:
+                self.resume(card, state if state.kind == kind_of(card) else state.cold())
         return made
 
     def _split(self, card: Card) -> tuple[tuple[int, str, int], ...]:
-        """Its MIG instances, or its tiles."""
+        """Split a card into its MIG instances or tiles; return number, profile and handle of each."""
         device, model = card.device, card.device.model
         if device.instances:
             slices = model.sm_count or 1
@@ -150,9 +151,9 @@ class Inventory:
     # Users.
 
     def use(self, card: Card, users: Sequence[User], *, resting: Collection[tuple[str, str]] = ()) -> bool:
-        """Let these be a card's users, the one that it is named after first. Whether that changes anything.
+        """Set a card's users; the first one's pod labels it. Return whether that changed anything.
 
-        Those that are `resting`, by uid and container, say by workloads of their own what they do.
+        Users that are `resting`, by uid and container, are driven by workloads of their own instead.
         """
         static = card.device.static
         wanted: Sequence[User | StaticMetrics] = users or ((static,) if static is not None else ())
@@ -176,10 +177,10 @@ class Inventory:
     # Time.
 
     def step(self, now: float, *, clock: float) -> bool:
-        """Move on to `now`; `clock` is the time of day. Whether workloads have ended."""
+        """Simulate up to `now`, in seconds; `clock` is in seconds since 1970. Return whether workloads have ended."""
         if not self.steps:
             self.engine.epoch = clock - now
-            self._gone = {name: stood.cold() for name, stood in self._gone.items()}
+            self._gone = {name: state.cold() for name, state in self._gone.items()}
         outcomes = self.engine.step(now)
         self.steps += 1
         self.time = clock
@@ -189,28 +190,30 @@ class Inventory:
         self.workloads.finish(outcomes)
         return bool(outcomes)
 
-    # What is kept.
+    # Saved state.
 
     def counters(self, listed: Sequence[Card], *, digits: int | None = None) -> dict[str, list[float]]:
-        """Where the counters of cards stand, by the device's id, in the order of `sim.cards.COUNTERS`."""
-        standing = self.engine.counters([card.number for card in listed])
-        rounded = standing if digits is None else np.round(standing, digits)
+        """Return the counters of cards, by the device's id, in the order of `sim.cards.COUNTERS`."""
+        values = self.engine.counters([card.number for card in listed])
+        rounded = values if digits is None else np.round(values, digits)
         return dict(zip((card.device.uuid for card in listed), rounded.tolist(), strict=True))
 
-    def keep(self, listed: Sequence[Card]) -> dict[str, Kept]:
-        """Where cards stand, and where those that are gone stood."""
-        return self._gone | {card.device.uuid: Kept(kind_of(card), self.engine.keep(card.number)) for card in listed}
+    def device_states(self, listed: Sequence[Card]) -> dict[str, DeviceState]:
+        """Return the states of cards and of removed ones, by the device's id."""
+        return self._gone | {
+            card.device.uuid: DeviceState(kind_of(card), self.engine.keep(card.number)) for card in listed
+        }
 
-    def resume(self, card: Card, stood: Kept) -> None:
-        """Let a card go on from where it stood; values that it cannot have are logged and start anew."""
-        impossible = self.engine.resume(card.number, stood.values, seconds=stood.away)
-        if impossible:
+    def resume(self, card: Card, state: DeviceState) -> None:
+        """Resume a card from a saved state; invalid values are logged and left out."""
+        invalid = self.engine.resume(card.number, state.values, seconds=state.away)
+        if invalid:
             name = card.device.uuid
-            _log.warning("%s cannot have stood where it did: %s start anew", name, ", ".join(impossible))
+            _log.warning("%s cannot resume from its saved state: invalid values of %s", name, ", ".join(invalid))
 
-    def remember(self, kept: Mapping[str, Kept]) -> None:
-        """Where devices that are not there stood; what is known of them already stays."""
-        self._gone = {**kept, **self._gone}
+    def remember(self, saved: Mapping[str, DeviceState]) -> None:
+        """Keep states of absent devices, unless they have one already."""
+        self._gone = {**saved, **self._gone}
         self._trim()
 
     def _trim(self) -> None:
@@ -220,7 +223,7 @@ class Inventory:
     # Views.
 
     def machine(self, nodes: Sequence[tuple[str, Sequence[Card]]], *, list_usages: UsageLister = tuple) -> Machine:
-        """Cards of one or several hosts as one machine to render."""
+        """Return cards of one or several hosts as one machine to render."""
         listed = [card for _, there in nodes for card in there]
         parts = [
             DevicePart(place, number, profile, handle)
@@ -234,7 +237,7 @@ class Inventory:
 
 
 def kind_of(card: Card) -> str:
-    """The same for cards that are alike, in another process too."""
+    """Return a hash that is the same for identical cards, also in other processes."""
     if not card.kind:
         facts = msgspec.msgpack.encode((card.device.model, card.device.instances))
         card.kind = hashlib.sha256(facts).hexdigest()[:16]
@@ -242,7 +245,7 @@ def kind_of(card: Card) -> str:
 
 
 def _alike(one: Device, other: Device) -> bool:
-    """Whether two are the same card."""
+    """Return whether two devices are the same card."""
     return one.model == other.model and one.instances == other.instances
 
 

@@ -18,7 +18,7 @@ Values = npt.NDArray[np.float64]
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What one workload has of one device: a share of its time from 0 to 1, and memory in MiB."""
+    """One workload's use of one device: a share of its time from 0 to 1, and memory in MiB."""
 
     device: int
     pod: PodRef
@@ -40,10 +40,10 @@ UsageLister = Callable[[], Iterable[Usage]]
 
 
 class Machine:
-    """Devices with the engine that moves them. Labels change when `version` does, values when `step` does.
+    """Devices with the engine that simulates them. Labels change with `version`, values with `step`.
 
-    `nodes` are its hosts, and how many devices each has. `list_usages` is called when the usages of workloads are
-    rendered, and not at every step: there may be many.
+    `nodes` are its hosts, with the number of devices of each. `list_usages` is called only when usages of workloads are
+    rendered: there may be many.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Machine:
         self._models = {device.model.key: device for device in devices}
 
     def column(self, name: str) -> Values:
-        """A quantity of the engine for each device, at this step."""
+        """Return a quantity of the engine for each device, at this step."""
         if self._at != self.step:
             self._columns.clear()
             self._at = self.step
@@ -86,11 +86,11 @@ class Machine:
         return self._columns[name]
 
     def invalidate(self) -> None:
-        """Something was set since the step: read all quantities again."""
+        """Drop cached quantities, after a setting has changed."""
         self._columns.clear()
 
     def part_column(self, name: str) -> Values:
-        """A quantity of the engine for each part, at this step."""
+        """Return a quantity of the engine for each part, at this step."""
         key = f"part.{name}"
         if self._at != self.step or key not in self._columns:
             self.column("power")  # start the step's cache
@@ -100,20 +100,20 @@ class Machine:
 
     @property
     def usages(self) -> tuple[Usage, ...]:
-        """What each workload of a pod has of each device, at this step."""
+        """The use of each device by each workload of a pod, at this step."""
         if self._listed_at != self.step:
             self._usages, self._listed_at = tuple(self._list_usages()), self.step
         return self._usages
 
     def fact(self, name: str) -> Values:
-        """A figure of each device's model, by path."""
+        """Return a figure of each device's model, by path; NaN where it has none."""
         if name not in self._static:
             found = {device.model.key: _figure(device.model, name) for device in self._models.values()}
             self._static[name] = np.array([found[device.model.key] for device in self.devices])
         return self._static[name]
 
     def static(self, read: Callable[[Device], float]) -> Values:
-        """What each device is, as a number that does not change."""
+        """Return a constant number for each device, as `read` computes it once."""
         if read not in self._static:
             self._static[read] = np.array([read(device) for device in self.devices])
         return self._static[read]
@@ -139,7 +139,7 @@ class Machine:
         return np.array(fabric.peers(self.devices), dtype=np.intp)
 
     def set_pods(self, pods: Mapping[int, PodRef], parts: Mapping[int, PodRef] = {}) -> None:
-        """Which pod has which device, by index, and which part of one, by handle."""
+        """Set the pods that label devices, by index, and parts, by handle."""
         if pods != self.pods or parts != self.part_pods:
             self.pods, self.part_pods = dict(pods), dict(parts)
             self.version += 1

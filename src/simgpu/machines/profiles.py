@@ -1,4 +1,4 @@
-"""What a user does on a device, as a profile for the engine."""
+"""Profiles for the engine: what users do on a device."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _MAX_NAME = 253
 
 
 def of_user(user: User, *, resting: bool = False) -> activity.Profile:
-    """The typical mix at the user's utilisation; nothing while it is `resting`: it has workloads of its own.
+    """Return the typical mix at the user's utilisation; no load if it is `resting`, with workloads of its own.
 
-    One that follows processor time starts with nothing.
+    The load of a CPU-driven user starts at zero.
     """
     name = f"{user.pod.namespace}/{user.pod.name}/{user.pod.container}"[:_MAX_NAME]
     if resting:
@@ -23,13 +23,13 @@ def of_user(user: User, *, resting: bool = False) -> activity.Profile:
 
 
 def level(name: str, utilization: Range, *, share: float = 1.0) -> activity.Profile:
-    """The typical mix at a utilisation, with a share of the card's memory from 0 to 1."""
+    """Return the typical mix at a utilisation, with a share of the card's memory from 0 to 1."""
     usage = activity.Value(utilization.low / 100, utilization.high / 100, period=1.0)
     return _mixed(name, usage, activity.constant(share))
 
 
 def static(reading: StaticMetrics) -> activity.Profile:
-    """What the configuration says that a device shows while it has no users."""
+    """Return the configured load of a device without users."""
     memory = activity.constant(reading.fb_used, share=False)
     return _mixed("configured", activity.constant(reading.utilization / 100), memory)
 

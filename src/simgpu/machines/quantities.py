@@ -1,6 +1,6 @@
 """Quantities that identities name: each a small function from a machine to one number for each device.
 
-NaN means that the device has no such thing; such a series is left out. For parts of a device (tiles, MIG instances)
+NaN means that the device has no such quantity; its series is left out. For parts of a device (tiles, MIG instances)
 some have values of their own; the others are the device's.
 """
 
@@ -26,32 +26,32 @@ Quantity = Callable[[Machine], Values]
 
 
 def column(name: str) -> Quantity:
-    """A quantity straight from the engine."""
+    """Return a quantity of the engine, unchanged."""
     return lambda machine: machine.column(name)
 
 
 def fact(path: str) -> Quantity:
-    """A figure of the model."""
+    """Return a figure of the model, by path."""
     return lambda machine: machine.fact(path)
 
 
 def constant(value: float) -> Quantity:
-    """The same for all."""
+    """Return the same value for all devices."""
     return lambda machine: np.full(len(machine.devices), value)
 
 
 def whole(inner: Quantity) -> Quantity:
-    """Rounded to the nearest whole number, as a sensor's register is."""
+    """Return a quantity rounded to the nearest whole number, as sensors are."""
     return lambda machine: np.rint(inner(machine))
 
 
 def seen(inner: Quantity) -> Quantity:
-    """A count that nobody shows before it has begun."""
+    """Return a count that has no series while it is zero."""
     return lambda machine: np.where(inner(machine) > 0, inner(machine), np.nan)
 
 
 def last(name: str) -> Quantity:
-    """When the last of such errors came, in seconds since 1970; nobody shows that before one has."""
+    """Return the time of the last error of a kind, in seconds since 1970; no series before the first."""
 
     def time(machine: Machine) -> Values:
         at = machine.column(f"{name}_at")
@@ -61,12 +61,12 @@ def last(name: str) -> Quantity:
 
 
 def since_hopper(inner: Quantity) -> Quantity:
-    """What NVIDIA cards before Hopper do not tell."""
+    """Return a quantity that NVIDIA cards before Hopper do not report."""
     return lambda machine: np.where(_capability(machine) >= _HOPPER, inner(machine), np.nan)
 
 
 def number(look: Callable[[Device], str | None]) -> Quantity:
-    """The first number in a text, hexadecimal or decimal."""
+    """Return the first number in a text of each device, hexadecimal or decimal."""
 
     def read(device: Device) -> float:
         found = _NUMBER.search(look(device) or "")
@@ -78,12 +78,12 @@ def number(look: Callable[[Device], str | None]) -> Quantity:
 
 
 def reason(mask: int) -> Quantity:
-    """Whether a reason for a lower clock is up."""
+    """Return 1 while a reason for a lower clock applies, else 0."""
     return lambda machine: ((machine.column("reasons").astype(np.int64) & mask) != 0).astype(float)
 
 
 def held_back(inner: Quantity, *, power: bool, heat: bool) -> Quantity:
-    """A clock while exactly these hold it back."""
+    """Return a clock while exactly these limits reduce it; no series otherwise."""
 
     def held(machine: Machine) -> Values:
         reasons = machine.column("reasons").astype(np.int64)
@@ -95,12 +95,12 @@ def held_back(inner: Quantity, *, power: bool, heat: bool) -> Quantity:
 
 
 def served(name: str) -> Quantity:
-    """What is done of a demand, from 0 to 1."""
+    """Return the part of a demand that is served, from 0 to 1."""
     return lambda machine: machine.column("busy") * machine.column("throughput") * machine.column(name)
 
 
 def rate(name: str, kind: str) -> Quantity:
-    """Bytes in a second."""
+    """Return the traffic of a demand, in bytes per second."""
     return lambda machine: served(name)(machine) * _highest(machine, kind)
 
 
@@ -123,12 +123,12 @@ def _capability(machine: Machine) -> Values:
 
 
 def _fabric_state(machine: Machine) -> Values:
-    """3 is a card that has joined its peers; one that has none is in no fabric."""
+    """3 for a card that has joined the fabric; no series for one without peers."""
     return np.where((machine.peers > 0) & (_capability(machine) >= _HOPPER), 3.0, np.nan)
 
 
 def over_link(number: int, name: str) -> Quantity:
-    """What goes over a device's link of that number; link 0 is to itself."""
+    """Return a traffic quantity for a device's link of that number; link 0 is to itself."""
 
     def share(machine: Machine) -> Values:
         peers = machine.peers
@@ -143,13 +143,13 @@ def _free(machine: Machine) -> Values:
 
 
 def _margin(machine: Machine) -> Values:
-    """Degrees to the limit; the hottest spot is a little above the sensor under load."""
+    """Degrees Celsius to the limit; under load the hottest spot is a little above the sensor."""
     spot = machine.column("temperature") + 4 * machine.column("power") / machine.fact("power_w.default")
     return np.rint(machine.fact("temperature_c.gpu_max") - spot)
 
 
 def _fan_speed(machine: Machine) -> Values:
-    """Percent: at rest up to a temperature, then in proportion up to the highest; nothing for a card without a fan."""
+    """Percent: idle up to a temperature, then linear up to the highest; no series for a card without a fan."""
     idle, highest, start = (machine.fact(f"fans.{name}") for name in ("idle", "highest", "start"))
     span = np.maximum(machine.fact("temperature_c.gpu_max") - start, 1.0)
     share = np.clip((machine.column("temperature") - start) / span, 0.0, 1.0)
@@ -157,7 +157,7 @@ def _fan_speed(machine: Machine) -> Values:
 
 
 def _xid(machine: Machine) -> Values:
-    """The last error: 43 after a hang, 48 after an error that could not be corrected."""
+    """The last error: 43 after a hang, 48 after an uncorrected memory error."""
     bad, hung = machine.column("uncorrected") >= 1, machine.column("hangs") >= 1
     return np.where(bad, 48.0, 43.0 * hung.astype(np.float64))
 
@@ -171,11 +171,11 @@ def _request(machine: Machine) -> Values:
 def _video(machine: Machine) -> Values:
     share = machine.column("sm_clock") / machine.fact("clocks_mhz.sm_max")
     low, high = machine.fact("clocks_mhz.video_idle"), machine.fact("clocks_mhz.video_max")
-    return np.rint(np.fmin(np.fmax(share * high, low), high))  # one of which only the lowest is known stays there
+    return np.rint(np.fmin(np.fmax(share * high, low), high))  # stays at the idle clock if that alone is known
 
 
 def _pstate(machine: Machine) -> Values:
-    """A card with nothing open whose memory clock is down is in P8; one that never lowers it stays in P0."""
+    """8 for an idle card that lowers its memory clock, else 0."""
     resting = (machine.column("context") <= 0) & (
         machine.column("memory_clock") < machine.fact("clocks_mhz.memory_max")
     )
@@ -183,7 +183,7 @@ def _pstate(machine: Machine) -> Values:
 
 
 def _memory_power(machine: Machine) -> Values:
-    """The memory's part of the power; the line through what a recorded H200 showed at rest and at full load."""
+    """Watts of the memory: linear between the values of a recorded H200 at rest and at full load."""
     idle = machine.fact("power_w.idle")
     return 0.5 * idle + 0.114 * np.maximum(machine.column("power_average") - idle, 0.0)
 
@@ -193,7 +193,7 @@ def _ecc_mode(device: Device) -> float:
 
 
 def with_ecc(inner: Quantity) -> Quantity:
-    """What only a card counts whose ECC is on."""
+    """Return a quantity that only cards with ECC enabled have."""
     return lambda machine: np.where(machine.static(_ecc_mode) == 1, inner(machine), np.nan)
 
 
@@ -206,7 +206,7 @@ def _mig_mode(device: Device) -> float:
 
 
 def _module(device: Device) -> float:
-    """Its place on the board."""
+    """The card's slot on its board, from 1."""
     return device.index % links.BOARD + 1.0
 
 
@@ -322,7 +322,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "remap_banks": fact("row_remap_banks"),
     "mig_mode": lambda machine: machine.static(_mig_mode),
     "compute_capability": lambda machine: machine.fact("compute_capability"),
-    # What a card is.
+    # Facts about a card.
     "name": number(lambda device: device.model.product),
     "serial": number(lambda device: device.serial),
     "module": since_hopper(lambda machine: machine.static(_module)),
@@ -348,7 +348,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "xid_memory": lambda machine: np.where(_xid(machine) == 48, 48.0, np.nan),
     "xids": lambda machine: np.floor(machine.column("xids")),
     "clock_seconds": lambda machine: np.full(len(machine.devices), machine.time),
-    # What people call them who know no vendor: MHz, bytes, watts, degrees.
+    # Names without a vendor's terms: MHz and bytes.
     "frequency": column("sm_clock"),
     "memory": lambda machine: machine.column("memory_used") * MIB,
 }
@@ -370,43 +370,25 @@ QUANTITIES.update(
 QUANTITIES.update({f"ecc_{name}": with_ecc(QUANTITIES[name]) for name in ("zero", "corrected", "uncorrected")})
 _MEASURED: Final = ("busy", "sm_active", "sm_occupancy", "tensor_active", "pcie_rate")
 QUANTITIES.update({f"gpm_{name}": since_hopper(QUANTITIES[name]) for name in _MEASURED})
-QUANTITIES.update(
-    {
-        f"{name}_{number}": over_link(number, name)
-        for name in ("fabric_bytes", "fabric_rate")
-        for number in range(links.BOARD)
-    }
-)
+_OVER_LINKS: Final = ("fabric_bytes", "fabric_rate")
+QUANTITIES.update({f"{name}_{at}": over_link(at, name) for name in _OVER_LINKS for at in range(links.BOARD)})
 
 
 def of_devices(machine: Machine, name: str) -> Values:
-    """A quantity of all devices."""
+    """Return a quantity of all devices."""
     return QUANTITIES[name](machine)
 
 
 _ADDED_UP: Final = (
-    "energy",
-    "memory_bytes",
-    "memory_rate",
-    "fabric_bytes",
-    "fabric_rate",
-    "corrected",
-    "uncorrected",
-    "hangs",
-)
+    "energy", "memory_bytes", "memory_rate", "fabric_bytes", "fabric_rate", "corrected", "uncorrected", "hangs",
+)  # fmt: skip
 _WHILE_BUSY: Final = (
-    "sm_active",
-    "sm_occupancy",
-    "sm_stall",
-    "tensor_active",
-    "dram_active",
-    "memory_usage",
-    "memory_usage_exact",
-)
+    "sm_active", "sm_occupancy", "sm_stall", "tensor_active", "dram_active", "memory_usage", "memory_usage_exact",
+)  # fmt: skip
 
 
 def of_parts(machine: Machine, name: str) -> Values:
-    """A quantity of all parts: their own, or their share of the device's, or what they have in common."""
+    """Return a quantity of all parts: their own, or their share of the device's, or the device's."""
     if name in _OF_PARTS:
         field, factor = _OF_PARTS[name]
         return machine.part_column(field) * factor
@@ -423,7 +405,7 @@ def of_parts(machine: Machine, name: str) -> Values:
 
 
 def _part_pcie_rate(machine: Machine) -> Values:
-    """A card's traffic by the work that its parts do."""
+    """The card's traffic, split by the load of its parts."""
     whole, busy = QUANTITIES["pcie_rate"](machine), np.maximum(machine.column("busy"), 1e-9)
     return np.asarray((whole / busy)[machine.parent] * of_parts(machine, "busy") * machine.part_column("share"))
 
@@ -433,19 +415,19 @@ def _part_since_hopper(name: str) -> Quantity:
 
 
 def of_links(machine: Machine, listed: Sequence[links.Link], name: str) -> Values:
-    """A quantity of links: their share of the device's traffic, by ports, or what is the same for all of them."""
+    """Return a quantity of links: their share of the device's traffic, by ports, or the device's."""
     ports = np.array([link.ports for link in listed], dtype=float)
     if name == "linked":
         return (ports > 0).astype(float)
     device = np.array([link.device for link in listed], dtype=np.intp)
     values = QUANTITIES[name](machine)[device]
-    if name in ("fabric_bytes", "fabric_rate"):
+    if name in _OVER_LINKS:
         values = values * ports / machine.fact("links.count")[device]
     return values
 
 
 def of_workloads(machine: Machine, usages: Sequence[Usage], name: str) -> Values:
-    """A quantity of each workload on each device: its own, or the device's. Cards with instances tell of these."""
+    """Return a quantity of each workload on each device: its own, or the device's; NaN on cards with instances."""
     device = np.array([item.device for item in usages], dtype=np.intp)
     usage = np.array([item.usage for item in usages])
     if name == "usage":

@@ -1,4 +1,4 @@
-"""Workloads that run on an engine: what each is called, where it runs, for which pod, and what to call when it ends."""
+"""Running workloads of an engine: the name, place and pod of each, and the callback for its end."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class WorkloadRegistry:
         pid: int = 0,
         owner: str = "",
     ) -> list[int]:
-        """Start a workload on groups of handles, each of one model; a number for each group.
+        """Start a workload on groups of handles, each of one model; return a number for each group.
 
-        Either all of them start or none. `ended` is called when all have ended, with the exit code and a message. What
-        workloads of an `owner` with a name can cost is bounded.
+        All groups start, or none. `ended` is called when all have ended, with the exit code and a message. The costs of
+        all workloads of a named `owner` are limited.
         """
         numbers: list[int] = []
         listed = [tuple(handles) for handles in groups]
@@ -68,7 +68,7 @@ class WorkloadRegistry:
         return numbers
 
     def drop(self, numbers: Sequence[int]) -> bool:
-        """End workloads without calling `ended`. Whether one of them was a pod's."""
+        """End workloads without calling `ended`; return whether one of them was a pod's."""
         named = False
         for number in tuple(numbers):
             self._engine.end_workload(number)
@@ -77,7 +77,7 @@ class WorkloadRegistry:
         return named
 
     def finish(self, outcomes: Iterable[engine.Outcome]) -> None:
-        """Take note of workloads that the engine has ended."""
+        """Remove workloads that the engine has ended, and call their `ended`."""
         for outcome in outcomes:
             work = self._forget(outcome.workload)
             if work is None:
@@ -100,6 +100,6 @@ class WorkloadRegistry:
         return work
 
     def first_pods(self) -> Iterator[tuple[int, PodRef]]:
-        """The pod that came first on each card or part of one, by handle."""
+        """Yield the handle of each card or part with workloads of pods, and the pod that was first."""
         for handle, there in self._pods.items():
             yield handle, next(iter(there.values()))

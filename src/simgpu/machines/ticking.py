@@ -1,35 +1,35 @@
-"""The ticker: steps a box or a fleet at regular times. The clock is an argument."""
+"""Steps a box or a fleet at regular times. The clock is an argument."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Protocol
 
-_STEPS_AHEAD = 10  # in a second that nobody watches
+_STEPS_AHEAD = 10  # per second, when fast-forwarding
 
 
 class Clock(Protocol):
-    """Waits go by the steady clock, in seconds. The wall clock is shared with others, and may be set at any time."""
+    """A steady clock, which waits use, and the wall clock, which may be set at any time; both in seconds."""
 
     def steady(self) -> float:
-        """Seconds of a clock that only grows."""
+        """Return seconds of a monotonic clock."""
 
     def wall(self) -> float:
-        """Seconds since 1970."""
+        """Return seconds since 1970."""
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
 
 
 class Stepped(Protocol):
-    """What moves on in steps."""
+    """A simulation that runs in steps."""
 
     def step(self, now: float, *, clock: float) -> None:
-        """Move on to `now`, in seconds since it began; `clock` is the time of day."""
+        """Simulate up to `now`, in seconds since the start; `clock` is in seconds since 1970."""
 
 
-def go_ahead(model: Stepped, seconds: float, *, wall: float) -> None:
-    """Let that many seconds pass before anybody looks, up to a time of day, in steps of a tenth of a second."""
+def fast_forward(model: Stepped, seconds: float, *, wall: float) -> None:
+    """Simulate that many seconds at once, which end at the time `wall`, in steps of a tenth of a second."""
     for step in range(1, round(seconds * _STEPS_AHEAD) + 1):
         model.step(step / _STEPS_AHEAD, clock=wall - seconds + step / _STEPS_AHEAD)
 
@@ -43,9 +43,9 @@ async def tick(
     after: Callable[[], None] = lambda: None,
     since: float = 0.0,
 ) -> None:
-    """Step every `interval` seconds until cancelled; a step that comes late is as long as it was late.
+    """Step every `interval` seconds until cancelled; a late step covers all the time since the last.
 
-    `after` is called after each step, `ready` after the first. `since` is how many seconds have passed already.
+    `after` is called after each step, `ready` after the first. `since` are the seconds simulated already.
     """
     start = clock.steady() - since
     due = clock.steady()

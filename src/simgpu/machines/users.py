@@ -1,4 +1,4 @@
-"""Who uses a device: containers of pods, each with a share of it, and what each does there."""
+"""Users of a device: containers of pods, with the share and utilisation of each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ANY = Range(0, 100)
 
 
 class CpuSource(msgspec.Struct, frozen=True, gc=False):
-    """A container whose processor time drives the utilisation of its devices.
+    """A container whose CPU time drives the utilisation of its devices.
 
     `pod` is the uid by which the kubelet knows its pod, `container` its id, `cores` the processors that count as 100 %.
     """
@@ -41,7 +41,7 @@ class User(msgspec.Struct, frozen=True, gc=False):
     """A container that has a device or part of its time.
 
     `share` is the part of the device's memory that it takes, from 0 to 1, and `memory_mib` the same in MiB. One that
-    `reserves` the device holds it for others. With a `cpu` source, that says how busy it is instead of `utilization`.
+    `reserves` the device holds it for others. A `cpu` source sets the utilisation instead of `utilization`.
     """
 
     pod: PodRef

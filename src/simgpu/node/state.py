@@ -36,7 +36,7 @@ class StateFiles:
 
     def save(self, box: Box) -> None:
         """Write where the devices of a box stand."""
-        self._saved.write(saved.take(box, now()))
+        self._saved.write(saved.snapshot(box, now()))
 
     def remember(self, known: Known) -> None:
         """Write what the node has, and who uses it."""
@@ -81,10 +81,10 @@ def load(path: Path) -> Saved:
     try:
         found, problems = saved.parse(json.loads(path.read_text(errors="replace"), parse_int=float), at)
     except FileNotFoundError:
-        return saved.nothing(at)
+        return saved.empty(at)
     except (OSError, ValueError, RecursionError) as error:
         _log.warning("GPUs start anew: %s: %s", path, errors.explain(error) if isinstance(error, OSError) else error)
-        return saved.nothing(at)
+        return saved.empty(at)
     if problems:
         _log.warning("%s: left out as it makes no sense: %s", path, problems)
     return found

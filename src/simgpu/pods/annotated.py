@@ -1,4 +1,4 @@
-"""Annotations: text from whoever may write a pod or a node, bounded in length before anything looks into it."""
+"""Annotations: text from any user who may write a pod or a node, so its length is checked before it is parsed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from simgpu.kube.views import Node, Pod
 
 
 def read(thing: Pod | Node, name: str) -> str | None:
-    """An annotation's text, None where there is none; one that is too long is an error that names it."""
+    """Return an annotation's text, None if there is none; `InputError` if it is too long."""
     text = thing.metadata.annotations.get(name)
-    longest = vocabulary.MAX_POD_ANNOTATION if isinstance(thing, Pod) else vocabulary.MAX_NODE_ANNOTATION
-    if text is not None and len(text) > longest:
-        raise errors.InputError(name, f"{text[:40]!r} goes on for {len(text)} characters; at most {longest}")
+    limit = vocabulary.MAX_POD_ANNOTATION if isinstance(thing, Pod) else vocabulary.MAX_NODE_ANNOTATION
+    if text is not None and len(text) > limit:
+        raise errors.InputError(name, f"{text[:40]!r} has {len(text)} characters; at most {limit} are allowed")
     return text

@@ -1,7 +1,6 @@
-"""Which pod, and which of its containers, has which GPU of a node.
+"""Assigns the GPUs of a fake node to pods and their containers.
 
-On a fake node nobody else chooses: the lowest free index first. What a pod holds it keeps for as long as the GPU and
-the pod are there, so that nothing moves when something else changes.
+The lowest free index is assigned first. A pod keeps its GPUs while it and they exist, whatever else changes.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from simgpu.pods.requests import Request
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """A pod's containers with GPUs: those that last, and those that are done before the others start.
+    """The GPUs that a pod requests: containers that run all the time, and init containers, which run `first`.
 
-    `beside` are the GPUs that sidecars have already when each of the latter runs.
+    `beside` is how many GPUs sidecars have already when each init container runs.
     """
 
     uid: str
@@ -27,7 +26,7 @@ class Wish(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """GPUs that the pod needs: what is done first may use the same ones."""
+        """How many GPUs the pod needs: init containers use those of later containers."""
         early = (item.count + beside for item, beside in zip(self.first, self._beside, strict=True))
         return max(sum(item.count for item in self.lasting), max(early, default=0))
 
@@ -36,9 +35,9 @@ class Wish(msgspec.Struct, frozen=True):
         return self.beside or (0,) * len(self.first)
 
     def owners(self, *, started: bool) -> tuple[str, ...]:
-        """The container of each place: those that last have their own, those that are done first share them.
+        """Return the container of each of the pod's GPUs, by place.
 
-        Until all have started, a place that both have is the latter's.
+        A place can belong to an init container and to a later one: to the former until all have `started`.
         """
         early = {
             item.container: range(beside, beside + item.count)
@@ -56,9 +55,9 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 def assign(ids: Sequence[str], held: Mapping[str, Sequence[str]], wishes: Sequence[Wish]) -> dict[str, tuple[str, ...]]:
-    """GPU ids of each pod: a place for each that it needs, empty while there is none.
+    """Return the GPU ids of each pod by uid: a place for each GPU that it needs, empty while there is none.
 
-    What a pod held stays in its place, so that every container keeps its own; then empty places are filled.
+    GPUs that a pod held keep their places, so that every container keeps its own; then empty places are filled.
     """
     there, taken = set(ids), set[str]()
     found: dict[str, list[str]] = {}
@@ -73,7 +72,7 @@ def assign(ids: Sequence[str], held: Mapping[str, Sequence[str]], wishes: Sequen
 
 
 def places(wish: Wish, had: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """The places of what a pod's containers had, whether all had started or not: the reverse of `Wish.owners`."""
+    """Return the places of the GPUs that a pod's containers had: the reverse of `Wish.owners`, started or not."""
     owners = list(zip(wish.owners(started=False), wish.owners(started=True), strict=True))
     found = [""] * wish.count
     for container, gpu in had:

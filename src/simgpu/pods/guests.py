@@ -23,7 +23,7 @@ class Guest(msgspec.Struct, frozen=True):
     devices: tuple[str, ...] | None = None
 
     def may_set(self, device: str) -> bool:
-        """Whether a device, by id, is its own."""
+        """Return whether it may change settings of a device, by id."""
         return self.devices is None or device in self.devices
 
     def choose(self, wanted: Sequence[str]) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ HOST = Guest()
 def find(
     pods: Iterable[Pod], held: Sequence[holding.Held], devices: Sequence[str], *, uid: str, container: str
 ) -> Guest | None:
-    """The container with that id in the pod that the kubelet knows by that uid, if it has any of these devices."""
+    """Return the container by id and its pod's uid in the kubelet, if it has any of these devices; else None."""
     same = (item for item in pods if holding.kubelet_uid(item) == uid)
     pod = holding.by_kubelet_uid(same).get(uid)
     if pod is None:

@@ -1,4 +1,4 @@
-"""Who has which GPU of a real node: what the kubelet says, brought together with the pods of the node."""
+"""The holders of each GPU of a real node: the kubelet's allocations, matched with the node's pods."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from simgpu.kube.views import Pod
 from simgpu.pods import requests
 from simgpu.topology import sharing
 
-_OF_THE_API = re.compile("[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_API_UID = re.compile("[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Devices that a container was given; its pod is known by uid, or else by its names."""
+    """Devices that the kubelet allocated to a container; its pod is known by uid, or else by its names."""
 
     container: str
     ids: tuple[str, ...]
@@ -29,7 +29,7 @@ class Held(msgspec.Struct, frozen=True):
 class Holder(msgspec.Struct, frozen=True):
     """A container that has a GPU, or `share` of it.
 
-    One that `reserves` it has it for others; one that `claims` it was not given it, but names who reserves it.
+    One that `reserves` it holds it for others; one that `claims` it has no allocation, but names a reservation.
     """
 
     pod: Pod
@@ -40,7 +40,10 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def holders(pods: Iterable[Pod], held: Sequence[Held], *, replicas: int = 1) -> dict[str, tuple[Holder, ...]]:
-    """Holders of each GPU, by id, the oldest pod first. One that got it before it was shared has all of it."""
+    """Return the holders of each GPU, by id, the oldest pod first.
+
+    A container that got the whole GPU before it was shared has all `replicas`.
+    """
     found: dict[str, list[Holder]] = {}
     for pod in sorted(by_kubelet_uid(pods).values(), key=lambda pod: pod.metadata.seniority):
         if requests.holds(pod) and pod.spec.containers is not None:
@@ -54,9 +57,9 @@ def holders(pods: Iterable[Pod], held: Sequence[Held], *, replicas: int = 1) -> 
 
 
 def by_arrival(found: Iterable[Holder], before: Sequence[str]) -> tuple[Holder, ...]:
-    """Holders of one GPU: who reserves it, those that were given it, those that claim it; of each, who was seen first.
+    """Return the holders of one GPU: reservations, allocations, claims; each in order of arrival.
 
-    `before` are uids of pods that held it when it was last looked at, in that order; those that are new follow.
+    `before` are the uids of the pods that held it at the last reconcile, in order; new ones follow.
     """
     places = {uid: place for place, uid in reversed(list(enumerate(before)))}
 
@@ -67,30 +70,29 @@ def by_arrival(found: Iterable[Holder], before: Sequence[str]) -> tuple[Holder, 
 
 
 def _devices(pod: Pod, held: Sequence[Held]) -> dict[str, str]:
-    """Which container has each of a pod's devices. An init container has them until it is done."""
+    """Return the container of each of a pod's devices; an init container has them until it ends."""
     early = {item.name for item in pod.status.init_container_statuses if item.state.running is not None}
-    having, passing = {item.container for item in held}, requests.passing(pod)
-    containers = [item.name for item in (*pod.spec.init_containers, *(pod.spec.containers or ()))]
-    there = [name for name in containers if name in having]
-    order = (*(name for name in there if name not in passing), *(name for name in there if name in early & passing))
+    having, init = {item.container for item in held}, requests.regular_init(pod)
+    there = [item.name for item in requests.containers(pod) if item.name in having]
+    order = (*(name for name in there if name not in init), *(name for name in there if name in early & init))
     return {name: container for container in order for name in _given(pod, container, held)}
 
 
 def kubelet_uid(pod: Pod) -> str:
-    """The uid by which the kubelet knows a pod: a static one has another there than in the API, a hash without dashes.
+    """Return the uid of a pod in the kubelet: for static pods it differs from the API's, a hash without dashes.
 
-    Anybody who may create a pod can annotate it as the mirror of another. A uid as the API gives it to pods is nobody's
-    mirror, whether that pod is known here or not.
+    Any user who may create a pod can annotate it as the mirror of another. So a uid in the API's format is never taken
+    for a mirror's, whether that pod is known here or not.
     """
     mirror = pod.metadata.annotations.get(vocabulary.MIRROR_ANNOTATION, "")
-    return pod.metadata.uid if not mirror or _OF_THE_API.fullmatch(mirror) else mirror
+    return pod.metadata.uid if not mirror or _API_UID.fullmatch(mirror) else mirror
 
 
 def by_kubelet_uid(pods: Iterable[Pod]) -> dict[str, Pod]:
-    """Pods by the uid that the kubelet knows them by.
+    """Return pods by their uid in the kubelet.
 
-    The kubelet takes a moment to remove a forged mirror. So a uid belongs to the pod that the API gave it to, if there
-    is one, and otherwise to the oldest mirror of it.
+    The kubelet takes a moment to remove a forged mirror. So a uid belongs to the pod that has it in the API, if there
+    is one, and otherwise to its oldest mirror.
     """
     found: dict[str, Pod] = {}
     for pod in sorted(pods, key=lambda pod: (kubelet_uid(pod) != pod.metadata.uid, pod.metadata.seniority)):
@@ -99,28 +101,27 @@ def by_kubelet_uid(pods: Iterable[Pod]) -> dict[str, Pod]:
 
 
 def container(pod: Pod, identity: str, held: Sequence[Held]) -> str | None:
-    """A container by its id. Before the pod's status tells, it is the one with devices, if there is only one such."""
+    """Return a container's name by its id. If the pod's status lacks it, the only one with devices; else None."""
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         if status.container_id.rpartition("/")[2] == identity:
             return status.name
-    names = [item.name for item in (*pod.spec.init_containers, *(pod.spec.containers or ()))]
-    having = [name for name in names if _given(pod, name, held)]
+    having = [item.name for item in requests.containers(pod) if _given(pod, item.name, held)]
     return having[0] if len(having) == 1 else None
 
 
 def identity(pod: Pod, container: str) -> str:
-    """A container's id, once the pod's status tells."""
-    found = (item for item in (*pod.status.init_container_statuses, *pod.status.container_statuses))
+    """Return a container's id; empty until the pod's status has it."""
+    found = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     return next((item.container_id.rpartition("/")[2] for item in found if item.name == container), "")
 
 
 def gpus(pod: Pod, container: str, held: Sequence[Held]) -> tuple[str, ...]:
-    """A container's GPUs by id, one for each share."""
+    """Return a container's GPUs by id, one for each share."""
     return tuple(sharing.device(name) for name in _given(pod, container, held))
 
 
 def _given(pod: Pod, container: str, held: Sequence[Held]) -> tuple[str, ...]:
-    """By uid where that is known. Otherwise by name, but for what is known to be another's of the same name."""
+    """Return a container's devices: by uid if known, else by name, except those of other pods' uids."""
     meta, uid = pod.metadata, kubelet_uid(pod)
     mine = [item for item in held if item.container == container]
     if by_uid := [item for item in mine if item.uid and item.uid == uid]:

@@ -1,4 +1,4 @@
-"""What a pod asks of GPUs: how many for which container, and how busy it keeps them."""
+"""What a pod requests: the number of GPUs of each container, and their utilisation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from simgpu.vocabulary import (
 )  # fmt: skip
 
 ENDED = ("Succeeded", "Failed")
-_MOST_ASKED = 99_999  # nobody means more
+_MAX_REQUEST = 99_999  # larger ones are taken for mistakes
 
 _PERCENT = r"([0-9]{1,9})(?:\s*%)?"
 _RANGE = re.compile(rf"{_PERCENT}(?:\s*-\s*{_PERCENT})?")
@@ -38,15 +38,15 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def requests(pod: Pod) -> tuple[Request, ...]:
-    """Every container with GPUs: sidecars and init containers too, in the order in which they start.
+    """Return the request of every container with GPUs, also sidecars and init containers, in the order of their start.
 
-    More than a node can have are as many as a node can have, for each container and for all that last together.
+    Requests are capped at the GPUs that a node can have: each one, and the sum of those that run at the same time.
     """
     if pod.spec.containers is None:
         return ()
     found: list[Request] = []
-    early, left = passing(pod), MAX_GPUS
-    for container in (*pod.spec.init_containers, *pod.spec.containers):
+    early, left = regular_init(pod), MAX_GPUS
+    for container in containers(pod):
         count = _gpus(container)
         if container.name not in early:
             count = min(count, left)
@@ -58,40 +58,40 @@ def requests(pod: Pod) -> tuple[Request, ...]:
     return tuple(found)
 
 
+def containers(pod: Pod) -> tuple[Container, ...]:
+    """Return all containers of a pod, init containers first."""
+    return (*pod.spec.init_containers, *(pod.spec.containers or ()))
+
+
 def _gpus(container: Container) -> int:
     amount = container.resources.limits.get(GPU_RESOURCE) or container.resources.requests.get(GPU_RESOURCE) or "0"
     found = quantity.count(amount)
-    return min(found, MAX_GPUS) if found <= _MOST_ASKED else 0
+    return min(found, MAX_GPUS) if found <= _MAX_REQUEST else 0
 
 
-def lasting(pod: Pod, container: str) -> bool:
-    """Whether a container holds its GPUs for as long as the pod lives; an init container gives them back."""
-    return container not in passing(pod)
-
-
-def passing(pod: Pod) -> set[str]:
-    """Init containers that are done before the others start, by name."""
+def regular_init(pod: Pod) -> set[str]:
+    """Return the names of init containers that end before the others start: all but sidecars."""
     return {item.name for item in pod.spec.init_containers if item.restart_policy != "Always"}
 
 
 def holds(pod: Pod) -> bool:
-    """Whether a pod is on a node and has not ended."""
+    """Return whether a pod is on a node and has not ended."""
     return bool(pod.spec.node_name) and pod.status.phase not in ENDED
 
 
 def running(pod: Pod) -> bool:
-    """Whether its containers run."""
+    """Return whether its containers run."""
     return pod.status.phase == "Running"
 
 
 def works(pod: Pod, container: str) -> bool:
-    """Whether one of its containers runs; an init container does while the pod has yet to."""
+    """Return whether one of its containers runs; an init container runs before the pod does."""
     early = (item.name for item in pod.status.init_container_statuses if item.state.running is not None)
     return running(pod) or container in early
 
 
 def utilisation(pod: Pod) -> Range:
-    """What the annotation says; without one, all. What makes no sense is an error that names the annotation."""
+    """Return the utilisation in the annotation; 100 % without one. `InputError` if it is invalid."""
     text = annotated.read(pod, UTILIZATION_ANNOTATION)
     if text is None:
         return ALL
@@ -110,7 +110,7 @@ def utilisation(pod: Pod) -> Range:
 
 
 def source(pod: Pod, otherwise: str) -> str:
-    """What says how busy it keeps its GPUs: `pod`, its annotation, or `cpu`, what its processes do."""
+    """Return the source of its utilisation: `pod` for its annotation, or `cpu` for its CPU time."""
     text = annotated.read(pod, SOURCE_ANNOTATION)
     if text is None:
         return otherwise
@@ -120,10 +120,8 @@ def source(pod: Pod, otherwise: str) -> str:
 
 
 def cores(pod: Pod, container: str) -> float:
-    """The processors that a container may use at most; one if there is no limit."""
-    found = next(
-        (item for item in (*pod.spec.init_containers, *(pod.spec.containers or ())) if item.name == container), None
-    )
+    """Return the CPU limit of a container, in cores; 1 if there is none."""
+    found = next((item for item in containers(pod) if item.name == container), None)
     try:
         amount = float(quantity.parse(found.resources.limits["cpu"])) if found else 0.0
     except (KeyError, ValueError):
@@ -132,7 +130,7 @@ def cores(pod: Pod, container: str) -> float:
 
 
 def check_run_time(pod: Pod) -> None:
-    """Whether KWOK can read how long a job's pod is to work. What it cannot is an error that names the annotation."""
+    """Check the run time of a job's pod; `InputError` if KWOK cannot read it."""
     if not any(owner.kind == "Job" for owner in pod.metadata.owner_references):
         return
     text = annotated.read(pod, RUN_TIME_ANNOTATION)

@@ -1,8 +1,8 @@
 """GPUs that Run:ai's reservation pods hold for others, and the pods that share them.
 
-A reservation pod is one in a namespace of its own: the kubelet gives it a GPU, of which it uses nothing itself. A pod
-that shares the GPU asks the kubelet for none; it names the reservation by an index or by a group. Nothing proves that
-Run:ai put the name there, so whoever names a reservation comes after those that the kubelet gave the GPU to.
+A reservation pod is in a namespace of its own: the kubelet allocates a GPU to it, which it does not use itself. A pod
+that shares the GPU requests none; it names the reservation by an index or by a group. Any user can set that name, so
+pods with allocations of the kubelet come before pods that only name a reservation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Holders = Mapping[str, tuple[Holder, ...]]
 
 
 def fraction(pod: Pod) -> float:
-    """How much of a GPU's memory a pod takes: all of it, or as its annotation says."""
+    """Return the part of a GPU's memory that a pod takes, from 0 to 1, as in its annotation; 1 without one."""
     text = annotated.read(pod, FRACTION_ANNOTATION)
     if text is None:
         return 1.0
@@ -35,7 +35,10 @@ def fraction(pod: Pod) -> float:
 
 
 def lend(pods: Iterable[Pod], holders: Holders, *, namespace: str) -> dict[str, tuple[Holder, ...]]:
-    """Holders of each GPU, a reservation first, and last those that share its GPU: the first one, if it has several."""
+    """Return the holders of each GPU, reservations first and pods that share them last.
+
+    Of a reservation with several GPUs, the first one is shared.
+    """
     found = {
         gpu: tuple(sorted((_reserving(item, namespace) for item in items), key=lambda item: not item.reserves))
         for gpu, items in holders.items()
@@ -58,9 +61,9 @@ def _reserving(item: Holder, namespace: str) -> Holder:
 
 
 def _named(pod: Pod, reserved: Sequence[tuple[str, Holder]]) -> Sequence[tuple[str, Holder]]:
-    """The reservation that a pod names, if there is one: by index as older versions do, else by group.
+    """Return the reservation that a pod names, if it exists: by index as older versions do, else by group.
 
-    An index is a number: the id that newer reservations are annotated with is on every metrics page.
+    An index must be a number: newer reservations are annotated with the GPU's id, which every metrics page shows.
     """
     index, group = pod.metadata.annotations.get(RUNAI_INDEX, ""), pod.metadata.labels.get(RUNAI_GROUP)
     numbered = index.isdecimal()
