@@ -217,7 +217,7 @@ PROFILE_PREFIX = _object(
 PROFILE_KEY = "profile.yaml"
 VIEW_PREFIX = _object(
     "topology-", "ConfigMap `topology-<node>`", "SimGPU",
-    "the node's GPUs, who uses them and where its counters stood. Where the node's name is too long for the "
+    "the node's GPUs, who uses them, and its saved counters. Where the node's name is too long for the "
     "ConfigMap's name, it ends in a digest",
     values="keys `topology.yml`, `counters.json`",
 )  # fmt: skip

@@ -83,10 +83,14 @@ def load(path: Path) -> Saved:
     except FileNotFoundError:
         return saved.empty(at)
     except (OSError, ValueError, RecursionError) as error:
-        _log.warning("GPUs start anew: %s: %s", path, errors.explain(error) if isinstance(error, OSError) else error)
+        _log.warning(
+            "GPUs start from their initial state: %s: %s",
+            path,
+            errors.explain(error) if isinstance(error, OSError) else error,
+        )
         return saved.empty(at)
     if problems:
-        _log.warning("%s: left out as it makes no sense: %s", path, problems)
+        _log.warning("%s: invalid values are ignored: %s", path, problems)
     return found
 
 
@@ -98,5 +102,5 @@ def load_known(path: Path) -> Known:
         return Known()
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         explained = errors.explain(error) if isinstance(error, OSError) else error
-        _log.warning("what the node had is not known: %s: %s", path, explained)
+        _log.warning("the previous GPUs of the node are unknown: %s: %s", path, explained)
         return Known()

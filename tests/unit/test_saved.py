@@ -128,7 +128,7 @@ def test_a_file_of_what_the_node_had_that_cannot_be_read_is_a_warning(
 ) -> None:
     (tmp_path / "known.json").write_bytes(content)
     assert equipment(tmp_path).state.known == Known()
-    assert "what the node had is not known" in caplog.text
+    assert "the previous GPUs of the node are unknown" in caplog.text
 
 
 def test_while_the_machine_was_off_gpus_got_cold_and_used_nothing(
@@ -207,7 +207,7 @@ def test_gpus_start_anew_where_a_file_is_broken(
     again = equipment(tmp_path)
     again.equip(spec(2))
     assert shown(again)["energy"] == [0, 0]
-    assert "GPUs start anew" in caplog.text
+    assert "GPUs start from their initial state" in caplog.text
     again.stepped(0.0)
     assert len((tmp_path / "state.json").read_bytes()) > len(whole) // 2
 
