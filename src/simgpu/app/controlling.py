@@ -98,7 +98,7 @@ class Controller:
                 await asyncio.gather(*(reflector.store.synced.wait() for reflector in reflectors))
                 self.nodes.watch()
                 self.nodes.start()
-                group.create_task(self._queue.run(self.nodes.reconcile, workers=8))
+                group.create_task(self._queue.run(self.nodes.reconcile))
                 group.create_task(ticking.tick(self.fleet, self._settings.interval, self._clock))
         finally:
             self._leading = False  # pages show no counters that are higher than the saved ones

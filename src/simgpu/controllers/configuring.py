@@ -50,9 +50,12 @@ class Configuration:
     def read(self) -> bool:
         """Read it again, and return whether that changed anything."""
         before = self.current
-        self.current = self._parsed() or before or publishing.published(self.views(), self._catalog)
+        found = self._parsed() or before or publishing.published(self.views(), self._catalog)
         self._removed |= set(before.pools if before else ())
-        return self.current != before
+        if found == before:
+            return False
+        self.current = found
+        return True
 
     def views(self) -> list[ConfigMap]:
         """Return the published views of fake nodes."""

@@ -7,6 +7,7 @@ differences. Invalid input is reported and changes nothing.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -49,7 +50,8 @@ class NodeRecord(msgspec.Struct):
     """The controller's state of a node.
 
     `held` are the GPUs of each pod by uid, `owned` what was written on the node. `leaving` is set while the latter is
-    removed, `restored` once the saved counters were resumed.
+    removed, `restored` once the saved counters were resumed. `spec` follows from `node` and `topology`, as they were at
+    the last reconcile.
     """
 
     view: ViewState = msgspec.field(default_factory=ViewState)
@@ -57,6 +59,9 @@ class NodeRecord(msgspec.Struct):
     owned: publishing.OwnedFields | None = None
     leaving: bool = False
     restored: bool = False
+    node: Node | None = None
+    topology: pools.Topology | None = None
+    spec: pools.NodeGpus | None = None
 
 
 class FakeNodes:
@@ -81,7 +86,7 @@ class FakeNodes:
         self._namespace = namespace
         self._catalog = catalog
         self._clock = clock
-        self._views = NodeViews(writer, namespace=namespace, clock=clock)
+        self._views = NodeViews(writer, stores.config_maps, namespace=namespace, clock=clock)
         self.configuration = configuring.Configuration(
             stores.config_maps, recorder, namespace=namespace, catalog=catalog
         )
@@ -114,8 +119,11 @@ class FakeNodes:
         if self.configuration.concerns(key.rpartition("/")[2]):
             self.configure()
         for node in {publishing.node_of(view) for view in (old, new) if view is not None} - {""}:
-            if new is None and (record := self._records.get(node)) is not None:
-                record.view.written = None
+            if (record := self._records.get(node)) is not None:
+                if new is not None and new.data.get(vocabulary.TOPOLOGY_KEY) == record.view.text:
+                    continue  # our own write
+                record.view.changed = True
+                record.view.written = record.view.written if new is not None else None
             self._queue.add(node)
 
     def configure(self) -> None:
@@ -161,7 +169,9 @@ class FakeNodes:
         await asyncio.sleep(0)  # let the writer run
         self.unseen.discard(name)
         node = self._stores.nodes.get(name)
-        spec = self._spec(node) if node is not None else None
+        record = self._records.get(name)
+        seen = record is not None and record.node is node and record.topology is self._config
+        spec = record.spec if seen and record is not None else self._spec(node) if node is not None else None
         if node is None or spec is None:
             return self._retire(name, node)
         for pod in self._stores.pods.by("node", name):
@@ -169,8 +179,8 @@ class FakeNodes:
         record = self._records.setdefault(name, NodeRecord())
         first = not record.restored
         known = self._fleet.nodes.get(name)
-        changed = known is not None and known.spec != spec
-        config_map = self._stores.config_maps.get(publishing.view_name(name), namespace=self._namespace)
+        changed = known is not None and known.spec is not spec and known.spec != spec
+        config_map = self._views.get(name)
         before = publishing.read_previous(config_map) if first else None
         if before is not None:
             record.owned = record.owned or publishing.owned_on(before, node)
@@ -185,14 +195,17 @@ class FakeNodes:
         record.restored = True
         if self._fleet.use(placed, assigned):
             record.view.changed = True
-        self._publish_node(node, spec, record)
-        failed = self._retry(name)
+        if not seen:
+            done = self._publish_node(node, spec, record)
+            record.view.changed |= record.topology is not self._config
+            record.node, record.topology, record.spec = node if done else None, self._config, placed.spec
         # A node that left and came back: a delete of its view may still be pending.
         deleting = first and not self._writer.settled(self._views.target(name), None)
         if changed or deleting:
-            return self._views.write(name, record.view, self._view(placed), urgent=True, failed=failed)
+            record.view.changed, record.view.written = True, None
+        urgent = first or changed or record.view.written is None
         return self._views.publish(
-            name, record.view, config_map, lambda: self._view(placed), urgent=first, failed=failed
+            name, record.view, functools.partial(self._view, name), urgent=urgent, failed=self._retry(name)
         )
 
     def _spec(self, node: Node) -> pools.NodeGpus | None:
@@ -269,44 +282,48 @@ class FakeNodes:
 
     # Writing.
 
-    def _publish_node(self, node: Node, spec: pools.NodeGpus, record: NodeRecord) -> None:
+    def _publish_node(self, node: Node, spec: pools.NodeGpus, record: NodeRecord) -> bool:
+        """Write labels and capacity; return whether the node has them already, and all our writes are seen."""
         owned = record.owned = record.owned or publishing.OwnedFields(set(), set())
         record.leaving = False
-        if self._writer.settled(Target(resources.NODES, node.metadata.name), node):
+        settled = self._writer.settled(Target(resources.NODES, node.metadata.name), node)
+        if settled:
             owned.drop_missing(node)
         labels, amounts = publishing.labels(spec, self._config.mig_strategy), publishing.amounts(spec)
         owned.labels.update(labels)
         owned.resources.update(amounts)
-        self._write_node(node, "", publishing.label_patch(labels, owned.labels))
-        self._write_node(node, "status", publishing.capacity_patch(amounts, owned.resources))
+        return not self._write_node(node, publishing.node_patch(labels, amounts, owned)) and settled
 
     def _clean(self, node: Node, record: NodeRecord, owned: publishing.OwnedFields) -> None:
         """Remove what we own from a node, once: what appears there later is not ours."""
         if not record.leaving:
             record.leaving = True
-            # The label that marks the node is removed last, so that an interrupted clean-up is resumed.
-            self._write_node(node, "status", publishing.capacity_patch({}, owned.resources))
-            self._write_node(node, "", publishing.label_patch({}, owned.labels))
+            self._write_node(node, publishing.node_patch({}, {}, owned))
 
-    def _write_node(self, node: Node, part: str, patch: dict[str, Any]) -> None:
+    def _write_node(self, node: Node, patch: dict[str, Any]) -> bool:
+        """Write labels and capacity in one request, as a patch of a node's status may change its metadata too.
+
+        Return whether that changes anything.
+        """
         name = node.metadata.name
-        target = Target(resources.NODES, name, subresource=part)
-        self._writer.merge(target, patch, observed=node, urgent=True, failed=self._retry(name))
+        target = Target(resources.NODES, name, subresource="status")
+        return self._writer.merge(target, patch, observed=node, urgent=True, failed=self._retry(name))
 
     def _retry(self, name: str) -> Callable[[Exception], None]:
         """Return a callback for a failed write, which enqueues the node again later."""
 
         def failed(_error: Exception) -> None:
             if (record := self._records.get(name)) is not None:
-                record.view.written = None
-                record.leaving = False
+                record.view.written, record.view.changed = None, True
+                record.node, record.leaving = None, False
             self._queue.add_after(name, RETRY_AFTER)
 
         return failed
 
-    def _view(self, placed: NodeCards) -> dict[str, Any]:
-        name = placed.name
-        owned = self._records[name].owned
+    def _view(self, name: str) -> dict[str, Any] | None:
+        placed, record = self._fleet.nodes.get(name), self._records.get(name)
+        if placed is None or record is None:
+            return None  # it is gone
         counters = {
             "time": round(self._clock.wall(), 1),
             "address": self._fleet.address(name),
@@ -314,15 +331,15 @@ class FakeNodes:
         }
         return publishing.view(
             name, placed.ids, placed.spec, strategy=self._config.mig_strategy, users=placed.users(), counters=counters,
-            labelled=owned.labels if owned is not None else (),
+            labelled=record.owned.labels if record.owned is not None else (),
         )  # fmt: skip
 
     async def save(self) -> None:
         """Write all counters, for the next controller to resume from."""
-        for placed in list(self._fleet.nodes.values()):
-            name = placed.name
+        for name in list(self._fleet.nodes):
             state = self._records[name].view
-            self._views.write(name, state, self._view(placed), urgent=True, failed=self._retry(name))
+            state.written = None  # it is due
+            self._views.write(name, state, functools.partial(self._view, name), urgent=True, failed=self._retry(name))
             await asyncio.sleep(0)  # let the writer run
 
     async def save_before_exit(self) -> None:

@@ -14,6 +14,7 @@ import msgspec
 from simgpu import vocabulary
 from simgpu.controllers import publishing
 from simgpu.kube import resources
+from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap
 from simgpu.kube.writer import Target, Writer
 from simgpu.machines.ticking import Clock
@@ -22,21 +23,26 @@ VIEW_EVERY = 1.0  # seconds
 SAVE_EVERY = 300.0  # seconds
 
 Failed = Callable[[Exception], None]
-Render = Callable[[], dict[str, Any]]
+Render = Callable[[], dict[str, Any] | None]
 
 
 class ViewState(msgspec.Struct):
-    """When a node's view was last written, in seconds of the steady clock, and whether its users changed since."""
+    """When a node's view was last written, in seconds of the steady clock, and its text then.
+
+    `changed`: it may differ from what is published.
+    """
 
     written: float | None = None
-    changed: bool = False
+    text: str = ""
+    changed: bool = True
 
 
 class NodeViews:
     """Writes and deletes views."""
 
-    def __init__(self, writer: Writer, *, namespace: str, clock: Clock) -> None:
+    def __init__(self, writer: Writer, config_maps: Store[ConfigMap], *, namespace: str, clock: Clock) -> None:
         self._writer = writer
+        self._config_maps = config_maps
         self._namespace = namespace
         self._clock = clock
 
@@ -44,37 +50,43 @@ class NodeViews:
         """Return the ConfigMap of a node as the target of a write."""
         return Target(resources.CONFIG_MAPS, publishing.view_name(node), self._namespace)
 
-    def publish(
-        self, node: str, state: ViewState, config_map: ConfigMap | None, render: Render, *, urgent: bool, failed: Failed
-    ) -> float:
-        """Write a view that differs or is due to be saved; return the seconds until it should be checked again."""
+    def get(self, node: str) -> ConfigMap | None:
+        """Return the ConfigMap of a node as it is in the cluster."""
+        return self._config_maps.get(publishing.view_name(node), namespace=self._namespace)
+
+    def publish(self, node: str, state: ViewState, render: Render, *, urgent: bool, failed: Failed) -> float:
+        """Write a view that may differ or is due to be saved; return the seconds until it should be checked again.
+
+        It is rendered when it is sent; `render` returns None if the node is gone by then.
+        """
         turn = self._turn(node)
-        if state.written is None:
-            since = float("inf")
-            if config_map is None:
-                return self.write(node, state, render(), urgent=True, failed=failed)
-        else:
-            since = self._clock.steady() - state.written
-        saved = since <= SAVE_EVERY - turn
-        if config_map is None and not state.changed and saved:
-            return turn  # the write is in flight
+        since = self._since(state)
+        if not state.changed and since <= SAVE_EVERY - turn:
+            return turn
         if since < VIEW_EVERY:
             return VIEW_EVERY - since
-        body = render()
-        same = (
-            config_map is not None
-            and config_map.data.get(vocabulary.TOPOLOGY_KEY) == body["data"][vocabulary.TOPOLOGY_KEY]
-        )
-        if same and saved:
-            state.changed = False
-            return turn
-        return self.write(node, state, body, urgent=urgent and not same, failed=failed)
+        self.write(node, state, render, urgent=urgent, failed=failed)
+        return turn
 
-    def write(self, node: str, state: ViewState, body: dict[str, Any], *, urgent: bool, failed: Failed) -> float:
-        """Write a view; return the seconds until it should be saved again."""
-        state.written, state.changed = self._clock.steady(), False
-        self._writer.apply(self.target(node), body, urgent=urgent, failed=failed)
-        return self._turn(node)
+    def write(self, node: str, state: ViewState, render: Render, *, urgent: bool, failed: Failed) -> None:
+        """Write a view when its turn has come, unless it is the same by then and need not be saved."""
+
+        def body() -> dict[str, Any] | None:
+            made, published = render(), self.get(node)
+            if made is None:
+                return None
+            text = made["data"][vocabulary.TOPOLOGY_KEY]
+            same = published is not None and published.data.get(vocabulary.TOPOLOGY_KEY) == text
+            state.changed = False
+            if same and self._since(state) <= SAVE_EVERY - self._turn(node):
+                return None
+            state.written, state.text = self._clock.steady(), text
+            return made
+
+        self._writer.apply_rendered(self.target(node), body, urgent=urgent, failed=failed)
+
+    def _since(self, state: ViewState) -> float:
+        return float("inf") if state.written is None else self._clock.steady() - state.written
 
     def delete(self, node: str, *, failed: Failed | None = None) -> None:
         """Delete a node's view."""

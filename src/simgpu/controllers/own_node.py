@@ -41,6 +41,16 @@ class NodeStores(msgspec.Struct):
     views: Store[ConfigMap]
 
 
+class _Shown(msgspec.Struct, frozen=True):
+    """What a node's view is rendered from, besides counters."""
+
+    spec: pools.NodeGpus = _NOTHING
+    ids: tuple[str, ...] = ()
+    users: dict[str, tuple[User, ...]] = {}
+    labels: tuple[str, ...] = ()
+    strategy: str = ""
+
+
 class OwnNode:
     """Reads the node's configuration and users, and writes its labels and view.
 
@@ -66,8 +76,10 @@ class OwnNode:
         self._changed: Callable[[], None] = lambda: None
         self._namespace = namespace
         self._clock = clock
-        self._views = NodeViews(writer, namespace=namespace, clock=clock)
+        self._views = NodeViews(writer, stores.views, namespace=namespace, clock=clock)
         self._view = ViewState()
+        self._shown = _Shown()
+        self._counters: Callable[[], Mapping[str, Sequence[float]]] = dict
         self._spec = before
         self._labelled: set[str] = set()
 
@@ -84,10 +96,13 @@ class OwnNode:
             self.configure()
 
     def _view_changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
-        if new is None:
-            self._view.written = None
-        if old is None or new is None or not publishing.same_but_counters(old, new):
-            self._changed()
+        if old is not None and new is not None and publishing.same_but_counters(old, new):
+            return
+        if new is not None and new.data.get(vocabulary.TOPOLOGY_KEY) == self._view.text:
+            return  # our own write
+        self._view.changed = True
+        self._view.written = self._view.written if new is not None else None
+        self._changed()
 
     def configure(self) -> None:
         """Read the configuration, and call `changed` if it differs."""
@@ -189,7 +204,7 @@ class OwnNode:
         node, fleet = self.node, self.configuration.current
         if node is None or fleet is None:
             return SAVE_EVERY
-        config_map = self._stores.views.get(publishing.view_name(self.name), namespace=self._namespace)
+        config_map = self._views.get(self.name)
         labels = publishing.labels_of_real(spec, fleet.mig_strategy) if spec.gpus or spec.other else {}
         self._labelled.update(labels, publishing.owned_labels(config_map))
         patch = publishing.label_patch(labels, self._labelled)
@@ -198,17 +213,21 @@ class OwnNode:
             if config_map is not None:
                 self._views.delete(self.name)
             return SAVE_EVERY
+        shown = _Shown(spec, tuple(ids), dict(listed), tuple(labels), fleet.mig_strategy)
+        self._view.changed |= shown != self._shown
+        self._shown, self._counters = shown, counters
+        urgent = self._view.written is None and config_map is None
+        return self._views.publish(self.name, self._view, self._render, urgent=urgent, failed=self._failed)
 
-        def render() -> dict[str, Any]:
-            return publishing.view(
-                self.name, ids, spec, strategy=fleet.mig_strategy, users=listed, fake=False, labelled=labels,
-                counters={"time": round(self._clock.wall(), 1), "gpus": counters()},
-            )  # fmt: skip
-
-        return self._views.publish(self.name, self._view, config_map, render, urgent=False, failed=self._failed)
+    def _render(self) -> dict[str, Any]:
+        shown = self._shown
+        return publishing.view(
+            self.name, shown.ids, shown.spec, strategy=shown.strategy, users=shown.users, fake=False,
+            labelled=shown.labels, counters={"time": round(self._clock.wall(), 1), "gpus": self._counters()},
+        )  # fmt: skip
 
     def _failed(self, _error: Exception) -> None:
-        self._view.written = None
+        self._view.written, self._view.changed = None, True
 
     def _annotate_reservations(self, listed: Mapping[str, tuple[User, ...]]) -> None:
         """Annotate each reservation pod with the GPU that it holds, the first of several, unless it is already."""

@@ -124,12 +124,6 @@ def amounts(spec: pools.NodeGpus | None) -> dict[str, str]:
     return {name: quantity.canonical(count) for name, count in (gpus | spec.other).items()}
 
 
-def capacity_patch(wanted: Mapping[str, str], before: Iterable[str]) -> dict[str, Any]:
-    """Return the patch of a node's capacity; resources from before that are not wanted any more are removed."""
-    changes = {**dict.fromkeys(sorted(before)), **wanted}
-    return {"status": {"capacity": changes, "allocatable": changes}}
-
-
 class OwnedFields(msgspec.Struct):
     """Names of labels and resources that we wrote on a node, to be removed later."""
 
@@ -140,6 +134,12 @@ class OwnedFields(msgspec.Struct):
         """Drop names that the node does not have any more: other writers may add them again as their own."""
         self.labels &= node.metadata.labels.keys()
         self.resources &= node.status.capacity.keys() | node.status.allocatable.keys()
+
+
+def node_patch(labels: Mapping[str, str], resources: Mapping[str, str], owned: OwnedFields) -> dict[str, Any]:
+    """Return the patch of a node's labels and capacity; what we own and do not want any more is removed."""
+    amounts = {**dict.fromkeys(sorted(owned.resources)), **resources}
+    return label_patch(labels, owned.labels) | {"status": {"capacity": amounts, "allocatable": amounts}}
 
 
 def owned_on(before: PreviousView, node: Node) -> OwnedFields:

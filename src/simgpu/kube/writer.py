@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import hashlib
+import heapq
 import logging
 import time
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from simgpu.kube.views import Identified, Object
 _log = logging.getLogger(__name__)
 
 Patch = dict[str, Any]
+Render = Callable[[], Patch | None]  # makes a body when it is about to be sent; None: there is nothing to write
 Failed = Callable[[errors.KubeError], None]
 
 _MAX_REMEMBERED = 200_000
@@ -49,12 +51,13 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Operation(msgspec.Struct):
-    """A pending request; `failed` is called if it fails for good."""
+    """A pending request; `failed` is called if it fails for good. With `render`, its body is made when it is sent."""
 
     kind: Literal["merge", "apply", "delete"]
     subresource: str
     body: Patch
     failed: list[Failed]
+    render: Render | None = None
 
 
 class _Write(msgspec.Struct):
@@ -110,6 +113,8 @@ class Writer:
         self._normal: dict[Target, _Write] = {}
         self._behind: dict[Target, _Write] = {}  # the same object is being written now
         self._failing: dict[Target, _Write] = {}  # until the next attempt
+        self._attempts_due: list[tuple[float, int, Target]] = []  # a heap; entries may be outdated
+        self._sequence = 0
         self._writing: dict[Target, _Write] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -150,6 +155,21 @@ class Writer:
         Only the server knows which fields we own, so a view cannot show whether an apply changes anything.
         """
         return self._want(target, "apply", body, observed=None, urgent=urgent, failed=failed)
+
+    def apply_rendered(
+        self, target: Target, render: Render, *, urgent: bool = False, failed: Failed | None = None
+    ) -> None:
+        """Server-side apply of a body that is made when its turn to be sent has come.
+
+        As long as it waits, requesting it again costs next to nothing.
+        """
+        self.counters.wanted += 1
+        write = self._waiting(target.object)
+        if write is not None and (urgent <= write.urgent) and write.operations[-1].render is not None:
+            self.counters.folded += 1
+            return
+        failures = [failed] if failed else []
+        self._enqueue(target.object, Operation("apply", target.subresource, {}, failures, render), urgent=urgent)
 
     def delete(self, target: Target, *, failed: Failed | None = None) -> None:
         """Delete the object. Not rate-limited."""
@@ -235,6 +255,8 @@ class Writer:
             self._behind[key] = write
         elif write.due > self._clock():
             self._failing[key] = write
+            self._sequence += 1
+            heapq.heappush(self._attempts_due, (write.due, self._sequence, key))
         elif write.urgent:
             self._urgent[key] = write
         else:
@@ -244,22 +266,24 @@ class Writer:
 
     async def run(self) -> None:
         """Write until cancelled. Unfinished writes stay pending for the next `run`."""
+        slots = asyncio.Semaphore(self._in_flight)
         async with asyncio.TaskGroup() as group:
-            for _ in range(self._in_flight):
-                group.create_task(self._worker())
+            while True:
+                await slots.acquire()
+                key, write = await self._next()
+                self._writing[key] = write
+                group.create_task(self._finish(key, write)).add_done_callback(lambda _task: slots.release())
 
-    async def _worker(self) -> None:
-        while True:
-            key, write = await self._next()
-            self._writing[key] = write
-            try:
-                await self._write(key, write)
-            finally:
-                del self._writing[key]
-                self._put_back(key, write)
-                if not self.pending:
-                    self._idle.set()
-                self._wake.set()
+    async def _finish(self, key: Target, write: _Write) -> None:
+        """Send a write, and put back what is left of it."""
+        try:
+            await self._write(key, write)
+        finally:
+            del self._writing[key]
+            self._put_back(key, write)
+            if not self.pending:
+                self._idle.set()
+            self._wake.set()
 
     def _put_back(self, key: Target, write: _Write) -> None:
         """Enqueue the unfinished operations of a write, followed by those requested meanwhile."""
@@ -276,8 +300,7 @@ class Writer:
     async def _next(self) -> tuple[Target, _Write]:
         while True:
             now = self._clock()
-            for key in [key for key, write in self._failing.items() if write.due <= now]:
-                self._put_in_lane(key, self._failing.pop(key))
+            self._promote(now)
             wait = self._rate.wait(now)
             if self._urgent:
                 return _pop_first(self._urgent)
@@ -285,7 +308,7 @@ class Writer:
                 self._rate.take(now)
                 return _pop_first(self._normal)
             waits = [wait] if self._normal else []
-            waits += [write.due - now for write in self._failing.values()]
+            waits += [self._attempts_due[0][0] - now] if self._attempts_due else []
             self._wake.clear()
             try:
                 async with asyncio.timeout(min(waits) if waits else None):
@@ -293,11 +316,26 @@ class Writer:
             except TimeoutError:
                 pass
 
+    def _promote(self, now: float) -> None:
+        """Put writes whose next attempt is due back into their lanes."""
+        while self._attempts_due and self._attempts_due[0][0] <= now:
+            due, _, key = heapq.heappop(self._attempts_due)
+            write = self._failing.get(key)
+            if write is not None and write.due == due:
+                self._put_in_lane(key, self._failing.pop(key))
+
     async def _write(self, key: Target, write: _Write) -> None:
         """Send the operations in order; finished ones are removed from the list."""
         while write.operations:
             operation = write.operations[0]
             target = msgspec.structs.replace(key, subresource=operation.subresource)
+            if operation.render is not None:
+                body = operation.render()
+                if body is None:
+                    self.counters.unchanged += 1
+                    write.operations.pop(0)
+                    continue
+                operation.body = body
             self._memory.note(target, operation.kind, operation.body)
             try:
                 await self._send(target, operation)
@@ -454,5 +492,5 @@ def add_operation(waiting: list[Operation], operation: Operation) -> None:
     if body is None:
         waiting.append(operation)
         return
-    last.body = body
+    last.body, last.render = body, operation.render
     last.failed += operation.failed

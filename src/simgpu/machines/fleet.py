@@ -27,6 +27,7 @@ class NodeCards(msgspec.Struct):
     spec: pools.NodeGpus
     cards: list[Card]
     exporter: dict[str, str]
+    exporter_pod: tuple[str, str] = ("", "")  # name and address; empty if no pod stands for it
 
     @property
     def ids(self) -> list[str]:
@@ -64,7 +65,7 @@ class Fleet:
         exporter = known.exporter if known is not None else self._exporter(name)
         devices = pools.build(spec, name, labels=exporter)
         made = self._inventory.exchange(known.cards if known is not None else (), devices)
-        self.nodes[name] = NodeCards(name, spec, made, exporter)
+        self.nodes[name] = NodeCards(name, spec, made, exporter, known.exporter_pod if known is not None else ("", ""))
         self._machine = None
         return self.nodes[name]
 
@@ -78,11 +79,11 @@ class Fleet:
 
     def name_exporter(self, name: str, pod: str, address: str) -> None:
         """Set the pod that stands for a node's exporter; empty for a generated name and address."""
-        node, labels = self.nodes[name], self._exporter(name, pod, address)
-        if node.exporter != labels:
-            node.exporter = labels
+        node = self.nodes[name]
+        if node.exporter_pod != (pod, address):
+            node.exporter_pod, node.exporter = (pod, address), self._exporter(name, pod, address)
             for card in node.cards:
-                card.device = msgspec.structs.replace(card.device, labels=labels)
+                card.device = msgspec.structs.replace(card.device, labels=node.exporter)
             self._machine = None
 
     def _exporter(self, node: str, pod: str = "", address: str = "") -> dict[str, str]:

@@ -1,0 +1,65 @@
+"""What the fleet's controller costs those who measure schedulers: its CPU for a pod, and how much later pods run."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import statistics
+import time
+from collections.abc import AsyncIterator
+
+from benchmarks import bench_fleet, frame, scratch
+from simgpu.kube import kubeconfig, resources
+from simgpu.kube.client import Client
+from simgpu.kube.reflector import Reflector
+from simgpu.kube.store import Store
+from simgpu.kube.views import Pod
+
+NODES, PODS, TURNS = 1000, 1000, 3
+
+
+async def figures() -> AsyncIterator[frame.Figure]:
+    """Pods of one GPU that the real scheduler places, in turns with the controller running and stopped."""
+    async with scratch.cluster(nodes=NODES) as outcome, Client(kubeconfig.load(outcome.status.kubeconfig)) as client:
+        await bench_fleet.each(range(NODES), lambda number: bench_fleet.label(client, number))
+        await bench_fleet.configure(client, "all")
+        async with bench_fleet.running(outcome.status.kubeconfig, "--lease-duration", "300") as controller:
+            await controller.until(lambda seen: seen["nodes"] == NODES)
+            store: Store[Pod] = Store()
+            watching = asyncio.create_task(Reflector(client, resources.PODS, store, namespace="default").run())
+            await store.synced.wait()
+            ours, stopped, cpu = [], [], []
+            await life(client, store)  # to warm up
+            await controller.until(lambda _seen: True)
+            for _ in range(TURNS):
+                before = controller.cpu_seconds()
+                ours.append(await life(client, store))
+                await controller.until(lambda _seen: True)
+                cpu.append((controller.cpu_seconds() - before) / PODS * 1000)
+                controller.process.send_signal(signal.SIGSTOP)
+                try:
+                    stopped.append(await life(client, store))
+                finally:
+                    controller.process.send_signal(signal.SIGCONT)
+                await controller.until(lambda _seen: True)
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+    yield frame.Figure("fleet.pod_cpu", statistics.median(cpu), 1.0, "ms", bench_fleet.AIMED)
+    while_stopped = "while the controller is stopped"
+    yield frame.Figure("fleet.disturbance", statistics.median(ours), statistics.median(stopped), "s", while_stopped)
+
+
+async def life(client: Client, store: Store[Pod]) -> float:
+    """Seconds until pods that are created at once are Running; then they are deleted."""
+    started = time.perf_counter()
+    await bench_fleet.each(
+        range(PODS),
+        lambda number: client.create(resources.PODS, bench_fleet.gpu_pod(f"pod-{number}"), namespace="default"),
+    )
+    while sum(pod.status.phase == "Running" for pod in store) < PODS:
+        await asyncio.sleep(0.02)
+    spent = time.perf_counter() - started
+    await client.delete_all(resources.PODS, namespace="default")
+    while len(store):
+        await asyncio.sleep(0.05)
+    return spent
