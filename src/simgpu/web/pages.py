@@ -7,29 +7,20 @@ from a copy of the step's values, so that memory stays flat, and to few clients 
 from __future__ import annotations
 
 import contextlib
-import gzip
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from itertools import chain
 
 from aiohttp import web
 
 from simgpu.identities import render
 from simgpu.identities.identity import Identity
 from simgpu.machines.machine import Machine
+from simgpu.web import compressing
 from simgpu.web.limits import STREAMS
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 MAX_CACHED_SERIES = 20_000  # a few MiB
-
-try:
-    from isal import igzip
-
-    def _compress(page: bytes) -> bytes:
-        return bytes(igzip.compress(page, 1))
-except ImportError:  # pragma: no cover - the extra is not installed
-
-    def _compress(page: bytes) -> bytes:
-        return gzip.compress(page, 1)
 
 
 class Page:
@@ -61,23 +52,28 @@ class Page:
         key = (open_metrics, packed)
         if key not in self._cached:
             if packed:
-                self._cached[key] = _compress(self._body(open_metrics=open_metrics, packed=False))
+                self._cached[key] = compressing.compress(self._body(open_metrics=open_metrics, packed=False))
             else:
                 self._cached[key] = b"".join((*self.renderer.chunks(open_metrics=open_metrics), self._more()))
         return self._cached[key]
 
     async def _stream(self, request: web.Request, kind: str, *, open_metrics: bool, packed: bool) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": kind, "Vary": "Accept-Encoding"})
-        if packed:
-            response.enable_compression(web.ContentCoding.gzip)
+        headers = {"Content-Type": kind, "Vary": "Accept-Encoding"} | ({"Content-Encoding": "gzip"} if packed else {})
+        response = web.StreamResponse(headers=headers)
         with request.app[STREAMS].one(), contextlib.suppress(ConnectionError):  # the client is gone
             await response.prepare(request)
-            more = self._more()
-            for piece in self.renderer.chunks(open_metrics=open_metrics):
-                await response.write(piece)
-            await response.write(more)
+            pieces = chain(self.renderer.chunks(open_metrics=open_metrics), (self._more(),))
+            async with contextlib.aclosing(compressing.compressed(pieces) if packed else _plain(pieces)) as stream:
+                async for piece in stream:
+                    if piece:
+                        await response.write(piece)
             await response.write_eof()
         return response
+
+
+async def _plain(pieces: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
+    for piece in pieces:
+        yield piece
 
 
 class Following:
