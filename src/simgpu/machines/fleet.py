@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from simgpu.machines.inventory import Card, DeviceState, Inventory
 from simgpu.machines.machine import Machine
-from simgpu.machines.users import User
+from simgpu.machines.users import PodRef, User
 from simgpu.sim import cards
 from simgpu.topology import pools
 from simgpu.vocabulary import EXPORTER
@@ -116,26 +116,33 @@ class Fleet:
     def step(self, now: float, *, clock: float) -> None:
         """Simulate up to `now`, in seconds; `clock` is in seconds since 1970."""
         self._inventory.step(now, clock=clock)
+        if self._machine is not None and self._inventory.changed:
+            pods: dict[int, PodRef | None] = dict(self._machine.pods)
+            pods |= {card.place: card.pod(card.seen) for card in self._inventory.changed}
+            self._machine.set_pods({place: pod for place, pod in pods.items() if pod is not None})
 
     def machine(self) -> Machine:
         """Return all GPUs of all nodes, as one machine to render."""
         if self._machine is None:
             self._machine = self._view(self.nodes.values())
-        return self._current(self._machine, [card for node in self.nodes.values() for card in node.cards])
+            for place, card in enumerate(card for node in self.nodes.values() for card in node.cards):
+                card.place = place
+        return self._current(self._machine)
 
     def machine_of(self, name: str) -> Machine | None:
         """Return one node's GPUs; None for an unknown node."""
         node = self.nodes.get(name)
-        return None if node is None else self._current(self._view([node]), node.cards)
+        return None if node is None else self._current(self._view([node]))
 
-    def _view(self, nodes: Iterable[NodeCards]) -> Machine:
-        return self._inventory.machine([(node.name, node.cards) for node in nodes])
+    def _view(self, nodes: Collection[NodeCards]) -> Machine:
+        """Return the machine of some nodes, with the pods of the last step, to which its readings belong."""
+        machine = self._inventory.machine([(node.name, node.cards) for node in nodes])
+        listed = (card for node in nodes for card in node.cards)
+        named = ((place, card.pod(card.seen)) for place, card in enumerate(listed))
+        machine.set_pods({place: pod for place, pod in named if pod is not None})
+        return machine
 
-    def _current(self, machine: Machine, listed: Sequence[Card]) -> Machine:
-        """Return the machine with the pods of the last step, to which its readings belong."""
-        named = {place: card.seen[0].pod for place, card in enumerate(listed) if card.seen}
-        static = ((place, card.pod(())) for place, card in enumerate(listed) if card.device.static and not card.seen)
-        machine.set_pods(named | {place: pod for place, pod in static if pod is not None})
+    def _current(self, machine: Machine) -> Machine:
         machine.step, machine.time = self.steps, self._inventory.time
         return machine
 

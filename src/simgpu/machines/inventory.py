@@ -60,6 +60,7 @@ class Card(msgspec.Struct, gc=False):
     seen: tuple[User, ...] = ()
     playing: tuple[Playing, ...] = ()
     kind: str = ""
+    place: int = -1  # in the machine that shows all cards of a fleet
 
     def pod(self, users: Sequence[User]) -> PodRef | None:
         """Return the pod that labels the card: of the first user, or from the configuration."""
@@ -82,7 +83,8 @@ class Inventory:
         self._spread = spread
         self._gone = dict(saved)  # states of absent devices
         self._max_gone = max_gone
-        self._changed: list[Card] = []
+        self.changed: list[Card] = []  # cards whose users were others before the last step
+        self._changed: list[Card] = []  # since then
 
     # Devices.
 
@@ -113,7 +115,9 @@ class Inventory:
         for card in gone:
             self._gone[card.device.uuid] = DeviceState("", self.engine.keep(card.number)).cold()
             card.playing = ()
-        self.workloads.finish(self.engine.remove_cards([card.number for card in gone]))
+        numbers = {card.number for card in gone}
+        self._changed = [card for card in self._changed if card.number not in numbers]
+        self.workloads.finish(self.engine.remove_cards(numbers))
         self._trim()
 
     def _add(self, devices: Sequence[Device]) -> list[Card]:
@@ -184,9 +188,9 @@ class Inventory:
         outcomes = self.engine.step(now)
         self.steps += 1
         self.time = clock
-        for card in self._changed:
+        self.changed, self._changed = self._changed, []
+        for card in self.changed:
             card.seen = card.users
-        self._changed.clear()
         self.workloads.finish(outcomes)
         return bool(outcomes)
 

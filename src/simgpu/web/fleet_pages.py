@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 import msgspec
@@ -17,6 +18,7 @@ from simgpu.vocabulary import EXPORTER
 from simgpu.web import pages, server
 
 ENDPOINT = "gpu-metrics"
+_ROWS = 2000  # pods in a piece of a page
 
 
 class FleetView(Protocol):
@@ -138,24 +140,22 @@ class _Pods:
     def __init__(self, fleet: FleetView) -> None:
         self._fleet = fleet
 
-    def __call__(self) -> bytes:
-        usage, memory = [], []
-        for pod, index, percent, used in self._fleet.pod_usage():
-            uid = labels.escaped(pod)
-            usage.append(f'runai_pod_gpu_utilization{{pod_uuid="{uid}",gpu="{index}"}} {percent:g}\n')
-            memory.append(f'runai_pod_gpu_memory_used_bytes{{pod_uuid="{uid}",gpu="{index}"}} {used:.0f}\n')
-        if not usage:
-            return b""
-        return "".join(
-            [
-                "# HELP runai_pod_gpu_utilization Utilisation of a GPU by a pod, in percent.\n",
-                "# TYPE runai_pod_gpu_utilization gauge\n",
-                *usage,
-                "# HELP runai_pod_gpu_memory_used_bytes Memory of a GPU that a pod uses.\n",
-                "# TYPE runai_pod_gpu_memory_used_bytes gauge\n",
-                *memory,
-            ]
-        ).encode()
+    def __call__(self) -> Iterable[bytes]:
+        rows = list(self._fleet.pod_usage())
+        if not rows:
+            return ()
+        usage = _family("runai_pod_gpu_utilization", "Utilisation of a GPU by a pod, in percent.", rows, 2)
+        memory = _family("runai_pod_gpu_memory_used_bytes", "Memory of a GPU that a pod uses.", rows, 3)
+        return chain(usage, memory)
+
+
+def _family(name: str, about: str, rows: Sequence[tuple[str, int, float, float]], column: int) -> Iterator[bytes]:
+    """Yield a family in pieces, with the values of a column."""
+    yield f"# HELP {name} {about}\n# TYPE {name} gauge\n".encode()
+    for start in range(0, len(rows), _ROWS):
+        some = rows[start : start + _ROWS]
+        lines = (f'{name}{{pod_uuid="{labels.escaped(row[0])}",gpu="{row[1]}"}} {row[column]:.0f}\n' for row in some)
+        yield "".join(lines).encode()
 
 
 def topology_routes(

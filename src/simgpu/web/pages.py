@@ -22,11 +22,13 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 MAX_CACHED_SERIES = 20_000  # a few MiB
 
+More = Callable[[], Iterable[bytes]]  # makes the end of a page; its values are taken at the call
+
 
 class Page:
     """One identity's page of a machine; `more` returns what is appended to it."""
 
-    def __init__(self, renderer: render.Renderer, more: Callable[[], bytes] = bytes) -> None:
+    def __init__(self, renderer: render.Renderer, more: More = tuple) -> None:
         self.renderer = renderer
         self._more = more
         self._step = (-1, -1)
@@ -54,7 +56,7 @@ class Page:
             if packed:
                 self._cached[key] = compressing.compress(self._body(open_metrics=open_metrics, packed=False))
             else:
-                self._cached[key] = b"".join((*self.renderer.chunks(open_metrics=open_metrics), self._more()))
+                self._cached[key] = b"".join((*self.renderer.chunks(open_metrics=open_metrics), *self._more()))
         return self._cached[key]
 
     async def _stream(self, request: web.Request, kind: str, *, open_metrics: bool, packed: bool) -> web.StreamResponse:
@@ -62,7 +64,7 @@ class Page:
         response = web.StreamResponse(headers=headers)
         with request.app[STREAMS].one(), contextlib.suppress(ConnectionError):  # the client is gone
             await response.prepare(request)
-            pieces = chain(self.renderer.chunks(open_metrics=open_metrics), (self._more(),))
+            pieces = chain(self.renderer.chunks(open_metrics=open_metrics), self._more())
             async with contextlib.aclosing(compressing.compressed(pieces) if packed else _plain(pieces)) as stream:
                 async for piece in stream:
                     if piece:
@@ -79,7 +81,7 @@ async def _plain(pieces: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
 class Following:
     """One identity's page of a machine that may be replaced by another; devices that both have keep their texts."""
 
-    def __init__(self, machine: Callable[[], Machine], identity: Identity, more: Callable[[], bytes] = bytes) -> None:
+    def __init__(self, machine: Callable[[], Machine], identity: Identity, more: More = tuple) -> None:
         self._machine = machine
         self._identity = identity
         self._more = more
