@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import yaml
 
+from simgpu import errors
 from simgpu.catalog import models
 from simgpu.controllers import publishing
+from simgpu.identities import identity, render
 from simgpu.machines.fleet import Fleet, NodeCards
 from simgpu.machines.users import PodRef, Range, User
-from simgpu.topology import inline
+from simgpu.topology import inline, pools
 
 CATALOG = models.load()
 
@@ -77,3 +80,38 @@ def test_counters_of_a_gpu_that_comes_back_never_fall(fleet: Fleet, node: NodeCa
     fleet.step(61.0, clock=0.0)
     after = fleet.counters(fleet.place("n", node.spec))
     assert after[node.ids[0]][0] >= before[node.ids[0]][0] > 1000
+
+
+def test_a_container_that_is_listed_twice_is_one_user(fleet: Fleet, node: NodeCards) -> None:
+    for _ in range(3):
+        fleet.use(node, {node.ids[0]: (user("a", 30), user("b", 20), user("a", 30))})
+    assert [item.what for item in node.cards[0].playing] == [user("a", 30), user("b", 20)]
+    fleet.use(node, {})
+    assert fleet.engine.workloads() == {}
+
+
+def test_of_counters_that_are_kept_for_absent_gpus_the_newest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simgpu.machines.fleet._MAX_GONE", 2)
+    fleet = Fleet(seed=1)
+    for name in "abc":
+        fleet.remember({f"GPU-{name}": [float(ord(name))] * 12}, 0.0)
+    assert list(fleet._inventory._gone) == ["GPU-b", "GPU-c"]
+
+
+def test_gpus_of_fake_nodes_are_whole_whatever_they_are_made_of(fleet: Fleet) -> None:
+    """As an exporter shows them that knows no tiles."""
+    fleet.place("tiled", inline.parse("mi300x:2", CATALOG, field="gpus"))
+    fleet.step(1.0, clock=0.0)
+    page = render.Renderer(fleet.machine(), identity.load("dcgm")).page().decode()
+    assert page.count("DCGM_FI_DEV_GPU_UTIL{") == 2
+    assert "GPU_I_ID" not in page
+
+
+def test_a_model_that_cannot_be_added_changes_nothing(fleet: Fleet, node: NodeCards) -> None:
+    other = msgspec.structs.replace(CATALOG.models["h200"], product="Another")
+    with pytest.raises(errors.InputError, match="another model named h200"):
+        fleet.place("other", pools.NodeGpus((pools.NodeGpu(other),)))
+    with pytest.raises(errors.InputError, match="another model named h200"):
+        fleet.place("n", pools.NodeGpus((pools.NodeGpu(other),)))
+    fleet.step(1.0, clock=0.0)
+    assert len(fleet.machine().column("usage")) == len(node.cards) == 2

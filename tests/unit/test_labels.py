@@ -79,7 +79,7 @@ class _Shown:
 @example('"\\')
 def test_any_label_is_read_back_as_it_was_or_with_a_mark_where_it_was_no_text(text: str) -> None:
     shown: Any = _Shown(text)
-    printed = fleet_pages._Pods(shown)().decode()
+    printed = b"".join(fleet_pages._Pods(shown)()).decode()
     [usage, memory] = list(parser.text_string_to_metric_families(printed))
     found = usage.samples[0].labels["pod_uuid"]
     assert len(found) == len(text)

@@ -61,7 +61,7 @@ def node(tmp_path: Path, kubelet: Kubelet, clock: ManualClock) -> RealNode:
         "node-a", NodeStores(Store(), Store(), Store(), Store()), Writer(client, manager="test"),
         Recorder(client, component="test"), namespace="ns", catalog=models.load(), clock=clock, before=known.spec,
     )  # fmt: skip
-    return RealNode(own, made, kubelet, known=known, reservations="r", clock=clock)
+    return RealNode(own, made, kubelet, working=tuple, known=known, reservations="r", clock=clock)
 
 
 async def test_after_an_allocation_it_looks_often_until_the_kubelet_lists_the_device(
@@ -70,7 +70,9 @@ async def test_after_an_allocation_it_looks_often_until_the_kubelet_lists_the_de
     assert await node.reconcile() == real_node.RECONCILE_SECONDS
     node.expect([f"{IDS[1]}::3"])
     assert await node.reconcile() == real_node.EXPECT_SECONDS
-    kubelet.listed = [Held("main", (f"{IDS[1]}::3",), uid="u")]
+    kubelet.listed = [Held("main", (f"{IDS[1]}::2",), uid="other")]
+    assert await node.reconcile() == real_node.EXPECT_SECONDS
+    kubelet.listed += [Held("main", (f"{IDS[1]}::3",), uid="u")]
     assert await node.reconcile() == real_node.RECONCILE_SECONDS
 
 

@@ -87,7 +87,7 @@ class Agent:
             namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, before=self._files.known.spec,
         )  # fmt: skip
         self.controller = RealNode(
-            self.node, self.equipment, self.kubelet,
+            self.node, self.equipment, self.kubelet, working=lambda: self.socket.working,
             known=self._files.known, reservations=settings.reservations, clock=self._clock,
         )  # fmt: skip
         box, controller = self.equipment.box, self.controller
@@ -98,7 +98,6 @@ class Agent:
             read=functools.partial(documents.read, names=names), identify=guests.identify,
             changed=controller.apply_users,
         )  # fmt: skip
-        controller.workloads = self.socket
         self._tree = runai.Tree(settings.runai, runai.programs(programs.tool, native.preloader()))
 
     def _allocated(self, ids: Sequence[str]) -> None:

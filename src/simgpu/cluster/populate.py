@@ -111,7 +111,11 @@ async def release_nodes(client: Client) -> None:
     if len(orphans) == len(leases) > 0:
         await client.delete_all(resources.LEASES, namespace=_NODE_LEASES)
     else:
-        await asyncio.gather(*(client.delete(resources.LEASES, name, namespace=_NODE_LEASES) for name in orphans))
+
+        async def delete(number: int) -> None:
+            await client.delete(resources.LEASES, orphans[number], namespace=_NODE_LEASES)
+
+        await concurrently(delete, range(len(orphans)))
 
 
 async def publish_topology(client: Client, gpus: Gpus, *, overwrite: bool) -> None:

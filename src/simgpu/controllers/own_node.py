@@ -163,7 +163,11 @@ class OwnNode:
         listed: dict[str, tuple[User, ...]] = {}
         for gpu, items in lent.items():
             ordered = holding.by_arrival(items, [user.pod.uid for user in before.get(gpu, ())])
-            listed[gpu] = tuple(self._user(holder, memory[gpu], source) for holder in ordered)
+            users_here: dict[tuple[str, str], User] = {}  # a container that holds a GPU and claims it too is one user
+            for holder in ordered:
+                user = self._user(holder, memory[gpu], source)
+                users_here.setdefault(user.key, user)
+            listed[gpu] = tuple(users_here.values())
         return listed
 
     def _user(self, holder: holding.Holder, memory: int, source: str) -> User:

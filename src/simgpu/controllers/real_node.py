@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from simgpu import errors
@@ -43,25 +43,28 @@ class Kubelet(Protocol):
         """Return the containers that have any of these devices; None if the kubelet does not answer."""
 
 
-class WorkloadSocket(Protocol):
-    """The socket to which containers send workloads of their own."""
-
-    @property
-    def working(self) -> Collection[Guest]:
-        """Guests that have workloads."""
-
-
 class RealNode:
-    """Keeps a node's devices, the offers to the kubelet, users and published view in sync."""
+    """Keeps a node's devices, the offers to the kubelet, users and published view in sync.
+
+    `working` returns the guests that have workloads of their own.
+    """
 
     def __init__(
-        self, node: OwnNode, equipment: Equipment, kubelet: Kubelet, *, known: Known, reservations: str, clock: Clock
+        self,
+        node: OwnNode,
+        equipment: Equipment,
+        kubelet: Kubelet,
+        *,
+        working: Callable[[], Collection[Guest]],
+        known: Known,
+        reservations: str,
+        clock: Clock,
     ) -> None:
         self.reconciled = False
         self.following = asyncio.Event()
         self.held: Sequence[Held] | None = None
         self.failures = failures.NONE
-        self.workloads: WorkloadSocket | None = None
+        self._working = working
         self._node = node
         self._equipment = equipment
         self._kubelet = kubelet
@@ -91,7 +94,7 @@ class RealNode:
     def expect(self, ids: Sequence[str]) -> None:
         """Reconcile often until the kubelet lists these devices, which it is allocating."""
         until = self._clock.steady() + MAX_EXPECT_SECONDS
-        self._expected |= {sharing.device(name): until for name in ids}
+        self._expected |= dict.fromkeys(ids, until)
         self.wake()
 
     def follow_cluster(self) -> None:
@@ -147,8 +150,7 @@ class RealNode:
 
     def apply_users(self) -> None:
         """Apply the users to the GPUs; containers with workloads of their own are driven by these."""
-        working = self.workloads.working if self.workloads is not None else ()
-        busy = {(guest.pod.uid, guest.pod.container) for guest in working if guest.pod is not None}
+        busy = {(guest.pod.uid, guest.pod.container) for guest in self._working() if guest.pod is not None}
         self._equipment.use(self._users, busy)
 
     def _known_users(self) -> dict[str, tuple[User, ...]]:
@@ -171,6 +173,6 @@ class RealNode:
 
     def _awaited(self) -> float:
         """Return the seconds until the next reconcile, fewer while allocated devices are not listed yet."""
-        now, listed = self._clock.steady(), {sharing.device(name) for held in self.held or () for name in held.ids}
+        now, listed = self._clock.steady(), {name for held in self.held or () for name in held.ids}
         self._expected = {name: end for name, end in self._expected.items() if name not in listed and now < end}
         return EXPECT_SECONDS if self._expected else RECONCILE_SECONDS

@@ -36,7 +36,7 @@ class Box:
         saved: Mapping[str, DeviceState] = {},
     ) -> None:
         """`saved` are states of devices at `now`, in seconds; those of devices absent at the first step become cold."""
-        self._inventory = Inventory(seed=seed, max_gone=MAX_GONE, now=now, spread=spread, saved=saved)
+        self._inventory = Inventory(seed=seed, max_gone=MAX_GONE, tiles=True, now=now, spread=spread, saved=saved)
         self.engine = self._inventory.engine
         self.cards: list[Card] = []
         self.machine = self._inventory.machine([])

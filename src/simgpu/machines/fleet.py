@@ -43,7 +43,7 @@ class Fleet:
     """Cards of all nodes. Changes are idempotent; pages are rendered from `machine`."""
 
     def __init__(self, *, seed: int) -> None:
-        self._inventory = Inventory(seed=seed, max_gone=_MAX_GONE)
+        self._inventory = Inventory(seed=seed, max_gone=_MAX_GONE, tiles=False)
         self.engine = self._inventory.engine
         self.nodes: dict[str, NodeCards] = {}
         self._machine: Machine | None = None

@@ -22,6 +22,8 @@ from simgpu.sim import cards, engine
 from simgpu.topology import links
 from simgpu.topology.devices import Device, StaticMetrics
 
+_NO_USER = ("", "")
+
 _log = logging.getLogger(__name__)
 
 
@@ -71,15 +73,26 @@ class Card(msgspec.Struct, gc=False):
 
 
 class Inventory:
-    """All cards of one engine. `saved` are states at `now`, in seconds; of absent devices `max_gone` are kept."""
+    """All cards of one engine. `saved` are states at `now`, in seconds; of absent devices `max_gone` are kept.
+
+    With `tiles`, cards of models that have tiles are split into them.
+    """
 
     def __init__(
-        self, *, seed: int, max_gone: int, now: float = 0.0, spread: float = 1.0, saved: Mapping[str, DeviceState] = {}
+        self,
+        *,
+        seed: int,
+        max_gone: int,
+        tiles: bool,
+        now: float = 0.0,
+        spread: float = 1.0,
+        saved: Mapping[str, DeviceState] = {},
     ) -> None:
         self.engine = engine.Engine(seed=seed, now=now)
         self.workloads = WorkloadRegistry(self.engine)
         self.steps = 0
         self.time = 0.0
+        self._tiles = tiles
         self._spread = spread
         self._gone = dict(saved)  # states of absent devices
         self._max_gone = max_gone
@@ -99,24 +112,29 @@ class Inventory:
         found: list[Card | None] = []
         for device in devices:
             there = known.get(device.uuid, [])
-            same = there.pop(0) if there and _alike(there[0].device, device) else None
-            if same is not None and same.device != device:
-                same.device = device
-            found.append(same)
+            found.append(there.pop(0) if there and _alike(there[0].device, device) else None)
+        absent = [device for device, card in zip(devices, found, strict=True) if card is None]
+        for model in {device.model.key: device.model for device in absent}.values():
+            self.engine.check_model(model)  # before anything is removed
         self.remove([card for there in known.values() for card in there])
-        new = iter(self._add([device for device, card in zip(devices, found, strict=True) if card is None]))
+        new = iter(self._add(absent))
         made = [card or next(new) for card in found]
-        for card, peers in zip(made, links.peers(devices), strict=True):
+        for card, device, peers in zip(made, devices, links.peers(devices), strict=True):
+            if card.device != device:
+                card.device = device
             self.engine.set_linked(card.number, linked=peers > 0)
         return made
 
     def remove(self, gone: Sequence[Card]) -> None:
         """Remove cards, end their workloads, and keep their counters."""
-        for card in gone:
-            self._gone[card.device.uuid] = DeviceState("", self.engine.keep(card.number)).cold()
+        numbers = [card.number for card in gone]
+        last = [self.engine.read(name, numbers).tolist() for name in cards.LAST]
+        for card, counters, *times in zip(gone, self.engine.counters(numbers).tolist(), *last, strict=True):
+            self._gone.pop(card.device.uuid, None)  # so that the newest comes last
+            self._gone[card.device.uuid] = DeviceState("", dict(zip(cards.OUTLIVING, [*counters, *times], strict=True)))
             card.playing = ()
-        numbers = {card.number for card in gone}
-        self._changed = [card for card in self._changed if card.number not in numbers]
+        removed = set(numbers)
+        self._changed = [card for card in self._changed if card.number not in removed]
         self.workloads.finish(self.engine.remove_cards(numbers))
         self._trim()
 
@@ -142,7 +160,7 @@ class Inventory:
                 for item in device.instances
             ]
             numbers = [place.number for place in device.placements()]
-        elif model.tiles > 1:
+        elif self._tiles and model.tiles > 1:
             memory = model.memory_mib.total // model.tiles
             wanted = [(str(tile), 1 / model.tiles, memory) for tile in range(model.tiles)]
             numbers = list(range(model.tiles))
@@ -157,11 +175,16 @@ class Inventory:
     def use(self, card: Card, users: Sequence[User], *, resting: Collection[tuple[str, str]] = ()) -> bool:
         """Set a card's users; the first one's pod labels it. Return whether that changed anything.
 
-        Users that are `resting`, by uid and container, are driven by workloads of their own instead.
+        Each container is one user, however often it is listed. Users that are `resting`, by uid and container, are
+        driven by workloads of their own instead.
         """
         static = card.device.static
-        wanted: Sequence[User | StaticMetrics] = users or ((static,) if static is not None else ())
-        targets = [(item, bool(resting) and _key(item) in resting) for item in wanted]
+        wanted: dict[tuple[str, str], User | StaticMetrics] = {}
+        for user in users:
+            wanted.setdefault(user.key, user)
+        if not users and static is not None:
+            wanted[_NO_USER] = static
+        targets = [(item, key in resting) for key, item in wanted.items()]
         kept = {(item.what, item.resting): item for item in card.playing if item.number in self.workloads.running}
         if list(kept) == targets:
             return False
@@ -217,7 +240,8 @@ class Inventory:
 
     def remember(self, saved: Mapping[str, DeviceState]) -> None:
         """Keep states of absent devices, unless they have one already."""
-        self._gone = {**saved, **self._gone}
+        for name, state in saved.items():
+            self._gone.setdefault(name, state)
         self._trim()
 
     def _trim(self) -> None:
@@ -251,7 +275,3 @@ def kind_of(card: Card) -> str:
 def _alike(one: Device, other: Device) -> bool:
     """Return whether two devices are the same card."""
     return one.model == other.model and one.instances == other.instances
-
-
-def _key(item: User | StaticMetrics) -> tuple[str, str]:
-    return item.key if isinstance(item, User) else ("", "")

@@ -149,15 +149,19 @@ class Engine:
         group, row = self._find(card)
         return group.cards.resume(row, kept, seconds=seconds)
 
+    def check_model(self, model: models.Model) -> None:
+        """Raise an `InputError` if there are cards of a different model with the same key."""
+        group = self._groups.get(model.key)
+        if group is not None and group.model != model:
+            raise errors.InputError("model", f"cards of another model named {model.key} exist")
+
     def _group(self, model: models.Model) -> Group:
         """Return the group of a model; a new one if there is none."""
-        group = self._groups.get(model.key)
-        if group is None:
-            number = next(number for number in range(len(self._groups) + 1) if number not in self._numbered)
-            return self._add_group(model, number)
-        if group.model != model:
-            raise errors.InputError("model", f"cards of another model named {model.key} exist")
-        return group
+        self.check_model(model)
+        if model.key in self._groups:
+            return self._groups[model.key]
+        number = next(number for number in range(len(self._groups) + 1) if number not in self._numbered)
+        return self._add_group(model, number)
 
     def _add_group(self, model: models.Model, number: int) -> Group:
         rng = np.random.Generator(np.random.SFC64([self._seed, number + 1]))
