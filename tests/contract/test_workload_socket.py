@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.catalog import models
 from simgpu.machines import box
 from simgpu.machines.users import PodRef
@@ -707,7 +707,7 @@ async def test_a_long_name_makes_no_long_lines_in_the_log(serve: Serve, caplog: 
 
 async def test_a_pods_document_is_small(serve: Serve) -> None:
     running, _ = await guest_of_second(serve)
-    reader, _ = await running.send({**FOREVER, "Name": "x" * bounds.MAX_BYTES})
+    reader, _ = await running.send({**FOREVER, "Name": "x" * vocabulary.MAX_DOCUMENT_BYTES})
     assert await reader.read(1) == b"1"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -149,10 +148,11 @@ class Agent:
 
     def _stepped(self) -> None:
         """Write what depends on the step; shares of GPUs only once they are known."""
-        self.equipment.stepped(time.monotonic())
+        now = self._clock.steady()
+        self.equipment.stepped(now)
         if self.controller.shares_known:
             machine, namespace = self.equipment.box.machine, self._settings.reservations
-            self._tree.show(lambda: runai.entries(machine, namespace=namespace), now=time.monotonic())
+            self._tree.show(lambda: runai.entries(machine, namespace=namespace), now=now)
 
 
 async def run_agent(settings: AgentSettings, ready: Callable[[str], None]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from simgpu import errors
 from simgpu.catalog import models
@@ -11,6 +13,8 @@ from simgpu.topology import devices
 from simgpu.vocabulary import MAX_NAME
 
 _MAX_MISTAKES = 100
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Mistakes(errors.InputError):
@@ -89,6 +93,18 @@ class Checker:
         if memory is None and self.catalog.find(product) is None:
             self.mistake(where, f"{errors.shown(product)} is not in the catalog; specify its memory")
         return devices.named(product or "GPU", self.size(memory, where), self.catalog)
+
+
+def converted(document: Any, kind: type[S], *, field: str) -> S:
+    """Return a section as a struct; raises `InputError` with the field that is wrong, or with the allowed keys."""
+    allowed = [item.encode_name for item in msgspec.structs.fields(kind)]
+    for key in document if isinstance(document, dict) else ():
+        if key not in allowed:
+            raise errors.InputError(field, f"{errors.shown(key)}: no such key; there are: {', '.join(allowed)}")
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise errors.InputError(field, errors.clipped(str(error).replace("`$.", "`"))) from None
 
 
 def whole(value: Any, highest: int) -> bool:

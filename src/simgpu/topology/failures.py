@@ -7,11 +7,13 @@ from typing import Annotated, Any
 import msgspec
 
 from simgpu import errors, yaml_text
+from simgpu.topology import checking
+from simgpu.vocabulary import MAX_GPUS
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=86400)]
 _MIN_FLAP = 0.5
-_Index = Annotated[int, msgspec.Meta(ge=0, le=1023)]
-_LISTED = msgspec.Meta(max_length=1024)
+_Index = Annotated[int, msgspec.Meta(ge=0, le=MAX_GPUS - 1)]
+_LISTED = msgspec.Meta(max_length=MAX_GPUS)
 
 
 class Death(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,7 +84,4 @@ def read(text: str, *, field: str) -> Failures:
 
 def parse(document: Any, *, field: str) -> Failures:
     """Returns failures from a configuration; raises `InputError` with the field that is wrong."""
-    try:
-        return msgspec.convert(document, Failures)
-    except msgspec.ValidationError as error:
-        raise errors.InputError(field, errors.clipped(str(error).replace("`$.", "`"))) from None
+    return checking.converted(document, Failures, field=field)

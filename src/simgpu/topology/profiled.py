@@ -35,6 +35,9 @@ def read(pool: dict[str, Any], where: str, check: Checker, profiles: Profiles) -
     defaults, system = (check.mapping(merged, part, place) for part in ("device_defaults", "system"))
     for part, allowed in (("device_defaults", keys.DEVICE_DEFAULTS), ("system", keys.SYSTEM)):
         check.known(overrides.get(part), allowed, f"{place}{part}")
+    if isinstance(own := overrides.get("device_defaults"), dict):
+        check.known(own.get("memory"), keys.MEMORY, f"{place}device_defaults.memory")
+        check.known(own.get("compute_capability"), ("major", "minor"), f"{place}device_defaults.compute_capability")
     described = _described(defaults, system, model, f"{place}device_defaults", check)
     count = _count(merged, 8 if model and not profile else 0, place, check)
     if count is None:

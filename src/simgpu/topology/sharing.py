@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from simgpu import errors
+from simgpu.topology import checking
+from simgpu.vocabulary import MAX_REPLICAS
 
 _SEPARATOR = "::"
 
@@ -15,7 +16,7 @@ class Replicated(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     """A resource whose devices are shared: each is offered `replicas` times, as `rename` if that is set."""
 
     name: str
-    replicas: Annotated[int, msgspec.Meta(ge=2, le=1000)]
+    replicas: Annotated[int, msgspec.Meta(ge=2, le=MAX_REPLICAS)]
     rename: str = ""
     devices: str = "all"  # the only value that NVIDIA's plugin supports
 
@@ -44,16 +45,18 @@ class TimeSlicing(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
         return found.rename or (f"{resource}.shared" if self.rename_by_default else resource)
 
 
+class Sharing(msgspec.Struct, frozen=True, rename="camel"):
+    """How devices are shared; time-slicing is the only way."""
+
+    time_slicing: TimeSlicing = TimeSlicing()
+
+
 NONE = TimeSlicing()
 
 
 def parse(document: Any, *, field: str) -> TimeSlicing:
     """Returns the time-slicing of a `sharing` section; raises `InputError` with the field that is wrong."""
-    try:
-        return msgspec.convert(document, dict[str, TimeSlicing]).get("timeSlicing", NONE) if document else NONE
-    except msgspec.ValidationError as error:
-        problem = str(error).replace("`$.", "`").replace("`$[...].", "`timeSlicing.")
-        raise errors.InputError(field, errors.clipped(problem)) from None
+    return checking.converted(document or {}, Sharing, field=field).time_slicing
 
 
 def replica(device: str, number: int) -> str:
@@ -62,5 +65,5 @@ def replica(device: str, number: int) -> str:
 
 
 def device(name: str) -> str:
-    """Returns the device of a replica's id, or of its own."""
+    """Return the device of a replica's id, or of its own."""
     return name.partition(_SEPARATOR)[0]
