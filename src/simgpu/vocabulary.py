@@ -1,7 +1,7 @@
 """Names, defaults and limits that users and other programs see, each in one place.
 
 Resources, labels, annotations, ConfigMaps and their keys, environment variables, files and limits: each constant is
-made together with what `docs/reference/keys.md` says about it, which `docs/generate.py` writes from `TERMS` and
+made together with its entry in `docs/reference/keys.md`, which `docs/generate.py` writes from `TERMS` and
 `LIMITS`. A term's `writer` is who sets it; "you" are a cluster's users.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Term(NamedTuple):
-    """A name, and what the reference says of it (as Markdown)."""
+    """A name, and its description for the reference (in Markdown)."""
 
     name: str
     where: str
@@ -127,7 +127,7 @@ GPUS_ANNOTATION = _node(
     "simgpu.dev/gpus", "annotation", "you",
     "GPUs of this node alone; comes before the topology. The node then has nothing of its pool: no sharing, failures, "
     "NUMA nodes, other devices, settable GPUs or source of utilization. One that cannot be read is reported by an "
-    "event, and the node keeps what it has",
+    "event, and the node keeps its GPUs",
     values=f"`MODEL:COUNT`, several with commas, such as `h200:8`; at most {MAX_GPUS} GPUs",
     default="the topology's entry for the node's name, else the pool's",
 )  # fmt: skip
@@ -204,7 +204,7 @@ RUNAI_INDEX = _pod(
 RUNAI_GROUP = _pod("runai-gpu-group", "label", "Run:ai", "the same, by group")
 RUNAI_RESERVED = _pod(
     "run.ai/reserve_for_gpu_index", "annotation", "SimGPU, Run:ai",
-    "the GPU that a reservation pod holds; one that is there stays",
+    "the GPU that a reservation pod holds; an existing annotation is kept",
 )  # fmt: skip
 APP_LABEL = _pod(
     "app", "label", "you",
@@ -332,7 +332,7 @@ COMPONENT_ENV = _variable("SIMGPU_COMPONENT", "processes of a local cluster", "`
 
 # Files.
 
-STATE_DIR = _file("/var/lib/simgpu", "node", "the agent", "the agent's state; what pods get mounted lies in it")
+STATE_DIR = _file("/var/lib/simgpu", "node", "the agent", "the agent's state, and the files that are mounted into pods")
 PAGES_DIR = _file("/var/lib/simgpu/gpus", "node, containers with GPUs", "the agent", "state pages, `<id>/page` each")
 _file(
     "/var/lib/simgpu/run/workload.sock", "node", "the agent",

@@ -12,7 +12,7 @@ from simgpu.vocabulary import MAX_GPUS, MAX_MEMORY_MIB
 
 
 def read(node: dict[str, Any], where: str, check: Checker) -> NodeGpus:
-    """Returns the GPUs of a node."""
+    """Return the GPUs of a node."""
     check.known(node, keys.NAMED_NODE, where)
     listed = node.get("gpus")
     if not isinstance(listed, list) or len(listed) > MAX_GPUS:

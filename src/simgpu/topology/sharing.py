@@ -29,16 +29,16 @@ class TimeSlicing(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
     resources: tuple[Replicated, ...] = ()
 
     def of(self, resource: str) -> Replicated | None:
-        """Returns how a resource is shared; None if it is not."""
+        """Return how a resource is shared; None if it is not."""
         return next((item for item in self.resources if item.name == resource), None)
 
     def replicas(self, resource: str) -> int:
-        """Returns how many times each device of a resource is offered."""
+        """Return how many times each device of a resource is offered."""
         found = self.of(resource)
         return found.replicas if found else 1
 
     def name(self, resource: str) -> str:
-        """Returns the name under which a resource is offered."""
+        """Return the name under which a resource is offered."""
         found = self.of(resource)
         if found is None:
             return resource
@@ -55,12 +55,12 @@ NONE = TimeSlicing()
 
 
 def parse(document: Any, *, field: str) -> TimeSlicing:
-    """Returns the time-slicing of a `sharing` section; raises `InputError` with the field that is wrong."""
+    """Return the time-slicing of a `sharing` section; raises `InputError` with the field that is wrong."""
     return checking.converted(document or {}, Sharing, field=field).time_slicing
 
 
 def replica(device: str, number: int) -> str:
-    """Returns the id of one replica of a device."""
+    """Return the id of one replica of a device."""
     return f"{device}{_SEPARATOR}{number}"
 
 

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Started(msgspec.Struct, frozen=True):
-    """A running workload."""
+    """A running workload of a guest: its size, its numbers in the box, and the answer when it is `done`."""
 
     who: Guest
     activities: int
