@@ -30,7 +30,7 @@ _KEYS_HEAD = """\
 
 <!-- Written by `make docs` from the vocabulary. -->
 
-Labels, annotations, objects, environment variables and files, with who writes each: you are whoever uses the cluster,
+Labels, annotations, objects, environment variables and files, with who writes each: "you" are users of the cluster,
 SimGPU is its controller or its agent. Names of other projects keep their meaning; names of our own start with
 `simgpu.dev/` or `SIMGPU_`.
 """

@@ -36,7 +36,7 @@ def sources(part: str) -> list[Path]:
 
 
 def stubs() -> str:
-    """Every function of the real library, for those that nobody wrote: they say that they are not supported."""
+    """Return stubs of every function of the real library, for those that are not implemented: NOT_SUPPORTED."""
     names = (HERE / "nvml" / "symbols.txt").read_text().split()
     return "int nvml_unsupported(void);\n" + "\n".join(_STUB.format(name=name) for name in names) + "\n"
 

@@ -2,7 +2,7 @@
 #include "sys.h"
 
 static const char DEFAULT_PAGES[] = "/var/lib/simgpu/gpus";
-enum { MOST_SLICES = 8 }; /* that a card can be divided into */
+enum { MAX_SLICES = 8 }; /* that a card can be divided into */
 
 #ifdef FREESTANDING
 extern char *getenv(const char *) __attribute__((weak)); /* that of the program's C library, where it has one */
@@ -54,7 +54,7 @@ int cards_open(struct cards *cards)
         for (long at = 0; at < n;) {
             struct entry *entry = (struct entry *)(entries + at);
             at += entry->length;
-            if (entry->name[0] == '.' || cards->count == MOST_CARDS) continue;
+            if (entry->name[0] == '.' || cards->count == MAX_CARDS) continue;
             size_t end = text_add(path, 0, folder, LONGEST);
             end = text_add(path, end, "/", LONGEST);
             end = text_add(path, end, entry->name, LONGEST);
@@ -93,7 +93,7 @@ static void bound(struct page *page)
     PAGE_TEXTS(END)
     for (unsigned i = 0; i < PAGE_PROFILES; i++) {
         END(profiles[i].name)
-        if (page->profiles[i].slices > MOST_SLICES) page->profiles[i].slices = MOST_SLICES;
+        if (page->profiles[i].slices > MAX_SLICES) page->profiles[i].slices = MAX_SLICES;
     }
     for (unsigned i = 0; i < PAGE_INSTANCES; i++) END(instances[i].uuid)
 #undef END
@@ -127,7 +127,7 @@ static int is_of_this_boot(const struct page *page)
     return !this_boot[0] || text_equal(this_boot, page->boot);
 }
 
-/* Whether nobody has written it for too long, or only before the machine started anew. */
+/* Whether its last write is too long ago, or before the last boot of the machine. */
 static int is_stale(const struct page *page)
 {
     uint64_t now = sys_nanoseconds(1), written = page->written_ns;

@@ -7,10 +7,10 @@
 
 /* NVML's codes for what can go wrong while reading. */
 enum { READ_OK = 0, READ_NO_PERMISSION = 4, READ_NOT_LOADED = 9, READ_LOST = 15, READ_OTHER_VERSION = 18 };
-enum { MOST_CARDS = 128, MOST_PROCESSES = 256, PROCESS_NAME = 256 };
+enum { MAX_CARDS = 128, MAX_PROCESSES = 256, PROCESS_NAME = 256 };
 
 struct card { const struct page *page; size_t size; };
-struct cards { unsigned count; struct card card[MOST_CARDS]; };
+struct cards { unsigned count; struct card card[MAX_CARDS]; };
 
 struct process {
     int pid;
@@ -27,9 +27,9 @@ void cards_close(struct cards *cards);
 /* A copy of a page as it was at one moment; fields that an older writer does not know are 0. */
 int card_read(const struct card *card, struct page *into);
 
-/* Those that use the card: as its page lists them, or all but the one that asks, by pid. Returns their number. */
+/* Those that use the card: as its page lists them, or all but the calling process, by pid. Returns their number. */
 unsigned card_processes(const struct page *page, struct process *into, unsigned most);
-/* The latter in two steps, for whoever asks about several cards: who they are, and what each has of a card. */
+/* The latter in two steps, for callers with several cards: list the processes, then set what each has of a card. */
 unsigned process_list(const struct page *page, struct process *into, unsigned most);
 void process_shares(const struct page *page, struct process *processes, unsigned count);
 
@@ -59,11 +59,11 @@ static inline int has_application_clocks(const struct page *page)
 }
 
 /* The n-th clock that the memory can have, highest first; 0 after the last. */
-enum { MOST_MEMORY_CLOCKS = 8 };
+enum { MAX_MEMORY_CLOCKS = 8 };
 static inline unsigned memory_clock_at(const struct page *page, unsigned n)
 {
     enum { FIRST = sizeof page->memory_clocks / sizeof *page->memory_clocks };
-    return n < FIRST ? page->memory_clocks[n] : n < MOST_MEMORY_CLOCKS ? page->more_memory_clocks[n - FIRST] : 0;
+    return n < FIRST ? page->memory_clocks[n] : n < MAX_MEMORY_CLOCKS ? page->more_memory_clocks[n - FIRST] : 0;
 }
 
 /* Send a setting to the owner of the card: its answer is one of NVML's codes. */

@@ -1,4 +1,4 @@
-/* What data centre cards do not have, with the code by which they say so. */
+/* What data centre cards do not have, with the code that they return. */
 #include "library.h"
 
 SHARED_ALWAYS_VERSION(nvmlDeviceGetFanSpeedRPM, 0x100000cu, INVALID_ARGUMENT)

@@ -113,7 +113,7 @@ int card_page(unsigned card, struct page *into)
     return code;
 }
 
-/* What the functions that nobody wrote say. */
+/* The answer of all functions that are not implemented. */
 int nvml_unsupported(void);
 int nvml_unsupported(void)
 {

@@ -1,10 +1,10 @@
-/* Events: a set remembers how many errors each of its cards had, and whoever waits looks for more. */
+/* Events: a set has the number of errors of each of its cards that were reported; a wait polls for more. */
 #include "library.h"
 
 enum { SETS = 64, SUPPORTED = 0xff9f, XID = 8, LOOK_EVERY_NS = 10000000 };
 
 struct watch { uint64_t types, seen; };
-struct event_set { int allocated; struct watch watch[MOST_CARDS]; };
+struct event_set { int allocated; struct watch watch[MAX_CARDS]; };
 
 static struct event_set sets[SETS];
 static struct lock lock;
@@ -77,7 +77,7 @@ static int is_watched(const void *handle, unsigned card)
     return watched;
 }
 
-/* Whether the card has an error that nobody was told of; of several at once, the page knows the last. */
+/* Whether the card has errors that were not reported yet; of several at once, the page has only the last. */
 static int has_news(const void *handle, unsigned card, uint64_t xids)
 {
     lock_take(&lock);

@@ -145,7 +145,7 @@ static int switch_field(struct field_value *field, const struct page *page)
 {
     if (page->fabric) return set_uint(field, page->links);
     absent(field, TYPE_DOUBLE);
-    return OK; /* this one is never refused, and says nothing without a switch */
+    return OK; /* never rejected; empty without a switch */
 }
 
 static int pcie_field(struct field_value *field, const struct page *page)

@@ -73,7 +73,7 @@ API nvmlGpmSampleGet(handle device, void *sample)
     return can_sample(&d.page) ? take(&d.page, sample) : NOT_SUPPORTED;
 }
 
-/* An instance's own share: what the page knows of it is how busy it is. */
+/* An instance's own share: the page has only its utilisation. */
 API nvmlGpmMigSampleGet(handle device, unsigned gpu_instance, void *sample)
 {
     struct device d;

@@ -1,9 +1,9 @@
 /* Handles: addresses in tables that hold nothing. They are compared, never followed, and outlive a restart. */
 #include "library.h"
 
-static char devices[MOST_CARDS][1 + PAGE_INSTANCES];
-static char gpu_instances[MOST_CARDS][PAGE_INSTANCES];
-static char compute_instances[MOST_CARDS][PAGE_INSTANCES];
+static char devices[MAX_CARDS][1 + PAGE_INSTANCES];
+static char gpu_instances[MAX_CARDS][PAGE_INSTANCES];
+static char compute_instances[MAX_CARDS][PAGE_INSTANCES];
 
 handle device_handle(unsigned card) { return &devices[card][0]; }
 handle mig_handle(unsigned card, unsigned instance) { return &devices[card][1 + instance]; }
@@ -30,7 +30,7 @@ int device_open(handle handle, struct device *device)
 {
     size_t at = place(handle, devices, sizeof devices), width = 1 + PAGE_INSTANCES;
     device->instance = 0;
-    device->card = at == SIZE_MAX ? MOST_CARDS : (unsigned)(at / width);
+    device->card = at == SIZE_MAX ? MAX_CARDS : (unsigned)(at / width);
     if (at == SIZE_MAX || at % width == 0) return card_page(device->card, &device->page);
     return open_part(device, at, (unsigned)(at % width) - 1);
 }
@@ -98,7 +98,7 @@ static int by_index(unsigned index, handle *into)
 API nvmlDeviceGetHandleByIndex(unsigned index, handle *into) { return by_index(index, into); }
 API nvmlDeviceGetHandleByIndex_v2(unsigned index, handle *into) { return by_index(index, into); }
 
-/* The first card, or part of one, that a test says yes to; a card that is lost cannot be the one that is meant. */
+/* The first card, or part of one, that matches; lost cards are skipped. */
 typedef handle (*matching)(const struct page *page, unsigned card, const void *wanted);
 
 static int find(matching matches, const void *wanted, handle *into)

@@ -15,7 +15,7 @@ NUMBER(nvmlDeviceGetVirtualizationMode, unsigned, page->virtualization)
 NUMBER(nvmlDeviceGetPersistenceMode, unsigned, page->persistence)
 NUMBER(nvmlDeviceGetComputeMode, unsigned, page->compute_mode)
 SHARED_NUMBER(nvmlDeviceGetDisplayActive, unsigned, 0)
-SHARED_NUMBER(nvmlDeviceGetDisplayMode, unsigned, 1) /* what data centre cards say, which have no display at all */
+SHARED_NUMBER(nvmlDeviceGetDisplayMode, unsigned, 1) /* as data centre cards return, which have no display at all */
 SHARED_NUMBER(nvmlDeviceGetInforomConfigurationChecksum, unsigned, 0)
 SHARED_NUMBER(nvmlDeviceGetAccountingMode, unsigned, 0)
 SHARED_NUMBER(nvmlDeviceGetAccountingBufferSize, unsigned, 4000)
@@ -232,7 +232,7 @@ API nvmlDeviceOnSameBoard(handle one, handle other, int *into)
         return code; \
     }
 
-/* No licence is needed, in any of the ways to say so. */
+/* No licence is needed: the answers of all functions about licences. */
 FEATURES(nvmlDeviceGetGridLicensableFeatures, 416)
 FEATURES(nvmlDeviceGetGridLicensableFeatures_v2, 800)
 FEATURES(nvmlDeviceGetGridLicensableFeatures_v3, 812)

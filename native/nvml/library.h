@@ -32,7 +32,7 @@ int device_open(handle handle, struct device *device);
 int any_open(handle handle, const void *into, struct device *device);
 /* The same for functions that know whole cards only. */
 int gpu_open(handle handle, const void *into, struct device *device);
-/* The same for what the parts of a card share: each of them has it, but cannot tell its own. */
+/* The same for what the parts of a card share: instances have no value of their own. */
 int shared_open(handle handle, const void *into, struct device *device);
 
 handle device_handle(unsigned card);
@@ -45,7 +45,7 @@ int compute_instance_open(handle handle, const void *into, struct device *device
 /* Text into a caller's room, or INSUFFICIENT_SIZE. */
 int answer_text(char *into, unsigned size, const char *text);
 
-/* Lists: `count` says how many fit, and afterwards how many there are. */
+/* Lists: `count` is the capacity, and afterwards the number of entries. */
 int answer_count(unsigned *count, const void *into, unsigned there);
 
 void clear(void *at, size_t size);

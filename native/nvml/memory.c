@@ -1,4 +1,4 @@
-/* Memory: the first call counts what the driver keeps as used, the second tells the two apart. */
+/* Memory: the first call counts what the driver keeps as used, the second separates the two. */
 #include "library.h"
 
 static struct memory_v2 measure(const struct device *d)
@@ -22,7 +22,7 @@ API nvmlDeviceGetMemoryInfo(handle device, struct memory *into)
     return OK;
 }
 
-/* A wrong version word reads as a function that does not exist: so says the real library, for this one alone. */
+/* A wrong version word reads as a function that does not exist, as with the real library, for this function alone. */
 API nvmlDeviceGetMemoryInfo_v2(handle device, struct memory_v2 *into)
 {
     struct device d;

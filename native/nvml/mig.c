@@ -115,7 +115,7 @@ static void fill_v3(struct profile_info_v3 *into, const struct profile *profile)
 
 enum { PROFILE_KINDS = 18 };
 
-/* The version word says which structure it is, and reads 0 afterwards, as with the real library. */
+/* The version word selects the structure, and reads 0 afterwards, as with the real library. */
 static int profile_info_v(void *into, const struct profile *profile)
 {
     uint32_t version = *(const uint32_t *)into;
@@ -187,7 +187,7 @@ static int placements(handle device, unsigned id, struct placement *into, unsign
 {
     struct device d;
     const struct profile *profile;
-    struct placement places[MOST_PLACEMENTS];
+    struct placement places[MAX_PLACEMENTS];
     int code = find_id(device, id, count, &d, &profile);
     if (code != OK) return code;
     *count = placements_of(&d.page, profile, places);
@@ -202,7 +202,7 @@ API nvmlDeviceGetGpuInstancePossiblePlacements(handle device, unsigned id, struc
     return into ? placements(device, id, into, count) : INVALID_ARGUMENT;
 }
 
-/* The later form tells whoever brings no room how many there are. */
+/* Unlike the first version, this one returns their number to callers without a buffer. */
 API nvmlDeviceGetGpuInstancePossiblePlacements_v2(handle device, unsigned id, struct placement *into, unsigned *count)
 {
     return placements(device, id, into, count);

@@ -108,7 +108,7 @@ SIZE(struct fabric_v2, 36);
 SIZE(struct fabric_v3, 40);
 SIZE(struct platform, 44);
 
-/* A version word and one figure, or two: many getters have no more to say. */
+/* A version word and one figure, or two: many getters return no more. */
 struct versioned { uint32_t version, value; };
 struct versioned_two { uint32_t version, first, second; };
 struct temperature { uint32_t version, sensor; int32_t degrees; };

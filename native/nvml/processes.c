@@ -3,20 +3,20 @@
 
 enum { MODE_COMPUTE, MODE_GRAPHICS, MODE_MPS, MODE_ALL, MODES };
 
-static struct process found[MOST_PROCESSES];
+static struct process found[MAX_PROCESSES];
 static struct lock lock;
 
 /* Those of a card, or of one of its instances. The lock is held afterwards. */
 static unsigned take_processes(const struct device *d)
 {
     lock_take(&lock);
-    unsigned count = card_processes(&d->page, found, MOST_PROCESSES), kept = 0;
+    unsigned count = card_processes(&d->page, found, MAX_PROCESSES), kept = 0;
     for (unsigned i = 0; i < count; i++)
         if (!d->instance || found[i].gpu_instance == (int)d->instance->gpu_instance) found[kept++] = found[i];
     return kept;
 }
 
-static struct process_v2 told(const struct process *process)
+static struct process_v2 as_v2(const struct process *process)
 {
     return (struct process_v2){(uint32_t)process->pid, process->memory, (uint32_t)process->gpu_instance,
                                (uint32_t)process->compute_instance};
@@ -31,7 +31,7 @@ static int compute_processes(handle device, unsigned *count, void *into, int ver
     code = answer_count(count, into, there);
     for (unsigned i = 0; code == OK && i < there; i++) {
         if (version == 1) ((struct process_v1 *)into)[i] = (struct process_v1){(uint32_t)found[i].pid, found[i].memory};
-        else ((struct process_v2 *)into)[i] = told(&found[i]);
+        else ((struct process_v2 *)into)[i] = as_v2(&found[i]);
     }
     lock_give(&lock);
     return code;
@@ -73,7 +73,7 @@ API nvmlDeviceGetRunningProcessDetailList(handle device, struct process_details 
     unsigned there = take_processes(&d);
     if (into->mode == MODE_GRAPHICS || into->mode == MODE_MPS) there = 0;
     code = answer_count(&into->count, into->processes, there);
-    for (unsigned i = 0; code == OK && i < there; i++) into->processes[i] = (struct process_detail){told(&found[i]), 0};
+    for (unsigned i = 0; code == OK && i < there; i++) into->processes[i] = (struct process_detail){as_v2(&found[i]), 0};
     lock_give(&lock);
     return code;
 }
@@ -84,7 +84,7 @@ static uint64_t sampled_at(const struct page *page)
     return page->sample_count ? page->samples[(page->sample_count - 1) % PAGE_SAMPLES].time_us : 0;
 }
 
-/* Who asks without room learns how much to bring, even if there turns out to be nothing. */
+/* Callers without a buffer get the size that they need: at least 1, even if there are none. */
 static int answer_usages(unsigned *count, const void *into, unsigned there)
 {
     unsigned room = *count;

@@ -69,10 +69,10 @@ static unsigned memory_slices(const struct page *page, const struct profile *pro
     return size;
 }
 
-unsigned placements_of(const struct page *page, const struct profile *profile, struct placement into[MOST_PLACEMENTS])
+unsigned placements_of(const struct page *page, const struct profile *profile, struct placement into[MAX_PLACEMENTS])
 {
     unsigned size = memory_slices(page, profile), count = 0;
-    for (unsigned start = 0; start + profile->slices <= compute_slices(page) && count < MOST_PLACEMENTS; start += size)
+    for (unsigned start = 0; start + profile->slices <= compute_slices(page) && count < MAX_PLACEMENTS; start += size)
         into[count++] = (struct placement){start, size};
     return count;
 }
@@ -88,7 +88,7 @@ static int is_free(const struct page *page, struct placement wanted)
 
 unsigned capacity_left(const struct page *page, const struct profile *profile)
 {
-    struct placement places[MOST_PLACEMENTS];
+    struct placement places[MAX_PLACEMENTS];
     unsigned count = placements_of(page, profile, places), left = 0, same = 0;
     for (unsigned i = 0; i < count; i++) left += is_free(page, places[i]);
     for (unsigned i = 0; i < page->instance_count; i++) same += profile_of(page, &page->instances[i]) == profile;

@@ -64,7 +64,7 @@ API nvmlDeviceSetMemoryLockedClocks(handle device, unsigned least, unsigned most
 
 static int is_memory_clock(const struct page *page, unsigned clock)
 {
-    for (unsigned i = 0; i < MOST_MEMORY_CLOCKS; i++)
+    for (unsigned i = 0; i < MAX_MEMORY_CLOCKS; i++)
         if (clock && memory_clock_at(page, i) == clock) return 1;
     return 0;
 }
@@ -109,7 +109,7 @@ API nvmlDeviceSetComputeMode(handle device, unsigned mode)
     return code == OK ? choose(device, "compute_mode", mode, COMPUTE_MODES) : code;
 }
 
-/* What a card can do, but the simulation lets nobody change. */
+/* Settings that a card has, but that cannot be changed in the simulation. */
 #define DENIED(function) \
     API function(handle device) \
     { \

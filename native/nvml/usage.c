@@ -99,7 +99,7 @@ static unsigned sampled(const struct sample *sample, unsigned kind)
     }
 }
 
-/* Without room the caller is told how many there are; nobody keeps samples of the clocks. */
+/* Without a buffer, only their number is returned. There are no samples of clocks. */
 API nvmlDeviceGetSamples(handle device, unsigned kind, uint64_t since, unsigned *type, unsigned *count,
                          struct value_sample *into)
 {

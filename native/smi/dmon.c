@@ -127,7 +127,7 @@ static void print_card(struct monitor *monitor, const struct gpu *gpu, const str
 
 static void print_round(struct monitor *monitor, int first)
 {
-    static struct page before[MOST_CARDS];
+    static struct page before[MAX_CARDS];
     int heads = monitor_heads(monitor);
     if (heads && !monitor->no_header) print_headings(monitor, NAMES);
     if (heads && !monitor->no_units) print_headings(monitor, UNITS);

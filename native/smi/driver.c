@@ -1,4 +1,4 @@
-/* Settings that a driver keeps, and a simulated card does not have: nobody has the right to change them. */
+/* Settings of a driver that a simulated card does not have: changing them fails for lack of permission. */
 #include <stdio.h>
 #include "setting.h"
 
@@ -6,7 +6,7 @@ static const char *const NUMBERS_ONLY[] = {"0", "1"};
 
 static enum outcome forbid(struct attempt *attempt, const char *what) { return refuse(attempt, READ_NO_PERMISSION, what); }
 
-/* 0 or 1; -1 after saying that it is neither. */
+/* 0 or 1; -1 after an error message. */
 static int choose(struct attempt *attempt, const char *what)
 {
     int mode = mode_named(attempt->given, NUMBERS_ONLY, 2);
@@ -50,7 +50,7 @@ enum outcome set_accounting(struct attempt *attempt)
 
 enum outcome clear_accounted(struct attempt *attempt) { return forbid(attempt, "Unable to clear Accounted PIDs"); }
 
-/* Memory clocks cannot be locked at once: whoever may set clocks is told so. */
+/* Memory clocks cannot be locked; callers that may set clocks get that message, others a lack of permission. */
 enum outcome lock_memory_clocks(struct attempt *attempt)
 {
     unsigned clocks[2];

@@ -1,4 +1,4 @@
-/* What the tool says about itself. */
+/* The tool's help. */
 #include <stdio.h>
 #include <string.h>
 #include "smi.h"
@@ -13,7 +13,7 @@ void print_help(void)
          "Which GPUs, where to, how often:\n"
          "  -i,   --id=ID[,ID...]          these GPUs only: index, UUID or PCI bus id\n"
          "  -f,   --filename=FILE          write to a file\n"
-         "  -l,   --loop[=SECONDS]         again and again, every five seconds if not said otherwise\n"
+         "  -l,   --loop[=SECONDS]         again and again, every five seconds by default\n"
          "  -lms, --loop-ms=MILLISECONDS   the same in milliseconds\n"
          "\n"
          "Lists:\n"
@@ -29,7 +29,7 @@ void print_help(void)
          "                                 SUPPORTED_GPU_TARGET_TEMP, VOLTAGE, FBC_STATS, ROW_REMAPPER,\n"
          "                                 GSP_FIRMWARE_VERSION, POWER_SMOOTHING, POWER_PROFILES\n"
          "\n"
-         "Chosen columns, as comma-separated values (--help-query-... tells their names):\n"
+         "Chosen columns, as comma-separated values (--help-query-... lists their names):\n"
          "        --query-gpu=COLUMN[,...]\n"
          "        --query-compute-apps=COLUMN[,...]\n"
          "        --query-accounted-apps=COLUMN[,...]\n"
@@ -58,14 +58,14 @@ void print_help(void)
          "  -gtt, --gpu-target-temp=DEGREES\n"
          "  -r,   --gpu-reset\n"
          "\n"
-         "Commands (-h after one of them tells more): dmon, pmon, topo, nvlink, c2c, mig, vgpu, power-hint, conf-compute,\n"
+         "Commands (-h after one of them has more): dmon, pmon, topo, nvlink, c2c, mig, vgpu, power-hint, conf-compute,\n"
          "boost-slider, compute-policy, clocks");
 }
 
 static const struct { const char *command, *about; } COMMANDS[] = {
     {"dmon", "a line for each GPU, again and again\n"
              "  -i, --id=ID[,ID...]      these GPUs only\n"
-             "  -d, --delay=SECONDS      between lines: 1 if not said otherwise\n"
+             "  -d, --delay=SECONDS      between lines: 1 by default\n"
              "  -c, --count=LINES        stop after so many\n"
              "  -s, --select=GROUPS      p power and heat, u utilisation, c clocks, v limits hit, m memory, e errors, t PCIe: puc\n"
              "      --gpm-metrics=N,...  1 graphics, 2 multiprocessors, 5 tensor pipes, 10 memory interface, 20 and 21 PCIe\n"
@@ -74,7 +74,7 @@ static const struct { const char *command, *about; } COMMANDS[] = {
              "      --format=csv[,noheader][,nounit]"},
     {"pmon", "a line for each process on a GPU, again and again\n"
              "  -i, --id=ID[,ID...]      these GPUs only\n"
-             "  -d, --delay=SECONDS      between lines: 1 if not said otherwise\n"
+             "  -d, --delay=SECONDS      between lines: 1 by default\n"
              "  -c, --count=LINES        stop after so many\n"
              "  -s, --select=GROUPS      u utilisation, m memory: u\n"
              "  -o, --options=DT         with date and time\n"

@@ -62,7 +62,7 @@ void list_instances(struct writer *to, const struct subject *of)
 
 void list_clocks(struct writer *to, const struct subject *of)
 {
-    unsigned clocks[MOST_CLOCKS], many = supported_clocks(&of->gpu->page, clocks);
+    unsigned clocks[MAX_CLOCKS], many = supported_clocks(&of->gpu->page, clocks);
     write_group(to, "Supported Clocks", "supported_clocks");
     for (unsigned i = 0; memory_clock_at(&of->gpu->page, i); i++) {
         if (to->xml) write_group(to, 0, "supported_mem_clock");

@@ -1,4 +1,4 @@
-/* The cards that this program shows: reading them, choosing among them, and what a page does not say outright. */
+/* The cards that this program shows: reading them, choosing among them, and values that are derived from a page. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static void tame(struct page *page)
     for (unsigned i = 0; i < PAGE_INSTANCES; i++) page->instances[i].uuid[sizeof page->instances[i].uuid - 1] = 0;
     if (page->instance_count > PAGE_INSTANCES) page->instance_count = PAGE_INSTANCES;
     if (!page->mig_mode) page->instance_count = 0;
-    if (page->links > MOST_LINKS) page->links = MOST_LINKS;
+    if (page->links > MAX_LINKS) page->links = MAX_LINKS;
 }
 
 void bus_id(const struct page *page, char *into)
@@ -60,7 +60,7 @@ static void say_lost(const struct gpu *gpu)
 }
 
 /* Looking for processes takes longer than all else, and where they are all in /proc, every card has the same. */
-static struct { struct process list[MOST_PROCESSES]; unsigned count, known; } processes;
+static struct { struct process list[MAX_PROCESSES]; unsigned count, known; } processes;
 
 unsigned gpu_processes(const struct gpu *gpu, const struct process **found)
 {
@@ -69,9 +69,9 @@ unsigned gpu_processes(const struct gpu *gpu, const struct process **found)
     *found = processes.list;
     if (page->processes != PAGE_ALL_PROCESSES) {
         processes.known = 0;
-        return card_processes(page, processes.list, MOST_PROCESSES);
+        return card_processes(page, processes.list, MAX_PROCESSES);
     }
-    if (!processes.known) processes.count = process_list(page, processes.list, MOST_PROCESSES);
+    if (!processes.known) processes.count = process_list(page, processes.list, MAX_PROCESSES);
     processes.known = 1;
     process_shares(page, processes.list, processes.count);
     return processes.count;
@@ -150,7 +150,7 @@ unsigned supported_clocks(const struct page *page, unsigned *into)
 {
     unsigned many = 0;
     uint64_t step = page->sm_clock_step_khz ? page->sm_clock_step_khz : 1000000;
-    for (uint64_t clock = page->sm_clock_max * 1000ull; many < MOST_CLOCKS && clock >= page->sm_clock_min * 1000ull; clock -= step) {
+    for (uint64_t clock = page->sm_clock_max * 1000ull; many < MAX_CLOCKS && clock >= page->sm_clock_min * 1000ull; clock -= step) {
         into[many++] = (unsigned)(clock / 1000);
         if (clock < step) break;
     }

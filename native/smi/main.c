@@ -1,4 +1,4 @@
-/* nvidia-smi for simulated cards: finds out what is asked, and asks the right part. */
+/* nvidia-smi for simulated cards: reads the options and calls the part that they select. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +47,7 @@ static const struct option OPTIONS[O_MANY] = {
     [O_TARGET_TEMPERATURE] = {"-gtt", "--gpu-target-temp", VALUE},
     [O_RESET] = {"-r", "--gpu-reset", MAYBE},
     [O_DTD] = {0, "--dtd", NOTHING},
-    [O_DEBUG] = {"-debug", "--debug", MAYBE}, /* there is no driver that could have something to say */
+    [O_DEBUG] = {"-debug", "--debug", MAYBE}, /* there is no driver that could log anything */
 };
 
 static const struct { const char *name; int (*run)(int count, char **words); } COMMANDS[] = {
@@ -68,7 +68,7 @@ struct request {
     uint64_t pause_ms; /* 0: once */
 };
 
-static int say(const char *words, int code)
+static int end_with(const char *words, int code)
 {
     puts(words);
     return code;
@@ -99,20 +99,20 @@ static int read_request(const char **values, struct request *request)
     request->details = values[O_QUERY] != 0;
     request->report.xml = values[O_XML] != 0;
     if (request->report.xml && !request->details)
-        return say("Invalid combination of input arguments. Specify -q/--query and -x/--xml-format to run an XML query.  "
+        return end_with("Invalid combination of input arguments. Specify -q/--query and -x/--xml-format to run an XML query.  "
                    "Please run 'nvidia-smi -h' for help.\n", EXIT_BAD_INPUT);
     if (values[O_DISPLAY] && !request->details)
-        return say("Invalid combination of input arguments. Specify -q/--query and -d/--display to run a filtered query.  "
+        return end_with("Invalid combination of input arguments. Specify -q/--query and -d/--display to run a filtered query.  "
                    "Please run 'nvidia-smi -h' for help.\n", EXIT_BAD_INPUT);
     if (values[O_DTD] && request->details && !request->report.xml)
-        return say("Invalid combination of input arguments: Specify -x/--xml-format with the -q/--query and --dtd flags to embed DTD.",
+        return end_with("Invalid combination of input arguments: Specify -x/--xml-format with the -q/--query and --dtd flags to embed DTD.",
                    EXIT_BAD_INPUT);
-    if (values[O_DTD] && !request->details) return say("There is no DTD for the XML of simulated GPUs.", EXIT_UNSUPPORTED);
+    if (values[O_DTD] && !request->details) return end_with("There is no DTD for the XML of simulated GPUs.", EXIT_UNSUPPORTED);
     if (values[O_DISPLAY] && request->report.xml)
-        return say("Invalid combination of input arguments: --display/-d flags can not be combined with -x/--xml-format flags.",
+        return end_with("Invalid combination of input arguments: --display/-d flags can not be combined with -x/--xml-format flags.",
                    EXIT_BAD_INPUT);
     if (values[O_DISPLAY] && !(request->report.topics = report_topics(values[O_DISPLAY])))
-        return say("Failed to parse --display/-d flags", EXIT_BAD_INPUT);
+        return end_with("Failed to parse --display/-d flags", EXIT_BAD_INPUT);
     long seconds = values[O_LOOP] ? atol(values[O_LOOP]) : 0, milliseconds = values[O_LOOP_MS] ? atol(values[O_LOOP_MS]) : 0;
     if (values[O_LOOP]) request->pause_ms = seconds > 0 ? (uint64_t)seconds * 1000 : 5000;
     if (values[O_LOOP_MS]) request->pause_ms = milliseconds > 0 ? (uint64_t)milliseconds : 1;
@@ -161,7 +161,7 @@ static int run(const char **values)
     if ((code = machine_open(&machine, values[O_ID]))) return code;
     if (values[O_VERSION]) return print_version(&machine);
     if (values[O_LIST]) return print_list(&machine);
-    if (values[O_EXCLUDED]) return say("No excluded devices found.", EXIT_GOOD);
+    if (values[O_EXCLUDED]) return end_with("No excluded devices found.", EXIT_GOOD);
     if (is_setter(values)) return change_settings(&machine, values);
     return answer(&machine, &request);
 }

@@ -179,7 +179,7 @@ static void print_compute_placements(const struct found *found)
         }
 }
 
-/* How a card is cut is decided before it is simulated: nobody may change it here. */
+/* Instances are configured before the simulation starts, and cannot be changed here. */
 static int refuse(const char **values)
 {
     unsigned first = 0;

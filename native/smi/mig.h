@@ -4,7 +4,7 @@
 
 #include "smi.h"
 
-enum { MOST_SLICES = 8, LAST_KIND = 10 };
+enum { MAX_SLICES = 8, LAST_KIND = 10 };
 
 /* Where an instance of some size may start: at a multiple of its width. */
 struct places { unsigned width, count; };

@@ -19,7 +19,7 @@ static int find(const char *word, const struct option *options, unsigned many, c
     return -1;
 }
 
-/* The tool, its queries, settings and commands each say it in their own way. */
+/* The tool, its queries, settings and commands each have a message of their own. */
 static int say_unknown(const char *word, enum asker asker)
 {
     if (asker == COMMAND) printf("Option \"%s\" is not recognized.\n", word);

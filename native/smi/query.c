@@ -109,7 +109,7 @@ static void each_cause(struct subject *of, struct rows *rows)
 
 static void each_clock(struct subject *of, struct rows *rows)
 {
-    unsigned clocks[MOST_CLOCKS], many = supported_clocks(&of->gpu->page, clocks);
+    unsigned clocks[MAX_CLOCKS], many = supported_clocks(&of->gpu->page, clocks);
     for (unsigned i = 0; memory_clock_at(&of->gpu->page, i); i++)
         for (unsigned j = 0; j < many; j++) {
             of->memory_clock = memory_clock_at(&of->gpu->page, i);

@@ -24,7 +24,7 @@ typedef void listing(struct writer *to, const struct subject *of);
 
 /*
  * One line, or a group of the deeper lines after it. Without a label it is not in the text, without a tag not in the XML.
- * A group whose value is not available is a line that says so. `asked`: the text has it only if -d names its topic.
+ * A group whose value is not available is a line with that text. `asked`: the text has it only if -d names its topic.
  */
 struct row {
     unsigned depth;

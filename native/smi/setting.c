@@ -79,9 +79,9 @@ static enum outcome reset_clocks(struct attempt *attempt)
 
 static int is_supported(const struct page *page, unsigned memory, unsigned sm)
 {
-    unsigned clocks[MOST_CLOCKS], many = supported_clocks(page, clocks), found = 0;
+    unsigned clocks[MAX_CLOCKS], many = supported_clocks(page, clocks), found = 0;
     for (unsigned i = 0; i < many; i++) found |= clocks[i] == sm;
-    for (unsigned i = 0; found && i < MOST_MEMORY_CLOCKS; i++)
+    for (unsigned i = 0; found && i < MAX_MEMORY_CLOCKS; i++)
         if (memory && memory_clock_at(page, i) == memory) return 1;
     return 0;
 }

@@ -14,7 +14,7 @@ static unsigned compute_slices(const struct page *page)
     unsigned most = 0;
     for (unsigned i = 0; profile_at(page, i); i++)
         if (page->profiles[i].slices > most) most = page->profiles[i].slices;
-    return most < MOST_SLICES ? most : MOST_SLICES;
+    return most < MAX_SLICES ? most : MAX_SLICES;
 }
 
 static unsigned all_slices(const struct page *page) { return compute_slices(page) > 4 ? 8 : 4; }
@@ -32,7 +32,7 @@ static unsigned memory_slices(const struct page *page, const struct profile *pro
 struct places places_on(const struct page *page, const struct profile *profile)
 {
     struct places places = {memory_slices(page, profile), 0};
-    while (places.count * places.width + profile->slices <= compute_slices(page) && places.count < MOST_SLICES) places.count++;
+    while (places.count * places.width + profile->slices <= compute_slices(page) && places.count < MAX_SLICES) places.count++;
     return places;
 }
 
@@ -43,7 +43,7 @@ unsigned still_free(const struct page *page, const struct profile *profile)
     unsigned taken = 0, found = 0, same = 0;
     for (unsigned i = 0; i < page->instance_count; i++) {
         const struct instance *instance = &page->instances[i];
-        if (instance->start < MOST_SLICES) taken |= mask_of(instance->start, memory_slices(page, instance_profile(page, instance)));
+        if (instance->start < MAX_SLICES) taken |= mask_of(instance->start, memory_slices(page, instance_profile(page, instance)));
         same += instance_profile(page, instance) == profile;
     }
     struct places places = places_on(page, profile);
@@ -56,7 +56,7 @@ unsigned still_free(const struct page *page, const struct profile *profile)
 static unsigned number_of(unsigned slices)
 {
     static const unsigned NUMBERS[] = {LAST_KIND, 0, 1, 2, 3, LAST_KIND, 6, 4, 5};
-    return NUMBERS[slices <= MOST_SLICES ? slices : 0];
+    return NUMBERS[slices <= MAX_SLICES ? slices : 0];
 }
 
 static int has_extras(const struct profile *profile) { return strchr(profile->name, '+') != 0; }

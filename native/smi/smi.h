@@ -7,7 +7,7 @@
 #include "reader.h"
 
 enum { EXIT_GOOD = 0, EXIT_BAD_INPUT = 2, EXIT_UNSUPPORTED = 3, EXIT_NO_DEVICES = 6, EXIT_BAD_OPTION = 255 };
-enum { CELL = 512, MOST_LINKS = 64, MOST_CLOCKS = 1024 };
+enum { CELL = 512, MAX_LINKS = 64, MAX_CLOCKS = 1024 };
 
 /* The cards (machine.c). */
 
@@ -16,10 +16,10 @@ struct machine {
     struct cards cards;
     unsigned count, attached; /* those to show, of those that are there */
     int lost;                 /* whether one did not answer */
-    struct gpu gpu[MOST_CARDS];
+    struct gpu gpu[MAX_CARDS];
 };
 
-/* Map the cards and read them; the exit code, after saying what is wrong. `ids` may be null. */
+/* Map the cards and read them; returns the exit code, after an error message. `ids` may be null. */
 int machine_open(struct machine *machine, const char *ids);
 /* Read the chosen cards anew. */
 int machine_read(struct machine *machine, const char *ids);
@@ -71,7 +71,7 @@ struct query; /* one of the --query-... options */
 const struct query *query_named(const char *option);
 struct query_form { int no_header, no_units; };
 int query_form_read(const char *format, struct query_form *form);
-/* Say which name is wrong, before anything else is printed. */
+/* Print which name is invalid, before any other output. */
 int query_check(const struct query *query, const char *names);
 void print_query(const struct query *query, struct machine *machine, const char *names, struct query_form form);
 void print_query_help(const struct query *query);

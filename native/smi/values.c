@@ -110,12 +110,12 @@ READING(v_memory_free)
     return WRITE("%llu", mebibytes(total > taken ? total - taken : 0));
 }
 
-/* A card that is cut into instances does not say how busy it is. */
+/* A card that is cut into instances shows no utilisation. */
 READING(v_usage) { (void)value; return page_of(of)->mig_mode ? UNAVAILABLE : WRITE("%u", page_of(of)->usage); }
 READING(v_memory_usage) { (void)value; return page_of(of)->mig_mode ? UNAVAILABLE : WRITE("%u", page_of(of)->memory_usage); }
 READING(v_engine_usage) { (void)value; return page_of(of)->mig_mode ? UNAVAILABLE : WRITE("0"); }
 
-/* Temperatures: some cards tell how far a limit is, others where it is. */
+/* Temperatures: some cards show the distance to a limit, others the limit. */
 
 READING(v_margin) { (void)value; return page_of(of)->margins ? WRITE("%d", page_of(of)->temperature_margin) : UNAVAILABLE; }
 

@@ -1,7 +1,7 @@
 """Names, defaults and limits that users and other programs see, each in one place.
 
 Resources, labels, annotations, ConfigMaps and their keys, environment variables, files and limits: each constant is
-made together with what `docs/reference/keys.md` says about it, which `docs/generate.py` writes from `TERMS` and
+made together with its entry in `docs/reference/keys.md`, which `docs/generate.py` writes from `TERMS` and
 `LIMITS`. A term's `writer` is who sets it; "you" are a cluster's users.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Term(NamedTuple):
-    """A name, and what the reference says of it (as Markdown)."""
+    """A name, and its description for the reference (in Markdown)."""
 
     name: str
     where: str
@@ -69,7 +69,11 @@ DEFAULT_DRIVER, DEFAULT_CUDA = "580.159.04", "13.0"  # of models that state none
 
 # Limits.
 
-MAX_GPUS = _limit(1024, "GPUs of a node")
+MAX_GPUS = _limit(1024, "GPUs of a node in the topology", "all of them on a fake node")
+MAX_PAGES = _limit(
+    128, "GPUs of a real node, of `simgpu run` and of `exporter --page`", "libnvidia-ml.so.1 opens no more state pages"
+)
+MAX_REPLICAS = _limit(1000, "times that a GPU of a real node is offered (`replicas` of `sharing`)")
 MAX_MACHINE_GPUS = _limit(1_000_000, "GPUs of an exporter's `--config`")
 MAX_DEVICES = _limit(
     10_000, "devices of a resource, shares included", "the kubelet takes the list of them in one message of 4 MiB"
@@ -79,11 +83,24 @@ MAX_MEMORY_MIB = _limit(100_000_000, "MiB of a GPU's memory")
 MAX_NAME = _limit(253, "characters of a pool's, node's or product's name", "as many as names of nodes have")
 MAX_LABEL = _limit(63, "characters of a label's value", "Kubernetes allows no more")
 MAX_POD_ANNOTATION = _limit(
-    64, "characters of a pod's annotation", "a longer one is an event on the pod, and counts as none"
+    64,
+    "characters of a pod's annotation",
+    "a longer one is an event on the pod, and counts as none. KWOK uses `simgpu.dev/run-time` of any length; "
+    "`runai-gpu` is only compared",
 )
 MAX_NODE_ANNOTATION = _limit(4096, "characters of a node's annotation", "a longer one is an event on the node")
-MAX_CONTAINERS = _limit(256, "containers of a pod with GPUs")
+MAX_CONTAINERS = _limit(256, "containers with GPUs in a pod of a fake node", "further ones have none")
 MAX_NODES = _limit(50_000, "nodes of `simgpu up`")
+MAX_CONNECTIONS = _limit(64, "connections of a pod to the workload socket at a time")
+MAX_CONNECTS = _limit(64, "connections that a pod, or one of its processes, may open at once")
+MAX_CONNECT_RATE = _limit(20, "connections that a pod, or one of its processes, may open in a second after that")
+MAX_DOCUMENT_BYTES = _limit(1 << 16, "bytes of a pod's document for the workload socket")
+MAX_ACTIVITIES = _limit(4096, "activities of a pod, in all its workloads")
+MAX_PLACES = _limit(1024, "workloads of a pod, each counted once for every GPU that it is on")
+MAX_ALL_PLACES = _limit(
+    8192, "workloads of all pods of a real node, counted so", "each pod can always have one on all its GPUs"
+)
+MAX_CHANGES = _limit(64, "changes of a pod's activities in a step", "where they are shorter, some are skipped")
 
 # Resources and nodes.
 
@@ -91,8 +108,8 @@ GPU_RESOURCE = _node(
     "nvidia.com/gpu",
     "capacity, allocatable",
     "SimGPU",
-    "GPUs of the node, which pods request; shares of them where they are shared and not renamed",
-    values=f"0 to {MAX_GPUS}",
+    "GPUs of the node, which pods request; on a real node, shares of them where they are shared and not renamed",
+    values=f"0 to {MAX_GPUS}, on a real node to {MAX_PAGES}; with shares to {MAX_DEVICES:,}",
 )
 KWOK_NODE = _node(
     "kwok.x-k8s.io/node", "annotation", "you, `up`",
@@ -108,9 +125,11 @@ POOL_LABEL = _node(
 )  # fmt: skip
 GPUS_ANNOTATION = _node(
     "simgpu.dev/gpus", "annotation", "you",
-    "GPUs of this node alone; comes before the pool. One that cannot be read is reported by an event, and the node "
-    "keeps what it has",
-    values=f"`MODEL:COUNT`, several with commas, such as `h200:8`; at most {MAX_GPUS} GPUs", default="the pool's",
+    "GPUs of this node alone; comes before the topology. The node then has nothing of its pool: no sharing, failures, "
+    "NUMA nodes, other devices, settable GPUs or source of utilization. One that cannot be read is reported by an "
+    "event, and the node keeps its GPUs",
+    values=f"`MODEL:COUNT`, several with commas, such as `h200:8`; at most {MAX_GPUS} GPUs",
+    default="the topology's entry for the node's name, else the pool's",
 )  # fmt: skip
 FAILURES_ANNOTATION = _node(
     "simgpu.dev/failures", "annotation", "you",
@@ -123,14 +142,20 @@ AGENT_LABEL = _node(
 )  # fmt: skip
 FAKE_GPU_LABEL = _node("run.ai/fake.gpu", "label", "SimGPU", "the node's GPUs are simulated", values="`true`")
 
-GPU_PRODUCT = _discovered("gpu.product", "product of the first GPU; ends in `-SHARED` where it is shared unrenamed")
+GPU_PRODUCT = _discovered(
+    "gpu.product", "product of the first GPU; on a real node it ends in `-SHARED` where GPUs are shared unrenamed"
+)
 GPU_COUNT = _discovered("gpu.count", "how many GPUs the node has")
 GPU_MEMORY = _discovered("gpu.memory", "memory of the first GPU", values="MiB")
 GPU_PRESENT = _discovered("gpu.present", "the node has GPUs", values="`true`")
 GPU_FAMILY = _discovered("gpu.family", "architecture, such as `hopper`")
 GPU_MACHINE = _discovered("gpu.machine", "type of the machine", values="`SimGPU`")
-GPU_REPLICAS = _discovered("gpu.replicas", "how often each GPU is offered", values="1 to 1000")
-GPU_SHARING_STRATEGY = _discovered("gpu.sharing-strategy", "how GPUs are shared", values="`none`, `time-slicing`")
+GPU_REPLICAS = _discovered(
+    "gpu.replicas", "how often each GPU is offered; 1 on a fake node", values=f"1 to {MAX_REPLICAS}"
+)
+GPU_SHARING_STRATEGY = _discovered(
+    "gpu.sharing-strategy", "how GPUs are shared; `none` on a fake node", values="`none`, `time-slicing`"
+)
 GPU_COMPUTE_MAJOR = _discovered("gpu.compute.major", "compute capability, before the point")
 GPU_COMPUTE_MINOR = _discovered("gpu.compute.minor", "compute capability, after the point")
 DRIVER_FULL = _discovered("cuda.driver-version.full", "driver version")
@@ -179,7 +204,7 @@ RUNAI_INDEX = _pod(
 RUNAI_GROUP = _pod("runai-gpu-group", "label", "Run:ai", "the same, by group")
 RUNAI_RESERVED = _pod(
     "run.ai/reserve_for_gpu_index", "annotation", "SimGPU, Run:ai",
-    "the GPU that a reservation pod holds; one that is there stays",
+    "the GPU that a reservation pod holds; an existing annotation is kept",
 )  # fmt: skip
 APP_LABEL = _pod(
     "app", "label", "you",
@@ -256,7 +281,8 @@ NODE_NAME_ENV = _variable(
 POD_NAME_ENV = _variable("POD_NAME", "`workload`", "you", "the pod that a workload belongs to, as `--pod` has it")
 POD_NAMESPACE_ENV = _variable(
     "POD_NAMESPACE", "`controller`, `agent`, `workload`", "you",
-    "the namespace of the topology, and of the pod that a workload belongs to", default=f"`{DEFAULT_NAMESPACE}`",
+    "the namespace of the topology, and of the pod that a workload belongs to",
+    default=f"`{DEFAULT_NAMESPACE}`; none for `workload`",
 )  # fmt: skip
 CONTAINER_NAME_ENV = _variable("CONTAINER_NAME", "`workload`", "you", "the container that a workload belongs to")
 RESERVATION_NAMESPACE_ENV = _variable(
@@ -267,7 +293,10 @@ COMPLETION_INDEX_ENV = _variable(
     "JOB_COMPLETION_INDEX", "`workload`", "Kubernetes", "replaces `INDEX` in device names, modulo `--max-index`"
 )
 VISIBLE_DEVICES_ENV = _variable(
-    "NVIDIA_VISIBLE_DEVICES", "containers with GPUs", "the agent", "ids of the container's GPUs, with commas"
+    "NVIDIA_VISIBLE_DEVICES",
+    "containers with GPUs, `workload`",
+    "the agent",
+    "ids of the container's GPUs, with commas; where it is set, `simgpu workload` without devices uses all of them",
 )
 MOCK_DEVICES_ENV = _variable(
     "MOCK_NVIDIA_VISIBLE_DEVICES", "containers with GPUs", "the agent", "the same, as fake-gpu-operator names it"
@@ -282,7 +311,7 @@ PAGES_ENV = _variable(
 )  # fmt: skip
 CATALOG_ENV = _variable(
     "SIMGPU_CATALOG",
-    "every command with `--catalog`",
+    "`up` and every command with `--catalog`",
     "you",
     "model files, or folders of them",
     values="paths with colons",
@@ -303,8 +332,16 @@ COMPONENT_ENV = _variable("SIMGPU_COMPONENT", "processes of a local cluster", "`
 
 # Files.
 
-STATE_DIR = _file("/var/lib/simgpu", "node", "the agent", "the agent's state; what pods get mounted lies in it")
+STATE_DIR = _file("/var/lib/simgpu", "node", "the agent", "the agent's state, and the files that are mounted into pods")
 PAGES_DIR = _file("/var/lib/simgpu/gpus", "node, containers with GPUs", "the agent", "state pages, `<id>/page` each")
+_file(
+    "/var/lib/simgpu/run/workload.sock", "node", "the agent",
+    "the workload socket on the node, whose folder containers with GPUs have as `/run/simgpu`",
+)  # fmt: skip
+_file(
+    "/var/lib/simgpu/programs/<digest>/", "node", "the agent",
+    "library and tool that are mounted into containers, a folder for each version; none is removed",
+)  # fmt: skip
 STATE_FILE = _file(
     "state.json", "node, in the state folder", "the agent", "counters and state of GPUs, for the next start"
 )
@@ -321,6 +358,10 @@ LIBRARY = _file("libnvidia-ml.so.1", "containers with GPUs, commands of `run`", 
 SMI = _file("nvidia-smi", "containers with GPUs, commands of `run`", "the agent, `run`", "nvidia-smi")
 PLUGIN_DIR = _file("/var/lib/kubelet/device-plugins", "node", "kubelet, agent", "sockets of device plugins")
 KUBELET_SOCKET = "kubelet.sock"
+_file(
+    "simgpu-<resource>.sock", "node, in that folder", "the agent",
+    "its device plugin of a resource, with `_` for `/`; of a resource whose name is too long, a digest",
+)  # fmt: skip
 KUBELET_CHECKPOINT = _file(
     "kubelet_internal_checkpoint", "node, in that folder", "kubelet", "which pod has which device"
 )

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.catalog import models
 from simgpu.machines import box
 from simgpu.machines.users import PodRef
-from simgpu.pods.guests import HOST, Guest, PeerRejected
+from simgpu.pods.guests import HOST, Guest, PeerRejected, Working
 from simgpu.topology import devices
 from simgpu.workloads import accepting, bounds, client, documents, guest, receiving
 from simgpu.workloads.server import WorkloadServer
@@ -372,7 +372,7 @@ async def test_a_pods_workloads_have_a_bounded_number_of_places(serve: Serve, mo
 async def test_all_pods_workloads_are_bounded_and_each_pod_can_have_one_on_all_its_devices(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds, "MAX_PLACES_IN_ALL", 5)
+    monkeypatch.setattr(bounds, "MAX_ALL_PLACES", 5)
     names = iter("aaabb")
 
     async def identify(_connection: object, _working: object) -> Guest:
@@ -490,7 +490,7 @@ async def test_to_find_out_who_connects_counts_for_the_pod(serve: Serve, monkeyp
 
     monkeypatch.setattr(bounds.Effort, "pause", property(pause))
 
-    async def identify(_connection: object, working: guest.Working) -> Guest:
+    async def identify(_connection: object, working: Working) -> Guest:
         for _ in range(10):
             with working():
                 pass
@@ -523,7 +523,7 @@ async def test_a_pod_that_connects_from_many_processes_is_served_only_so_often(
     monkeypatch.setattr(accepting.Arrivals, "delay", delayed)
     looping: set[int] = set()
 
-    async def identify(connection: socket.socket, working: guest.Working) -> Guest:
+    async def identify(connection: socket.socket, working: Working) -> Guest:
         with working():
             name = "hostile" if guest.pid(connection) in looping else "mine"
         return Guest(f"pod ns/{name}", PodRef(name, "ns", "main", name), ("nvidia0",))
@@ -707,7 +707,7 @@ async def test_a_long_name_makes_no_long_lines_in_the_log(serve: Serve, caplog: 
 
 async def test_a_pods_document_is_small(serve: Serve) -> None:
     running, _ = await guest_of_second(serve)
-    reader, _ = await running.send({**FOREVER, "Name": "x" * bounds.MAX_BYTES})
+    reader, _ = await running.send({**FOREVER, "Name": "x" * vocabulary.MAX_DOCUMENT_BYTES})
     assert await reader.read(1) == b"1"
 
 

@@ -297,7 +297,7 @@ def test_a_pod_whose_gpus_are_refused_says_why(gpus: Gpus) -> None:
     gpus.node.phase(name, "Failed")
     said = json.loads(gpus.node.kubectl("get", "pod", name, "-o", "json"))["status"]
     assert said["reason"] == "UnexpectedAdmissionError"
-    assert "refused, as the node's failures say" in said["message"]
+    assert "rejected by the node's failures (refuse)" in said["message"]
     gpus.fail("")
     gpus.delete(name)
 

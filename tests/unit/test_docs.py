@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from docs import architecture, generate
+from simgpu.catalog import models
 from simgpu.cli import main
+from simgpu.topology import devices, reading
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -73,6 +75,17 @@ def test_commands_named_in_the_pages_exist(page: Path) -> None:
 def test_files_named_in_the_pages_exist(page: Path) -> None:
     for path in re.findall(r"`((?:\w+/)+[\w-]+\.(?:py|ya?ml|txt))`", page.read_text()):
         assert (ROOT / path).exists() or (ROOT / "src" / "simgpu" / path).exists(), f"{page}: {path}"
+
+
+GUIDE = ROOT / "docs" / "guides" / "fleet.md"
+
+
+def test_topologies_in_the_guide_have_no_mistakes() -> None:
+    shown = re.findall(r"^```yaml\n(node.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    found = [reading.parse(text, models.load()) for text in shown]
+    assert [topology.unknown for topology in found] == [(), ()]
+    metrics = found[1].nodes["node-a"].gpus[1].metrics
+    assert metrics == devices.StaticMetrics(40.0, 2000.0, namespace="team", pod="job", container="main")
 
 
 TRUST = ROOT / "docs" / "concepts" / "trust.md"

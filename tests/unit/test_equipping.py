@@ -152,7 +152,7 @@ def test_a_full_disk_is_told_once_and_ends_nothing(tmp_path: Path, caplog: pytes
     files.save(box)
     files.save(box)
     assert [record.getMessage() for record in caplog.records if "is not saved" in record.getMessage()] == [
-        f"where GPUs stand is not saved: {tmp_path}/not there/state.unfinished: No such file or directory"
+        f"the state of GPUs is not saved: {tmp_path}/not there/state.unfinished: No such file or directory"
     ]
 
 

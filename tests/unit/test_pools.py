@@ -94,6 +94,7 @@ def test_unknown_keys_are_told_and_stop_nothing() -> None:
             "a": {**OLD, "gpuCounts": 4}, "b": {"gpus": [{"type": "h200", "cont": 2}]},
             "c": {**NEW, "numa": None, "gpu": {"profile": "a100", "overides": {}, "backend": "fake"}},
             "d": {"gpu": {"profile": "a100", "overrides": {"device_counts": 1, "device_defaults": {"nam": "x"}}}},
+            "e": {"gpu": {"profile": "a100", "overrides": {"device_defaults": {"memory": {"total": 1}}}}},
         },
         "nodes": {"n": {"gpu-product": "k80", "gpus": [{"id": "g", "metrics": {"utilisation": 5}}]}},
     }  # fmt: skip
@@ -101,10 +102,25 @@ def test_unknown_keys_are_told_and_stop_nothing() -> None:
     assert {text.partition(": ")[0] for text in fleet.unknown} == {
         "nodePool", "nodePools.a.gpuCounts", "nodePools.b.gpus[0].cont", "nodePools.c.gpu.overides",
         "nodePools.d.gpu.overrides.device_counts", "nodePools.d.gpu.overrides.device_defaults.nam",
+        "nodePools.e.gpu.overrides.device_defaults.memory.total",
         "nodes.n.gpus[0].metrics.utilisation",
     }  # fmt: skip
     assert "nodePools.a.gpuCounts: no such key; there are: gpuProduct, gpuCount, gpuMemory" in fleet.unknown[1]
     assert len(fleet.pools["a"].gpus) == 2
+
+
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        ({"sharing": {"mps": {"resources": []}}}, "sharing: 'mps': no such key; there are: timeSlicing"),
+        ({"sharing": {"timeslicing": {}}}, "sharing: 'timeslicing': no such key; there are: timeSlicing"),
+        ({"failures": {"refused": True}}, "failures: 'refused': no such key; there are: refuse, delay, vanish, flap"),
+    ],
+)
+def test_a_way_of_sharing_or_failing_that_does_not_exist_is_a_mistake(section: dict[str, Any], problem: str) -> None:
+    with pytest.raises(checking.Mistakes) as caught:
+        parse({"nodePools": {"a": {**OLD, **section}}})
+    assert f"nodePools.a.{problem}" in str(caught.value)
 
 
 def test_all_that_fake_gpu_operator_reads_is_known() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.sim import activity, demands, engine, limits, workloads
 
@@ -57,7 +58,7 @@ def test_one_guest_changes_activities_only_so_often_in_a_step(begun: list[float]
     for step in range(1, 5):
         begun.clear()
         made.step(step / 2)
-        assert 0 < len(begun) <= workloads.MAX_CHANGES
+        assert 0 < len(begun) <= vocabulary.MAX_CHANGES
 
 
 def test_limits_that_nobody_is_past_are_looked_at_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The only place that constructs and wires. Each role of the program is one module here."""
+"""The only place that constructs and wires. Each long-running command is one module here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from simgpu.cluster.components import Role
 
 
 def cluster_roles() -> tuple[Role, ...]:
-    """The processes of ours that a local cluster runs beside its control plane."""
+    """Return the processes of SimGPU that a local cluster runs beside its control plane."""
     listen = ("--listen", "127.0.0.1:{port:metrics}", "--topology-listen", "127.0.0.1:{port:topology}")
     return (
         Role(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
 from simgpu.machines import ticking
 from simgpu.node import cpu, granting, runai
-from simgpu.node.guests import Guests
+from simgpu.node.identifying import PeerIdentifier
 from simgpu.node.kubelet import NodeKubelet
 from simgpu.node.state import StateFiles
 from simgpu.page import native, showing
@@ -78,7 +77,7 @@ class Agent:
         )  # fmt: skip
         programs = granting.install(native.library(), native.tool(), settings.state)
         self.kubelet = NodeKubelet(
-            settings.node, granting.Source(self.equipment.pages, run, programs), self._allocated,
+            settings.node, granting.Source(self.equipment.pages, run, programs), self._expect,
             folder=settings.plugins, pod_resources=settings.pod_resources,
         )  # fmt: skip
         self.stores = NodeStores(Store(), Store(), Store(), Store())
@@ -91,16 +90,18 @@ class Agent:
             known=self._files.known, reservations=settings.reservations, clock=self._clock,
         )  # fmt: skip
         box, controller = self.equipment.box, self.controller
-        guests = Guests(self.stores.pods, lambda: controller.held or (), lambda: [item.uuid for item in box.devices])
+        identifier = PeerIdentifier(
+            self.stores.pods, lambda: controller.held or (), lambda: [item.uuid for item in box.devices]
+        )
         names = {family.name: (family.value, family.scale) for family in settings.identity.families}
         self.socket = WorkloadServer(
             box, run / vocabulary.SOCKET_NAME, mode=0o666, settings=self.equipment.set,
-            read=functools.partial(documents.read, names=names), identify=guests.identify,
+            read=functools.partial(documents.read, names=names), identify=identifier.identify,
             changed=controller.apply_users,
         )  # fmt: skip
         self._tree = runai.Tree(settings.runai, runai.programs(programs.tool, native.preloader()))
 
-    def _allocated(self, ids: Sequence[str]) -> None:
+    def _expect(self, ids: Sequence[str]) -> None:
         self.controller.expect(ids)  # which is built after the kubelet
 
     @property
@@ -148,10 +149,11 @@ class Agent:
 
     def _stepped(self) -> None:
         """Write what depends on the step; shares of GPUs only once they are known."""
-        self.equipment.stepped(time.monotonic())
+        now = self._clock.steady()
+        self.equipment.stepped(now)
         if self.controller.shares_known:
             machine, namespace = self.equipment.box.machine, self._settings.reservations
-            self._tree.show(lambda: runai.entries(machine, namespace=namespace), now=time.monotonic())
+            self._tree.show(lambda: runai.entries(machine, namespace=namespace), now=now)
 
 
 async def run_agent(settings: AgentSettings, ready: Callable[[str], None]) -> None:

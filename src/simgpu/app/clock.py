@@ -18,5 +18,5 @@ class SystemClock:
         return time.time()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Suspend the task for these seconds."""
         await asyncio.sleep(seconds)

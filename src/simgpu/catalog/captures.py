@@ -48,11 +48,11 @@ class CapturedGpu(msgspec.Struct, frozen=True):
     clocks: list[SupportedClocks] = []
 
     def where(self, path: str) -> str:
-        """Returns an element's path as messages show it."""
+        """Return an element's path as messages show it."""
         return f"gpu[{self.index}]/{path}"
 
     def text(self, *paths: str) -> str | None:
-        """Returns the text of the first of these elements that has a value; None if none has."""
+        """Return the text of the first of these elements that has a value; None if none has."""
         for path in paths:
             text = _plain(self.texts.get(path, ""))
             if text not in _NOTHING | _UNKNOWN:
@@ -60,18 +60,18 @@ class CapturedGpu(msgspec.Struct, frozen=True):
         return None
 
     def lacks(self, path: str) -> bool:
-        """Returns whether the capture states that the card lacks a feature; a missing element does not."""
+        """Return whether the capture states that the card lacks a feature; a missing element does not."""
         return _plain(self.texts.get(path, "")) in _NOTHING
 
     def number(self, *paths: str, unit: str) -> float | None:
-        """Returns the number of the first of these elements that has a value; raises `InputError` for another unit."""
+        """Return the number of the first of these elements that has a value; raises `InputError` for another unit."""
         for path in paths:
             if (text := self.text(path)) is not None:
                 return _number(text, unit, self.where(path))
         return None
 
     def short_text(self, path: str, *, max_length: int) -> str | None:
-        """Returns a text of printable ASCII; raises `InputError` for any other, or a longer one."""
+        """Return a text of printable ASCII; raises `InputError` for any other, or a longer one."""
         text = self.text(path)
         if text is not None and (len(text) > max_length or not (text.isascii() and text.isprintable())):
             raise errors.InputError(self.where(path), f"must be at most {max_length} printable ASCII characters")
@@ -86,7 +86,7 @@ class Capture(msgspec.Struct, frozen=True):
 
 
 def parse(content: bytes) -> Capture:
-    """Returns the cards of a capture; raises `InputError` if the content is not one."""
+    """Return the cards of a capture; raises `InputError` if the content is not one."""
     if len(content) > MAX_BYTES:
         raise errors.InputError("capture", f"larger than {MAX_BYTES // 2**20} MiB, which no nvidia-smi prints")
     reader = _Reader()

@@ -52,14 +52,14 @@ class Imported(msgspec.Struct, frozen=True):
         return models.plain(self.document["product"]).removeprefix("nvidia-")[:_KEY] or "gpu"
 
     def yaml(self) -> str:
-        """Returns the file's text, one line per field."""
+        """Return the file's text, one line per field."""
         return "".join(_line(name, _tidy(value)) for name, value in self.document.items())
 
 
 def import_gpu(
     gpu: CapturedGpu, driver: str | None, catalog: models.Catalog, *, base: models.Model | None = None
 ) -> Imported:
-    """Returns the model file of one card, based on `base` or else on the closest model."""
+    """Return the model file of one card, based on `base` or else on the closest model."""
     product = gpu.short_text("product_name", max_length=_LONG)
     if product is None:
         raise errors.InputError(gpu.where("product_name"), "is missing; a model must have a name")
@@ -130,7 +130,7 @@ class _Import:
         self._idle = idle and not self._divided and not gpu.number("utilization/gpu_util", unit="%")
 
     def result(self, why: str) -> Imported:
-        """Returns the whole model file."""
+        """Return the whole model file."""
         document: dict[str, Any] = {
             "base": self._base.key,
             "product": self._product,

@@ -184,7 +184,7 @@ class Model(Facts, frozen=True, kw_only=True):
         return float(self.sm_count or 1)
 
     def is_estimated(self, path: str) -> bool:
-        """Returns whether the figure at a path such as `power_w.idle` is an estimate; most relations are."""
+        """Return whether the figure at a path such as `power_w.idle` is an estimate; most relations are."""
         if path.startswith("relations.") and self.key != relations.CALIBRATED_ON:
             return True
         return any(path == item or path.startswith(f"{item}.") for item in self.estimated)
@@ -201,11 +201,11 @@ class Catalog:
                 self._names.setdefault(plain(name), model)
 
     def find(self, name: str) -> Model | None:
-        """Returns a model by key, product name or alias, ignoring case and separators; None if there is none."""
+        """Return a model by key, product name or alias, ignoring case and separators; None if there is none."""
         return self._names.get(plain(name))
 
     def get(self, name: str, *, field: str) -> Model:
-        """Returns what `find` does; raises `InputError` with the known models if there is none."""
+        """Return what `find` does; raises `InputError` with the known models if there is none."""
         model = self.find(name)
         if model is None:
             close = difflib.get_close_matches(plain(name)[:_MAX_GUESS], self.models)
@@ -216,18 +216,18 @@ class Catalog:
 
 
 def plain(name: str) -> str:
-    """Returns a name in the form in which names are compared: lower case, with dashes."""
+    """Return a name in the form in which names are compared: lower case, with dashes."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def load(extra: Iterable[Path] = ()) -> Catalog:
-    """Returns the built-in models and those in the files or folders given; later ones replace earlier ones."""
+    """Return the built-in models and those in the files or folders given; later ones replace earlier ones."""
     documents = _documents(extra)
     return Catalog(_model(key, documents) for key in documents)
 
 
 def check(key: str, body: Mapping[str, Any], *, where: Path, extra: Iterable[Path] = ()) -> Model:
-    """Returns the model of a file with this body; raises `InputError` with the file's name."""
+    """Return the model of a file with this body; raises `InputError` with the file's name."""
     documents = _documents(extra)
     return _model(key, {**documents, key: _Document(where, dict(body), documents.get(key))})
 
@@ -255,7 +255,7 @@ def _files(extra: Iterable[Path]) -> list[Path]:
 
 
 def parse_yaml(path: Path) -> dict[str, Any]:
-    """Returns the mapping in a YAML file; raises `InputError` with the file's name."""
+    """Return the mapping in a YAML file; raises `InputError` with the file's name."""
     try:
         document = yaml_text.parse_file(path)
     except ValueError as error:
@@ -337,7 +337,7 @@ def _resolved(
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `base` updated by `changes`, field by field; lists are replaced."""
+    """Return `base` updated by `changes`, field by field; lists are replaced."""
     result = dict(base)
     for name, value in changes.items():
         before = result.get(name)

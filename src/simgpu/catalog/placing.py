@@ -26,12 +26,12 @@ class Placement(Facts, frozen=True):
 
 
 def compute_slices(profile: models.MigProfile) -> int:
-    """Returns slices of compute: the number that the profile's name starts with."""
+    """Return slices of compute: the number that the profile's name starts with."""
     return int(profile.name.partition("g")[0])
 
 
 def memory_slices(profile: models.MigProfile, model: models.Model) -> int:
-    """Returns slices of memory, a power of two: for its listed memory, else for that in the profile's name."""
+    """Return slices of memory, a power of two: for its listed memory, else for that in the profile's name."""
     size = profile.memory_mib
     if size is None:
         named = _NAMED_MEMORY.match(profile.name)
@@ -41,25 +41,25 @@ def memory_slices(profile: models.MigProfile, model: models.Model) -> int:
 
 
 def memory_mib(profile: models.MigProfile, model: models.Model) -> int:
-    """Returns memory of an instance in MiB: as listed, else that of its slices."""
+    """Return memory of an instance in MiB: as listed, else that of its slices."""
     if profile.memory_mib is not None:
         return profile.memory_mib
     return model.memory_mib.usable * memory_slices(profile, model) // _memory(model)
 
 
 def multiprocessors(profile: models.MigProfile, model: models.Model) -> int:
-    """Returns how many SMs an instance has: as listed, else its share of the card's."""
+    """Return how many SMs an instance has: as listed, else its share of the card's."""
     return profile.sm or (model.sm_count or 0) * compute_slices(profile) // _compute(model)
 
 
 def starts(profile: models.MigProfile, model: models.Model) -> list[int]:
-    """Returns the slices at which an instance can start on an empty card."""
+    """Return the slices at which an instance can start on an empty card."""
     size = memory_slices(profile, model)
     return [start for start in range(0, 8, size) if start + compute_slices(profile) <= _compute(model)]
 
 
 def place(instances: Sequence[models.MigProfile], model: models.Model, *, where: str) -> list[Placement]:
-    """Returns placements of instances that are created in this order; raises `InputError` if they do not fit."""
+    """Return placements of instances that are created in this order; raises `InputError` if they do not fit."""
     taken: set[int] = set()
     found: list[Placement] = []
     for position, profile in enumerate(instances):

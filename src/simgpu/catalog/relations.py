@@ -133,7 +133,7 @@ class Relations(Facts, frozen=True):
 
 @functools.cache
 def load() -> dict[str, Any]:
-    """Returns the default relations, as in the file."""
+    """Return the default relations, as in the file."""
     document = yaml_text.parse_file(DATA)
     assert isinstance(document, dict)  # noqa: S101 - our own file
     return document

@@ -38,5 +38,5 @@ class Shape(Facts, frozen=True):
 
 @functools.cache
 def load() -> dict[str, Shape]:
-    """Returns all shapes by name."""
+    """Return all shapes by name."""
     return msgspec.convert(yaml_text.parse_file(DATA), dict[str, Shape])

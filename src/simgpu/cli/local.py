@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from simgpu import vocabulary
 from simgpu.cli import options, output
 
 if TYPE_CHECKING:
@@ -22,8 +23,13 @@ _name = click.option("--name", default="simgpu", show_default=True, metavar="NAM
 
 @click.command()
 @_name
-@click.option("--nodes", type=int, metavar="N", help="Number of simulated nodes.  [default: 3]")
-@click.option("--gpus", metavar="MODEL:COUNT", help="GPUs of each node.  [default: h200:8]")
+@click.option(
+    "--nodes", type=int, metavar="N", help=f"Number of simulated nodes.  [default: {vocabulary.DEFAULT_NODES}]"
+)
+@click.option(
+    "--gpus", metavar="MODEL:COUNT",
+    help=f"GPUs of each node.  [default: {vocabulary.DEFAULT_MODEL}:{vocabulary.DEFAULT_COUNT}]",
+)  # fmt: skip
 @click.option("--port", type=int, metavar="PORT", help="Port of the API server.  [default: a free one]")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until all nodes are Ready and have GPUs.")
 @click.option("--sample", is_flag=True, help="Also run a small sample workload, in namespace 'sample'.")

@@ -72,7 +72,9 @@ def cards(*, maximum: int, config: str) -> Callable[[F], F]:
         command = click.option("--config", type=PATH, metavar="FILE", help=config)(command)
         count = click.IntRange(1, maximum)
         command = click.option("--count", type=count, help="Number of devices.  [default: 1]")(command)
-        return click.option("--model", help="GPU model from the catalog.  [default: h200]")(command)
+        return click.option("--model", help=f"GPU model from the catalog.  [default: {vocabulary.DEFAULT_MODEL}]")(
+            command
+        )
 
     return decorate
 

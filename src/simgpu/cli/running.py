@@ -11,14 +11,14 @@ from typing import Any
 
 import click
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.cli import catalog, exporter, options
 
 _RUNNING = 3.0  # seconds that a load without a start of its own has run when the command starts
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@options.cards(maximum=128, config="File that lists the devices instead, as for `simgpu exporter`.")
+@options.cards(maximum=vocabulary.MAX_PAGES, config="File that lists the devices instead, as for `simgpu exporter`.")
 @click.option(
     "--load",
     metavar="PERCENT|SHAPE|FILE",

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.cli import catalog, options, output
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--model", default="h200", show_default=True, help="GPU model from the catalog.")
+@click.option("--model", default=vocabulary.DEFAULT_MODEL, show_default=True, help="GPU model from the catalog.")
 @click.option(
     "--profile", "path", type=options.PATH, required=True, metavar="FILE", help="Load profile, as YAML; see above."
 )

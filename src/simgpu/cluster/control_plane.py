@@ -48,7 +48,7 @@ class ComponentError(errors.SimgpuError):
 def with_ports(wanted: Record, folder: Folder, roles: Sequence[Role], chance: random.Random) -> Record:
     """Return the record with a port for every listener.
 
-    Ports are kept, except those of stopped processes that are in use by now.
+    Ports are kept, except those of stopped processes that other processes have taken.
     """
     running = alive(folder)
     listeners = {listener: name for name, names in _LISTENERS.items() for listener in names}

@@ -1,4 +1,4 @@
-"""Checks what this machine has of what SimGPU needs, and what to do about the rest."""
+"""Checks the requirements of SimGPU on this machine, and how to meet those that are missing."""
 
 from __future__ import annotations
 

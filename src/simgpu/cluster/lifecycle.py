@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from simgpu.kube.client import Client
     from simgpu.kube.views import Node
 
-DEFAULT_NODES = 3
 DEFAULT_GPUS = populate.Gpus(vocabulary.DEFAULT_MODEL, vocabulary.DEFAULT_COUNT)
 
 _PORT_ATTEMPTS = 3
@@ -156,11 +155,13 @@ async def up(settings: UpSettings, progress: Progress, roles: Sequence[Role] = (
 def _announce(settings: UpSettings, progress: Progress) -> None:
     before = durations.recall(_kind(settings))
     expected = f"took {units.format_seconds(before)} last time" if before else "takes seconds, and more with many nodes"
-    progress.update(_CLUSTER, f"starting {settings.name} with {settings.nodes or DEFAULT_NODES} nodes: {expected}")
+    progress.update(
+        _CLUSTER, f"starting {settings.name} with {settings.nodes or vocabulary.DEFAULT_NODES} nodes: {expected}"
+    )
 
 
 def _kind(settings: UpSettings) -> str:
-    return f"up {settings.nodes or DEFAULT_NODES}"
+    return f"up {settings.nodes or vocabulary.DEFAULT_NODES}"
 
 
 def _bin_dir(settings: UpSettings, known: Record | None) -> Path | None:
@@ -218,7 +219,7 @@ async def _bring_up_on_free_ports(launch: _Launch) -> list[str]:
 def _wanted(launch: _Launch) -> Record:
     settings, gpus = launch.settings, str(launch.gpus)
     known = launch.known or record.Record(
-        name=settings.name, address=settings.address, port=settings.port, nodes=DEFAULT_NODES, gpus=gpus
+        name=settings.name, address=settings.address, port=settings.port, nodes=vocabulary.DEFAULT_NODES, gpus=gpus
     )
     return msgspec.structs.replace(
         known,

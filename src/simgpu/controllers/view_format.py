@@ -13,7 +13,7 @@ import msgspec
 from simgpu import errors, vocabulary, yaml_text
 from simgpu.topology import pools
 
-_Name = Annotated[str, msgspec.Meta(max_length=253)]
+_Name = Annotated[str, msgspec.Meta(max_length=vocabulary.MAX_NAME)]
 _Id = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{pools.ID.pattern})\Z")]
 _Resource = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{pools.RESOURCE.pattern})\Z")]
 _Memory = Annotated[int, msgspec.Meta(ge=0, le=vocabulary.MAX_MEMORY_MIB)]

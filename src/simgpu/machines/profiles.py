@@ -6,9 +6,9 @@ from simgpu.catalog import shapes
 from simgpu.machines.users import NONE, Range, User
 from simgpu.sim import activity
 from simgpu.topology.devices import StaticMetrics
+from simgpu.vocabulary import MAX_NAME
 
 _TYPICAL = "training"
-_MAX_NAME = 253
 
 
 def of_user(user: User, *, resting: bool = False) -> activity.Profile:
@@ -16,7 +16,7 @@ def of_user(user: User, *, resting: bool = False) -> activity.Profile:
 
     The load of a CPU-driven user starts at zero.
     """
-    name = f"{user.pod.namespace}/{user.pod.name}/{user.pod.container}"[:_MAX_NAME]
+    name = f"{user.pod.namespace}/{user.pod.name}/{user.pod.container}"[:MAX_NAME]
     if resting:
         return activity.Profile(name, (activity.Activity({}, context=False),), repeat=0)
     return level(name, NONE if user.cpu else user.utilization, share=user.share)

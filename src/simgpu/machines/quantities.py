@@ -18,7 +18,7 @@ from simgpu.topology import links
 from simgpu.topology.devices import Device
 
 MIB: Final = 2.0**20
-_PCIE_OUT: Final = 0.09  # of what comes in, how much goes back: acknowledgements and results
+_PCIE_OUT: Final = 0.09  # PCIe bytes sent per byte received: acknowledgements and results
 _BAR1_AT_REST: Final = 1_703_936  # bytes, as recorded
 _HOPPER: Final = 9.0
 _NUMBER: Final = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")

@@ -18,7 +18,7 @@ class Clock(Protocol):
         """Return seconds since 1970."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Suspend the task for these seconds."""
 
 
 class Stepped(Protocol):

@@ -65,7 +65,7 @@ class Plugin:
             "GetDevicePluginOptions": rpc.unary(messages.Empty, self._options),
             "ListAndWatch": rpc.stream(messages.Empty, self._list_and_watch),
             "GetPreferredAllocation": rpc.unary(messages.PreferredAllocationRequest, self._preferred),
-            "Allocate": rpc.unary(messages.AllocateRequest, self._allocated),
+            "Allocate": rpc.unary(messages.AllocateRequest, self._allocate_each),
         }
         request = messages.RegisterRequest(messages.VERSION, self.socket.name, self._offer.resource, _OPTIONS)
         try:
@@ -117,10 +117,10 @@ class Plugin:
             )
         )
 
-    async def _allocated(self, request: messages.AllocateRequest) -> messages.AllocateResponse:
-        return messages.AllocateResponse(tuple([await self._container(item.ids) for item in request.containers]))
+    async def _allocate_each(self, request: messages.AllocateRequest) -> messages.AllocateResponse:
+        return messages.AllocateResponse(tuple([await self._allocate_one(item.ids) for item in request.containers]))
 
-    async def _container(self, ids: Sequence[str]) -> messages.ContainerAllocateResponse:
+    async def _allocate_one(self, ids: Sequence[str]) -> messages.ContainerAllocateResponse:
         known = {item.id for item in self._offer.devices}
         unknown = [item for item in ids if item not in known]
         if unknown:

@@ -19,7 +19,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class Message(msgspec.Struct, frozen=True):
-    """Base of all messages."""
+    """Base of all messages: encodes and decodes itself by the field numbers of its annotations."""
 
     def encode(self) -> bytes:
         """Return the message in the wire format."""

@@ -30,7 +30,7 @@ class RpcError(Exception):
 
 
 class _Codec(CodecBase):
-    """Messages encode themselves."""
+    """Connects grpclib with the `encode` and `decode` of our messages."""
 
     __content_subtype__ = "proto"
 

@@ -94,7 +94,7 @@ class Tree:
 
     @contextlib.contextmanager
     def _trying(self) -> Iterator[None]:
-        """Collect the problem of one file, and go on with the others."""
+        """Collect the problem of one file, and continue with the others."""
         try:
             yield
         except OSError as error:

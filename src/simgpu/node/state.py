@@ -1,6 +1,6 @@
-"""Files below the agent's state folder: where GPUs stand, and what the node has. Each is replaced as a whole.
+"""The agent's state files: the state of its GPUs, and what the node has and who uses it. Each is replaced atomically.
 
-One that cannot be read is a warning, and counts as none. One that cannot be written, as on a full disk, is logged once.
+A file that cannot be read is logged and ignored. One that cannot be written, as on a full disk, is logged once.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ _log = logging.getLogger(__name__)
 
 
 class StateFiles:
-    """What an agent leaves to the one after it. `saved` and `known` are what was there when this one started."""
+    """State that the next agent resumes from. `saved` and `known` are what the previous one left."""
 
     def __init__(self, folder: Path) -> None:
         self.saved = load(folder / STATE_FILE)
         self.known = load_known(folder / KNOWN_FILE)
-        self._saved = _File(folder / STATE_FILE, "where GPUs stand")
-        self._known = _File(folder / KNOWN_FILE, "what the node has")
+        self._saved = _File(folder / STATE_FILE, "the state of GPUs")
+        self._known = _File(folder / KNOWN_FILE, "the list of the node's GPUs and users")
 
     def age(self) -> float:
-        """Seconds of the simulation now: it went on while no agent ran."""
+        """Return the simulation's time now, in seconds: it includes the time without an agent."""
         return self.saved.age(now().uptime)
 
     def save(self, box: Box) -> None:
-        """Write where the devices of a box stand."""
+        """Write the state of a box's devices, if it changed."""
         self._saved.write(saved.snapshot(box, now()))
 
     def remember(self, known: Known) -> None:
-        """Write what the node has, and who uses it."""
+        """Write the node's GPUs and their users, if they changed."""
         self._known.write(known)
 
 
 class _File:
-    """A file that holds `what`."""
+    """A file with one JSON document; `what` names its content in messages."""
 
     def __init__(self, path: Path, what: str) -> None:
         self._path = path
@@ -53,7 +53,7 @@ class _File:
         self._problem = ""
 
     def write(self, document: Saved | Known) -> None:
-        """Write what is not written yet."""
+        """Write the document, unless it was the last one written; a failure is logged once."""
         content = msgspec.json.encode(document)
         if content == self._written:
             return
@@ -71,12 +71,12 @@ class _File:
 
 
 def now() -> Moment:
-    """This moment."""
+    """Return the current boot, time and uptime."""
     return Moment(boot.current(), time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 def load(path: Path) -> Saved:
-    """Where devices stood; nothing where there is no file or none that can be read."""
+    """Return the saved state of devices; an empty one if the file is missing or invalid."""
     at = now()
     try:
         found, problems = saved.parse(json.loads(path.read_text(errors="replace"), parse_int=float), at)
@@ -95,7 +95,7 @@ def load(path: Path) -> Saved:
 
 
 def load_known(path: Path) -> Known:
-    """What the cluster last reported; nothing where there is no file or none that can be read."""
+    """Return the GPUs and users that the cluster last reported; none if the file is missing or invalid."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Known).with_shared_models()
     except FileNotFoundError:

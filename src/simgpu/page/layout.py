@@ -153,7 +153,7 @@ PAGE: Final = (
     _f("memory_total", "u8", "bytes", fact="memory_mib.total", scale=1048576.0),
     _f("memory_reserved", "u8", "bytes that the driver keeps"),
     _f("bar1_total", "u8", "bytes", fact="memory_mib.bar1", scale=1048576.0),
-    _f("links", "u4", "active NVLinks; 0 where the card stands alone"),
+    _f("links", "u4", "active NVLinks; 0 without peers"),
     _f("link_version", "u4", "", fact="links.version"),
     _f("link_mbps", "u4", "MB/s of a link and direction", fact="links.gb_per_second", scale=1000.0),
     _f("fabric", "u4", "whether the links end in switches, all cards of the machine on one fabric"),

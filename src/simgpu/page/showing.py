@@ -18,7 +18,7 @@ OK, INVALID, UNSUPPORTED, NO_PERMISSION, NOT_FOUND = 0, 2, 3, 4, 6  # NVML's cod
 
 
 def stale_after(interval: float) -> float:
-    """Seconds after which readers take a page for abandoned that is written every `interval` seconds."""
+    """Return the seconds after which a page that is written every `interval` seconds counts as stale."""
     return max(10.0, 5 * interval)
 
 
@@ -30,7 +30,7 @@ class BoxPages:
         self.pages = pages
 
     def write(self) -> None:
-        """Show what the cards do now."""
+        """Write the current state of all cards."""
         machine = self._box.machine
         states: dict[int, list[writer.InstanceState]] = {}
         for parts in _by_device(machine.parts):
@@ -47,7 +47,7 @@ class BoxPages:
         )
 
     def _apps(self) -> dict[int, list[apps.App]]:
-        """Which process has which card open: for each workload the one that carries it."""
+        """Return the processes that use each card, by index: of each workload its own, or else this one."""
         machine = self._box.machine
         indices = {int(card): index for index, card in enumerate(machine.ids)}
         places = {part.handle: place for parts in _by_device(machine.parts) for place, part in enumerate(parts)}
@@ -60,7 +60,7 @@ class BoxPages:
         return found
 
     def set(self, device: str, setting: str, values: Sequence[int]) -> int:
-        """Do what a program asks for through NVML; the answer is one of NVML's codes."""
+        """Apply a setting that a program requested through NVML; return one of NVML's codes."""
         index = self._box.find(device)
         if index is None:
             return NOT_FOUND
@@ -91,5 +91,5 @@ def open_pages(box: Box, folder: Path, *, interval: float, control: str) -> BoxP
 
 
 def _by_device(parts: Sequence[DevicePart]) -> list[list[DevicePart]]:
-    """The parts of each divided device, in their order."""
+    """Return the parts of each divided device, in their order."""
     return [list(group) for _, group in groupby(parts, key=lambda part: part.device)]

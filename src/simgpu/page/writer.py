@@ -26,7 +26,6 @@ from simgpu.catalog import models, placing
 from simgpu.page import apps, layout
 from simgpu.topology.devices import Device
 
-MAX_CARDS: Final = 128
 MAX_SOCKET_BYTES: Final = layout.DTYPE["control"].itemsize - 1
 FILE: Final = "page"
 BRANCH: Final = "r582_49"
@@ -209,8 +208,8 @@ def read(path: Path) -> npt.NDArray[Any] | None:
 
 
 def _check(devices: Sequence[Device]) -> None:
-    if len(devices) > MAX_CARDS:
-        raise errors.InputError("pages", f"at most {MAX_CARDS} cards can have one, not {len(devices)}")
+    if len(devices) > vocabulary.MAX_PAGES:
+        raise errors.InputError("pages", f"at most {vocabulary.MAX_PAGES} cards can have one, not {len(devices)}")
     foreign = next((device for device in devices if device.model.vendor != "nvidia"), None)
     if foreign is not None:
         raise errors.InputError("pages", f"NVML supports NVIDIA's cards only, not {foreign.model.product}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -10,6 +11,8 @@ from simgpu import errors
 from simgpu.kube.views import Pod
 from simgpu.machines.users import PodRef
 from simgpu.pods import holding
+
+Working = Callable[[], contextlib.AbstractContextManager[None]]  # entered while a peer costs time, not while it waits
 
 
 class Guest(msgspec.Struct, frozen=True):

@@ -115,7 +115,7 @@ class Cards:
         return rows
 
     def remove(self, rows: Rows) -> None:
-        """Free rows."""
+        """Clear the demand of removed cards, and free their rows for new ones."""
         self._floats[: len(DEMAND), rows] = 0
         self.free.extend(int(row) for row in rows)
 
@@ -307,11 +307,11 @@ class Cards:
         """
         impossible = []
         since = min(max(0.0, seconds), _LATEST)
-        for name, stood in kept.items():
+        for name, saved in kept.items():
             if name not in self._ranges:
                 continue
             lowest, highest = self._ranges[name]
-            value = stood + since * self._fastest.get(name, 0.0)
+            value = saved + since * self._fastest.get(name, 0.0)
             slack = 1e-4 * max(abs(lowest), abs(highest))  # rounding of single precision
             if not lowest - slack <= value <= highest + slack:
                 impossible.append(name)

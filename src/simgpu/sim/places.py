@@ -75,7 +75,7 @@ class Places:
         return int(self._groups[slot]), int(self._rows[slot])
 
     def find_all(self, ids: Sequence[int] | Ids) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.intp]]:
-        """Groups and rows of many."""
+        """Return the group and row of each card or part by id; group -1 for those that do not exist."""
         wanted = np.asarray(ids, dtype=np.int64)
         slots = wanted & _MASK
         slots = np.where(slots < len(self._rows), slots, 0)

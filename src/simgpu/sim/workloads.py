@@ -20,8 +20,8 @@ from simgpu import errors
 from simgpu.catalog import models
 from simgpu.sim import activity, demands, limits
 from simgpu.sim.group import Group
+from simgpu.vocabulary import MAX_CHANGES
 
-MAX_CHANGES = 64  # of activities per step and untrusted owner
 MAX_CHANGES_IN_ALL = 512  # of activities per step, of all untrusted owners together
 GUARANTEED_CHANGES = 4  # per step and owner in any case, so that no owner starves others
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from simgpu import errors
 from simgpu.catalog import models
@@ -11,6 +13,8 @@ from simgpu.topology import devices
 from simgpu.vocabulary import MAX_NAME
 
 _MAX_MISTAKES = 100
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Mistakes(errors.InputError):
@@ -54,7 +58,7 @@ class Checker:
                 self.unknown.append(f"{place}: no such key; there are: {', '.join(allowed)}")
 
     def mapping(self, holder: Mapping[str, Any], name: str, where: str = "") -> Mapping[str, Any]:
-        """Returns the mapping of a field; an empty one if there is none."""
+        """Return the mapping of a field; an empty one if there is none."""
         value = holder.get(name)
         if value is None:
             return {}
@@ -64,7 +68,7 @@ class Checker:
         return value
 
     def text(self, holder: Mapping[str, Any], name: str, where: str) -> str:
-        """Returns the text of a field, or its number as text; empty if there is none."""
+        """Return the text of a field, or its number as text; empty if there is none."""
         value = holder.get(name)
         if value is None:
             return ""
@@ -75,7 +79,7 @@ class Checker:
         return str(value)
 
     def size(self, memory: Any, where: str) -> int | None:
-        """Returns an amount of memory in MiB; None if there is none."""
+        """Return an amount of memory in MiB; None if there is none."""
         if memory is None:
             return None
         try:
@@ -85,12 +89,24 @@ class Checker:
             return None
 
     def product(self, product: str, memory: Any, where: str) -> models.Model:
-        """Returns a product by name with its memory, on the catalog's model of that name if there is one."""
+        """Return a product by name with its memory, on the catalog's model of that name if there is one."""
         if memory is None and self.catalog.find(product) is None:
             self.mistake(where, f"{errors.shown(product)} is not in the catalog; specify its memory")
         return devices.named(product or "GPU", self.size(memory, where), self.catalog)
 
 
+def converted(document: Any, kind: type[S], *, field: str) -> S:
+    """Return a section as a struct; raises `InputError` with the field that is wrong, or with the allowed keys."""
+    allowed = [item.encode_name for item in msgspec.structs.fields(kind)]
+    for key in document if isinstance(document, dict) else ():
+        if key not in allowed:
+            raise errors.InputError(field, f"{errors.shown(key)}: no such key; there are: {', '.join(allowed)}")
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise errors.InputError(field, errors.clipped(str(error).replace("`$.", "`"))) from None
+
+
 def whole(value: Any, highest: int) -> bool:
-    """Returns whether a value is a whole number from 0 to `highest`."""
+    """Return whether a value is a whole number from 0 to `highest`."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= highest

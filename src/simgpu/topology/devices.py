@@ -58,11 +58,11 @@ class Device(msgspec.Struct, frozen=True):
         return f"{first}-{first + _CORES - 1},{second}-{second + _CORES - 1}"
 
     def placements(self) -> list[placing.Placement]:
-        """Returns slices and numbers of its MIG instances."""
+        """Return slices and numbers of its MIG instances."""
         return placing.place(self.instances, self.model, where="mig")
 
     def part_uuid(self, number: int) -> str:
-        """Returns the UUID of a MIG instance, without a prefix."""
+        """Return the UUID of a MIG instance, without a prefix."""
         return str(uuid.uuid5(_NAMESPACE, f"{self.uuid}/{number}"))
 
 
@@ -82,7 +82,7 @@ class BoxConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse(document: Any, *, where: str) -> BoxConfig:
-    """Returns the configuration in a document; raises `InputError` with the field that is wrong."""
+    """Return the configuration in a document; raises `InputError` with the field that is wrong."""
     try:
         return msgspec.convert(document, BoxConfig)
     except msgspec.ValidationError as error:
@@ -90,7 +90,7 @@ def parse(document: Any, *, where: str) -> BoxConfig:
 
 
 def build(config: BoxConfig, catalog: models.Catalog, *, node: str) -> list[Device]:
-    """Returns the devices of a machine; a product that is not in the catalog keeps its name and memory."""
+    """Return the devices of a machine; a product that is not in the catalog keeps its name and memory."""
     found: list[Device] = []
     for number, entry in enumerate(config.gpus):
         where = f"gpus[{number}]"
@@ -105,7 +105,7 @@ def build(config: BoxConfig, catalog: models.Catalog, *, node: str) -> list[Devi
 
 
 def mebibytes(text: Any, *, where: str) -> int:
-    """Returns an amount of memory in MiB: `12GB` is 12e9 bytes, `12GiB` is binary, a bare number is MiB."""
+    """Return an amount of memory in MiB: `12GB` is 12e9 bytes, `12GiB` is binary, a bare number is MiB."""
     written = str(text).strip() if isinstance(text, str | int | float) else ""
     found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)(?:\s*([KMGT]i?B|B))?", written)
     if found is None:
@@ -119,7 +119,7 @@ def mebibytes(text: Any, *, where: str) -> int:
 
 
 def model_of(entry: GpuEntry, catalog: models.Catalog, where: str) -> models.Model:
-    """Returns the model of an entry; raises `InputError` if it is not in the catalog and has no memory."""
+    """Return the model of an entry; raises `InputError` if it is not in the catalog and has no memory."""
     memory = None if entry.memory is None else mebibytes(entry.memory, where=f"{where}.memory")
     if memory is None and catalog.find(entry.type) is None:
         raise errors.InputError(
@@ -136,7 +136,7 @@ def named(
     like: models.Model | None = None,
     facts: Mapping[str, str] = {},
 ) -> models.Model:
-    """Returns the model of a product, with its own memory (MiB) and facts.
+    """Return the model of a product, with its own memory (MiB) and facts.
 
     A product that is not in the catalog behaves like the model `like`, or like the default model: then its architecture
     and MIG profiles are unknown unless they are among `facts`.
@@ -172,7 +172,7 @@ def _instances(entry: GpuEntry, model: models.Model, where: str) -> Iterator[mod
 
 
 def device(node: str, index: int, model: models.Model, *, name: str | None = None, **more: Any) -> Device:
-    """Returns a device of a node; its identifiers follow from the node's name and the index, but for a UUID `name`."""
+    """Return a device of a node; its identifiers follow from the node's name and the index, but for a UUID `name`."""
     rest, slot = divmod(index, 7)
     domain, bus = rest // 36, 3 + 7 * (rest % 36)
     found: dict[str, Any] = {

@@ -7,11 +7,13 @@ from typing import Annotated, Any
 import msgspec
 
 from simgpu import errors, yaml_text
+from simgpu.topology import checking
+from simgpu.vocabulary import MAX_GPUS
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=86400)]
 _MIN_FLAP = 0.5
-_Index = Annotated[int, msgspec.Meta(ge=0, le=1023)]
-_LISTED = msgspec.Meta(max_length=1024)
+_Index = Annotated[int, msgspec.Meta(ge=0, le=MAX_GPUS - 1)]
+_LISTED = msgspec.Meta(max_length=MAX_GPUS)
 
 
 class Death(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -22,11 +24,11 @@ class Death(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: _Seconds = msgspec.field(default=0.0, name="for")
 
     def covers(self, elapsed: float) -> bool:
-        """Returns whether the GPU has failed, `elapsed` seconds after the start."""
+        """Return whether the GPU has failed, `elapsed` seconds after the start."""
         return elapsed >= self.after and (not self.seconds or elapsed < self.after + self.seconds)
 
     def changes(self) -> tuple[float, ...]:
-        """Returns the times of failure and recovery, in seconds after the start."""
+        """Return the times of failure and recovery, in seconds after the start."""
         return (self.after, self.after + self.seconds) if self.seconds else (self.after,)
 
 
@@ -49,15 +51,15 @@ class Failures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"flap must be 0, or at least {_MIN_FLAP:g} seconds")
 
     def present(self, elapsed: float) -> bool:
-        """Returns whether the device plugin is registered, `elapsed` seconds after the start."""
+        """Return whether the device plugin is registered, `elapsed` seconds after the start."""
         return not self.vanish and (not self.flap or self._turn(elapsed) % 2 == 1)
 
     def unhealthy_at(self, elapsed: float) -> frozenset[int]:
-        """Returns the indices of unhealthy GPUs, `elapsed` seconds after the start."""
+        """Return the indices of unhealthy GPUs, `elapsed` seconds after the start."""
         return frozenset((*self.unhealthy, *(item.gpu for item in self.dying if item.covers(elapsed))))
 
     def next_change(self, elapsed: float) -> float | None:
-        """Returns seconds until the state changes; None if it does not."""
+        """Return seconds until the state changes; None if it does not."""
         times = [time for item in self.dying for time in item.changes() if time > elapsed]
         if self.flap and not self.vanish:
             times.append((self._turn(elapsed) + 1) * self.flap)
@@ -72,7 +74,7 @@ NONE = Failures()
 
 
 def read(text: str, *, field: str) -> Failures:
-    """Returns failures from YAML text; raises `InputError` with the field that is wrong."""
+    """Return failures from YAML text; raises `InputError` with the field that is wrong."""
     try:
         document = yaml_text.parse(text)
     except ValueError as error:
@@ -81,8 +83,5 @@ def read(text: str, *, field: str) -> Failures:
 
 
 def parse(document: Any, *, field: str) -> Failures:
-    """Returns failures from a configuration; raises `InputError` with the field that is wrong."""
-    try:
-        return msgspec.convert(document, Failures)
-    except msgspec.ValidationError as error:
-        raise errors.InputError(field, errors.clipped(str(error).replace("`$.", "`"))) from None
+    """Return failures from a configuration; raises `InputError` with the field that is wrong."""
+    return checking.converted(document, Failures, field=field)

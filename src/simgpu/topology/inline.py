@@ -11,7 +11,7 @@ from simgpu.vocabulary import MAX_GPUS
 
 
 def parse(text: str, catalog: models.Catalog, *, field: str) -> NodeGpus:
-    """Returns the GPUs of a text such as `h200:8` or `h200:4,t4:2`."""
+    """Return the GPUs of a text such as `h200:8` or `h200:4,t4:2`."""
     gpus: list[NodeGpu] = []
     for item in text.split(","):
         name, count = split(item, field=field)
@@ -22,7 +22,7 @@ def parse(text: str, catalog: models.Catalog, *, field: str) -> NodeGpus:
 
 
 def split(text: str, *, field: str) -> tuple[str, int]:
-    """Returns the model's name and the count of `MODEL:COUNT`; whether there is such a model is not checked."""
+    """Return the model's name and the count of `MODEL:COUNT`; whether there is such a model is not checked."""
     name, _, count = text.strip().rpartition(":")
     if not name or not re.fullmatch("[0-9]{1,5}", count) or not 1 <= int(count) <= MAX_GPUS:
         allowed = f"must be MODEL:COUNT, such as h200:8, with a count from 1 to {MAX_GPUS}"

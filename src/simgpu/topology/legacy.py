@@ -12,7 +12,7 @@ from simgpu.vocabulary import MAX_GPUS
 
 
 def read(pool: dict[str, Any], where: str, check: Checker) -> NodeGpus:
-    """Returns the GPUs of a pool, all of one product."""
+    """Return the GPUs of a pool, all of one product."""
     check.known(pool, keys.OLD_POOL, where)
     count, memory = pool.get("gpuCount", 0), pool.get("gpuMemory", 0)
     if not whole(count, MAX_GPUS):

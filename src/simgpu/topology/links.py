@@ -47,12 +47,12 @@ def links(devices: Sequence[Device]) -> Iterator[Link]:
 
 
 def peers(devices: Sequence[Device]) -> list[int]:
-    """Returns how many peers each device has; with tiles, each tile has as many."""
+    """Return how many peers each device has; with tiles, each tile has as many."""
     return [len(board) - 1 if linked(devices, board) else 0 for board in boards(devices) for _ in board]
 
 
 def linked(devices: Sequence[Device], board: range) -> bool:
-    """Returns whether devices of a board are linked: there are several, with enough ports for every peer."""
+    """Return whether devices of a board are linked: there are several, with enough ports for every peer."""
     _, each = _ports(devices[board.start], len(board))
     return each > 0
 

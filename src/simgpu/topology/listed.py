@@ -12,7 +12,7 @@ from simgpu.vocabulary import MAX_GPUS, MAX_NAME
 
 
 def read(pool: dict[str, Any], where: str, check: Checker) -> NodeGpus:
-    """Returns the GPUs of a pool; none if there are too many."""
+    """Return the GPUs of a pool; none if there are too many."""
     check.known(pool, keys.LISTED_POOL, where)
     where = f"{where}.gpus"
     if not isinstance(pool["gpus"], list):

@@ -8,11 +8,11 @@ from simgpu.topology import keys
 from simgpu.topology.checking import Checker, whole
 from simgpu.topology.devices import StaticMetrics
 from simgpu.topology.pools import ID, NodeGpu, NodeGpus
-from simgpu.vocabulary import MAX_GPUS
+from simgpu.vocabulary import MAX_GPUS, MAX_MEMORY_MIB
 
 
 def read(node: dict[str, Any], where: str, check: Checker) -> NodeGpus:
-    """Returns the GPUs of a node."""
+    """Return the GPUs of a node."""
     check.known(node, keys.NAMED_NODE, where)
     listed = node.get("gpus")
     if not isinstance(listed, list) or len(listed) > MAX_GPUS:
@@ -45,7 +45,7 @@ def _metrics(metrics: Any, where: str, check: Checker) -> StaticMetrics | None:
     owner = check.mapping(metrics, "metadata", f"{where}.")
     check.known(owner, keys.OWNER, f"{where}.metadata")
     usage, used = metrics.get("utilization", 0), metrics.get("fb-used", 0)
-    if not whole(usage, 100) or not whole(used, 100_000_000):
+    if not whole(usage, 100) or not whole(used, MAX_MEMORY_MIB):
         check.mistake(where, "utilization is from 0 to 100, and fb-used a number of MiB")
         return None
     names = {name: check.text(owner, name, f"{where}.metadata") for name in keys.OWNER}

@@ -19,7 +19,7 @@ RESOURCE = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
 
 
 def is_resource_name(text: str) -> bool:
-    """Returns whether a text is the name of a device plugin's resource, such as `rdma/hca`."""
+    """Return whether a text is the name of a device plugin's resource, such as `rdma/hca`."""
     return RESOURCE.fullmatch(text) is not None
 
 
@@ -38,7 +38,7 @@ class Numa(msgspec.Struct, frozen=True):
     per_zone: tuple[int, ...] = ()
 
     def zone(self, index: int, count: int) -> int:
-        """Returns the zone of a GPU: `per_zone` in each, else evenly, those left over in the lowest zones."""
+        """Return the zone of a GPU: `per_zone` in each, else evenly, those left over in the lowest zones."""
         each, rest = divmod(count, self.zones)
         sizes = self.per_zone or tuple(each + (zone < rest) for zone in range(self.zones))
         return next((zone for zone, last in enumerate(accumulate(sizes)) if index < last), self.zones - 1)
@@ -74,7 +74,7 @@ class NodeGpus(msgspec.Struct, frozen=True):
 
 
 def build(spec: NodeGpus, node: str, *, labels: dict[str, str] | None = None) -> list[devices.Device]:
-    """Returns the devices of a node, in order, each with these labels of its exporter."""
+    """Return the devices of a node, in order, each with these labels of its exporter."""
     found = []
     for index, gpu in enumerate(spec.gpus):
         more = {} if spec.numa is None else {"numa": spec.numa.zone(index, len(spec.gpus))}

@@ -16,7 +16,7 @@ Profiles = Callable[[str], Mapping[str, Any] | None]  # a profile that cannot be
 
 
 def read(pool: dict[str, Any], where: str, check: Checker, profiles: Profiles) -> NodeGpus:
-    """Returns the GPUs of a pool, all of one profile, with the versions of its driver and of CUDA."""
+    """Return the GPUs of a pool, all of one profile, with the versions of its driver and of CUDA."""
     check.known(pool, keys.PROFILED_POOL, where)
     gpu, where = pool["gpu"], f"{where}.gpu"
     if not isinstance(gpu, dict):
@@ -35,6 +35,9 @@ def read(pool: dict[str, Any], where: str, check: Checker, profiles: Profiles) -
     defaults, system = (check.mapping(merged, part, place) for part in ("device_defaults", "system"))
     for part, allowed in (("device_defaults", keys.DEVICE_DEFAULTS), ("system", keys.SYSTEM)):
         check.known(overrides.get(part), allowed, f"{place}{part}")
+    if isinstance(own := overrides.get("device_defaults"), dict):
+        check.known(own.get("memory"), keys.MEMORY, f"{place}device_defaults.memory")
+        check.known(own.get("compute_capability"), ("major", "minor"), f"{place}device_defaults.compute_capability")
     described = _described(defaults, system, model, f"{place}device_defaults", check)
     count = _count(merged, 8 if model and not profile else 0, place, check)
     if count is None:
@@ -46,7 +49,7 @@ def read(pool: dict[str, Any], where: str, check: Checker, profiles: Profiles) -
 def _profile(
     name: str, model: models.Model | None, where: str, check: Checker, profiles: Profiles
 ) -> Mapping[str, Any] | None:
-    """The profile of a name, empty where only the catalog knows it; None if there is neither."""
+    """Return the profile of a name, empty if there is only a model; None if there is neither."""
     try:
         found = profiles(name)
     except errors.InputError as error:
@@ -73,7 +76,7 @@ def _count(merged: Mapping[str, Any], default: int, place: str, check: Checker) 
 def _described(
     defaults: Mapping[str, Any], system: Mapping[str, Any], like: models.Model | None, where: str, check: Checker
 ) -> models.Model:
-    """The model that a profile describes; fields that it leaves out are those of the catalog's model of its name."""
+    """Return the model that a profile describes; other fields are those of the catalog's model of its name."""
     size = check.mapping(defaults, "memory", f"{where}.").get("total_bytes")
     if size is not None and not (isinstance(size, int | float) and 1 << 20 <= size <= 1 << 50):
         problem = f"{errors.shown(size)}: must be a number of bytes, at least a MiB"

@@ -24,7 +24,7 @@ _LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9._-]{1,63}")
 
 
 def parse(text: str, catalog: models.Catalog, profiles: profiled.Profiles = lambda _name: None) -> Topology:
-    """Returns the topology of a document; raises `checking.Mistakes` if it has any."""
+    """Return the topology of a document; raises `checking.Mistakes` if it has any."""
     check = Checker(catalog)
     document = _document(text, check)
     found = Topology() if document is None else _topology(document, check, profiles)
@@ -41,7 +41,7 @@ def _document(text: str, check: Checker) -> Mapping[str, Any] | None:
     if not isinstance(document, dict):
         check.mistake("topology", "is empty" if document is None else "must be a mapping")
         return None
-    for chart_value in ("cluster", "topology"):  # a chart's values, of which the rest is none of ours
+    for chart_value in ("cluster", "topology"):  # values of a Helm chart, whose other keys are not read
         if isinstance(inner := document.get(chart_value), dict):
             return inner
     return document

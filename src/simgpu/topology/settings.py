@@ -13,7 +13,7 @@ from simgpu.vocabulary import FROM_POD, GPU_RESOURCE, MAX_DEVICES, MAX_GPUS, MAX
 
 
 def read(holder: Mapping[str, Any], where: str, check: Checker) -> dict[str, Any]:
-    """Returns settings of real nodes as fields of `NodeGpus`: sharing, failures, settable, source of utilization."""
+    """Return settings of real nodes as fields of `NodeGpus`: sharing, failures, settable, source of utilization."""
     settable, source = holder.get("settable", False), holder.get("utilizationFrom", FROM_POD)
     if not isinstance(settable, bool):
         check.mistake(f"{where}.settable", f"{errors.shown(settable)}: must be true or false")
@@ -43,7 +43,7 @@ def check_replicas(spec: NodeGpus, *, where: str, check: Checker) -> None:
 
 
 def other_resources(pool: Mapping[str, Any], where: str, check: Checker) -> dict[str, int]:
-    """Returns how many devices of each resource but GPUs a node has, from `otherDevices` and `resources`."""
+    """Return how many devices of each resource but GPUs a node has, from `otherDevices` and `resources`."""
     listed = _list(pool, "otherDevices", "must be a list", where, check)
     for number, item in enumerate(listed):
         check.known(item, keys.OTHER_DEVICE, f"{where}.otherDevices[{number}]")
@@ -80,7 +80,7 @@ def _counted(pairs: Iterable[tuple[Any, Any]], where: str, check: Checker) -> di
 
 
 def numa(document: Any, *, where: str, gpus: int, check: Checker) -> Numa | None:
-    """Returns how many NUMA zones there are, and GPUs in each; None if not configured."""
+    """Return how many NUMA zones there are, and GPUs in each; None if not configured."""
     if document is None:
         return None
     if not isinstance(document, dict) or not whole(document.get("zones", 1), 64):

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from simgpu import errors
+from simgpu.topology import checking
+from simgpu.vocabulary import MAX_REPLICAS
 
 _SEPARATOR = "::"
 
@@ -15,7 +16,7 @@ class Replicated(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     """A resource whose devices are shared: each is offered `replicas` times, as `rename` if that is set."""
 
     name: str
-    replicas: Annotated[int, msgspec.Meta(ge=2, le=1000)]
+    replicas: Annotated[int, msgspec.Meta(ge=2, le=MAX_REPLICAS)]
     rename: str = ""
     devices: str = "all"  # the only value that NVIDIA's plugin supports
 
@@ -28,39 +29,41 @@ class TimeSlicing(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
     resources: tuple[Replicated, ...] = ()
 
     def of(self, resource: str) -> Replicated | None:
-        """Returns how a resource is shared; None if it is not."""
+        """Return how a resource is shared; None if it is not."""
         return next((item for item in self.resources if item.name == resource), None)
 
     def replicas(self, resource: str) -> int:
-        """Returns how many times each device of a resource is offered."""
+        """Return how many times each device of a resource is offered."""
         found = self.of(resource)
         return found.replicas if found else 1
 
     def name(self, resource: str) -> str:
-        """Returns the name under which a resource is offered."""
+        """Return the name under which a resource is offered."""
         found = self.of(resource)
         if found is None:
             return resource
         return found.rename or (f"{resource}.shared" if self.rename_by_default else resource)
 
 
+class Sharing(msgspec.Struct, frozen=True, rename="camel"):
+    """How devices are shared; time-slicing is the only way."""
+
+    time_slicing: TimeSlicing = TimeSlicing()
+
+
 NONE = TimeSlicing()
 
 
 def parse(document: Any, *, field: str) -> TimeSlicing:
-    """Returns the time-slicing of a `sharing` section; raises `InputError` with the field that is wrong."""
-    try:
-        return msgspec.convert(document, dict[str, TimeSlicing]).get("timeSlicing", NONE) if document else NONE
-    except msgspec.ValidationError as error:
-        problem = str(error).replace("`$.", "`").replace("`$[...].", "`timeSlicing.")
-        raise errors.InputError(field, errors.clipped(problem)) from None
+    """Return the time-slicing of a `sharing` section; raises `InputError` with the field that is wrong."""
+    return checking.converted(document or {}, Sharing, field=field).time_slicing
 
 
 def replica(device: str, number: int) -> str:
-    """Returns the id of one replica of a device."""
+    """Return the id of one replica of a device."""
     return f"{device}{_SEPARATOR}{number}"
 
 
 def device(name: str) -> str:
-    """Returns the device of a replica's id, or of its own."""
+    """Return the device of a replica's id, or of its own."""
     return name.partition(_SEPARATOR)[0]

@@ -177,7 +177,7 @@ def topology_routes(
         return server.json_response(found) if found is not None else server.error(404, "Node topology not found")
 
     async def none(_request: web.Request) -> web.Response:
-        return server.error(400, "which node?")
+        return server.error(400, "the path must name a node: /topology/nodes/NODE")
 
     return [
         web.get("/topology", whole),

@@ -21,7 +21,7 @@ _REJECTION = (
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Limits of one server."""
+    """Limits of an HTTP server on all of its clients together, or on each connection and request."""
 
     connections: int = 512
     streams: int = 4  # large pages at once: each holds a copy of all values, and a Prometheus pair needs two

@@ -18,8 +18,8 @@ _BUCKETS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 GAUGES = {
     "leading": "1 while this controller leads.",
     "nodes": "Fake nodes that have GPUs.",
-    "queue_depth": "Nodes that wait to be looked at now.",
-    "writes_pending": "Objects with writes that wait or are on their way.",
+    "queue_depth": "Nodes that wait to be reconciled.",
+    "writes_pending": "Objects with writes that are queued or in flight.",
     "write_lag_seconds": "Age of the oldest write that is not yet done.",
 }
 COUNTERS = {
@@ -39,7 +39,7 @@ class Meters(registry.Collector):
         self._registry = prometheus_client.CollectorRegistry()
         self._lag = prometheus_client.Histogram(
             f"{_PREFIX}_event_lag_seconds",
-            "Time from a change being seen to its node being looked at.",
+            "Time from receiving a change to reconciling its node.",
             registry=self._registry,
             buckets=_BUCKETS,
         )

@@ -73,7 +73,7 @@ async def json_errors(request: web.Request, handler: Handler) -> web.StreamRespo
         raise  # the client is gone
     except Exception:  # noqa: BLE001 - logged, and the client gets a response
         _log.exception("%s %s failed", request.method, request.path)
-        return error(500, "the server made a mistake; its log says more")
+        return error(500, "internal error; see the server's log")
 
 
 class HttpServer:

@@ -14,8 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-BURST = 64  # connections that a process or a guest may make at once
-PER_SECOND = 20.0  # sustained rate of connections
+from simgpu import vocabulary
+
+BURST = vocabulary.MAX_CONNECTS
+PER_SECOND = float(vocabulary.MAX_CONNECT_RATE)
 
 _MAX_TRACKED = 4096  # processes and guests
 _BACKLOG = 4096

@@ -11,15 +11,11 @@ from collections.abc import AsyncIterator, Iterator
 
 from simgpu import errors
 from simgpu.pods.guests import Guest, PeerRejected
+from simgpu.vocabulary import MAX_ACTIVITIES, MAX_ALL_PLACES, MAX_CONNECTIONS, MAX_PLACES
 from simgpu.workloads import guest
 
 MAX_CLIENTS = 20_000
-MAX_CONNECTIONS = 64  # of a guest
 MAX_REJECTED = 8  # of a guest: rejected clients that wait for their answer
-MAX_ACTIVITIES = 4096  # of a guest, in all its workloads
-MAX_PLACES = 1024  # of a guest: its workloads, each counted once per device
-MAX_PLACES_IN_ALL = 8192  # of all guests, besides one workload on all of a guest's own devices
-MAX_BYTES = 1 << 16  # of a guest's document
 MAX_REJECTED_BYTES = 1 << 12  # of a rejected client's document, which is read to answer in its protocol
 
 _OTHER_FILES = 256  # open files besides connections
@@ -124,8 +120,8 @@ class Bounds:
         places, own = self._places[who.name] + devices, len(who.devices or ())
         if places > MAX_PLACES:
             raise errors.InputError("Devices", f"{who.name} would have {places} {_COUNTED}; at most {MAX_PLACES}")
-        if places > own and self._places.total() + devices > MAX_PLACES_IN_ALL:
-            problem = f"all pods would have more than {MAX_PLACES_IN_ALL} {_COUNTED}; {who.name} may always have {own}"
+        if places > own and self._places.total() + devices > MAX_ALL_PLACES:
+            problem = f"all pods would have more than {MAX_ALL_PLACES} {_COUNTED}; {who.name} may always have {own}"
             raise errors.InputError("Devices", problem)
         self._activities[who.name] += activities
         self._places[who.name] = places

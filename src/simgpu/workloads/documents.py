@@ -18,6 +18,7 @@ from simgpu import errors
 from simgpu.catalog import shapes
 from simgpu.machines.users import PodRef
 from simgpu.sim import activity, playing
+from simgpu.vocabulary import MAX_NAME
 
 Names = Mapping[str, tuple[str, float]]
 NO_NAMES: Names = {}
@@ -36,7 +37,7 @@ _NAMES = {name: name for name in activity.LIMITS} | {
 
 Whole = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]
 
 
 class Metric(msgspec.Struct, rename="pascal"):
@@ -76,10 +77,10 @@ class Setting(msgspec.Struct, rename="pascal", forbid_unknown_fields=True):
 class PodNames(msgspec.Struct, rename="pascal"):
     """The pod that a workload belongs to."""
 
-    name: Annotated[str, msgspec.Meta(max_length=253)] = ""
-    namespace: Annotated[str, msgspec.Meta(max_length=253)] = ""
-    container: Annotated[str, msgspec.Meta(max_length=253)] = ""
-    uid: Annotated[str, msgspec.Meta(max_length=253)] = ""
+    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
+    namespace: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
+    container: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
+    uid: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
 
 
 class Document(msgspec.Struct, rename="pascal", kw_only=True):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import struct
 from collections.abc import Awaitable, Callable
 
 from simgpu import errors
-from simgpu.pods.guests import HOST, Guest
+from simgpu.pods.guests import HOST, Guest, Working
 
 
 class RateLimited(errors.SimgpuError):
@@ -17,8 +16,7 @@ class RateLimited(errors.SimgpuError):
 
 STRANGER = Guest("an unidentified process")  # until it is identified
 
-Working = Callable[[], contextlib.AbstractContextManager[None]]
-Identify = Callable[[socket.socket, Working], Awaitable[Guest]]  # enters `Working` while it works, not while it waits
+Identify = Callable[[socket.socket, Working], Awaitable[Guest]]
 
 
 async def trust_all(_connection: socket.socket, _working: Working) -> Guest:

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.machines.box import Box
 from simgpu.pods.guests import Guest, PeerRejected
 from simgpu.workloads import accepting, bounds, documents, guest, receiving
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Started(msgspec.Struct, frozen=True):
-    """A running workload."""
+    """A running workload of a guest: its size, its numbers in the box, and the answer when it is `done`."""
 
     who: Guest
     activities: int
@@ -183,7 +183,7 @@ class WorkloadServer:
         protocol, answer = 1, None
         try:
             async with self._bounds.turn(who, effort):
-                limit = bounds.MAX_BYTES if who.name else receiving.MAX_BYTES
+                limit = vocabulary.MAX_DOCUMENT_BYTES if who.name else receiving.MAX_BYTES
                 document = await receiving.receive(reader, limit, working=effort.spent)
                 protocol = documents.protocol(document)
                 with effort.spent():

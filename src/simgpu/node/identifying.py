@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from collections.abc import Callable, Iterable, Sequence
 
 from simgpu.kube.views import Pod
 from simgpu.node import peers
 from simgpu.pods import guests, holding
-from simgpu.pods.guests import HOST, Guest, PeerRejected
+from simgpu.pods.guests import HOST, Guest, PeerRejected, Working
 
-PATIENCE = 5.0  # seconds: what a container does first may come before its pod's status does
+PATIENCE = 5.0  # seconds: a container can connect before its pod's status lists it
 MAX_WAITING = 64
-_LOOK = 0.1
-
-Working = Callable[[], contextlib.AbstractContextManager[None]]  # entered while it works, not while it waits
+_LOOK = 0.1  # seconds
 
 
-class Guests:
-    """Finds the container behind a connection: `pods` of the node, `held` by them, and all devices in their order."""
+class PeerIdentifier:
+    """Identifies the container behind a connection.
+
+    `pods` are those of the node, `held` returns what the kubelet allocated to them, `devices` all ids in their order.
+    """
 
     def __init__(
         self, pods: Iterable[Pod], held: Callable[[], Sequence[holding.Held]], devices: Callable[[], Sequence[str]]
@@ -31,7 +31,7 @@ class Guests:
         self._waiting = 0
 
     async def identify(self, connection: socket.socket, working: Working) -> Guest:
-        """The container, or an error if there is none with GPUs; the node's own processes may act on all of them."""
+        """Return the container, or `HOST` for a process outside of pods; `PeerRejected` if it has no GPUs."""
         with working():
             try:
                 peer = peers.of(connection)

@@ -10,7 +10,7 @@ import pytest
 
 from simgpu.kube import views
 from simgpu.node import peers
-from simgpu.node.guests import Guests
+from simgpu.node.identifying import PeerIdentifier
 from simgpu.pods.guests import PeerRejected
 from simgpu.pods.holding import Held
 
@@ -24,11 +24,11 @@ def test_a_container_is_found_by_the_uid_that_the_kubelet_has_of_its_pod(annotat
         spec=views.PodSpec(containers=(views.Container(name="main"),), node_name="n"),
         status=views.PodStatus(container_statuses=(views.ContainerStatus(name="main", container_id=f"x://{ID}"),)),
     )
-    guests = Guests([pod], lambda: [Held("main", ("g1", "g0"), uid=uid)], lambda: ["g0", "g1", "g2"])
-    found = guests._find(peers.Peer(uid, ID))
+    identifier = PeerIdentifier([pod], lambda: [Held("main", ("g1", "g0"), uid=uid)], lambda: ["g0", "g1", "g2"])
+    found = identifier._find(peers.Peer(uid, ID))
     assert found is not None
     assert (found.name, found.devices) == ("pod ns/p", ("g0", "g1"))
-    assert guests._find(peers.Peer("another", ID)) is None
+    assert identifier._find(peers.Peer("another", ID)) is None
 
 
 def test_a_process_is_not_taken_for_one_of_a_pod_that_claims_to_be_the_mirror_of_its_own() -> None:
@@ -40,8 +40,8 @@ def test_a_process_is_not_taken_for_one_of_a_pod_that_claims_to_be_the_mirror_of
         )
         for name, uid, annotations in (("forged", "f", {"kubernetes.io/config.mirror": "u"}), ("real", "u", {}))
     )
-    guests = Guests([forged, real], lambda: [Held("main", ("g0",), uid="u")], lambda: ["g0"])
-    found = guests._find(peers.Peer("u", ID))
+    identifier = PeerIdentifier([forged, real], lambda: [Held("main", ("g0",), uid="u")], lambda: ["g0"])
+    found = identifier._find(peers.Peer("u", ID))
     assert found is not None
     assert found.name == "pod ns/real"
 
@@ -56,5 +56,5 @@ async def test_finding_out_who_connects_is_counted_as_work() -> None:
 
     ours, theirs = socket.socketpair()
     with ours, theirs, contextlib.suppress(PeerRejected):
-        await Guests([], list, list).identify(ours, working)
+        await PeerIdentifier([], list, list).identify(ours, working)
     assert worked
