@@ -182,3 +182,38 @@ async def test_what_was_seen_before_our_last_write_says_nothing_against_it(scrip
         assert writer.merge(NODE, {"metadata": {"labels": {"a": "2"}}}, observed=before), "that is something else"
         await asyncio.wait_for(writer.drained(), 5)
         assert writer.merge(NODE, labels, observed=after)
+
+
+async def test_a_body_is_made_when_its_turn_has_come_and_once_however_often_it_is_asked_for(scripted: Scripted) -> None:
+    scripted.script = [OK] * 3
+    made: list[int] = []
+
+    def render() -> dict[str, Any]:
+        made.append(len(made))
+        return {"data": {"asked": str(asked)}}
+
+    async with writing(scripted) as writer:
+        for asked in range(5):
+            writer.apply_rendered(NODE, render)
+        assert not made
+        await asyncio.wait_for(writer.drained(), 5)
+        writer.apply_rendered(Target(resources.NODES, "other"), lambda: None)
+        await asyncio.wait_for(writer.drained(), 5)
+    assert made == [0]
+    [(method, path, body)] = await sent(scripted)
+    assert (method, path, body["data"]) == ("PATCH", "n", {"asked": "4"})
+
+
+async def test_a_body_that_cannot_be_made_stops_no_other(scripted: Scripted) -> None:
+    scripted.script = [OK]
+    problems: list[errors.KubeError] = []
+
+    def broken() -> dict[str, Any]:
+        raise KeyError("gone")
+
+    async with writing(scripted) as writer:
+        writer.apply_rendered(NODE, broken, failed=problems.append)
+        writer.apply_rendered(Target(resources.NODES, "other"), lambda: {"data": {}})
+        await asyncio.wait_for(writer.drained(), 5)
+        assert (writer.counters.written, writer.counters.failed) == (1, 1)
+    assert [str(problem) for problem in problems] == ["'gone'"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -194,7 +195,7 @@ def view(
         "metadata": {"labels": labels, "annotations": written | ({vocabulary.KWOK_NODE: "fake"} if fake else {})},
         "data": {
             vocabulary.TOPOLOGY_KEY: "".join(_lines(document(ids, spec, strategy=strategy, users=users), 0)),
-            vocabulary.COUNTERS_KEY: json.dumps(counters, separators=(",", ":")),
+            vocabulary.COUNTERS_KEY: msgspec.json.encode(counters).decode(),
         },
     }
 
@@ -298,9 +299,10 @@ def _lines(value: Mapping[str, Any], depth: int) -> Iterator[str]:
                 inner = "".join(_lines(entry, depth + 1))
                 yield f"{pad}- {inner[len(pad) + 2 :]}"
         else:
-            yield f"{pad}{_scalar(key)}: {_scalar(item)}\n"
+            yield f"{pad}{_scalar(key)}: {_scalar(item) if item or not isinstance(item, list | dict) else item}\n"
 
 
+@functools.lru_cache(1 << 16, typed=True)  # keys, ids and names are the same from one view to the next
 def _scalar(value: Any) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
         return value

@@ -6,6 +6,7 @@ in a canonical form: 1000 becomes 1k.
 
 from __future__ import annotations
 
+import functools
 import re
 from fractions import Fraction
 
@@ -43,6 +44,7 @@ def _scale(suffix: str, text: str) -> Fraction:
     return Fraction(10) ** exponent
 
 
+@functools.lru_cache(1024)  # the same few, for every look at a pod
 def count(text: str) -> int:
     """Parse a quantity as a count, rounded up; 0 for a negative one or text that is not a quantity."""
     try:

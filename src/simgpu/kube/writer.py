@@ -330,7 +330,12 @@ class Writer:
             operation = write.operations[0]
             target = msgspec.structs.replace(key, subresource=operation.subresource)
             if operation.render is not None:
-                body = operation.render()
+                try:
+                    body = operation.render()
+                except Exception as error:  # noqa: BLE001 - what one object cannot be made of must not stop others
+                    _log.exception("%s %s could not be made", target.resource.kind, target.name)
+                    self._give_up(target, operation, errors.KubeError(str(error)))
+                    body = None
                 if body is None:
                     self.counters.unchanged += 1
                     write.operations.pop(0)
