@@ -190,18 +190,20 @@ async def test_a_body_is_made_when_its_turn_has_come_and_once_however_often_it_i
 
     def render() -> dict[str, Any]:
         made.append(len(made))
-        return {"data": {"asked": str(asked)}}
+        return {"data": {"value": value}}
 
     async with writing(scripted) as writer:
-        for asked in range(5):
+        value = "old"
+        for _ in range(5):
             writer.apply_rendered(NODE, render)
+        value = "new"
         assert not made
         await asyncio.wait_for(writer.drained(), 5)
         writer.apply_rendered(Target(resources.NODES, "other"), lambda: None)
         await asyncio.wait_for(writer.drained(), 5)
     assert made == [0]
     [(method, path, body)] = await sent(scripted)
-    assert (method, path, body["data"]) == ("PATCH", "n", {"asked": "4"})
+    assert (method, path, body["data"]) == ("PATCH", "n", {"value": "new"})
 
 
 async def test_a_body_that_cannot_be_made_stops_no_other(scripted: Scripted) -> None:
