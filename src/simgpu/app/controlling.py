@@ -42,7 +42,7 @@ class ControllerSettings(msgspec.Struct, frozen=True):
     seed: int = 1  # of the simulation's randomness
     interval: float = 0.5  # seconds between steps
     plain_labels: bool = False  # whether the page of all nodes omits target labels
-    view_writes: float = 10.0  # view writes per second, beyond a burst; pods that come and go meanwhile cost none
+    view_writes: float = 25.0  # view writes per second, beyond a burst; pods that come and go meanwhile cost none
     lease_seconds: int = 15  # until another controller takes over from one that crashed
 
 
