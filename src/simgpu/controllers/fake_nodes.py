@@ -106,6 +106,8 @@ class FakeNodes:
             self._queue.add(name)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        if old is not None and new is not None and _relevant_of_pod(old) == _relevant_of_pod(new):
+            return
         for pod in (old, new):
             if pod is None or not pod.spec.node_name:
                 continue
@@ -247,15 +249,15 @@ class FakeNodes:
         self, name: str, placed: NodeCards, record: NodeRecord, before: publishing.PreviousView | None
     ) -> dict[str, tuple[User, ...]]:
         """Return the users of each GPU of a node, by id."""
-        there = [pod for pod in self._stores.pods.by("node", name) if requests.holds(pod) and requests.requests(pod)]
-        there.sort(key=lambda pod: pod.metadata.seniority)
-        wishes = [_wish(pod) for pod in there]
+        holding = ((pod, _wish(pod)) for pod in self._stores.pods.by("node", name) if requests.holds(pod))
+        there = sorted((pair for pair in holding if pair[1].count), key=lambda pair: pair[0].metadata.seniority)
+        wishes = [wish for _, wish in there]
         if before is not None:
             record.held = {wish.uid: assigning.places(wish, before.held.get(wish.uid, ())) for wish in wishes}
         held = record.held = assigning.assign(placed.ids, record.held, wishes)
         memory = {card.device.uuid: card.device.model.memory_mib.usable for card in placed.cards}
         found: dict[str, tuple[User, ...]] = {}
-        for pod, wish in zip(there, wishes, strict=True):
+        for pod, wish in there:
             span, meta = self._range(pod), pod.metadata
             owners, init = wish.owners(started=requests.running(pod)), requests.regular_init(pod)
             for container, gpu in zip(owners, held[wish.uid], strict=True):
@@ -399,6 +401,15 @@ def _wish(pod: Pod) -> assigning.Wish:
             lasting.append(item)
             sidecars += item.count if item.container in early else 0
     return assigning.Wish(pod.metadata.uid, tuple(lasting), tuple(first), tuple(beside))
+
+
+def _relevant_of_pod(pod: Pod) -> tuple[object, ...]:
+    """Return the fields of a pod that matter here; conditions and deletion marks are not among them."""
+    meta, spec, status = pod.metadata, pod.spec, pod.status
+    return (
+        meta.uid, meta.annotations, meta.labels, meta.owner_references, spec.node_name, spec.init_containers,
+        spec.containers, status.phase, status.pod_ip,
+    )  # fmt: skip
 
 
 def _relevant(node: Node) -> tuple[object, ...]:
