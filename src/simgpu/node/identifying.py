@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from simgpu.kube.views import Pod
 from simgpu.node import peers
-from simgpu.pods import guests, holding
+from simgpu.pods import holding
 from simgpu.pods.guests import HOST, Guest, PeerRejected, Working
 
 PATIENCE = 5.0  # seconds: a container can connect before its pod's status lists it
@@ -59,4 +59,4 @@ class PeerIdentifier:
         return None
 
     def _find(self, peer: peers.Peer) -> Guest | None:
-        return guests.find(self._pods, self._held(), self._devices(), uid=peer.pod, container=peer.container)
+        return holding.guest(self._pods, self._held(), self._devices(), uid=peer.pod, container=peer.container)

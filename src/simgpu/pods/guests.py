@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from simgpu import errors
-from simgpu.kube.views import Pod
 from simgpu.machines.users import PodRef
-from simgpu.pods import holding
 
 Working = Callable[[], contextlib.AbstractContextManager[None]]  # entered while a peer costs time, not while it waits
 
@@ -53,19 +51,3 @@ class PeerRejected(errors.SimgpuError):
 
 
 HOST = Guest()
-
-
-def find(
-    pods: Iterable[Pod], held: Sequence[holding.Held], devices: Sequence[str], *, uid: str, container: str
-) -> Guest | None:
-    """Return the container by id and its pod's uid in the kubelet, if it has any of these devices; else None."""
-    same = (item for item in pods if holding.kubelet_uid(item) == uid)
-    pod = holding.by_kubelet_uid(same).get(uid)
-    if pod is None:
-        return None
-    meta, name = pod.metadata, holding.container(pod, container, held)
-    mine = set(holding.gpus(pod, name, held)) if name else set()
-    own = tuple(item for item in devices if item in mine)
-    if not name or not own:
-        return None
-    return Guest(f"pod {meta.namespace}/{meta.name}", PodRef(meta.name, meta.namespace, name, meta.uid), own)

@@ -10,7 +10,9 @@ import msgspec
 
 from simgpu import vocabulary
 from simgpu.kube.views import Pod
+from simgpu.machines.users import PodRef
 from simgpu.pods import requests
+from simgpu.pods.guests import Guest
 from simgpu.topology import sharing
 
 _API_UID = re.compile("[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
@@ -100,13 +102,29 @@ def by_kubelet_uid(pods: Iterable[Pod]) -> dict[str, Pod]:
     return found
 
 
-def container(pod: Pod, identity: str, held: Sequence[Held]) -> str | None:
+def container_by_id(pod: Pod, identity: str, held: Sequence[Held]) -> str | None:
     """Return a container's name by its id. If the pod's status lacks it, the only one with devices; else None."""
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         if status.container_id.rpartition("/")[2] == identity:
             return status.name
     having = [item.name for item in requests.containers(pod) if _given(pod, item.name, held)]
     return having[0] if len(having) == 1 else None
+
+
+def guest(
+    pods: Iterable[Pod], held: Sequence[Held], devices: Sequence[str], *, uid: str, container: str
+) -> Guest | None:
+    """Return the container by id and its pod's uid in the kubelet, if it has any of these devices; else None."""
+    same = (item for item in pods if kubelet_uid(item) == uid)
+    pod = by_kubelet_uid(same).get(uid)
+    if pod is None:
+        return None
+    meta, name = pod.metadata, container_by_id(pod, container, held)
+    mine = set(gpus(pod, name, held)) if name else set()
+    own = tuple(item for item in devices if item in mine)
+    if not name or not own:
+        return None
+    return Guest(f"pod {meta.namespace}/{meta.name}", PodRef(meta.name, meta.namespace, name, meta.uid), own)
 
 
 def identity(pod: Pod, container: str) -> str:

@@ -141,21 +141,22 @@ class _Pods:
         self._fleet = fleet
 
     def __call__(self) -> Iterable[bytes]:
-        rows = list(self._fleet.pod_usage())
+        rows = [
+            (f'{{pod_uuid="{labels.escaped(pod)}",gpu="{index}"}}', percent, memory)
+            for pod, index, percent, memory in self._fleet.pod_usage()
+        ]
         if not rows:
             return ()
-        usage = _family("runai_pod_gpu_utilization", "Utilisation of a GPU by a pod, in percent.", rows, 2)
-        memory = _family("runai_pod_gpu_memory_used_bytes", "Memory of a GPU that a pod uses.", rows, 3)
+        usage = _family("runai_pod_gpu_utilization", "Utilisation of a GPU by a pod, in percent.", rows, 1)
+        memory = _family("runai_pod_gpu_memory_used_bytes", "Memory of a GPU that a pod uses.", rows, 2)
         return chain(usage, memory)
 
 
-def _family(name: str, about: str, rows: Sequence[tuple[str, int, float, float]], column: int) -> Iterator[bytes]:
-    """Yield a family in pieces, with the values of a column."""
+def _family(name: str, about: str, rows: Sequence[tuple[Any, ...]], column: int) -> Iterator[bytes]:
+    """Yield a family in pieces: labels in the first column of each row, and values in another."""
     yield f"# HELP {name} {about}\n# TYPE {name} gauge\n".encode()
     for start in range(0, len(rows), _ROWS):
-        some = rows[start : start + _ROWS]
-        lines = (f'{name}{{pod_uuid="{labels.escaped(row[0])}",gpu="{row[1]}"}} {row[column]:.0f}\n' for row in some)
-        yield "".join(lines).encode()
+        yield "".join([f"{name}{row[0]} {int(row[column])}\n" for row in rows[start : start + _ROWS]]).encode()
 
 
 def topology_routes(
