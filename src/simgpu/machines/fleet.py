@@ -118,7 +118,7 @@ class Fleet:
         self._inventory.step(now, clock=clock)
         if self._machine is not None and self._inventory.changed:
             pods: dict[int, PodRef | None] = dict(self._machine.pods)
-            pods |= {card.place: card.pod(card.seen) for card in self._inventory.changed}
+            pods |= {card.place: _shown_pod(card) for card in self._inventory.changed}
             self._machine.set_pods({place: pod for place, pod in pods.items() if pod is not None})
 
     def machine(self) -> Machine:
@@ -138,7 +138,7 @@ class Fleet:
         """Return the machine of some nodes, with the pods of the last step, to which its readings belong."""
         machine = self._inventory.machine([(node.name, node.cards) for node in nodes])
         listed = (card for node in nodes for card in node.cards)
-        named = ((place, card.pod(card.seen)) for place, card in enumerate(listed))
+        named = ((place, _shown_pod(card)) for place, card in enumerate(listed))
         machine.set_pods({place: pod for place, pod in named if pod is not None})
         return machine
 
@@ -181,6 +181,12 @@ class Fleet:
         for card in node.cards:
             if (values := saved.get(card.device.uuid)) is not None:
                 self._inventory.resume(card, _state(values, seconds))
+
+
+def _shown_pod(card: Card) -> PodRef | None:
+    """Return the pod that labels a card's readings of the last step; pages of fake nodes show no uid of it."""
+    pod = card.pod(card.seen)
+    return PodRef(pod.name, pod.namespace, pod.container) if pod is not None else None
 
 
 def candidate_addresses(node: str, before: str) -> Iterator[str]:
