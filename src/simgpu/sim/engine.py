@@ -51,9 +51,13 @@ class Usages(NamedTuple):
 
 
 class Engine:
-    """Cards of any models, and the workloads on them. `now` is in seconds of the caller's clock, and only increases."""
+    """Cards of any models, and the workloads on them. `now` is in seconds of the caller's clock, and only increases.
 
-    def __init__(self, *, seed: int, now: float = 0.0) -> None:
+    Steps are `compiled` where the library for them is there; the results are the same with and without it.
+    """
+
+    def __init__(self, *, seed: int, now: float = 0.0, compiled: bool = True) -> None:
+        self._compiled = compiled
         self.now = now
         self.epoch = 0.0  # Unix time when `now` was 0, if the caller set it
         self._before = now
@@ -165,7 +169,7 @@ class Engine:
 
     def _add_group(self, model: models.Model, number: int) -> Group:
         rng = np.random.Generator(np.random.SFC64([self._seed, number + 1]))
-        group = self._groups[model.key] = self._numbered[number] = Group(number, model, rng)
+        group = self._groups[model.key] = self._numbered[number] = Group(number, model, rng, compiled=self._compiled)
         return group
 
     def _find(self, card: int) -> tuple[Group, int]:
