@@ -83,8 +83,11 @@ def test_a_lower_limit_lowers_power_clock_and_memory_traffic() -> None:
     before = {name: read(made, name) for name in ("sm_clock", "memory_usage", "temperature")}
     made.set_limit(1, 400)
     settle(made, 60)
-    assert read(made, "power_average") == pytest.approx(394, rel=0.02)
-    assert read(made, "sm_clock") == pytest.approx(976, rel=0.05)  # measured on a card with that limit
+    shown = []
+    for _ in range(60):  # one reading alone is off by up to 5 %
+        settle(made, 1)
+        shown.append((read(made, "power_average"), read(made, "sm_clock")))
+    assert np.mean(shown, axis=0) == pytest.approx((394, 976), rel=0.02)  # measured on a card with that limit
     assert all(read(made, name) < value for name, value in before.items())
 
 

@@ -46,15 +46,14 @@ class Group:
     def step(self, start: float, now: float, rng: np.random.Generator) -> None:
         """Advance the cards from `start` to `now` with the current demands."""
         demand, sensors = self.demands, self.model.relations.sensors
-        usage = demand.usage(start, now)
-        if demand.changed:
-            demand.add_up(self.cards, usage)
+        if demand.changed or demand.usage_changed or demand.pulses:
+            demand.add_up(self.cards, demand.usage(start, now))
         if len(self._hung):
             self._pin(start)
         self.cards.step(
             now - start, ticks=_crossed(start, now, sensors.refresh), windows=_crossed(start, now, sensors.usage)
         )
-        for name, rows, counts, seconds in demand.draw(now, rng, events=True):
+        for name, (rows, counts, seconds) in demand.draw(now, rng, events=True):
             self._apply_events(name, demand.card[rows], counts, until=now + seconds, now=now)
 
     def _pin(self, start: float) -> None:
