@@ -68,6 +68,7 @@ struct call {
 
 static inline float lower(float a, float b) { return a < b ? a : b; }
 static inline float upper(float a, float b) { return a > b ? a : b; }
+static inline int far(float change) { return (change >= 0.06f) | (change <= -0.06f); }
 static inline float unit(float a) { return lower(upper(a, 0), 1); }
 
 /* A card between its demand and its temperatures. */
@@ -194,27 +195,32 @@ static inline __attribute__((always_inline)) void step_tile(const struct call *c
         .traffic_watts = pcie[i] * m->pcie + nvlink[i] * m->nvlink,                                                    \
         .warmth = leak[i] * (die_temperature[i] - m->reference), .clock = clock[i], .sensed = sensed[i],               \
     }
-#define STORE(i)                                                                                                       \
-    clock[i] = c.clock, sensed[i] = c.sensed, power[i] = c.power, throughput[i] = c.throughput,                        \
-    sm_power[i] = c.sm_power, memory_power[i] = c.memory_power, change[i] = c.change
-
     TOGETHER for (size_t i = 0; i < count; i++) {
         struct card c = LOAD(i);
         float opened = c.clock <= m->idle_clock && c.hold <= 0 ? c.top : c.clock;
         c.clock = c.context > 0 ? opened : m->idle_clock;
         regulate(&c, m, s);
-        STORE(i);
+        clock[i] = c.clock, sensed[i] = c.sensed, power[i] = c.power, throughput[i] = c.throughput;
+        sm_power[i] = c.sm_power, memory_power[i] = c.memory_power, change[i] = c.change;
     }
-    if (call->settles) {
-        int far = 0;
-        for (size_t i = 0; i < count; i++)
-            far |= change[i] >= 0.06f || change[i] <= -0.06f;
-        for (size_t i = 0; far && i < count; i++)
-            for (int pass = 1; pass < PASSES && (change[i] >= 0.06f || change[i] <= -0.06f); pass++) {
-                struct card c = LOAD(i);
-                regulate(&c, m, s);
-                STORE(i);
-            }
+    for (int pass = 1; pass < PASSES && call->settles; pass++) {
+        int any = 0;
+        TOGETHER for (size_t i = 0; i < count; i++)
+            any |= far(change[i]);
+        if (!any)
+            break;
+        TOGETHER for (size_t i = 0; i < count; i++) {
+            struct card c = LOAD(i);
+            regulate(&c, m, s);
+            int again = far(change[i]);
+            clock[i] = again ? c.clock : clock[i];
+            sensed[i] = again ? c.sensed : sensed[i];
+            power[i] = again ? c.power : power[i];
+            throughput[i] = again ? c.throughput : throughput[i];
+            sm_power[i] = again ? c.sm_power : sm_power[i];
+            memory_power[i] = again ? c.memory_power : memory_power[i];
+            change[i] = again ? c.change : 0;
+        }
     }
 
     TOGETHER for (size_t i = 0; i < count; i++) {

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from simgpu.app.clock import SystemClock
+from simgpu.app.threads import Threads
 from simgpu.catalog import models
 from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
 from simgpu.identities import identity as identities
@@ -54,6 +55,7 @@ class Controller:
         self._client = client
         self._leading = False
         self._clock = SystemClock()
+        self._threads = Threads()
         identity = f"{platform.node()}-{time.time_ns()}"
         terms = Terms.lasting(settings.lease_seconds)
         self.election = Election(client, LEASE, namespace=settings.namespace, identity=identity, terms=terms)
@@ -65,7 +67,7 @@ class Controller:
         settings, client = self._settings, self._client
         by_node = {"node": lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ()}
         self._stores = FleetStores(Store(), Store(by_node), Store())
-        self.fleet = Fleet(seed=settings.seed)
+        self.fleet = Fleet(seed=settings.seed, parallel=self._threads)
         self._queue: WorkQueue[str] = WorkQueue(waited=self.meters.waited)
         self._writer = Writer(client, manager=MANAGER, per_second=settings.view_writes, burst=50, in_flight=32)
         self._recorder = Recorder(client, component=LEASE)

@@ -42,8 +42,8 @@ class NodeCards(msgspec.Struct):
 class Fleet:
     """Cards of all nodes. Changes are idempotent; pages are rendered from `machine`."""
 
-    def __init__(self, *, seed: int) -> None:
-        self._inventory = Inventory(seed=seed, max_gone=_MAX_GONE, tiles=False)
+    def __init__(self, *, seed: int, parallel: cards.Parallel = cards.in_turn) -> None:
+        self._inventory = Inventory(seed=seed, max_gone=_MAX_GONE, tiles=False, parallel=parallel)
         self.engine = self._inventory.engine
         self.nodes: dict[str, NodeCards] = {}
         self._machine: Machine | None = None

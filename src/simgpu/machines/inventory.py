@@ -87,8 +87,9 @@ class Inventory:
         now: float = 0.0,
         spread: float = 1.0,
         saved: Mapping[str, DeviceState] = {},
+        parallel: cards.Parallel = cards.in_turn,
     ) -> None:
-        self.engine = engine.Engine(seed=seed, now=now)
+        self.engine = engine.Engine(seed=seed, now=now, parallel=parallel)
         self.workloads = WorkloadRegistry(self.engine)
         self.steps = 0
         self.time = 0.0

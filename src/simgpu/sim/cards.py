@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +15,7 @@ from simgpu.sim import kernel, noise, packing, physics
 
 Rows = npt.NDArray[np.intp]
 Doubles = npt.NDArray[np.float64]
+Parallel = Callable[[Sequence[Callable[[], None]]], None]  # runs independent jobs, and returns when all are done
 
 DEMAND: Final = ("context", "busy", "sm", "tensor", "memory", "pcie", "nvlink")
 SETTINGS: Final = ("limit", "highest", "inlet", "efficiency", "leak", "resistance")
@@ -35,9 +37,11 @@ OUTLIVING: Final = (*COUNTERS, *LAST)  # kept across any downtime
 
 INLETS: Final = (-100.0, 200.0)  # allowed coolant temperatures, in °C
 
-_COLUMNS: Final = (*DEMAND, *SETTINGS, *WIRING, *LAST, *STATE, *RESULTS, *READINGS, *WINDOWS)
+STEPPED: Final = COUNTERS[: COUNTERS.index("hangs")]  # by steps; the others by events
+COLUMNS: Final = (*DEMAND, *SETTINGS, *WIRING, *LAST, *STATE, *RESULTS, *READINGS, *WINDOWS)
 _PASSING: Final = {*DEMAND, *WIRING, *WINDOWS}  # derived from others, or transient
-_BLOCK = 16384
+_BLOCK = 16384  # rows that numpy steps together, which fit into a processor's cache
+_PIECE = 4 * _BLOCK  # rows of a job
 _HUNT_KEPT, _HUNT_ADDED = np.float32(0.6), np.float32(0.8 / noise.DEVIATION)
 _TEMPERATURES = (-200.0, 500.0)
 _LATEST = 1e10  # seconds
@@ -72,15 +76,16 @@ class _Step(msgspec.Struct, frozen=True):
 class Cards:
     """Cards of one model, by row. Rows are freed and reused."""
 
-    def __init__(self, model: models.Model, rng: np.random.Generator, *, compiled: bool = True) -> None:
+    def __init__(self, model: models.Model, rng: np.random.Generator, *, compiled: bool, parallel: Parallel) -> None:
         self.model = model
+        self._parallel = parallel
         self.constants = physics.constants(model)
-        self._kernel = kernel.load(_COLUMNS, COUNTERS[: COUNTERS.index("hangs")]) if compiled else None
+        self._kernel = load_kernel() if compiled else None
         self._model = np.array([getattr(self.constants, name) for name in kernel.MODEL], np.float32)
         self.count = 0
         self.free: list[int] = []
         self._rng = rng
-        self._names = (*_COLUMNS, *(f"heat_{stage}" for stage in range(len(self.constants.filters))))
+        self._names = (*COLUMNS, *(f"heat_{stage}" for stage in range(len(self.constants.filters))))
         self._floats: npt.NDArray[np.float32] = np.zeros((len(self._names), 0), np.float32)
         self._counters: Doubles = np.zeros((len(COUNTERS), 0))
         self._reasons: npt.NDArray[np.uint16] = np.zeros((2, 0), np.uint16)
@@ -169,7 +174,7 @@ class Cards:
                 self[name][rows] *= 1 + np.clip(self._rng.standard_normal(len(rows)), -3, 3) * deviation * spread
         idle = constants.idle * np.ones(len(rows), np.float32)
         for row, (source, _) in enumerate(constants.filters):
-            self._floats[len(_COLUMNS) + row, rows] = idle if source in _AT_REST else 0
+            self._floats[len(COLUMNS) + row, rows] = idle if source in _AT_REST else 0
         for name in ("power", "sensed", "power_average", "power_instant"):
             self[name][rows] = idle
         for name, reading, heat in (
@@ -219,11 +224,9 @@ class Cards:
         if ticks >= self._ticks:
             self._ring = None
         step = self._stepping(dt, ticks=ticks, windows=windows)
-        if self._kernel is not None:
-            self._kernel.step(self._call(step), 0, self.count)
-        else:
-            for start in range(0, self.count, _BLOCK):
-                self._step_block(start, min(start + _BLOCK, self.count), step)
+        call = self._call(step)
+        pieces = ((start, min(start + _PIECE, self.count)) for start in range(0, self.count, _PIECE))
+        self._parallel([partial(self._step_rows, start, stop, step, call) for start, stop in pieces])
         if ticks:
             self._ring_at += ticks
             self._tick_seconds = 0.0
@@ -274,13 +277,20 @@ class Cards:
             key=int(step.key),
         )  # fmt: skip
 
+    def _step_rows(self, start: int, stop: int, step: _Step, call: kernel.StepCall) -> None:
+        if self._kernel is not None:
+            self._kernel.step(call, start, stop)
+            return
+        for first in range(start, stop, _BLOCK):
+            self._step_block(first, min(first + _BLOCK, stop), step)
+
     def _step_block(self, start: int, stop: int, step: _Step) -> None:
         q = dict(zip(self._names, self._floats[:, start:stop], strict=True))
         if step.ticks:
             q["hunt"] *= _HUNT_KEPT
             q["hunt"] += noise.bell(start, stop, step.key) * _HUNT_ADDED
         block = physics.Block(
-            heat=self._floats[len(_COLUMNS) :, start:stop],
+            heat=self._floats[len(COLUMNS) :, start:stop],
             reasons=self._reasons[0, start:stop],
             **{name: q[name] for name in (*DEMAND, *SETTINGS, *STATE, "power", "throughput")},
         )
@@ -413,3 +423,14 @@ def _close_window(q: dict[str, npt.NDArray[np.float32]], scale: np.float32) -> N
     for name, seconds in (("usage", "busy_seconds"), ("memory_usage", "memory_seconds")):
         np.minimum(q[seconds] * scale, 100, out=q[name])
         q[seconds][:] = 0
+
+
+def in_turn(jobs: Sequence[Callable[[], None]]) -> None:
+    """Run jobs one after the other."""
+    for job in jobs:
+        job()
+
+
+def load_kernel() -> kernel.Kernel | None:
+    """Return the compiled step for these columns, if there is one."""
+    return kernel.load(COLUMNS, STEPPED)

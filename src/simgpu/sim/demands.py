@@ -36,7 +36,7 @@ _PER_CHANNEL: Final = {
 }  # fmt: skip
 
 
-_NOTHING_DRAWN: Drawn = (np.zeros(0, np.intp), np.zeros(0), np.zeros(0, np.float32))
+_NO_ROWS, _NO_COUNTS = np.zeros(0, np.intp), np.zeros(0)
 
 
 class Demands:
@@ -166,31 +166,36 @@ class Demands:
         return [slice(start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK)]
 
     def _draw_some(self, name: str, start: int, due: npt.NDArray[np.bool_], key: np.uint32, *, now: float) -> Drawn:
-        """Draw the values of the rows from `start` that are due."""
+        """Draw the values of the rows from `start` that are due. Return them with their counts and periods."""
         channel, words = AT[name], np.arange(start, start + len(due), dtype=np.uint32)
         at: Rows | slice = slice(start, start + len(due))
-        if not due.all():
-            words = words[due]
+        if name in EVENTS or np.count_nonzero(due) < len(due) // 4:  # many are faster together with those between them
+            words, due = words[due], due[due]
             at = words.astype(np.intp)
-        every, low, high = self.every[channel, at], self.low[channel, at], self.high[channel, at]
-        turns = (now + _TOLERANCE) - self.due[channel, at]
-        turns /= every
-        np.floor(turns, out=turns)
-        turns += 1
-        self.due[channel, at] += turns * every
+        before, every = self.due[channel, at], self.every[channel, at]
+        low, high = self.low[channel, at], self.high[channel, at]
+        with np.errstate(all="ignore"):  # of rows that are not due
+            turns = (now + _TOLERANCE) - before
+            turns /= every
+            np.floor(turns, out=turns)
+            turns += 1
+            following = before + turns * every
         drawn = noise.uniform(words, key)
         drawn *= high - low
         drawn += low
         np.minimum(drawn, high, out=drawn)
         if name in EVENTS:
-            counts = np.rint(drawn) * turns
-            self.values[channel, at] = np.minimum(self.values[channel, at] + counts, MAX_DEMAND[name])
-            return np.arange(start, start + len(due))[due], counts, every
-        if (adds := self.adds[channel, at]).any():
-            grown = np.minimum(self.values[channel, at] + drawn * turns, MAX_DEMAND[name])
-            np.copyto(drawn, grown, where=adds, casting="same_kind")
-        self.values[channel, at] = drawn
-        return _NOTHING_DRAWN
+            np.rint(drawn, out=drawn)
+        counts, value = drawn * turns if name in EVENTS else _NO_COUNTS, drawn
+        if (adds := self.adds[channel, at] & due).any():
+            grown = self.values[channel, at] + drawn * np.where(adds, turns, 0)
+            value = np.where(adds, np.minimum(grown, MAX_DEMAND[name]), drawn)
+        if isinstance(at, slice):
+            np.copyto(self.due[channel, at], following, where=due)
+            np.copyto(self.values[channel, at], value, where=due, casting="same_kind")
+            return _NO_ROWS, counts, every
+        self.due[channel, at], self.values[channel, at] = following, value
+        return at, counts, every
 
     def usage(self, start: float, stop: float) -> Floats:
         """Return, per row, the share of the time from `start` to `stop` in which it keeps its card busy."""
@@ -345,7 +350,7 @@ class _Layout(msgspec.Struct, frozen=True):
 
     def add(self, values: npt.NDArray[Any]) -> Doubles:
         """Return sums of values of the shared rows, per shared card."""
-        return np.bincount(self.places, values, len(self.shared_cards))
+        return np.asarray(np.bincount(self.places, values, len(self.shared_cards)), np.float64)
 
 
 def _layout(live: npt.NDArray[np.bool_], card: npt.NDArray[np.int64]) -> _Layout:

@@ -53,11 +53,15 @@ class Usages(NamedTuple):
 class Engine:
     """Cards of any models, and the workloads on them. `now` is in seconds of the caller's clock, and only increases.
 
-    Steps are `compiled` where the library for them is there; the results are the same with and without it.
+    Steps are `compiled` where the library for them is there, and those of many cards are jobs for `parallel`. Results
+    depend on neither.
     """
 
-    def __init__(self, *, seed: int, now: float = 0.0, compiled: bool = True) -> None:
+    def __init__(
+        self, *, seed: int, now: float = 0.0, compiled: bool = True, parallel: cards.Parallel = cards.in_turn
+    ) -> None:
         self._compiled = compiled
+        self._parallel = parallel
         self.now = now
         self.epoch = 0.0  # Unix time when `now` was 0, if the caller set it
         self._before = now
@@ -169,7 +173,8 @@ class Engine:
 
     def _add_group(self, model: models.Model, number: int) -> Group:
         rng = np.random.Generator(np.random.SFC64([self._seed, number + 1]))
-        group = self._groups[model.key] = self._numbered[number] = Group(number, model, rng, compiled=self._compiled)
+        there = cards.Cards(model, rng, compiled=self._compiled, parallel=self._parallel)
+        group = self._groups[model.key] = self._numbered[number] = Group(number, model, there)
         return group
 
     def _find(self, card: int) -> tuple[Group, int]:

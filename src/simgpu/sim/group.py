@@ -17,10 +17,10 @@ _WHILE_HUNG = {"busy": 1.0, "context": 1.0, "sm": 0.02, "tensor": 0.0, "memory":
 class Group:
     """Cards of one model, by row. Numbers of existing groups are unique."""
 
-    def __init__(self, number: int, model: models.Model, rng: np.random.Generator, *, compiled: bool = True) -> None:
+    def __init__(self, number: int, model: models.Model, on: cards.Cards) -> None:
         self.number = number
         self.model = model
-        self.cards = cards.Cards(model, rng, compiled=compiled)
+        self.cards = on
         self.demands = demands.Demands()
         self._hung: npt.NDArray[np.float64] = np.zeros(0)  # when the hang of each row ends; empty if none hangs
 
