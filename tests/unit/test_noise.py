@@ -9,11 +9,11 @@ from simgpu.sim import noise
 
 
 def test_bell_shaped_numbers_have_the_moments_of_a_normal_distribution() -> None:
-    keys = np.arange(1000, 1020, dtype=np.uint32)
-    drawn = np.concatenate([noise.bell(0, 50_000, key) for key in keys]).astype(float) / noise.DEVIATION
-    assert drawn.mean() == pytest.approx(0, abs=0.005)
-    assert drawn.std() == pytest.approx(1, rel=0.005)
-    assert (drawn**3).mean() == pytest.approx(0, abs=0.01)
+    keys = np.arange(1000, 1010, dtype=np.uint32)
+    drawn = np.concatenate([noise.bell(0, 20_000, key) for key in keys]).astype(float) / noise.DEVIATION
+    assert drawn.mean() == pytest.approx(0, abs=0.01)
+    assert drawn.std() == pytest.approx(1, rel=0.01)
+    assert (drawn**3).mean() == pytest.approx(0, abs=0.02)
     assert (drawn**4).mean() == pytest.approx(2.7, abs=0.05)  # a normal distribution has 3
 
 
