@@ -252,7 +252,7 @@ def kubectl(name: str, arguments: tuple[str, ...]) -> None:
 
     folder = _folder(name)
     known = folder.load()
-    bin_dir = Path(known.bin_dir) if known is not None and known.bin_dir and Path(known.bin_dir).is_dir() else None
+    bin_dir = known.existing_bin_dir() if known is not None else None
     found = output.run(locate.find(binaries.ALL["kubectl"], bin_dir))
     if found is None:
         with progress.shown() as shown:

@@ -7,23 +7,20 @@ import base64
 import contextlib
 import os
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import yaml
 
 from simgpu import errors
 from simgpu.cluster import processes, record
+from simgpu.cluster.components import Component, Role
+from simgpu.cluster.progress import Progress
+from simgpu.cluster.record import Folder, Record
 from simgpu.kube import errors as kube_errors
 from simgpu.kube import wire
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from simgpu.cluster.components import Component, Role
-    from simgpu.cluster.progress import Progress
-    from simgpu.cluster.record import Folder, Record
 
 READY_SECONDS = 120.0
 _POLL_SECONDS = 0.05
@@ -69,8 +66,7 @@ def with_ports(wanted: Record, folder: Folder, roles: Sequence[Role], chance: ra
 
 def without_ports(wanted: Record, folder: Folder) -> Record:
     """Return the record without the ports of stopped processes, because one of these ports is in use."""
-    running = alive(folder)
-    held = {listener for name in running for listener in _LISTENERS.get(name, ())}
+    held = {listener for name in alive(folder) for listener in _LISTENERS.get(name, ())}
     return msgspec.structs.replace(wanted, ports={name: port for name, port in wanted.ports.items() if name in held})
 
 
@@ -81,11 +77,12 @@ def write_kubeconfig(folder: Folder, wanted: Record) -> None:
         return base64.b64encode((folder.pki / name).read_bytes()).decode()
 
     name = f"simgpu-{wanted.name}" if wanted.name != "simgpu" else "simgpu"
-    server = f"https://{wanted.address}:{wanted.ports['apiserver']}"
     document: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": name, "cluster": {"server": server, "certificate-authority-data": inline("ca.crt")}}],
+        "clusters": [
+            {"name": name, "cluster": {"server": wanted.server, "certificate-authority-data": inline("ca.crt")}}
+        ],
         "users": [
             {
                 "name": name,

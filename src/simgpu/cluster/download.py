@@ -13,17 +13,14 @@ import dataclasses
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from simgpu import errors, units
 from simgpu.cluster import archives, binaries, build, checksums, fetch, locate, locks, origins, paths, releases
-
-if TYPE_CHECKING:
-    from simgpu.cluster.binaries import Binary
-    from simgpu.cluster.progress import Progress
-    from simgpu.cluster.releases import File, ReleaseSource
+from simgpu.cluster.binaries import Binary
+from simgpu.cluster.progress import Progress
+from simgpu.cluster.releases import File, ReleaseSource
 
 # Hosts that did not respond to this process, and why: they are not contacted again.
 _unreachable: dict[str, str] = {}

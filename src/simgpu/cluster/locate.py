@@ -10,20 +10,16 @@ import asyncio
 import collections
 import os
 import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from simgpu import errors, units
 from simgpu.cluster import binaries, build, origins, releases
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from simgpu.cluster.binaries import Binary, Version
-    from simgpu.cluster.progress import Progress
-    from simgpu.cluster.releases import ReleaseSource
+from simgpu.cluster.binaries import Binary, Version
+from simgpu.cluster.progress import Progress
+from simgpu.cluster.releases import ReleaseSource
 
 _VERSION_TIMEOUT_SECONDS = 20.0
 
