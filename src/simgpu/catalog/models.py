@@ -305,10 +305,8 @@ def _model(key: str, documents: Mapping[str, _Document]) -> Model:
             str(document.path), "the file's name becomes the model's key: lower-case letters, digits, . _ -"
         )
     body = _resolved(key, document, documents, ())
-    try:
-        model = msgspec.convert({**body, "key": key, "relations": _behaviour(body.get("relations"))}, Model)
-    except msgspec.ValidationError as error:
-        raise errors.InputError(str(document.path), str(error).replace("`$.", "`")) from None
+    whole = {**body, "key": key, "relations": _behaviour(body.get("relations"))}
+    model = errors.convert(whole, Model, field=str(document.path))
     for field, problem in _contradictions(model):
         raise errors.InputError(str(document.path), f"{field}: {problem}")
     facts = msgspec.to_builtins(model)

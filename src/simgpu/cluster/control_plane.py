@@ -24,6 +24,7 @@ from simgpu.kube import wire
 
 READY_SECONDS = 120.0
 _POLL_SECONDS = 0.05
+_LAST_LINES, _MAX_LINE = 12, 400  # of a log in a message; characters
 _LISTENERS = {
     "etcd": ("etcd", "etcd-peer"),
     "kube-apiserver": ("apiserver",),
@@ -204,8 +205,8 @@ def alive(folder: Folder) -> set[str]:
     return {process.component for process in processes.running(folder.path)}
 
 
-def tail(log: Path, lines: int = 12, max_length: int = 400) -> str:
-    """Return the last lines of a log file, each truncated to `max_length` characters."""
+def tail(log: Path) -> str:
+    """Return the last lines of a log file, each truncated."""
     try:
         with log.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -213,4 +214,4 @@ def tail(log: Path, lines: int = 12, max_length: int = 400) -> str:
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return ""
-    return "\n".join(line[:max_length] for line in text.splitlines()[-lines:])
+    return "\n".join(line[:_MAX_LINE] for line in text.splitlines()[-_LAST_LINES:])

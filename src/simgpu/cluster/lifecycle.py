@@ -43,7 +43,7 @@ from simgpu.kube import kubeconfig, resources, wire
 from simgpu.kube.client import Client
 from simgpu.kube.views import Node
 
-DEFAULT_GPUS = populate.Gpus(vocabulary.DEFAULT_MODEL, vocabulary.DEFAULT_COUNT)
+_DEFAULT_GPUS = f"{vocabulary.DEFAULT_MODEL}:{vocabulary.DEFAULT_COUNT}"
 
 _PORT_ATTEMPTS = 3
 _DISK_GIB = 0.5
@@ -58,7 +58,7 @@ class UpSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str = record.DEFAULT_NAME
     nodes: int | None = None  # simulated nodes
-    gpus: populate.Gpus | None = None  # of each node
+    gpus: str | None = None  # of each node, as MODEL:COUNT
     port: int | None = None  # of the API server; a free one if None
     address: str = "127.0.0.1"  # that the API server and KWOK listen on
     bin_dir: Path | None = None  # folder to take programs from first
@@ -97,7 +97,6 @@ class _Launch:
     settings: UpSettings
     folder: Folder
     known: Record | None  # None for a new cluster
-    gpus: populate.Gpus
     bin_dir: Path | None
     found: dict[str, locate.Found]
     progress: Progress
@@ -138,8 +137,7 @@ async def up(settings: UpSettings, progress: Progress, roles: Sequence[Role] = (
         _announce(settings, progress)
     async with _locked(folder, progress):
         present = folder.load()  # another `up` may have held the lock
-        gpus = _gpus(settings, present)
-        changes = await _bring_up(_Launch(settings, folder, present, gpus, bin_dir, found, progress, roles))
+        changes = await _bring_up(_Launch(settings, folder, present, bin_dir, found, progress, roles))
         state = await status(settings.name, roles)
     spent = time.monotonic() - started
     if known is None:
@@ -165,12 +163,6 @@ def _bin_dir(settings: UpSettings, known: Record | None) -> Path | None:
     if settings.bin_dir is not None:
         return settings.bin_dir.absolute()
     return known.existing_bin_dir() if known is not None else None
-
-
-def _gpus(settings: UpSettings, known: Record | None) -> populate.Gpus:
-    if settings.gpus is not None:
-        return settings.gpus
-    return DEFAULT_GPUS if known is None else populate.parse_gpus(known.gpus)
 
 
 def _locked(folder: Folder, progress: Progress) -> contextlib.AbstractAsyncContextManager[None]:
@@ -210,14 +202,18 @@ async def _bring_up_on_free_ports(launch: _Launch) -> list[str]:
 
 
 def _wanted(launch: _Launch) -> Record:
-    settings, gpus = launch.settings, str(launch.gpus)
+    settings = launch.settings
     known = launch.known or record.Record(
-        name=settings.name, address=settings.address, port=settings.port, nodes=vocabulary.DEFAULT_NODES, gpus=gpus
+        name=settings.name,
+        address=settings.address,
+        port=settings.port,
+        nodes=vocabulary.DEFAULT_NODES,
+        gpus=_DEFAULT_GPUS,
     )
     return msgspec.structs.replace(
         known,
         nodes=settings.nodes or known.nodes,
-        gpus=gpus,
+        gpus=settings.gpus or known.gpus,
         published="" if settings.gpus is not None else known.published,
         bin_dir=str(launch.bin_dir) if launch.bin_dir is not None else None,
     )
@@ -307,7 +303,7 @@ async def _populate(
         launch.progress.update("nodes", f"created {finished} of {total}")
 
     # The GPUs were not published if an earlier `up --gpus` was killed.
-    await populate.publish_topology(client, launch.gpus, overwrite=wanted.gpus != wanted.published)
+    await populate.publish_topology(client, wanted.gpus, overwrite=wanted.gpus != wanted.published)
     if wanted.nodes > _MANY_NODES:
         await server_ready
     return await populate.scale_nodes(client, wanted.nodes, made=made)

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import yaml
 
 from simgpu import errors, vocabulary, yaml_text
@@ -40,21 +39,6 @@ _RESOURCES: dict[str, Resource[Any]] = {
         resources.JOBS,
     )
 }
-
-
-class Gpus(msgspec.Struct, frozen=True):
-    """The GPUs of one node: the key of a model, and their count."""
-
-    model: str
-    count: int
-
-    def __str__(self) -> str:
-        return f"{self.model}:{self.count}"
-
-
-def parse_gpus(text: str) -> Gpus:
-    """Parse MODEL:COUNT, such as h200:8."""
-    return Gpus(*inline.split(text, field="--gpus"))
 
 
 def manifest(name: str) -> list[dict[str, Any]]:
@@ -98,13 +82,17 @@ async def release_nodes(client: Client) -> None:
         await concurrently(delete, range(len(orphans)))
 
 
-async def publish_topology(client: Client, gpus: Gpus, *, overwrite: bool) -> None:
-    """Write the default pool into the topology ConfigMap; an existing pool is kept unless `overwrite`."""
+async def publish_topology(client: Client, gpus: str, *, overwrite: bool) -> None:
+    """Write the default pool into the topology ConfigMap; an existing pool is kept unless `overwrite`.
+
+    `gpus` are those of each node, as MODEL:COUNT.
+    """
+    model, count = inline.split(gpus, field="--gpus")
     await ensure(client, resources.NAMESPACES, {"metadata": {"name": vocabulary.DEFAULT_NAMESPACE}})
     present = await client.find(resources.CONFIG_MAPS, vocabulary.TOPOLOGY, namespace=vocabulary.DEFAULT_NAMESPACE)
     document = _topology_document(present.data.get(vocabulary.TOPOLOGY_KEY, "")) if present is not None else {}
     pools = document.get("nodePools") or {}
-    pool = {"gpu": {"profile": gpus.model, "overrides": {"device_count": gpus.count}}}
+    pool = {"gpu": {"profile": model, "overrides": {"device_count": count}}}
     if pools.get(vocabulary.DEFAULT_POOL) == pool or (vocabulary.DEFAULT_POOL in pools and not overwrite):
         return
     document["nodePools"] = {**pools, vocabulary.DEFAULT_POOL: pool}
