@@ -197,7 +197,7 @@ def _advice() -> str:
         return ""
     if version is None or version >= binaries.oldest_go():
         return ""
-    have, need = (".".join(map(str, each)) for each in (version, binaries.oldest_go()))
+    have, need = binaries.dotted(version), binaries.dotted(binaries.oldest_go())
     return f"\n{program} is Go {have}; install Go {need} or newer"
 
 

@@ -62,7 +62,7 @@ def _system() -> Finding:
 def _go(*, needed: bool) -> Finding:
     program = build.go_program()
     if program is None:
-        advice = f"install Go {locate.dotted(binaries.oldest_go())} or newer, or name their folder with --bin-dir"
+        advice = f"install Go {binaries.dotted(binaries.oldest_go())} or newer, or name their folder with --bin-dir"
         return Finding("Go", "missing" if needed else "good", "not installed", advice if needed else "")
     try:
         version = build.go_version(program)
@@ -70,9 +70,9 @@ def _go(*, needed: bool) -> Finding:
         return Finding("Go", "missing" if needed else "limited", f"{program} does not run: {error}", "reinstall Go")
     if version is not None and version < binaries.oldest_go():
         # Go itself downloads a newer toolchain if GOTOOLCHAIN allows it.
-        advice = f"install Go {locate.dotted(binaries.oldest_go())} or newer, or set GOTOOLCHAIN=auto"
-        return Finding("Go", "limited", f"{locate.dotted(version)} at {program}", advice)
-    return Finding("Go", "good", f"{locate.dotted(version) if version else 'an unknown version'} at {program}")
+        advice = f"install Go {binaries.dotted(binaries.oldest_go())} or newer, or set GOTOOLCHAIN=auto"
+        return Finding("Go", "limited", f"{binaries.dotted(version)} at {program}", advice)
+    return Finding("Go", "good", f"{binaries.dotted(version) if version else 'an unknown version'} at {program}")
 
 
 async def _release_files(missing: list[str]) -> Finding:

@@ -197,8 +197,8 @@ class _Job:
         version = await locate.program_version(program, binary)
         if version is None:
             raise VerificationError(f"{fetch.shown(self._url)}: {binary.name} does not run, or prints no version")
-        if version != binaries.parse_version(binary.module.version):
-            stated = locate.dotted(version)
+        if version != binary.module.pinned:
+            stated = binaries.dotted(version)
             raise VerificationError(
                 f"{fetch.shown(self._url)}: {binary.name} has version {stated}, not {binary.module.version}"
             )
