@@ -178,7 +178,7 @@ class Renderer:
         values = self._masked(self._lookup(machine, name), slice(None))
         if kind == "rest" and machine.parts:  # devices that have no parts
             values = values.copy()
-            values[np.unique(machine.parent)] = np.nan
+            values[machine.parent] = np.nan
         return values[self._firsts] if kind == "node" else values
 
     def _masked(self, values: Values, devices: npt.NDArray[np.intp] | slice) -> Values:
