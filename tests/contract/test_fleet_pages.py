@@ -170,7 +170,7 @@ def test_a_page_after_any_changes_of_nodes_is_what_a_fresh_one_would_be(monkeypa
     made: list[labels.Row] = []
     text = labels.Texts._text
 
-    def counted(texts: labels.Texts, row: labels.Row) -> tuple[str, dict[int, int]]:
+    def counted(texts: labels.Texts, row: labels.Row) -> tuple[bytes, dict[int, int]]:
         made.append(row)
         return text(texts, row)
 

@@ -11,10 +11,11 @@ import msgspec
 import numpy as np
 
 from simgpu.machines.inventory import Card, DeviceState, Inventory
-from simgpu.machines.machine import Machine
+from simgpu.machines.machine import Machine, Values
 from simgpu.machines.users import PodRef, User
 from simgpu.sim import cards
 from simgpu.topology import pools
+from simgpu.topology.devices import Device
 from simgpu.vocabulary import EXPORTER
 
 _MAX_GONE = 100_000  # removed GPUs whose counters are kept, in case they come back
@@ -117,9 +118,7 @@ class Fleet:
         """Simulate up to `now`, in seconds; `clock` is in seconds since 1970."""
         self._inventory.step(now, clock=clock)
         if self._machine is not None and self._inventory.changed:
-            pods: dict[int, PodRef | None] = dict(self._machine.pods)
-            pods |= {card.place: _shown_pod(card) for card in self._inventory.changed}
-            self._machine.set_pods({place: pod for place, pod in pods.items() if pod is not None})
+            self._machine.change_users({card.place: _seen(card) for card in self._inventory.changed})
 
     def machine(self) -> Machine:
         """Return all GPUs of all nodes, as one machine to render."""
@@ -138,8 +137,9 @@ class Fleet:
         """Return the machine of some nodes, with the pods of the last step, to which its readings belong."""
         machine = self._inventory.machine([(node.name, node.cards) for node in nodes])
         listed = (card for node in nodes for card in node.cards)
-        named = ((place, _shown_pod(card)) for place, card in enumerate(listed))
-        machine.set_pods({place: pod for place, pod in named if pod is not None})
+        machine.change_users(
+            {place: _seen(card) for place, card in enumerate(listed) if card.seen or card.device.static}
+        )
         return machine
 
     def _current(self, machine: Machine) -> Machine:
@@ -151,20 +151,6 @@ class Fleet:
         for name, node in self.nodes.items():
             if node.cards:
                 yield name, node.exporter["exporter"], node.exporter["instance"]
-
-    def pod_usage(self) -> Iterator[tuple[str, int, float, float]]:
-        """Yield pod uid, index of the GPU, utilisation in percent, and memory in bytes, for each pod on each GPU.
-
-        Pods that share a GPU split its utilisation in proportion to what they ask for.
-        """
-        used = [(index, card) for node in self.nodes.values() for index, card in enumerate(node.cards) if card.seen]
-        numbers = [card.number for _, card in used]
-        usage = np.rint(self.engine.read("usage", numbers)).tolist() if numbers else []
-        for (index, card), percent in zip(used, usage, strict=True):
-            if len(card.seen) == 1:
-                yield card.seen[0].pod.uid, index, percent, card.seen[0].memory_mib * 2.0**20
-            else:
-                yield from ((uid, index, *values) for uid, values in _divided(card.seen, percent).items())
 
     # Counters.
 
@@ -183,10 +169,30 @@ class Fleet:
                 self._inventory.resume(card, _state(values, seconds))
 
 
-def _shown_pod(card: Card) -> PodRef | None:
-    """Return the pod that labels a card's readings of the last step; pages of fake nodes show no uid of it."""
+def pod_usage(machine: Machine) -> Iterator[tuple[str, int, float, float]]:
+    """Return pod uid, index of the GPU, utilisation in percent, and memory in bytes, for each pod on each GPU.
+
+    Pods that share a GPU split its utilisation in proportion to what they ask for. The values are of the moment of the
+    call.
+    """
+    return _pod_usage(machine.devices, machine.users, machine.column("usage"))
+
+
+def _pod_usage(
+    devices: Sequence[Device], users: Mapping[int, tuple[User, ...]], usage: Values
+) -> Iterator[tuple[str, int, float, float]]:
+    for place, sharing in sorted(users.items()):
+        index, percent = devices[place].index, float(np.rint(usage[place]))
+        if len(sharing) == 1:
+            yield sharing[0].pod.uid, index, percent, sharing[0].memory_mib * 2.0**20
+        else:
+            yield from ((uid, index, *values) for uid, values in _divided(sharing, percent).items())
+
+
+def _seen(card: Card) -> tuple[PodRef | None, tuple[User, ...]]:
+    """Return a card's users at the last step, and the pod that labels its readings; pages show no uid of it."""
     pod = card.pod(card.seen)
-    return PodRef(pod.name, pod.namespace, pod.container) if pod is not None else None
+    return (PodRef(pod.name, pod.namespace, pod.container) if pod is not None else None), card.seen
 
 
 def candidate_addresses(node: str, before: str) -> Iterator[str]:

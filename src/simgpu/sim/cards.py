@@ -34,6 +34,8 @@ OUTLIVING: Final = (*COUNTERS, *LAST)  # kept across any downtime
 
 INLETS: Final = (-100.0, 200.0)  # allowed coolant temperatures, in °C
 
+READABLE: Final = (*DEMAND, "limit", "highest", *LAST, *RESULTS, *READINGS, *COUNTERS, "reasons")  # what views show
+
 _COLUMNS: Final = (*DEMAND, *SETTINGS, *WIRING, *LAST, *STATE, *RESULTS, *READINGS, *WINDOWS)
 _PASSING: Final = {*DEMAND, *WIRING, *WINDOWS}  # derived from others, or transient
 _BLOCK = 16384
@@ -46,6 +48,16 @@ _MAX_COUNTED = dict.fromkeys(COUNTERS, _LATEST) | {
 _PCIE_PAYLOAD = 0.944  # measured: 59.5 GB/s of an x16 link of generation 5
 _AT_REST = ("die", "board")  # heat sources that draw power when idle
 _SPREAD = {"efficiency": 0.015, "leak": 0.05, "resistance": 0.02}
+
+
+def highest_rates(model: models.Model) -> dict[str, float]:
+    """Return the most traffic of each kind that a card can have, in bytes per second."""
+    lane = 3.94e9 * 2.0 ** (model.pci.generation - 5)
+    return {
+        "bandwidth": model.memory_gb_per_second * 1e9,
+        "pcie": _PCIE_PAYLOAD * model.pci.width * lane,
+        "fabric": model.links.count * model.links.gb_per_second * 1e9 if model.links else 0.0,
+    }
 
 
 class Cards:
@@ -69,12 +81,7 @@ class Cards:
         sensors = model.relations.sensors
         self._ticks = max(1, round(sensors.power / sensors.refresh))
         self._ranges = self._valid_ranges()
-        lane = 3.94e9 * 2.0 ** (model.pci.generation - 5)
-        self.highest: dict[str, float] = {
-            "bandwidth": model.memory_gb_per_second * 1e9,
-            "pcie": _PCIE_PAYLOAD * model.pci.width * lane,
-            "fabric": model.links.count * model.links.gb_per_second * 1e9 if model.links else 0.0,
-        }
+        self.highest = highest_rates(model)
         self._fastest = {
             "energy": model.power_w.max, "busy_time": 1.0, "power_throttle": 1.0, "thermal_throttle": 1.0,
             "hardware_throttle": 1.0, "pcie_bytes": self.highest["pcie"], "fabric_bytes": self.highest["fabric"],
