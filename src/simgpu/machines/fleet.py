@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 import numpy as np
@@ -66,6 +67,8 @@ class Fleet:
         exporter = known.exporter if known is not None else self._exporter(name)
         devices = pools.build(spec, name, labels=exporter)
         made = self._inventory.exchange(known.cards if known is not None else (), devices)
+        for card in made:
+            card.shown = _shown_pod(card)
         self.nodes[name] = NodeCards(name, spec, made, exporter, known.exporter_pod if known is not None else ("", ""))
         self._machine = None
         return self.nodes[name]
@@ -117,14 +120,17 @@ class Fleet:
     def step(self, now: float, *, clock: float) -> None:
         """Simulate up to `now`, in seconds; `clock` is in seconds since 1970."""
         self._inventory.step(now, clock=clock)
+        for card in self._inventory.changed:
+            card.shown = _shown_pod(card)
         if self._machine is not None and self._inventory.changed:
-            self._machine.change_users({card.place: _seen(card) for card in self._inventory.changed})
+            self._machine.change_users({card.place: (card.shown, card.seen) for card in self._inventory.changed})
 
     def machine(self) -> Machine:
         """Return all GPUs of all nodes, as one machine to render."""
         if self._machine is None:
             self._machine = self._view(self.nodes.values())
-            for place, card in enumerate(card for node in self.nodes.values() for card in node.cards):
+            listed = chain.from_iterable(node.cards for node in self.nodes.values())
+            for place, card in enumerate(listed):
                 card.place = place
         return self._current(self._machine)
 
@@ -136,10 +142,9 @@ class Fleet:
     def _view(self, nodes: Collection[NodeCards]) -> Machine:
         """Return the machine of some nodes, with the pods of the last step, to which its readings belong."""
         machine = self._inventory.machine([(node.name, node.cards) for node in nodes])
-        listed = (card for node in nodes for card in node.cards)
-        machine.change_users(
-            {place: _seen(card) for place, card in enumerate(listed) if card.seen or card.device.static}
-        )
+        listed = list(chain.from_iterable(node.cards for node in nodes))
+        machine.users = {place: card.seen for place, card in enumerate(listed) if card.seen}
+        machine.set_pods({place: card.shown for place, card in enumerate(listed) if card.shown is not None})
         return machine
 
     def _current(self, machine: Machine) -> Machine:
@@ -189,10 +194,10 @@ def _pod_usage(
             yield from ((uid, index, *values) for uid, values in _divided(sharing, percent).items())
 
 
-def _seen(card: Card) -> tuple[PodRef | None, tuple[User, ...]]:
-    """Return a card's users at the last step, and the pod that labels its readings; pages show no uid of it."""
+def _shown_pod(card: Card) -> PodRef | None:
+    """Return the pod that labels a card's readings of the last step; pages of fake nodes show no uid of it."""
     pod = card.pod(card.seen)
-    return (PodRef(pod.name, pod.namespace, pod.container) if pod is not None else None), card.seen
+    return PodRef(pod.name, pod.namespace, pod.container) if pod is not None else None
 
 
 def candidate_addresses(node: str, before: str) -> Iterator[str]:

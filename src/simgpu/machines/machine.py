@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, repeat
 from typing import TypeVar, cast
 
 import msgspec
@@ -61,7 +62,7 @@ class Machine:
         self.devices = devices
         self.engine = made
         self.ids = np.asarray(ids, dtype=np.int64)
-        self.hostnames = [name for name, count in nodes for _ in range(count)]
+        self.hostnames = list(chain.from_iterable(repeat(name, count) for name, count in nodes))
         self.node_of = np.repeat(np.arange(len(nodes)), [count for _, count in nodes])
         self.parts = parts
         self.parent = np.array([part.device for part in parts], dtype=np.intp)
