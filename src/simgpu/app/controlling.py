@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from simgpu.app import collecting
+from simgpu.app import responsive
 from simgpu.app.clock import SystemClock
 from simgpu.catalog import models
 from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
@@ -135,7 +135,7 @@ class Controller:
 
 async def run_controller(settings: ControllerSettings, ready: Callable[[str, str], None]) -> None:
     """Run the controller with its pages until cancelled; `ready` gets the addresses of metrics and topology API."""
-    collecting.spare_survivors()
+    responsive.keep_responsive()
     async with Client(settings.target) as client, contextlib.AsyncExitStack() as stack:
         controller = Controller(settings, client)
         views = fleet_pages.FleetPages(
