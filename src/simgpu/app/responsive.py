@@ -1,8 +1,8 @@
 """Settings of the interpreter that keep the event loop of a large fleet responsive.
 
 A full garbage collection looks at every object that may be part of a cycle: 120 ms for 5,000 nodes and 20,000 pods, in
-which the event loop stands still. Objects of a fleet live long and are in no cycles, so those that have survived one full
-collection are left out of later ones. Each then looks only at what came since, which the thresholds keep to about
+which the event loop stands still. Objects of a fleet live long and are in no cycles, so those that have survived one
+full collection are left out of later ones. Each then looks only at what came since, which the thresholds keep to about
 28,000 objects and 15 ms. Cycles that end later are found by the rare collection that looks at everything.
 
 Pages are rendered in a thread. It gives way to the event loop after a switch interval, or after the call that it is in.
