@@ -17,6 +17,13 @@ _END = b"\x03\x00"  # an empty block that is the last
 
 HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # no name, no time, no system
 
+
+def joined_checksum(first: int, second: int, size: int) -> int:
+    """Return the checksum of two texts from the checksum of each and the size of the second."""
+    zeros = bytes(size)  # checksums are linear: what the second text adds does not depend on the first
+    return zlib.crc32(zeros, first) ^ zlib.crc32(zeros) ^ second
+
+
 try:
     from isal import igzip, isal_zlib
 
@@ -27,8 +34,8 @@ try:
     def _compressor() -> Any:
         return isal_zlib.compressobj(_LEVEL, isal_zlib.DEFLATED, _RAW)
 
-    crc32 = isal_zlib.crc32
-    _combined_crc = isal_zlib.crc32_combine
+    _crc32 = isal_zlib.crc32
+    _joined = isal_zlib.crc32_combine
 except ImportError:  # pragma: no cover - the extra is not installed
 
     def compress(page: bytes) -> bytes:
@@ -38,14 +45,11 @@ except ImportError:  # pragma: no cover - the extra is not installed
     def _compressor() -> Any:
         return zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW)
 
-    crc32 = zlib.crc32
-
-    def _combined_crc(first: int, second: int, size: int) -> int:
-        zeros = bytes(size)  # a checksum is linear: the second text adds to that of the first with zeros after it
-        return zlib.crc32(zeros, first) ^ zlib.crc32(zeros) ^ second
+    _crc32 = zlib.crc32
+    _joined = joined_checksum
 
 
-class Part(NamedTuple):
+class Deflated(NamedTuple):
     """Compressed blocks that end with a whole byte and refer to nothing before them; checksum and size of the text."""
 
     blocks: bytes
@@ -53,11 +57,11 @@ class Part(NamedTuple):
     size: int
 
 
-def part(text: bytes) -> Part:
+def part(text: bytes) -> Deflated:
     """Return a part of a stream compressed."""
     compressor = _compressor()
     blocks = compressor.compress(text) + compressor.flush(zlib.Z_SYNC_FLUSH)
-    return Part(blocks, crc32(text), len(text))
+    return Deflated(blocks, _crc32(text), len(text))
 
 
 class Trailer:
@@ -66,9 +70,9 @@ class Trailer:
     def __init__(self) -> None:
         self._checksum = self._size = 0
 
-    def add(self, found: Part) -> None:
+    def add(self, found: Deflated) -> None:
         """Add a part, in the order in which they are sent."""
-        self._checksum = _combined_crc(self._checksum, found.checksum, found.size)
+        self._checksum = _joined(self._checksum, found.checksum, found.size)
         self._size += found.size
 
     def end(self) -> bytes:

@@ -52,9 +52,9 @@ class Kept:
         self._limit = limit
         self._lock = threading.Lock()
         self._states: dict[Hashable, Hashable] = {}
-        self._parts: dict[Hashable, compressing.Part] = {}
+        self._parts: dict[Hashable, compressing.Deflated] = {}
 
-    def find(self, piece: Piece) -> tuple[compressing.Part | None, bool]:
+    def find(self, piece: Piece) -> tuple[compressing.Deflated | None, bool]:
         """Return a piece compressed, if it is kept, and whether its state is that of the last page."""
         with self._lock:
             if self._states.get(piece.key) == piece.state:
@@ -64,7 +64,7 @@ class Kept:
                 self.size -= len(old.blocks)
             return None, False
 
-    def add(self, piece: Piece, part: compressing.Part) -> None:
+    def add(self, piece: Piece, part: compressing.Deflated) -> None:
         """Keep a piece, unless there is no room or a later page shows another state already."""
         with self._lock:
             room = self.size + len(part.blocks) <= self._limit
@@ -90,7 +90,7 @@ async def compressed(threads: Threads, pieces: Iterator[Piece], kept: Kept) -> A
     """Yield a page as gzip."""
     batches = _batched(pieces)
 
-    def make() -> futures.Future[compressing.Part] | None:
+    def make() -> futures.Future[compressing.Deflated] | None:
         piece = next(batches, None)
         if piece is None:
             return None
@@ -159,6 +159,6 @@ def _done(result: T) -> futures.Future[T]:
     return found
 
 
-def _keep(kept: Kept, piece: Piece, made: futures.Future[compressing.Part]) -> None:
+def _keep(kept: Kept, piece: Piece, made: futures.Future[compressing.Deflated]) -> None:
     if not made.cancelled() and made.exception() is None:
         kept.add(piece, made.result())
