@@ -308,6 +308,23 @@ class Engine:
             result[mine] = group.cards[name][rows[mine]]
         return result
 
+    def read_all(self, ids: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.float64]]:
+        """Return copies of all quantities that views show, of some cards, in the order of the ids."""
+        numbers, rows = self._places.find_all(ids)
+        groups = np.unique(numbers).tolist()
+        if groups and groups[0] < 0:
+            raise errors.InputError("device", "one of them does not exist")
+        if len(groups) == 1:
+            only = self._numbered[groups[0]].cards
+            return {name: only[name][rows].astype(np.float64) for name in cards.READABLE}
+        columns = {name: np.empty(len(ids)) for name in cards.READABLE}
+        for number in groups:
+            mine = np.flatnonzero(numbers == number)
+            group, there = self._numbered[number].cards, rows[mine]
+            for name, values in columns.items():
+                values[mine] = group[name][there]
+        return columns
+
     def counters(self, ids: Sequence[int]) -> npt.NDArray[np.float64]:
         """Return all counters of some cards: a row per card, in the order of `cards.COUNTERS`."""
         numbers, rows = self._places.find_all(ids)
