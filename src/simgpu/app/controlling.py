@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from simgpu.app import responsive
 from simgpu.app.clock import SystemClock
 from simgpu.app.threads import Threads
 from simgpu.catalog import models
@@ -136,6 +137,7 @@ class Controller:
 
 async def run_controller(settings: ControllerSettings, ready: Callable[[str, str], None]) -> None:
     """Run the controller with its pages until cancelled; `ready` gets the addresses of metrics and topology API."""
+    responsive.keep_responsive()
     async with Client(settings.target) as client, contextlib.AsyncExitStack() as stack:
         controller = Controller(settings, client)
         views = fleet_pages.FleetPages(

@@ -39,6 +39,7 @@ INLETS: Final = (-100.0, 200.0)  # allowed coolant temperatures, in °C
 
 STEPPED: Final = COUNTERS[: COUNTERS.index("hangs")]  # by steps; the others by events
 COLUMNS: Final = (*DEMAND, *SETTINGS, *WIRING, *LAST, *STATE, *RESULTS, *READINGS, *WINDOWS)
+READABLE: Final = (*DEMAND, "limit", "highest", *LAST, *RESULTS, *READINGS, *COUNTERS, "reasons")  # what views show
 _PASSING: Final = {*DEMAND, *WIRING, *WINDOWS}  # derived from others, or transient
 _BLOCK = 16384  # rows that numpy steps together, which fit into a processor's cache
 _PIECE = 4 * _BLOCK  # rows of a job
@@ -73,6 +74,16 @@ class _Step(msgspec.Struct, frozen=True):
     average: np.float32
 
 
+def highest_rates(model: models.Model) -> dict[str, float]:
+    """Return the most traffic of each kind that a card can have, in bytes per second."""
+    lane = 3.94e9 * 2.0 ** (model.pci.generation - 5)
+    return {
+        "bandwidth": model.memory_gb_per_second * 1e9,
+        "pcie": _PCIE_PAYLOAD * model.pci.width * lane,
+        "fabric": model.links.count * model.links.gb_per_second * 1e9 if model.links else 0.0,
+    }
+
+
 class Cards:
     """Cards of one model, by row. Rows are freed and reused."""
 
@@ -97,12 +108,7 @@ class Cards:
         sensors = model.relations.sensors
         self._ticks = max(1, round(sensors.power / sensors.refresh))
         self._ranges = self._valid_ranges()
-        lane = 3.94e9 * 2.0 ** (model.pci.generation - 5)
-        self.highest: dict[str, float] = {
-            "bandwidth": model.memory_gb_per_second * 1e9,
-            "pcie": _PCIE_PAYLOAD * model.pci.width * lane,
-            "fabric": model.links.count * model.links.gb_per_second * 1e9 if model.links else 0.0,
-        }
+        self.highest = highest_rates(model)
         self._fastest = {
             "energy": model.power_w.max, "busy_time": 1.0, "power_throttle": 1.0, "thermal_throttle": 1.0,
             "hardware_throttle": 1.0, "pcie_bytes": self.highest["pcie"], "fabric_bytes": self.highest["fabric"],
