@@ -13,7 +13,7 @@ import msgspec
 
 from simgpu.app import responsive
 from simgpu.app.clock import SystemClock
-from simgpu.app.threads import Threads
+from simgpu.app.step_threads import StepThreads
 from simgpu.catalog import models
 from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
 from simgpu.identities import identity as identities
@@ -56,7 +56,7 @@ class Controller:
         self._client = client
         self._leading = False
         self._clock = SystemClock()
-        self._threads = Threads()
+        self._threads = StepThreads()
         identity = f"{platform.node()}-{time.time_ns()}"
         terms = Terms.lasting(settings.lease_seconds)
         self.election = Election(client, LEASE, namespace=settings.namespace, identity=identity, terms=terms)
