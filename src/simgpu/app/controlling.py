@@ -69,7 +69,7 @@ class Controller:
         self.fleet = Fleet(seed=settings.seed)
         self._budget = ViewBudget(settings.view_writes, self._clock)
         self._queue: WorkQueue[str] = WorkQueue(waited=self._looked)
-        self._writer = Writer(client, manager=MANAGER, per_second=self._budget.per_second, burst=10, in_flight=32)
+        self._writer = Writer(client, manager=MANAGER, per_second=self._budget.per_second, burst=5, in_flight=32)
         self._recorder = Recorder(client, component=LEASE)
         self.nodes = FakeNodes(
             self._stores, self.fleet, self._queue, self._writer, self._recorder,

@@ -7,12 +7,11 @@ import math
 from simgpu.machines.ticking import Clock
 
 MIN_WRITES = 5.0  # per second, however many pods come and go
-_LOOKS_PER_WRITE = 2.0  # that many reconciles take the place of one write
 _MEMORY_SECONDS = 2.0
 
 
 class ViewBudget:
-    """`most` writes per second, less a part for each reconcile of the last seconds."""
+    """`most` writes per second, less one for each reconcile."""
 
     def __init__(self, most: float, clock: Clock) -> None:
         self._most = most
@@ -28,7 +27,7 @@ class ViewBudget:
     def per_second(self) -> float:
         """Return how many writes per second are allowed now."""
         self._decay()
-        return max(MIN_WRITES, self._most - self._looks / _LOOKS_PER_WRITE)
+        return max(MIN_WRITES, self._most - self._looks)
 
     def _decay(self) -> None:
         now = self._clock.steady()

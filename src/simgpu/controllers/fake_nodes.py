@@ -408,6 +408,8 @@ class FakeNodes:
 
 def _wish(pod: Pod) -> assigning.Wish:
     """Return the requests of a pod's containers, by when they run."""
+    if not pod.spec.init_containers:
+        return assigning.Wish(pod.metadata.uid, requests.requests(pod))
     lasting, first, beside, sidecars = [], [], [], 0
     early, init = {item.name for item in pod.spec.init_containers}, requests.regular_init(pod)
     for item in requests.requests(pod):
