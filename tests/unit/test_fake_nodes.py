@@ -796,3 +796,23 @@ def test_a_pod_that_is_about_to_run_is_looked_at_once() -> None:
         return queue.depth, len(queue)
 
     assert LOOP.run(placed_and_running()) == (1, 1)
+
+
+def test_counters_that_are_saved_between_two_steps_never_fall_after_a_kill() -> None:
+    world = World()
+    world.apply("config", "", {"x": 1})
+    world.apply("node", "a", "x")
+    world.apply("pod", "p", ("a", "Running", (1,)))
+    world.settle()
+    world.clock.now += 10.0
+    world.fleet.step(world.clock.now, clock=world.clock.wall())
+    world.clock.now += 0.44
+    LOOP.run(world.nodes.save())
+    world._written("", None)
+    world.fleet.step(world.clock.now, clock=world.clock.wall())
+    (seen,) = world.fleet.counters(world.fleet.nodes["a"]).values()
+    fresh = World(world.stores)
+    fresh.clock.now = world.clock.now
+    fresh.look()
+    (after,) = fresh.fleet.counters(fresh.fleet.nodes["a"]).values()
+    assert all(new >= old for old, new in zip(seen, after, strict=True))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -343,8 +344,10 @@ class FakeNodes:
 
     def _render(self, name: str) -> dict[str, Any]:
         placed, owned = self._fleet.nodes[name], self._records[name].owned
+        # Counters are as old as the last step: a later time would hide what they have grown since.
+        saved = self._fleet.time or self._clock.wall()
         counters = {
-            "time": round(self._clock.wall(), 1),
+            "time": math.floor(saved * 10) / 10,
             "address": self._fleet.address(name),
             "gpus": self._fleet.counters(placed),
         }
