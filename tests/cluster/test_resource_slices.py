@@ -344,24 +344,21 @@ async def test_with_both_ways_a_claim_keeps_its_gpu_and_overcommit_is_reported(f
     assert "simgpu_controller_gpus_overcommitted 0.0" in fleet.controller.get("/metrics/controller")[1]
 
 
-async def test_a_pod_whose_claim_is_not_reserved_for_it_uses_no_gpu(fleet: Fleet) -> None:
+async def test_a_pod_whose_claim_nobody_allocated_uses_no_gpu(fleet: Fleet) -> None:
+    """No scheduler placed it; the controller manager reserves claims for such pods, but allocates none."""
     await fleet.configure("", default=TWO_A100)
     node = await fleet.node("a")
     await fleet.start()
     await devices(fleet, node, 2)
     await claim(fleet, "one", request())
-    await pod(fleet, "p", node, claim="one")
-    await used(fleet, node, {0: ["p"]})
-    await fleet.client.merge_patch(
-        resources.RESOURCE_CLAIMS,
-        "one",
-        {"status": {"reservedFor": None}},
-        namespace=fleet.namespace,
-        subresource="status",
-    )
+    spec = {
+        "nodeName": node, "tolerations": TOLERATE, "resourceClaims": [{"name": "gpu", "resourceClaimName": "one"}],
+        "containers": [{"name": "main", "image": "x", "resources": {"claims": [{"name": "gpu"}]}}],
+    }  # fmt: skip
+    await fleet.client.create(resources.PODS, {"metadata": {"name": "p"}, "spec": spec}, namespace=fleet.namespace)
     event = await fleet.told("FailedPrepareDynamicResources")
-    assert event.message == "claim one: is not reserved for pod p"
-    await used(fleet, node, {})
+    assert event.message == "claim one: is not allocated"
+    assert await users(fleet, node) == {}
 
 
 async def test_a_pod_of_a_node_without_the_driver_uses_no_gpu(fleet: Fleet) -> None:

@@ -7,6 +7,7 @@ not served or may not be used, it is off: that is reported once, and tried again
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
@@ -85,11 +86,18 @@ class DraFleet:
     # Running.
 
     async def run(self) -> None:
-        """Wait until a node wants DRA, then publish slices and follow claims until cancelled."""
+        """Wait until a node wants DRA, then publish slices and follow claims until cancelled.
+
+        Slices that an earlier controller left behind are a reason to start too: they have to go.
+        """
+        with contextlib.suppress(errors.KubeError):
+            api = await discover(self._client)
+            if api is not None and await self._client.list(api.of(SLICES), labels=SELECTOR):
+                self._wanted.set()
         await self._wanted.wait()
-        while (api := await self._begin()) is None:
+        while (served := await self._begin()) is None:
             await asyncio.sleep(RETRY_SECONDS)
-        await self._follow(api)
+        await self._follow(served)
 
     async def _begin(self) -> ServedApi | None:
         """Return the API to use, after the first requests; None if it is off."""

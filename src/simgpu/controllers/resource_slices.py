@@ -65,7 +65,7 @@ class ResourceSlices:
         self._recorder = recorder
         self._api = ServedApi()
         self._resource = SLICES
-        self._wanted: dict[str, PoolWish] = {}
+        self._wanted: dict[str, PoolWish | None] = {}  # None for nodes that should have no slices
         self._sent: dict[str, dict[str, SentSlice]] = {}  # by node and name
         self._accepted: dict[str, tuple[bytes, bytes]] = {}  # what was wanted of a slice, and what the server kept
 
@@ -75,9 +75,9 @@ class ResourceSlices:
         return self._resource
 
     def start(self) -> None:
-        """Follow changes of slices by others, once the store is filled; and enqueue every node that has slices."""
+        """Follow changes of slices by others, once the store is filled."""
         self.store.listen(self._changed)
-        for name in (*self.store.values("node"), *self._wanted):
+        for name in self._wanted:
             self.queue.add(name)
 
     def _changed(self, change: Change[PublishedSlice]) -> None:
@@ -87,7 +87,7 @@ class ResourceSlices:
 
     def nodes(self) -> set[str]:
         """Return the nodes that have slices or should have."""
-        return {*self.store.values("node"), *self._wanted}
+        return {*self.store.values("node"), *(name for name, wish in self._wanted.items() if wish is not None)}
 
     def want(self, owner: ObjectMeta, spec: pools.NodeGpus, faults: Faults) -> None:
         """Set what a node should publish."""
@@ -99,12 +99,15 @@ class ResourceSlices:
 
     def drop(self, name: str) -> None:
         """Remove the slices of a node."""
-        if self._wanted.pop(name, None) is not None or self.store.by("node", name):
+        if self._wanted.get(name) is not None or not self.store.synced.is_set() or self.store.by("node", name):
+            self._wanted[name] = None
             self.queue.add(name)
 
     async def reconcile(self, name: str) -> None:
-        """Bring the slices of one node to what they should be."""
-        wish = self._wanted.get(name)
+        """Bring the slices of one node to what they should be; those of a node that is not known yet stay."""
+        if name not in self._wanted:
+            return
+        wish = self._wanted[name]
         wanted = self._specs(name, wish) if wish is not None and wish.spec.gpus else {}
         existing = self._existing(name)
         states = {title: self._as_wanted(title, item.state) for title, item in existing.items() if item.state}
@@ -120,8 +123,9 @@ class ResourceSlices:
             if wish is not None and isinstance(error, errors.Forbidden | errors.Invalid):
                 self._warn(owner, "SlicesRejected", str(error))
             raise
-        if wish is None and not self.store.by("node", name):
+        if wish is None and self._wanted.get(name) is None and not self.store.by("node", name):
             self._sent.pop(name, None)
+            self._wanted.pop(name, None)
 
     def _specs(self, name: str, wish: PoolWish) -> dict[str, dict[str, Any]]:
         found = node_devices.of_node(pools.build(wish.spec, name), wish.spec, wish.faults)
