@@ -215,6 +215,11 @@ OPERATIONS = st.one_of(
 @given(st.lists(OPERATIONS, max_size=12))
 def test_any_sequence_leaves_the_right_users_and_slices(operations: list[tuple[Any, ...]]) -> None:
     world = World()
+    world.claim("c", {0}, ["p"], admin=False)
+    world.claim("d", {1}, ["p", "q"], admin=False)
+    world.pod("p", "Running", ["c", "d"], 0)
+    world.pod("q", "Running", ["d"], 1)
+    world.pod("r", "Running", [], 1)
     world.look()
     world.check()
     for kind, *arguments in operations:
