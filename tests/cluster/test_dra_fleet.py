@@ -126,7 +126,7 @@ async def test_the_scheduler_avoids_a_gpu_with_an_xid_until_it_is_healed(fleet: 
         placed = controller.fleet.nodes[node]
         owner = (await fleet.client.get(resources.NODES, node)).metadata
         sick = {placed.ids[0]: DeviceFaults(xids=(79,))}
-        controller._dra.publish(owner, placed.spec, sick)
+        controller._dra.publish(owner, placed, sick)
 
         async def tainted() -> list[Any]:
             [item] = await slices(fleet, node)
@@ -137,14 +137,14 @@ async def test_the_scheduler_avoids_a_gpu_with_an_xid_until_it_is_healed(fleet: 
         await pod(fleet, "p", node, deviceClassName=CLASS)
         await eventually(lambda: _used_by(controller, node, ["p"]))
         assert list(placed.users()) == [placed.ids[1]]
-        controller._dra.publish(owner, placed.spec, sick | {placed.ids[1]: DeviceFaults(xids=(13,))})
+        controller._dra.publish(owner, placed, sick | {placed.ids[1]: DeviceFaults(xids=(13,))})
 
         async def both() -> bool:
             return len(await tainted()) == 2
 
         await eventually(both)
         assert taint in await tainted()  # it keeps its time
-        controller._dra.publish(owner, placed.spec, {})
+        controller._dra.publish(owner, placed, {})
         await pod(fleet, "q", node, deviceClassName=CLASS)
         await eventually(lambda: _used_by(controller, node, ["p", "q"]))
         assert await tainted() == []

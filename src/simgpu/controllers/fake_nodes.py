@@ -208,7 +208,7 @@ class FakeNodes:
             record.view.changed = True
         if not seen:
             done = self._publish_node(node, spec, record)
-            self._dra.publish(node.metadata, placed.spec, {})
+            self._dra.publish(node.metadata, placed, {})
             record.view.changed |= record.topology is not self._config
             record.node, record.topology, record.spec = node if done else None, self._config, placed.spec
         # A node that left and came back: a delete of its view may still be pending.

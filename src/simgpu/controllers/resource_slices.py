@@ -7,7 +7,7 @@ our own writes that the watch has not shown yet, and sends only the difference.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -24,11 +24,12 @@ from simgpu.kube.resources import Resource
 from simgpu.kube.store import Change, Store
 from simgpu.kube.views import ObjectMeta
 from simgpu.topology import pools
+from simgpu.topology.devices import Device
 from simgpu.vocabulary import SLICE_LABEL
 
 SELECTOR = f"{SLICE_LABEL}=true"
 SLICES = Resource("ResourceSlice", "resourceslices", PublishedSlice, group=versions.GROUP, namespaced=False)
-WORKERS = 16
+WORKERS = 32
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class PoolWish(msgspec.Struct, frozen=True):
 
     owner: ObjectMeta
     spec: pools.NodeGpus
+    devices: tuple[Device, ...]
     faults: Faults = {}
 
 
@@ -82,19 +84,25 @@ class ResourceSlices:
 
     def _changed(self, change: Change[PublishedSlice]) -> None:
         for item in (change.old, change.new):
-            if item is not None and item.state.node:
+            if item is not None and item.state.node and not self._ours(item, change.new):
                 self.queue.add(item.state.node)
+
+    def _ours(self, item: PublishedSlice, new: PublishedSlice | None) -> bool:
+        """Return whether an object is as our last write left it."""
+        sent = self._sent.get(item.state.node, {}).get(item.metadata.name)
+        return new is not None and sent is not None and new.metadata.resource_version == str(sent.version)
 
     def nodes(self) -> set[str]:
         """Return the nodes that have slices or should have."""
         return {*self.store.values("node"), *(name for name, wish in self._wanted.items() if wish is not None)}
 
-    def want(self, owner: ObjectMeta, spec: pools.NodeGpus, faults: Faults) -> None:
+    def want(self, owner: ObjectMeta, spec: pools.NodeGpus, devices: Iterable[Device], faults: Faults) -> None:
         """Set what a node should publish."""
         known = self._wanted.get(owner.name)
         if known is not None and known.owner.uid == owner.uid and (known.spec, known.faults) == (spec, faults):
             return
-        self._wanted[owner.name] = PoolWish(ObjectMeta(name=owner.name, uid=owner.uid), spec, dict(faults))
+        meta = ObjectMeta(name=owner.name, uid=owner.uid)
+        self._wanted[owner.name] = PoolWish(meta, spec, tuple(devices), dict(faults))
         self.queue.add(owner.name)
 
     def drop(self, name: str) -> None:
@@ -118,7 +126,8 @@ class ResourceSlices:
             for title in plan.delete:
                 await self._delete(name, title)
             for title, body in plan.write.items():
-                await self._write(name, title, body, exists=title in states)
+                answer = await self._write(title, body, exists=title in states)
+                self._remember(name, title, plan.states[title], answer)
         except errors.ApiError as error:
             if wish is not None and isinstance(error, errors.Forbidden | errors.Invalid):
                 self._warn(owner, "SlicesRejected", str(error))
@@ -128,7 +137,7 @@ class ResourceSlices:
             self._wanted.pop(name, None)
 
     def _specs(self, name: str, wish: PoolWish) -> dict[str, dict[str, Any]]:
-        found = node_devices.of_node(pools.build(wish.spec, name), wish.spec, wish.faults)
+        found = node_devices.of_node(wish.devices, wish.spec, wish.faults)
         parts = slices.split(found, self._api)
         return {slices.name_of(name, place): slices.spec_of(part, name, self._api) for place, part in enumerate(parts)}
 
@@ -168,34 +177,32 @@ class ResourceSlices:
         version = int(seen.metadata.resource_version) if seen is not None else 0
         sent[title] = SentSlice(None, "", max(version, sent[title].version if title in sent else 0))
 
-    async def _write(self, name: str, title: str, body: Mapping[str, Any], *, exists: bool) -> None:
+    async def _write(self, title: str, body: Mapping[str, Any], *, exists: bool) -> PublishedSlice:
         try:
-            answer = await (self._update(title, body) if exists else self._create(title, body))
+            return await (self._update(title, body) if exists else self._create(title, body))
         except errors.NotFound:
-            answer = await self._create(title, body)
-        except errors.Invalid:
-            if not exists and self.store.get(title) is not None:
-                raise
-            await self._client.delete(self._resource, title)  # of another driver or node: those cannot be changed
-            answer = await self._create(title, body)
-        self._remember(name, title, body, answer)
+            return await self._create(title, body)
 
     async def _create(self, title: str, body: Mapping[str, Any]) -> PublishedSlice:
         try:
             return await self._client.create(self._resource, dict(body))
         except errors.AlreadyExists:
+            pass
+        try:
             return await self._update(title, body)
+        except errors.Invalid:
+            await self._client.delete(self._resource, title)  # of another driver or node, which cannot be changed
+            return await self._client.create(self._resource, dict(body))
 
     async def _update(self, title: str, body: Mapping[str, Any]) -> PublishedSlice:
         spec = {"devices": None, "sharedCounters": None, **body["spec"]}
         return await self._client.merge_patch(self._resource, title, {**body, "spec": spec})
 
-    def _remember(self, name: str, title: str, body: Mapping[str, Any], answer: PublishedSlice) -> None:
+    def _remember(self, name: str, title: str, wanted: SliceState, answer: PublishedSlice) -> None:
         meta = answer.metadata
         version = int(meta.resource_version) if meta.resource_version.isdecimal() else 0
         owner = next((reference.uid for reference in meta.owner_references), "")
         self._sent.setdefault(name, {})[title] = SentSlice(answer.state, owner, version)
-        wanted = slices.read_state(msgspec.json.decode(msgspec.json.encode(body["spec"])))
         self._accepted.pop(title, None)
         if wanted.digest != answer.state.digest:
             self._accepted[title] = (wanted.digest, answer.state.digest)
