@@ -3,57 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from simgpu.app.controlling import Controller, ControllerSettings
-from simgpu.catalog import models
+from simgpu.app.controlling import Controller
 from simgpu.cluster import components, lifecycle, progress
 from simgpu.dra.taints import DeviceFaults
-from simgpu.identities import identity
-from simgpu.kube import errors, kubeconfig, resources, views
-from simgpu.kube.client import ApiResource, Client
+from simgpu.kube import resources, views
+from simgpu.kube.client import Client
 from tests.fixtures.cluster import HOSTNAME, TOLERATE, Cluster, eventually, new_namespace
-from tests.fixtures.controller import Fleet, fleet_in
+from tests.fixtures.controller import Fleet
+from tests.fixtures.leading import QuickFleet, quick_in
 
 CLASS = "gpu.nvidia.com"
 ONE_H200 = {"gpus": [{"type": "h200", "count": 1}], "allocation": "dra"}
 TWO_H200 = {"gpus": [{"type": "h200", "count": 2}], "allocation": "dra"}
-
-
-class OlderClient(Client):
-    """A client of a server that serves some versions of the API only."""
-
-    served: Sequence[str] = ("v1", "v1beta2", "v1beta1")
-
-    async def discover(self, api_version: str) -> Sequence[ApiResource]:
-        group, _, version = api_version.partition("/")
-        if group == "resource.k8s.io" and version not in self.served:
-            raise errors.NotFound(404, "NotFound", f"{api_version} is not served")
-        return await super().discover(api_version)
-
-
-@contextlib.asynccontextmanager
-async def leading(fleet: Fleet, *served: str) -> AsyncIterator[Controller]:
-    """A controller in this process."""
-    target = kubeconfig.load(fleet.cluster.kubeconfig)
-    settings = ControllerSettings(
-        target=target, namespace=fleet.namespace, listen=("127.0.0.1", 0), topology_listen=("127.0.0.1", 0),
-        identity=identity.load("dcgm"), catalog=models.load(), lease_seconds=3, interval=0.2,
-    )  # fmt: skip
-    async with OlderClient(target) as client:
-        client.served = served or client.served
-        controller = Controller(settings, client)
-        task = asyncio.create_task(controller.election.run(controller.lead))
-        try:
-            yield controller
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 async def slices(fleet: Fleet, node: str) -> list[views.ResourceSlice]:
@@ -78,17 +45,24 @@ async def pod(fleet: Fleet, name: str, node: str, **request: Any) -> None:
     await fleet.client.create(resources.PODS, {"metadata": {"name": name}, "spec": spec}, namespace=fleet.namespace)
 
 
+@pytest.fixture
+async def fleet(cluster: Cluster, client: Client, namespace: str) -> AsyncIterator[QuickFleet]:
+    """A fleet whose controllers a test starts."""
+    async with quick_in(cluster, client, namespace) as made:
+        yield made
+
+
 @pytest.mark.parametrize("version", ["v1beta2", "v1beta1"])
-async def test_older_versions_of_the_api_do(fleet: Fleet, version: str) -> None:
+async def test_older_versions_of_the_api_do(fleet: QuickFleet, version: str) -> None:
     await fleet.configure("", default=ONE_H200 | {"dra": {"dynamicMIG": True}})
     node = await fleet.node("a")
-    async with leading(fleet, version) as controller:
+    async with fleet.leading(version) as controller:
         await eventually(lambda: _count(fleet, node, 26))
         assert controller._dra.slices._resource.version == version
         await pod(fleet, "p", node, deviceClassName="mig.nvidia.com")
         await eventually(lambda: _used_by(controller, node, ["p"]))
         before = await slices(fleet, node)
-    async with leading(fleet) as controller:
+    async with fleet.leading() as controller:
         await eventually(lambda: _used_by(controller, node, ["p"]))
         await eventually(lambda: _idle(controller))
         assert await slices(fleet, node) == before  # the same in every version
@@ -106,10 +80,10 @@ async def _idle(controller: Controller) -> bool:
     return controller.ready and not controller._dra.slices.queue.depth
 
 
-async def test_without_the_api_it_is_off_and_says_so_once(fleet: Fleet) -> None:
+async def test_without_the_api_it_is_off_and_says_so_once(fleet: QuickFleet) -> None:
     await fleet.configure("", default=ONE_H200 | {"allocation": "both"})
     node = await fleet.node("a")
-    async with leading(fleet, "v1alpha3") as controller:
+    async with fleet.leading("v1alpha3") as controller:
         event = await fleet.told("DraOff")
         assert "serves none of resource.k8s.io/v1, v1beta2, v1beta1" in event.message
         assert event.involved_object.name == "topology"
@@ -118,10 +92,10 @@ async def test_without_the_api_it_is_off_and_says_so_once(fleet: Fleet) -> None:
         assert await slices(fleet, node) == []
 
 
-async def test_the_scheduler_avoids_a_gpu_with_an_xid_until_it_is_healed(fleet: Fleet) -> None:
+async def test_the_scheduler_avoids_a_gpu_with_an_xid_until_it_is_healed(fleet: QuickFleet) -> None:
     await fleet.configure("", default=TWO_H200)
     node = await fleet.node("a")
-    async with leading(fleet) as controller:
+    async with fleet.leading() as controller:
         await eventually(lambda: _count(fleet, node, 2))
         placed = controller.fleet.nodes[node]
         owner = (await fleet.client.get(resources.NODES, node)).metadata
@@ -170,13 +144,13 @@ async def test_what_a_server_drops_is_reported_with_the_gates_name(ungated: Clus
     async with (
         ungated.client() as client,
         new_namespace(client) as namespace,
-        fleet_in(ungated, client, namespace) as fleet,
+        quick_in(ungated, client, namespace) as fleet,
     ):
         await fleet.configure(
             "", divided=ONE_H200 | {"dra": {"dynamicMIG": True}}, shared=ONE_H200 | {"dra": {"consumableShares": 2}}
         )
         nodes = [await fleet.node("a", "divided"), await fleet.node("b", "shared")]
-        async with leading(fleet) as controller:
+        async with fleet.leading() as controller:
             assert "DRAExtendedResource is off" in (await fleet.told("FeatureGateOff")).message
 
             async def reported() -> bool:
