@@ -100,6 +100,8 @@ MAX_PLACES = _limit(1024, "workloads of a pod, each counted once for every GPU t
 MAX_ALL_PLACES = _limit(
     8192, "workloads of all pods of a real node, counted so", "each pod can always have one on all its GPUs"
 )
+MAX_CLAIM_RESULTS = _limit(32, "devices of a ResourceClaim", "the API allows no more; further ones are not read")
+MAX_CLAIMS = _limit(4096, "claims that are prepared on a real node at a time")
 MAX_CHANGES = _limit(64, "changes of a pod's activities in a step", "where they are shorter, some are skipped")
 
 # Resources and nodes.
@@ -270,6 +272,13 @@ MANAGER = _object("simgpu", "field manager", "SimGPU", "the controller's, in `ma
 AGENT_MANAGER = _object("simgpu-agent", "field manager", "SimGPU", "the agent's, in `managedFields`")
 UP_MANAGER = _object("simgpu-up", "field manager", "`up`", "that of `simgpu up`, in `managedFields`")
 
+# Dynamic resource allocation.
+
+DRA_DRIVER = _object(
+    "gpu.nvidia.com", "DRA driver, DeviceClass", "SimGPU", "GPUs of nodes, and the class of whole ones"
+)
+CDI_KIND = _object("k8s.gpu.nvidia.com/gpu", "CDI devices", "the agent", "GPUs of claims on a real node")
+
 # Environment variables.
 
 NODE_NAME_ENV = _variable(
@@ -289,6 +298,9 @@ RESERVATION_NAMESPACE_ENV = _variable(
     "RESOURCE_RESERVATION_NAMESPACE", "`agent`", "you", "where Run:ai's reservation pods are",
     default=f"`{DEFAULT_RESERVATION_NAMESPACE}`",
 )  # fmt: skip
+POD_UID_ENV = _variable(
+    "POD_UID", "`agent`", "you", "the agent's own pod, by uid: agents of an update can then overlap on a node"
+)
 COMPLETION_INDEX_ENV = _variable(
     "JOB_COMPLETION_INDEX", "`workload`", "Kubernetes", "replaces `INDEX` in device names, modulo `--max-index`"
 )
@@ -368,4 +380,18 @@ KUBELET_CHECKPOINT = _file(
 POD_RESOURCES_SOCKET = _file(
     "/var/lib/kubelet/pod-resources/kubelet.sock", "node", "kubelet", "which pod has which device"
 )
+DRA_PLUGIN_DIR = _file(
+    "/var/lib/kubelet/plugins", "node", "agent",
+    "`gpu.nvidia.com/dra.sock` in it is the agent's DRA plugin; `dra-<pod uid>.sock` of an agent that knows its pod",
+)  # fmt: skip
+DRA_SOCKET = "dra.sock"
+REGISTRY_DIR = _file(
+    "/var/lib/kubelet/plugins_registry", "node", "agent",
+    "`gpu.nvidia.com-reg.sock` in it, or `gpu.nvidia.com-<pod uid>-reg.sock`, registers the DRA plugin",
+)  # fmt: skip
+CDI_DIR = _file(
+    "/var/run/cdi", "node", "the agent",
+    "CDI files that inject GPUs of claims: `k8s.gpu.nvidia.com-gpu_common.yaml`, and one for each prepared claim",
+)  # fmt: skip
+CLAIMS_FILE = _file("claims.json", "node, in the state folder", "the agent", "the claims that are prepared on the node")
 RUNAI_DIR = _file("/var/lib/runai", "node", "the agent", "what Run:ai's container toolkit reads")
