@@ -313,6 +313,11 @@ VISIBLE_DEVICES_ENV = _variable(
 MOCK_DEVICES_ENV = _variable(
     "MOCK_NVIDIA_VISIBLE_DEVICES", "containers with GPUs", "the agent", "the same, as fake-gpu-operator names it"
 )
+DEVICE_ENV_PREFIX = _variable(
+    "GPU_DEVICE_", "containers with claims of GPUs", "the agent",
+    "`GPU_DEVICE_<device>` for each device of the container, with `_` for `-`: the device's name; "
+    "with `_SHARING_STRATEGY`, `_TIMESLICE_INTERVAL` or `_PARTITION_COUNT` after it, how it is shared",
+)  # fmt: skip
 SOCKET_ENV = _variable(
     "SIMGPU_SOCKET", "`workload`, containers with GPUs, commands of `run`", "the agent, `run`, you",
     "the workload socket", default="`/tmp/simgpu.sock`",

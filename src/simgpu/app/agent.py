@@ -17,6 +17,7 @@ from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.equipping import Equipment
 from simgpu.controllers.own_node import NodeStores, OwnNode
+from simgpu.controllers.own_slices import OwnSlices
 from simgpu.controllers.real_node import RealNode
 from simgpu.identities import identity as identities
 from simgpu.kube import resources
@@ -29,7 +30,7 @@ from simgpu.kube.writer import Writer
 from simgpu.machines import ticking
 from simgpu.node import cpu, granting, runai
 from simgpu.node.identifying import PeerIdentifier
-from simgpu.node.kubelet import NodeKubelet
+from simgpu.node.kubelet import KubeletFolders, NodeKubelet
 from simgpu.node.state import StateFiles
 from simgpu.page import native, showing
 from simgpu.topology import pools
@@ -50,8 +51,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     identity: identities.Identity
     catalog: models.Catalog  # GPU models
     state: Path  # folder of files that are mounted into pods, and of the saved state
-    plugins: Path  # folder of the kubelet's device plugin sockets
-    pod_resources: Path  # the kubelet's pod resources socket
+    kubelet: KubeletFolders  # of its plugins
     cgroups: Path  # the cgroup file system
     reservations: str  # namespace of Run:ai's reservation pods
     runai: Path  # folder of files for Run:ai's container toolkit
@@ -76,9 +76,10 @@ class Agent:
             stale=showing.stale_after(settings.interval), control=vocabulary.POD_SOCKET, seed=settings.seed,
         )  # fmt: skip
         programs = granting.install(native.library(), native.tool(), settings.state)
+        self.slices = OwnSlices(client, settings.node, report=lambda *event: self.node.report(*event))
         self.kubelet = NodeKubelet(
             settings.node, granting.Source(self.equipment.pages, run, programs), self._expect,
-            folder=settings.plugins, pod_resources=settings.pod_resources,
+            folders=settings.kubelet, state=settings.state, get=self.slices.claim,
         )  # fmt: skip
         self.stores = NodeStores(Store(), Store(), Store(), Store())
         self.node = OwnNode(
@@ -86,12 +87,12 @@ class Agent:
             namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, before=self._files.known.spec,
         )  # fmt: skip
         self.controller = RealNode(
-            self.node, self.equipment, self.kubelet, working=lambda: self.socket.working,
+            self.node, self.equipment, self.kubelet, self.slices, working=lambda: self.socket.working,
             known=self._files.known, reservations=settings.reservations, clock=self._clock,
         )  # fmt: skip
         box, controller = self.equipment.box, self.controller
         identifier = PeerIdentifier(
-            self.stores.pods, lambda: controller.held or (), lambda: [item.uuid for item in box.devices]
+            self.stores.pods, lambda: controller.all_held, lambda: [item.uuid for item in box.devices]
         )
         names = {family.name: (family.value, family.scale) for family in settings.identity.families}
         self.socket = WorkloadServer(
@@ -126,11 +127,13 @@ class Agent:
             group.create_task(self._writer.run())
             group.create_task(self._recorder.run())
             group.create_task(self._await_stores())
+            group.create_task(self.slices.run())
+            await self.kubelet.restore()
             controller.equip(self._files.known.spec)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if self.equipment.spec == pools.NodeGpus(()) else MAX_WAIT_SECONDS):
                     await controller.following.wait()
-            group.create_task(self.kubelet.plugins.run())
+            group.create_task(self.kubelet.run())
             await controller.reconcile()  # users before the first step, which covers the time since the last agent
             group.create_task(controller.run())
             tick = ticking.tick(

@@ -6,7 +6,7 @@ node's capacity.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,6 +16,7 @@ from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.configuring import Configuration, subject_of
 from simgpu.controllers.node_views import SAVE_EVERY, NodeViews, ViewState
+from simgpu.dra import grants
 from simgpu.kube import resources
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
@@ -145,18 +146,21 @@ class OwnNode:
         self,
         spec: pools.NodeGpus,
         held: Sequence[holding.Held],
+        claims: Iterable[grants.PreparedClaim],
         memory: Mapping[str, int],
         *,
         reservations: str,
         before: Mapping[str, tuple[User, ...]],
     ) -> dict[str, tuple[User, ...]]:
-        """Return the users of each GPU, by id, in the order in which they got it.
+        """Return the users of each GPU, by id, in the order in which they got it: from the kubelet, or by claims.
 
         `memory` is each GPU's usable memory in MiB, `reservations` the namespace of reservation pods, `before` the last
         result.
         """
         replicas = spec.slicing.replicas(vocabulary.GPU_RESOURCE)
         found = holding.holders(self._stores.pods, held, replicas=replicas)
+        for gpu, holder in self._claim_holders(claims, memory):
+            found[gpu] = (*found.get(gpu, ()), holder)
         source = spec.utilization_from
         there = {gpu: found[gpu] for gpu in memory if gpu in found}
         lent = reserving.lend(self._stores.pods, there, namespace=reservations)
@@ -169,6 +173,27 @@ class OwnNode:
                 users_here.setdefault(user.key, user)
             listed[gpu] = tuple(users_here.values())
         return listed
+
+    def _claim_holders(
+        self, claims: Iterable[grants.PreparedClaim], memory: Mapping[str, int]
+    ) -> Iterator[tuple[str, holding.Holder]]:
+        """Yield the containers with devices of prepared claims, and the GPU of each, the oldest pod first."""
+        prepared = grants.by_name(claims)
+        for pod in sorted(self._stores.pods if prepared else (), key=lambda pod: pod.metadata.seniority):
+            if not requests.holds(pod):
+                continue
+            for container, device in _present(pod, grants.uses(pod, prepared)):
+                part = 1.0 if device.memory_mib is None else min(1.0, device.memory_mib / memory.get(device.gpu, 1))
+                yield device.gpu, holding.Holder(pod, container, 0.0 if device.admin else part)
+
+    def claimed(self, claims: Iterable[grants.PreparedClaim]) -> list[holding.Held]:
+        """Return what containers have of prepared claims."""
+        prepared = grants.by_name(claims)
+        return [
+            holding.Held(container, (device.gpu,), uid=holding.kubelet_uid(pod))
+            for pod in (self._stores.pods if prepared else ())
+            for container, device in grants.uses(pod, prepared)
+        ]
 
     def _user(self, holder: holding.Holder, memory: int, source: str) -> User:
         pod, meta = holder.pod, holder.pod.metadata
@@ -242,3 +267,12 @@ class OwnNode:
                 patch = {"metadata": {"annotations": {vocabulary.RUNAI_RESERVED: gpu}}}
                 self._writer.merge(Target(resources.PODS, ref.name, ref.namespace), patch, observed=pod, urgent=True)
             done.add(ref.uid)
+
+
+def _present(pod: Pod, uses: Iterable[tuple[str, grants.GrantedDevice]]) -> Iterator[tuple[str, grants.GrantedDevice]]:
+    """Yield the uses of containers that run, or will; init containers run alone, and not again."""
+    early = requests.regular_init(pod)
+    running = {item.name for item in pod.status.init_container_statuses if item.state.running is not None} & early
+    for container, device in uses:
+        if container in running if running else container not in early:
+            yield container, device

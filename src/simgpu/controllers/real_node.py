@@ -12,15 +12,20 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from simgpu import errors
+import msgspec
+
+from simgpu import errors, vocabulary
 from simgpu.controllers.equipping import Equipment
 from simgpu.controllers.own_node import OwnNode
+from simgpu.controllers.own_slices import OwnSlices
+from simgpu.dra import node_devices
+from simgpu.dra.grants import PreparedClaim
 from simgpu.machines.saved import Known
 from simgpu.machines.ticking import Clock
 from simgpu.machines.users import User
 from simgpu.pods.guests import Guest
 from simgpu.pods.holding import Held
-from simgpu.topology import failures, pools, sharing
+from simgpu.topology import allocating, failures, pools, sharing
 from simgpu.topology.devices import Device
 
 RECONCILE_SECONDS = 5.0  # between reconciles if nothing changes
@@ -42,6 +47,10 @@ class Kubelet(Protocol):
     async def held(self, devices: Collection[str]) -> list[Held] | None:
         """Return the containers that have any of these devices; None if the kubelet does not answer."""
 
+    @property
+    def claims(self) -> Collection[PreparedClaim]:
+        """The prepared claims."""
+
 
 class RealNode:
     """Keeps a node's devices, the offers to the kubelet, users and published view in sync.
@@ -54,6 +63,7 @@ class RealNode:
         node: OwnNode,
         equipment: Equipment,
         kubelet: Kubelet,
+        slices: OwnSlices,
         *,
         working: Callable[[], Collection[Guest]],
         known: Known,
@@ -68,6 +78,8 @@ class RealNode:
         self._node = node
         self._equipment = equipment
         self._kubelet = kubelet
+        self._slices = slices
+        slices.changed = self.wake
         self._known = known
         self._reservations = reservations
         self._clock = clock
@@ -130,7 +142,7 @@ class RealNode:
         """Reconcile once; return the seconds until the next time."""
         equipment, following = self._equipment, self.following.is_set()
         if following:
-            self.equip(self._node.spec())
+            self.equip(self._allocated(self._node.spec()))
         spec, devices = equipment.spec, equipment.box.devices
         change = self._offer(spec, devices)
         memory = {device.uuid: device.model.memory_mib.usable for device in devices}
@@ -138,12 +150,15 @@ class RealNode:
             self.held = held
         if following and (self.held is not None or not memory):
             self._users = self._node.users(
-                spec, self.held or (), memory, reservations=self._reservations, before=self._users
-            )
+                spec, self.held or (), self._kubelet.claims, memory, reservations=self._reservations,
+                before=self._users,
+            )  # fmt: skip
             equipment.remember(self._users)
         else:
             self._users = self._known_users()
         self.apply_users()
+        if following:
+            self._publish_slices(spec, devices)
         again = self._node.publish(spec, list(memory), self._users, equipment.box.counters)
         self.reconciled = True
         return min(again, RECONCILE_SECONDS, change, self._awaited())
@@ -158,7 +173,38 @@ class RealNode:
         if self.held is None:
             return self._known.users
         listed = {sharing.device(name) for held in self.held for name in held.ids}
+        listed |= {device.gpu for claim in self._kubelet.claims for device in claim.devices}
         return {gpu: users for gpu, users in self._known.users.items() if gpu in listed}
+
+    @property
+    def all_held(self) -> Sequence[Held]:
+        """The devices of containers: allocated by the kubelet, and of claims."""
+        return (*(self.held or ()), *self._node.claimed(self._kubelet.claims))
+
+    def _allocated(self, spec: pools.NodeGpus) -> pools.NodeGpus:
+        """Return what the node has with the way in which its kubelet allocates GPUs: there can be only one.
+
+        Both together act as DRA where the scheduler makes claims for plain requests, else as the extended resource.
+        MIG devices are not divided here. Until it is known which way applies, GPUs are allocated in none.
+        """
+        allocation = spec.allocation
+        if allocation.way == vocabulary.EXTENDED:
+            return spec
+        self._slices.need()
+        way = allocation.way
+        if way == vocabulary.BOTH and self._slices.known:
+            way = vocabulary.DRA if self._slices.serves_requests else vocabulary.EXTENDED
+            self._node.report(
+                "AllocationOnRealNode", f"allocation: both is for fake nodes; GPUs of this node are allocated by {way}"
+            )
+        options = msgspec.structs.replace(allocation.options, dynamic_mig=False)
+        return msgspec.structs.replace(spec, allocation=allocating.GpuAllocation(way, options))
+
+    def _publish_slices(self, spec: pools.NodeGpus, devices: Sequence[Device]) -> None:
+        node = self._node.node
+        claimable = spec.allocation.by_claims and not spec.allocation.by_count
+        found = node_devices.of_node(devices, spec, {}) if claimable else node_devices.NodeDevices()
+        self._slices.publish(found, node.metadata if node is not None else None)
 
     def _offer(self, spec: pools.NodeGpus, devices: Sequence[Device]) -> float:
         """Offer the devices with their current health; return the seconds until that changes by itself."""

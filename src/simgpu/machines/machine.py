@@ -65,6 +65,7 @@ class Machine:
         self.parent = np.array([part.device for part in parts], dtype=np.intp)
         self.pods: dict[int, PodRef] = {}
         self.part_pods: dict[int, PodRef] = {}
+        self.lost: npt.NDArray[np.bool_] = np.zeros(len(devices), bool)
         self._list_usages = list_usages
         self._usages: tuple[Usage, ...] = ()
         self._listed_at = -1
@@ -137,6 +138,11 @@ class Machine:
     def peers(self) -> npt.NDArray[np.intp]:
         """How many others each device is linked to."""
         return np.array(fabric.peers(self.devices), dtype=np.intp)
+
+    def set_lost(self, indices: Iterable[int]) -> None:
+        """Set which devices are lost, by index."""
+        self.lost = np.zeros(len(self.devices), bool)
+        self.lost[list(indices)] = True
 
     def set_pods(self, pods: Mapping[int, PodRef], parts: Mapping[int, PodRef] = {}) -> None:
         """Set the pods that label devices, by index, and parts, by handle."""

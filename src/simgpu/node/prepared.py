@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -21,46 +20,16 @@ from typing import Annotated, Literal
 import msgspec
 
 from simgpu import errors, vocabulary
+from simgpu.dra.grants import UID, PreparedClaim
 from simgpu.node import cdi, files, granting
 
 _LOCK = "claims.lock"
 _LOCK_SECONDS = 5.0
 _LOOK_SECONDS = 0.005
 _MAX_BYTES = 64 << 20  # of the checkpoint
-UID = re.compile(r"\A[0-9A-Za-z][0-9A-Za-z-]{0,62}\Z")  # part of a file's name
+_MODE = 0o644
 
 _log = logging.getLogger(__name__)
-
-
-class ClaimedGpu(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A device of a claim: the request that it serves, its pool and name, the GPU's id, and its part of the GPU.
-
-    `environment` describes it to containers. `share` is the part of the GPU's memory that it stands for.
-    """
-
-    request: str
-    pool: str
-    name: str
-    gpu: str
-    environment: dict[str, str] = {}
-    share_id: str = ""
-    share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
-    admin: bool = False
-
-    @property
-    def cdi_name(self) -> str:
-        """The device's part of its CDI name: shares of one device are several."""
-        return f"{self.name}-{self.share_id}" if self.share_id else self.name
-
-
-class PreparedClaim(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A prepared claim, its devices of this driver, and the pods that it was reserved for at that time, by uid."""
-
-    uid: Annotated[str, msgspec.Meta(pattern=UID.pattern)]
-    namespace: str
-    name: str
-    devices: Annotated[tuple[ClaimedGpu, ...], msgspec.Meta(max_length=vocabulary.MAX_CLAIM_RESULTS)] = ()
-    pods: tuple[str, ...] = ()
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -81,14 +50,13 @@ class PreparedClaims:
         self._node = node
 
     async def restore(self) -> None:
-        """Read the checkpoint, write the CDI files of its claims, and remove those of others.
+        """Read the checkpoint, write the CDI files of its claims again, and remove those of others.
 
         With an invalid checkpoint nothing is removed: containers that run may be started again with these files.
         """
         async with self._locked() as valid:
-            self._write_common()
             for claim in self.claims.values():
-                self._put(claim.uid, self._document(claim))
+                self._write(claim)
             for path in cdi.stale(self._folder, {cdi.COMMON, *self.claims}) if valid else ():
                 _log.info("removing a CDI file of no prepared claim: %s", path)
                 path.unlink(missing_ok=True)
@@ -102,8 +70,7 @@ class PreparedClaims:
                 raise errors.InputError("claims", f"at most {vocabulary.MAX_CLAIMS} can be prepared on a node")
             kept = known or claim
             try:
-                self._write_common()
-                self._put(kept.uid, self._document(kept))
+                self._write(kept)
                 if known is None:
                     self._save({**self.claims, kept.uid: kept})
             except BaseException:
@@ -126,16 +93,12 @@ class PreparedClaims:
         if known:
             self.changed()
 
-    def _write_common(self) -> None:
+    def _write(self, claim: PreparedClaim) -> None:
+        """Write the CDI files that the devices of a claim are injected by, unless they are there."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._put(cdi.COMMON, cdi.common(self._source, node=self._node))
-
-    def _document(self, claim: PreparedClaim) -> bytes:
-        edits = {item.cdi_name: (item.gpu, item.environment) for item in claim.devices}
-        return cdi.claim(claim.uid, edits, self._source)
-
-    def _put(self, name: str, content: bytes) -> None:
-        files.put(cdi.path(self._folder, name), content, 0o644)
+        edits = {item.title: (item.gpu, item.environment) for item in claim.devices}
+        files.put(cdi.path(self._folder, cdi.COMMON), cdi.common(self._source, node=self._node), _MODE)
+        files.put(cdi.path(self._folder, claim.uid), cdi.claim(claim.uid, edits, self._source), _MODE)
 
     def _save(self, claims: Mapping[str, PreparedClaim]) -> None:
         content = msgspec.json.encode(_Document(tuple(claims.values())))

@@ -12,17 +12,18 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from simgpu import errors
+from simgpu.dra.claims import AllocatedClaim
+from simgpu.dra.grants import UID, GrantedDevice, PreparedClaim
 from simgpu.kube import errors as kube_errors
-from simgpu.kube.views import ResourceClaim
 from simgpu.node import cdi, dra_messages
-from simgpu.node.prepared import UID, ClaimedGpu, PreparedClaim, PreparedClaims
+from simgpu.node.prepared import PreparedClaims
 from simgpu.topology import failures
 
 _READ_SECONDS = 20.0  # of the 45 that the kubelet waits
 _MAX_ERROR = 1024  # characters
 
-GetClaim = Callable[[str, str], Coroutine[Any, Any, ResourceClaim]]  # by namespace and name
-Resolve = Callable[[ResourceClaim], tuple[ClaimedGpu, ...]]
+GetClaim = Callable[[str, str], Coroutine[Any, Any, AllocatedClaim]]  # by namespace and name
+Grant = Callable[[AllocatedClaim], PreparedClaim]
 
 _log = logging.getLogger(__name__)
 
@@ -30,11 +31,11 @@ _log = logging.getLogger(__name__)
 class Preparer:
     """Prepares and unprepares the claims of a node. `failures` are the node's."""
 
-    def __init__(self, prepared: PreparedClaims, get: GetClaim, resolve: Resolve) -> None:
+    def __init__(self, prepared: PreparedClaims, get: GetClaim, grant: Grant) -> None:
         self.failures = failures.NONE
         self._prepared = prepared
         self._get = get
-        self._resolve = resolve
+        self._grant = grant
 
     async def prepare(self, ref: dra_messages.ClaimRef) -> dra_messages.PrepareResult:
         """Prepare a claim; a failure is the error of this claim alone."""
@@ -67,11 +68,10 @@ class Preparer:
         found = await self._read(ref)
         if found.metadata.uid != ref.uid:
             raise errors.InputError("metadata.uid", f"the claim of this name is another one, {found.metadata.uid}")
-        pods = tuple(item.uid for item in found.status.reserved_for if item.resource == "pods")
-        claim = PreparedClaim(ref.uid, ref.namespace, ref.name, self._resolve(found), pods)
+        claim = self._grant(found)
         return await self._prepared.add(claim) if claim.devices else claim
 
-    async def _read(self, ref: dra_messages.ClaimRef) -> ResourceClaim:
+    async def _read(self, ref: dra_messages.ClaimRef) -> AllocatedClaim:
         try:
             async with asyncio.timeout(_READ_SECONDS):
                 return await self._get(ref.namespace, ref.name)
@@ -81,7 +81,7 @@ class Preparer:
             raise errors.SimgpuError("there is no such claim") from None
 
 
-def _message(uid: str, device: ClaimedGpu) -> dra_messages.PreparedDevice:
-    names = (cdi.qualified(cdi.COMMON), cdi.qualified(cdi.device(uid, device.cdi_name)))
+def _message(uid: str, device: GrantedDevice) -> dra_messages.PreparedDevice:
+    names = (cdi.qualified(cdi.COMMON), cdi.qualified(cdi.device(uid, device.title)))
     request = device.request.partition("/")[0]  # without the alternative of `firstAvailable` that was chosen
-    return dra_messages.PreparedDevice((request,), device.pool, device.name, names, device.share_id)
+    return dra_messages.PreparedDevice((request,), device.pool, device.name, names, device.share)

@@ -44,6 +44,7 @@ class BoxPages:
             monotonic_ns=time.monotonic_ns(),
             instances=states,
             processes=self._apps() if self.pages.lists_processes else {},
+            lost=machine.lost,
         )
 
     def _apps(self) -> dict[int, list[apps.App]]:
