@@ -45,6 +45,7 @@ _node = functools.partial(_term, "Nodes")
 _pod = functools.partial(_term, "Pods")
 _object = functools.partial(_term, "Objects")
 _variable = functools.partial(_term, "Environment variables")
+_attribute = functools.partial(_term, "Attributes of DRA devices")
 _file = functools.partial(_term, "Files")
 
 
@@ -100,9 +101,19 @@ MAX_PLACES = _limit(1024, "workloads of a pod, each counted once for every GPU t
 MAX_ALL_PLACES = _limit(
     8192, "workloads of all pods of a real node, counted so", "each pod can always have one on all its GPUs"
 )
-MAX_CLAIM_RESULTS = _limit(32, "devices of a ResourceClaim", "the API allows no more; further ones are not read")
 MAX_CLAIMS = _limit(4096, "claims that are prepared on a real node at a time")
 MAX_CHANGES = _limit(64, "changes of a pod's activities in a step", "where they are shorter, some are skipped")
+
+MAX_SLICE_DEVICES = _limit(128, "devices of a ResourceSlice", "the API allows no more; further ones are in more slices")
+MAX_COUNTING_DEVICES = _limit(64, "devices of a ResourceSlice where any has taints or consumes counters", "the same")
+MAX_COUNTER_SETS = _limit(8, "counter sets of a ResourceSlice", "the same")
+MAX_CLAIM_RESULTS = _limit(32, "devices of a ResourceClaim", "the API allows no more; further ones are not read")
+MAX_CLAIM_USERS = _limit(256, "pods that a ResourceClaim is reserved for", "the same")
+MAX_POD_CLAIMS = _limit(
+    64, "claims of a pod of a fake node, and of each of its containers", "further ones have no effect"
+)
+MAX_OPAQUE_BYTES = _limit(10 * 1024, "bytes of a claim's opaque configuration", "the API allows no more")
+MAX_SHARES = _limit(1000, "shares of a GPU (`consumableShares`)")
 
 # Resources and nodes.
 
@@ -132,6 +143,13 @@ GPUS_ANNOTATION = _node(
     "event, and the node keeps its GPUs",
     values=f"`MODEL:COUNT`, several with commas, such as `h200:8`; at most {MAX_GPUS} GPUs",
     default="the topology's entry for the node's name, else the pool's",
+)  # fmt: skip
+ALLOCATIONS = EXTENDED, DRA, BOTH = ("extended", "dra", "both")
+ALLOCATION_ANNOTATION = _node(
+    "simgpu.dev/allocation", "annotation", "you",
+    "how pods get the node's GPUs: as the extended resource, through [DRA](../guides/dra.md), or both; comes before "
+    "the pool's `allocation`",
+    values=", ".join(f"`{way}`" for way in ALLOCATIONS), default=f"the topology's, else `{EXTENDED}`",
 )  # fmt: skip
 FAILURES_ANNOTATION = _node(
     "simgpu.dev/failures", "annotation", "you",
@@ -278,6 +296,53 @@ DRA_DRIVER = _object(
     "gpu.nvidia.com", "DRA driver, DeviceClass", "SimGPU", "GPUs of nodes, and the class of whole ones"
 )
 CDI_KIND = _object("k8s.gpu.nvidia.com/gpu", "CDI devices", "the agent", "GPUs of claims on a real node")
+MIG_CLASS = _object("mig.nvidia.com", "DeviceClass", "SimGPU", "MIG devices of GPUs that DRA divides")
+SLICE_PREFIX = _object(
+    "kwok-", "ResourceSlice `kwok-<node>-gpu`, then `-1`, `-2`", "SimGPU",
+    "GPUs of a fake node; its pool has the node's name",
+)  # fmt: skip
+SLICE_SUFFIX = "-gpu"
+SLICE_LABEL = _object("simgpu.dev/fake-node", "label of that slice", "SimGPU", "it is a fake node's", values="`true`")
+CONFIG_API = _object(
+    "resource.nvidia.com/v1beta1", "opaque configuration in claims and classes", "you",
+    "kinds `GpuConfig` and `MigDeviceConfig`: `sharing` by `TimeSlicing` or `MPS`",
+)  # fmt: skip
+OPERATOR_CONFIG_API = _object(
+    "gpu.resource.example.com/v1alpha1", "opaque configuration in claims and classes", "you",
+    "kind `GpuConfig`, as fake-gpu-operator has it: `sharing` by `TimeSlicing` or `SpacePartitioning`",
+)  # fmt: skip
+XID_TAINT = _object(
+    "gpu.nvidia.com/xid", "taint of a DRA device", "SimGPU", "the GPU had this XID error", values="its number"
+)
+LOST_TAINT = _object("gpu.nvidia.com/gpu-lost", "taint of a DRA device", "SimGPU", "the GPU does not answer any more")
+UNMONITORED_TAINT = _object(
+    "gpu.nvidia.com/unmonitored", "taint of a DRA device", "SimGPU", "the GPU's health is not known"
+)
+EXTENDED_CLAIM = _object(
+    "resource.kubernetes.io/extended-resource-claim", "annotation of a ResourceClaim", "Kubernetes",
+    f"the scheduler made it for a pod that requests `{GPU_RESOURCE}` of a node without that capacity",
+)  # fmt: skip
+
+TYPE_ATTRIBUTE = _attribute("type", "every device", "SimGPU", "what it is", values="`gpu`, `mig`")
+UUID_ATTRIBUTE = _attribute("uuid", "GPUs", "SimGPU", "its id")
+MODEL_ATTRIBUTE = _attribute("model", "GPUs", "SimGPU", "product, as fake-gpu-operator names it")
+PRODUCT_ATTRIBUTE = _attribute("productName", "every device", "SimGPU", "product, such as `NVIDIA H200`")
+BRAND_ATTRIBUTE = _attribute("brand", "devices of NVIDIA", "SimGPU", "brand, such as `Nvidia`")
+ARCHITECTURE_ATTRIBUTE = _attribute("architecture", "every device", "SimGPU", "architecture, such as `Hopper`")
+CAPABILITY_ATTRIBUTE = _attribute("cudaComputeCapability", "every device", "SimGPU", "a version, such as 9.0.0")
+DRIVER_ATTRIBUTE = _attribute("driverVersion", "every device", "SimGPU", "a version, such as 580.159.4")
+CUDA_ATTRIBUTE = _attribute("cudaDriverVersion", "every device", "SimGPU", "a version, such as 13.0.0")
+ADDRESSING_ATTRIBUTE = _attribute("addressingMode", "where it is known", "SimGPU", "addressing mode, such as `None`")
+PARENT_ATTRIBUTE = _attribute("parentUUID", "MIG devices", "SimGPU", "id of the GPU")
+PROFILE_ATTRIBUTE = _attribute("profile", "MIG devices", "SimGPU", "MIG profile, such as `1g.18gb`")
+BUS_ATTRIBUTE = _attribute("resource.kubernetes.io/pciBusID", "every device", "SimGPU", "such as 0000:03:00.0")
+ROOT_ATTRIBUTE = _attribute(
+    "resource.kubernetes.io/pcieRoot", "every device", "SimGPU", "such as pci0000:00; one for each NUMA node"
+)
+NUMA_ATTRIBUTE = _attribute("resource.kubernetes.io/numaNode", "every device", "SimGPU", "number of the NUMA node")
+QUALIFIED_ATTRIBUTES = tuple(
+    f"{DRA_DRIVER}/{name}" for name in (TYPE_ATTRIBUTE, UUID_ATTRIBUTE, PRODUCT_ATTRIBUTE)
+)  # as fake-gpu-operator writes them; the same attributes in CEL
 
 # Environment variables.
 

@@ -14,11 +14,14 @@ import grpc
 import msgspec
 import pytest
 
-from simgpu.kube import errors, views
+from simgpu.dra import grants
+from simgpu.dra.claims import AllocatedClaim
+from simgpu.dra.node_devices import DevicePlace
+from simgpu.kube import errors
 from simgpu.node import dra_messages, dra_plugin, granting
 from simgpu.node.dra_messages import ClaimRef
 from simgpu.node.dra_plugin import DeviceHealths, DraPlugin
-from simgpu.node.prepared import ClaimedGpu, PreparedClaims
+from simgpu.node.prepared import PreparedClaims
 from simgpu.node.preparing import Preparer
 from simgpu.topology import failures
 from tests.fixtures.dra import Registry
@@ -26,6 +29,7 @@ from tests.fixtures.dra import Registry
 ONE, TWO = "1a0e8400-e29b-41d4-a716-446655440001", "2b0e8400-e29b-41d4-a716-446655440002"
 GPU = "GPU-0a0e8400-e29b-41d4-a716-44665544000a"
 DEVICE = GPU.lower()
+RESULT = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "node-a", "device": DEVICE}
 
 
 class Agent:
@@ -34,12 +38,12 @@ class Agent:
     def __init__(self, registry: Registry, *, pod: str = "") -> None:
         self.root = registry.plugins.parent
         self.cdi = self.root / "cdi"
-        self.claims: dict[str, views.ResourceClaim] = {}
+        self.claims: dict[str, AllocatedClaim] = {}
         self.reads = 0
         programs = granting.Programs(self.root / "lib", self.root / "smi")
         source = granting.Source(self.root / "gpus", self.root / "run", programs)
         self.prepared = PreparedClaims(self.root / "state", self.cdi, source, node="node-a")
-        self.preparer = Preparer(self.prepared, self._get, self._resolve)
+        self.preparer = Preparer(self.prepared, self._get, self._grant)
         at = dra_plugin.sockets(registry.plugins, registry.registry, pod=pod)
         self.plugin = DraPlugin(self.preparer.prepare, self.preparer.unprepare, at=at)
         self.offer()
@@ -47,7 +51,7 @@ class Agent:
     def offer(self, *, problem: str = "", present: bool = True) -> None:
         self.plugin.offer(DeviceHealths("node-a", {DEVICE: problem}), present=present)
 
-    async def _get(self, namespace: str, name: str) -> views.ResourceClaim:
+    async def _get(self, namespace: str, name: str) -> AllocatedClaim:
         self.reads += 1
         if name not in self.claims:
             raise errors.NotFound(404, "NotFound", name)
@@ -55,12 +59,8 @@ class Agent:
         return self.claims[name]
 
     @staticmethod
-    def _resolve(claim: views.ResourceClaim) -> tuple[ClaimedGpu, ...]:
-        assert claim.status.allocation is not None
-        return tuple(
-            ClaimedGpu(item.request, item.pool, item.device, GPU, {"GPU_DEVICE_x": item.device})
-            for item in claim.status.allocation.devices.results
-        )
+    def _grant(claim: AllocatedClaim) -> grants.PreparedClaim:
+        return grants.grant(claim, {DEVICE: DevicePlace(GPU)}, pool="node-a")
 
     def files(self) -> list[str]:
         return sorted(path.name for path in self.cdi.iterdir())
@@ -76,16 +76,15 @@ class Agent:
             await asyncio.wait([task])
 
 
-def claim(name: str, uid: str = ONE, **status: Any) -> views.ResourceClaim:
+def claim(name: str, uid: str = ONE, *, results: list[dict[str, Any]] | None = None, **status: Any) -> AllocatedClaim:
     """A claim of one GPU, reserved for a pod."""
-    result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "node-a", "device": DEVICE}
     found = {
-        "allocation": {"devices": {"results": [result]}},
+        "allocation": {"devices": {"results": [RESULT] if results is None else results}},
         "reservedFor": [{"resource": "pods", "name": "p", "uid": "uid-p"}],
         **status,
     }
     body = {"metadata": {"name": name, "namespace": "team", "uid": uid}, "status": found}
-    return msgspec.convert(body, views.ResourceClaim)
+    return msgspec.convert(body, AllocatedClaim)
 
 
 def ref(name: str = "one", uid: str = ONE) -> ClaimRef:
@@ -120,7 +119,10 @@ async def test_a_claim_is_prepared_and_unprepared(registry: Registry, agent: Age
     document = json.loads((agent.cdi / agent.files()[0]).read_text())
     assert (document["cdiVersion"], document["kind"]) == ("0.5.0", "k8s.gpu.nvidia.com/gpu")
     [device] = document["devices"]
-    assert device["containerEdits"]["env"] == [f"GPU_DEVICE_x={DEVICE}"]
+    name = f"GPU_DEVICE_{DEVICE.replace('-', '_')}"
+    assert device["containerEdits"]["env"] == [
+        f"{name}={DEVICE}", f"{name}_SHARING_STRATEGY=TimeSlicing", f"{name}_TIMESLICE_INTERVAL=Default",
+    ]  # fmt: skip
     [mount] = device["containerEdits"]["mounts"]
     assert mount["containerPath"] == f"/var/lib/simgpu/gpus/{GPU}"
     assert "ro" in mount["options"]
@@ -129,7 +131,8 @@ async def test_a_claim_is_prepared_and_unprepared(registry: Registry, agent: Age
     assert json.loads((agent.root / "state" / "claims.json").read_text()) == {"claims": [], "version": 1}
 
 
-async def test_the_common_file_has_library_tool_and_socket(agent: Agent) -> None:
+async def test_the_common_file_has_library_tool_and_socket(registry: Registry, agent: Agent) -> None:
+    await registry.prepare(await registry.register(), [ref()])
     document = json.loads((agent.cdi / "k8s.gpu.nvidia.com-gpu_common.yaml").read_text())
     assert document["cdiVersion"] == "0.3.0"
     [device] = document["devices"]
@@ -153,17 +156,53 @@ async def test_repeated_calls_change_nothing(registry: Registry, agent: Agent) -
 async def test_what_is_wrong_with_one_claim_does_not_affect_another(registry: Registry, agent: Agent) -> None:
     info = await registry.register()
     agent.claims["other"] = claim("other", uid="3c0e8400-e29b-41d4-a716-446655440003")
-    asked = [ref("missing", TWO), ref("other", "another"), ref("odd", "../../etc/passwd"), ref()]
+    strange = {"device": "gpu-elsewhere"}, {"pool": "node-b"}, {"shareID": "../x"}
+    for number, change in enumerate(strange):
+        agent.claims[f"strange-{number}"] = claim("s", f"strange-{number}", results=[RESULT | change])
+    agent.claims["free"] = claim("free", "free", allocation=None)
+    parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": {"strategy": "Magic"}}
+    config = {"source": "FromClaim", "opaque": {"driver": "gpu.nvidia.com", "parameters": parameters}}
+    wrong = {"devices": {"results": [RESULT], "config": [config]}}
+    agent.claims["wrong"] = claim("wrong", "wrong", allocation=wrong)
+    asked = [
+        ref("missing", TWO), ref("other", "another"), ref("odd", "../../etc/passwd"),
+        *(ref(f"strange-{number}", f"strange-{number}") for number in range(3)), ref("free", "free"),
+        ref("wrong", "wrong"), ref(),
+    ]  # fmt: skip
     results = await registry.prepare(info, asked)
+    where = "status.allocation.devices.results[0]"
     assert [results[item.uid].error for item in asked] == [
         "there is no such claim",
         "metadata.uid: the claim of this name is another one, 3c0e8400-e29b-41d4-a716-446655440003",
         "uid: '../../etc/passwd' is no uid",
+        f"{where}: the node has no device 'gpu-elsewhere' in pool node-a",
+        f"{where}: the node has no device '{DEVICE}' in pool node-b",
+        f"{where}.shareID: '../x' is no uid",
+        "status.allocation: the claim is not allocated",
+        "config[0].opaque.parameters.sharing.strategy: Invalid enum value 'Magic'",
         "",
     ]
     assert list(agent.prepared.claims) == [ONE]
     assert await registry.unprepare(info, [ref("odd", "../state/claims")]) == {"../state/claims": ""}
     assert (agent.root / "state" / "claims.json").exists()
+
+
+async def test_of_a_claim_with_devices_of_several_drivers_ours_are_prepared(registry: Registry, agent: Agent) -> None:
+    info = await registry.register()
+    foreign = {"request": "nic", "driver": "nic.example.com", "pool": "node-a", "device": "nic-0"}
+    shared = [RESULT | {"request": "gpu/small", "shareID": share} for share in ("share-a", "share-b")]
+    agent.claims["mixed"] = claim("mixed", TWO, results=[foreign, *shared])
+    devices = (await registry.prepare(info, [ref("mixed", TWO)]))[TWO].devices
+    assert [(item.request_names, item.device_name, item.share_id) for item in devices] == [
+        (("gpu",), DEVICE, "share-a"), (("gpu",), DEVICE, "share-b"),
+    ]  # fmt: skip
+    document = json.loads((agent.cdi / f"k8s.gpu.nvidia.com-gpu_{TWO}.yaml").read_text())
+    assert [item["name"] for item in document["devices"]] == [
+        f"{TWO}-{DEVICE}-{share}" for share in ("share-a", "share-b")
+    ]
+    agent.claims["others"] = claim("others", "others", results=[foreign])
+    assert (await registry.prepare(info, [ref("others", "others")]))["others"] == dra_messages.PrepareResult()
+    assert list(agent.prepared.claims) == [TWO]
 
 
 async def test_a_claim_that_cannot_be_saved_leaves_nothing(registry: Registry, agent: Agent) -> None:

@@ -6,11 +6,9 @@ import json
 import re
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.fixtures import images
 from tests.fixtures.agent import H200, Gpus
@@ -126,7 +124,7 @@ def _with_images(node: Node, tmp_path_factory: pytest.TempPathFactory) -> None:
     with images.Layer(folder / "layer") as layer:
         images.add_busybox(layer)
     names = ("ubuntu:22.04", "nvidia/cuda-vector-add:v0.1")
-    images.write(folder / "images.tar", dict.fromkeys(names, ["/bin/sleep", "2147483647"]), [layer.path])
+    images.write(folder / "images.tar", {name: ["/bin/sleep", "2147483647"] for name in names}, [layer.path])
     node.load(folder / "images.tar")
 
 
@@ -263,7 +261,7 @@ def test_an_unhealthy_gpu_shows_in_the_status_of_its_pod(claimed: Claimed) -> No
     claimed.use("patient", "sick")
     claimed.running("patient")
     [gpu] = claimed.holds("patient")
-    index = [labels["gpu"] for labels, _ in claimed.series() if labels["UUID"] == gpu][0]
+    index = next(labels["gpu"] for labels, _ in claimed.series() if labels["UUID"] == gpu)
 
     def health() -> list[str]:
         status = json.loads(claimed.node.kubectl("get", "pod", "patient", "-o", "json"))["status"]

@@ -76,7 +76,7 @@ class Agent:
             stale=showing.stale_after(settings.interval), control=vocabulary.POD_SOCKET, seed=settings.seed,
         )  # fmt: skip
         programs = granting.install(native.library(), native.tool(), settings.state)
-        self.slices = OwnSlices(client, settings.node, report=lambda *event: self.node.report(*event))
+        self.slices = OwnSlices(client, settings.node, report=self._report)
         self.kubelet = NodeKubelet(
             settings.node, granting.Source(self.equipment.pages, run, programs), self._expect,
             folders=settings.kubelet, state=settings.state, get=self.slices.claim,
@@ -101,6 +101,9 @@ class Agent:
             changed=controller.apply_users,
         )  # fmt: skip
         self._tree = runai.Tree(settings.runai, runai.programs(programs.tool, native.preloader()))
+
+    def _report(self, reason: str, message: str) -> None:
+        self.node.report(reason, message)  # which is built after the slices
 
     def _expect(self, ids: Sequence[str]) -> None:
         self.controller.expect(ids)  # which is built after the kubelet
@@ -154,6 +157,7 @@ class Agent:
         """Write what depends on the step; shares of GPUs only once they are known."""
         now = self._clock.steady()
         self.equipment.stepped(now)
+        self.controller.stepped()
         if self.controller.shares_known:
             machine, namespace = self.equipment.box.machine, self._settings.reservations
             self._tree.show(lambda: runai.entries(machine, namespace=namespace), now=now)

@@ -146,11 +146,11 @@ class OwnNode:
         self,
         spec: pools.NodeGpus,
         held: Sequence[holding.Held],
-        claims: Iterable[grants.PreparedClaim],
         memory: Mapping[str, int],
         *,
         reservations: str,
         before: Mapping[str, tuple[User, ...]],
+        claims: Iterable[grants.PreparedClaim] = (),
     ) -> dict[str, tuple[User, ...]]:
         """Return the users of each GPU, by id, in the order in which they got it: from the kubelet, or by claims.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -31,8 +30,8 @@ DISCOVERY_SECONDS = 60.0  # between looks for an API that the server does not se
 
 _BACKOFF = Backoff(first_seconds=0.2, max_seconds=30.0)
 _NOTHING = NodeDevices()
-_CLAIMS = dataclasses.replace(resources.RESOURCE_CLAIMS, view=AllocatedClaim)
-_SLICES = dataclasses.replace(resources.RESOURCE_SLICES, view=slices.PublishedSlice)
+_CLAIMS = resources.RESOURCE_CLAIMS.seen_as(AllocatedClaim)
+_SLICES = resources.RESOURCE_SLICES.seen_as(slices.PublishedSlice)
 
 _log = logging.getLogger(__name__)
 
@@ -143,16 +142,14 @@ class OwnSlices:
         if (not wanted and not found) or self._owner is None:
             return
         owner = self._owner
-        foreign = [name for name, item in found.items() if owner.uid not in (ref.uid for ref in item.metadata.owner_references)]
+        foreign = [name for name, item in found.items() if not _owned(item.metadata, owner.uid)]
         existing = {name: self._as_written(name, item.state) for name, item in found.items()}
         self._highest = max([self._highest, *(item.generation for item in existing.values())])
         plan = slices.plan(wanted, existing, owner=owner, foreign=foreign, highest=self._highest, labels={})
         for name in plan.delete:
             await self._client.delete(api.of(_SLICES), name)
         for name, body in plan.write.items():
-            kept = await self._client.apply(
-                api.of(_SLICES), name, body, manager=vocabulary.AGENT_MANAGER, force=True
-            )
+            kept = await self._client.apply(api.of(_SLICES), name, body, manager=vocabulary.AGENT_MANAGER, force=True)
             sent = slices.read_state(msgspec.json.decode(msgspec.json.encode(body["spec"])))
             self._kept[name] = (sent.digest, kept.state.digest)
             self._highest = max(self._highest, kept.state.generation)
@@ -175,6 +172,24 @@ class OwnSlices:
         if problem and problem != self._problem:
             _log.warning("%s", problem)
         self._problem = problem
+
+
+async def _served(client: Client) -> ServedApi | None:
+    """Return the newest version of the API group that a server serves; None if it serves none."""
+    found = msgspec.json.decode(await client.raw("/version"), type=_ServerVersion)
+    for version in versions.VERSIONS:
+        with contextlib.suppress(errors.NotFound):
+            await client.discover(f"{versions.GROUP}/{version}")
+            return ServedApi(version, versions.minor(found.minor))
+    return None
+
+
+class _ServerVersion(msgspec.Struct):
+    minor: str = ""
+
+
+def _owned(meta: ObjectMeta, uid: str) -> bool:
+    return any(owner.uid == uid for owner in meta.owner_references)
 
 
 def _names(node: str, count: int) -> Iterable[str]:

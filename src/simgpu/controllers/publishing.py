@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import re
 from collections import Counter
@@ -15,12 +14,10 @@ import msgspec
 from simgpu import errors, vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import view_format
-from simgpu.kube import quantity
+from simgpu.kube import naming, quantity
 from simgpu.kube.views import ConfigMap, Node
 from simgpu.machines.users import PodRef, User
 from simgpu.topology import devices, pools
-
-_DIGEST = 10
 
 LABELS = (
     vocabulary.GPU_MEMORY, vocabulary.GPU_PRODUCT, vocabulary.MIG_STRATEGY, vocabulary.GPU_COUNT,
@@ -35,7 +32,7 @@ LABELS = (
 
 def view_name(node: str) -> str:
     """Return the name of a node's ConfigMap."""
-    return vocabulary.VIEW_PREFIX + _shortened(node, vocabulary.MAX_NAME - len(vocabulary.VIEW_PREFIX))
+    return vocabulary.VIEW_PREFIX + naming.shortened(node, vocabulary.MAX_NAME - len(vocabulary.VIEW_PREFIX))
 
 
 def node_of(view_of: ConfigMap) -> str:
@@ -45,14 +42,6 @@ def node_of(view_of: ConfigMap) -> str:
     if full and view_name(full) == meta.name:
         return full
     return meta.name.removeprefix(vocabulary.VIEW_PREFIX) if meta.name.startswith(vocabulary.VIEW_PREFIX) else ""
-
-
-def _shortened(name: str, limit: int) -> str:
-    """Return the name; if it is too long, its beginning and a digest of all of it."""
-    if len(name) <= limit:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
-    return f"{name[: limit - _DIGEST - 1].rstrip('.-')}-{digest}"
 
 
 def label_value(text: str) -> str:
@@ -84,8 +73,7 @@ def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
     if not spec.gpus:
         return {vocabulary.FAKE_GPU_LABEL: "true"}
     model = spec.gpus[0].model
-    driver = (spec.driver or model.driver or vocabulary.DEFAULT_DRIVER).split(".")
-    cuda = (spec.cuda or model.cuda or vocabulary.DEFAULT_CUDA).split(".")
+    driver, cuda = spec.driver_version.split("."), spec.cuda_version.split(".")
     capability = (model.compute_capability or "").split(".")
     found = {
         vocabulary.GPU_MEMORY: str(spec.memory_mib),
@@ -121,7 +109,7 @@ def amounts(spec: pools.NodeGpus | None) -> dict[str, str]:
     """Return extended resources of a node, in the API's canonical form."""
     if spec is None:
         return {}
-    gpus = {vocabulary.GPU_RESOURCE: len(spec.gpus)} if spec.gpus else {}
+    gpus = {vocabulary.GPU_RESOURCE: len(spec.gpus)} if spec.gpus and spec.allocation.by_count else {}
     return {name: quantity.canonical(count) for name, count in (gpus | spec.other).items()}
 
 
@@ -187,7 +175,7 @@ def view(
     labelled: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Return the node's ConfigMap; `labelled` are labels that we own on the node."""
-    labels = {vocabulary.VIEW_LABEL: "true", vocabulary.VIEW_NODE_LABEL: _shortened(node, vocabulary.MAX_LABEL)}
+    labels = {vocabulary.VIEW_LABEL: "true", vocabulary.VIEW_NODE_LABEL: naming.shortened(node, vocabulary.MAX_LABEL)}
     written = {vocabulary.VIEW_LABELS_ANNOTATION: ",".join(sorted(labelled))}
     if labels[vocabulary.VIEW_NODE_LABEL] != node:
         written[vocabulary.VIEW_NODE_ANNOTATION] = node

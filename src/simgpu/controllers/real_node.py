@@ -20,6 +20,8 @@ from simgpu.controllers.own_node import OwnNode
 from simgpu.controllers.own_slices import OwnSlices
 from simgpu.dra import node_devices
 from simgpu.dra.grants import PreparedClaim
+from simgpu.machines import health
+from simgpu.machines.health import DeviceFaults
 from simgpu.machines.saved import Known
 from simgpu.machines.ticking import Clock
 from simgpu.machines.users import User
@@ -40,9 +42,15 @@ class Kubelet(Protocol):
     """What the controller needs of the kubelet."""
 
     def offer(
-        self, spec: pools.NodeGpus, devices: Sequence[Device], failing: failures.Failures, *, elapsed: float
+        self,
+        spec: pools.NodeGpus,
+        devices: Sequence[Device],
+        failing: failures.Failures,
+        *,
+        elapsed: float,
+        faults: Mapping[str, DeviceFaults],
     ) -> None:
-        """Offer devices, with their health `elapsed` seconds after the failures began."""
+        """Offer devices, `elapsed` seconds after the failures began; `faults` are those of devices by id."""
 
     async def held(self, devices: Collection[str]) -> list[Held] | None:
         """Return the containers that have any of these devices; None if the kubelet does not answer."""
@@ -87,6 +95,8 @@ class RealNode:
         self._users: Mapping[str, tuple[User, ...]] = known.users
         self._problem = ""
         self._failing_since = clock.steady()
+        self._faults: Mapping[str, DeviceFaults] = {}
+        self._errors = 0.0  # XID errors of all GPUs so far
         self._expected: dict[str, float] = {}  # devices that the kubelet has allocated, and until when to expect them
 
     @property
@@ -102,6 +112,13 @@ class RealNode:
     def wake(self) -> None:
         """Reconcile soon: something may have changed."""
         self._wake.set()
+
+    def stepped(self) -> None:
+        """After each step: reconcile soon if a GPU had an error."""
+        errors_now = float(self._equipment.box.machine.column("xids").sum())
+        if errors_now != self._errors:
+            self._errors = errors_now
+            self.wake()
 
     def expect(self, ids: Sequence[str]) -> None:
         """Reconcile often until the kubelet lists these devices, which it is allocating."""
@@ -150,8 +167,8 @@ class RealNode:
             self.held = held
         if following and (self.held is not None or not memory):
             self._users = self._node.users(
-                spec, self.held or (), self._kubelet.claims, memory, reservations=self._reservations,
-                before=self._users,
+                spec, self.held or (), memory, reservations=self._reservations, before=self._users,
+                claims=self._kubelet.claims,
             )  # fmt: skip
             equipment.remember(self._users)
         else:
@@ -203,7 +220,7 @@ class RealNode:
     def _publish_slices(self, spec: pools.NodeGpus, devices: Sequence[Device]) -> None:
         node = self._node.node
         claimable = spec.allocation.by_claims and not spec.allocation.by_count
-        found = node_devices.of_node(devices, spec, {}) if claimable else node_devices.NodeDevices()
+        found = node_devices.of_node(devices, spec, self._faults) if claimable else node_devices.NodeDevices()
         self._slices.publish(found, node.metadata if node is not None else None)
 
     def _offer(self, spec: pools.NodeGpus, devices: Sequence[Device]) -> float:
@@ -213,7 +230,10 @@ class RealNode:
             _log.info("failures changed: %s", wanted)
             self.failures, self._failing_since = wanted, now
         elapsed = now - self._failing_since
-        self._kubelet.offer(spec, devices, wanted, elapsed=elapsed)
+        box = self._equipment.box
+        box.fail(health.configured(wanted, elapsed))
+        self._faults = box.faults()
+        self._kubelet.offer(spec, devices, wanted, elapsed=elapsed, faults=self._faults)
         change = wanted.next_change(elapsed)
         return RECONCILE_SECONDS if change is None else change
 

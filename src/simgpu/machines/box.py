@@ -68,9 +68,7 @@ class Box:
         self._part_names = {f"{devices[part.device].file}.{part.id}": part for part in self.machine.parts}
         self._parts = {part.handle: part for part in self.machine.parts}
         self._index_of = {card.number: index for index, card in enumerate(self.cards)}
-        self.machine.set_lost(
-            index for index, card in enumerate(self.cards) if card.failure == DeviceFailure.LOST
-        )
+        self.machine.set_lost(index for index, card in enumerate(self.cards) if card.failure == DeviceFailure.LOST)
         self._name_users()
 
     # Workloads.

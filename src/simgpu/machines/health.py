@@ -11,6 +11,8 @@ from enum import Enum
 
 import msgspec
 
+from simgpu.topology import failures
+
 HANG_XID, MEMORY_XID, LOST_XID = 43, 48, 79
 
 _APPLICATION_XIDS = frozenset((13, 31, 43, 45, 68, 109))  # errors of a program; the device itself is in order
@@ -22,6 +24,12 @@ class DeviceFailure(Enum):
     NONE = ""
     MEMORY = "memory"
     LOST = "lost"
+
+
+def configured(failing: failures.Failures, elapsed: float) -> dict[int, DeviceFailure]:
+    """Return the failure of each GPU by index, `elapsed` seconds after the failures began; one that died is lost."""
+    sick = dict.fromkeys(failing.unhealthy, DeviceFailure.MEMORY)
+    return sick | dict.fromkeys(failing.lost_at(elapsed), DeviceFailure.LOST)
 
 
 class DeviceFaults(msgspec.Struct, frozen=True):

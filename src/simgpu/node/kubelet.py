@@ -12,6 +12,7 @@ import msgspec
 from simgpu import errors
 from simgpu.dra import grants, node_devices
 from simgpu.dra.claims import AllocatedClaim
+from simgpu.machines.health import DeviceFaults
 from simgpu.node import dra_plugin, granting, messages, offers, owners, plugins, rpc
 from simgpu.node.prepared import PreparedClaims
 from simgpu.node.preparing import GetClaim, Preparer
@@ -85,18 +86,24 @@ class NodeKubelet:
             group.create_task(self._dra.run())
 
     def offer(
-        self, spec: pools.NodeGpus, devices: Sequence[Device], failing: failures.Failures, *, elapsed: float
+        self,
+        spec: pools.NodeGpus,
+        devices: Sequence[Device],
+        failing: failures.Failures,
+        *,
+        elapsed: float,
+        faults: Mapping[str, DeviceFaults],
     ) -> None:
-        """Offer devices, with their health `elapsed` seconds after the failures began."""
+        """Offer devices, `elapsed` seconds after the failures began; `faults` are those of devices by id."""
         self._failures, self._gpu_resource = failing, spec.slicing.name(GPU_RESOURCE)
         self._preparer.failures = failing
-        unhealthy, present = failing.unhealthy_at(elapsed), failing.present(elapsed)
-        found = {item.resource: item for item in _offers(spec, devices, unhealthy)}
+        problems = {gpu: wrong.problem for gpu, wrong in faults.items() if wrong.unhealthy}
+        present = failing.present(elapsed)
+        found = {item.resource: item for item in _offers(spec, devices, problems)}
         self._plugins.offer(found, present=present)
         claimable = devices if spec.allocation.by_claims and not spec.allocation.by_count else ()
         self._places = node_devices.places(claimable, spec)
-        broken = {device.uuid: "unhealthy" for device in devices if device.index in unhealthy}
-        health = {name: broken.get(place.gpu, "") for name, place in self._places.items()}
+        health = {name: problems.get(place.gpu, "") for name, place in self._places.items()}
         self._dra.offer(dra_plugin.DeviceHealths(self._node, health), present=present and bool(claimable))
 
     async def held(self, devices: Collection[str]) -> list[Held] | None:
@@ -117,10 +124,10 @@ class NodeKubelet:
         return granting.gpus(ids, node=self._node, source=self._source)
 
 
-def _offers(spec: pools.NodeGpus, devices: Sequence[Device], unhealthy: Collection[int]) -> Iterator[offers.Offer]:
+def _offers(spec: pools.NodeGpus, devices: Sequence[Device], unhealthy: Collection[str]) -> Iterator[offers.Offer]:
     """Yield the offers of GPUs and of other devices. NUMA nodes are reported where the topology specifies them."""
     gpus = [
-        offers.Offered(device.uuid, place, device.index not in unhealthy, show_numa=spec.numa is not None)
+        offers.Offered(device.uuid, place, device.uuid not in unhealthy, show_numa=spec.numa is not None)
         for device, place in zip(devices, offers.places(devices), strict=True)
     ]
     if gpus and not spec.allocation.by_claims:

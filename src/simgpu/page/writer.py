@@ -377,10 +377,9 @@ def _describe_bar1(row: Any, device: Device) -> int:
 
 
 def _profile(profile: models.MigProfile, model: models.Model) -> tuple[Any, ...]:
-    slices = placing.compute_slices(profile)
-    whole = slices == max(placing.compute_slices(other) for other in model.mig)
-    extra = int(whole or profile.name.endswith("+me"))
+    engines = placing.engines(profile, model)
     return (
-        profile.name.encode(), profile.id, slices, profile.count, placing.multiprocessors(profile, model),
-        placing.memory_mib(profile, model), slices + (1 if whole else 0), slices, slices, extra,
+        profile.name.encode(), profile.id, placing.compute_slices(profile), profile.count,
+        placing.multiprocessors(profile, model), placing.memory_mib(profile, model),
+        engines.copy, engines.decoders, engines.jpeg, engines.ofa,
     )  # fmt: skip
