@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from simgpu.dra import classes, versions
 from tests.fixtures import images
 from tests.fixtures.agent import H200, Gpus
 from tests.fixtures.machine import wait_for
@@ -128,8 +129,16 @@ def _with_images(node: Node, tmp_path_factory: pytest.TempPathFactory) -> None:
     node.load(folder / "images.tar")
 
 
+@pytest.fixture(scope="module")
+def _with_classes(node: Node) -> None:
+    """The classes of GPUs, as the controller makes them."""
+    for name, body in classes.device_classes(versions.ServedApi()).items():
+        document = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}, **body}
+        node.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(document))
+
+
 @pytest.fixture
-def claimed(equipped: Gpus, _with_images: None) -> Iterator[Claimed]:
+def claimed(equipped: Gpus, _with_images: None, _with_classes: None) -> Iterator[Claimed]:
     """The node with eight GPUs for claims, all well, no pods and no claims."""
     made = Claimed(equipped.node)
     made.agent = equipped.agent
@@ -233,7 +242,7 @@ def test_a_mistake_in_a_claims_configuration_names_its_field(claimed: Claimed) -
     assert not claimed.held()
 
 
-@pytest.mark.parametrize("killed", ["agent", "kubelet", "kubelet agent"])
+@pytest.mark.parametrize("killed", ["agent", "kubelet agent"])
 def test_claims_outlive_what_is_killed(claimed: Claimed, killed: str) -> None:
     claimed.claim("kept")
     claimed.use("keeps", "kept")
