@@ -20,6 +20,7 @@ from simgpu.kube import errors as kube_errors
 from simgpu.kube import quantity, resources
 from simgpu.topology import inline
 from simgpu.vocabulary import (
+    BOTH,
     DEFAULT_NAMESPACE,
     DEFAULT_POOL,
     GPU_RESOURCE,
@@ -124,7 +125,7 @@ async def publish_topology(client: Client, gpus: Gpus, *, overwrite: bool) -> No
     present = await client.find(resources.CONFIG_MAPS, TOPOLOGY, namespace=DEFAULT_NAMESPACE)
     document = _topology_document(present.data.get(TOPOLOGY_KEY, "")) if present is not None else {}
     pools = document.get("nodePools") or {}
-    pool = {"gpu": {"profile": gpus.model, "overrides": {"device_count": gpus.count}}}
+    pool = {"gpu": {"profile": gpus.model, "overrides": {"device_count": gpus.count}}, "allocation": BOTH}
     if pools.get(DEFAULT_POOL) == pool or (DEFAULT_POOL in pools and not overwrite):
         return
     document["nodePools"] = {**pools, DEFAULT_POOL: pool}

@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from simgpu import errors, vocabulary
 from simgpu.catalog import models
-from simgpu.controllers import configuring, publishing
+from simgpu.controllers import claimed, configuring, publishing
+from simgpu.controllers.dra_fleet import DraFleet
 from simgpu.controllers.node_views import SAVE_EVERY, VIEW_EVERY, NodeViews, ViewState
+from simgpu.dra import claims
 from simgpu.kube import resources
 from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder
@@ -51,7 +53,7 @@ class NodeRecord(msgspec.Struct):
 
     `held` are the GPUs of each pod by uid, `owned` what was written on the node. `leaving` is set while the latter is
     removed, `restored` once the saved counters were resumed. `spec` follows from `node` and `topology`, as they were at
-    the last reconcile.
+    the last reconcile. `troubles` are problems with claims, and `missing` is how many GPUs pods lack.
     """
 
     view: ViewState = msgspec.field(default_factory=ViewState)
@@ -62,12 +64,14 @@ class NodeRecord(msgspec.Struct):
     node: Node | None = None
     topology: pools.Topology | None = None
     spec: pools.NodeGpus | None = None
+    troubles: claimed.Troubles = {}
+    missing: int = 0
 
 
 class FakeNodes:
     """Keeps fake nodes and the fleet's cards in sync."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - it is where all parts of the controller meet
         self,
         stores: FleetStores,
         fleet: Fleet,
@@ -78,7 +82,9 @@ class FakeNodes:
         namespace: str,
         catalog: models.Catalog,
         clock: Clock,
+        dra: DraFleet,
     ) -> None:
+        self._dra = dra
         self._stores = stores
         self._fleet = fleet
         self._queue = queue
@@ -112,7 +118,7 @@ class FakeNodes:
             if pod is None or not pod.spec.node_name:
                 continue
             timed = vocabulary.RUN_TIME_ANNOTATION in pod.metadata.annotations
-            if timed or requests.requests(pod) or self._exports(pod):
+            if timed or requests.requests(pod) or claims.has_claims(pod) or self._exports(pod):
                 self._queue.add(pod.spec.node_name)
 
     def _config_map_changed(self, key: str, old: ConfigMap | None, new: ConfigMap | None) -> None:
@@ -146,7 +152,7 @@ class FakeNodes:
     def _node_names(self) -> set[str]:
         """Return nodes that exist, and those that have a view."""
         published = {publishing.node_of(item) for item in self.configuration.views()}
-        return published | {node.metadata.name for node in self._stores.nodes}
+        return published | {node.metadata.name for node in self._stores.nodes} | self._dra.slices.nodes()
 
     def describe_node(self, name: str) -> dict[str, Any] | None:
         """Return a node for the topology API, a real one from its view; None if there is none."""
@@ -169,11 +175,14 @@ class FakeNodes:
     async def reconcile(self, name: str) -> float | None:
         """Reconcile one node; return the seconds until it should be reconciled again, None for never."""
         await asyncio.sleep(0)  # let the writer run
-        self.unseen.discard(name)
         node = self._stores.nodes.get(name)
         record = self._records.get(name)
         seen = record is not None and record.node is node and record.topology is self._config
         spec = record.spec if seen and record is not None else self._spec(node) if node is not None else None
+        if node is not None and spec is not None and self._dra.awaits(name, spec):
+            self.unseen.add(name)
+            return None
+        self.unseen.discard(name)
         if node is None or spec is None:
             return self._retire(name, node)
         for pod in self._stores.pods.by("node", name):
@@ -193,12 +202,13 @@ class FakeNodes:
         if before is not None:
             self._fleet.resume(placed, *self._saved(before))
         self._fleet.name_exporter(name, *self._exporter(name))
-        assigned = self._users(name, placed, record, before)
+        assigned, wait = self._users(name, placed, record, before)
         record.restored = True
         if self._fleet.use(placed, assigned):
             record.view.changed = True
         if not seen:
             done = self._publish_node(node, spec, record)
+            self._dra.publish(node.metadata, placed.spec, {})
             record.view.changed |= record.topology is not self._config
             record.node, record.topology, record.spec = node if done else None, self._config, placed.spec
         # A node that left and came back: a delete of its view may still be pending.
@@ -206,9 +216,15 @@ class FakeNodes:
         if changed or deleting:
             record.view.changed, record.view.written = True, None
         urgent = first or changed or record.view.written is None
-        return self._views.publish(
+        due = self._views.publish(
             name, record.view, functools.partial(self._view, name), urgent=urgent, failed=self._retry(name)
         )
+        return due if wait is None else min(due, wait)
+
+    @property
+    def overcommitted(self) -> int:
+        """How many GPUs pods on all nodes request that they cannot have."""
+        return sum(record.missing for record in self._records.values())
 
     def _spec(self, node: Node) -> pools.NodeGpus | None:
         """Return what a node should have; None for one that is not ours. Invalid configuration changes nothing."""
@@ -247,16 +263,22 @@ class FakeNodes:
 
     def _users(
         self, name: str, placed: NodeCards, record: NodeRecord, before: publishing.PreviousView | None
-    ) -> dict[str, tuple[User, ...]]:
-        """Return the users of each GPU of a node, by id."""
-        holding = ((pod, _wish(pod)) for pod in self._stores.pods.by("node", name) if requests.holds(pod))
+    ) -> tuple[dict[str, tuple[User, ...]], float | None]:
+        """Return the users of each GPU of a node, by id, and the seconds until problems with claims are reported.
+
+        One ledger: claims keep their GPUs, and pods with requests are assigned the others.
+        """
+        pods = self._stores.pods.by("node", name)
+        through = self._dra.users(placed, pods, self._range)
+        free = [gpu for gpu in placed.ids if gpu not in through.owners]
+        holding = ((pod, _wish(pod)) for pod in pods if requests.holds(pod) and not claims.has_gpu_claim(pod))
         there = sorted((pair for pair in holding if pair[1].count), key=lambda pair: pair[0].metadata.seniority)
         wishes = [wish for _, wish in there]
         if before is not None:
             record.held = {wish.uid: assigning.places(wish, before.held.get(wish.uid, ())) for wish in wishes}
-        held = record.held = assigning.assign(placed.ids, record.held, wishes)
+        held = record.held = assigning.assign(free, record.held, wishes)
         memory = {card.device.uuid: card.device.model.memory_mib.usable for card in placed.cards}
-        found: dict[str, tuple[User, ...]] = {}
+        found = dict(through.owners)
         for pod, wish in there:
             span, meta = self._range(pod), pod.metadata
             owners, init = wish.owners(started=requests.running(pod)), requests.regular_init(pod)
@@ -265,7 +287,23 @@ class FakeNodes:
                     busy = users.NONE if container in init else span
                     ref = PodRef(meta.name, meta.namespace, container, meta.uid)
                     found[gpu] = (User(ref, busy, memory[gpu]),)
-        return found
+        for gpu, observers in through.observers.items():
+            found[gpu] = (*found.get(gpu, ()), *observers)
+        return found, self._report_problems(record, through, {wish.uid: (pod, wish) for pod, wish in there})
+
+    def _report_problems(
+        self, record: NodeRecord, through: claimed.ClaimedUsers, wishes: Mapping[str, tuple[Pod, assigning.Wish]]
+    ) -> float | None:
+        """Report pods that cannot use their claims, and GPUs that are promised twice, once that has lasted."""
+        short = claimed.shortages(wishes, record.held, len(through.owners))
+        record.missing = sum(item.missing for item in short)
+        problems = [*through.problems, *short]
+        if not problems and not record.troubles:
+            return None
+        lasting, record.troubles, wait = claimed.lasting(problems, record.troubles, self._clock.steady())
+        for item in lasting:
+            self.configuration.report(configuring.subject_of(item.pod), item.reason, item.message)
+        return wait
 
     def _range(self, pod: Pod) -> users.Range:
         if not requests.running(pod):
@@ -371,6 +409,7 @@ class FakeNodes:
     def _retire(self, name: str, node: Node | None) -> float | None:
         """Remove what we own from a node that is gone or not ours any more, and then its view."""
         self._fleet.remove(name)
+        self._dra.retire(name)
         record = self._records.get(name, NodeRecord())
         config_map = self._view_of(name)
         before = publishing.read_previous(config_map)
@@ -408,7 +447,8 @@ def _relevant_of_pod(pod: Pod) -> tuple[object, ...]:
     meta, spec, status = pod.metadata, pod.spec, pod.status
     return (
         meta.uid, meta.annotations, meta.labels, meta.owner_references, spec.node_name, spec.init_containers,
-        spec.containers, status.phase, status.pod_ip,
+        spec.containers, status.phase, status.pod_ip, status.resource_claim_statuses,
+        status.extended_resource_claim_status,
     )  # fmt: skip
 
 

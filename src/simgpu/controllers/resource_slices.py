@@ -1,0 +1,210 @@
+"""Publishes the GPUs of fake nodes as resource slices.
+
+A key is a node's name. A reconcile compares the slices that the node should have with those that it has, including
+our own writes that the watch has not shown yet, and sends only the difference.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from simgpu.dra import node_devices, slices, versions
+from simgpu.dra.node_devices import Faults
+from simgpu.dra.slices import PublishedSlice, SliceState
+from simgpu.dra.versions import ServedApi
+from simgpu.kube import errors
+from simgpu.kube.client import Client
+from simgpu.kube.queue import WorkQueue
+from simgpu.kube.recording import Recorder, Subject
+from simgpu.kube.resources import Resource
+from simgpu.kube.store import Change, Store
+from simgpu.kube.views import ObjectMeta
+from simgpu.topology import pools
+from simgpu.vocabulary import SLICE_LABEL
+
+SELECTOR = f"{SLICE_LABEL}=true"
+SLICES = Resource("ResourceSlice", "resourceslices", PublishedSlice, group=versions.GROUP, namespaced=False)
+WORKERS = 16
+
+_log = logging.getLogger(__name__)
+
+
+class PoolWish(msgspec.Struct, frozen=True):
+    """What a node should publish."""
+
+    owner: ObjectMeta
+    spec: pools.NodeGpus
+    faults: Faults = {}
+
+
+class SentSlice(msgspec.Struct, frozen=True):
+    """A slice as our last write left it; no state if that was a delete. `version` is its resource version."""
+
+    state: SliceState | None
+    owner: str
+    version: int
+
+
+def by_node(item: PublishedSlice) -> tuple[str, ...]:
+    """Return the index of slices by node."""
+    return (item.state.node,) if item.state.node else ()
+
+
+class ResourceSlices:
+    """Slices of all fake nodes."""
+
+    def __init__(self, client: Client, recorder: Recorder) -> None:
+        self.store: Store[PublishedSlice] = Store({"node": by_node})
+        self.queue: WorkQueue[str] = WorkQueue()
+        self.dropped: set[str] = set()  # feature gates that are off
+        self._client = client
+        self._recorder = recorder
+        self._api = ServedApi()
+        self._resource = SLICES
+        self._wanted: dict[str, PoolWish | None] = {}  # None for nodes that should have no slices
+        self._sent: dict[str, dict[str, SentSlice]] = {}  # by node and name
+        self._accepted: dict[str, tuple[bytes, bytes]] = {}  # what was wanted of a slice, and what the server kept
+
+    def serve(self, api: ServedApi) -> Resource[PublishedSlice]:
+        """Set the version of the API to use; return the resource to watch."""
+        self._api, self._resource = api, api.of(SLICES)
+        return self._resource
+
+    def start(self) -> None:
+        """Follow changes of slices by others, once the store is filled."""
+        self.store.listen(self._changed)
+        for name in self._wanted:
+            self.queue.add(name)
+
+    def _changed(self, change: Change[PublishedSlice]) -> None:
+        for item in (change.old, change.new):
+            if item is not None and item.state.node:
+                self.queue.add(item.state.node)
+
+    def nodes(self) -> set[str]:
+        """Return the nodes that have slices or should have."""
+        return {*self.store.values("node"), *(name for name, wish in self._wanted.items() if wish is not None)}
+
+    def want(self, owner: ObjectMeta, spec: pools.NodeGpus, faults: Faults) -> None:
+        """Set what a node should publish."""
+        known = self._wanted.get(owner.name)
+        if known is not None and known.owner.uid == owner.uid and (known.spec, known.faults) == (spec, faults):
+            return
+        self._wanted[owner.name] = PoolWish(ObjectMeta(name=owner.name, uid=owner.uid), spec, dict(faults))
+        self.queue.add(owner.name)
+
+    def drop(self, name: str) -> None:
+        """Remove the slices of a node."""
+        if self._wanted.get(name) is not None or not self.store.synced.is_set() or self.store.by("node", name):
+            self._wanted[name] = None
+            self.queue.add(name)
+
+    async def reconcile(self, name: str) -> None:
+        """Bring the slices of one node to what they should be; those of a node that is not known yet stay."""
+        if name not in self._wanted:
+            return
+        wish = self._wanted[name]
+        wanted = self._specs(name, wish) if wish is not None and wish.spec.gpus else {}
+        existing = self._existing(name)
+        states = {title: self._as_wanted(title, item.state) for title, item in existing.items() if item.state}
+        owner = wish.owner if wish is not None else ObjectMeta(name=name)
+        foreign = [title for title, item in existing.items() if wish is not None and item.owner != owner.uid]
+        plan = slices.plan(wanted, states, owner=owner, foreign=foreign)
+        try:
+            for title in plan.delete:
+                await self._delete(name, title)
+            for title, body in plan.write.items():
+                await self._write(name, title, body, exists=title in states)
+        except errors.ApiError as error:
+            if wish is not None and isinstance(error, errors.Forbidden | errors.Invalid):
+                self._warn(owner, "SlicesRejected", str(error))
+            raise
+        if wish is None and self._wanted.get(name) is None and not self.store.by("node", name):
+            self._sent.pop(name, None)
+            self._wanted.pop(name, None)
+
+    def _specs(self, name: str, wish: PoolWish) -> dict[str, dict[str, Any]]:
+        found = node_devices.of_node(pools.build(wish.spec, name), wish.spec, wish.faults)
+        parts = slices.split(found, self._api)
+        return {slices.name_of(name, place): slices.spec_of(part, name, self._api) for place, part in enumerate(parts)}
+
+    def _existing(self, name: str) -> dict[str, SentSlice]:
+        """Return a node's slices as they are after our own writes."""
+        sent = self._sent.get(name, {})
+        found: dict[str, SentSlice] = {}
+        for item in self.store.by("node", name):
+            meta = item.metadata
+            version = int(meta.resource_version) if meta.resource_version.isdecimal() else 0
+            owner = next((reference.uid for reference in meta.owner_references), "")
+            found[meta.name] = SentSlice(item.state, owner, version)
+        for title, mine in list(sent.items()):
+            seen = found.get(title)
+            if seen is not None and (seen.version > mine.version or (seen.version == mine.version and mine.state)):
+                del sent[title]  # the watch has shown it, or a later change
+            elif mine.state is not None:
+                found[title] = mine
+            elif seen is not None:
+                del found[title]  # deleted, and the watch has not shown that yet
+            else:
+                del sent[title]
+        return found
+
+    def _as_wanted(self, title: str, state: SliceState) -> SliceState:
+        """Return a slice from which the server dropped fields as it was wanted: writing it again would not help."""
+        wanted, kept = self._accepted.get(title, (b"", b""))
+        return msgspec.structs.replace(state, digest=wanted) if kept and state.digest == kept else state
+
+    # Writing.
+
+    async def _delete(self, name: str, title: str) -> None:
+        seen = self.store.get(title)
+        await self._client.delete(self._resource, title)
+        self._accepted.pop(title, None)
+        sent = self._sent.setdefault(name, {})
+        version = int(seen.metadata.resource_version) if seen is not None else 0
+        sent[title] = SentSlice(None, "", max(version, sent[title].version if title in sent else 0))
+
+    async def _write(self, name: str, title: str, body: Mapping[str, Any], *, exists: bool) -> None:
+        try:
+            answer = await (self._update(title, body) if exists else self._create(title, body))
+        except errors.NotFound:
+            answer = await self._create(title, body)
+        except errors.Invalid:
+            if not exists and self.store.get(title) is not None:
+                raise
+            await self._client.delete(self._resource, title)  # of another driver or node: those cannot be changed
+            answer = await self._create(title, body)
+        self._remember(name, title, body, answer)
+
+    async def _create(self, title: str, body: Mapping[str, Any]) -> PublishedSlice:
+        try:
+            return await self._client.create(self._resource, dict(body))
+        except errors.AlreadyExists:
+            return await self._update(title, body)
+
+    async def _update(self, title: str, body: Mapping[str, Any]) -> PublishedSlice:
+        spec = {"devices": None, "sharedCounters": None, **body["spec"]}
+        return await self._client.merge_patch(self._resource, title, {**body, "spec": spec})
+
+    def _remember(self, name: str, title: str, body: Mapping[str, Any], answer: PublishedSlice) -> None:
+        meta = answer.metadata
+        version = int(meta.resource_version) if meta.resource_version.isdecimal() else 0
+        owner = next((reference.uid for reference in meta.owner_references), "")
+        self._sent.setdefault(name, {})[title] = SentSlice(answer.state, owner, version)
+        wanted = slices.read_state(msgspec.json.decode(msgspec.json.encode(body["spec"])))
+        self._accepted.pop(title, None)
+        if wanted.digest != answer.state.digest:
+            self._accepted[title] = (wanted.digest, answer.state.digest)
+            gates = set(versions.gates_of(wanted.gated, answer.state.gated))
+            if gates - self.dropped:
+                message = f"the API server drops fields of slices: feature gate {', '.join(sorted(gates))} is off"
+                _log.warning("%s", message)
+                self._warn(ObjectMeta(name=name, uid=owner), "FeatureGateOff", message)
+            self.dropped |= gates
+
+    def _warn(self, node: ObjectMeta, reason: str, message: str) -> None:
+        self._recorder.record(Subject("v1", "Node", node.name, uid=node.uid), "Warning", reason, message)
