@@ -72,7 +72,7 @@ def node(tmp_path: Path, kubelet: Kubelet, clock: ManualClock) -> RealNode:
         "node-a", NodeStores(Store(), Store(), Store(), Store()), Writer(client, manager="test"),
         Recorder(client, component="test"), namespace="ns", catalog=models.load(), clock=clock, before=known.spec,
     )  # fmt: skip
-    slices = OwnSlices(client, "node-a", report=own.report)
+    slices = OwnSlices(client, Recorder(client, component="test"), "node-a")
     return RealNode(own, made, kubelet, slices, working=tuple, known=known, reservations="r", clock=clock)
 
 

@@ -32,7 +32,7 @@ def specs(spec: pools.NodeGpus, api: ServedApi = NEW, *, sick: tuple[int, ...] =
     built = pools.build(spec, "n1")
     faults = {built[index].uuid: health.DeviceFaults(xids=(79,)) for index in sick}
     parts = slices.split(node_devices.of_node(built, spec, faults), api)
-    return {slices.name_of("n1", place): slices.spec_of(part, "n1", api) for place, part in enumerate(parts)}
+    return {slices.FAKE.name_of("n1", place): slices.spec_of(part, "n1", api) for place, part in enumerate(parts)}
 
 
 class Server:
@@ -74,8 +74,8 @@ def test_a_large_node_has_numbered_slices() -> None:
 
 
 def test_the_name_of_a_slice_is_a_name_however_long_the_nodes_is() -> None:
-    assert len(slices.name_of("n" * 253, 17)) == 253
-    assert slices.name_of("n" * 253, 17).endswith("-gpu-17")
+    assert len(slices.FAKE.name_of("n" * 253, 17)) == 253
+    assert slices.FAKE.name_of("n" * 253, 17).endswith("-gpu-17")
 
 
 def test_counters_are_apart_from_devices_where_the_server_wants_that() -> None:

@@ -76,7 +76,7 @@ class Agent:
             stale=showing.stale_after(settings.interval), control=vocabulary.POD_SOCKET, seed=settings.seed,
         )  # fmt: skip
         programs = granting.install(native.library(), native.tool(), settings.state)
-        self.slices = OwnSlices(client, settings.node, report=self._report)
+        self.slices = OwnSlices(client, self._recorder, settings.node)
         self.kubelet = NodeKubelet(
             settings.node, granting.Source(self.equipment.pages, run, programs), self._expect,
             folders=settings.kubelet, state=settings.state, get=self.slices.claim,
@@ -101,9 +101,6 @@ class Agent:
             changed=controller.apply_users,
         )  # fmt: skip
         self._tree = runai.Tree(settings.runai, runai.programs(programs.tool, native.preloader()))
-
-    def _report(self, reason: str, message: str) -> None:
-        self.node.report(reason, message)  # which is built after the slices
 
     def _expect(self, ids: Sequence[str]) -> None:
         self.controller.expect(ids)  # which is built after the kubelet

@@ -6,6 +6,7 @@ node's capacity.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -177,14 +178,30 @@ class OwnNode:
     def _claim_holders(
         self, claims: Iterable[grants.PreparedClaim], memory: Mapping[str, int]
     ) -> Iterator[tuple[str, holding.Holder]]:
-        """Yield the containers with devices of prepared claims, and the GPU of each, the oldest pod first."""
+        """Yield the containers with devices of prepared claims, and the GPU of each, the oldest pod first.
+
+        Containers that share a device, or a share of it, divide its memory; those with admin access have none.
+        """
         prepared = grants.by_name(claims)
-        for pod in sorted(self._stores.pods if prepared else (), key=lambda pod: pod.metadata.seniority):
-            if not requests.holds(pod):
-                continue
-            for container, device in _present(pod, grants.uses(pod, prepared)):
-                part = 1.0 if device.memory_mib is None else min(1.0, device.memory_mib / memory.get(device.gpu, 1))
-                yield device.gpu, holding.Holder(pod, container, 0.0 if device.admin else part)
+        pods = sorted(self._stores.pods if prepared else (), key=lambda pod: pod.metadata.seniority)
+        uses = [
+            (pod, container, device)
+            for pod in pods
+            if requests.holds(pod)
+            for container, device in _present(pod, grants.uses(pod, prepared))
+            if device.gpu in memory
+        ]
+        members = Counter(device.slot for _, _, device in uses if not device.admin)
+        found: dict[tuple[str, str, str], holding.Holder] = {}  # several shares of one GPU are one use of it
+        for pod, container, device in uses:
+            key = device.gpu, pod.metadata.uid, container
+            part = 1.0 if device.memory_mib is None else device.memory_mib / memory[device.gpu]
+            mine = 0.0 if device.admin else part / members[device.slot]
+            before = found.get(key, holding.Holder(pod, container, 0.0, observes=True))
+            observes = before.observes and device.admin
+            found[key] = holding.Holder(pod, container, min(1.0, before.share + mine), observes=observes)
+        for (gpu, _, _), holder in found.items():
+            yield gpu, holder
 
     def claimed(self, claims: Iterable[grants.PreparedClaim]) -> list[holding.Held]:
         """Return what containers have of prepared claims."""
@@ -198,8 +215,8 @@ class OwnNode:
     def _user(self, holder: holding.Holder, memory: int, source: str) -> User:
         pod, meta = holder.pod, holder.pod.metadata
         ref = PodRef(meta.name, meta.namespace, holder.container, meta.uid)
-        if holder.reserves:
-            return User(ref, share=0.0, reserves=True)
+        if holder.reserves or holder.observes:
+            return User(ref, share=0.0, reserves=holder.reserves)
         fraction = self._annotation(pod, reserving.fraction, "InvalidFraction", 1.0)
         used = int(memory * holder.share * fraction)
         span, cpu = users.NONE, None

@@ -18,7 +18,6 @@ from simgpu import errors, vocabulary
 from simgpu.controllers.equipping import Equipment
 from simgpu.controllers.own_node import OwnNode
 from simgpu.controllers.own_slices import OwnSlices
-from simgpu.dra import node_devices
 from simgpu.dra.grants import PreparedClaim
 from simgpu.machines import health
 from simgpu.machines.health import DeviceFaults
@@ -174,8 +173,8 @@ class RealNode:
         else:
             self._users = self._known_users()
         self.apply_users()
-        if following:
-            self._publish_slices(spec, devices)
+        if following and (node := self._node.node) is not None:
+            self._slices.publish(node, spec, self._faults)
         again = self._node.publish(spec, list(memory), self._users, equipment.box.counters)
         self.reconciled = True
         return min(again, RECONCILE_SECONDS, change, self._awaited())
@@ -216,12 +215,6 @@ class RealNode:
             )
         options = msgspec.structs.replace(allocation.options, dynamic_mig=False)
         return msgspec.structs.replace(spec, allocation=allocating.GpuAllocation(way, options))
-
-    def _publish_slices(self, spec: pools.NodeGpus, devices: Sequence[Device]) -> None:
-        node = self._node.node
-        claimable = spec.allocation.by_claims and not spec.allocation.by_count
-        found = node_devices.of_node(devices, spec, self._faults) if claimable else node_devices.NodeDevices()
-        self._slices.publish(found, node.metadata if node is not None else None)
 
     def _offer(self, spec: pools.NodeGpus, devices: Sequence[Device]) -> float:
         """Offer the devices with their current health; return the seconds until that changes by itself."""

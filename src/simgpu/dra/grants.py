@@ -35,6 +35,11 @@ class GrantedDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     admin: bool = False
 
     @property
+    def slot(self) -> tuple[str, str]:
+        """What its users share: the GPU, or a share of it."""
+        return self.gpu, self.share
+
+    @property
     def title(self) -> str:
         """A name of its own within the claim: shares of one device have the same name."""
         return f"{self.name}-{self.share}" if self.share else self.name

@@ -28,8 +28,6 @@ from simgpu.vocabulary import (
     SLICE_SUFFIX,
 )
 
-FAKE = {SLICE_LABEL: "true"}  # labels of a fake node's slices
-
 _MAX_OLD_COUNTERS, _MAX_OLD_USES = 32, 1024  # of a slice, where counters and devices are in one
 _DEVICE_FIELDS = ("consumesCounters", "allowMultipleAllocations", "taints")
 
@@ -104,10 +102,21 @@ def _fits(devices: Sequence[PublishedDevice], sets: Sequence[CounterSet]) -> boo
 # Objects.
 
 
-def name_of(node: str, index: int) -> str:
-    """Return the name of a fake node's slice: `kwok-<node>-gpu`, then with a number."""
-    suffix = f"{SLICE_SUFFIX}-{index}" if index else SLICE_SUFFIX
-    return f"{SLICE_PREFIX}{naming.shortened(node, MAX_NAME - len(SLICE_PREFIX) - len(suffix))}{suffix}"
+class SliceKind(msgspec.Struct, frozen=True):
+    """How slices of a kind of nodes are named and labelled."""
+
+    prefix: str
+    suffix: str
+    labels: dict[str, str] = {}
+
+    def name_of(self, node: str, index: int) -> str:
+        """Return the name of a node's slice: with prefix and suffix, and for further ones with a number."""
+        suffix = f"{self.suffix}-{index}" if index else self.suffix
+        return f"{self.prefix}{naming.shortened(node, MAX_NAME - len(self.prefix) - len(suffix))}{suffix}"
+
+
+FAKE = SliceKind(SLICE_PREFIX, SLICE_SUFFIX, {SLICE_LABEL: "true"})
+REAL = SliceKind("", f"-{DRA_DRIVER}")
 
 
 def spec_of(content: SliceContent, node: str, api: ServedApi) -> dict[str, Any]:
@@ -128,12 +137,12 @@ def body(
     generation: int,
     count: int,
     owner: views.ObjectMeta,
-    labels: Mapping[str, str] = FAKE,
+    kind: SliceKind = FAKE,
 ) -> dict[str, Any]:
     """Return a slice to write; `owner` is its node, with which it is deleted."""
     pool = {"name": spec["pool"]["name"], "generation": generation, "resourceSliceCount": count}
     reference = {"apiVersion": "v1", "kind": "Node", "name": owner.name, "uid": owner.uid, "controller": True}
-    meta = {"name": name, "labels": dict(labels), "ownerReferences": [reference]}
+    meta = {"name": name, "labels": kind.labels, "ownerReferences": [reference]}
     return {"metadata": meta, "spec": {**spec, "pool": pool}}
 
 
@@ -216,7 +225,7 @@ def plan(
     owner: views.ObjectMeta,
     foreign: Iterable[str] = (),
     highest: int = 0,
-    labels: Mapping[str, str] = FAKE,
+    kind: SliceKind = FAKE,
 ) -> SlicePlan:
     """Return what to write so that the pool has exactly the `wanted` specs, by name.
 
@@ -238,7 +247,7 @@ def plan(
     for name in listed:
         times = {(device, key): time for device, key, time in existing[name].times} if name in existing else {}
         spec = _timed(wanted[name], times) if times else wanted[name]
-        bodies[name] = body(spec, name, generation=generation, count=len(wanted), owner=owner, labels=labels)
+        bodies[name] = body(spec, name, generation=generation, count=len(wanted), owner=owner, kind=kind)
     return SlicePlan(obsolete, bodies)
 
 

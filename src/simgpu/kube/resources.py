@@ -8,7 +8,6 @@ from typing import Generic, TypeVar
 from simgpu.kube import views
 
 V = TypeVar("V", bound=views.HasMeta)
-W = TypeVar("W", bound=views.HasMeta)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,10 +20,6 @@ class Resource(Generic[V]):
     group: str = ""
     version: str = "v1"
     namespaced: bool = True
-
-    def seen_as(self, view: type[W]) -> Resource[W]:
-        """Return the resource with another view of its objects."""
-        return Resource(self.kind, self.plural, view, self.group, self.version, self.namespaced)
 
     @property
     def api_version(self) -> str:
