@@ -26,12 +26,13 @@ from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Target, Writer
-from simgpu.machines import users
+from simgpu.machines import health, users
 from simgpu.machines.fleet import Fleet, NodeCards
+from simgpu.machines.health import DeviceFaults
 from simgpu.machines.ticking import Clock
 from simgpu.machines.users import PodRef, User
 from simgpu.pods import assigning, requests
-from simgpu.topology import pools, sharing
+from simgpu.topology import failures, pools, sharing
 
 RETIRE_EVERY = 1.0  # seconds
 RETRY_AFTER = 5.0  # seconds after a write that failed
@@ -54,6 +55,7 @@ class NodeRecord(msgspec.Struct):
     `held` are the GPUs of each pod by uid, `owned` what was written on the node. `leaving` is set while the latter is
     removed, `restored` once the saved counters were resumed. `spec` follows from `node` and `topology`, as they were at
     the last reconcile. `troubles` are problems with claims, and `missing` is how many GPUs pods lack.
+    `failures` are the configured ones, and `faults` what is wrong with GPUs, by id.
     """
 
     view: ViewState = msgspec.field(default_factory=ViewState)
@@ -66,6 +68,14 @@ class NodeRecord(msgspec.Struct):
     spec: pools.NodeGpus | None = None
     troubles: claimed.Troubles = {}
     missing: int = 0
+    failures: failures.Failures = failures.NONE
+    failing_since: float = 0.0
+    faults: Mapping[str, DeviceFaults] = {}
+
+    @property
+    def unhealthy(self) -> set[str]:
+        """GPUs, by id, that nothing new should get."""
+        return {gpu for gpu, faults in self.faults.items() if faults.unhealthy}
 
 
 class FakeNodes:
@@ -202,13 +212,14 @@ class FakeNodes:
         if before is not None:
             self._fleet.resume(placed, *self._saved(before))
         self._fleet.name_exporter(name, *self._exporter(name))
+        failed, change = self._fail(node, placed, record)
         assigned, wait = self._users(name, placed, record, before)
         record.restored = True
         if self._fleet.use(placed, assigned):
             record.view.changed = True
-        if not seen:
+        if failed or not seen:
             done = self._publish_node(node, spec, record)
-            self._dra.publish(node.metadata, placed.spec, {})
+            self._dra.publish(node.metadata, placed.spec, record.faults)
             record.view.changed |= record.topology is not self._config
             record.node, record.topology, record.spec = node if done else None, self._config, placed.spec
         # A node that left and came back: a delete of its view may still be pending.
@@ -219,7 +230,19 @@ class FakeNodes:
         due = self._views.publish(
             name, record.view, functools.partial(self._view, name), urgent=urgent, failed=self._retry(name)
         )
-        return due if wait is None else min(due, wait)
+        return min(item for item in (due, wait, change) if item is not None)
+
+    def _fail(self, node: Node, placed: NodeCards, record: NodeRecord) -> tuple[bool, float | None]:
+        """Let GPUs fail as configured; return whether their health changed, and the seconds until it changes next."""
+        wanted, now = self.configuration.failures_of(node, placed.spec), self._clock.steady()
+        if wanted != record.failures:
+            record.failures, record.failing_since = wanted, now
+        if wanted == failures.NONE and not record.faults:
+            return False, None
+        elapsed, before = now - record.failing_since, record.faults
+        self._fleet.fail(placed, health.configured(wanted, elapsed))
+        record.faults = self._fleet.faults(placed)
+        return record.faults != before, wanted.next_change(elapsed)
 
     @property
     def overcommitted(self) -> int:
@@ -270,12 +293,14 @@ class FakeNodes:
         """
         pods = self._stores.pods.by("node", name)
         through = self._dra.users(placed, pods, self._range)
-        free = [gpu for gpu in placed.ids if gpu not in through.owners]
         holding = ((pod, _wish(pod)) for pod in pods if requests.holds(pod) and not claims.has_gpu_claim(pod))
         there = sorted((pair for pair in holding if pair[1].count), key=lambda pair: pair[0].metadata.seniority)
         wishes = [wish for _, wish in there]
         if before is not None:
             record.held = {wish.uid: assigning.places(wish, before.held.get(wish.uid, ())) for wish in wishes}
+        kept = {gpu for wish in wishes for gpu in record.held.get(wish.uid, ())}  # also where it became unhealthy
+        barred = (record.unhealthy - kept) | through.owners.keys()
+        free = [gpu for gpu in placed.ids if gpu not in barred]
         held = record.held = assigning.assign(free, record.held, wishes)
         memory = {card.device.uuid: card.device.model.memory_mib.usable for card in placed.cards}
         found = dict(through.owners)
@@ -330,9 +355,13 @@ class FakeNodes:
         if settled:
             owned.drop_missing(node)
         labels, amounts = publishing.labels(spec, self._config.mig_strategy), publishing.amounts(spec)
+        allocatable = publishing.amounts(spec, unhealthy=len(record.unhealthy))
         owned.labels.update(labels)
         owned.resources.update(amounts)
-        return not self._write_node(node, publishing.node_patch(labels, amounts, owned)) and settled
+        return (
+            not self._write_node(node, publishing.node_patch(labels, amounts, owned, allocatable=allocatable))
+            and settled
+        )
 
     def _clean(self, node: Node, record: NodeRecord, owned: publishing.OwnedFields) -> None:
         """Remove what we own from a node, once: what appears there later is not ours."""

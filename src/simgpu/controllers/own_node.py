@@ -26,7 +26,7 @@ from simgpu.kube.writer import Target, Writer
 from simgpu.machines import users
 from simgpu.machines.ticking import Clock
 from simgpu.machines.users import CpuSource, PodRef, User
-from simgpu.pods import annotated, holding, requests, reserving
+from simgpu.pods import holding, requests, reserving
 from simgpu.topology import failures, pools
 
 _NOTHING = pools.NodeGpus(())
@@ -127,14 +127,7 @@ class OwnNode:
 
     def failures(self, spec: pools.NodeGpus) -> failures.Failures:
         """Return the failures in the node's annotation, else those of its pool."""
-        if self.node is None:
-            return spec.failures
-        try:
-            text = annotated.read(self.node, vocabulary.FAILURES_ANNOTATION)
-            return spec.failures if text is None else failures.read(text, field=vocabulary.FAILURES_ANNOTATION)
-        except errors.InputError as error:
-            self.report("InvalidFailures", str(error))
-            return spec.failures
+        return spec.failures if self.node is None else self.configuration.failures_of(self.node, spec)
 
     def report(self, reason: str, message: str) -> None:
         """Record a warning event on the node, once for each message."""
