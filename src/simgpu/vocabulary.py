@@ -463,5 +463,6 @@ CDI_DIR = _file(
     "/var/run/cdi", "node", "the agent",
     "CDI files that inject GPUs of claims: `k8s.gpu.nvidia.com-gpu_common.yaml`, and one for each prepared claim",
 )  # fmt: skip
+AGENT_LOCK = _file("agent.lock", "node, in the state folder", "the agent", "held by the agent that runs on the node")
 CLAIMS_FILE = _file("claims.json", "node, in the state folder", "the agent", "the claims that are prepared on the node")
 RUNAI_DIR = _file("/var/lib/runai", "node", "the agent", "what Run:ai's container toolkit reads")

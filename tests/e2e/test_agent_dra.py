@@ -277,11 +277,29 @@ def test_an_unhealthy_gpu_shows_in_the_status_of_its_pod(claimed: Claimed) -> No
         listed = status["containerStatuses"][0].get("allocatedResourcesStatus", [])
         return [item["health"] for entry in listed for item in entry["resources"]]
 
+    def taints() -> list[str]:
+        listed = [device for item in claimed.slices() for device in item["spec"]["devices"]]
+        return [f"{taint['key']}={taint.get('value', '')}" for item in listed for taint in item.get("taints", ())]
+
+    def xid() -> float:
+        return next(value for labels, value in claimed.series("DCGM_FI_DEV_XID_ERRORS") if labels["UUID"] == gpu)
+
     wait_for(lambda: health() == ["Healthy"], "the device to be healthy")
     claimed.fail(f"unhealthy: [{index}]")
     wait_for(lambda: health() == ["Unhealthy"], "the device to be unhealthy")
+    wait_for(lambda: taints() == ["gpu.nvidia.com/xid=48"], "a taint")
+    wait_for(lambda: xid() == 48, "the error in metrics")
+    errors = "--query-gpu=ecc.errors.uncorrected.volatile.total"
+    wait_for(lambda: claimed.exec("patient", "nvidia-smi", errors, "--format=csv,noheader") == "1\n", "the error in it")
     claimed.fail("")
     wait_for(lambda: health() == ["Healthy"], "the device to be healthy again")
+    wait_for(lambda: not taints(), "no taint")
+    claimed.fail(f"dying: [{{gpu: {index}}}]")
+    wait_for(lambda: "gpu.nvidia.com/gpu-lost=" in taints(), "a taint")
+    wait_for(lambda: xid() == 79, "the error in metrics")
+    wait_for(lambda: not claimed.sees("patient"), "the pod to lose its GPU")
+    claimed.fail("")
+    wait_for(lambda: claimed.sees("patient") == [gpu], "the pod to see its GPU again")
 
 
 def test_a_plain_request_is_served_by_a_claim(claimed: Claimed) -> None:

@@ -44,11 +44,12 @@ class NodeKubelet:
     `get` reads a claim from the API server. Prepared claims are kept in the folder `state`.
     """
 
+    on_allocation: Callable[[Sequence[str]], None]
+
     def __init__(
         self,
         node: str,
         source: granting.Source,
-        on_allocation: Callable[[Sequence[str]], None],
         *,
         folders: KubeletFolders,
         state: Path,
@@ -57,7 +58,7 @@ class NodeKubelet:
         self.prepared = PreparedClaims(state, folders.cdi, source, node=node)
         self._node = node
         self._source = source
-        self._on_allocation = on_allocation
+        self.on_allocation = lambda _ids: None
         self._plugins = plugins.Plugins(self._allocate, folder=folders.device_plugins)
         self._owners = owners.Owners(pod_resources=folders.pod_resources, plugins=folders.device_plugins)
         self._preparer = Preparer(self.prepared, get, self._grant)
@@ -80,10 +81,18 @@ class NodeKubelet:
             _log.warning("files of prepared claims are not restored: %s", error)
 
     async def run(self) -> None:
-        """Keep all plugins registered as offered, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._plugins.run())
-            group.create_task(self._dra.run())
+        """Keep the device plugins registered as offered, until cancelled."""
+        await self._plugins.run()
+
+    async def run_claims(self) -> None:
+        """Keep the DRA plugin registered as offered, until cancelled."""
+        await self._dra.run()
+
+    def stand_by(self, spec: pools.NodeGpus, devices: Sequence[Device]) -> None:
+        """Prepare claims of these devices; their health is reported by another agent."""
+        claimable = devices if spec.allocation.by_claims and not spec.allocation.by_count else ()
+        self._places = node_devices.places(claimable, spec)
+        self._dra.offer(dra_plugin.DeviceHealths(self._node), present=bool(claimable))
 
     def offer(
         self,
@@ -120,7 +129,7 @@ class NodeKubelet:
             raise rpc.RpcError(f"{resource}: rejected by the node's failures (refuse)")
         if resource != self._gpu_resource:
             return granting.others(node=self._node)
-        self._on_allocation(ids)
+        self.on_allocation(ids)
         return granting.gpus(ids, node=self._node, source=self._source)
 
 
