@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.dra import classes, versions
 from tests.fixtures.agent import H200, NAMESPACE, POOL_LABEL, Gpus
+from tests.fixtures.claimed import Claimed
 from tests.fixtures.machine import wait_for
 from tests.fixtures.node import Node
 
@@ -142,9 +142,7 @@ def test_an_update_changes_agents_without_a_gap(deployed: Deployed) -> None:
     """The next agent is ready before the last one ends, and nothing is lost on the way."""
     node, before = deployed.node, deployed.energy()
     deployed.configure({**H200, "allocation": "dra"})
-    for name, body in classes.device_classes(versions.ServedApi()).items():
-        document = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}, **body}
-        node.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(document))
+    Claimed(node).publish_classes()
     wait_for(lambda: "gpu.nvidia.com" in node.kubectl("get", "resourceslices"), "the slices")
     last = deployed.find()
     node.kubectl("rollout", "restart", "-n", NAMESPACE, "daemonset/simgpu-agent")

@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from simgpu.dra import classes, versions
 from tests.fixtures import images
 from tests.fixtures.agent import H200, Gpus
+from tests.fixtures.claimed import CLASS, Claimed
 from tests.fixtures.machine import wait_for
 from tests.fixtures.node import Node
 
-CLASS = "gpu.nvidia.com"
-CDI = "/var/run/cdi"
 # As in the README of fake-gpu-operator: images with no command of their own in the manifests.
 BASIC = """
 apiVersion: resource.k8s.io/v1
@@ -47,75 +45,6 @@ spec:
   - name: gpu
     resourceClaimTemplateName: gpu-claim
 """
-SHARING = "gpu.resource.example.com/v1alpha1"
-
-
-class Claimed(Gpus):
-    """A node whose GPUs are had by claims."""
-
-    def claim(
-        self, name: str, *, count: int = 1, sharing: dict[str, Any] | None = None, template: bool = False
-    ) -> None:
-        """A claim of GPUs, or a template of such claims."""
-        devices: dict[str, Any] = {"requests": [{"name": "gpu", "exactly": {"deviceClassName": CLASS, "count": count}}]}
-        if sharing:
-            parameters = {"apiVersion": SHARING, "kind": "GpuConfig", "sharing": sharing}
-            devices["config"] = [{"requests": ["gpu"], "opaque": {"driver": CLASS, "parameters": parameters}}]
-        spec: dict[str, Any] = {"devices": devices}
-        body = {
-            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate" if template else "ResourceClaim",
-            "metadata": {"name": name}, "spec": {"spec": spec} if template else spec,
-        }  # fmt: skip
-        self.node.kubectl("create", "-f", "-", stdin=json.dumps(body))
-
-    def use(self, name: str, claim: str, *, template: bool = False, containers: tuple[str, ...] = ("main",)) -> None:
-        """A pod whose containers use a claim."""
-        key = "resourceClaimTemplateName" if template else "resourceClaimName"
-        listed = [
-            {"name": item, "image": images.BUSYBOX, "command": ["sleep", "1000"],
-             "resources": {"claims": [{"name": "gpu"}]}}
-            for item in containers
-        ]  # fmt: skip
-        self.node.pod(name, "", containers=listed, resourceClaims=[{"name": "gpu", key: claim}])
-
-    def devices(self, name: str, container: str = "") -> dict[str, str]:
-        """What the environment of a container says of its devices."""
-        text = self.exec(name, "env", container=container)
-        return dict(re.findall(r"^(GPU_DEVICE_\w+)=(.*)$", text, re.MULTILINE))
-
-    def gpu_names(self, name: str, container: str = "") -> set[str]:
-        return {value for value in self.devices(name, container).values() if value.startswith("gpu-")}
-
-    def allocated(self, claim: str) -> list[str]:
-        """The devices that the scheduler chose for a claim."""
-        found = json.loads(self.node.kubectl("get", "resourceclaim", claim, "-o", "json"))
-        return [item["device"] for item in found["status"]["allocation"]["devices"]["results"]]
-
-    def files(self) -> list[str]:
-        """CDI files of claims."""
-        listed = self.node.machine.run("ls", CDI, check=False).split()
-        return [name for name in listed if "common" not in name]
-
-    def slices(self) -> list[dict[str, Any]]:
-        found = json.loads(self.node.kubectl("get", "resourceslices", "-o", "json"))["items"]
-        return [item for item in found if item["spec"].get("nodeName") == self.node.name]
-
-    def offered(self) -> list[str]:
-        """Devices in the node's slices."""
-        return [device["name"] for item in self.slices() for device in item["spec"].get("devices", ())]
-
-    def shown_users(self, count: int) -> dict[str, list[str]]:
-        """Pods and containers by GPU, as the agent has them, once there are so many."""
-
-        def found() -> dict[str, list[str]]:
-            listed: dict[str, list[str]] = {}
-            for item in json.loads(self.get("/api/v1/workloads")):
-                for device in item["devices"]:
-                    listed.setdefault(device["file"], []).append(f"{item['pod']['name']}/{item['pod']['container']}")
-            return {file: sorted(names) for file, names in listed.items()}
-
-        wait_for(lambda: sum(map(len, found().values())) == count, f"{count} users", seconds=20)
-        return found()
 
 
 @pytest.fixture(scope="module")
@@ -129,19 +58,12 @@ def _with_images(node: Node, tmp_path_factory: pytest.TempPathFactory) -> None:
     node.load(folder / "images.tar")
 
 
-@pytest.fixture(scope="module")
-def _with_classes(node: Node) -> None:
-    """The classes of GPUs, as the controller makes them."""
-    for name, body in classes.device_classes(versions.ServedApi()).items():
-        document = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}, **body}
-        node.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(document))
-
-
 @pytest.fixture
-def claimed(equipped: Gpus, _with_images: None, _with_classes: None) -> Iterator[Claimed]:
+def claimed(equipped: Gpus, _with_images: None) -> Iterator[Claimed]:
     """The node with eight GPUs for claims, all well, no pods and no claims."""
     made = Claimed(equipped.node)
     made.agent = equipped.agent
+    made.publish_classes()
     made.fail("")
     made.configure({**H200, "allocation": "dra"})
     wait_for(lambda: len(made.offered()) == 8, "eight devices", seconds=30)
