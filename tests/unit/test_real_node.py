@@ -47,6 +47,9 @@ class Kubelet:
         assert not faults
         self.offered = [device.uuid for device in devices]
 
+    async def forget(self, claim: PreparedClaim) -> None:
+        self.claims.remove(claim)
+
     async def held(self, _devices: Collection[str]) -> list[Held] | None:
         return self.listed
 

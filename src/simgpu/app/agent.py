@@ -170,6 +170,7 @@ class Agent:
             group.create_task(self.kubelet.run())
             await controller.reconcile()  # users before the first step, which covers the time since the last agent
             group.create_task(controller.run())
+            group.create_task(controller.collect())
             tick = ticking.tick(
                 self.equipment.box, self._settings.interval, self._clock,
                 ready=ready, after=self._stepped, since=self._files.age(),

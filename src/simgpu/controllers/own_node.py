@@ -18,6 +18,7 @@ from simgpu.controllers import publishing
 from simgpu.controllers.configuring import Configuration, subject_of
 from simgpu.controllers.node_views import SAVE_EVERY, NodeViews, ViewState
 from simgpu.dra import grants
+from simgpu.dra.claims import references
 from simgpu.kube import resources
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
@@ -195,6 +196,10 @@ class OwnNode:
             found[key] = holding.Holder(pod, container, min(1.0, before.share + mine), observes=observes)
         for (gpu, _, _), holder in found.items():
             yield gpu, holder
+
+    def claim_names(self) -> set[tuple[str, str]]:
+        """Return the claims that pods of the node refer to, by namespace and name."""
+        return {(pod.metadata.namespace, item.name) for pod in self._stores.pods for item in references(pod)}
 
     def claimed(self, claims: Iterable[grants.PreparedClaim]) -> list[holding.Held]:
         """Return what containers have of prepared claims."""

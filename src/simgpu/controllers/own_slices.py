@@ -65,6 +65,15 @@ class OwnSlices:
         api = self._api or await self._discover()
         return await self._client.get(api.of(dra_fleet.CLAIMS), name, namespace=namespace)
 
+    async def is_gone(self, namespace: str, name: str, uid: str) -> bool:
+        """Return whether a claim does not exist any more; false if that is not known."""
+        try:
+            return (await self.claim(namespace, name)).metadata.uid != uid
+        except errors.NotFound:
+            return True
+        except errors.KubeError:
+            return False
+
     def publish(self, node: Node, spec: pools.NodeGpus, faults: Faults) -> None:
         """Publish the GPUs of the node, or remove its slices if they are not allocated by claims alone."""
         if spec.gpus and spec.allocation.by_claims and not spec.allocation.by_count:

@@ -32,6 +32,7 @@ from simgpu.topology.devices import Device
 RECONCILE_SECONDS = 5.0  # between reconciles if nothing changes
 MIN_PAUSE_SECONDS = 0.05  # between reconciles, however many changes there are
 EXPECT_SECONDS = 0.2  # between reconciles while the kubelet does not list devices yet that it has allocated
+COLLECT_SECONDS = 600.0  # between looks for prepared claims that are gone
 MAX_EXPECT_SECONDS = 10.0  # for such devices to be listed
 
 _log = logging.getLogger(__name__)
@@ -57,6 +58,9 @@ class Kubelet(Protocol):
     @property
     def claims(self) -> Collection[PreparedClaim]:
         """The prepared claims."""
+
+    async def forget(self, claim: PreparedClaim) -> None:
+        """Remove what is left of a prepared claim."""
 
 
 class RealNode:
@@ -153,6 +157,19 @@ class RealNode:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
+
+    async def collect(self) -> None:
+        """Until cancelled, remove prepared claims that are gone: their kubelet may have lost its own records."""
+        await self.following.wait()
+        while True:
+            named = self._node.claim_names()
+            for claim in [item for item in self._kubelet.claims if (item.namespace, item.name) not in named]:
+                if await self._slices.is_gone(claim.namespace, claim.name, claim.uid):
+                    _log.info(
+                        "claim %s/%s (%s) is gone, and was never unprepared", claim.namespace, claim.name, claim.uid
+                    )
+                    await self._kubelet.forget(claim)
+            await asyncio.sleep(COLLECT_SECONDS)
 
     async def reconcile(self) -> float:
         """Reconcile once; return the seconds until the next time."""

@@ -73,6 +73,13 @@ class NodeKubelet:
         """The prepared claims."""
         return self.prepared.claims.values()
 
+    async def forget(self, claim: grants.PreparedClaim) -> None:
+        """Remove what is left of a prepared claim."""
+        try:
+            await self.prepared.remove(claim.uid)
+        except (errors.SimgpuError, OSError) as error:
+            _log.warning("claim %s/%s was not removed: %s", claim.namespace, claim.name, error)
+
     async def restore(self) -> None:
         """Continue with the claims that the last agent had prepared."""
         try:
