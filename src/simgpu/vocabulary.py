@@ -45,13 +45,18 @@ _node = functools.partial(_term, "Nodes")
 _pod = functools.partial(_term, "Pods")
 _object = functools.partial(_term, "Objects")
 _variable = functools.partial(_term, "Environment variables")
-_attribute = functools.partial(_term, "Attributes of DRA devices")
 _file = functools.partial(_term, "Files")
 
 
 def _discovered(name: str, meaning: str, *, values: str = "") -> str:
     heading = "Labels of feature discovery"
     return _term(heading, f"nvidia.com/{name}", "label", "SimGPU", meaning, values=values)
+
+
+def _attribute(name: str, where: str, meaning: str, *, values: str = "") -> str:
+    full = name if "/" in name else f"{DRA_DRIVER}/{name}"
+    _term("Attributes of DRA devices", full, where, "SimGPU", meaning, values=values)
+    return name
 
 
 def _limit(highest: int, what: str, why: str = "") -> int:
@@ -318,28 +323,23 @@ LOST_TAINT = _object("gpu.nvidia.com/gpu-lost", "taint of a DRA device", "SimGPU
 UNMONITORED_TAINT = _object(
     "gpu.nvidia.com/unmonitored", "taint of a DRA device", "SimGPU", "the GPU's health is not known"
 )
-EXTENDED_CLAIM = _object(
-    "resource.kubernetes.io/extended-resource-claim", "annotation of a ResourceClaim", "Kubernetes",
-    f"the scheduler made it for a pod that requests `{GPU_RESOURCE}` of a node without that capacity",
-)  # fmt: skip
-
-TYPE_ATTRIBUTE = _attribute("type", "every device", "SimGPU", "what it is", values="`gpu`, `mig`")
-UUID_ATTRIBUTE = _attribute("uuid", "GPUs", "SimGPU", "its id")
-MODEL_ATTRIBUTE = _attribute("model", "GPUs", "SimGPU", "product, as fake-gpu-operator names it")
-PRODUCT_ATTRIBUTE = _attribute("productName", "every device", "SimGPU", "product, such as `NVIDIA H200`")
-BRAND_ATTRIBUTE = _attribute("brand", "devices of NVIDIA", "SimGPU", "brand, such as `Nvidia`")
-ARCHITECTURE_ATTRIBUTE = _attribute("architecture", "every device", "SimGPU", "architecture, such as `Hopper`")
-CAPABILITY_ATTRIBUTE = _attribute("cudaComputeCapability", "every device", "SimGPU", "a version, such as 9.0.0")
-DRIVER_ATTRIBUTE = _attribute("driverVersion", "every device", "SimGPU", "a version, such as 580.159.4")
-CUDA_ATTRIBUTE = _attribute("cudaDriverVersion", "every device", "SimGPU", "a version, such as 13.0.0")
-ADDRESSING_ATTRIBUTE = _attribute("addressingMode", "where it is known", "SimGPU", "addressing mode, such as `None`")
-PARENT_ATTRIBUTE = _attribute("parentUUID", "MIG devices", "SimGPU", "id of the GPU")
-PROFILE_ATTRIBUTE = _attribute("profile", "MIG devices", "SimGPU", "MIG profile, such as `1g.18gb`")
-BUS_ATTRIBUTE = _attribute("resource.kubernetes.io/pciBusID", "every device", "SimGPU", "such as 0000:03:00.0")
+TYPE_ATTRIBUTE = _attribute("type", "every device", "what it is", values="`gpu`, `mig`")
+UUID_ATTRIBUTE = _attribute("uuid", "GPUs", "its id")
+MODEL_ATTRIBUTE = _attribute("model", "GPUs", "product, as fake-gpu-operator names it")
+PRODUCT_ATTRIBUTE = _attribute("productName", "every device", "product, such as `NVIDIA H200`")
+BRAND_ATTRIBUTE = _attribute("brand", "devices of NVIDIA", "brand, such as `Nvidia`")
+ARCHITECTURE_ATTRIBUTE = _attribute("architecture", "every device", "architecture, such as `Hopper`")
+CAPABILITY_ATTRIBUTE = _attribute("cudaComputeCapability", "every device", "a version, such as 9.0.0")
+DRIVER_ATTRIBUTE = _attribute("driverVersion", "every device", "a version, such as 580.159.4")
+CUDA_ATTRIBUTE = _attribute("cudaDriverVersion", "every device", "a version, such as 13.0.0")
+ADDRESSING_ATTRIBUTE = _attribute("addressingMode", "where it is known", "addressing mode, such as `None`")
+PARENT_ATTRIBUTE = _attribute("parentUUID", "MIG devices", "id of the GPU")
+PROFILE_ATTRIBUTE = _attribute("profile", "MIG devices", "MIG profile, such as `1g.18gb`")
+BUS_ATTRIBUTE = _attribute("resource.kubernetes.io/pciBusID", "every device", "such as 0000:03:00.0")
 ROOT_ATTRIBUTE = _attribute(
-    "resource.kubernetes.io/pcieRoot", "every device", "SimGPU", "such as pci0000:00; one for each NUMA node"
+    "resource.kubernetes.io/pcieRoot", "every device", "such as pci0000:00; one for each NUMA node"
 )
-NUMA_ATTRIBUTE = _attribute("resource.kubernetes.io/numaNode", "every device", "SimGPU", "number of the NUMA node")
+NUMA_ATTRIBUTE = _attribute("resource.kubernetes.io/numaNode", "every device", "number of the NUMA node")
 QUALIFIED_ATTRIBUTES = tuple(
     f"{DRA_DRIVER}/{name}" for name in (TYPE_ATTRIBUTE, UUID_ATTRIBUTE, PRODUCT_ATTRIBUTE)
 )  # as fake-gpu-operator writes them; the same attributes in CEL

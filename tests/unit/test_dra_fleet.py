@@ -103,6 +103,7 @@ class World:
         )  # fmt: skip
         self.nodes.configure()
         self.show()
+        self.dra.slices.start()
 
     def gpus(self, count: int, way: str) -> None:
         marks = {"kwok.x-k8s.io/node": "fake", "simgpu.dev/gpus": f"t4:{count}", "simgpu.dev/allocation": way}
@@ -143,9 +144,16 @@ class World:
         self.dra.slices.store.replace([self.server.read(name) for name in self.server.bodies])
 
     def wipe(self) -> None:
-        """Somebody deletes or empties slices."""
+        """Somebody empties the slices."""
+        self.show()
         for name in list(self.server.bodies):
             self.server._keep(name, {**self.server.bodies[name], "spec": {"pool": {"name": "x"}, "nodeName": NODE}})
+        self.show()
+
+    def purge(self) -> None:
+        """Somebody deletes the slices."""
+        self.show()
+        self.server.bodies.clear()
         self.show()
 
     def look(self) -> None:
@@ -207,7 +215,7 @@ OPERATIONS = st.one_of(
     ),
     st.tuples(st.just("gone"), st.sampled_from(PODS)),
     st.tuples(st.just("gpus"), st.integers(1, 4), st.sampled_from(["extended", "dra", "both"])),
-    st.tuples(st.sampled_from(["restart", "show", "wipe"])),
+    st.tuples(st.sampled_from(["restart", "show", "wipe", "purge"])),
 )  # fmt: skip
 
 

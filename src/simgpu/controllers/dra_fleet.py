@@ -167,13 +167,13 @@ class DraFleet:
         self._wanted.set()
         return True
 
-    def publish(self, owner: ObjectMeta, spec: pools.NodeGpus, faults: Faults) -> None:
+    def publish(self, owner: ObjectMeta, placed: NodeCards, faults: Faults) -> None:
         """Publish the slices of a node, or remove them if it is not allocated through DRA."""
-        if not spec.allocation.by_claims:
+        if not placed.spec.allocation.by_claims:
             self.retire(owner.name)
             return
         self._wanted.set()
-        self.slices.want(owner, spec, faults)
+        self.slices.want(owner, placed.spec, (card.device for card in placed.cards), faults)
 
     def retire(self, name: str) -> None:
         """Remove the slices of a node."""

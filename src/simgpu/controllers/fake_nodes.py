@@ -219,7 +219,7 @@ class FakeNodes:
             record.view.changed = True
         if failed or not seen:
             done = self._publish_node(node, spec, record)
-            self._dra.publish(node.metadata, placed.spec, record.faults)
+            self._dra.publish(node.metadata, placed, record.faults)
             record.view.changed |= record.topology is not self._config
             record.node, record.topology, record.spec = node if done else None, self._config, placed.spec
         # A node that left and came back: a delete of its view may still be pending.

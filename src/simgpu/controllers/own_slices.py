@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from simgpu import vocabulary
 from simgpu.controllers import dra_fleet
@@ -26,6 +26,7 @@ from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Store
 from simgpu.kube.views import DeviceClass, Node
 from simgpu.topology import pools
+from simgpu.topology.devices import Device
 
 _BACKOFF = Backoff(first_seconds=0.2, max_seconds=30.0)
 
@@ -74,10 +75,10 @@ class OwnSlices:
         except errors.KubeError:
             return False
 
-    def publish(self, node: Node, spec: pools.NodeGpus, faults: Faults) -> None:
+    def publish(self, node: Node, spec: pools.NodeGpus, devices: Sequence[Device], faults: Faults) -> None:
         """Publish the GPUs of the node, or remove its slices if they are not allocated by claims alone."""
         if spec.gpus and spec.allocation.by_claims and not spec.allocation.by_count:
-            self._slices.want(node.metadata, spec, faults)
+            self._slices.want(node.metadata, spec, devices, faults)
         elif self._needed.is_set():
             self._slices.drop(self._node)
 

@@ -17,7 +17,7 @@ from simgpu.controllers import view_format
 from simgpu.kube import naming, quantity
 from simgpu.kube.views import ConfigMap, Node
 from simgpu.machines.users import PodRef, User
-from simgpu.topology import devices, pools
+from simgpu.topology import allocating, devices, pools
 
 LABELS = (
     vocabulary.GPU_MEMORY, vocabulary.GPU_PRODUCT, vocabulary.MIG_STRATEGY, vocabulary.GPU_COUNT,
@@ -169,6 +169,10 @@ def document(
     if spec.cuda:
         found["cudaVersion"] = spec.cuda
     found |= {"gpus": gpus, "migStrategy": strategy}
+    if spec.allocation != allocating.DEFAULT:
+        found["allocation"] = spec.allocation.way
+    if options := msgspec.to_builtins(spec.allocation.options):
+        found["dra"] = options
     if spec.other:
         found["otherDevices"] = [{"name": name, "count": count} for name, count in sorted(spec.other.items())]
     return found
@@ -348,7 +352,8 @@ def _spec(found: view_format.View, catalog: models.Catalog) -> pools.NodeGpus:
             raise ValueError(f"{gpu.id} has no memory")
         gpus.append(pools.NodeGpu(devices.named(product, memory, catalog), gpu.id))
     other = {item.name: item.count for item in found.other_devices}
-    return pools.NodeGpus(tuple(gpus), other, driver=found.driver_version, cuda=found.cuda_version)
+    way = allocating.GpuAllocation(found.allocation, found.dra)
+    return pools.NodeGpus(tuple(gpus), other, driver=found.driver_version, cuda=found.cuda_version, allocation=way)
 
 
 def owned_labels(config_map: ConfigMap | None) -> tuple[str, ...]:

@@ -191,7 +191,7 @@ class RealNode:
             self._users = self._known_users()
         self.apply_users()
         if following and (node := self._node.node) is not None:
-            self._slices.publish(node, spec, self._faults)
+            self._slices.publish(node, spec, devices, self._faults)
         again = self._node.publish(spec, list(memory), self._users, equipment.box.counters)
         self.reconciled = True
         return min(again, RECONCILE_SECONDS, change, self._awaited())

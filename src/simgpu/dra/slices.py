@@ -179,12 +179,13 @@ def read_state(spec: Any) -> SliceState:
     listed = [versions.read_device(item) for item in spec.get("devices") or () if isinstance(item, dict)]
     pool = spec["pool"]
     times = [
-        (str(device.get("name")), str(taint.get("key")), str(taint.pop("timeAdded", "")))
+        (str(device.get("name")), str(taint.get("key")), str(taint.get("timeAdded", "")))
         for device in listed
         for taint in device.get("taints") or ()
         if isinstance(taint, dict)
     ]
-    plain = {**spec, "devices": listed, "pool": {"name": pool.get("name")}}
+    untimed = [_untimed(device) if device.get("taints") else device for device in listed] if times else listed
+    plain = {**spec, "devices": untimed, "pool": {"name": pool.get("name")}}
     return SliceState(
         digest=_digest(plain),
         node=str(spec.get("nodeName", "")),
@@ -193,6 +194,12 @@ def read_state(spec: Any) -> SliceState:
         gated=frozenset(_gated(spec, listed)),
         times=tuple(sorted(times)),
     )
+
+
+def _untimed(device: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a device without the times of its taints, which the server sets."""
+    taints = [{name: value for name, value in taint.items() if name != "timeAdded"} for taint in device["taints"]]
+    return {**device, "taints": taints}
 
 
 def _digest(spec: Mapping[str, Any]) -> bytes:
@@ -212,10 +219,11 @@ def _gated(spec: Mapping[str, Any], devices: Sequence[Mapping[str, Any]]) -> Ite
 
 
 class SlicePlan(msgspec.Struct, frozen=True):
-    """Slices to delete by name, and then those to write, by name; both in this order."""
+    """Slices to delete by name, and then those to write, by name, both in this order; and the wanted states of all."""
 
     delete: tuple[str, ...] = ()
     write: dict[str, dict[str, Any]] = {}
+    states: dict[str, SliceState] = {}
 
 
 def plan(
@@ -232,7 +240,7 @@ def plan(
     `existing` are the slices that there are, `foreign` the names of those whose owner is another node of the same
     name, and `highest` a generation that the pool had before.
     """
-    states = {name: read_state(_copied(spec)) for name, spec in wanted.items()}
+    states = {name: read_state(spec) for name, spec in wanted.items()}
     changed = [name for name, state in states.items() if name not in existing or existing[name].digest != state.digest]
     obsolete = tuple(name for name in existing if name not in wanted)
     numbers = {(state.generation, state.count) for name, state in existing.items() if name in wanted}
@@ -248,18 +256,14 @@ def plan(
         times = {(device, key): time for device, key, time in existing[name].times} if name in existing else {}
         spec = _timed(wanted[name], times) if times else wanted[name]
         bodies[name] = body(spec, name, generation=generation, count=len(wanted), owner=owner, kind=kind)
-    return SlicePlan(obsolete, bodies)
+    return SlicePlan(obsolete, bodies, states)
 
 
 def _timed(spec: Mapping[str, Any], times: Mapping[tuple[str, str], str]) -> dict[str, Any]:
     """Return a spec whose taints keep the times that they have in the API."""
-    made: dict[str, Any] = _copied(spec)
+    made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(spec))
     for device in made.get("devices", ()):
         for taint in (device.get("basic") or device).get("taints", ()):
             if known := times.get((device["name"], taint["key"])):
                 taint.setdefault("timeAdded", known)
     return made
-
-
-def _copied(spec: Mapping[str, Any]) -> Any:
-    return msgspec.json.decode(msgspec.json.encode(spec))

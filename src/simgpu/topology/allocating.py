@@ -14,7 +14,7 @@ from simgpu.vocabulary import ALLOCATIONS, BOTH, DRA, EXTENDED, MAX_SHARES
 _Shares = Literal["disabled", "memory", "unlimited"] | Annotated[int, msgspec.Meta(ge=1, le=MAX_SHARES)]
 
 
-class DraOptions(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class DraOptions(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
     """How DRA offers GPUs, named as options of NVIDIA's driver.
 
     With `dynamic_mig`, MIG devices are offered beside each GPU that can be divided. With `consumable_shares`, several
