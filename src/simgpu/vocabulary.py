@@ -158,7 +158,7 @@ ALLOCATION_ANNOTATION = _node(
 )  # fmt: skip
 FAILURES_ANNOTATION = _node(
     "simgpu.dev/failures", "annotation", "you",
-    "on a real node, [what fails](../guides/real-nodes.md#failures); comes before the pool's",
+    "[what fails](../guides/real-nodes.md#failures), on a fake node its GPUs alone; comes before the pool's",
     values="YAML, such as `{refuse: true}`", default="the pool's",
 )  # fmt: skip
 AGENT_LABEL = _node(
