@@ -186,11 +186,14 @@ async def disturbance(client: Client, controller: bench_fleet.Controller) -> Asy
     """Pods with claims, in turns with the controller running and stopped."""
     store: Store[Pod] = Store()
     watching = await followed(client, resources.PODS, store, lambda _change: None)
-    ours, stopped = list[float](), list[float]()
+    ours, stopped, cpu = list[float](), list[float](), list[float]()
     await life(client, store)  # to warm up
+    await controller.until(lambda _seen: True)
     for _ in range(TURNS):
+        before = controller.cpu_seconds()
         ours.append(await life(client, store))
         await controller.until(lambda _seen: True)
+        cpu.append((controller.cpu_seconds() - before) / PODS * 1000)
         controller.process.send_signal(signal.SIGSTOP)
         try:
             stopped.append(await life(client, store))
@@ -199,6 +202,7 @@ async def disturbance(client: Client, controller: bench_fleet.Controller) -> Asy
         await controller.until(lambda _seen: True)
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
+    yield frame.Figure("dra.pod_cpu", statistics.median(cpu), 1.0, "ms", bench_fleet.AIMED)
     against = "while the controller is stopped"
     yield frame.Figure("dra.disturbance", statistics.median(ours), statistics.median(stopped), "s", against)
 

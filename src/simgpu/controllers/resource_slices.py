@@ -101,16 +101,16 @@ class ResourceSlices:
 
     def _changed(self, change: Change[PublishedSlice]) -> None:
         """Enqueue the nodes of a slice that others changed; a write of ours that the watch shows is no change."""
-        for item in (change.old, change.new):
-            if item is None or not item.state.node:
-                continue
-            sent = self._sent.get(item.state.node, {})
-            mine, version = sent.get(change.key), _version(item)
-            if mine is not None and version >= mine.version:
-                del sent[change.key]
-                if item is change.new and version == mine.version and mine.state is not None:
-                    return
-            self.queue.add(item.state.node)
+        item = change.new or change.old
+        if item is None or not item.state.node:
+            return
+        sent = self._sent.get(item.state.node, {})
+        mine, version = sent.get(change.key), _version(item)
+        if mine is not None and version >= mine.version:
+            del sent[change.key]
+            if change.new is not None and version == mine.version and mine.state is not None:
+                return
+        self.queue.add(item.state.node)
 
     def nodes(self) -> set[str]:
         """Return the nodes that have slices or should have."""
