@@ -42,6 +42,13 @@ class ClaimedUsers(msgspec.Struct):
     observers: dict[str, tuple[User, ...]] = {}
     problems: list[Trouble] = []
 
+    def joined(self, assigned: Mapping[str, tuple[User, ...]]) -> dict[str, tuple[User, ...]]:
+        """Return these users together with those that GPUs were assigned to; administrators come last."""
+        found = {**assigned, **self.owners}
+        for gpu, observers in self.observers.items():
+            found[gpu] = (*found.get(gpu, ()), *observers)
+        return found
+
 
 Troubles = dict[tuple[str, str], float]  # since when, by the uid of a pod and the message
 
