@@ -19,7 +19,7 @@ from simgpu.kube.recording import Recorder, Subject
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.pods import annotated
-from simgpu.topology import allocating, checking, inline, pools, reading
+from simgpu.topology import allocating, checking, failures, inline, pools, reading
 
 _MAX_REPORTED = 10_000  # messages to deduplicate
 LastGood = Callable[[str], pools.NodeGpus | None]
@@ -96,6 +96,15 @@ class Configuration:
         if way == spec.allocation.way:
             return spec
         return msgspec.structs.replace(spec, allocation=msgspec.structs.replace(spec.allocation, way=way))
+
+    def failures_of(self, node: Node, spec: pools.NodeGpus) -> failures.Failures:
+        """Return the failures in a node's annotation, else those of its pool."""
+        try:
+            text = annotated.read(node, vocabulary.FAILURES_ANNOTATION)
+            return spec.failures if text is None else failures.read(text, field=vocabulary.FAILURES_ANNOTATION)
+        except errors.InputError as error:
+            self.report(subject_of(node), "InvalidFailures", str(error))
+            return spec.failures
 
     def _annotated(self, node: Node, last_good: LastGood) -> pools.NodeGpus | None:
         try:

@@ -105,11 +105,12 @@ def label_patch(wanted: Mapping[str, str], before: Iterable[str]) -> dict[str, A
     return {"metadata": {"labels": {**dict.fromkeys(sorted(before)), **wanted}}}
 
 
-def amounts(spec: pools.NodeGpus | None) -> dict[str, str]:
-    """Return extended resources of a node, in the API's canonical form."""
+def amounts(spec: pools.NodeGpus | None, *, unhealthy: int = 0) -> dict[str, str]:
+    """Return extended resources of a node, in the API's canonical form; without GPUs that are unhealthy."""
     if spec is None:
         return {}
-    gpus = {vocabulary.GPU_RESOURCE: len(spec.gpus)} if spec.gpus and spec.allocation.by_count else {}
+    count = max(0, len(spec.gpus) - unhealthy)
+    gpus = {vocabulary.GPU_RESOURCE: count} if spec.gpus and spec.allocation.by_count else {}
     return {name: quantity.canonical(count) for name, count in (gpus | spec.other).items()}
 
 
@@ -125,10 +126,20 @@ class OwnedFields(msgspec.Struct):
         self.resources &= node.status.capacity.keys() | node.status.allocatable.keys()
 
 
-def node_patch(labels: Mapping[str, str], resources: Mapping[str, str], owned: OwnedFields) -> dict[str, Any]:
-    """Return the patch of a node's labels and capacity; what we own and do not want any more is removed."""
-    amounts = {**dict.fromkeys(sorted(owned.resources)), **resources}
-    return label_patch(labels, owned.labels) | {"status": {"capacity": amounts, "allocatable": amounts}}
+def node_patch(
+    labels: Mapping[str, str],
+    resources: Mapping[str, str],
+    owned: OwnedFields,
+    *,
+    allocatable: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return the patch of a node's labels and capacity; what we own and do not want any more is removed.
+
+    Less of it can be `allocatable`, as with a kubelet whose devices are unhealthy.
+    """
+    gone = dict.fromkeys(sorted(owned.resources))
+    status = {"capacity": gone | dict(resources), "allocatable": gone | dict(allocatable or resources)}
+    return label_patch(labels, owned.labels) | {"status": status}
 
 
 def owned_on(before: PreviousView, node: Node) -> OwnedFields:
