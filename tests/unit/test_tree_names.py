@@ -10,6 +10,7 @@ SOURCE = ROOT / "src" / "simgpu"
 OTHERS = (
     "tree",
     "docs",
+    "dockerfile",
     "examples",
     "fidelity",
     "native",
@@ -33,7 +34,9 @@ def test_no_two_public_classes_have_the_same_name() -> None:
 def test_files_of_tests_are_named_after_what_they_test() -> None:
     """After a module or package, and then perhaps after an aspect of it."""
     subjects = {
-        path.stem for folder in (SOURCE, ROOT / "dev", ROOT / "tests" / "fixtures") for path in folder.rglob("*.py")
+        path.stem
+        for folder in (SOURCE, ROOT / "deploy", ROOT / "dev", ROOT / "tests" / "fixtures")
+        for path in folder.rglob("*.py")
     }
     subjects |= {path.name for path in SOURCE.iterdir()} | set(OTHERS)
     for path in sorted((ROOT / "tests").glob("*/test_*.py")):
