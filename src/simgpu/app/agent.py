@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from simgpu import vocabulary
+from simgpu.app import withdrawing
 from simgpu.app.clock import SystemClock
 from simgpu.catalog import models
 from simgpu.controllers import publishing
@@ -27,7 +28,7 @@ from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
 from simgpu.machines import ticking
-from simgpu.node import cpu, granting, runai
+from simgpu.node import cpu, files, granting, runai
 from simgpu.node.identifying import PeerIdentifier
 from simgpu.node.kubelet import NodeKubelet
 from simgpu.node.state import StateFiles
@@ -149,20 +150,24 @@ class Agent:
 
     def _stepped(self) -> None:
         """Write what depends on the step; shares of GPUs only once they are known."""
+        if self.node.withdrawn:
+            raise withdrawing.Withdrawn
         now = self._clock.steady()
         self.equipment.stepped(now)
         if self.controller.shares_known:
             machine, namespace = self.equipment.box.machine, self._settings.reservations
             self._tree.show(lambda: runai.entries(machine, namespace=namespace), now=now)
 
+    def remove_files(self) -> None:
+        """Remove everything that agents wrote on the node. Folders that are mounted stay, empty."""
+        files.remove_contents(self._settings.state)
+        self._tree.remove()
+
 
 async def run_agent(settings: AgentSettings, ready: Callable[[str], None]) -> None:
     """Run the agent with its pages until cancelled; `ready` gets the address after the first step."""
     async with Client(settings.target) as client, contextlib.AsyncExitStack() as stack:
         agent = Agent(settings, client)
-        stack.callback(agent.equipment.close)
-        await agent.socket.start()
-        stack.push_async_callback(agent.socket.stop)
         box = agent.equipment.box
         routes = [
             server.get("/metrics", pages.Following(lambda: box.machine, settings.identity)),
@@ -174,4 +179,22 @@ async def run_agent(settings: AgentSettings, ready: Callable[[str], None]) -> No
         http = server.HttpServer(routes)
         await http.start(*settings.listen, field="--listen")
         stack.push_async_callback(http.stop)
-        await agent.run(lambda: ready(http.address))
+        if await _run_until_withdrawn(agent, lambda: ready(http.address)):
+            agent.remove_files()
+            unmark = publishing.label_patch({}, [vocabulary.MANAGED_LABEL])
+            await client.merge_patch(resources.NODES, settings.node, unmark)
+            await withdrawing.wait_until_wanted(client, namespace=settings.namespace)
+
+
+async def _run_until_withdrawn(agent: Agent, ready: Callable[[], None]) -> bool:
+    """Run the agent until cancelled; True if it ended because everything was removed for an uninstall."""
+    withdrawn = False
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(agent.equipment.close)
+        await agent.socket.start()
+        stack.push_async_callback(agent.socket.stop)
+        try:
+            await agent.run(ready)
+        except* withdrawing.Withdrawn:
+            withdrawn = True
+    return withdrawn

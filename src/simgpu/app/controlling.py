@@ -11,8 +11,10 @@ from typing import Any
 
 import msgspec
 
+from simgpu.app import withdrawing
 from simgpu.app.clock import SystemClock
 from simgpu.catalog import models
+from simgpu.controllers import runai_rules
 from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
 from simgpu.identities import identity as identities
 from simgpu.kube import resources
@@ -44,6 +46,8 @@ class ControllerSettings(msgspec.Struct, frozen=True):
     plain_labels: bool = False  # whether the page of all nodes omits target labels
     view_writes: float = 25.0  # view writes per second, beyond a burst; pods that come and go meanwhile cost none
     lease_seconds: int = 15  # until another controller takes over from one that crashed
+    runai_namespace: str = ""  # of Run:ai, which gets recording rules once it exists; empty for none
+    runai_seconds: float = 120.0  # between looks for it
 
 
 class Controller:
@@ -53,6 +57,7 @@ class Controller:
         self._settings = settings
         self._client = client
         self._leading = False
+        self.withdrawn = False
         self._clock = SystemClock()
         identity = f"{platform.node()}-{time.time_ns()}"
         terms = Terms.lasting(settings.lease_seconds)
@@ -99,11 +104,22 @@ class Controller:
                 self.nodes.watch()
                 self.nodes.start()
                 group.create_task(self._queue.run(self.nodes.reconcile))
-                group.create_task(ticking.tick(self.fleet, self._settings.interval, self._clock))
+                group.create_task(
+                    ticking.tick(self.fleet, self._settings.interval, self._clock, after=self._stop_if_withdrawn)
+                )
+                if self._settings.runai_namespace:
+                    keep = runai_rules.keep(client, self._settings.runai_namespace, self._settings.runai_seconds)
+                    group.create_task(keep)
+        except* withdrawing.Withdrawn:
+            self.withdrawn = True
         finally:
             self._leading = False  # pages show no counters that are higher than the saved ones
-            if self.election.leading:
+            if self.election.leading and not self.withdrawn:
                 await self.nodes.save_before_exit()
+
+    def _stop_if_withdrawn(self) -> None:
+        if self.nodes.withdrawn:
+            raise withdrawing.Withdrawn
 
     def problems(self) -> Iterator[str]:
         """Yield problems for users to solve."""
@@ -159,4 +175,6 @@ async def run_controller(settings: ControllerSettings, ready: Callable[[str, str
         await topology.start(*settings.topology_listen, field="--topology-listen")
         stack.push_async_callback(topology.stop)
         ready(http.address, topology.address)
-        await controller.election.run(controller.lead)
+        await controller.election.run(controller.lead)  # which ends only by an uninstall
+        await client.delete(resources.LEASES, LEASE, namespace=settings.namespace)
+        await withdrawing.wait_until_wanted(client, namespace=settings.namespace)

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from simgpu import errors, vocabulary, yaml_text
 from simgpu.catalog import models
 from simgpu.controllers import publishing
@@ -35,6 +37,7 @@ class Configuration:
     ) -> None:
         self.current: pools.Topology | None = None
         self.problems: tuple[str, ...] = ()
+        self.uninstalling = False  # whether nodes should have nothing any more
         self._config_maps = config_maps
         self._recorder = recorder
         self._namespace = namespace
@@ -49,13 +52,18 @@ class Configuration:
 
     def read(self) -> bool:
         """Read it again, and return whether that changed anything."""
-        before = self.current
+        before, was = self.current, self.uninstalling
+        self.uninstalling = self._uninstalling()
         found = self._parsed() or before or publishing.published(self.views(), self._catalog)
         self._removed |= set(before.pools if before else ())
-        if found == before:
+        if found == before and self.uninstalling == was:
             return False
-        self.current = found
+        self.current = found if found is not before else msgspec.structs.replace(found)  # nodes are reconciled again
         return True
+
+    def _uninstalling(self) -> bool:
+        config_map = self._config_maps.get(vocabulary.TOPOLOGY, namespace=self._namespace)
+        return config_map is not None and is_uninstalling(config_map)
 
     def views(self) -> list[ConfigMap]:
         """Return the published views of fake nodes."""
@@ -78,6 +86,8 @@ class Configuration:
 
         Where the configuration is invalid, the node keeps what it had, which `last_good` returns by its name.
         """
+        if self.uninstalling:
+            return None
         return self._annotated(node, last_good) or self._configured(node, last_good)
 
     def _annotated(self, node: Node, last_good: LastGood) -> pools.NodeGpus | None:
@@ -148,6 +158,11 @@ class Configuration:
         if not isinstance(document, dict):
             raise errors.InputError(place, f"{vocabulary.PROFILE_KEY} must be a mapping")
         return document
+
+
+def is_uninstalling(topology: ConfigMap) -> bool:
+    """Return whether the topology's ConfigMap asks to remove everything."""
+    return topology.metadata.annotations.get(vocabulary.UNINSTALL_ANNOTATION) == "true"
 
 
 def subject_of(thing: Node | Pod) -> Subject:
