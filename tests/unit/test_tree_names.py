@@ -9,6 +9,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "simgpu"
 OTHERS = (
     "tree",
+    "chart",
     "docs",
     "dockerfile",
     "examples",

@@ -69,6 +69,8 @@
 {{- if not (or $found.nodePools $found.nodes) -}}
 {{- $_ := set $found "nodePools" (dict "default" (dict "gpuProduct" "Tesla-K80" "gpuCount" 2 "gpuMemory" 11441)) -}}
 {{- end -}}
+{{- if not $found.nodePoolLabelKey }}{{ $_ := set $found "nodePoolLabelKey" (include "simgpu.poolLabel" .) }}{{ end -}}
+{{- if not (or $found.migStrategy (hasKey $found "mig-strategy")) }}{{ $_ := set $found "migStrategy" "mixed" }}{{ end -}}
 {{- toYaml $found -}}
 {{- end -}}
 

@@ -1,4 +1,4 @@
-"""The end of an uninstall: a controller or agent that has removed everything waits; if it ended, it would be restarted."""
+"""The end of an uninstall: a controller or agent that has removed everything waits, so that it is not restarted."""
 
 from __future__ import annotations
 
