@@ -1,0 +1,196 @@
+"""The chart as people install it: real and fake GPU nodes in one cluster, metrics, permissions, upgrade, uninstall."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+import yaml
+
+from tests.fixtures.agent import NAMESPACE, POOL_LABEL
+from tests.fixtures.cluster import TOLERATE
+from tests.fixtures.machine import wait_for
+from tests.fixtures.release import A100, CONTROLLER, H100, Release, permissions, series
+
+KWOK, HIGHEND = "kwok-gpu-node-1", "kwok-gpu-node-4"
+
+# The pod of the Quick Start, as its reader has it.
+QUICK_START = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: gpu-pod
+spec:
+  containers:
+  - name: gpu-container
+    image: nvidia/cuda-vector-add:v0.1
+    resources:
+      limits:
+        nvidia.com/gpu: 1
+    env:
+      - name: NODE_NAME
+        valueFrom:
+          fieldRef:
+            fieldPath: spec.nodeName
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(release: Release) -> Release:
+    """The release, and the pod of the Quick Start on the labelled node."""
+    node = release.node
+    node.kubectl("label", "node", node.name, f"{POOL_LABEL}=default")
+    release.before = release.nodes()
+    release.upgrade()
+    node.kubectl("apply", "-f", "-", stdin=QUICK_START)
+    node.phase("gpu-pod", "Running")
+    release.follow_agent()
+    return release
+
+
+def test_the_quick_starts_pod_runs_with_a_gpu(installed: Release) -> None:
+    pod = installed.get("pod", "gpu-pod")
+    assert pod["spec"]["nodeName"] == installed.node.name
+    shown = installed.gpus.exec("gpu-pod", "nvidia-smi")
+    assert A100[:10] in shown
+    assert "40960MiB" in shown
+    assert installed.gpus.sees("gpu-pod") == installed.gpus.holds("gpu-pod", container="gpu-container")
+
+
+def test_real_and_fake_nodes_have_their_pools_gpus_at_once(installed: Release) -> None:
+    for name, product, count in ((installed.node.name, A100, 2), (KWOK, A100, 2), (HIGHEND, H100, 4)):
+        wait_for(lambda: installed.get("node", name)["status"]["allocatable"].get("nvidia.com/gpu") == str(count), name)  # noqa: B023
+        labels = installed.get("node", name)["metadata"]["labels"]
+        assert (labels["nvidia.com/gpu.present"], labels["run.ai/fake.gpu"]) == ("true", "true")
+        assert (labels["nvidia.com/gpu.count"], labels["nvidia.com/gpu.product"]) == (
+            str(count),
+            product.replace(" ", "-"),
+        )
+        assert ("nvidia.com/gpu.deploy.device-plugin" in labels) == (name == installed.node.name)
+        (view,) = installed.get("configmaps", "-n", NAMESPACE, "-l", f"node-name={name}")["items"]
+        document = yaml.safe_load(view["data"]["topology.yml"])
+        assert (len(document["gpus"]), document["gpuProduct"]) == (count, product)
+
+
+def test_one_controller_serves_all_fake_nodes(installed: Release) -> None:
+    deployment = installed.get("deployment", "nvidia-dcgm-exporter-kwok", "-n", NAMESPACE)
+    assert deployment["spec"]["template"]["metadata"]["labels"]["app"] == "nvidia-dcgm-exporter-kwok"
+    assert len(installed.pods(CONTROLLER)) == 1
+    assert {item["Hostname"] for item in series(installed.controller_page())} == {KWOK, HIGHEND}
+
+
+def test_fake_pods_of_the_agent_stand_for_exporters_in_the_fleets_labels(installed: Release) -> None:
+    exporter = installed.exporter_of(KWOK)
+    wanted = (exporter["metadata"]["name"], f"{exporter['status']['podIP']}:9400")
+
+    def shown() -> set[tuple[str, str]]:
+        page = series(installed.controller_page())
+        return {(item["pod"], item["instance"]) for item in page if item["Hostname"] == KWOK}
+
+    wait_for(lambda: shown() == {wanted}, f"{wanted}, not {shown()}")
+
+
+def test_series_of_real_and_fake_nodes_have_the_same_labels(installed: Release) -> None:
+    spec = {
+        "containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": 2}}}],
+        "tolerations": TOLERATE, "nodeSelector": {"kubernetes.io/hostname": KWOK},
+    }  # fmt: skip
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "on-kwok"}, "spec": spec}
+    installed.node.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
+    wait_for(lambda: "on-kwok" in installed.controller_page(), "the pod's metrics")
+    fake = [item for item in series(installed.controller_page()) if item.get("exported_pod") == "on-kwok"]
+    real = [item for item in series(installed.gpus.get("/metrics")) if item.get("pod") == "gpu-pod"]
+    assert len(fake) == 2
+    scraped = {"pod", "namespace", "container", "instance", "job", "service", "endpoint"}  # Prometheus adds or renames
+    names = {key.removeprefix("exported_") for key in fake[0]} - scraped
+    assert {*real[0]} - scraped - names == {"pod_uid"}  # which pages of all nodes leave out
+    assert names <= {*real[0]}
+    installed.node.kubectl("delete", "pod", "on-kwok", "--now")
+
+
+def test_run_ai_gets_its_rules_once_its_namespace_exists(installed: Release) -> None:
+    assert installed.get("prometheusrules", "-A")["items"] == []
+    installed.node.kubectl("create", "namespace", "runai")
+    wait_for(lambda: installed.get("prometheusrules", "-n", "runai")["items"], "the rules")
+    (rule,) = installed.get("prometheusrules", "-n", "runai")["items"]
+    assert rule["metadata"]["name"] == "fake-gpu-operator-kwok-dcgm"
+    assert rule["metadata"]["labels"] == {"app": "nvidia-dcgm-exporter", "component": "status-exporter-kwok"}
+    assert len(rule["spec"]["groups"][0]["rules"]) == 3
+
+
+def test_an_agents_account_changes_its_own_node_only(installed: Release) -> None:
+    node, agent = installed.node, installed.exporter_of(installed.node.name)["metadata"]["name"]
+    bound = ("--bound-object-kind=Pod", f"--bound-object-name={agent}")
+    token = node.kubectl("create", "token", "simgpu-agent", "-n", NAMESPACE, *bound).strip()
+    server = installed.node.kubectl("config", "view", "-o", "jsonpath={.clusters[0].cluster.server}")
+
+    def attempt(*arguments: str) -> str:
+        command = [
+            str(node.programs["kubectl"]), "--kubeconfig=/dev/null", f"--server={server}", f"--token={token}",
+            "--insecure-skip-tls-verify", *arguments,
+        ]  # fmt: skip
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stderr
+
+    patch = ("--type=merge", "-p", '{"metadata":{"labels":{"example.com/mine":null}}}')
+    place = ("-n", NAMESPACE)
+    assert "its own node only" in attempt("patch", "node", KWOK, *patch)
+    assert "of its own node only" in attempt("patch", "configmap", "topology", *place, *patch)
+    assert "of its own node only" in attempt("delete", "configmap", f"topology-{KWOK}", *place)
+    assert attempt("patch", "node", node.name, *patch) == ""
+
+
+def test_an_upgrade_keeps_the_gpus_of_running_pods(installed: Release) -> None:
+    gpus = installed.gpus
+    held, energy = gpus.holds("gpu-pod", container="gpu-container"), gpus.energy()
+    before = installed.exporter_of(installed.node.name)["metadata"]["name"]
+    new = {"podAnnotations": {"example.com/version": "2"}}
+    installed.upgrade(agent=new, controller=new)
+    wait_for(lambda: installed.exporter_of(installed.node.name)["metadata"]["name"] != before, "a new agent")
+    installed.follow_agent()
+    assert gpus.holds("gpu-pod", container="gpu-container") == held
+    assert gpus.sees("gpu-pod") == held
+    assert all(gpus.energy()[key] >= value for key, value in energy.items())
+    assert installed.get("pod", "gpu-pod")["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def test_the_release_takes_everything_back_and_needed_exactly_its_permissions(installed: Release) -> None:
+    node = installed.node
+    exercise(installed)
+    roles = {
+        role: permissions(installed.get("clusterrole", role)["rules"], "")
+        | permissions(installed.get("role", role, "-n", NAMESPACE)["rules"], NAMESPACE)
+        for role in ("simgpu-controller", "simgpu-agent")
+    }
+    node.kubectl("delete", "pod", "gpu-pod", "--now")
+    installed.helm("uninstall", "gpu-operator", "--wait", "--timeout", "120s")
+    wait_for(lambda: installed.nodes() == installed.before, f"{installed.nodes()}, not {installed.before}", seconds=20)
+    for kind in ("configmaps", "leases", "pods", "jobs", "serviceaccounts", "services"):
+        found = [item["metadata"]["name"] for item in installed.get(kind, "-n", NAMESPACE)["items"]]
+        assert not [name for name in found if name not in ("kube-root-ca.crt", "default")], kind
+    for folder in ("/var/lib/simgpu", "/var/lib/runai"):
+        assert not [*node.machine.path(folder).iterdir()], folder
+    assert not [*node.machine.path("/var/lib/kubelet/device-plugins").glob("simgpu-*")]
+    for role, allowed in roles.items():
+        done = {
+            (verb, what, place if (verb, what, place) in allowed else "")
+            for account, verb, what, place in installed.audit()
+            if account == role
+        }
+        assert done - allowed == set(), role
+        assert allowed - done == set(), role
+
+
+def exercise(installed: Release) -> None:
+    """Let every permission be used: mistakes of users twice, nodes that leave and come back, a reservation."""
+    node = installed.node
+    for mistake in ("melt", "burst", "melt"):
+        before = installed.gpus.events(mistake)
+        installed.gpus.fail(f"{mistake}: true")
+        wait_for(lambda: installed.gpus.events(mistake) > before, "an event of the agent")  # noqa: B023
+    installed.gpus.fail("")
+    for mistake in ("h200:none", "h200:few", "h200:none"):
+        before = installed.gpus.events(mistake.partition(":")[2])
+        node.kubectl("annotate", "node", KWOK, "--overwrite", f"simgpu.dev/gpus={mistake}")
+        wait_for(lambda: installed.gpus.events(mistake.partition(":")[2]) > before, "an event of the controller")  # noqa: B023
+    node.kubectl("annotate", "node", KWOK, "simgpu.dev/gpus-")
