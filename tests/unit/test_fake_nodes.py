@@ -25,7 +25,7 @@ from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
-from simgpu.machines.fleet import Fleet, candidate_addresses
+from simgpu.machines.fleet import Fleet, candidate_addresses, pod_usage
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology import inline
 from tests.fixtures.clocks import ManualClock
@@ -470,7 +470,7 @@ def test_all_views_tell_the_same_of_a_pods_memory() -> None:
     page = render.Renderer(world.fleet.machine(), identity.load("dcgm")).page().decode()
     shown = [float(value) for value in re.findall(r"^DCGM_FI_DEV_FB_USED{.*} (.*)$", page, re.MULTILINE)]
     assert shown[0] == 143771 - 616
-    assert [used / 2**20 for _, _, _, used in world.fleet.pod_usage()] == shown
+    assert [used / 2**20 for _, _, _, used in pod_usage(world.fleet.machine())] == shown
     view = world.stores.config_maps.get("topology-a", namespace="ns")
     assert view is not None
     gpus = yaml.safe_load(view.data["topology.yml"])["gpus"]

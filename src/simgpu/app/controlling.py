@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from simgpu.app import withdrawing
+from simgpu.app import responsive, withdrawing
 from simgpu.app.clock import SystemClock
+from simgpu.app.threads import Threads
 from simgpu.catalog import models
 from simgpu.controllers import runai_rules
 from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
@@ -59,6 +60,7 @@ class Controller:
         self._leading = False
         self.withdrawn = False
         self._clock = SystemClock()
+        self._threads = Threads()
         identity = f"{platform.node()}-{time.time_ns()}"
         terms = Terms.lasting(settings.lease_seconds)
         self.election = Election(client, LEASE, namespace=settings.namespace, identity=identity, terms=terms)
@@ -70,7 +72,7 @@ class Controller:
         settings, client = self._settings, self._client
         by_node = {"node": lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ()}
         self._stores = FleetStores(Store(), Store(by_node), Store())
-        self.fleet = Fleet(seed=settings.seed)
+        self.fleet = Fleet(seed=settings.seed, parallel=self._threads)
         self._queue: WorkQueue[str] = WorkQueue(waited=self.meters.waited)
         self._writer = Writer(client, manager=MANAGER, per_second=settings.view_writes, burst=50, in_flight=32)
         self._recorder = Recorder(client, component=LEASE)
@@ -150,6 +152,7 @@ class Controller:
 
 async def run_controller(settings: ControllerSettings, ready: Callable[[str, str], None]) -> None:
     """Run the controller with its pages until cancelled; `ready` gets the addresses of metrics and topology API."""
+    responsive.keep_responsive()
     async with Client(settings.target) as client, contextlib.AsyncExitStack() as stack:
         controller = Controller(settings, client)
         views = fleet_pages.FleetPages(
