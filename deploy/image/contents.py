@@ -42,7 +42,7 @@ def image(wheel: Path, scratch: Path, platform: str) -> oci.Image:
         root = scratch / f"root-{platform}"
         install(root, [str(wheel)], platform, version, "--no-deps")
         for machine in {*_MACHINES.values()} - {_MACHINES[platform]}:
-            for other in root.glob(f"usr/**/page/built/{machine}"):
+            for other in root.glob(f"usr/**/built/{machine}"):
                 shutil.rmtree(other)
         compile_modules(root, version)
         layer.tree(root)

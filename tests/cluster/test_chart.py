@@ -164,13 +164,14 @@ def test_the_files_that_are_written_twice_are_the_same() -> None:
     assert [*schema.unknown_to_the_reader()] == []
 
 
-def test_values_without_a_meaning_here_are_named_after_the_install(helm: Helm) -> None:
-    text = helm("install", "gpu-operator", str(CHART), "--dry-run=client", *values("fake-gpu-operator-0.2"))
+def test_values_without_a_meaning_here_are_named_after_the_install(helm: Helm, cluster: Cluster) -> None:
+    install = ("install", "gpu-operator", str(CHART), "--dry-run=client", "--kubeconfig", str(cluster.kubeconfig))
+    text = helm(*install, *values("fake-gpu-operator-0.2"))
     notes = text.partition("NOTES:")[2]
     assert "computeDomainDraPlugin: ComputeDomains are not simulated yet" in notes
     assert "migFaker" in notes
     assert "statusUpdater" not in notes
-    plain = helm("install", "gpu-operator", str(CHART), "--dry-run=client").partition("NOTES:")[2]
+    plain = helm(*install).partition("NOTES:")[2]
     assert "ignored" not in plain
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import urllib.error
 import urllib.request
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,40 +18,29 @@ from tests.fixtures.cluster import TOLERATE
 from tests.fixtures.machine import wait_for
 from tests.fixtures.release import A100, CONTROLLER, H100, Release, permissions, series
 
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "install.md"
 KWOK, HIGHEND = "kwok-gpu-node-1", "kwok-gpu-node-4"
-
-# The pod of the Quick Start, as its reader has it.
-QUICK_START = """
-apiVersion: v1
-kind: Pod
-metadata:
-  name: gpu-pod
-spec:
-  containers:
-  - name: gpu-container
-    image: nvidia/cuda-vector-add:v0.1
-    resources:
-      limits:
-        nvidia.com/gpu: 1
-    env:
-      - name: NODE_NAME
-        valueFrom:
-          fieldRef:
-            fieldPath: spec.nodeName
-"""
 
 
 @pytest.fixture(scope="module")
 def installed(release: Release) -> Release:
-    """The release, and the pod of the Quick Start on the labelled node."""
+    """The release as the guide has it, then with pools for these tests, and the guide's pod on the labelled node."""
     node = release.node
-    node.kubectl("label", "node", node.name, f"{POOL_LABEL}=default")
-    release.before = release.nodes()
+    (commands,) = re.findall(r"```shell\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    before = release.nodes()
+    release.shell(commands)
+    node.allocatable("nvidia.com/gpu", 2)
+    assert "K80" in release.gpus.exec("gpu-pod", "nvidia-smi", "-L")
+    release.before = before | {node.name: _labelled(before[node.name])}
     release.upgrade()
-    node.kubectl("apply", "-f", "-", stdin=QUICK_START)
-    node.phase("gpu-pod", "Running")
+    wait_for(lambda: A100 in release.gpus.exec("gpu-pod", "nvidia-smi", "-L"), "the pool's GPUs")
     release.follow_agent()
     return release
+
+
+def _labelled(node: Any) -> Any:
+    meta, *rest = node
+    return (meta | {"labels": meta["labels"] | {POOL_LABEL: "default"}}, *rest)
 
 
 def test_the_quick_starts_pod_runs_with_a_gpu(installed: Release) -> None:
