@@ -99,6 +99,21 @@ def test_the_names_that_others_rely_on_are_there(helm: Helm) -> None:
     assert with_dra["DeviceClass", "gpu.nvidia.com"]["spec"]["extendedResourceName"] == "nvidia.com/gpu"
 
 
+@pytest.mark.parametrize("kind", ["Deployment", "DaemonSet", "Job"])
+def test_pods_of_the_chart_are_as_restricted_as_their_work_allows(kind: str, helm: Helm) -> None:
+    (spec,) = [item["spec"]["template"]["spec"] for (of, _), item in objects(template(helm)).items() if of == kind]
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not spec.get("hostNetwork")
+    assert spec.get("hostPID", False) == (kind == "DaemonSet")
+    (container,) = spec["containers"]
+    context = {**spec["securityContext"], **container["securityContext"]}
+    assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert not context.get("privileged")
+    assert context["runAsUser"] == (0 if kind == "DaemonSet" else 65532)
+    assert container["resources"]["limits"]["memory"]
+
+
 def test_a_second_release_shares_no_name_with_the_first(helm: Helm) -> None:
     options = ("--set", "fullnameOverride=other", "--set", "runtimeClass.name=other")
     first, second = (objects(template(helm, *more)) for more in ((), options))
