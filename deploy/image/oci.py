@@ -166,6 +166,7 @@ def _manifest(image: Image, blobs: dict[str, bytes | Path]) -> dict[str, Any]:
         {
             "architecture": image.platform, "os": "linux", "created": EPOCH, "config": image.config,
             "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in image.layers]},
+            "history": [{"created": EPOCH, "created_by": "deploy.image"} for _ in image.layers],  # buildah counts them
         },
         plain=True,
     )  # fmt: skip

@@ -7,6 +7,7 @@ import re
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import yaml
 from tests.fixtures.agent import NAMESPACE, POOL_LABEL
 from tests.fixtures.cluster import TOLERATE
 from tests.fixtures.machine import wait_for
-from tests.fixtures.release import A100, CONTROLLER, H100, Release, permissions, series
+from tests.fixtures.prometheus import Prometheus
+from tests.fixtures.release import A100, CONTROLLER, H100, Release, permissions, scrape, series
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "install.md"
 KWOK, HIGHEND = "kwok-gpu-node-1", "kwok-gpu-node-4"
@@ -39,8 +41,10 @@ def installed(release: Release) -> Release:
 
 
 def _labelled(node: Any) -> Any:
-    meta, *rest = node
-    return (meta | {"labels": meta["labels"] | {POOL_LABEL: "default"}}, *rest)
+    """The node with its pool, and without the GPUs of an earlier agent, which the kubelet still has in mind."""
+    meta, taints, amounts = node
+    amounts = {name: amount for name, amount in amounts.items() if name != "nvidia.com/gpu"}
+    return meta | {"labels": meta["labels"] | {POOL_LABEL: "default"}}, taints, amounts
 
 
 def test_the_quick_starts_pod_runs_with_a_gpu(installed: Release) -> None:
@@ -101,6 +105,23 @@ def test_series_of_real_and_fake_nodes_have_the_same_labels(installed: Release) 
     assert {*real[0]} - scraped - names == {"pod_uid"}  # which pages of all nodes leave out
     assert names <= {*real[0]}
     installed.node.kubectl("delete", "pod", "on-kwok", "--now")
+
+
+def test_prometheus_scrapes_both_and_no_target_is_down(
+    installed: Release, prometheus: Callable[..., Prometheus]
+) -> None:
+    monitors = installed.get("servicemonitors", "-n", NAMESPACE)["items"]
+    assert len(monitors) == 2
+    started = prometheus(scrapes=[scrape(item, installed.node.cluster.kubeconfig) for item in monitors])
+    fake = started.eventually(f'DCGM_FI_DEV_GPU_UTIL{{Hostname="{KWOK}"}}')
+    real = started.eventually('DCGM_FI_DEV_GPU_UTIL{exported_pod="gpu-pod"}')
+    assert len(fake) == 2
+    assert fake[0]["metric"]["job"] == real[0]["metric"]["job"] == "nvidia-dcgm-exporter"
+    assert fake[0]["metric"]["pod"] == installed.exporter_of(KWOK)["metadata"]["name"]
+    assert {item["metric"]["job"] for item in started.query("up == 1")} == {
+        "nvidia-dcgm-exporter", "nvidia-dcgm-exporter-kwok",
+    }  # fmt: skip
+    assert started.query("up == 0") == []
 
 
 def test_run_ai_gets_its_rules_once_its_namespace_exists(installed: Release) -> None:
