@@ -21,10 +21,11 @@ from simgpu.controllers import publishing
 from simgpu.controllers.node_views import SAVE_EVERY
 from simgpu.kube import kubeconfig, resources
 from simgpu.kube.client import Client
+from simgpu.kube.operations import Target
 from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Change, Store
 from simgpu.kube.views import Pod
-from simgpu.kube.writer import Target, Writer
+from simgpu.kube.writer import Writer
 from simgpu.topology import inline, pools
 from simgpu.vocabulary import NODE_PREFIX
 

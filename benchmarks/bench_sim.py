@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 
 from benchmarks import frame
-from simgpu.app.threads import Threads
+from simgpu.app.step_threads import StepThreads
 from simgpu.catalog import models, shapes
 from simgpu.sim import activity, cards, engine
 
@@ -35,7 +35,7 @@ def step(made: engine.Engine) -> tuple[float, float]:
 
 def alternate(usage: activity.Value) -> tuple[tuple[float, float], tuple[float, float], int]:
     """Medians of ours and of the baseline, and the bytes of a card."""
-    ours = fleet(engine.Engine(seed=1, parallel=Threads()), usage)
+    ours = fleet(engine.Engine(seed=1, parallel=StepThreads()), usage)
     bare = fleet(engine.Engine(seed=1, compiled=False), usage)
     pairs = [(step(ours), step(bare)) for _ in range(TURNS)]
     walls, processors = ([statistics.median(pair[who][kind] for pair in pairs) for who in (0, 1)] for kind in (0, 1))

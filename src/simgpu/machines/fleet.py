@@ -57,6 +57,11 @@ class Fleet:
         """How many steps were made."""
         return self._inventory.steps
 
+    @property
+    def time(self) -> float:
+        """When the last step was made, in seconds since 1970; zero before the first."""
+        return self._inventory.time
+
     # Nodes.
 
     def place(self, name: str, spec: pools.NodeGpus) -> NodeCards:

@@ -156,8 +156,8 @@ class Demands:
                 if name in EVENTS:
                     rows, counts, every = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
                     came.append((name, (rows, counts, every)))
-                self.usage_changed = True
-                self.changed |= name != USAGE
+                self.usage_changed |= name == USAGE
+                self.changed |= name != USAGE and name not in EVENTS
             self._next_due[channel] = self.due[channel].min()
         return came
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simgpu.app.threads import Threads
+from simgpu.app.step_threads import StepThreads
 from simgpu.catalog import models
 from simgpu.sim import activity, cards, engine
 
@@ -14,7 +14,7 @@ H200 = models.load().models["h200"]
 @pytest.mark.parametrize("count", [1, 3])
 def test_all_jobs_are_done_when_it_returns(count: int) -> None:
     done: list[int] = []
-    Threads(count)([lambda number=number: done.append(number) for number in range(20)])  # type: ignore[misc]
+    StepThreads(count)([lambda number=number: done.append(number) for number in range(20)])  # type: ignore[misc]
     assert sorted(done) == list(range(20))
 
 
@@ -23,7 +23,7 @@ def test_a_job_that_fails_is_reported() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        Threads(2)([lambda: None, fail])
+        StepThreads(2)([lambda: None, fail])
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -39,4 +39,4 @@ def test_cards_give_the_same_bytes_on_any_number_of_threads(compiled: bool, monk
 
     whole = play(cards.in_turn)
     monkeypatch.setattr(cards, "_PIECE", 77)
-    assert play(Threads(3)) == whole
+    assert play(StepThreads(3)) == whole

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Sequence
 
 
-class Threads:
-    """Threads that are started when there is more than one job for them."""
+class StepThreads:
+    """Threads for the steps of large fleets, started when there is more than one job for them."""
 
     def __init__(self, count: int | None = None) -> None:
         self._count = count or len(os.sched_getaffinity(0))
