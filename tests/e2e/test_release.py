@@ -112,7 +112,7 @@ def test_prometheus_scrapes_both_and_no_target_is_down(
 ) -> None:
     monitors = installed.get("servicemonitors", "-n", NAMESPACE)["items"]
     assert len(monitors) == 2
-    started = prometheus(scrapes=[scrape(item, installed.node.cluster.kubeconfig) for item in monitors])
+    started = prometheus(scrapes=[scrape(installed, item) for item in monitors])
     fake = started.eventually(f'DCGM_FI_DEV_GPU_UTIL{{Hostname="{KWOK}"}}')
     real = started.eventually('DCGM_FI_DEV_GPU_UTIL{exported_pod="gpu-pod"}')
     assert len(fake) == 2
@@ -218,3 +218,6 @@ def exercise(installed: Release) -> None:
         node.kubectl("annotate", "node", KWOK, "--overwrite", f"simgpu.dev/gpus={mistake}")
         wait_for(lambda: installed.gpus.events(mistake.partition(":")[2]) > before, "an event of the controller")  # noqa: B023
     node.kubectl("annotate", "node", KWOK, "simgpu.dev/gpus-")
+    node.kubectl("scale", "-n", NAMESPACE, "deployment/nvidia-dcgm-exporter-kwok", "--replicas=2")
+    waiting = ("simgpu-controller", "watch", "coordination.k8s.io/leases", NAMESPACE)
+    wait_for(lambda: waiting in installed.audit(), "a second controller to wait")
