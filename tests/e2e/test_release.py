@@ -190,11 +190,11 @@ def test_the_release_takes_everything_back_and_needed_exactly_its_permissions(in
         assert not [*node.machine.path(folder).iterdir()], folder
     assert not [*node.machine.path("/var/lib/kubelet/device-plugins").glob("simgpu-*")]
     for role, allowed in roles.items():
-        done = {
-            (verb, what, place if (verb, what, place) in allowed else "")
-            for account, verb, what, place in installed.audit()
-            if account == role
-        }
+        acts = [act[1:] for act in installed.audit() if act[0] == role]
+        done = {act if act in allowed else (*act[:2], "") for act in acts}
+        # An object is created by a patch, too, and a watch starts with what a list has, where the server can do that.
+        also = {"patch": "create", "watch": "list"}
+        done |= {(also[verb], what, place) for verb, what, place in done if verb in also} & allowed
         assert done - allowed == set(), role
         assert allowed - done == set(), role
 
