@@ -186,6 +186,11 @@ class FakeNodes:
         assert self.configuration.current is not None  # noqa: S101
         return self.configuration.current
 
+    @property
+    def withdrawn(self) -> bool:
+        """Whether everything was removed from nodes for an uninstall."""
+        return self.configuration.uninstalling and not (self._records or self.unseen or self.configuration.views())
+
     # One node.
 
     async def reconcile(self, name: str) -> float | None:
