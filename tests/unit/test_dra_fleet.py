@@ -94,7 +94,7 @@ class World:
         client: Any = self.server
         recorder = Recorder(client, component="test")
         self.fleet = Fleet(seed=1)
-        self.dra = DraFleet(client, recorder, changed=lambda _node: None, namespace="gpu")
+        self.dra = DraFleet(client, recorder, self.stores.pods, changed=lambda _node: None, namespace="gpu")
         self.dra.known = self.dra._on = True
         self.dra.claims.replace(self.claims.values())
         self.nodes = FakeNodes(

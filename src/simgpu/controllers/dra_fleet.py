@@ -69,13 +69,16 @@ async def publish_classes(client: Client, api: ServedApi) -> tuple[str, ...]:
 class DraFleet:
     """Slices and claims of all fake nodes. `changed` is called with the nodes whose claims have changed."""
 
-    def __init__(self, client: Client, recorder: Recorder, *, changed: Callable[[str], None], namespace: str) -> None:
+    def __init__(
+        self, client: Client, recorder: Recorder, pods: Store[Pod], *, changed: Callable[[str], None], namespace: str
+    ) -> None:
         self.known = False  # whether claims can be read, or it is off
         self.problem = ""  # why it is off
         self.claims: Store[AllocatedClaim] = Store()
         self.slices = ResourceSlices(client, recorder)
         self._client = client
         self._recorder = recorder
+        self._pods = pods
         self._changed = changed
         self._topology = Subject("v1", "ConfigMap", vocabulary.TOPOLOGY, namespace)
         self._wanted = asyncio.Event()
@@ -154,8 +157,15 @@ class DraFleet:
     def _claim_changed(self, change: Change[AllocatedClaim]) -> None:
         if change.old is not None and change.new is not None and change.old.status == change.new.status:
             return
-        for name in pools_of(change.old) | pools_of(change.new):
-            self._changed(name)
+        # Pods that come later, or have gone, are changes of their own.
+        if any(self._concerns(claim) for claim in (change.old, change.new) if claim is not None):
+            for name in pools_of(change.old) | pools_of(change.new):
+                self._changed(name)
+
+    def _concerns(self, claim: AllocatedClaim) -> bool:
+        """Return whether a claim is reserved for a pod that is on a node."""
+        listed = claim.status.reserved_for[: vocabulary.MAX_CLAIM_USERS]
+        return any(self._pods.get(item.name, namespace=claim.metadata.namespace) is not None for item in listed)
 
     # Nodes.
 
