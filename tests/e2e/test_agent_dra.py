@@ -51,10 +51,7 @@ spec:
 def _with_images(node: Node, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The images that others' manifests name: ours, with a default command that waits."""
     folder = tmp_path_factory.mktemp("images")
-    with images.Layer(folder / "layer") as layer:
-        images.add_busybox(layer)
-    names = ("ubuntu:22.04", "nvidia/cuda-vector-add:v0.1")
-    images.write(folder / "images.tar", {name: ["/bin/sleep", "2147483647"] for name in names}, [layer.path])
+    images.busybox_as(folder / "images.tar", ("ubuntu:22.04", "nvidia/cuda-vector-add:v0.1"))
     node.load(folder / "images.tar")
 
 
