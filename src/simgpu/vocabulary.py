@@ -106,6 +106,7 @@ MAX_PLACES = _limit(1024, "workloads of a pod, each counted once for every GPU t
 MAX_ALL_PLACES = _limit(
     8192, "workloads of all pods of a real node, counted so", "each pod can always have one on all its GPUs"
 )
+MAX_CLAIMS = _limit(4096, "claims that are prepared on a real node at a time")
 MAX_CHANGES = _limit(64, "changes of a pod's activities in a step", "where they are shorter, some are skipped")
 
 MAX_SLICE_DEVICES = _limit(128, "devices of a ResourceSlice", "the API allows no more; further ones are in more slices")
@@ -157,12 +158,17 @@ ALLOCATION_ANNOTATION = _node(
 )  # fmt: skip
 FAILURES_ANNOTATION = _node(
     "simgpu.dev/failures", "annotation", "you",
-    "on a real node, [what fails](../guides/real-nodes.md#failures); comes before the pool's",
+    "[what fails](../guides/real-nodes.md#failures), on a fake node its GPUs alone; comes before the pool's",
     values="YAML, such as `{refuse: true}`", default="the pool's",
 )  # fmt: skip
 AGENT_LABEL = _node(
     "simgpu.dev/agent", "label", "you",
     "a real node for [the agent's DaemonSet](../guides/real-nodes.md#as-a-daemonset)", values='`"true"`',
+)  # fmt: skip
+MANAGED_LABEL = _node(
+    "simgpu.dev/managed", "label", "SimGPU",
+    "a real node on which an agent has put something; removed last: until then the agent's DaemonSet stays there",
+    values="`true`",
 )  # fmt: skip
 FAKE_GPU_LABEL = _node("run.ai/fake.gpu", "label", "SimGPU", "the node's GPUs are simulated", values="`true`")
 
@@ -192,11 +198,9 @@ CUDA_MINOR = _discovered("cuda.runtime-version.minor", "its second part")
 MIG_CAPABLE = _discovered("mig.capable", "whether the first GPU can be divided", values="`true`, `false`")
 MIG_STRATEGY = _discovered("mig.strategy", "`migStrategy` of the topology", values="`none`, `single`, `mixed`")
 MPS_CAPABLE = _discovered("mps.capable", "whether GPUs are shared by MPS", values="`false`")
-DEPLOYED_LABELS = (
-    _discovered("gpu.deploy.dcgm-exporter", "the node gets an exporter", values="`true`"),
-    _discovered("gpu.deploy.device-plugin", "the node gets a device plugin", values="`true`"),
-)
+DEPLOYED_LABELS = (_discovered("gpu.deploy.dcgm-exporter", "the node gets an exporter", values="`true`"),)
 DEPLOYED_ON_REAL_LABELS = (
+    _discovered("gpu.deploy.device-plugin", "on a real node, it gets a device plugin", values="`true`"),
     _discovered("gpu.deploy.dra-plugin-gpu", "on a real node, it gets the GPU plugin of DRA", values="`true`"),
     _discovered(
         "gpu.deploy.compute-domain-dra-plugin", "on a real node, it gets the plugin of compute domains", values="`true`"
@@ -256,6 +260,10 @@ TOPOLOGY = _object(
     values="key `topology.yml`",
 )  # fmt: skip
 TOPOLOGY_KEY = "topology.yml"
+UNINSTALL_ANNOTATION = _object(
+    "simgpu.dev/uninstall", "annotation of that ConfigMap", "`cleanup`",
+    "controllers and agents remove everything that they put on nodes, and then wait", values="`true`",
+)  # fmt: skip
 PROFILE_PREFIX = _object(
     "gpu-profile-",
     "ConfigMap `gpu-profile-<name>`",
@@ -282,6 +290,13 @@ VIEW_LABELS_ANNOTATION = _object(
     "simgpu.dev/labels", "annotation of that ConfigMap", "SimGPU", "labels of the node that SimGPU wrote, by name"
 )
 LEASE = _object("simgpu-controller", "Lease", "SimGPU", "which controller works")
+CLEANUP_MANAGER = _object(
+    "simgpu-cleanup", "field manager", "`cleanup`", "that of `simgpu cleanup`, in `managedFields`"
+)
+RUNAI_RULE = _object(
+    "fake-gpu-operator-kwok-dcgm", "PrometheusRule in Run:ai's namespace", "SimGPU",
+    "metrics of GPUs under the names that Run:ai reads (`--runai-namespace`)",
+)  # fmt: skip
 _object("simgpu-*", "Stage", "`up`", "how KWOK plays nodes and pods")
 SAMPLE_NAMESPACE = _object("sample", "Namespace", "`up`", "the workload of `simgpu up --sample`")
 NODE_PREFIX = _object(
@@ -299,6 +314,7 @@ UP_MANAGER = _object("simgpu-up", "field manager", "`up`", "that of `simgpu up`,
 DRA_DRIVER = _object(
     "gpu.nvidia.com", "DRA driver, DeviceClass", "SimGPU", "GPUs of nodes, and the class of whole ones"
 )
+CDI_KIND = _object("k8s.gpu.nvidia.com/gpu", "CDI devices", "the agent", "GPUs of claims on a real node")
 MIG_CLASS = _object("mig.nvidia.com", "DeviceClass", "SimGPU", "MIG devices of GPUs that DRA divides")
 SLICE_PREFIX = _object(
     "kwok-", "ResourceSlice `kwok-<node>-gpu`, then `-1`, `-2`", "SimGPU",
@@ -361,6 +377,9 @@ RESERVATION_NAMESPACE_ENV = _variable(
     "RESOURCE_RESERVATION_NAMESPACE", "`agent`", "you", "where Run:ai's reservation pods are",
     default=f"`{DEFAULT_RESERVATION_NAMESPACE}`",
 )  # fmt: skip
+POD_UID_ENV = _variable(
+    "POD_UID", "`agent`", "you", "the agent's own pod, by uid: agents of an update can then overlap on a node"
+)
 COMPLETION_INDEX_ENV = _variable(
     "JOB_COMPLETION_INDEX", "`workload`", "Kubernetes", "replaces `INDEX` in device names, modulo `--max-index`"
 )
@@ -373,6 +392,11 @@ VISIBLE_DEVICES_ENV = _variable(
 MOCK_DEVICES_ENV = _variable(
     "MOCK_NVIDIA_VISIBLE_DEVICES", "containers with GPUs", "the agent", "the same, as fake-gpu-operator names it"
 )
+DEVICE_ENV_PREFIX = _variable(
+    "GPU_DEVICE_", "containers with claims of GPUs", "the agent",
+    "`GPU_DEVICE_<device>` for each device of the container, with `_` for `-`: the device's name; "
+    "with `_SHARING_STRATEGY`, `_TIMESLICE_INTERVAL` or `_PARTITION_COUNT` after it, how it is shared",
+)  # fmt: skip
 SOCKET_ENV = _variable(
     "SIMGPU_SOCKET", "`workload`, containers with GPUs, commands of `run`", "the agent, `run`, you",
     "the workload socket", default="`/tmp/simgpu.sock`",
@@ -440,4 +464,19 @@ KUBELET_CHECKPOINT = _file(
 POD_RESOURCES_SOCKET = _file(
     "/var/lib/kubelet/pod-resources/kubelet.sock", "node", "kubelet", "which pod has which device"
 )
+DRA_PLUGIN_DIR = _file(
+    "/var/lib/kubelet/plugins", "node", "agent",
+    "`gpu.nvidia.com/dra.sock` in it is the agent's DRA plugin; `dra-<pod uid>.sock` of an agent that knows its pod",
+)  # fmt: skip
+DRA_SOCKET = "dra.sock"
+REGISTRY_DIR = _file(
+    "/var/lib/kubelet/plugins_registry", "node", "agent",
+    "`gpu.nvidia.com-reg.sock` in it, or `gpu.nvidia.com-<pod uid>-reg.sock`, registers the DRA plugin",
+)  # fmt: skip
+CDI_DIR = _file(
+    "/var/run/cdi", "node", "the agent",
+    "CDI files that inject GPUs of claims: `k8s.gpu.nvidia.com-gpu_common.yaml`, and one for each prepared claim",
+)  # fmt: skip
+AGENT_LOCK = _file("agent.lock", "node, in the state folder", "the agent", "held by the agent that runs on the node")
+CLAIMS_FILE = _file("claims.json", "node, in the state folder", "the agent", "the claims that are prepared on the node")
 RUNAI_DIR = _file("/var/lib/runai", "node", "the agent", "what Run:ai's container toolkit reads")

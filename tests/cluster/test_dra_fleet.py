@@ -11,9 +11,9 @@ import pytest
 
 from simgpu.app.controlling import Controller
 from simgpu.cluster import components, lifecycle, progress
-from simgpu.dra.taints import DeviceFaults
 from simgpu.kube import resources, views
 from simgpu.kube.client import Client
+from simgpu.machines.health import DeviceFaults
 from tests.fixtures.cluster import HOSTNAME, TOLERATE, Cluster, eventually, new_namespace
 from tests.fixtures.controller import Fleet
 from tests.fixtures.leading import QuickFleet, quick_in

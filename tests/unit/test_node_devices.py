@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from simgpu.catalog import models, placing
-from simgpu.dra import counters, devices, names, node_devices, taints
+from simgpu.dra import counters, devices, names, node_devices
 from simgpu.kube import quantity
+from simgpu.machines import health
 from simgpu.topology import allocating, pools
 
 CATALOG = models.load()
@@ -150,15 +151,15 @@ def test_shares_can_be_consumed(shares: str | int, memory: str, more: str | None
 @pytest.mark.parametrize(
     ("faults", "expected"),
     [
-        (taints.DeviceFaults(xids=(79,)), [("gpu.nvidia.com/xid", "79", "NoSchedule")]),
-        (taints.DeviceFaults(xids=(13,)), [("gpu.nvidia.com/xid", "13", "None")]),
-        (taints.DeviceFaults(xids=(31, 48)), [("gpu.nvidia.com/xid", "48", "NoSchedule")]),
-        (taints.DeviceFaults(lost=True), [("gpu.nvidia.com/gpu-lost", "", "NoSchedule")]),
-        (taints.DeviceFaults(unmonitored=True), [("gpu.nvidia.com/unmonitored", "", "None")]),
+        (health.DeviceFaults(xids=(79,)), [("gpu.nvidia.com/xid", "79", "NoSchedule")]),
+        (health.DeviceFaults(xids=(13,)), [("gpu.nvidia.com/xid", "13", "None")]),
+        (health.DeviceFaults(xids=(31, 48)), [("gpu.nvidia.com/xid", "48", "NoSchedule")]),
+        (health.DeviceFaults(lost=True), [("gpu.nvidia.com/gpu-lost", "", "NoSchedule")]),
+        (health.DeviceFaults(unmonitored=True), [("gpu.nvidia.com/unmonitored", "", "None")]),
     ],
 )
 def test_an_unhealthy_gpu_and_its_parts_are_tainted(
-    faults: taints.DeviceFaults, expected: list[tuple[str, str, str]]
+    faults: health.DeviceFaults, expected: list[tuple[str, str, str]]
 ) -> None:
     found = published(node(gpu(identity="g"), gpu(identity="h"), options=MIG), {"g": faults})
     for item in found:

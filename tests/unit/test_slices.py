@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgpu.catalog import models
-from simgpu.dra import node_devices, slices, taints
+from simgpu.dra import node_devices, slices
 from simgpu.dra.versions import ServedApi
 from simgpu.kube import views
+from simgpu.machines import health
 from simgpu.topology import allocating, pools
 
 CATALOG = models.load()
@@ -29,9 +30,9 @@ def node(*wanted: tuple[str, int], options: allocating.DraOptions = PLAIN) -> po
 def specs(spec: pools.NodeGpus, api: ServedApi = NEW, *, sick: tuple[int, ...] = ()) -> dict[str, dict[str, Any]]:
     """What the pool of node n1 should have."""
     built = pools.build(spec, "n1")
-    faults = {built[index].uuid: taints.DeviceFaults(xids=(79,)) for index in sick}
+    faults = {built[index].uuid: health.DeviceFaults(xids=(79,)) for index in sick}
     parts = slices.split(node_devices.of_node(built, spec, faults), api)
-    return {slices.name_of("n1", place): slices.spec_of(part, "n1", api) for place, part in enumerate(parts)}
+    return {slices.FAKE.name_of("n1", place): slices.spec_of(part, "n1", api) for place, part in enumerate(parts)}
 
 
 class Server:
@@ -73,8 +74,8 @@ def test_a_large_node_has_numbered_slices() -> None:
 
 
 def test_the_name_of_a_slice_is_a_name_however_long_the_nodes_is() -> None:
-    assert len(slices.name_of("n" * 253, 17)) == 253
-    assert slices.name_of("n" * 253, 17).endswith("-gpu-17")
+    assert len(slices.FAKE.name_of("n" * 253, 17)) == 253
+    assert slices.FAKE.name_of("n" * 253, 17).endswith("-gpu-17")
 
 
 def test_counters_are_apart_from_devices_where_the_server_wants_that() -> None:

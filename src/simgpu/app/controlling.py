@@ -11,10 +11,11 @@ from typing import Any
 
 import msgspec
 
-from simgpu.app import responsive
+from simgpu.app import responsive, withdrawing
 from simgpu.app.clock import SystemClock
 from simgpu.app.step_threads import StepThreads
 from simgpu.catalog import models
+from simgpu.controllers import runai_rules
 from simgpu.controllers.budgeting import ViewBudget
 from simgpu.controllers.dra_fleet import DraFleet
 from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
@@ -48,6 +49,8 @@ class ControllerSettings(msgspec.Struct, frozen=True):
     plain_labels: bool = False  # whether the page of all nodes omits target labels
     view_writes: float = 50.0  # view writes per second while few pods come and go
     lease_seconds: int = 15  # until another controller takes over from one that crashed
+    runai_namespace: str = ""  # of Run:ai, which gets recording rules once it exists; empty for none
+    runai_seconds: float = 120.0  # between looks for it
 
 
 class Controller:
@@ -57,6 +60,7 @@ class Controller:
         self._settings = settings
         self._client = client
         self._leading = False
+        self.withdrawn = False
         self._clock = SystemClock()
         self._threads = StepThreads()
         identity = f"{platform.node()}-{time.time_ns()}"
@@ -114,11 +118,22 @@ class Controller:
                 self.nodes.watch()
                 self.nodes.start()
                 group.create_task(self._queue.run(self.nodes.reconcile))
-                group.create_task(ticking.tick(self.fleet, self._settings.interval, self._clock))
+                group.create_task(
+                    ticking.tick(self.fleet, self._settings.interval, self._clock, after=self._stop_if_withdrawn)
+                )
+                if self._settings.runai_namespace:
+                    keep = runai_rules.keep(client, self._settings.runai_namespace, self._settings.runai_seconds)
+                    group.create_task(keep)
+        except* withdrawing.Withdrawn:
+            self.withdrawn = True
         finally:
             self._leading = False  # pages show no counters that are higher than the saved ones
-            if self.election.leading:
+            if self.election.leading and not self.withdrawn:
                 await self.nodes.save_before_exit()
+
+    def _stop_if_withdrawn(self) -> None:
+        if self.nodes.withdrawn:
+            raise withdrawing.Withdrawn
 
     def problems(self) -> Iterator[str]:
         """Yield problems for users to solve."""
@@ -179,4 +194,6 @@ async def run_controller(settings: ControllerSettings, ready: Callable[[str, str
         await topology.start(*settings.topology_listen, field="--topology-listen")
         stack.push_async_callback(topology.stop)
         ready(http.address, topology.address)
-        await controller.election.run(controller.lead)
+        await controller.election.run(controller.lead)  # which ends only by an uninstall
+        await client.delete(resources.LEASES, LEASE, namespace=settings.namespace)
+        await withdrawing.wait_until_wanted(client, namespace=settings.namespace)

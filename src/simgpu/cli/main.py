@@ -9,7 +9,7 @@ import click
 
 import simgpu
 from simgpu import errors
-from simgpu.cli import agent, catalog, controller, exporter, local, machine, running, simulate
+from simgpu.cli import agent, catalog, cleanup, controller, exporter, local, machine, running, simulate
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -42,6 +42,7 @@ for command in (
     controller.controller,
     agent.agent,
     controller.config,
+    cleanup.cleanup,
     machine.tools,
     machine.doctor,
 ):

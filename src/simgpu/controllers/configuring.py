@@ -19,7 +19,7 @@ from simgpu.kube.recording import Recorder, Subject
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.pods import annotated
-from simgpu.topology import allocating, checking, inline, pools, reading
+from simgpu.topology import allocating, checking, failures, inline, pools, reading
 
 _MAX_REPORTED = 10_000  # messages to deduplicate
 LastGood = Callable[[str], pools.NodeGpus | None]
@@ -37,6 +37,7 @@ class Configuration:
     ) -> None:
         self.current: pools.Topology | None = None
         self.problems: tuple[str, ...] = ()
+        self.uninstalling = False  # whether nodes should have nothing any more
         self._config_maps = config_maps
         self._recorder = recorder
         self._namespace = namespace
@@ -51,13 +52,18 @@ class Configuration:
 
     def read(self) -> bool:
         """Read it again, and return whether that changed anything."""
-        before = self.current
+        before, was = self.current, self.uninstalling
+        self.uninstalling = self._uninstalling()
         found = self._parsed() or before or publishing.published(self.views(), self._catalog)
         self._removed |= set(before.pools if before else ())
-        if found == before:
+        if found == before and self.uninstalling == was:
             return False
-        self.current = found
+        self.current = found if found is not before else msgspec.structs.replace(found)  # nodes are reconciled again
         return True
+
+    def _uninstalling(self) -> bool:
+        config_map = self._config_maps.get(vocabulary.TOPOLOGY, namespace=self._namespace)
+        return config_map is not None and is_uninstalling(config_map)
 
     def views(self) -> list[ConfigMap]:
         """Return the published views of fake nodes."""
@@ -80,6 +86,8 @@ class Configuration:
 
         Where the configuration is invalid, the node keeps what it had, which `last_good` returns by its name.
         """
+        if self.uninstalling:
+            return None
         found = self._annotated(node, last_good) or self._configured(node, last_good)
         return self._allocated(node, found) if found is not None else None
 
@@ -96,6 +104,15 @@ class Configuration:
         if way == spec.allocation.way:
             return spec
         return msgspec.structs.replace(spec, allocation=msgspec.structs.replace(spec.allocation, way=way))
+
+    def failures_of(self, node: Node, spec: pools.NodeGpus) -> failures.Failures:
+        """Return the failures in a node's annotation, else those of its pool."""
+        try:
+            text = annotated.read(node, vocabulary.FAILURES_ANNOTATION)
+            return spec.failures if text is None else failures.read(text, field=vocabulary.FAILURES_ANNOTATION)
+        except errors.InputError as error:
+            self.report(subject_of(node), "InvalidFailures", str(error))
+            return spec.failures
 
     def _annotated(self, node: Node, last_good: LastGood) -> pools.NodeGpus | None:
         try:
@@ -169,6 +186,11 @@ class Configuration:
         if not isinstance(document, dict):
             raise errors.InputError(place, f"{vocabulary.PROFILE_KEY} must be a mapping")
         return document
+
+
+def is_uninstalling(topology: ConfigMap) -> bool:
+    """Return whether the topology's ConfigMap asks to remove everything."""
+    return topology.metadata.annotations.get(vocabulary.UNINSTALL_ANNOTATION) == "true"
 
 
 def subject_of(thing: Node | Pod) -> Subject:

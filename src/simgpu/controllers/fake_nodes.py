@@ -28,12 +28,13 @@ from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Writer
-from simgpu.machines import users
+from simgpu.machines import health, users
 from simgpu.machines.fleet import Fleet, NodeCards
+from simgpu.machines.health import DeviceFaults
 from simgpu.machines.ticking import Clock
 from simgpu.machines.users import PodRef, User
 from simgpu.pods import assigning, requests
-from simgpu.topology import pools, sharing
+from simgpu.topology import failures, pools, sharing
 
 START_SECONDS = 2.0  # that a pod may take from its node to Running, before its GPUs are assigned anyway
 RETIRE_EVERY = 1.0  # seconds
@@ -57,7 +58,7 @@ class NodeRecord(msgspec.Struct):
     `held` are the GPUs of each pod by uid, `owned` what was written on the node. `leaving` is set while the latter is
     removed, `restored` once the saved counters were resumed. `spec` follows from `node` and `topology`, as they were
     when the node had all of it; `node` is None until then. `troubles` are problems with claims, and `missing` is how
-    many GPUs pods lack.
+    many GPUs pods lack. `failures` are the configured ones, and `faults` what is wrong with GPUs, by id.
     """
 
     view: ViewState = msgspec.field(default_factory=ViewState)
@@ -70,6 +71,14 @@ class NodeRecord(msgspec.Struct):
     spec: pools.NodeGpus | None = None
     troubles: claimed.Troubles = {}
     missing: int = 0
+    failures: failures.Failures = failures.NONE
+    failing_since: float = 0.0
+    faults: Mapping[str, DeviceFaults] = {}
+
+    @property
+    def unhealthy(self) -> set[str]:
+        """GPUs, by id, that nothing new should get."""
+        return {gpu for gpu, faults in self.faults.items() if faults.unhealthy}
 
 
 class FakeNodes:
@@ -177,6 +186,11 @@ class FakeNodes:
         assert self.configuration.current is not None  # noqa: S101
         return self.configuration.current
 
+    @property
+    def withdrawn(self) -> bool:
+        """Whether everything was removed from nodes for an uninstall."""
+        return self.configuration.uninstalling and not (self._records or self.unseen or self.configuration.views())
+
     # One node.
 
     async def reconcile(self, name: str) -> float | None:
@@ -198,10 +212,11 @@ class FakeNodes:
         if before is not None:
             self._fleet.resume(placed, *self._saved(before))
         record.restored = True
+        failed, change = self._fail(node, placed, record)
         wait = self._use(placed, record, before)
-        if news:
+        if news or failed:
             self._publish_node(node, placed.spec, record)
-            self._dra.publish(node.metadata, placed, {})
+            self._dra.publish(node.metadata, placed, record.faults)
         # A node that left and came back: a delete of its view may still be pending.
         deleting = first and not self._writer.settled(self._views.target(name), None)
         if deleting or (known is not None and known is not placed):
@@ -209,7 +224,19 @@ class FakeNodes:
         urgent = first or record.view.written is None
         source, render = self._view_of_node(name)
         due = self._views.publish(name, record.view, source, render, urgent=urgent, failed=self._retry(name))
-        return due if wait is None else min(due, wait)
+        return min(item for item in (due, wait, change) if item is not None)
+
+    def _fail(self, node: Node, placed: NodeCards, record: NodeRecord) -> tuple[bool, float | None]:
+        """Let GPUs fail as configured; return whether their health changed, and the seconds until it changes next."""
+        wanted, now = self.configuration.failures_of(node, placed.spec), self._clock.steady()
+        if wanted != record.failures:
+            record.failures, record.failing_since = wanted, now
+        if wanted == failures.NONE and not record.faults:
+            return False, None
+        elapsed, before = now - record.failing_since, record.faults
+        self._fleet.fail(placed, health.configured(wanted, elapsed))
+        record.faults = self._fleet.faults(placed)
+        return record.faults != before, wanted.next_change(elapsed)
 
     @property
     def overcommitted(self) -> int:
@@ -273,12 +300,14 @@ class FakeNodes:
             self._check_run_time(pod)
         self._fleet.name_exporter(placed.name, *self._exporter(pods))
         through = self._dra.users(placed, pods, self._range)
-        free = [gpu for gpu in placed.ids if gpu not in through.owners] if through.owners else placed.ids
         holding = ((pod, _wish(pod)) for pod in pods if requests.holds(pod) and not claims.has_gpu_claim(pod))
         there = sorted((pair for pair in holding if pair[1].count), key=lambda pair: pair[0].metadata.seniority)
         wishes = [wish for _, wish in there]
         if before is not None:
             record.held = {wish.uid: assigning.places(wish, before.held.get(wish.uid, ())) for wish in wishes}
+        kept = {gpu for wish in wishes for gpu in record.held.get(wish.uid, ())}  # also where it became unhealthy
+        barred = (record.unhealthy - kept) | through.owners.keys()
+        free = [gpu for gpu in placed.ids if gpu not in barred] if barred else placed.ids
         record.held = assigning.assign(free, record.held, wishes) if wishes else {}
         found = through.joined(self._assigned(there, placed, record.held))
         self._fleet.use(placed, found)
@@ -339,9 +368,11 @@ class FakeNodes:
         if settled:
             owned.drop_missing(node)
         labels, amounts = publishing.labels(spec, self._config.mig_strategy), publishing.amounts(spec)
+        allocatable = publishing.amounts(spec, unhealthy=len(record.unhealthy))
         owned.labels.update(labels)
         owned.resources.update(amounts)
-        done = not self._write_node(node, publishing.node_patch(labels, amounts, owned)) and settled
+        patch = publishing.node_patch(labels, amounts, owned, allocatable=allocatable)
+        done = not self._write_node(node, patch) and settled
         record.node, record.topology, record.spec = node if done else None, self._config, spec
 
     def _clean(self, node: Node, record: NodeRecord, owned: publishing.OwnedFields) -> None:

@@ -28,6 +28,7 @@ LABELS = (
     vocabulary.CUDA_MINOR, vocabulary.GPU_MACHINE, vocabulary.GPU_REPLICAS,
     vocabulary.GPU_SHARING_STRATEGY, vocabulary.MIG_CAPABLE, vocabulary.MPS_CAPABLE, *vocabulary.DEPLOYED_LABELS,
 )  # fmt: skip
+ALL_LABELS = (*LABELS, *vocabulary.DEPLOYED_ON_REAL_LABELS, vocabulary.MANAGED_LABEL)  # of fake and of real nodes
 
 
 def view_name(node: str) -> str:
@@ -105,11 +106,12 @@ def label_patch(wanted: Mapping[str, str], before: Iterable[str]) -> dict[str, A
     return {"metadata": {"labels": {**dict.fromkeys(sorted(before)), **wanted}}}
 
 
-def amounts(spec: pools.NodeGpus | None) -> dict[str, str]:
-    """Return extended resources of a node, in the API's canonical form."""
+def amounts(spec: pools.NodeGpus | None, *, unhealthy: int = 0) -> dict[str, str]:
+    """Return extended resources of a node, in the API's canonical form; without GPUs that are unhealthy."""
     if spec is None:
         return {}
-    gpus = {vocabulary.GPU_RESOURCE: len(spec.gpus)} if spec.gpus and spec.allocation.by_count else {}
+    count = max(0, len(spec.gpus) - unhealthy)
+    gpus = {vocabulary.GPU_RESOURCE: count} if spec.gpus and spec.allocation.by_count else {}
     return {name: quantity.canonical(count) for name, count in (gpus | spec.other).items()}
 
 
@@ -125,10 +127,20 @@ class OwnedFields(msgspec.Struct):
         self.resources &= node.status.capacity.keys() | node.status.allocatable.keys()
 
 
-def node_patch(labels: Mapping[str, str], resources: Mapping[str, str], owned: OwnedFields) -> dict[str, Any]:
-    """Return the patch of a node's labels and capacity; what we own and do not want any more is removed."""
-    amounts = {**dict.fromkeys(sorted(owned.resources)), **resources}
-    return label_patch(labels, owned.labels) | {"status": {"capacity": amounts, "allocatable": amounts}}
+def node_patch(
+    labels: Mapping[str, str],
+    resources: Mapping[str, str],
+    owned: OwnedFields,
+    *,
+    allocatable: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return the patch of a node's labels and capacity; what we own and do not want any more is removed.
+
+    Less of it can be `allocatable`, as with a kubelet whose devices are unhealthy.
+    """
+    gone = dict.fromkeys(sorted(owned.resources))
+    status = {"capacity": gone | dict(resources), "allocatable": gone | dict(allocatable or resources)}
+    return label_patch(labels, owned.labels) | {"status": status}
 
 
 def owned_on(before: PreviousView, node: Node) -> OwnedFields:
@@ -138,7 +150,7 @@ def owned_on(before: PreviousView, node: Node) -> OwnedFields:
         and node.metadata.annotations.get(vocabulary.KWOK_NODE) == "fake"
     )
     if marked and not before.labels:
-        return OwnedFields(set(LABELS), {vocabulary.GPU_RESOURCE, *before.resources})
+        return OwnedFields(set(ALL_LABELS), {vocabulary.GPU_RESOURCE, *before.resources})
     return OwnedFields(set(before.labels), set(before.resources))
 
 
@@ -352,7 +364,7 @@ def owned_labels(config_map: ConfigMap | None) -> tuple[str, ...]:
         if config_map is not None
         else ()
     )
-    return tuple(name for name in (*LABELS, *vocabulary.DEPLOYED_ON_REAL_LABELS) if name in listed)
+    return tuple(name for name in ALL_LABELS if name in listed)
 
 
 def read_previous(config_map: ConfigMap | None) -> PreviousView:

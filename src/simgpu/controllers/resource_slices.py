@@ -1,4 +1,4 @@
-"""Publishes the GPUs of fake nodes as resource slices.
+"""Publishes the GPUs of nodes as resource slices.
 
 A key is a node's name. A reconcile compares the slices that the node should have with those that it has, including
 our own writes that the watch has not shown yet, and sends only the difference.
@@ -15,7 +15,7 @@ import msgspec
 
 from simgpu.dra import node_devices, slices, versions
 from simgpu.dra.node_devices import Faults
-from simgpu.dra.slices import PublishedSlice, SliceState
+from simgpu.dra.slices import PublishedSlice, SliceKind, SliceState
 from simgpu.dra.versions import ServedApi
 from simgpu.kube import errors
 from simgpu.kube.client import Client
@@ -73,12 +73,13 @@ def _as_seen(item: PublishedSlice) -> SentSlice:
 
 
 class ResourceSlices:
-    """Slices of all fake nodes."""
+    """Slices of nodes of a kind."""
 
-    def __init__(self, client: Client, recorder: Recorder) -> None:
+    def __init__(self, client: Client, recorder: Recorder, *, kind: SliceKind = slices.FAKE) -> None:
         self.store: Store[PublishedSlice] = Store({"node": by_node})
         self.queue: WorkQueue[str] = WorkQueue()
         self.dropped: set[str] = set()  # feature gates that are off
+        self._kind = kind
         self._client = client
         self._recorder = recorder
         self._api = ServedApi()
@@ -143,7 +144,7 @@ class ResourceSlices:
         states = {title: self._as_wanted(title, item.state) for title, item in existing.items() if item.state}
         owner = wish.owner if wish is not None else ObjectMeta(name=name)
         foreign = [title for title, item in existing.items() if wish is not None and item.owner != owner.uid]
-        plan = slices.plan(wanted, states, owner=owner, foreign=foreign)
+        plan = slices.plan(wanted, states, owner=owner, foreign=foreign, kind=self._kind)
         try:
             for title in plan.delete:
                 await self._delete(name, title)
@@ -162,7 +163,9 @@ class ResourceSlices:
     def _specs(self, name: str, wish: PoolWish) -> dict[str, dict[str, Any]]:
         found = node_devices.of_node(wish.devices, wish.spec, wish.faults)
         parts = slices.split(found, self._api)
-        return {slices.name_of(name, place): slices.spec_of(part, name, self._api) for place, part in enumerate(parts)}
+        return {
+            self._kind.name_of(name, place): slices.spec_of(part, name, self._api) for place, part in enumerate(parts)
+        }
 
     def _existing(self, name: str) -> dict[str, SentSlice]:
         """Return a node's slices as they are after our own writes."""

@@ -14,6 +14,7 @@ from simgpu import vocabulary
 from simgpu.catalog import models, placing
 from simgpu.dra import names, taints
 from simgpu.dra.devices import MEMORY, CounterSet, CounterUse, PublishedDevice, amount, described, mebibytes
+from simgpu.machines import health
 from simgpu.topology.devices import Device
 
 _COUNTER_NAMES = {
@@ -46,7 +47,7 @@ def divisible(gpu: PublishedDevice, device: Device) -> PublishedDevice:
 
 
 def instances(
-    device: Device, name: str, *, driver: str, cuda: str, faults: taints.DeviceFaults = taints.HEALTHY
+    device: Device, name: str, *, driver: str, cuda: str, faults: health.DeviceFaults = health.HEALTHY
 ) -> list[PublishedDevice]:
     """Return all MIG devices of a GPU with this device name, sorted by name."""
     common, model = described("mig", device, driver=driver, cuda=cuda), device.model

@@ -12,6 +12,7 @@ from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.dra import taints
 from simgpu.kube import quantity
+from simgpu.machines import health
 from simgpu.topology import allocating
 from simgpu.topology.devices import Device
 
@@ -56,7 +57,7 @@ def whole(
     driver: str,
     cuda: str,
     options: allocating.DraOptions,
-    faults: taints.DeviceFaults = taints.HEALTHY,
+    faults: health.DeviceFaults = health.HEALTHY,
 ) -> PublishedDevice:
     """Return the device of a whole GPU; `driver` and `cuda` are its node's versions."""
     attributes = {

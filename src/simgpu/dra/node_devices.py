@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from simgpu.catalog import models
-from simgpu.dra import counters, devices, names, taints
+from simgpu.dra import counters, devices, names
 from simgpu.dra.devices import CounterSet, PublishedDevice
+from simgpu.machines import health
 from simgpu.topology import pools
 from simgpu.topology.devices import Device
 
-Faults = Mapping[str, taints.DeviceFaults]  # by GPU id; those not listed are healthy
+Faults = Mapping[str, health.DeviceFaults]  # by GPU id; those not listed are healthy
 
 
 class NodeDevices(msgspec.Struct, frozen=True):
@@ -35,7 +36,7 @@ def of_node(gpus: Sequence[Device], spec: pools.NodeGpus, faults: Faults) -> Nod
     versions = {"driver": spec.driver_version, "cuda": spec.cuda_version}
     groups, sets = [], []
     for device in sorted(gpus, key=lambda device: device.pci_bus_id):
-        title, wrong = titles[device.uuid], faults.get(device.uuid, taints.HEALTHY)
+        title, wrong = titles[device.uuid], faults.get(device.uuid, health.HEALTHY)
         gpu = devices.whole(device, title, options=spec.allocation.options, faults=wrong, **versions)
         if spec.allocation.options.dynamic_mig and device.model.mig:
             parts = counters.instances(device, title, faults=wrong, **versions)

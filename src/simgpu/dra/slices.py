@@ -102,10 +102,21 @@ def _fits(devices: Sequence[PublishedDevice], sets: Sequence[CounterSet]) -> boo
 # Objects.
 
 
-def name_of(node: str, index: int) -> str:
-    """Return the name of a fake node's slice: `kwok-<node>-gpu`, then with a number."""
-    suffix = f"{SLICE_SUFFIX}-{index}" if index else SLICE_SUFFIX
-    return f"{SLICE_PREFIX}{naming.shortened(node, MAX_NAME - len(SLICE_PREFIX) - len(suffix))}{suffix}"
+class SliceKind(msgspec.Struct, frozen=True):
+    """How slices of a kind of nodes are named and labelled."""
+
+    prefix: str
+    suffix: str
+    labels: dict[str, str] = {}
+
+    def name_of(self, node: str, index: int) -> str:
+        """Return the name of a node's slice: with prefix and suffix, and for further ones with a number."""
+        suffix = f"{self.suffix}-{index}" if index else self.suffix
+        return f"{self.prefix}{naming.shortened(node, MAX_NAME - len(self.prefix) - len(suffix))}{suffix}"
+
+
+FAKE = SliceKind(SLICE_PREFIX, SLICE_SUFFIX, {SLICE_LABEL: "true"})
+REAL = SliceKind("", f"-{DRA_DRIVER}")
 
 
 def spec_of(content: SliceContent, node: str, api: ServedApi) -> dict[str, Any]:
@@ -119,11 +130,19 @@ def spec_of(content: SliceContent, node: str, api: ServedApi) -> dict[str, Any]:
     return found
 
 
-def body(spec: Mapping[str, Any], name: str, *, generation: int, count: int, owner: views.ObjectMeta) -> dict[str, Any]:
+def body(
+    spec: Mapping[str, Any],
+    name: str,
+    *,
+    generation: int,
+    count: int,
+    owner: views.ObjectMeta,
+    kind: SliceKind = FAKE,
+) -> dict[str, Any]:
     """Return a slice to write; `owner` is its node, with which it is deleted."""
     pool = {"name": spec["pool"]["name"], "generation": generation, "resourceSliceCount": count}
     reference = {"apiVersion": "v1", "kind": "Node", "name": owner.name, "uid": owner.uid, "controller": True}
-    meta = {"name": name, "labels": {SLICE_LABEL: "true"}, "ownerReferences": [reference]}
+    meta = {"name": name, "labels": kind.labels, "ownerReferences": [reference]}
     return {"metadata": meta, "spec": {**spec, "pool": pool}}
 
 
@@ -214,6 +233,7 @@ def plan(
     owner: views.ObjectMeta,
     foreign: Iterable[str] = (),
     highest: int = 0,
+    kind: SliceKind = FAKE,
 ) -> SlicePlan:
     """Return what to write so that the pool has exactly the `wanted` specs, by name.
 
@@ -235,7 +255,7 @@ def plan(
     for name in listed:
         times = {(device, key): time for device, key, time in existing[name].times} if name in existing else {}
         spec = _timed(wanted[name], times) if times else wanted[name]
-        bodies[name] = body(spec, name, generation=generation, count=len(wanted), owner=owner)
+        bodies[name] = body(spec, name, generation=generation, count=len(wanted), owner=owner, kind=kind)
     return SlicePlan(obsolete, bodies, states)
 
 

@@ -6,26 +6,8 @@ from typing import Any
 
 import msgspec
 
+from simgpu.machines.health import DeviceFaults
 from simgpu.vocabulary import LOST_TAINT, UNMONITORED_TAINT, XID_TAINT
-
-_APPLICATION_XIDS = frozenset((13, 31, 43, 45, 68, 109))  # faults of a program; the GPU itself is in order
-
-
-class DeviceFaults(msgspec.Struct, frozen=True):
-    """What is wrong with a GPU: XID errors, whether it is lost or not monitored, and since when (RFC 3339)."""
-
-    xids: tuple[int, ...] = ()
-    lost: bool = False
-    unmonitored: bool = False
-    since: str = ""
-
-    @property
-    def unhealthy(self) -> bool:
-        """Whether no new claim should get the GPU."""
-        return self.lost or any(xid not in _APPLICATION_XIDS for xid in self.xids)
-
-
-HEALTHY = DeviceFaults()
 
 
 class DeviceTaint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -44,8 +26,8 @@ def of(faults: DeviceFaults) -> tuple[DeviceTaint, ...]:
     """
     found: list[DeviceTaint] = []
     if faults.xids:
-        worst = next((xid for xid in faults.xids if xid not in _APPLICATION_XIDS), faults.xids[0])
-        effect = "None" if worst in _APPLICATION_XIDS else "NoSchedule"
+        worst = next(iter(faults.fatal_xids), faults.xids[0])
+        effect = "NoSchedule" if faults.fatal_xids else "None"
         found.append(DeviceTaint(XID_TAINT, effect, str(worst), faults.since))
     if faults.lost:
         found.append(DeviceTaint(LOST_TAINT, "NoSchedule", time_added=faults.since))
