@@ -116,8 +116,13 @@ class DraFleet:
 
     async def _check(self, api: ServedApi) -> None:
         """Make the first requests, whose failure is a problem to report: a reflector would try again for ever."""
-        for gate in await publish_classes(self._client, api):
-            self._warn("FeatureGateOff", f"the API server drops fields of DeviceClasses: feature gate {gate} is off")
+        try:
+            for gate in await publish_classes(self._client, api):
+                self._warn(
+                    "FeatureGateOff", f"the API server drops fields of DeviceClasses: feature gate {gate} is off"
+                )
+        except errors.Forbidden as error:  # a chart that has them grants no permission to change them
+            _log.info("DeviceClasses stay as they are: %s", error)
         for resource in (CLAIMS, SLICES):
             await self._client.list(api.of(resource), labels=_NO_OBJECT)
 
