@@ -80,7 +80,9 @@ class Controller:
         self._queue: WorkQueue[str] = WorkQueue(waited=self._looked)
         self._writer = Writer(client, manager=MANAGER, per_second=self._budget.per_second, burst=5, in_flight=32)
         self._recorder = Recorder(client, component=LEASE)
-        self._dra = DraFleet(client, self._recorder, changed=self._queue.add, namespace=settings.namespace)
+        self._dra = DraFleet(
+            client, self._recorder, self._stores.pods, changed=self._queue.add, namespace=settings.namespace
+        )
         self.nodes = FakeNodes(
             self._stores, self.fleet, self._queue, self._writer, self._recorder,
             namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, dra=self._dra,
