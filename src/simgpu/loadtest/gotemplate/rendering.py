@@ -25,12 +25,12 @@ class Template:
     """A parsed template of YAML."""
 
     def __init__(self, text: str, library: Library) -> None:
-        self._nodes: tuple[Node, ...] = executing.parse(text, library)
+        self.nodes: tuple[Node, ...] = executing.parse(text, library)
         self._library = library
 
     def render(self, data: Mapping[str, Any]) -> str:
         """Return the text; raises TemplateError if a variable adds structure."""
-        pieces = executing.execute(self._nodes, data, self._library)
+        pieces = executing.execute(self.nodes, data, self._library)
         text = "".join(piece.text for piece in pieces)
         if any(piece.foreign and not _PLAIN.fullmatch(piece.text) for piece in pieces):
             _check_shape(text, pieces)
