@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _IGNORED = (
     "enable-exec-service", "skip-cluster-verification", "k8s-clients-number", "enable-prometheus-server",
     "tear-down-prometheus-server", "alsologtostderr", "logtostderr", "run-from-cluster", "mastername", "masterip",
-    "kubelet-port", "prometheus-scrape-node-exporter", "prometheus-scrape-kubelets", "experimental-gcp-snapshot-prometheus-disk",
+    "kubelet-port", "prometheus-scrape-node-exporter", "prometheus-scrape-kubelets",
 )  # fmt: skip
 
 
@@ -63,18 +63,39 @@ def _ignored(command: Callable[..., int]) -> Callable[..., int]:
 @click.option(
     "--testconfig", "configs", multiple=True, metavar="FILE", help="The scenario, as ClusterLoader2 spells it."
 )
-@click.option("--nodes", type=click.IntRange(0, vocabulary.MAX_LOADTEST_NODES), metavar="N",
-    help="Number of nodes: the variable Nodes, and the nodes of a dependency that names none.")  # fmt: skip
-@click.option("--report-dir", type=options.PATH, metavar="DIR",
-    help="Folder for the report.  [default: loadtest-reports/NAME-TIME]")  # fmt: skip
-@click.option("--kubeconfig", type=options.PATH, metavar="FILE",
-    help="Kubeconfig of the cluster.  [default: KUBECONFIG, the local cluster of 'simgpu up', ~/.kube/config]")  # fmt: skip
+@click.option(
+    "--nodes",
+    type=click.IntRange(0, vocabulary.MAX_LOADTEST_NODES),
+    metavar="N",
+    help="Number of nodes: the variable Nodes, and the nodes of a dependency that names none.",
+)
+@click.option(
+    "--report-dir",
+    type=options.PATH,
+    metavar="DIR",
+    help="Folder for the report.  [default: loadtest-reports/NAME-TIME]",
+)
+@click.option(
+    "--kubeconfig",
+    type=options.PATH,
+    metavar="FILE",
+    help="Kubeconfig of the cluster.  [default: KUBECONFIG, then the cluster of 'simgpu up', then ~/.kube/config]",
+)
 @click.option("--provider", metavar="NAME", help="Accepted as ClusterLoader2's; any cluster is treated alike.")
-@click.option("--testoverrides", "overrides", type=options.PATH, multiple=True, metavar="FILE",
-    help="File of variables; later files win.")  # fmt: skip
+@click.option(
+    "--testoverrides",
+    "overrides",
+    type=options.PATH,
+    multiple=True,
+    metavar="FILE",
+    help="File of variables; later files win.",
+)
 @click.option("--prometheus", metavar="URL", help="Prometheus to ask, for measurements that use one.")
-@click.option("--scheduler-metrics", metavar="URL",
-    help="The scheduler's metrics page.  [default: that of the local cluster, else through the API server]")  # fmt: skip
+@click.option(
+    "--scheduler-metrics",
+    metavar="URL",
+    help="The scheduler's metrics page.  [default: that of the local cluster, or through the API server]",
+)
 @click.option("--compare", type=options.PATH, metavar="DIR", help="Earlier report to compare with, in the page.")
 @click.option("--dry-run", is_flag=True, help="Render and check the scenario; no cluster is needed.")
 @click.option("--list", "listing", is_flag=True, help="List built-in scenarios.")

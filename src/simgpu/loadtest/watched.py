@@ -83,15 +83,10 @@ class WatchedPod(Object, frozen=True):
         return "0"
 
 
-class _LabelSelector(ApiView, frozen=True):
-    match_labels: dict[str, str] = {}  # noqa: RUF012 - of a struct
-
-
 class _ControllerSpec(ApiView, frozen=True):
     replicas: int | None = None
     parallelism: int | None = None
     completions: int | None = None
-    selector: _LabelSelector | dict[str, Any] | None = None
 
 
 class _ControllerStatus(ApiView, frozen=True):
@@ -170,7 +165,7 @@ class Watches:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._stores: dict[tuple[str, Selection], Store[Any]] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[tuple[str, Selection], asyncio.Task[None]] = {}
 
     async def follow(self, resource: Resource[Any], selection: Selection, *, seconds: float = 60.0) -> Store[Any]:
         """Return the store of a selection, once it is in sync; TimeoutError if it is not in time."""
@@ -186,14 +181,19 @@ class Watches:
                 labels=selection.labels,
                 fields=selection.fields,
             )
-            self._tasks.append(asyncio.create_task(reflector.run()))
+            task = asyncio.create_task(reflector.run())
+            # A watch that ends has failed beyond retries: whoever waits for the store is told at once.
+            task.add_done_callback(lambda _task: store.synced.set())
+            self._tasks[key] = task
         async with asyncio.timeout(seconds):
             await store.synced.wait()
+        if self._tasks[key].done():
+            self._tasks[key].result()
         return store
 
     async def close(self) -> None:
         """Stop watching."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._tasks.clear()

@@ -111,7 +111,7 @@ class FakeGpus:
         self._bench, self._wanted, self._name = bench, wanted, name
         self._kwok = Kwok(bench, image=wanted.image)
         self._version = ""
-        self._classed = False
+        self._classes: list[str] = []
         self._last = ""  # the node whose slice was written last
 
     # Before anything is created.
@@ -180,14 +180,20 @@ class FakeGpus:
 
     async def _create_class(self) -> None:
         wanted = self._wanted
-        body = slices.device_class(
-            wanted.device_class,
-            devices_of="gpu.nvidia.com" if wanted.model else wanted.driver,
-            extended_resource=wanted.extended_resource,
-        )
-        self._classed = True
+        devices_of = "gpu.nvidia.com" if wanted.model else wanted.driver
+        bodies = [slices.device_class(wanted.device_class, devices_of=devices_of)]
+        if wanted.extended_resource:
+            bodies.append(
+                slices.device_class(
+                    f"extended.{wanted.device_class}",
+                    devices_of=devices_of,
+                    extended_resource=wanted.extended_resource,
+                )
+            )
         resource = kinds.device_classes(self._version)
-        await ownership.acquire(self._bench.client, resource, body, self._bench.run)
+        for body in bodies:
+            self._classes.append(body["metadata"]["name"])
+            await ownership.acquire(self._bench.client, resource, body, self._bench.run)
 
     async def _create_nodes(self) -> None:
         wanted, bench = self._wanted, self._bench
@@ -287,10 +293,10 @@ class FakeGpus:
             await client.delete_all(kinds.slices(self._version), labels=run.selector)
         with contextlib.suppress(errors.NotFound, errors.MethodNotAllowed):  # stages are not served
             await client.delete_all(resources.STAGES, labels=run.selector)
-        if self._classed:
+        while self._classes:
             resource = kinds.device_classes(self._version)
-            await ownership.release(client, resource, self._wanted.device_class, run)
-            self._classed = False
+            await ownership.release(client, resource, self._classes[-1], run)
+            self._classes.pop()
         await self._kwok.teardown()
 
     async def leftovers(self) -> list[str]:

@@ -30,7 +30,7 @@ def document(results: Sequence[RunResult]) -> bytes:
         suite.set(key, str(value))
     suite.set("time", f"{sum(result.seconds for result in results):.3f}")
     ElementTree.indent(suite)
-    return ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
+    return bytes(ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True))
 
 
 def _clean(text: str) -> str:

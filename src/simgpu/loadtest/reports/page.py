@@ -31,7 +31,8 @@ svg{width:100%;height:auto;display:block}.grid{stroke:var(--line);stroke-width:.
 stroke-width:.7;stroke-dasharray:3 3}.tick,.unit{font-size:11px;fill:var(--soft)}polyline{fill:none;stroke-width:1.6}
 polyline.c0{stroke:var(--c0)}polyline.c1{stroke:var(--c1)}polyline.c2{stroke:var(--c2)}polyline.c3{stroke:var(--c3)}
 .bar,.dot.c0{fill:var(--c0)}.dot{opacity:.45}.legend{display:flex;gap:16px;color:var(--soft)}
-.legend i{display:inline-block;width:12px;height:3px;margin:0 6px 4px 0}.k0{background:var(--c0)}.k1{background:var(--c1)}
+.legend i{display:inline-block;width:12px;height:3px;margin:0 6px 4px 0}
+.k0{background:var(--c0)}.k1{background:var(--c1)}
 .k2{background:var(--c2)}.k3{background:var(--c3)}.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}
 th,td{text-align:left;padding:4px 12px 4px 0;border-bottom:1px solid var(--line);vertical-align:top}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}pre{background:var(--tint);padding:12px;overflow-x:auto;

@@ -50,7 +50,7 @@ def chart(title: str, curves: Sequence[Curve], *, unit: str, across: str = "s", 
         return _figure(title, '<p class="none">no data</p>', "")
     xs, ys = ticks(max(x for x, _ in points)), ticks(max(y for _, y in points))
     across_scale, up_scale = _scales(xs, ys)
-    parts = [_axes(xs, ys, across_scale, up_scale, unit, across)]
+    parts = [_axes(xs, ys, (across_scale, up_scale), unit, across)]
     top, bottom = up_scale(ys[-1]), up_scale(ys[0])
     parts += [
         f'<line class="mark" x1="{across_scale(x)}" x2="{across_scale(x)}" y1="{top}" y2="{bottom}"/>'
@@ -76,7 +76,7 @@ def histogram(title: str, values: Sequence[float], *, unit: str, bars: int = 40)
         counts[min(bars - 1, int(value / width))] += 1
     ys = ticks(max(counts))
     across_scale, up_scale = _scales(xs, ys)
-    parts = [_axes(xs, ys, across_scale, up_scale, "pods", unit)]
+    parts = [_axes(xs, ys, (across_scale, up_scale), "pods", unit)]
     for index, count in enumerate(counts):
         if count:
             left, right, top = across_scale(index * width), across_scale((index + 1) * width), up_scale(count)
@@ -97,18 +97,18 @@ def _scales(xs: Sequence[float], ys: Sequence[float]) -> tuple[_Scale, _Scale]:
     return _Scale(xs[0], xs[-1], _LEFT, WIDTH - _RIGHT), _Scale(ys[0], ys[-1], HEIGHT - _BOTTOM, _TOP)
 
 
-def _axes(xs: Sequence[float], ys: Sequence[float], across: _Scale, up: _Scale, unit: str, across_unit: str) -> str:
+def _axes(xs: Sequence[float], ys: Sequence[float], scales: tuple[_Scale, _Scale], unit: str, across: str) -> str:
     parts = []
     for y in ys:
-        place = up(y)
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{place}" y2="{place}"/>')
-        parts.append(f'<text class="tick" text-anchor="end" x="{_LEFT - 6}" y="{place + 4}">{_number(y)}</text>')
-    bottom = HEIGHT - _BOTTOM
-    for x in xs:
-        parts.append(f'<text class="tick" text-anchor="middle" x="{across(x)}" y="{bottom + 15}">{_number(x)}</text>')
-    parts.append(
-        f'<text class="unit" text-anchor="end" x="{WIDTH - _RIGHT}" y="{HEIGHT - 4}">{html.escape(across_unit)}</text>'
-    )
+        place = scales[1](y)
+        parts.append(
+            f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{place}" y2="{place}"/>'
+            f'<text class="tick" text-anchor="end" x="{_LEFT - 6}" y="{place + 4}">{_number(y)}</text>'
+        )
+    low = HEIGHT - _BOTTOM + 15
+    parts += [f'<text class="tick" text-anchor="middle" x="{scales[0](x)}" y="{low}">{_number(x)}</text>' for x in xs]
+    end = f'x="{WIDTH - _RIGHT}" y="{HEIGHT - 4}"'
+    parts.append(f'<text class="unit" text-anchor="end" {end}>{html.escape(across)}</text>')
     parts.append(f'<text class="unit" x="4" y="{HEIGHT - 4}">{html.escape(unit)}</text>')
     return "".join(parts)
 

@@ -257,7 +257,7 @@ class Runner:
 
     async def _end(self, shown: asyncio.Task[None]) -> None:
         await asyncio.gather(shown, return_exceptions=True)
-        self._census.sample()
+        self._census.sample(last=True)
         result, census = self.result, self._census
         result.timeline = census.samples
         result.pods = len(census.times)

@@ -94,8 +94,8 @@ class Census:
 
     # Samples
 
-    def sample(self) -> TimelineSample:
-        """Return the counts of now; they are kept if the interval is over."""
+    def sample(self, *, last: bool = False) -> TimelineSample:
+        """Return the counts of now; they are kept if the interval is over, or if it is the last sample."""
         at = time.time() - self._started
         span = max(at - self._at_before, 0.001)
         ordered = sorted(self._calls)
@@ -112,7 +112,7 @@ class Census:
             api_p50=round(percentiles.at(ordered, 50) * 1000, 3),
             api_p99=round(percentiles.at(ordered, 99) * 1000, 3),
         )
-        if at >= self._due:
+        if last or at >= self._due:
             self._due = at + self.interval
             self._at_before, self._scheduled_before = at, self.times.scheduled_total
             self._calls.clear()
