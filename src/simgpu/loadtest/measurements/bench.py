@@ -9,6 +9,8 @@ import msgspec
 
 from simgpu import errors
 from simgpu.kube.client import Client
+from simgpu.kube.resources import Resource
+from simgpu.kube.store import Change, Listener, Store, key_of
 from simgpu.loadtest.run_progress import RunProgress
 from simgpu.loadtest.scenario import durations, fields
 from simgpu.loadtest.served import Served
@@ -34,7 +36,10 @@ class Measured(msgspec.Struct):
 
 
 class Bench(msgspec.Struct, frozen=True):
-    """The cluster and the run."""
+    """The cluster and the run.
+
+    Without a namespace in its parameters, a measurement looks at the run's own namespaces: not at those of others.
+    """
 
     client: Client
     served: Served
@@ -43,6 +48,37 @@ class Bench(msgspec.Struct, frozen=True):
     scheduler: Callable[[], Awaitable[str]] | None = None  # returns the scheduler's metrics page
     prometheus: str = ""  # URL
     dra_version: str | None = None
+    spaces: frozenset[str] = frozenset()
+
+    def selection(self, params: Mapping[str, Any]) -> Selection:
+        """Return the objects that the parameters select."""
+        given = {key: params.get(key) for key in ("namespace", "labelSelector", "fieldSelector")}
+        texts = {key: fields.text(value) if value is not None else "" for key, value in given.items()}
+        return Selection(texts["namespace"] or self.own_namespace, texts["labelSelector"], texts["fieldSelector"])
+
+    @property
+    def own_namespace(self) -> str:
+        """The only namespace of the run; empty if it has several."""
+        return next(iter(self.spaces)) if len(self.spaces) == 1 else ""
+
+    async def follow(self, resource: Resource[Any], selection: Selection, listener: Listener[Any]) -> Store[Any]:
+        """Call a listener for objects of a selection, now and as they change."""
+        store = await self.watches.follow(resource, selection)
+
+        def filtered(change: Change[Any]) -> None:
+            if change.key.partition("/")[0] in self.spaces:
+                listener(change)
+
+        store.listen(listener if selection.namespace else filtered)
+        return store
+
+    async def list(self, resource: Resource[Any], selection: Selection) -> list[str]:
+        """Return the keys of the objects of a selection that exist now."""
+        found = await self.client.list(
+            resource, namespace=selection.namespace, labels=selection.labels, fields=selection.fields
+        )
+        keys = [key_of(item) for item in found]
+        return [key for key in keys if selection.namespace or key.partition("/")[0] in self.spaces]
 
 
 class Measurement(Protocol):
@@ -56,13 +92,6 @@ def duration(params: Mapping[str, Any], name: str, default: float) -> float:
     """Return a duration in seconds."""
     value = params.get(name)
     return default if value is None else durations.parse(value)
-
-
-def selection(params: Mapping[str, Any]) -> Selection:
-    """Return the objects that the parameters select."""
-    given = {key: params.get(key) for key in ("namespace", "labelSelector", "fieldSelector")}
-    texts = {key: fields.text(value) if value is not None else "" for key, value in given.items()}
-    return Selection(texts["namespace"], texts["labelSelector"], texts["fieldSelector"])
 
 
 def perf_data(items: list[tuple[dict[str, float], str, dict[str, str]]]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class ResourceClaimAllocationLatency:
         """Start, or gather."""
         self._limits = bench.thresholds(params, _DEFAULT_SECONDS, self._limits)
         if params["action"] == "start":
-            await self._start(bench.selection(params))
+            await self._start(self._bench.selection(params))
             return Measured()
         if self._times is None:
             raise MeasurementError(f"{identifier}: gather without start")
@@ -76,10 +76,8 @@ class ResourceClaimAllocationLatency:
         if self._bench.dra_version is None:
             raise MeasurementError("resource.k8s.io is not served by this cluster")
         times = self._times = _ClaimTimes()
-        pods = await self._bench.watches.follow(PODS, Selection(selection.namespace))
-        pods.listen(times.pod)
-        claims = await self._bench.watches.follow(watched.claims(self._bench.dra_version), selection)
-        claims.listen(times.claim)
+        await self._bench.follow(PODS, Selection(selection.namespace), times.pod)
+        await self._bench.follow(watched.claims(self._bench.dra_version), selection, times.claim)
         times.live = True
 
     def _gather(self, identifier: str, times: _ClaimTimes, limits: bench.Thresholds) -> Measured:

@@ -73,17 +73,14 @@ class WaitForControlledPodsRunning:
             raise MeasurementError(f"{identifier}: start needs apiVersion and kind")
         found = await self._bench.served.resource(params["apiVersion"], params["kind"])
         self._resource = watched.controllers(found)
-        self._selection = bench.selection(params)
+        self._selection = self._bench.selection(params)
         self._seconds = bench.duration(params, "operationTimeout", _OPERATION_SECONDS)
         self._margin = int(params.get("countErrorMargin") or 0)
         if found.kind == "Deployment":
             sets = watched.controllers(await self._bench.served.resource(params["apiVersion"], "ReplicaSet"))
-            store = await self._bench.watches.follow(sets, Selection(self._selection.namespace))
-            store.listen(self._replica_set)
-        pods = await self._bench.watches.follow(PODS, Selection(self._selection.namespace))
-        pods.listen(self._pod)
-        self._owners = await self._bench.watches.follow(self._resource, self._selection)
-        self._owners.listen(self._owner)
+            await self._bench.follow(sets, Selection(self._selection.namespace), self._replica_set)
+        await self._bench.follow(PODS, Selection(self._selection.namespace), self._pod)
+        self._owners = await self._bench.follow(self._resource, self._selection, self._owner)
 
     # What watches report
 
@@ -171,16 +168,10 @@ class WaitForControlledPodsRunning:
     async def _synced(self, identifier: str, seconds: float) -> None:
         """Wait until the watch knows all owners that exist now."""
         assert self._resource is not None  # noqa: S101 - gather is after start
-        listed = await self._bench.client.list(
-            self._resource,
-            namespace=self._selection.namespace,
-            labels=self._selection.labels,
-            fields=self._selection.fields,
-        )
-        if not listed and not self._watched:
+        keys = set(await self._bench.list(self._resource, self._selection))
+        if not keys and not self._watched:
             raise MeasurementError(f"{identifier}: no {self._resource.kind} of the selection exists")
         deadline = time.monotonic() + seconds
-        keys = {f"{item.metadata.namespace}/{item.metadata.name}" for item in listed}
         while missing := keys - set(self._owners.keys()):
             if time.monotonic() > deadline:
                 known = len(keys) - len(missing)

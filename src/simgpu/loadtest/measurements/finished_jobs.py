@@ -19,6 +19,7 @@ NAME = "WaitForFinishedJobs"
 PARAMETERS = {"action": fields.choice("start", "gather"), **bench.SELECTORS, "timeout": durations.parse}
 _DEFAULT_SECONDS = 600.0
 _MAX_NAMES = 10
+_JOBS = watched.controllers(resources.JOBS)
 
 
 class WaitForFinishedJobs:
@@ -36,10 +37,8 @@ class WaitForFinishedJobs:
         """Start, or gather."""
         if params["action"] == "start":
             if self._store is None:
-                self._selection = bench.selection(params)
-                jobs = watched.controllers(resources.JOBS)
-                self._store = await self._bench.watches.follow(jobs, self._selection)
-                self._store.listen(self._job)
+                self._selection = self._bench.selection(params)
+                self._store = await self._bench.follow(_JOBS, self._selection, self._job)
             return Measured()
         if self._store is None:
             raise MeasurementError(f"{identifier}: gather without start")
@@ -58,10 +57,8 @@ class WaitForFinishedJobs:
     async def _gather(self, identifier: str, seconds: float) -> None:
         assert self._store is not None  # noqa: S101 - gather is after start
         deadline = time.monotonic() + seconds
-        listed = await self._bench.client.list(
-            resources.JOBS, namespace=self._selection.namespace, labels=self._selection.labels
-        )
-        missing = {f"{job.metadata.namespace}/{job.metadata.name}" for job in listed} - set(self._store.keys())
+        listed = await self._bench.list(_JOBS, self._selection)
+        missing = set(listed) - set(self._store.keys())
         if not self._seen and not listed:
             raise MeasurementError(f"{identifier}: no job of the selection was seen")
         while self._open or missing:

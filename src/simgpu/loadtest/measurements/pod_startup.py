@@ -35,9 +35,8 @@ class PodStartupLatency:
         self._limits = bench.thresholds(params, _DEFAULT_SECONDS, self._limits)
         if params["action"] == "start":
             if self._times is None:
-                store = await self._bench.watches.follow(PODS, bench.selection(params))
                 self._times = PodTimes()
-                store.listen(self._times)
+                await self._bench.follow(PODS, self._bench.selection(params), self._times)
                 self._times.begin()
             return Measured()
         if self._times is None:

@@ -39,9 +39,8 @@ class SchedulingThroughput:
             if self._times is None:
                 given = bench.duration(params, "measurmentInterval", _DEFAULT_SECONDS)
                 self._window = bench.duration(params, "measurementInterval", given) or _DEFAULT_SECONDS
-                store = await self._bench.watches.follow(PODS, bench.selection(params))
                 self._times = PodTimes()
-                store.listen(self._times)
+                await self._bench.follow(PODS, self._bench.selection(params), self._times)
                 self._times.begin()
                 self._started = time.time()
             return Measured()

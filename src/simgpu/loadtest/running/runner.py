@@ -129,6 +129,7 @@ class Runner:
             self._settings.scheduler,
             self._settings.prometheus,
             await self._served.dra_version(),
+            self._census.spaces,
         )
         await self._check_kinds()
 
@@ -163,14 +164,12 @@ class Runner:
 
     async def _watch(self) -> None:
         """Follow the run's pods and claims, in one namespace or in all."""
-        selection = Selection(self._spaces[0] if len(self._spaces) == 1 and not _listed(self._scenario) else "")
-        store = await self._watches.follow(PODS, selection)
-        store.listen(self._census.pod)
-        self._census.times.begin()
         assert self._bench is not None  # noqa: S101 - prepared before
+        selection = Selection(self._bench.own_namespace)
+        await self._bench.follow(PODS, selection, self._census.pod)
+        self._census.times.begin()
         if self._bench.dra_version is not None:
-            claims = await self._watches.follow(watched.claims(self._bench.dra_version), selection)
-            claims.listen(self._census.claim)
+            await self._bench.follow(watched.claims(self._bench.dra_version), selection, self._census.claim)
 
     async def _step(self, number: int, step: Step) -> None:
         title = step.name or f"step {number}"

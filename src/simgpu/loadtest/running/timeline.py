@@ -48,7 +48,7 @@ class Census:
         self.objects = 0
         self.ended = 0  # pods that have ended, also those that are gone
         self.interval = 0.5
-        self._spaces = spaces
+        self.spaces = spaces
         self._phases: Counter[str] = Counter()
         self._claims = [0, 0]  # all, allocated
         self._gpus = 0
@@ -66,8 +66,6 @@ class Census:
 
     def pod(self, change: Change[WatchedPod]) -> None:
         """Take note of a pod."""
-        if change.key.partition("/")[0] not in self._spaces:
-            return
         self.times(change)
         before, after = _phase(change.old), _phase(change.new)
         if before != after:
@@ -78,8 +76,6 @@ class Census:
 
     def claim(self, change: Change[WatchedClaim]) -> None:
         """Take note of a claim."""
-        if change.key.partition("/")[0] not in self._spaces:
-            return
         for view, sign in ((change.old, -1), (change.new, 1)):
             if view is not None:
                 self._claims[0] += sign
