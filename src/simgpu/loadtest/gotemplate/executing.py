@@ -27,7 +27,7 @@ from simgpu.loadtest.gotemplate.parsing import (
 from simgpu.loadtest.gotemplate.parsing import Function as FunctionName
 
 MAX_OUTPUT = 4 << 20  # characters
-MAX_STEPS = 1_000_000  # nodes and calls
+MAX_STEPS = 200_000  # nodes and calls
 _MISSING = object()  # there is no piped value
 
 
