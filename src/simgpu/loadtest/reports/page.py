@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import html
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -25,12 +25,13 @@ font:15px/1.5 system-ui,sans-serif}h1{font-size:24px;margin:0}h2{font-size:18px;
 p{margin:4px 0}.soft{color:var(--soft)}.verdict{font-weight:600}.good{color:var(--good)}.bad{color:var(--bad)}
 .tiles{display:flex;flex-wrap:wrap;gap:12px;margin:16px 0}.tile{background:var(--tint);border:1px solid var(--line);
 border-radius:6px;padding:8px 16px;min-width:130px}.tile b{display:block;font-size:20px}
-.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:16px}
+.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,520px),1fr));gap:16px}
 figure{margin:0;border:1px solid var(--line);border-radius:6px;padding:10px}figcaption{font-weight:600}
+figcaption small{font-weight:400;color:var(--soft)}
 svg{width:100%;height:auto;display:block}.grid{stroke:var(--line);stroke-width:.6}.mark{stroke:var(--soft);
-stroke-width:.7;stroke-dasharray:3 3}.tick,.unit{font-size:11px;fill:var(--soft)}polyline{fill:none;stroke-width:1.6}
+stroke-width:.7;stroke-dasharray:3 3}.tick,.unit{font-size:12px;fill:var(--soft)}polyline{fill:none;stroke-width:1.6}
 polyline.c0{stroke:var(--c0)}polyline.c1{stroke:var(--c1)}polyline.c2{stroke:var(--c2)}polyline.c3{stroke:var(--c3)}
-.bar,.dot.c0{fill:var(--c0)}.dot{opacity:.45}.legend{display:flex;gap:16px;color:var(--soft)}
+.bar,.dot.c0{fill:var(--c0)}.dot{opacity:.55}.legend{display:flex;gap:16px;color:var(--soft)}
 .legend i{display:inline-block;width:12px;height:3px;margin:0 6px 4px 0}
 .k0{background:var(--c0)}.k1{background:var(--c1)}
 .k2{background:var(--c2)}.k3{background:var(--c3)}.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}
@@ -93,8 +94,12 @@ def _tiles(result: RunResult) -> str:
 def _plots(result: RunResult) -> list[str]:
     line, marks = result.timeline, [at for at, _ in result.steps]
 
-    def over_time(*fields: tuple[str, str]) -> list[Curve]:
-        return [Curve(name, [(item.at, float(getattr(item, field))) for item in line]) for field, name in fields]
+    def over_time(*fields: tuple[str, str], gaps: bool = False) -> list[Curve]:
+        """Return curves of samples; with `gaps`, zeros are moments without a value."""
+        return [
+            Curve(name, [(item.at, float(value)) for item in line if (value := getattr(item, field)) or not gaps])
+            for field, name in fields
+        ]
 
     took = [seconds for _, seconds in result.startup]
     return [
@@ -116,7 +121,10 @@ def _plots(result: RunResult) -> list[str]:
         ),
         plots.chart("Scheduling rate", over_time(("scheduled_per_second", "scheduled")), unit="pods/s", marks=marks),
         plots.chart(
-            "API latency of creations", over_time(("api_p50", "p50"), ("api_p99", "p99")), unit="ms", marks=marks
+            "API latency of creations",
+            over_time(("api_p50", "p50"), ("api_p99", "p99"), gaps=True),
+            unit="ms",
+            marks=marks,
         ),
         plots.chart("GPUs in use", over_time(("gpus", "GPUs")), unit="GPUs", marks=marks),
         plots.chart("Objects created", over_time(("objects", "objects")), unit="objects", marks=marks),
@@ -136,19 +144,28 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: int = 1
 
 
 def _measurements(result: RunResult) -> str:
-    rows: list[list[str]] = []
-    for summary in result.summaries:
-        content: Any = summary.content
-        items = content.get("dataItems", []) if isinstance(content, dict) else []
-        for item in items:
-            label = " ".join(str(value) for value in item["labels"].values())
-            rows.append(
-                [_text(summary.name), _text(label), *(f"{value:,.1f}" for value in item["data"].values()), item["unit"]]
-            )
-    shown = [row for row in rows if len(row) == 6 and not row[0].startswith(("Stateless", "Stateful"))]
+    rows = [row for summary in result.summaries for row in _figures(summary.name, summary.content)]
+    shown = [row for row in rows if not row[0].startswith(("Stateless", "Stateful"))]
     if not shown:
         return ""
     return "<h2>Measurements</h2>" + _table(["file", "metric", "p50", "p90", "p99", "unit"], shown, numeric=2)
+
+
+def _figures(name: str, content: Any) -> Iterator[list[str]]:
+    """Yield rows of a summary: perf data, latencies in nanoseconds, or rates."""
+    if not isinstance(content, dict):
+        return
+    for item in content.get("dataItems", []):
+        label = " ".join(str(value) for value in item["labels"].values())
+        numbers = [f"{value:,.1f}" for value in item["data"].values()]
+        if len(numbers) == 3:
+            yield [_text(name), _text(label), *numbers, _text(item["unit"])]
+    for label, values in content.items():
+        if isinstance(values, dict) and len(values) == 3:
+            yield [_text(name), _text(label), *(f"{value / 1e6:,.1f}" for value in values.values()), "ms"]
+    if "perc50" in content:
+        numbers = [f"{content[key]:,.1f}" for key in ("perc50", "perc90", "perc99")]
+        yield [_text(name), "scheduled", *numbers, "pods/s"]
 
 
 def _comparison(compared: Sequence[ComparedFigure], against: str) -> str:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import msgspec
 
 WIDTH, HEIGHT = 640, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 12, 34
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 16, 34
 _MAX_POINTS = 1500
+_PERCENT_PLACES = {50: -2, 90: 10, 99: 22}
 Points = Sequence[tuple[float, float]]
 
 
@@ -47,10 +48,10 @@ def chart(title: str, curves: Sequence[Curve], *, unit: str, across: str = "s", 
     """Return a figure of curves over time; `marks` are moments of interest."""
     points = [point for curve in curves for point in curve.points]
     if not points:
-        return _figure(title, '<p class="none">no data</p>', "")
+        return _figure(title, unit, '<p class="none">no data</p>')
     xs, ys = ticks(max(x for x, _ in points)), ticks(max(y for _, y in points))
     across_scale, up_scale = _scales(xs, ys)
-    parts = [_axes(xs, ys, (across_scale, up_scale), unit, across)]
+    parts = [_axes(xs, ys, (across_scale, up_scale), across)]
     top, bottom = up_scale(ys[-1]), up_scale(ys[0])
     parts += [
         f'<line class="mark" x1="{across_scale(x)}" x2="{across_scale(x)}" y1="{top}" y2="{bottom}"/>'
@@ -61,13 +62,13 @@ def chart(title: str, curves: Sequence[Curve], *, unit: str, across: str = "s", 
         placed = [(across_scale(x), up_scale(y)) for x, y in _thinned(curve.points)]
         parts.append(_dots(placed, number) if curve.style == "dots" else _line(placed, number))
     names = [curve.name for curve in curves] if len(curves) > 1 else []
-    return _figure(title, _svg(title, "".join(parts)), _legend(names))
+    return _figure(title, unit, _svg(title, "".join(parts)), _legend(names))
 
 
 def histogram(title: str, values: Sequence[float], *, unit: str, bars: int = 40) -> str:
     """Return a figure of how often values occur, with the usual percentiles marked."""
     if not values:
-        return _figure(title, '<p class="none">no data</p>', "")
+        return _figure(title, unit, '<p class="none">no data</p>')
     ordered = sorted(values)
     xs = ticks(ordered[-1])
     width = xs[-1] / bars
@@ -76,7 +77,7 @@ def histogram(title: str, values: Sequence[float], *, unit: str, bars: int = 40)
         counts[min(bars - 1, int(value / width))] += 1
     ys = ticks(max(counts))
     across_scale, up_scale = _scales(xs, ys)
-    parts = [_axes(xs, ys, (across_scale, up_scale), "pods", unit)]
+    parts = [_axes(xs, ys, (across_scale, up_scale), unit)]
     for index, count in enumerate(counts):
         if count:
             left, right, top = across_scale(index * width), across_scale((index + 1) * width), up_scale(count)
@@ -89,15 +90,15 @@ def histogram(title: str, values: Sequence[float], *, unit: str, bars: int = 40)
         value = ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
         x = across_scale(value)
         parts.append(f'<line class="mark" x1="{x}" x2="{x}" y1="{_TOP}" y2="{up_scale(0)}"/>')
-        parts.append(f'<text class="tick" x="{x + 3}" y="{_TOP + 8 + percent % 7 * 4}">p{percent}</text>')
-    return _figure(title, _svg(title, "".join(parts)), "")
+        parts.append(f'<text class="tick" x="{x + 3}" y="{_TOP + _PERCENT_PLACES[percent]}">p{percent}</text>')
+    return _figure(title, "pods", _svg(title, "".join(parts)))
 
 
 def _scales(xs: Sequence[float], ys: Sequence[float]) -> tuple[_Scale, _Scale]:
     return _Scale(xs[0], xs[-1], _LEFT, WIDTH - _RIGHT), _Scale(ys[0], ys[-1], HEIGHT - _BOTTOM, _TOP)
 
 
-def _axes(xs: Sequence[float], ys: Sequence[float], scales: tuple[_Scale, _Scale], unit: str, across: str) -> str:
+def _axes(xs: Sequence[float], ys: Sequence[float], scales: tuple[_Scale, _Scale], across: str) -> str:
     parts = []
     for y in ys:
         place = scales[1](y)
@@ -109,7 +110,6 @@ def _axes(xs: Sequence[float], ys: Sequence[float], scales: tuple[_Scale, _Scale
     parts += [f'<text class="tick" text-anchor="middle" x="{scales[0](x)}" y="{low}">{_number(x)}</text>' for x in xs]
     end = f'x="{WIDTH - _RIGHT}" y="{HEIGHT - 4}"'
     parts.append(f'<text class="unit" text-anchor="end" {end}>{html.escape(across)}</text>')
-    parts.append(f'<text class="unit" x="4" y="{HEIGHT - 4}">{html.escape(unit)}</text>')
     return "".join(parts)
 
 
@@ -128,7 +128,7 @@ def _line(placed: Points, number: int) -> str:
 
 
 def _dots(placed: Points, number: int) -> str:
-    return "".join(f'<circle class="c{number} dot" cx="{x}" cy="{y}" r="1.6"/>' for x, y in placed)
+    return "".join(f'<circle class="c{number} dot" cx="{x}" cy="{y}" r="2.2"/>' for x, y in placed)
 
 
 def _svg(title: str, body: str) -> str:
@@ -140,5 +140,6 @@ def _legend(names: Sequence[str]) -> str:
     return f'<p class="legend">{items}</p>' if names else ""
 
 
-def _figure(title: str, body: str, legend: str) -> str:
-    return f"<figure><figcaption>{html.escape(title)}</figcaption>{body}{legend}</figure>"
+def _figure(title: str, unit: str, body: str, legend: str = "") -> str:
+    caption = f"{html.escape(title)} <small>{html.escape(unit)}</small>"
+    return f"<figure><figcaption>{caption}</figcaption>{body}{legend}</figure>"

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterable
+from typing import Any
 
 from simgpu.kube import errors, resources
 from simgpu.kube.client import Client
+from simgpu.kube.resources import Resource
+from simgpu.kube.views import Object
 from simgpu.loadtest import concurrency
 from simgpu.loadtest.ownership import Run
 from simgpu.loadtest.scenario.model import NamespaceSettings
 from simgpu.vocabulary import LOADTEST_LABEL
+
+_PODS = Resource("Pod", "pods", Object)
+_EMPTY_SECONDS = 60.0
 
 
 class NamespaceTaken(errors.KubeError):
@@ -47,6 +55,27 @@ async def create(client: Client, spaces: tuple[str, ...], run: Run, *, existing:
 
     await concurrency.each(spaces, one, in_flight=16)
     return frozenset(made)
+
+
+async def empty(client: Client, spaces: Iterable[str], used: Iterable[Resource[Any]]) -> None:
+    """Delete what a run created in its namespaces, and wait a while until their pods are gone.
+
+    The deletion of a namespace with pods takes half of their grace period, whether they use it or not.
+    """
+    listed = list(used)
+
+    async def one(name: str) -> None:
+        for resource in listed:
+            with contextlib.suppress(errors.NotFound, errors.MethodNotAllowed):
+                await client.delete_all(resource, namespace=name)
+        await client.delete_all(resources.PODS, namespace=name)
+
+        async def no_pods() -> bool:
+            return not await client.list(_PODS, namespace=name, page_size=500)
+
+        await concurrency.until(no_pods, seconds=_EMPTY_SECONDS)
+
+    await concurrency.each(spaces, one, in_flight=16)
 
 
 async def delete(client: Client, run: Run, *, seconds: float) -> list[str]:

@@ -84,6 +84,7 @@ class Creator:
     ) -> None:  # fmt: skip
         self._client, self._served, self._labels, self._own = client, served, labels, own
         self._called = called
+        self.used: dict[Resource[Any], None] = {}  # kinds of objects in namespaces
         self.scattered: dict[tuple[Resource[Any], str, str], None] = {}  # outside of the run's own namespaces
 
     async def create(self, body: dict[str, Any], namespace: str) -> None:
@@ -102,6 +103,8 @@ class Creator:
             except errors.AlreadyExists:
                 return
 
+        if space:
+            self.used[resource] = None
         if space not in self._own:
             self.scattered[resource, space, meta["name"]] = None
         await self._retried("create", request)

@@ -279,6 +279,8 @@ class Runner:
         if keep:
             self.result.notes.append(f"namespaces are kept: {', '.join(sorted(self._made))}")
         elif self._made:
+            if self._creator is not None:
+                await self._attempt("objects", namespaces.empty(self._client, self._made, self._creator.used))
             await self._attempt("namespaces", self._delete_namespaces())
         for dependency in reversed(self._dependencies):
             await self._attempt("dependencies", dependency.teardown())
