@@ -293,17 +293,19 @@ LOADTEST_NODE_PREFIX = _load(
     "kwok-node-", "Node `kwok-node-<number>`, from 0", "`loadtest`",
     "a simulated node with 32 CPUs, 256 GiB and room for 110 pods; numbers that are taken are left out",
 )  # fmt: skip
-LOADTEST_SLICE_PREFIX = _load(
-    "kwok-gpu-node-",
-    "ResourceSlice `kwok-gpu-node-<number>`, its further ones with `-<part>`",
+LOADTEST_SLICE_PREFIX = NODE_PREFIX  # ResourceSlices of a run are named as nodes of `up`
+LOADTEST_POOL_PREFIX = _load(
+    "kwok-gpu-pool-node-",
+    "pool of ResourceSlices `kwok-gpu-node-<number>`, further ones with `-<part>`",
     "`loadtest`",
-    "the GPUs of a node",
+    "the GPUs of node `kwok-node-<number>`",
 )
-LOADTEST_POOL_PREFIX = _load("kwok-gpu-pool-node-", "pool of these slices", "`loadtest`", "one for each node")
 DRIVER_LABEL = _load("resource.k8s.io/driver", "label of these slices", "`loadtest`", "their driver")
 KWOK_NAMESPACE = _load(
     "kwok-system", "Namespace", "`loadtest`", "KWOK, where the cluster has none; deleted with the last run that uses it"
 )
+ALLOCATION_ANNOTATION, ALLOCATION_BY_DRA = "simgpu.dev/allocation", "dra"  # of a node whose GPUs are DRA devices
+NVIDIA_DRIVER = "gpu.nvidia.com"  # of those devices
 SHORT_LIVED, LONG_RUNNING = "short-lived", "long-running"  # values of label job-type
 JOB_RUNNING_TIME_ENV = _load(
     "CL2_JOB_RUNNING_TIME_MS", "environment of `loadtest`", "you",

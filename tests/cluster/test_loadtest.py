@@ -88,7 +88,7 @@ async def run(cluster: Cluster, path: Path, client: Client, **environ: str) -> t
     async def scheduler() -> str:
         return await scraping.page(f"https://127.0.0.1:{port}/metrics")
 
-    made = runner.Runner(client, loaded, runner.RunSettings(scheduler=scheduler), progress.Plain())
+    made = runner.Runner(client, loaded, runner.RunnerSettings(scheduler=scheduler), progress.Plain())
     return made, await made.run()
 
 

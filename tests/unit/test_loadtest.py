@@ -24,7 +24,7 @@ from simgpu.loadtest.gotemplate.rendering import Template
 from simgpu.loadtest.measurements import histograms, percentiles, throughput
 from simgpu.loadtest.measurements.bench import Summary
 from simgpu.loadtest.reports import comparison, junit, page, writing
-from simgpu.loadtest.running.objects import ApiCall, Source
+from simgpu.loadtest.running.objects import ApiCall, TemplateSource
 from simgpu.loadtest.running.results import CaseResult, RunResult
 from simgpu.loadtest.running.timeline import MAX_SAMPLES, Census, TimelineSample
 from simgpu.loadtest.running.tuning import TokenBucket, delays
@@ -90,7 +90,7 @@ def test_objects_made_by_copying_are_those_made_by_rendering(tmp_path: Path, tem
     file = tmp_path / "pod.yaml"
     file.write_text(template)
     item = ObjectTemplate("x", "pod", file, {"Mode": "a"})
-    source = Source(item, {}, random.Random(1))
+    source = TemplateSource(item, {}, random.Random(1))
     for index in (0, 1, 12):
         own = {"Mode": "a", "Name": f"pod-{index}", "Index": index, "BaseName": "pod", "Namespace": "ns"}
         [rendered] = Template(template, library()).documents(own)

@@ -43,7 +43,7 @@ async def run(path: Path, options: LoadTestOptions, progress: RunProgress) -> tu
         scenario = loading.load(
             path, known, runner.METHODS, loading.LoadOptions(nodes=nodes, seed=options.seed, note=options.note)
         )
-        settings = runner.RunSettings(
+        settings = runner.RunnerSettings(
             nodes=options.nodes,
             server=config.server,
             scheduler=await _scheduler_page(client, options, local[1] if local is not None else ""),

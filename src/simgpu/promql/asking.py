@@ -18,7 +18,7 @@ class QueryError(errors.SimgpuError):
     """Prometheus did not answer, or rejected the query."""
 
 
-class Sample(msgspec.Struct, frozen=True):
+class SeriesSample(msgspec.Struct, frozen=True):
     """One series of an answer, with its value."""
 
     labels: dict[str, str]
@@ -41,7 +41,7 @@ class _Answer(msgspec.Struct):
     data: _Result = msgspec.field(default_factory=_Result)
 
 
-async def instant(server: str, query: str, *, timeout_seconds: float = 30.0) -> list[Sample]:
+async def instant(server: str, query: str, *, timeout_seconds: float = 30.0) -> list[SeriesSample]:
     """Return the samples of an instant query; those that are not finite are left out."""
     url = f"{server.rstrip('/')}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
     try:
@@ -59,7 +59,7 @@ async def instant(server: str, query: str, *, timeout_seconds: float = 30.0) -> 
         raise QueryError(f"{server}: not an answer of Prometheus: {error}") from None
     if answer.status != "success":
         raise QueryError(f"{server}: {answer.error or answer.status}")
-    samples = [Sample(series.metric, _number(series.value[1])) for series in answer.data.result]
+    samples = [SeriesSample(series.metric, _number(series.value[1])) for series in answer.data.result]
     return [sample for sample in samples if math.isfinite(sample.value)]
 
 

@@ -27,6 +27,8 @@ from simgpu.loadtest.scenario import durations, fields
 from simgpu.loadtest.scenario.fields import Problems, Section
 from simgpu.loadtest.scenario.model import DependencyCall
 from simgpu.vocabulary import (
+    ALLOCATION_ANNOTATION,
+    ALLOCATION_BY_DRA,
     GPU_RESOURCE,
     GPUS_ANNOTATION,
     LEASE,
@@ -34,6 +36,7 @@ from simgpu.vocabulary import (
     LOADTEST_EXAMPLE_DRIVER,
     MAX_LOADTEST_GPUS,
     MAX_LOADTEST_NODES,
+    NVIDIA_DRIVER,
 )
 
 KWOK_DRA, TEST_DRIVER = "DRAKWOKDriver", "DRATestDriver"
@@ -180,7 +183,7 @@ class FakeGpus:
 
     async def _create_class(self) -> None:
         wanted = self._wanted
-        devices_of = "gpu.nvidia.com" if wanted.model else wanted.driver
+        devices_of = NVIDIA_DRIVER if wanted.model else wanted.driver
         bodies = [slices.device_class(wanted.device_class, devices_of=devices_of)]
         if wanted.extended_resource:
             bodies.append(
@@ -210,7 +213,7 @@ class FakeGpus:
             nonlocal ready
             before = change.old is not None and nodes.ready(change.old)
             after = change.new is not None and nodes.ready(change.new)
-            if before != after and change.key.startswith("kwok-node-") and "probe" not in change.key:
+            if before != after and not Kwok.is_probe(change.key):
                 ready += after - before
                 show()
 
@@ -262,7 +265,7 @@ class FakeGpus:
         if wanted.model:
             annotations = {GPUS_ANNOTATION: f"{wanted.model}:{wanted.gpus}"}
             if wanted.dra:
-                annotations["simgpu.dev/" + "allocation"] = "dra"
+                annotations[ALLOCATION_ANNOTATION] = ALLOCATION_BY_DRA
         elif not wanted.dra:
             amounts = {GPU_RESOURCE: str(wanted.gpus)}
         return nodes.body(

@@ -14,6 +14,7 @@ from simgpu.vocabulary import KWOK_NAMESPACE, KWOK_NODE, LOADTEST_NODE_PREFIX
 
 DEFAULT_IMAGE = "registry.k8s.io/kwok/kwok:v0.8.0"
 _NAME = "kwok-controller"
+_PROBE_PREFIX = f"{LOADTEST_NODE_PREFIX}probe-"
 _PROBE_SECONDS = 10.0
 _CONFIGURATION = f"""\
 apiVersion: config.kwok.x-k8s.io/v1alpha1
@@ -35,7 +36,12 @@ class Kwok:
         self._bench = bench
         self._image = image
         self._shared: list[tuple[Resource[Any], str, str]] = []  # in order of creation
-        self._probe = f"{LOADTEST_NODE_PREFIX}probe-{bench.run.id}"
+        self._probe = f"{_PROBE_PREFIX}{bench.run.id}"
+
+    @staticmethod
+    def is_probe(node: str) -> bool:
+        """Return whether a node is one by which a run looks for KWOK."""
+        return node.startswith(_PROBE_PREFIX)
 
     async def setup(self, *, seconds: float) -> None:
         """Make sure that a KWOK plays nodes: the cluster's own, with its stages or ours, or one that is installed."""

@@ -15,7 +15,7 @@ from simgpu.loadtest.gotemplate.parsing import (
     Chain,
     Command,
     Dot,
-    Field,
+    FieldChain,
     Jump,
     Literal,
     Node,
@@ -196,7 +196,7 @@ class _State:
             return operand.value
         if isinstance(operand, Dot):
             return dot
-        if isinstance(operand, Field):
+        if isinstance(operand, FieldChain):
             return self._fields(dot, operand.names)
         if isinstance(operand, Variable):
             return self._fields(self._variable(operand.name), operand.names)

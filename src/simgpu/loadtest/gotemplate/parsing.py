@@ -28,7 +28,7 @@ class Dot(msgspec.Struct, frozen=True):
     """The current value."""
 
 
-class Field(msgspec.Struct, frozen=True):
+class FieldChain(msgspec.Struct, frozen=True):
     """A chain of fields of the current value."""
 
     names: tuple[str, ...]
@@ -68,7 +68,7 @@ class Pipeline(msgspec.Struct, frozen=True):
     assigns: bool = False
 
 
-Operand: TypeAlias = Literal | Dot | Field | Variable | Function | Chain | Pipeline
+Operand: TypeAlias = Literal | Dot | FieldChain | Variable | Function | Chain | Pipeline
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -318,8 +318,8 @@ class _Parser:
         names: list[str] = []
         while self._peek().kind == "field":
             names.append(self._next().text[1:])
-        if isinstance(term, Field):
-            return Field((*term.names, *names))
+        if isinstance(term, FieldChain):
+            return FieldChain((*term.names, *names))
         if isinstance(term, Variable):
             return Variable(term.name, (*term.names, *names))
         if isinstance(term, Pipeline | Function):
@@ -344,7 +344,7 @@ class _Parser:
                     raise self._error(f'undefined variable "{token.text}"')
                 return Variable(token.text)
             case "field":
-                return Field((token.text[1:],))
+                return FieldChain((token.text[1:],))
             case "number" | "character" | "string" | "raw":
                 return Literal(self._constant(token))
             case "(":

@@ -9,7 +9,7 @@ from simgpu.loadtest.gotemplate.parsing import (
     Branch,
     Chain,
     Dot,
-    Field,
+    FieldChain,
     Function,
     Node,
     Operand,
@@ -44,14 +44,14 @@ def _plain(pipeline: Pipeline) -> str:
     """Return the field that a pipeline consists of; empty for any other."""
     if len(pipeline.commands) == 1 and not pipeline.variables and len(pipeline.commands[0].words) == 1:
         word = pipeline.commands[0].words[0]
-        if isinstance(word, Field) and len(word.names) == 1:
+        if isinstance(word, FieldChain) and len(word.names) == 1:
             return word.names[0]
     return ""
 
 
 def _independent(pipeline: Pipeline, names: Collection[str]) -> bool:
     for word in _words(pipeline):
-        if isinstance(word, Dot) or (isinstance(word, Field) and word.names[0] in names):
+        if isinstance(word, Dot) or (isinstance(word, FieldChain) and word.names[0] in names):
             return False
         if isinstance(word, Variable) and word.name == "$" and (not word.names or word.names[0] in names):
             return False

@@ -35,7 +35,7 @@ class ApiCall(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Source:
+class TemplateSource:
     """The template of an object, and bodies made of it."""
 
     def __init__(self, item: ObjectTemplate, variables: Mapping[str, Any], chance: random.Random) -> None:

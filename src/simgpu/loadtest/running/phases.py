@@ -15,9 +15,9 @@ import msgspec
 
 from simgpu import errors
 from simgpu.loadtest.gotemplate.errors import TemplateError
-from simgpu.loadtest.running.objects import Creator, Source
+from simgpu.loadtest.running.objects import Creator, TemplateSource
 from simgpu.loadtest.running.tuning import Perform, Tuning
-from simgpu.loadtest.scenario.model import ObjectTemplate, Phase, Scenario
+from simgpu.loadtest.scenario.model import ObjectTemplate, Scenario, ScenarioPhase
 
 MAX_ERRORS = 10  # of a phase, in its report
 
@@ -38,10 +38,10 @@ class Phases:
         self._scenario, self._creator, self._spaces, self._chance = scenario, creator, spaces, chance
         self._tuning = Tuning(chance)
         self._replicas: dict[tuple[str, str, tuple[tuple[str, str], ...]], int] = {}
-        self._sources: dict[int, Source] = {}
+        self._sources: dict[int, TemplateSource] = {}
         self.active: list[PhaseResult] = []
 
-    async def run(self, phase: Phase) -> PhaseResult:
+    async def run(self, phase: ScenarioPhase) -> PhaseResult:
         """Bring about the replicas of a phase."""
         result = PhaseResult()
         actions = self._actions(phase, result)
@@ -57,7 +57,7 @@ class Phases:
         """Return the name of a namespace of the run by its number."""
         return self._spaces[space - 1] if isinstance(space, int) else space
 
-    def _actions(self, phase: Phase, result: PhaseResult) -> list[Perform]:
+    def _actions(self, phase: ScenarioPhase, result: PhaseResult) -> list[Perform]:
         found: list[Perform] = []
         for space in phase.namespaces:
             name = self.namespace(space)
@@ -73,7 +73,7 @@ class Phases:
             found += self._changes(phase, name, before, result)
         return found
 
-    def _changes(self, phase: Phase, namespace: str, before: int, result: PhaseResult) -> list[Perform]:
+    def _changes(self, phase: ScenarioPhase, namespace: str, before: int, result: PhaseResult) -> list[Perform]:
         wanted = phase.replicas
         if wanted > before:
             verb, numbers = self._create, range(before, wanted)
@@ -90,13 +90,13 @@ class Phases:
         """Return apiVersion and kind of the objects of a template."""
         return self._source(item).identities
 
-    def _source(self, item: ObjectTemplate) -> Source:
+    def _source(self, item: ObjectTemplate) -> TemplateSource:
         found = self._sources.get(id(item))
         if found is None:
-            found = self._sources[id(item)] = Source(item, self._scenario.variables, self._chance)
+            found = self._sources[id(item)] = TemplateSource(item, self._scenario.variables, self._chance)
         return found
 
-    async def _guarded(self, verb: Any, phase: Phase, namespace: str, index: int, result: PhaseResult) -> None:
+    async def _guarded(self, verb: Any, phase: ScenarioPhase, namespace: str, index: int, result: PhaseResult) -> None:
         """Do something for one bundle; an error skips the rest of this bundle only."""
         try:
             await verb(phase, namespace, index)
@@ -106,17 +106,17 @@ class Phases:
                 result.errors.append(f"{namespace or 'cluster'}, index {index}: {error}")
         result.done += 1
 
-    async def _create(self, phase: Phase, namespace: str, index: int) -> None:
+    async def _create(self, phase: ScenarioPhase, namespace: str, index: int) -> None:
         for item in phase.objects:
             for body in self._source(item).bodies(index, namespace):
                 await self._creator.create(body, namespace)
 
-    async def _patch(self, phase: Phase, namespace: str, index: int) -> None:
+    async def _patch(self, phase: ScenarioPhase, namespace: str, index: int) -> None:
         for item in phase.objects:
             for body in self._source(item).bodies(index, namespace):
                 await self._creator.patch(body, namespace)
 
-    async def _delete(self, phase: Phase, namespace: str, index: int) -> None:
+    async def _delete(self, phase: ScenarioPhase, namespace: str, index: int) -> None:
         for item in reversed(phase.objects):
             for identity in reversed(self._source(item).identities):
                 await self._creator.delete(identity, f"{item.basename}-{index}", namespace)

@@ -28,7 +28,7 @@ from simgpu.loadtest.running import namespaces, phases
 from simgpu.loadtest.running.objects import Creator
 from simgpu.loadtest.running.results import CaseResult, RunResult
 from simgpu.loadtest.running.timeline import Census
-from simgpu.loadtest.scenario.model import MeasurementCall, Scenario, Step
+from simgpu.loadtest.scenario.model import MeasurementCall, Scenario, ScenarioStep
 from simgpu.loadtest.scenario.reading import Methods
 from simgpu.loadtest.served import Served
 from simgpu.loadtest.watched import PODS, Selection, Watches
@@ -39,7 +39,7 @@ _TEARDOWN_SECONDS = 120.0
 _MAX_POINTS = 20_000  # of pods in the report
 
 
-class RunSettings(msgspec.Struct, frozen=True):
+class RunnerSettings(msgspec.Struct, frozen=True):
     """What the command line adds to a run."""
 
     nodes: int | None = None
@@ -52,7 +52,7 @@ class RunSettings(msgspec.Struct, frozen=True):
 class Runner:
     """One run of a scenario."""
 
-    def __init__(self, client: Client, scenario: Scenario, settings: RunSettings, progress: RunProgress) -> None:
+    def __init__(self, client: Client, scenario: Scenario, settings: RunnerSettings, progress: RunProgress) -> None:
         self._client, self._scenario, self._settings, self._progress = client, scenario, settings, progress
         self._chance = random.Random(settings.seed)
         self.run_id = ownership.new_run(random.SystemRandom())
@@ -171,7 +171,7 @@ class Runner:
         if self._bench.dra_version is not None:
             await self._bench.follow(watched.claims(self._bench.dra_version), selection, self._census.claim)
 
-    async def _step(self, number: int, step: Step) -> None:
+    async def _step(self, number: int, step: ScenarioStep) -> None:
         title = step.name or f"step {number}"
         self.result.steps.append((round(time.time() - self._census.started, 3), title))
         self._progress.update("step", f"{number} of {len(self._scenario.steps)}: {title}")
@@ -181,7 +181,7 @@ class Runner:
         else:
             await self._measurement_step(step, prefix)
 
-    async def _phase_step(self, step: Step, prefix: str) -> None:
+    async def _phase_step(self, step: ScenarioStep, prefix: str) -> None:
         assert self._phases is not None  # noqa: S101 - set up before
         case = CaseResult(prefix)
         self.result.cases.append(case)
@@ -199,7 +199,7 @@ class Runner:
         for note in self._served.notes:
             self._note(note)
 
-    async def _measurement_step(self, step: Step, prefix: str) -> None:
+    async def _measurement_step(self, step: ScenarioStep, prefix: str) -> None:
         async def one(index: int) -> None:
             call = step.measurements[index]
             case = CaseResult(f"{prefix} [{index:02d}] - {call.identifier}")

@@ -18,7 +18,7 @@ from simgpu.loadtest.gotemplate.rendering import Template
 from simgpu.loadtest.scenario import fields, files, reading
 from simgpu.loadtest.scenario.fields import Problems, Section
 from simgpu.loadtest.scenario.files import Files
-from simgpu.loadtest.scenario.model import ObjectTemplate, Scenario, Step
+from simgpu.loadtest.scenario.model import ObjectTemplate, Scenario, ScenarioStep
 from simgpu.loadtest.scenario.reading import Methods
 
 _MAX_MODULE_DEPTH = 20
@@ -120,7 +120,7 @@ def _module_steps(module: Section, path: Path, modules: _Modules, params: dict[s
     return _flattened(steps, msgspec.structs.replace(modules, variables=variables), depth + 1)
 
 
-def _check_namespaces(steps: tuple[Step, ...], number: int, problems: Problems) -> None:
+def _check_namespaces(steps: tuple[ScenarioStep, ...], number: int, problems: Problems) -> None:
     for step in steps:
         for phase in step.phases:
             highest = max((space for space in phase.namespaces if isinstance(space, int)), default=0)
@@ -129,7 +129,7 @@ def _check_namespaces(steps: tuple[Step, ...], number: int, problems: Problems) 
 
 
 def _check_templates(
-    steps: tuple[Step, ...], variables: Mapping[str, Any], library: Library, problems: Problems
+    steps: tuple[ScenarioStep, ...], variables: Mapping[str, Any], library: Library, problems: Problems
 ) -> None:
     """Render each template once, so that mistakes show before anything is created."""
     for step in steps:

@@ -45,7 +45,7 @@ class ObjectTemplate(msgspec.Struct, frozen=True):
     fill: dict[str, Any] = {}
 
 
-class Phase(msgspec.Struct, frozen=True):
+class ScenarioPhase(msgspec.Struct, frozen=True):
     """How many replicas of a bundle of objects there should be in each namespace."""
 
     path: str
@@ -64,12 +64,12 @@ class MeasurementCall(msgspec.Struct, frozen=True):
     params: dict[str, Any]
 
 
-class Step(msgspec.Struct, frozen=True):
+class ScenarioStep(msgspec.Struct, frozen=True):
     """Phases or measurements that run side by side."""
 
     path: str
     name: str
-    phases: tuple[Phase, ...] = ()
+    phases: tuple[ScenarioPhase, ...] = ()
     measurements: tuple[MeasurementCall, ...] = ()
 
 
@@ -82,7 +82,7 @@ class Scenario(msgspec.Struct, frozen=True):
     namespaces: NamespaceSettings
     dependencies: tuple[DependencyCall, ...]
     tuning: dict[str, TuningSet]
-    steps: tuple[Step, ...]
+    steps: tuple[ScenarioStep, ...]
     variables: dict[str, Any]
     document: dict[str, Any]  # as rendered, for the report
     notes: tuple[str, ...] = ()  # for the user

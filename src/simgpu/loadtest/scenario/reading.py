@@ -16,8 +16,8 @@ from simgpu.loadtest.scenario.model import (
     MeasurementCall,
     NamespaceSettings,
     ObjectTemplate,
-    Phase,
-    Step,
+    ScenarioPhase,
+    ScenarioStep,
     TuningSet,
 )
 
@@ -125,28 +125,30 @@ def tuning_sets(top: Section) -> dict[str, TuningSet]:
     return found
 
 
-def steps(sections: list[Section], tuning: Mapping[str, TuningSet], methods: Methods, files: Files) -> tuple[Step, ...]:
+def steps(
+    sections: list[Section], tuning: Mapping[str, TuningSet], methods: Methods, files: Files
+) -> tuple[ScenarioStep, ...]:
     """Read steps whose modules have been replaced by their steps."""
     return tuple(_step(section, tuning, methods, files) for section in sections)
 
 
-def _step(section: Section, tuning: Mapping[str, TuningSet], methods: Methods, files: Files) -> Step:
+def _step(section: Section, tuning: Mapping[str, TuningSet], methods: Methods, files: Files) -> ScenarioStep:
     name = section.take("name", fields.text, "")
     if section.has("phases") == section.has("measurements"):
         section.problems.add(section.path, "must have exactly one of phases, measurements and module")
     phases = tuple(_phase(each, tuning, files) for each in section.sections("phases"))
     calls = [call for each in section.sections("measurements") for call in _measurements(each, methods)]
     section.finish("name, phases, measurements, module")
-    return Step(section.path, name, phases, tuple(calls))
+    return ScenarioStep(section.path, name, phases, tuple(calls))
 
 
-def _phase(section: Section, tuning: Mapping[str, TuningSet], files: Files) -> Phase:
+def _phase(section: Section, tuning: Mapping[str, TuningSet], files: Files) -> ScenarioPhase:
     spaces = _namespaces_of(section)
     chosen = section.require("tuningSet", fields.text, "")
     if chosen and chosen not in tuning:
         known = ", ".join(tuning) or "none"
         section.problems.add(section.at("tuningSet"), f"{chosen!r}: not declared; tuning sets are: {known}")
-    phase = Phase(
+    phase = ScenarioPhase(
         path=section.path,
         namespaces=spaces,
         replicas=section.require("replicasPerNamespace", fields.count(0, MAX_REPLICAS), 0),
