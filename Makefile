@@ -20,7 +20,7 @@ dev: .venv/dev ## Install what tests and linters need, too
 .venv/run .venv/native .venv/dev: $(NEEDS)
 	@$(PYTHON) dev/environment.py $(@F)
 
-native: .venv/native ## Build libnvidia-ml.so.1 and nvidia-smi, where a source has changed
+native: .venv/native ## Build libnvidia-ml.so.1, nvidia-smi and the compiled step, where a source has changed
 	@$(BIN)/python -m native.build
 
 run: setup ## Start a simulated cluster with a sample fleet and workload
@@ -49,5 +49,5 @@ docs: dev ## Write the generated reference pages and the picture of the architec
 	@$(BIN)/python -m docs.architecture
 
 clean: ## Remove what was made in the tree; the cache outside it stays
-	@rm -rf .venv dist build src/simgpu/page/built .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .benchmarks
+	@rm -rf .venv dist build src/simgpu/page/built src/simgpu/sim/built .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .benchmarks
 	@find src tests benchmarks docs examples fidelity dev -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

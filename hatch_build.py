@@ -30,4 +30,5 @@ class NativeHook(BuildHookInterface[Any]):
         if programs.main():
             message = "the programs of native/ could not be built"
             raise RuntimeError(message)
-        build_data["artifacts"] += [f"src/simgpu/page/built/*/{name}" for name in programs.NAMES]
+        folders = ((name, folder.relative_to(ROOT).as_posix()) for name, folder in programs.FOLDERS.items())
+        build_data["artifacts"] += [f"{folder}/*/{name}" for name, folder in folders]

@@ -37,6 +37,14 @@ UV_SETTINGS = {
     "default-timeout": "UV_HTTP_TIMEOUT",
 }
 
+IMPORT_ALL = """
+import importlib, importlib.util, pkgutil, simgpu
+names = [module.name for module in pkgutil.walk_packages(simgpu.__path__, "simgpu.")]
+late = [name for name in ("numpy.random", "uvloop") if importlib.util.find_spec(name)]
+for name in (*names, *late):
+    importlib.import_module(name)
+"""
+
 
 def uv_variables(printed: str, given: dict[str, str]) -> dict[str, str]:
     """What `pip config list` printed, as variables for uv; a variable that is set already stays."""
@@ -138,8 +146,8 @@ def main(level: str) -> int:
     started = time.monotonic()
     print(f"Setting up Python packages in .venv ({level})", flush=True)
     installer = install(level)
-    # Where PYTHONDONTWRITEBYTECODE is set, our modules would be compiled at each start.
-    run([str(PYTHON), "-m", "compileall", "-q", "src"])
+    # Where PYTHONDONTWRITEBYTECODE is set, our modules and all that they import would be compiled at each start.
+    run([str(PYTHON), "-c", IMPORT_ALL], variables={"PYTHONDONTWRITEBYTECODE": ""})
     for each in EXTRAS if level == "dev" else [level]:
         (VENV / each).touch()
     print(f"  Python packages by {installer}: {time.monotonic() - started:.1f} s", flush=True)

@@ -10,11 +10,12 @@ import asyncio
 
 from simgpu.kube import kubeconfig, resources
 from simgpu.kube.client import Client
+from simgpu.kube.operations import Target
 from simgpu.kube.queue import WorkQueue
 from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Store
 from simgpu.kube.views import Node
-from simgpu.kube.writer import Target, Writer
+from simgpu.kube.writer import Writer
 
 LABEL = "example.com/size"
 

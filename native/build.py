@@ -1,4 +1,4 @@
-"""Builds the programs for pods, for both processors, when a source has changed: `python -m native.build`."""
+"""Builds the programs for pods and the engine's compiled step, when a source has changed: `python -m native.build`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).parent
-BUILT = HERE.parent / "src" / "simgpu" / "page" / "built"
+PACKAGE = HERE.parent / "src" / "simgpu"
+BUILT = PACKAGE / "page" / "built"
 MACHINES = ("x86_64", "aarch64")
 LIBRARY = "libnvidia-ml.so.1"
 TOOL = "nvidia-smi"
 PRELOADER = "preloader.so"
-NAMES = (LIBRARY, TOOL, PRELOADER)
+STEP = "step.so"
+FOLDERS = {LIBRARY: BUILT, TOOL: BUILT, PRELOADER: BUILT, STEP: PACKAGE / "sim" / "built"}  # each has one per machine
 
 _STRICT = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fno-sanitize=undefined", "-s")
 _FREESTANDING = (
@@ -30,8 +32,8 @@ _STUB = '__attribute__((weak, visibility("default"))) int {name}(void) {{ return
 
 
 def sources(part: str) -> list[Path]:
-    """The C files of the library (`nvml`) or the tool (`smi`), with those that they share, or of the preloader."""
-    shared = () if part == "preloader" else HERE.glob("*.c")
+    """The C files of the library (`nvml`) or the tool (`smi`), with those that they share, or of another part."""
+    shared = HERE.glob("*.c") if part in {"nvml", "smi"} else ()
     return sorted([*shared, *(HERE / part).glob("*.c")])
 
 
@@ -54,7 +56,7 @@ def digest(header: str) -> str:
 def is_current(header: str) -> bool:
     """Whether what is built was built from what is there."""
     mark = BUILT / "digest"
-    whole = all((BUILT / machine / name).is_file() for machine in MACHINES for name in NAMES)
+    whole = all((folder / machine / name).is_file() for machine in MACHINES for name, folder in FOLDERS.items())
     return whole and mark.is_file() and mark.read_text() == digest(header)
 
 
@@ -70,10 +72,10 @@ def build(header: str) -> None:
             for done in [pool.submit(subprocess.run, command, check=True) for command in _commands(work)]:
                 done.result()
         for machine in MACHINES:
-            (BUILT / machine).mkdir(exist_ok=True)
-            for name in NAMES:
+            for name, folder in FOLDERS.items():
+                (folder / machine).mkdir(parents=True, exist_ok=True)
                 (work / f"{machine}-{name}").chmod(0o755)
-                shutil.move(work / f"{machine}-{name}", BUILT / machine / name)
+                shutil.move(work / f"{machine}-{name}", folder / machine / name)
     (BUILT / "digest").write_text(digest(header))
 
 
@@ -84,7 +86,13 @@ def _commands(work: Path) -> Iterator[list[str]]:
         library = [*shared, f"-Wl,-soname,{LIBRARY}", str(work / "stubs.c")]
         preloader = [*shared, f"-Wl,-soname,{PRELOADER}"]
         tool = ["-target", f"{machine}-linux-musl", "-static"]
-        for name, part, flags in ((LIBRARY, "nvml", library), (TOOL, "smi", tool), (PRELOADER, "preloader", preloader)):
+        step = [*shared, f"-Wl,-soname,{STEP}", "-ffp-contract=off"]  # rounds as numpy does
+        for name, part, flags in (
+            (LIBRARY, "nvml", library),
+            (TOOL, "smi", tool),
+            (PRELOADER, "preloader", preloader),
+            (STEP, "engine", step),
+        ):
             yield [*compiler, *flags, *map(str, sources(part)), "-o", str(work / f"{machine}-{name}")]
 
 
@@ -99,7 +107,10 @@ def main() -> int:
         if is_current(header):
             (BUILT / "digest").touch()  # newer than every source
             return 0
-        print("Building libnvidia-ml.so.1, nvidia-smi and preloader.so (up to a minute the first time)", flush=True)
+        print(
+            "Building libnvidia-ml.so.1, nvidia-smi, preloader.so and step.so (up to a minute the first time)",
+            flush=True,
+        )
         try:
             build(header)
         except subprocess.CalledProcessError as error:

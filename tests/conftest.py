@@ -32,6 +32,13 @@ def pytest_configure() -> None:
             signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with real clusters may take longer than the others before they count as hung."""
+    for item in items:
+        if {"cluster", "e2e", "browser"}.intersection(item.path.parts) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(600))
+
+
 def required(path: Path) -> bool:
     """Whether SIMGPU_REQUIRE says that this test's level must run in full."""
     levels = os.environ.get("SIMGPU_REQUIRE", "").replace(",", " ").split()

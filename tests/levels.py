@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import re
 import sys
 import tempfile
@@ -160,8 +161,10 @@ class Runner:
         """Run a command; its output goes to the log, or straight on where nothing else runs."""
         with log.open("wb") as file:
             output = None if self._alone and not capture else file
+            # Compiled modules are kept: pytest rewrites every module of tests, in each of its processes.
+            environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
             process = await asyncio.create_subprocess_exec(
-                *command, cwd=ROOT, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output
+                *command, cwd=ROOT, env=environ, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output
             )
             try:
                 return await process.wait()

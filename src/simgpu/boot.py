@@ -8,15 +8,10 @@ from pathlib import Path
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
+@functools.cache  # later no file descriptor may be available
 def current() -> str:
     """Return the boot id; empty if the system has none."""
-    return _text(_BOOT)
-
-
-@functools.cache
-def _text(path: Path) -> str:
-    """Read a file once and keep the text: later no file descriptor may be available."""
     try:
-        return path.read_text().strip()
+        return _BOOT.read_text().strip()
     except OSError:
         return ""

@@ -9,7 +9,11 @@ Errors that a command reports without a traceback derive from `SimgpuError`; `ex
 
 import errno
 import reprlib
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
 
 _MAX_SHOWN, _MAX_CLIPPED = 120, 500  # characters
 _short = reprlib.Repr()
@@ -39,6 +43,14 @@ class NotRunnable(SimgpuError):
     def __init__(self, command: str, problem: str, *, found: bool) -> None:
         super().__init__(f"{command}: {problem}")
         self.exit_code = 126 if found else 127
+
+
+def convert(value: Any, kind: type[T], *, field: str) -> T:
+    """Return a value as a `kind`; raises `InputError` with what is wrong, and where in it."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise InputError(field, clipped(str(error).replace("`$.", "`"))) from None
 
 
 def shown(value: Any) -> str:

@@ -167,6 +167,6 @@ async def test_every_program_runs_and_says_its_version(name: str, every_program:
     version = await locate.program_version(every_program[name], binaries.ALL[name])
     assert version is not None
     if every_program[name] == build.cached(binaries.ALL[name]):
-        assert locate.dotted(version) == binaries.ALL[name].module.version
+        assert binaries.dotted(version) == binaries.ALL[name].module.version
     else:
         assert binaries.ALL[name].module.fits(version)

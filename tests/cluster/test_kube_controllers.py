@@ -16,8 +16,9 @@ import pytest
 from simgpu.kube import errors, resources
 from simgpu.kube.client import Client
 from simgpu.kube.leading import Election
+from simgpu.kube.operations import Target
 from simgpu.kube.recording import EventLimits, Recorder, Subject
-from simgpu.kube.writer import Target, Writer
+from simgpu.kube.writer import Writer
 from tests.fixtures.candidate import TERMS
 from tests.fixtures.cluster import Cluster, eventually
 

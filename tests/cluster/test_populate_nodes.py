@@ -44,10 +44,10 @@ async def test_publishing_a_pool_keeps_other_pools(client: Client) -> None:
     data = {"topology.yml": yaml.safe_dump(document)}
     await client.merge_patch(resources.CONFIG_MAPS, "topology", {"data": data}, namespace="gpu-operator")
     try:
-        await populate.publish_topology(client, populate.Gpus("a100", 4), overwrite=False)
+        await populate.publish_topology(client, "a100:4", overwrite=False)
         unchanged = await client.get(resources.CONFIG_MAPS, "topology", namespace="gpu-operator")
         assert yaml.safe_load(unchanged.data["topology.yml"]) == document
-        await populate.publish_topology(client, populate.Gpus("a100", 4), overwrite=True)
+        await populate.publish_topology(client, "a100:4", overwrite=True)
         after = await client.get(resources.CONFIG_MAPS, "topology", namespace="gpu-operator")
         pools = yaml.safe_load(after.data["topology.yml"])["nodePools"]
         assert pools["other"] == {"gpuCount": 2}

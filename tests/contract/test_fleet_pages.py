@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import gzip
 import json
 import re
+import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
 
 import aiohttp
@@ -19,8 +21,9 @@ from simgpu.identities import identity, labels, render
 from simgpu.machines.fleet import Fleet
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology import inline
-from simgpu.web import fleet_pages, metering, server
+from simgpu.web import fleet_pages, metering, pages, server
 from tests.fixtures import boxes
+from tests.fixtures.prometheus import Prometheus
 
 NODES = {"a": {"GpuProduct": "Tesla-K80"}}
 
@@ -71,14 +74,21 @@ async def shown(*, plain: bool) -> AsyncIterator[str]:
     node = cards.place("n1", inline.parse("h200:2", models.load(), field="x"))
     cards.use(node, {node.ids[1]: (User(PodRef("train", "team", "main", "uid-1"), Range(10, 30), 143771),)})
     cards.step(1.0, clock=0.0)
-    pages = fleet_pages.FleetPages(
+    async with showing(cards, plain=plain) as url:
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def showing(cards: Fleet, *, plain: bool) -> AsyncIterator[str]:
+    """Pages of a fleet."""
+    shown = fleet_pages.FleetPages(
         lambda: cards,
         identity.load("dcgm"),
         namespace="gpu-operator",
         plain=plain,
         scraped=lambda _page, _seconds: None,
     )
-    made = server.HttpServer(pages.routes())
+    made = server.HttpServer(shown.routes())
     await made.start("127.0.0.1", 0, field="x")
     yield f"http://{made.address}"
     await made.stop()
@@ -170,7 +180,7 @@ def test_a_page_after_any_changes_of_nodes_is_what_a_fresh_one_would_be(monkeypa
     made: list[labels.Row] = []
     text = labels.Texts._text
 
-    def counted(texts: labels.Texts, row: labels.Row) -> tuple[str, dict[int, int]]:
+    def counted(texts: labels.Texts, row: labels.Row) -> tuple[bytes, dict[int, int]]:
         made.append(row)
         return text(texts, row)
 
@@ -178,6 +188,58 @@ def test_a_page_after_any_changes_of_nodes_is_what_a_fresh_one_would_be(monkeypa
     place("n6", "h200:2")
     kept.on(cards.machine()).page()
     assert {row.device.labels["node"] for row in made} == {"n6"}
+
+
+async def test_a_compressed_page_that_is_streamed_is_the_plain_one_whatever_changed_since_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pages, "MAX_CACHED_SERIES", 0)
+    monkeypatch.setattr(labels, "BLOCK", 2)
+    cards = fleet_of("h200:3", "h200:2")
+
+    def use(node: str, pod: str) -> None:
+        gpus = cards.nodes[node].ids
+        cards.use(cards.nodes[node], {gpus[1]: (User(PodRef(pod, "team", "main", pod), Range(10, 90), 143771),)})
+
+    partial = functools.partial
+    changes: list[Callable[[], object]] = [
+        partial(use, "n0", "a"), partial(cards.step, 3.0, clock=6.0), int, int, partial(use, "n1", "b"),
+        partial(cards.step, 4.0, clock=7.0), int, partial(cards.remove, "n0"), partial(cards.step, 5.0, clock=8.0), int,
+    ]  # fmt: skip
+    async with showing(cards, plain=False) as url, aiohttp.ClientSession(auto_decompress=False) as session:
+        for change in changes:
+            change()
+            async with session.get(f"{url}/metrics", headers={"Accept-Encoding": "identity"}) as answer:
+                plain = await answer.read()
+            async with session.get(f"{url}/metrics", headers={"Accept-Encoding": "gzip"}) as answer:
+                reader = zlib.decompressobj(31)
+                assert reader.decompress(await answer.read()) == plain
+                assert (reader.eof, reader.unused_data) == (True, b""), "one member: some clients read no more"
+
+
+async def test_prometheus_reads_a_page_that_is_streamed(
+    prometheus: Callable[..., Prometheus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "MAX_CACHED_SERIES", 0)
+    async with showing(fleet_of("h200:8", "h200:8"), plain=False) as url:
+        server = await asyncio.to_thread(prometheus, url.removeprefix("http://"), honor_labels=True)
+        # the third scrape has pieces that the first two made
+        await asyncio.to_thread(server.eventually, "count_over_time(up[1m]) > 2")
+        [found] = await asyncio.to_thread(server.query, "count(DCGM_FI_DEV_GPU_UTIL)")
+        assert found["value"][1] == "16"
+        assert not await asyncio.to_thread(server.query, "min_over_time(up[1m]) < 1")
+
+
+@pytest.mark.parametrize("name", identity.names())
+def test_a_page_from_a_snapshot_is_of_its_moment(name: str) -> None:
+    box = boxes.busy(boxes.OWN[name], 3)
+    renderer = render.Renderer(box.machine, identity.with_workloads(identity.load(name)))
+    before, snapshot = renderer.page(), renderer.snapshot()
+    box.step(200.0, clock=1_700_000_200.0)
+    after = renderer.page()
+    assert after != before
+    assert b"".join(piece.make() for piece in renderer.pieces(snapshot)) == before
+    assert renderer.page() == after
 
 
 def fleet_of(gpus: str, *more: str) -> Fleet:

@@ -10,14 +10,19 @@ import zipfile
 from pathlib import Path
 
 
-def test_it_has_library_and_tool_for_both_processors_and_nothing_else_that_was_built(wheel: Path) -> None:
+def test_it_has_all_that_is_built_for_both_processors_and_nothing_else(wheel: Path) -> None:
     built = {item.filename: item.external_attr >> 16 for item in zipfile.ZipFile(wheel).infolist()}
     built = {name: mode for name, mode in built.items() if "/built/" in name}
 
     assert set(built) == {
-        f"simgpu/page/built/{machine}/{name}"
+        f"simgpu/{folder}/built/{machine}/{name}"
         for machine in ("x86_64", "aarch64")
-        for name in ("libnvidia-ml.so.1", "nvidia-smi", "preloader.so")
+        for folder, name in (
+            ("page", "libnvidia-ml.so.1"),
+            ("page", "nvidia-smi"),
+            ("page", "preloader.so"),
+            ("sim", "step.so"),
+        )
     }
     assert all(mode & 0o111 for mode in built.values())
 

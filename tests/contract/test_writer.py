@@ -13,8 +13,9 @@ import pytest
 from simgpu.kube import errors, resources, views
 from simgpu.kube.backoff import Backoff
 from simgpu.kube.client import Client
+from simgpu.kube.operations import Target
 from simgpu.kube.wire import Retries
-from simgpu.kube.writer import Target, Writer
+from simgpu.kube.writer import Writer
 from tests.fixtures.http import Scripted, answer, cut, status
 
 NODE = Target(resources.NODES, "n")

@@ -313,7 +313,7 @@ def test_labels_of_many_devices_are_those_of_few(monkeypatch: pytest.MonkeyPatch
         kept = render.Renderer(machine, identity.load(name)).page()
         with monkeypatch.context() as changed:
             changed.setattr(labels, "MAX_CACHED_ROWS", 0)
-            changed.setattr(render, "_CHUNK", 2)
+            changed.setattr(labels, "BLOCK", 2)
             assert render.Renderer(machine, identity.load(name)).page() == kept
 
 

@@ -35,7 +35,7 @@ def import_text(text: str, catalog: models.Catalog) -> models.Catalog:
     capture = captures.parse(text.encode())
     made = importing.import_gpu(capture.gpus[0], capture.driver, catalog)
     mine = models.check("mine", yaml.safe_load(made.yaml()), where=Path("mine.yaml"))
-    return models.Catalog([mine])
+    return models.Catalog({mine.key: mine})
 
 
 @pytest.mark.parametrize("key", NVIDIA)
@@ -47,7 +47,7 @@ def test_a_card_of_the_catalog_comes_back_as_it_was(key: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("key", ["rtx-4090", "rtx-a6000", "a40", "a100", "l4", "h100-nvl", "gh200", "b300"])
 def test_a_card_that_the_catalog_does_not_have_comes_back_with_all_that_it_showed(key: str, tmp_path: Path) -> None:
-    others = models.Catalog(model for name, model in CATALOG.models.items() if name != key)
+    others = models.Catalog({name: model for name, model in CATALOG.models.items() if name != key})
     before = xml(tmp_path / "before", key, CATALOG)
     after = xml(tmp_path / "after", "mine", import_text(before, others))
     assert _static(after) == _static(before)

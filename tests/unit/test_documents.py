@@ -130,7 +130,7 @@ def test_what_is_no_memory_is_refused(text: str) -> None:
 )
 def test_a_box_is_built_or_refused(document: Any) -> None:
     with contextlib.suppress(errors.InputError):
-        assert devices.build(devices.parse(document, where="box"), boxes.CATALOG, node="n")
+        assert devices.build(errors.convert(document, devices.BoxConfig, field="box"), boxes.CATALOG, node="n")
 
 
 def test_an_index_becomes_the_jobs() -> None:

@@ -25,7 +25,7 @@ from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
-from simgpu.machines.fleet import Fleet, candidate_addresses
+from simgpu.machines.fleet import Fleet, candidate_addresses, pod_usage
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology import inline
 from tests.fixtures.clocks import ManualClock
@@ -470,7 +470,7 @@ def test_all_views_tell_the_same_of_a_pods_memory() -> None:
     page = render.Renderer(world.fleet.machine(), identity.load("dcgm")).page().decode()
     shown = [float(value) for value in re.findall(r"^DCGM_FI_DEV_FB_USED{.*} (.*)$", page, re.MULTILINE)]
     assert shown[0] == 143771 - 616
-    assert [used / 2**20 for _, _, _, used in world.fleet.pod_usage()] == shown
+    assert [used / 2**20 for _, _, _, used in pod_usage(world.fleet.machine())] == shown
     view = world.stores.config_maps.get("topology-a", namespace="ns")
     assert view is not None
     gpus = yaml.safe_load(view.data["topology.yml"])["gpus"]
@@ -767,3 +767,52 @@ def test_heartbeats_and_saved_counters_are_no_work() -> None:
     queue.done(LOOP.run(queue.get()))
     world.stores.nodes.put(views.Node(metadata=newer(meta, labels={LABEL: "q"}), status=beat))
     assert len(queue) == 1
+
+
+def test_a_pod_that_comes_and_goes_before_its_view_is_written_costs_no_write() -> None:
+    world = World()
+    world.apply("config", "", {"x": 2})
+    world.apply("node", "a", "x")
+    world.clock.now = 100.0  # nobody's turn
+    world.settle()
+    before = world.writer.counters.written
+    for pod in PODS:
+        world.apply("pod", pod, ("a", "Running", (1,)))
+        world.apply("pod", pod, None)
+    world.settle()
+    assert world.writer.counters.written == before
+
+
+def test_a_pod_that_is_about_to_run_is_looked_at_once() -> None:
+    world = World()
+    world.nodes.watch()
+    queue: WorkQueue[str] = world.nodes._queue
+
+    async def placed_and_running() -> tuple[int, int]:
+        world._pod("p", ("a", "Pending", (1,)))
+        placed = queue.depth, len(queue)
+        world._pod("p", ("a", "Running", (1,)))
+        assert placed == (0, 1)
+        return queue.depth, len(queue)
+
+    assert LOOP.run(placed_and_running()) == (1, 1)
+
+
+def test_counters_that_are_saved_between_two_steps_never_fall_after_a_kill() -> None:
+    world = World()
+    world.apply("config", "", {"x": 1})
+    world.apply("node", "a", "x")
+    world.apply("pod", "p", ("a", "Running", (1,)))
+    world.settle()
+    world.clock.now += 10.0
+    world.fleet.step(world.clock.now, clock=world.clock.wall())
+    world.clock.now += 0.44
+    LOOP.run(world.nodes.save())
+    world._written("", None)
+    world.fleet.step(world.clock.now, clock=world.clock.wall())
+    (seen,) = world.fleet.counters(world.fleet.nodes["a"]).values()
+    fresh = World(world.stores)
+    fresh.clock.now = world.clock.now
+    fresh.look()
+    (after,) = fresh.fleet.counters(fresh.fleet.nodes["a"]).values()
+    assert all(new >= old for old, new in zip(seen, after, strict=True))

@@ -10,7 +10,7 @@ from simgpu import errors
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.identities import identity, render
-from simgpu.machines.fleet import Fleet, NodeCards
+from simgpu.machines.fleet import Fleet, NodeCards, pod_usage
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology import inline, pools
 
@@ -46,7 +46,7 @@ def test_each_pod_on_a_gpu_has_its_part_of_the_utilisation(fleet: Fleet, node: N
     sharing = (user("a", 40, 0.5), user("b", 10, 0.25), user("b", 10, 0.125, "second"))
     fleet.use(node, {node.ids[0]: sharing})
     fleet.step(5.0, clock=0.0)
-    found = {uid: (index, percent, round(memory / 2**20)) for uid, index, percent, memory in fleet.pod_usage()}
+    found = {uid: (index, percent, round(memory / 2**20)) for uid, index, percent, memory in pod_usage(fleet.machine())}
     total = round(float(fleet.machine().column("usage")[0]))
     assert found == {
         "uid-a": (0, round(total * 2 / 3), sharing[0].memory_mib),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -65,21 +63,12 @@ def test_a_hostile_name_leaves_a_page_as_it_is_but_for_the_name(plain: tuple[str
     assert len(names - {""}) == 1
 
 
-class _Shown:
-    def __init__(self, uid: str) -> None:
-        self._uid = uid
-
-    def pod_usage(self) -> Any:
-        yield self._uid, 0, 50.0, 1.0
-
-
 @given(TEXT | st.text(PLAIN, max_size=20))
 @example("a\u2028b")
 @example("\ud800")
 @example('"\\')
 def test_any_label_is_read_back_as_it_was_or_with_a_mark_where_it_was_no_text(text: str) -> None:
-    shown: Any = _Shown(text)
-    printed = b"".join(fleet_pages._Pods(shown)()).decode()
+    printed = b"".join(piece.make() for piece in fleet_pages._pod_pieces([(text, 0, 50.0, 1.0)])).decode()
     [usage, memory] = list(parser.text_string_to_metric_families(printed))
     found = usage.samples[0].labels["pod_uuid"]
     assert len(found) == len(text)

@@ -12,6 +12,7 @@ import pytest
 from simgpu import errors
 from simgpu.catalog import models
 from simgpu.page import apps, layout, writer
+from simgpu.sim.parts import PartState
 from simgpu.topology import devices
 
 CATALOG = models.load()
@@ -128,10 +129,14 @@ def test_a_torn_page_is_written_anew(tmp_path: Path) -> None:
     assert writer.read(path) is not None
 
 
+def instance(usage: float, memory_mib: float) -> PartState:
+    return PartState(0.5, usage, memory_mib, 2048, 0)
+
+
 def test_instances_of_a_divided_card_are_on_its_page(tmp_path: Path) -> None:
     found = cards("h200", 1, mig=("1g.18gb", "3g.71gb"))
     pages = writer.Pages(tmp_path, found, stale=10)
-    states = {0: [writer.InstanceState(0, 0), writer.InstanceState(40, 2**30)]}
+    states = {0: [instance(0, 0), instance(40, 1024)]}
     pages.write(zeros(1), clock=0.0, monotonic_ns=2, instances=states)
     page = writer.read(tmp_path / found[0].uuid / "page")
 
@@ -163,9 +168,8 @@ def test_of_more_processes_than_a_page_has_room_for_the_largest_are_listed() -> 
 
 def test_a_process_on_an_instance_has_what_is_in_use_there(tmp_path: Path) -> None:
     found = cards("h200", 1, mig=("1g.18gb", "3g.71gb"))
-    access = writer.Access(processes=layout.LISTED_PROCESSES)
-    pages = writer.Pages(tmp_path, found, stale=10, access=access)
-    states = {0: [writer.InstanceState(0, 0), writer.InstanceState(40, 2**30)]}
+    pages = writer.Pages(tmp_path, found, stale=10, processes=layout.LISTED_PROCESSES)
+    states = {0: [instance(0, 0), instance(40, 1024)]}
     processes = {0: [apps.App(5, 0.4, 1024, instance=1)]}
     pages.write(zeros(1), clock=0.0, monotonic_ns=2, instances=states, processes=processes)
     page = writer.read(tmp_path / found[0].uuid / "page")

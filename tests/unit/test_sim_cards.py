@@ -83,8 +83,11 @@ def test_a_lower_limit_lowers_power_clock_and_memory_traffic() -> None:
     before = {name: read(made, name) for name in ("sm_clock", "memory_usage", "temperature")}
     made.set_limit(1, 400)
     settle(made, 60)
-    assert read(made, "power_average") == pytest.approx(394, rel=0.02)
-    assert read(made, "sm_clock") == pytest.approx(976, rel=0.05)  # measured on a card with that limit
+    shown = []
+    for _ in range(60):  # one reading alone is off by up to 5 %
+        settle(made, 1)
+        shown.append((read(made, "power_average"), read(made, "sm_clock")))
+    assert np.mean(shown, axis=0) == pytest.approx((394, 976), rel=0.02)  # measured on a card with that limit
     assert all(read(made, name) < value for name, value in before.items())
 
 
@@ -182,14 +185,17 @@ def test_a_hang_pins_the_card_and_is_counted() -> None:
 
 
 @pytest.mark.parametrize("model", CATALOG.models.values(), ids=lambda model: model.key)
-@pytest.mark.parametrize("shape", ["training", "inference-decode"])
-def test_every_model_stays_within_its_figures(model: models.Model, shape: str) -> None:
-    made = running(shape, model=model)
+def test_every_model_stays_within_its_figures(model: models.Model) -> None:
+    made = engine.Engine(seed=1)
+    cards = made.add_cards(model, 2, spread=0.0)
+    for card, shape in zip(cards, ("training", "inference-decode"), strict=True):
+        made.add_workload(load(shape), [card])
     settle(made, 300)
-    assert read(made, "power_average") <= model.power_w.default * 1.03
-    assert read(made, "power_average") > model.power_w.idle
-    assert read(made, "temperature") < model.temperature_c.slowdown
-    assert model.clocks_mhz.sm_min <= read(made, "sm_clock") <= model.clocks_mhz.sm_max
+    for card in cards:
+        assert read(made, "power_average", card) <= model.power_w.default * 1.03
+        assert read(made, "power_average", card) > model.power_w.idle
+        assert read(made, "temperature", card) < model.temperature_c.slowdown
+        assert model.clocks_mhz.sm_min <= read(made, "sm_clock", card) <= model.clocks_mhz.sm_max
 
 
 def test_power_is_a_mean_over_a_second_and_an_instant() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,16 +13,10 @@ from tests import levels
 TESTS = levels.ROOT / "tests"
 MODULES = sorted(TESTS.rglob("*.py"))
 HELPERS = "tests.fixtures."
-COLLECT = """
-import sys, pytest
-code = pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", "-p", "no:xdist", "tests/unit"])
-print("loaded", *(name for name in sys.modules if name.startswith("tests.fixtures.")))
-sys.exit(code)
-"""
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Modules that a module imports, and names that could be modules, with their packages."""
+    """Modules that a module imports or has as plugins, and names that could be modules, with their packages."""
     package = (*path.relative_to(levels.ROOT).parts[:-1],)
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -33,6 +25,14 @@ def imported(path: Path) -> Iterator[str]:
             above = package[: len(package) - node.level + 1] if node.level else ()
             base = ".".join([*above, *([node.module] if node.module else [])])
             yield from (f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Assign) and "pytest_plugins" in ast.unparse(node.targets[0]):
+            yield from (str(item.value) for item in ast.walk(node.value) if isinstance(item, ast.Constant))
+
+
+def helper(name: str) -> Path | None:
+    """The helper that a name is of, or is in."""
+    path = TESTS / "fixtures" / f"{name.removeprefix(HELPERS).partition('.')[0]}.py"
+    return path if name.startswith(HELPERS) and path.exists() else None
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(TESTS)))
@@ -43,11 +43,13 @@ def test_no_test_is_imported(path: Path) -> None:
 
 
 def test_unit_tests_load_no_helpers_but_those_that_they_import() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", COLLECT], cwd=levels.ROOT, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
-    loaded = done.stdout.splitlines()[-1].split()[1:]
-    named = {name for path in (TESTS / "unit").glob("*.py") for name in imported(path) if name.startswith(HELPERS)}
+    unit = set((TESTS / "unit").glob("*.py"))
+    named = {name for path in unit for name in imported(path) if name.startswith(HELPERS)}
+    seen, left = set[Path](), unit | {TESTS / "conftest.py", TESTS / "__init__.py", TESTS / "fixtures" / "__init__.py"}
+    while left:
+        seen |= left
+        helpers = {path for item in left for name in imported(item) if (path := helper(name))}
+        left = helpers - seen
+    loaded = {path for path in seen if path.parent.name == "fixtures" and path.name != "__init__.py"}
     assert loaded
-    assert not [helper for helper in loaded if not any(f"{name}.".startswith(f"{helper}.") for name in named)]
+    assert loaded == {helper(name) for name in named}

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgpu.kube import patches, views, writer
+from simgpu.kube import operations, patches, views
 
 NAMES = st.sampled_from("abc")
 LEAVES = st.none() | st.integers(0, 2) | st.sampled_from(["x", "y"]) | st.lists(st.integers(0, 1), max_size=2)
@@ -84,14 +84,14 @@ def test_a_view_is_compared_in_the_words_of_the_wire() -> None:
     assert patches.differs(node, {"spec": {"podCIDR": "10.0.0.0/24"}}), "what the view does not show may differ"
 
 
-def operation(kind: Any, subresource: str = "", **body: Any) -> writer.Operation:
-    return writer.Operation(kind, subresource, body, [])
+def operation(kind: Any, subresource: str = "", **body: Any) -> operations.Operation:
+    return operations.Operation(kind, subresource, body, [])
 
 
-def joined(*operations: writer.Operation) -> list[tuple[str, str, dict[str, Any]]]:
-    waiting: list[writer.Operation] = []
-    for item in operations:
-        writer.add_operation(waiting, item)
+def joined(*given: operations.Operation) -> list[tuple[str, str, dict[str, Any]]]:
+    waiting: list[operations.Operation] = []
+    for item in given:
+        operations.add_operation(waiting, item)
     return [(item.kind, item.subresource, item.body) for item in waiting]
 
 

@@ -6,6 +6,7 @@ import datetime
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,14 @@ CHAIN = "a0: &a0 x\n" + "".join(f"a{n}: &a{n} {'[' * 50}*a{n - 1}{']' * 50}\n" f
 MERGES, LISTS = bomb("{x: 1}", "{<<: [ALIASES]}"), bomb("[x]", "[ALIASES]")
 
 
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
+    """A process that forks another for each text, with all readers loaded."""
+    command = [sys.executable, "-m", "tests.fixtures.yaml_readers", str(tmp_path_factory.mktemp("readers"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        yield server
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -58,11 +67,13 @@ MERGES, LISTS = bomb("{x: 1}", "{<<: [ALIASES]}"), bomb("[x]", "[ALIASES]")
         pytest.param("<<: {}\n" * 100_000, "more than 64 merge keys in a mapping", id="many merge keys"),
     ],
 )
-def test_no_text_ends_a_process_or_keeps_it_busy(text: str, problem: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.fixtures.yaml_readers", str(tmp_path)]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    reports = json.loads(done.stdout)
+def test_no_text_ends_a_process_or_keeps_it_busy(text: str, problem: str, readers: subprocess.Popen[str]) -> None:
+    assert readers.stdin
+    assert readers.stdout
+    readers.stdin.write(f"{json.dumps(text)}\n")
+    readers.stdin.flush()
+    code, reports = json.loads(readers.stdout.readline())
+    assert code == 0
     assert problem in reports["any"]
     for name, report in reports.items():
         assert report or name in {"published", "remembered"}  # these leave out views that somebody broke

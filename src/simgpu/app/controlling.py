@@ -11,8 +11,11 @@ from typing import Any
 
 import msgspec
 
+from simgpu.app import responsive
 from simgpu.app.clock import SystemClock
+from simgpu.app.step_threads import StepThreads
 from simgpu.catalog import models
+from simgpu.controllers.budgeting import ViewBudget
 from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
 from simgpu.identities import identity as identities
 from simgpu.kube import resources
@@ -42,7 +45,7 @@ class ControllerSettings(msgspec.Struct, frozen=True):
     seed: int = 1  # of the simulation's randomness
     interval: float = 0.5  # seconds between steps
     plain_labels: bool = False  # whether the page of all nodes omits target labels
-    view_writes: float = 25.0  # view writes per second, beyond a burst; pods that come and go meanwhile cost none
+    view_writes: float = 50.0  # view writes per second while few pods come and go
     lease_seconds: int = 15  # until another controller takes over from one that crashed
 
 
@@ -54,6 +57,7 @@ class Controller:
         self._client = client
         self._leading = False
         self._clock = SystemClock()
+        self._threads = StepThreads()
         identity = f"{platform.node()}-{time.time_ns()}"
         terms = Terms.lasting(settings.lease_seconds)
         self.election = Election(client, LEASE, namespace=settings.namespace, identity=identity, terms=terms)
@@ -65,14 +69,20 @@ class Controller:
         settings, client = self._settings, self._client
         by_node = {"node": lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ()}
         self._stores = FleetStores(Store(), Store(by_node), Store())
-        self.fleet = Fleet(seed=settings.seed)
-        self._queue: WorkQueue[str] = WorkQueue(waited=self.meters.waited)
-        self._writer = Writer(client, manager=MANAGER, per_second=settings.view_writes, burst=50, in_flight=32)
+        self.fleet = Fleet(seed=settings.seed, parallel=self._threads)
+        self._budget = ViewBudget(settings.view_writes, self._clock)
+        self._queue: WorkQueue[str] = WorkQueue(waited=self._looked)
+        self._writer = Writer(client, manager=MANAGER, per_second=self._budget.per_second, burst=5, in_flight=32)
         self._recorder = Recorder(client, component=LEASE)
         self.nodes = FakeNodes(
             self._stores, self.fleet, self._queue, self._writer, self._recorder,
             namespace=settings.namespace, catalog=settings.catalog, clock=self._clock,
         )  # fmt: skip
+
+    def _looked(self, waited: float) -> None:
+        """A node is reconciled, after it waited for so many seconds."""
+        self.meters.waited(waited)
+        self._budget.looked()
 
     @property
     def ready(self) -> bool:
@@ -85,7 +95,7 @@ class Controller:
         client, stores, namespace = self._client, self._stores, self._settings.namespace
         reflectors = (
             Reflector(client, resources.NODES, stores.nodes),
-            Reflector(client, resources.PODS, stores.pods),
+            Reflector(client, resources.PODS, stores.pods, fields="spec.nodeName!="),  # others concern no node
             Reflector(client, resources.CONFIG_MAPS, stores.config_maps, namespace=namespace),
         )
         self._leading = True
@@ -134,6 +144,7 @@ class Controller:
 
 async def run_controller(settings: ControllerSettings, ready: Callable[[str, str], None]) -> None:
     """Run the controller with its pages until cancelled; `ready` gets the addresses of metrics and topology API."""
+    responsive.keep_responsive()
     async with Client(settings.target) as client, contextlib.AsyncExitStack() as stack:
         controller = Controller(settings, client)
         views = fleet_pages.FleetPages(

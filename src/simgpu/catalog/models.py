@@ -7,6 +7,7 @@ measured are listed under `estimated`, by their path.
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -193,16 +194,22 @@ class Model(Facts, frozen=True, kw_only=True):
 class Catalog:
     """Models by key, product name and alias."""
 
-    def __init__(self, models: Iterable[Model]) -> None:
-        self.models = {model.key: model for model in models}
-        self._names = {plain(model.key): model for model in self.models.values()}
-        for model in self.models.values():
-            for name in (model.product, *model.aliases):  # a model made from another may have kept its product name
-                self._names.setdefault(plain(name), model)
+    def __init__(self, models: Mapping[str, Model]) -> None:
+        self.models = models
+        self._keys = {plain(key): key for key in models}
 
     def find(self, name: str) -> Model | None:
         """Return a model by key, product name or alias, ignoring case and separators; None if there is none."""
-        return self._names.get(plain(name))
+        key = self._keys.get(plain(name))
+        return self.models[key] if key is not None else self._by_product.get(plain(name))
+
+    @functools.cached_property
+    def _by_product(self) -> dict[str, Model]:
+        names: dict[str, Model] = {}
+        for model in self.models.values():
+            for name in (model.product, *model.aliases):  # a model made from another may have kept its product name
+                names.setdefault(plain(name), model)
+        return names
 
     def get(self, name: str, *, field: str) -> Model:
         """Return what `find` does; raises `InputError` with the known models if there is none."""
@@ -222,27 +229,53 @@ def plain(name: str) -> str:
 
 def load(extra: Iterable[Path] = ()) -> Catalog:
     """Return the built-in models and those in the files or folders given; later ones replace earlier ones."""
-    documents = _documents(extra)
-    return Catalog(_model(key, documents) for key in documents)
+    given = _files(extra)
+    models = _Models(_documents(given))
+    return Catalog(dict(models) if given else models)
 
 
 def check(key: str, body: Mapping[str, Any], *, where: Path, extra: Iterable[Path] = ()) -> Model:
     """Return the model of a file with this body; raises `InputError` with the file's name."""
-    documents = _documents(extra)
-    return _model(key, {**documents, key: _Document(where, dict(body), documents.get(key))})
+    documents = _documents(_files(extra))
+    document = _Document(where, documents.get(key))
+    document.body = dict(body)
+    return _model(key, {**documents, key: document})
 
 
 def _documents(extra: Iterable[Path]) -> dict[str, _Document]:
-    documents = {path.stem: _Document(path, parse_yaml(path)) for path in sorted(DATA.glob("*.yaml"))}
-    for path in _files(extra):
-        documents[path.stem] = _Document(path, parse_yaml(path), documents.get(path.stem))
+    documents = {path.stem: _Document(path) for path in sorted(DATA.glob("*.yaml"))}
+    for path in extra:
+        documents[path.stem] = _Document(path, documents.get(path.stem))
     return documents
 
 
-class _Document(msgspec.Struct):
-    path: Path
-    body: dict[str, Any]
-    replaced: _Document | None = None
+class _Document:
+    def __init__(self, path: Path, replaced: _Document | None = None) -> None:
+        self.path = path
+        self.replaced = replaced
+
+    @functools.cached_property
+    def body(self) -> dict[str, Any]:
+        return parse_yaml(self.path)
+
+
+class _Models(Mapping[str, Model]):
+    """The models of documents, each parsed at its first use: parsing all takes a tenth of a command's start."""
+
+    def __init__(self, documents: dict[str, _Document]) -> None:
+        self._documents = documents
+        self._parsed: dict[str, Model] = {}
+
+    def __getitem__(self, key: str) -> Model:
+        if key not in self._parsed:
+            self._parsed[key] = _model(key, self._documents)
+        return self._parsed[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._documents)
+
+    def __len__(self) -> int:
+        return len(self._documents)
 
 
 def _files(extra: Iterable[Path]) -> list[Path]:
@@ -272,10 +305,8 @@ def _model(key: str, documents: Mapping[str, _Document]) -> Model:
             str(document.path), "the file's name becomes the model's key: lower-case letters, digits, . _ -"
         )
     body = _resolved(key, document, documents, ())
-    try:
-        model = msgspec.convert({**body, "key": key, "relations": _behaviour(body.get("relations"))}, Model)
-    except msgspec.ValidationError as error:
-        raise errors.InputError(str(document.path), str(error).replace("`$.", "`")) from None
+    whole = {**body, "key": key, "relations": _behaviour(body.get("relations"))}
+    model = errors.convert(whole, Model, field=str(document.path))
     for field, problem in _contradictions(model):
         raise errors.InputError(str(document.path), f"{field}: {problem}")
     facts = msgspec.to_builtins(model)

@@ -42,7 +42,7 @@ def catalog(context: click.Context, files: tuple[Path, ...], form: str) -> None:
 
     known, mixes = models.load([*user_files(), *files]), shapes.load()
     if form == "json":
-        output.print_json({"models": known.models, "shapes": mixes})
+        output.print_json({"models": dict(known.models), "shapes": mixes})
         return
     rows = [("MODEL", "PRODUCT", "MEMORY", "POWER", "MIG")]
     for key, model in sorted(known.models.items()):

@@ -64,7 +64,8 @@ def controller(  # noqa: PLR0913 - one for each option
         click.echo(f"Topology: http://{topology}/topology", err=True)
         output.ready(metrics)
 
-    output.serve(controlling.run_controller(settings, ready), fast=True)
+    # Not uvloop: a watch waits for more events without being woken by each, which only asyncio's own TLS allows.
+    output.serve(controlling.run_controller(settings, ready))
 
 
 @click.group()

@@ -121,7 +121,7 @@ def find_devices(
     elif model or count:
         raise errors.InputError("--config", "cannot be combined with --model or --count")
     else:
-        box = topology.parse(models.parse_yaml(_existing(config)), where=str(config))
+        box = errors.convert(models.parse_yaml(_existing(config)), topology.BoxConfig, field=str(config))
     return topology.build(box, loaded, node=node)
 
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simgpu import vocabulary
+from simgpu import errors, units, vocabulary
 from simgpu.cli import options, output
 
 if TYPE_CHECKING:
     from simgpu.cluster.components import Role
     from simgpu.cluster.lifecycle import ClusterStatus, UpResult
-    from simgpu.cluster.populate import Gpus
     from simgpu.cluster.record import Folder
 
 _name = click.option("--name", default="simgpu", show_default=True, metavar="NAME", help="Name of the cluster.")
@@ -84,19 +83,17 @@ def up(  # noqa: PLR0913 - one for each option
         _welcome(outcome, sample=sample)
 
 
-def _gpus(text: str) -> Gpus:
-    """Parse MODEL:COUNT and resolve the model to its key in the catalog, for the topology."""
+def _gpus(text: str) -> str:
+    """Return MODEL:COUNT with the model's key in the catalog, for the topology."""
     from simgpu.catalog import models
     from simgpu.cli import catalog
-    from simgpu.cluster import populate
+    from simgpu.topology import inline
 
-    gpus = populate.parse_gpus(text)
-    return populate.Gpus(models.load(catalog.user_files()).get(gpus.model, field="--gpus").key, gpus.count)
+    model, count = inline.split(text, field="--gpus")
+    return f"{models.load(catalog.user_files()).get(model, field='--gpus').key}:{count}"
 
 
 def _welcome(outcome: UpResult, *, sample: bool) -> None:
-    from simgpu import units
-
     status, program = outcome.status, output.program()
     which = "" if status.name == "simgpu" else f" --name {status.name}"
     if outcome.changes:
@@ -106,12 +103,9 @@ def _welcome(outcome: UpResult, *, sample: bool) -> None:
         click.echo(f"\nCluster {status.name} is up already; nothing to do.")
     gpus = f"{status.gpus} GPUs" if status.gpus else f"no GPUs yet ({status.gpus_wanted} requested on each)"
     click.echo(f"  {status.nodes} simulated nodes, {gpus}, {status.pods} pods")
-    for what, where in {
-        "API server": status.endpoints["apiserver"],
-        "metrics": status.endpoints.get("metrics"),
-    }.items():
-        if where:
-            click.echo(f"  {what:<11} {where}")
+    click.echo(f"  API server  {status.endpoints['apiserver']}")
+    if "metrics" in status.endpoints:
+        click.echo(f"  metrics     {status.endpoints['metrics']}")
     click.echo(f"  kubeconfig  {status.kubeconfig}")
     pods = "get pods -n sample -o wide" if sample else "get nodes -o wide"
     click.echo("\nTry:")
@@ -158,7 +152,10 @@ def status(name: str, everything: bool, endpoint: str | None, form: str) -> int:
         return _status_of_all(roles, form)
     one = output.run(lifecycle.status(name, roles))
     if endpoint is not None:
-        click.echo(_endpoint(one, endpoint))
+        if endpoint not in one.endpoints:
+            there_are = ", ".join(one.endpoints)
+            raise errors.InputError("--endpoint", f"no endpoint {endpoint!r}; there are: {there_are}")
+        click.echo(one.endpoints[endpoint])
     elif form == "json":
         output.print_json(one)
     else:
@@ -166,16 +163,7 @@ def status(name: str, everything: bool, endpoint: str | None, form: str) -> int:
     return 0 if one.ready else 1
 
 
-def _endpoint(one: ClusterStatus, name: str) -> str:
-    from simgpu import errors
-
-    if name not in one.endpoints:
-        raise errors.InputError("--endpoint", f"no endpoint {name!r}; there are: {', '.join(one.endpoints)}")
-    return one.endpoints[name]
-
-
 def _status_of_all(roles: tuple[Role, ...], form: str) -> int:
-    from simgpu import errors
     from simgpu.cluster import lifecycle, record
 
     found: list[ClusterStatus | dict[str, object]] = []
@@ -252,7 +240,7 @@ def kubectl(name: str, arguments: tuple[str, ...]) -> None:
 
     folder = _folder(name)
     known = folder.load()
-    bin_dir = Path(known.bin_dir) if known is not None and known.bin_dir and Path(known.bin_dir).is_dir() else None
+    bin_dir = known.existing_bin_dir() if known is not None else None
     found = output.run(locate.find(binaries.ALL["kubectl"], bin_dir))
     if found is None:
         with progress.shown() as shown:
@@ -272,8 +260,6 @@ def logs(name: str, component: str | None, follow: bool, tail: int) -> None:
     \b
       simgpu logs kube-scheduler -f
     """
-    from simgpu import errors
-
     folder = _folder(name)
     known = folder.components_with_logs()
     if component is not None and component not in known:

@@ -51,11 +51,11 @@ def tools(
 
 
 def _described(name: str, place: Found | None) -> dict[str, str | None]:
-    from simgpu.cluster import binaries, locate
+    from simgpu.cluster import binaries
 
     if place is None:
         return {"name": name, "version": binaries.ALL[name].module.version, "source": None, "path": None, "url": None}
-    version = locate.dotted(place.version)
+    version = binaries.dotted(place.version)
     return {"name": name, "version": version, "source": place.source, "path": str(place.path), "url": place.url}
 
 

@@ -110,8 +110,6 @@ def simulate(  # noqa: PLR0913 - one for each option
 
 def read_profile(path: Path) -> playing.LoadProfile:
     """Read a load profile from a file; InputError with the field if it is invalid."""
-    import msgspec
-
     from simgpu import yaml_text
     from simgpu.catalog import shapes
     from simgpu.sim import playing
@@ -122,10 +120,7 @@ def read_profile(path: Path) -> playing.LoadProfile:
         raise errors.InputError(str(path), str(error)) from None
     except OSError as error:
         raise errors.InputError(str(path), error.strerror or str(error)) from None
-    try:
-        profile = msgspec.convert(document, playing.LoadProfile)
-    except msgspec.ValidationError as error:
-        raise errors.InputError(str(path), str(error).replace("`$.", "`")) from None
+    profile = errors.convert(document, playing.LoadProfile, field=str(path))
     known = shapes.load()
     for index, phase in enumerate(profile.phases):
         where = f"{path}: phases[{index}]"

@@ -6,12 +6,9 @@ import gzip
 import shutil
 import tarfile
 import zlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from simgpu import errors
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAX_METADATA_BYTES = 16 << 20
 

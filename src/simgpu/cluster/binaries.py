@@ -34,6 +34,13 @@ class Module(msgspec.Struct, frozen=True):
         """The pinned version, without the leading v."""
         return pinned_version(MODULE / "go.mod", self.path)
 
+    @property
+    def pinned(self) -> Version:
+        """The pinned version as numbers."""
+        found = parse_version(self.version)
+        assert found is not None  # noqa: S101 - pinned versions are x.y.z, which a unit test checks
+        return found
+
     def fits(self, version: Version) -> bool:
         """Return whether a program of this version is supported."""
         return self.oldest <= version < self.below
@@ -123,6 +130,11 @@ def oldest_go() -> Version:
     if found is None:
         raise AssertionError(f"{MODULE / 'go.mod'} does not require a version of Go")
     return int(found[1]), int(found[2]), int(found[3] or 0)
+
+
+def dotted(version: Version) -> str:
+    """Format a version: (1, 36, 4) is 1.36.4."""
+    return ".".join(map(str, version))
 
 
 def parse_version(text: str) -> Version | None:

@@ -15,17 +15,13 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from simgpu import errors, units
 from simgpu.cluster import binaries, durations, locks, paths
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from simgpu.cluster.binaries import Binary, Module, Version
-    from simgpu.cluster.progress import Progress
+from simgpu.cluster.binaries import Binary, Module, Version
+from simgpu.cluster.progress import Progress
 
 ITEM = "programs"
 
@@ -201,7 +197,7 @@ def _advice() -> str:
         return ""
     if version is None or version >= binaries.oldest_go():
         return ""
-    have, need = (".".join(map(str, each)) for each in (version, binaries.oldest_go()))
+    have, need = binaries.dotted(version), binaries.dotted(binaries.oldest_go())
     return f"\n{program} is Go {have}; install Go {need} or newer"
 
 

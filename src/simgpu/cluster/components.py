@@ -8,17 +8,13 @@ every API version, with the feature gates below that the Kubernetes version has.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
 from simgpu import vocabulary
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from simgpu.cluster.binaries import Version
-    from simgpu.cluster.record import Folder, Record
+from simgpu.cluster.binaries import Version
+from simgpu.cluster.record import Folder, Record
 
 SERVICE_RANGE = "10.96.0.0/16"
 SERVICE_ADDRESS = "10.96.0.1"
@@ -167,7 +163,7 @@ def _apiserver(record: Record, folder: Folder, version: Version) -> Component:
         "max-mutating-requests-inflight": 0,
         "shutdown-delay-duration": "0s",
     }
-    return Component("kube-apiserver", _flags(flags), f"https://{record.address}:{record.ports['apiserver']}/readyz")
+    return Component("kube-apiserver", _flags(flags), f"{record.server}/readyz")
 
 
 def _controller_manager(record: Record, folder: Folder, version: Version) -> Component:
@@ -195,7 +191,7 @@ def _scheduler(record: Record, folder: Folder, version: Version) -> Component:
 def _controller_flags(record: Record, folder: Folder, listener: str, version: Version) -> dict[str, object]:
     return {
         "kubeconfig": folder.kubeconfig,
-        "master": _server(record),
+        "master": record.server,  # on the command line, so that a process of an older port is restarted
         "authentication-kubeconfig": folder.kubeconfig,
         "authorization-kubeconfig": folder.kubeconfig,
         "authorization-always-allow-paths": "/healthz,/readyz,/livez,/metrics",
@@ -214,7 +210,7 @@ def _kwok(record: Record, folder: Folder) -> Component:
         "config": folder.path / "kwok.yaml",
         "v": "WARN",  # by default it logs each change of each object
         "kubeconfig": folder.kubeconfig,
-        "master": _server(record),
+        "master": record.server,
         "manage-all-nodes": "false",
         "manage-nodes-with-annotation-selector": f"{vocabulary.KWOK_NODE}=fake",
         "enable-crds": "Stage",
@@ -227,11 +223,6 @@ def _kwok(record: Record, folder: Folder) -> Component:
         "tls-private-key-file": folder.pki / "apiserver.key",
     }
     return Component("kwok", _flags(flags), f"http://{record.address}:{port}/healthz")
-
-
-def _server(record: Record) -> str:
-    """Return the API server's URL. It is on the command line so that a process of an older port is restarted."""
-    return f"https://{record.address}:{record.ports['apiserver']}"
 
 
 def _health(record: Record, listener: str) -> str:

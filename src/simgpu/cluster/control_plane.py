@@ -7,26 +7,24 @@ import base64
 import contextlib
 import os
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import yaml
 
 from simgpu import errors
 from simgpu.cluster import processes, record
+from simgpu.cluster.components import Component, Role
+from simgpu.cluster.progress import Progress
+from simgpu.cluster.record import Folder, Record
 from simgpu.kube import errors as kube_errors
 from simgpu.kube import wire
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from simgpu.cluster.components import Component, Role
-    from simgpu.cluster.progress import Progress
-    from simgpu.cluster.record import Folder, Record
-
 READY_SECONDS = 120.0
 _POLL_SECONDS = 0.05
+_LAST_LINES, _MAX_LINE = 12, 400  # of a log in a message; characters
 _LISTENERS = {
     "etcd": ("etcd", "etcd-peer"),
     "kube-apiserver": ("apiserver",),
@@ -69,8 +67,7 @@ def with_ports(wanted: Record, folder: Folder, roles: Sequence[Role], chance: ra
 
 def without_ports(wanted: Record, folder: Folder) -> Record:
     """Return the record without the ports of stopped processes, because one of these ports is in use."""
-    running = alive(folder)
-    held = {listener for name in running for listener in _LISTENERS.get(name, ())}
+    held = {listener for name in alive(folder) for listener in _LISTENERS.get(name, ())}
     return msgspec.structs.replace(wanted, ports={name: port for name, port in wanted.ports.items() if name in held})
 
 
@@ -81,11 +78,12 @@ def write_kubeconfig(folder: Folder, wanted: Record) -> None:
         return base64.b64encode((folder.pki / name).read_bytes()).decode()
 
     name = f"simgpu-{wanted.name}" if wanted.name != "simgpu" else "simgpu"
-    server = f"https://{wanted.address}:{wanted.ports['apiserver']}"
     document: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": name, "cluster": {"server": server, "certificate-authority-data": inline("ca.crt")}}],
+        "clusters": [
+            {"name": name, "cluster": {"server": wanted.server, "certificate-authority-data": inline("ca.crt")}}
+        ],
         "users": [
             {
                 "name": name,
@@ -207,8 +205,8 @@ def alive(folder: Folder) -> set[str]:
     return {process.component for process in processes.running(folder.path)}
 
 
-def tail(log: Path, lines: int = 12, max_length: int = 400) -> str:
-    """Return the last lines of a log file, each truncated to `max_length` characters."""
+def tail(log: Path) -> str:
+    """Return the last lines of a log file, each truncated."""
     try:
         with log.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -216,4 +214,4 @@ def tail(log: Path, lines: int = 12, max_length: int = 400) -> str:
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return ""
-    return "\n".join(line[:max_length] for line in text.splitlines()[-lines:])
+    return "\n".join(line[:_MAX_LINE] for line in text.splitlines()[-_LAST_LINES:])

@@ -7,15 +7,12 @@ import platform
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
 from simgpu import units
 from simgpu.cluster import binaries, build, download, locate, paths, record, releases
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Verdict = Literal["good", "limited", "missing"]
 
@@ -39,20 +36,19 @@ async def examine(bin_dir: Path | None = None) -> list[Finding]:
     downloads = await _release_files(missing)
     needs_build = bool(missing) and downloads.verdict != "good"
     cache_gib = _BUILD_GIB if needs_build else _DOWNLOAD_GIB if missing else 0.0
-    looks: list[Callable[[], Finding]] = [
-        _system,
-        lambda: downloads,
-        lambda: _go(needed=needs_build),
-        lambda: _programs(missing, downloads),
-        lambda: _disk("cache disk", paths.cache(), cache_gib),
-        lambda: _disk("cluster disk", paths.clusters(), 0.5),
-        _memory,
-        _ports,
-        _root,
-        _cgroups,
-        _kmsg,
+    return [
+        _system(),
+        downloads,
+        _go(needed=needs_build),
+        _programs(missing, downloads),
+        _disk("cache disk", paths.cache(), cache_gib),
+        _disk("cluster disk", paths.clusters(), 0.5),
+        _memory(),
+        _ports(),
+        _root(),
+        _cgroups(),
+        _kmsg(),
     ]
-    return [look() for look in looks]
 
 
 def _system() -> Finding:
@@ -66,7 +62,7 @@ def _system() -> Finding:
 def _go(*, needed: bool) -> Finding:
     program = build.go_program()
     if program is None:
-        advice = f"install Go {locate.dotted(binaries.oldest_go())} or newer, or name their folder with --bin-dir"
+        advice = f"install Go {binaries.dotted(binaries.oldest_go())} or newer, or name their folder with --bin-dir"
         return Finding("Go", "missing" if needed else "good", "not installed", advice if needed else "")
     try:
         version = build.go_version(program)
@@ -74,9 +70,9 @@ def _go(*, needed: bool) -> Finding:
         return Finding("Go", "missing" if needed else "limited", f"{program} does not run: {error}", "reinstall Go")
     if version is not None and version < binaries.oldest_go():
         # Go itself downloads a newer toolchain if GOTOOLCHAIN allows it.
-        advice = f"install Go {locate.dotted(binaries.oldest_go())} or newer, or set GOTOOLCHAIN=auto"
-        return Finding("Go", "limited", f"{locate.dotted(version)} at {program}", advice)
-    return Finding("Go", "good", f"{locate.dotted(version) if version else 'an unknown version'} at {program}")
+        advice = f"install Go {binaries.dotted(binaries.oldest_go())} or newer, or set GOTOOLCHAIN=auto"
+        return Finding("Go", "limited", f"{binaries.dotted(version)} at {program}", advice)
+    return Finding("Go", "good", f"{binaries.dotted(version) if version else 'an unknown version'} at {program}")
 
 
 async def _release_files(missing: list[str]) -> Finding:
@@ -129,19 +125,19 @@ def _existing(path: Path) -> Path:
 
 
 def _memory() -> Finding:
-    available = _meminfo("MemAvailable")
+    available = _available_memory()
     detail = f"{units.format_bytes(available)} available"
     if available < _MEMORY_GIB * 1024**3:
         return Finding("memory", "limited", detail, f"a small cluster needs about {_MEMORY_GIB:.0f} GiB")
     return Finding("memory", "good", detail)
 
 
-def _meminfo(field: str) -> int:
+def _available_memory() -> int:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
         return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), 0)
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
 
 
 def _ports() -> Finding:

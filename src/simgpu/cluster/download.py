@@ -13,17 +13,14 @@ import dataclasses
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from simgpu import errors, units
 from simgpu.cluster import archives, binaries, build, checksums, fetch, locate, locks, origins, paths, releases
-
-if TYPE_CHECKING:
-    from simgpu.cluster.binaries import Binary
-    from simgpu.cluster.progress import Progress
-    from simgpu.cluster.releases import File, ReleaseSource
+from simgpu.cluster.binaries import Binary
+from simgpu.cluster.progress import Progress
+from simgpu.cluster.releases import File, ReleaseSource
 
 # Hosts that did not respond to this process, and why: they are not contacted again.
 _unreachable: dict[str, str] = {}
@@ -200,8 +197,8 @@ class _Job:
         version = await locate.program_version(program, binary)
         if version is None:
             raise VerificationError(f"{fetch.shown(self._url)}: {binary.name} does not run, or prints no version")
-        if version != binaries.parse_version(binary.module.version):
-            stated = locate.dotted(version)
+        if version != binary.module.pinned:
+            stated = binaries.dotted(version)
             raise VerificationError(
                 f"{fetch.shown(self._url)}: {binary.name} has version {stated}, not {binary.module.version}"
             )

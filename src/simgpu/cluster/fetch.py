@@ -82,24 +82,21 @@ class Fetcher:
 
     def __init__(self, limits: FetchLimits) -> None:
         self._limits = limits
-        self._closing = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         timeout = aiohttp.ClientTimeout(
             total=None, connect=self._limits.connect_seconds, sock_read=self._limits.stall_seconds
         )
-        self._session = await self._closing.enter_async_context(
-            aiohttp.ClientSession(
-                trust_env=True,
-                timeout=timeout,
-                auto_decompress=False,  # checksums are of the bytes as they are published
-                headers={"Accept-Encoding": "identity", "User-Agent": "simgpu"},
-            )
+        self._session = aiohttp.ClientSession(
+            trust_env=True,
+            timeout=timeout,
+            auto_decompress=False,  # checksums are of the bytes as they are published
+            headers={"Accept-Encoding": "identity", "User-Agent": "simgpu"},
         )
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._closing.aclose()
+        await self._session.close()
 
     async def problem(self, url: str) -> str | None:
         """Return why a host does not respond; None if it responds, with any status."""
@@ -123,14 +120,7 @@ class Fetcher:
 
         `follow` is called with the bytes downloaded so far, and with the total if it is known.
         """
-        used = False
-
-        async def attempt() -> None:
-            nonlocal used
-            used = await self._save(url, partial, follow)
-
-        await self._retry(url, attempt)
-        return used
+        return await self._retry(url, lambda: self._save(url, partial, follow))
 
     async def _retry(self, url: str, attempt: Callable[[], Awaitable[T]]) -> T:
         why = ""

@@ -12,8 +12,9 @@ import dataclasses
 import datetime
 import random
 import time
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -34,20 +35,15 @@ from simgpu.cluster import (
     releases,
     waiting,
 )
-from simgpu.kube import client as kube_client
+from simgpu.cluster.components import Component, Role
+from simgpu.cluster.progress import Progress
+from simgpu.cluster.record import Folder, Record
 from simgpu.kube import errors as kube_errors
 from simgpu.kube import kubeconfig, resources, wire
+from simgpu.kube.client import Client
+from simgpu.kube.views import Node
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Sequence
-
-    from simgpu.cluster.components import Component, Role
-    from simgpu.cluster.progress import Progress
-    from simgpu.cluster.record import Folder, Record
-    from simgpu.kube.client import Client
-    from simgpu.kube.views import Node
-
-DEFAULT_GPUS = populate.Gpus(vocabulary.DEFAULT_MODEL, vocabulary.DEFAULT_COUNT)
+_DEFAULT_GPUS = f"{vocabulary.DEFAULT_MODEL}:{vocabulary.DEFAULT_COUNT}"
 
 _PORT_ATTEMPTS = 3
 _DISK_GIB = 0.5
@@ -62,7 +58,7 @@ class UpSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str = record.DEFAULT_NAME
     nodes: int | None = None  # simulated nodes
-    gpus: populate.Gpus | None = None  # of each node
+    gpus: str | None = None  # of each node, as MODEL:COUNT
     port: int | None = None  # of the API server; a free one if None
     address: str = "127.0.0.1"  # that the API server and KWOK listen on
     bin_dir: Path | None = None  # folder to take programs from first
@@ -101,7 +97,6 @@ class _Launch:
     settings: UpSettings
     folder: Folder
     known: Record | None  # None for a new cluster
-    gpus: populate.Gpus
     bin_dir: Path | None
     found: dict[str, locate.Found]
     progress: Progress
@@ -142,14 +137,13 @@ async def up(settings: UpSettings, progress: Progress, roles: Sequence[Role] = (
         _announce(settings, progress)
     async with _locked(folder, progress):
         present = folder.load()  # another `up` may have held the lock
-        gpus = _gpus(settings, present)
-        changes = await _bring_up(_Launch(settings, folder, present, gpus, bin_dir, found, progress, roles))
-        status = await _status(folder, roles)
+        changes = await _bring_up(_Launch(settings, folder, present, bin_dir, found, progress, roles))
+        state = await status(settings.name, roles)
     spent = time.monotonic() - started
     if known is None:
         durations.remember(_kind(settings), spent)
         progress.done(_CLUSTER, f"{settings.name} is up")
-    return UpResult(status, changes, spent)
+    return UpResult(state, changes, spent)
 
 
 def _announce(settings: UpSettings, progress: Progress) -> None:
@@ -168,20 +162,11 @@ def _bin_dir(settings: UpSettings, known: Record | None) -> Path | None:
     """Return the folder of the options, or of an earlier `up` if it still exists."""
     if settings.bin_dir is not None:
         return settings.bin_dir.absolute()
-    before = Path(known.bin_dir) if known is not None and known.bin_dir is not None else None
-    return before if before is not None and before.is_dir() else None
+    return known.existing_bin_dir() if known is not None else None
 
 
-def _gpus(settings: UpSettings, known: Record | None) -> populate.Gpus:
-    if settings.gpus is not None:
-        return settings.gpus
-    return DEFAULT_GPUS if known is None else populate.parse_gpus(known.gpus)
-
-
-@contextlib.asynccontextmanager
-async def _locked(folder: Folder, progress: Progress) -> AsyncIterator[None]:
-    async with locks.exclusive(folder.lock, waiting=lambda: progress.update(folder.name, "waiting for another simgpu")):
-        yield
+def _locked(folder: Folder, progress: Progress) -> contextlib.AbstractAsyncContextManager[None]:
+    return locks.exclusive(folder.lock, waiting=lambda: progress.update(folder.name, "waiting for another simgpu"))
 
 
 async def _bring_up(launch: _Launch) -> list[str]:
@@ -217,14 +202,18 @@ async def _bring_up_on_free_ports(launch: _Launch) -> list[str]:
 
 
 def _wanted(launch: _Launch) -> Record:
-    settings, gpus = launch.settings, str(launch.gpus)
+    settings = launch.settings
     known = launch.known or record.Record(
-        name=settings.name, address=settings.address, port=settings.port, nodes=vocabulary.DEFAULT_NODES, gpus=gpus
+        name=settings.name,
+        address=settings.address,
+        port=settings.port,
+        nodes=vocabulary.DEFAULT_NODES,
+        gpus=_DEFAULT_GPUS,
     )
     return msgspec.structs.replace(
         known,
         nodes=settings.nodes or known.nodes,
-        gpus=gpus,
+        gpus=settings.gpus or known.gpus,
         published="" if settings.gpus is not None else known.published,
         bin_dir=str(launch.bin_dir) if launch.bin_dir is not None else None,
     )
@@ -237,7 +226,7 @@ def _prepare(launch: _Launch, wanted: Record) -> Record:
     addresses = ("127.0.0.1", placed.address, components.SERVICE_ADDRESS)
     pki.create(folder.pki, addresses=sorted(set(addresses)), now=datetime.datetime.now(datetime.UTC))
     control_plane.write_kubeconfig(folder, placed)
-    record.write_private(folder.path / "kwok.yaml", populate.manifest_text("kwok.yaml"))
+    record.write_private(folder.path / "kwok.yaml", (populate.MANIFESTS / "kwok.yaml").read_bytes())
     folder.save(placed)
     return placed
 
@@ -247,14 +236,15 @@ async def _run(launch: _Launch, wanted: Record) -> list[str]:
     folder, known = launch.folder, launch.known
     plane = control_plane.ControlPlane(folder, _parts(launch, wanted), launch.progress)
     await _start_server(plane, wanted)
-    async with plane.explaining_failures(), client_of(folder) as client:
-        async with _first_failure(), asyncio.TaskGroup() as group:
-            # The API server answers requests of administrators and components before it is ready.
-            server_ready = group.create_task(plane.ready("kube-apiserver"))
-            group.create_task(plane.start_ready("kube-controller-manager"))
-            group.create_task(plane.start_ready("kube-scheduler"))
-            group.create_task(_start_kwok(client, plane))
-            populated = group.create_task(_populate(client, server_ready, wanted, launch))
+    async with plane.explaining_failures(), Client(kubeconfig.load(folder.kubeconfig)) as client:
+        with _first_failure():
+            async with asyncio.TaskGroup() as group:
+                # The API server answers requests of administrators and components before it is ready.
+                server_ready = group.create_task(plane.ready("kube-apiserver"))
+                group.create_task(plane.start_ready("kube-controller-manager"))
+                group.create_task(plane.start_ready("kube-scheduler"))
+                group.create_task(_start_kwok(client, plane))
+                populated = group.create_task(_populate(client, server_ready, wanted, launch))
         if launch.settings.wait:
             await waiting.nodes_ready(client, plane, wanted.nodes, launch.progress)
         await waiting.default_account(client, plane)
@@ -298,9 +288,9 @@ def _fleet_changes(known: Record, wanted: Record, created: int, deleted: int) ->
 
 
 async def _start_kwok(client: Client, plane: control_plane.ControlPlane) -> None:
-    await populate.apply_manifest(client, populate.manifest("stage-crd.yaml"))
+    await populate.apply_manifest(client, "stage-crd.yaml")
     await plane.until("kube-apiserver", lambda: populate.stages_served(client), seconds=control_plane.READY_SECONDS)
-    await populate.apply_manifest(client, populate.manifest("stages.yaml"))
+    await populate.apply_manifest(client, "stages.yaml")
     # KWOK exits if Stage is not served when it starts, and waits for the leases of the KWOK before it to expire.
     await plane.start("kwok", stopped=lambda: populate.release_nodes(client))
     await plane.ready("kwok")
@@ -313,7 +303,7 @@ async def _populate(
         launch.progress.update("nodes", f"created {finished} of {total}")
 
     # The GPUs were not published if an earlier `up --gpus` was killed.
-    await populate.publish_topology(client, launch.gpus, overwrite=wanted.gpus != wanted.published)
+    await populate.publish_topology(client, wanted.gpus, overwrite=wanted.gpus != wanted.published)
     if wanted.nodes > _MANY_NODES:
         await server_ready
     return await populate.scale_nodes(client, wanted.nodes, made=made)
@@ -335,35 +325,22 @@ async def _make_sample(client: Client, plane: control_plane.ControlPlane, launch
     return created
 
 
-class _first_failure:  # noqa: N801 - reads as a statement
-    """Raises the first error of a task group instead of the group."""
-
-    async def __aenter__(self) -> None:
-        return None
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+@contextlib.contextmanager
+def _first_failure() -> Iterator[None]:
+    """Raise the first error of a task group instead of the group."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-            if not isinstance(error, BaseExceptionGroup):
-                raise error from None
-
-
-def client_of(folder: Folder) -> Client:
-    """Return a client of a local cluster, with retries."""
-    return kube_client.Client(kubeconfig.load(folder.kubeconfig))
-
-
-def _client_without_retries(folder: Folder) -> Client:
-    """Return a client without retries, for a status soon."""
-    return kube_client.Client(
-        kubeconfig.load(folder.kubeconfig), retries=wire.Retries(attempts=1), timeout_seconds=10.0
-    )
+        raise error from None
 
 
 async def down(name: str, progress: Progress) -> bool:
     """Stop the cluster and delete all of it. False if it did not exist."""
     folder = record.Folder(name)
-    if not folder.exists() and not processes.running(folder.path):
+    if not folder.path.exists() and not processes.running(folder.path):
         return False
     async with _locked(folder, progress):
         progress.update(name, "stopping")
@@ -383,49 +360,37 @@ async def _end(folder: Folder) -> None:
 async def status(name: str, roles: Sequence[Role] = ()) -> ClusterStatus:
     """Return the observed state of a cluster."""
     folder = record.Folder(name)
-    if folder.load() is None:
-        raise record.no_such_cluster(name)
-    return await _status(folder, roles)
-
-
-class _Seen(msgspec.Struct):
-    """What the API server returned."""
-
-    answers: bool = False
-    nodes: list[Node] = []
-    pods: int = 0
-
-
-async def _status(folder: Folder, roles: Sequence[Role]) -> ClusterStatus:
     known = folder.load()
     if known is None:
-        raise errors.SimgpuError(f"cluster {folder.name} was deleted meanwhile")
+        raise record.no_such_cluster(name)
     alive = control_plane.alive(folder)
     expected = [*binaries.CONTROL_PLANE, *(role.name for role in roles)]
-    seen = await _look(folder) if "kube-apiserver" in alive else _Seen()
-    ours = [node for node in seen.nodes if node.metadata.labels.get(vocabulary.POOL_LABEL) == vocabulary.DEFAULT_POOL]
-    endpoints = {"apiserver": f"https://{known.address}:{known.ports['apiserver']}"}
+    seen = await _look(folder) if "kube-apiserver" in alive else None
+    nodes, pods = seen or ([], 0)
+    ours = [node for node in nodes if node.metadata.labels.get(vocabulary.POOL_LABEL) == vocabulary.DEFAULT_POOL]
+    endpoints = {"apiserver": known.server}
     for role in roles:
         endpoints |= {name: components.fill(url, known, folder) for name, url in role.endpoints.items()}
     return ClusterStatus(
         name=known.name,
-        ready=seen.answers and alive.issuperset(expected) and bool(ours) and all(node.ready for node in ours),
-        nodes=len(seen.nodes),
-        nodes_ready=sum(node.ready for node in seen.nodes),
-        gpus=populate.gpu_count(seen.nodes),
+        ready=alive.issuperset(expected) and bool(ours) and all(node.ready for node in ours),
+        nodes=len(nodes),
+        nodes_ready=sum(node.ready for node in nodes),
+        gpus=populate.gpu_count(nodes),
         gpus_wanted=known.gpus,
-        pods=seen.pods,
+        pods=pods,
         kubeconfig=str(folder.kubeconfig),
         endpoints=endpoints,
         components={name: "running" if name in alive else "stopped" for name in expected},
     )
 
 
-async def _look(folder: Folder) -> _Seen:
+async def _look(folder: Folder) -> tuple[list[Node], int] | None:
+    """Return the nodes and the number of pods; None if the API server is not ready. Without retries, to be quick."""
+    target = kubeconfig.load(folder.kubeconfig)
     try:
-        async with _client_without_retries(folder) as client:
+        async with Client(target, retries=wire.Retries(attempts=1), timeout_seconds=10.0) as client:
             await client.raw("/readyz")
-            nodes = await client.list(resources.NODES)
-            return _Seen(answers=True, nodes=nodes, pods=len(await client.list(resources.PODS)))
+            return await client.list(resources.NODES), len(await client.list(resources.PODS))
     except kube_errors.KubeError:
-        return _Seen()
+        return None

@@ -10,20 +10,16 @@ import asyncio
 import collections
 import os
 import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from simgpu import errors, units
 from simgpu.cluster import binaries, build, origins, releases
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from simgpu.cluster.binaries import Binary, Version
-    from simgpu.cluster.progress import Progress
-    from simgpu.cluster.releases import ReleaseSource
+from simgpu.cluster.binaries import Binary, Version
+from simgpu.cluster.progress import Progress
+from simgpu.cluster.releases import ReleaseSource
 
 _VERSION_TIMEOUT_SECONDS = 20.0
 
@@ -136,29 +132,16 @@ async def program_version(path: Path, binary: Binary) -> Version | None:
     return binaries.parse_version(output.decode("utf-8", "replace")) if process.returncode == 0 else None
 
 
-def dotted(version: Version) -> str:
-    """Format a version: (1, 36, 4) is 1.36.4."""
-    return ".".join(map(str, version))
-
-
 def _in_cache(binary: Binary, source: str) -> Found:
     path = build.cached(binary)
     origin = origins.origin_of(path)
-    return Found(path, _pinned(binary), source, None if origin is None else origin.url)
-
-
-def _pinned(binary: Binary) -> Version:
-    version = binaries.parse_version(binary.module.version)
-    assert version is not None  # noqa: S101 - pinned versions are x.y.z, which a unit test checks
-    return version
+    return Found(path, binary.module.pinned, source, None if origin is None else origin.url)
 
 
 def _missing_programs(missing: list[Binary]) -> str:
-    needs = "\n".join(
-        f"  {binary.name} {dotted(binary.module.oldest)} or newer, below {dotted(binary.module.below)}"
-        for binary in missing
-    )
-    go = dotted(binaries.oldest_go())
+    bounds = {each: map(binaries.dotted, (each.module.oldest, each.module.below)) for each in missing}
+    needs = "\n".join(f"  {each.name} {oldest} or newer, below {below}" for each, (oldest, below) in bounds.items())
+    go = binaries.dotted(binaries.oldest_go())
     return (
         "these programs are neither on PATH nor in the cache, were not downloaded, and Go is not installed to build "
         f"them:\n{needs}\n"

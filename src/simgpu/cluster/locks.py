@@ -6,11 +6,8 @@ import asyncio
 import contextlib
 import fcntl
 import os
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 _POLL_SECONDS = 0.1
 

@@ -7,43 +7,27 @@ and pods from state to state.
 from __future__ import annotations
 
 import asyncio
-import functools
 import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
 import yaml
 
-from simgpu import errors, yaml_text
+from simgpu import errors, vocabulary, yaml_text
 from simgpu.kube import errors as kube_errors
 from simgpu.kube import quantity, resources
+from simgpu.kube.client import Client
+from simgpu.kube.resources import Resource
+from simgpu.kube.views import Node
 from simgpu.topology import inline
-from simgpu.vocabulary import (
-    DEFAULT_NAMESPACE,
-    DEFAULT_POOL,
-    GPU_RESOURCE,
-    KWOK_NODE,
-    NODE_PREFIX,
-    NODE_TYPE_LABEL,
-    POOL_LABEL,
-    TOPOLOGY,
-    TOPOLOGY_KEY,
-    UP_MANAGER,
-)
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+POOL_SELECTOR = f"{vocabulary.POOL_LABEL}={vocabulary.DEFAULT_POOL}"
 
-    from simgpu.kube.client import Client
-    from simgpu.kube.resources import Resource
-    from simgpu.kube.views import Node
-
-POOL_SELECTOR = f"{POOL_LABEL}={DEFAULT_POOL}"
-
-_MANIFESTS = Path(__file__).parent / "manifests"
+MANIFESTS = Path(__file__).parent / "manifests"
 _IN_FLIGHT = 32
 _NODE_LEASES = "kube-node-lease"  # namespace
+_NODE_AMOUNTS = {"cpu": "32", "memory": "128Gi", "pods": "110"}
 
 _RESOURCES: dict[str, Resource[Any]] = {
     resource.kind: resource
@@ -57,38 +41,18 @@ _RESOURCES: dict[str, Resource[Any]] = {
 }
 
 
-class Gpus(msgspec.Struct, frozen=True):
-    """The GPUs of one node: the key of a model, and their count."""
-
-    model: str
-    count: int
-
-    def __str__(self) -> str:
-        return f"{self.model}:{self.count}"
-
-
-def parse_gpus(text: str) -> Gpus:
-    """Parse MODEL:COUNT, such as h200:8."""
-    return Gpus(*inline.split(text, field="--gpus"))
-
-
 def manifest(name: str) -> list[dict[str, Any]]:
     """Return the objects of a manifest file of this package."""
-    return yaml_text.parse_all((_MANIFESTS / name).read_bytes())
+    return yaml_text.parse_all((MANIFESTS / name).read_bytes())
 
 
-def manifest_text(name: str) -> bytes:
-    """Return the text of a manifest file of this package."""
-    return (_MANIFESTS / name).read_bytes()
-
-
-async def apply_manifest(client: Client, objects: Iterable[dict[str, Any]]) -> None:
-    """Server-side apply objects, in order."""
-    for body in objects:
+async def apply_manifest(client: Client, name: str) -> None:
+    """Server-side apply the objects of a manifest file, in order."""
+    for body in manifest(name):
         meta = body["metadata"]
         resource = _RESOURCES[body["kind"]]
         await client.apply(
-            resource, meta["name"], body, manager=UP_MANAGER, namespace=meta.get("namespace", ""), force=True
+            resource, meta["name"], body, manager=vocabulary.UP_MANAGER, namespace=meta.get("namespace", ""), force=True
         )
 
 
@@ -118,27 +82,36 @@ async def release_nodes(client: Client) -> None:
         await concurrently(delete, range(len(orphans)))
 
 
-async def publish_topology(client: Client, gpus: Gpus, *, overwrite: bool) -> None:
-    """Write the default pool into the topology ConfigMap; an existing pool is kept unless `overwrite`."""
-    await ensure(client, resources.NAMESPACES, {"metadata": {"name": DEFAULT_NAMESPACE}})
-    present = await client.find(resources.CONFIG_MAPS, TOPOLOGY, namespace=DEFAULT_NAMESPACE)
-    document = _topology_document(present.data.get(TOPOLOGY_KEY, "")) if present is not None else {}
+async def publish_topology(client: Client, gpus: str, *, overwrite: bool) -> None:
+    """Write the default pool into the topology ConfigMap; an existing pool is kept unless `overwrite`.
+
+    `gpus` are those of each node, as MODEL:COUNT.
+    """
+    model, count = inline.split(gpus, field="--gpus")
+    await ensure(client, resources.NAMESPACES, {"metadata": {"name": vocabulary.DEFAULT_NAMESPACE}})
+    present = await client.find(resources.CONFIG_MAPS, vocabulary.TOPOLOGY, namespace=vocabulary.DEFAULT_NAMESPACE)
+    document = _topology_document(present.data.get(vocabulary.TOPOLOGY_KEY, "")) if present is not None else {}
     pools = document.get("nodePools") or {}
-    pool = {"gpu": {"profile": gpus.model, "overrides": {"device_count": gpus.count}}}
-    if pools.get(DEFAULT_POOL) == pool or (DEFAULT_POOL in pools and not overwrite):
+    pool = {"gpu": {"profile": model, "overrides": {"device_count": count}}}
+    if pools.get(vocabulary.DEFAULT_POOL) == pool or (vocabulary.DEFAULT_POOL in pools and not overwrite):
         return
-    document["nodePools"] = {**pools, DEFAULT_POOL: pool}
-    body = {"data": {TOPOLOGY_KEY: yaml.safe_dump(document, sort_keys=False)}}
+    document["nodePools"] = {**pools, vocabulary.DEFAULT_POOL: pool}
+    body = {"data": {vocabulary.TOPOLOGY_KEY: yaml.safe_dump(document, sort_keys=False)}}
     if present is None:
         await ensure(
-            client, resources.CONFIG_MAPS, {"metadata": {"name": TOPOLOGY}, **body}, namespace=DEFAULT_NAMESPACE
+            client,
+            resources.CONFIG_MAPS,
+            {"metadata": {"name": vocabulary.TOPOLOGY}, **body},
+            namespace=vocabulary.DEFAULT_NAMESPACE,
         )
     else:
-        await client.merge_patch(resources.CONFIG_MAPS, TOPOLOGY, body, namespace=DEFAULT_NAMESPACE)
+        await client.merge_patch(
+            resources.CONFIG_MAPS, vocabulary.TOPOLOGY, body, namespace=vocabulary.DEFAULT_NAMESPACE
+        )
 
 
 def _topology_document(text: str) -> dict[str, Any]:
-    where = f"ConfigMap {DEFAULT_NAMESPACE}/{TOPOLOGY}, {TOPOLOGY_KEY}"
+    where = f"ConfigMap {vocabulary.DEFAULT_NAMESPACE}/{vocabulary.TOPOLOGY}, {vocabulary.TOPOLOGY_KEY}"
     try:
         document = yaml_text.parse(text)
     except ValueError as error:
@@ -161,18 +134,13 @@ async def ensure(client: Client, resource: Resource[Any], body: dict[str, Any], 
 
 def node_name(number: int) -> str:
     """Return the name of a simulated node; numbers start at 1."""
-    return f"{NODE_PREFIX}{number}"
+    return f"{vocabulary.NODE_PREFIX}{number}"
 
 
 def node_number(name: str) -> int | None:
     """Return the number of a simulated node; None for other names."""
-    tail = name.removeprefix(NODE_PREFIX)
+    tail = name.removeprefix(vocabulary.NODE_PREFIX)
     return int(tail) if tail != name and re.fullmatch("[1-9][0-9]{0,9}", tail) else None
-
-
-@functools.cache
-def _node_amounts() -> dict[str, str]:
-    return {"cpu": "32", "memory": "128Gi", "pods": "110"}
 
 
 def node_object(number: int) -> dict[str, Any]:
@@ -184,16 +152,16 @@ def node_object(number: int) -> dict[str, Any]:
         "metadata": {
             "name": name,
             "labels": {
-                NODE_TYPE_LABEL: "kwok",
-                POOL_LABEL: DEFAULT_POOL,
+                vocabulary.NODE_TYPE_LABEL: "kwok",
+                vocabulary.POOL_LABEL: vocabulary.DEFAULT_POOL,
                 "kubernetes.io/hostname": name,
                 "kubernetes.io/os": "linux",
                 "kubernetes.io/arch": "amd64",
             },
-            "annotations": {KWOK_NODE: "fake"},
+            "annotations": {vocabulary.KWOK_NODE: "fake"},
         },
-        "spec": {"taints": [{"key": KWOK_NODE, "value": "fake", "effect": "NoSchedule"}]},
-        "status": {"capacity": _node_amounts(), "allocatable": _node_amounts()},
+        "spec": {"taints": [{"key": vocabulary.KWOK_NODE, "value": "fake", "effect": "NoSchedule"}]},
+        "status": {"capacity": _NODE_AMOUNTS, "allocatable": _NODE_AMOUNTS},
     }
 
 
@@ -242,7 +210,7 @@ def schedulable(node: Node) -> bool:
 
 def gpu_count(nodes: Iterable[Node]) -> int:
     """Return the total GPU capacity of nodes."""
-    return sum(quantity.count(node.status.capacity.get(GPU_RESOURCE, "0")) for node in nodes)
+    return sum(quantity.count(node.status.capacity.get(vocabulary.GPU_RESOURCE, "0")) for node in nodes)
 
 
 async def create_sample(client: Client, *, gpus: bool) -> bool:
@@ -251,7 +219,7 @@ async def create_sample(client: Client, *, gpus: bool) -> bool:
     for body in manifest("sample.yaml"):
         if gpus and "template" in body.get("spec", {}):
             for container in body["spec"]["template"]["spec"]["containers"]:
-                container["resources"]["limits"] = {GPU_RESOURCE: 1}
+                container["resources"]["limits"] = {vocabulary.GPU_RESOURCE: 1}
         namespace = body["metadata"].get("namespace", "")
         created |= await ensure(client, _RESOURCES[body["kind"]], body, namespace=namespace)
     return created

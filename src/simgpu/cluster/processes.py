@@ -16,16 +16,13 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from simgpu import errors
 from simgpu.vocabulary import CLUSTER_ENV, COMPONENT_ENV
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 _POLL_SECONDS = 0.02
 _TAGS_SECONDS = 5.0
@@ -52,12 +49,11 @@ def start(component: str, directory: Path, command: Sequence[str], *, log: Path,
     """Start a component of the cluster in `directory` as a daemon: it outlives us and our terminal. Return its PID."""
     environment = {**environ, CLUSTER_ENV: str(directory), COMPONENT_ENV: component}
     log.parent.mkdir(parents=True, exist_ok=True)
-    inherited = [(os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in _inheritable()]
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
         (os.POSIX_SPAWN_DUP2, 1, 2),
-        *inherited,
+        *((os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in _inheritable()),
     ]
     defaults = [signal.SIGINT, signal.SIGPIPE, signal.SIGTERM, signal.SIGHUP]
     pid = os.posix_spawn(
@@ -102,14 +98,8 @@ def _inheritable() -> list[int]:
 
 def running(directory: Path) -> list[Process]:
     """Return the running processes of the cluster in `directory`."""
-    return [process for where, process in _tagged() if where == str(directory)]
-
-
-def _tagged() -> Iterator[tuple[str, Process]]:
-    for entry in Path("/proc").iterdir():
-        tags = _tags(int(entry.name)) if entry.name.isdigit() else None
-        if tags is not None:
-            yield tags[0], Process(int(entry.name), tags[1])
+    tagged = ((int(entry.name), _tags(int(entry.name))) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [Process(pid, tags[1]) for pid, tags in tagged if tags is not None and tags[0] == str(directory)]
 
 
 def _tags(pid: int) -> tuple[str, str] | None:

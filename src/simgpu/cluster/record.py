@@ -37,6 +37,15 @@ class Record(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     published: str = ""  # the value of `gpus` that was last written into the topology
     complete: bool = False  # whether `up` has ever succeeded
 
+    @property
+    def server(self) -> str:
+        """The URL of the API server."""
+        return f"https://{self.address}:{self.ports['apiserver']}"
+
+    def existing_bin_dir(self) -> Path | None:
+        """Return the folder to take programs from first; None if there is none any more."""
+        return Path(self.bin_dir) if self.bin_dir and Path(self.bin_dir).is_dir() else None
+
 
 DEFAULT_NAME = "simgpu"
 
@@ -53,10 +62,6 @@ class Folder:
         self.pki = self.path / "pki"
         self.etcd = self.path / "etcd"
         self.logs = self.path / "logs"
-
-    def exists(self) -> bool:
-        """Return whether the folder exists."""
-        return self.path.exists()
 
     def log(self, component: str) -> Path:
         """Return the log file of a component."""

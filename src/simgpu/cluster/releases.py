@@ -9,15 +9,12 @@ from __future__ import annotations
 import os
 import platform
 import urllib.parse
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from simgpu import errors
+from simgpu.cluster.binaries import Binary
 from simgpu.vocabulary import DOWNLOAD_ENV, MIRROR_ENV
-
-if TYPE_CHECKING:
-    from simgpu.cluster.binaries import Binary
 
 ARCHITECTURES = ("amd64", "arm64")
 _MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
@@ -43,47 +40,34 @@ class _Pattern(msgspec.Struct, frozen=True):
     member: str = ""
 
 
-_KUBERNETES = _Pattern("dl.k8s.io/release/v{version}/bin/linux/{architecture}/{program}", "{name}.sha256")
-_ETCD = _Pattern(
-    "github.com/etcd-io/etcd/releases/download/v{version}/etcd-v{version}-linux-{architecture}.tar.gz",
-    "github.com/etcd-io/etcd/releases/download/v{version}/SHA256SUMS",
-    "etcd-v{version}-linux-{architecture}/{program}",
-)
-_KWOK = _Pattern(
-    "github.com/kubernetes-sigs/kwok/releases/download/v{version}/{program}-linux-{architecture}",
-    # KWOK publishes no checksums; GitHub computes one for each uploaded file.
-    "api.github.com/repos/kubernetes-sigs/kwok/releases/tags/v{version}",
-)
-_HELM = _Pattern(
-    "get.helm.sh/helm-v{version}-linux-{architecture}.tar.gz", "{name}.sha256sum", "linux-{architecture}/{program}"
-)
-_CONTAINERD = _Pattern(
-    # The static build, like our own: the other needs a recent glibc.
-    "github.com/containerd/containerd/releases/download/v{version}/"
-    "containerd-static-{version}-linux-{architecture}.tar.gz",
-    "{name}.sha256sum",
-    "bin/{program}",
-)
-_PATTERNS = {
-    "etcd": _ETCD,
-    "kube-apiserver": _KUBERNETES,
-    "kube-controller-manager": _KUBERNETES,
-    "kube-scheduler": _KUBERNETES,
-    "kubelet": _KUBERNETES,
-    "kube-proxy": _KUBERNETES,
-    "kubectl": _KUBERNETES,
-    "kwok": _KWOK,
-    "kwokctl": _KWOK,
-    "helm": _HELM,
-    "containerd": _CONTAINERD,
-    "ctr": _CONTAINERD,
-    "containerd-shim-runc-v2": _CONTAINERD,
+_PATTERNS = {  # by module
+    "kubernetes": _Pattern("dl.k8s.io/release/v{version}/bin/linux/{architecture}/{program}", "{name}.sha256"),
+    "etcd": _Pattern(
+        "github.com/etcd-io/etcd/releases/download/v{version}/etcd-v{version}-linux-{architecture}.tar.gz",
+        "github.com/etcd-io/etcd/releases/download/v{version}/SHA256SUMS",
+        "etcd-v{version}-linux-{architecture}/{program}",
+    ),
+    "kwok": _Pattern(
+        "github.com/kubernetes-sigs/kwok/releases/download/v{version}/{program}-linux-{architecture}",
+        # KWOK publishes no checksums; GitHub computes one for each uploaded file.
+        "api.github.com/repos/kubernetes-sigs/kwok/releases/tags/v{version}",
+    ),
+    "helm": _Pattern(
+        "get.helm.sh/helm-v{version}-linux-{architecture}.tar.gz", "{name}.sha256sum", "linux-{architecture}/{program}"
+    ),
+    "containerd": _Pattern(
+        # The static build, like our own: the other needs a recent glibc.
+        "github.com/containerd/containerd/releases/download/v{version}/"
+        "containerd-static-{version}-linux-{architecture}.tar.gz",
+        "{name}.sha256sum",
+        "bin/{program}",
+    ),
 }
 
 
 def release_of(binary: Binary, architecture: str) -> Release:
     """Return the release of a program in its pinned version."""
-    pattern = _PATTERNS[binary.name]
+    pattern = _PATTERNS[binary.module.name]
     known = {"version": binary.module.version, "architecture": architecture, "program": binary.name}
     name = pattern.name.format(**known)
     return Release(File(name, pattern.checksum.format(name=name, **known)), pattern.member.format(**known))

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 from simgpu import vocabulary
 from simgpu.cluster import control_plane, populate
+from simgpu.cluster.control_plane import ControlPlane
+from simgpu.cluster.progress import Progress
 from simgpu.kube import resources
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from simgpu.cluster.control_plane import ControlPlane
-    from simgpu.cluster.progress import Progress
-    from simgpu.kube.client import Client
+from simgpu.kube.client import Client
 
 STALLED_SECONDS = 10.0
 _NODES_READY_SECONDS = 300.0

@@ -80,8 +80,8 @@ class Equipment:
         self._show(pages)
 
     def _open(self, devices: Sequence[Device], spec: pools.NodeGpus) -> writer.Pages:
-        access = writer.Access(processes=layout.ALL_PROCESSES, control=self._control if spec.settable else "")
-        return writer.Pages(self.pages, devices, stale=self._stale, access=access)
+        control = self._control if spec.settable else ""
+        return writer.Pages(self.pages, devices, stale=self._stale, processes=layout.ALL_PROCESSES, control=control)
 
     def _show(self, pages: writer.Pages) -> None:
         if not self.box.devices:

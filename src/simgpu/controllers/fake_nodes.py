@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -17,13 +18,14 @@ import msgspec
 from simgpu import errors, vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import configuring, publishing
-from simgpu.controllers.node_views import SAVE_EVERY, VIEW_EVERY, NodeViews, ViewState
+from simgpu.controllers.node_views import SAVE_EVERY, NodeViews, Render, Source, ViewState
 from simgpu.kube import resources
+from simgpu.kube.operations import Target
 from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
-from simgpu.kube.writer import Target, Writer
+from simgpu.kube.writer import Writer
 from simgpu.machines import users
 from simgpu.machines.fleet import Fleet, NodeCards
 from simgpu.machines.ticking import Clock
@@ -31,6 +33,7 @@ from simgpu.machines.users import PodRef, User
 from simgpu.pods import assigning, requests
 from simgpu.topology import pools, sharing
 
+START_SECONDS = 2.0  # that a pod may take from its node to Running, before its GPUs are assigned anyway
 RETIRE_EVERY = 1.0  # seconds
 RETRY_AFTER = 5.0  # seconds after a write that failed
 MAX_SAVE_SECONDS = 6.0  # shorter than the default lease, and than the grace period of a process that is asked to end
@@ -50,8 +53,8 @@ class NodeRecord(msgspec.Struct):
     """The controller's state of a node.
 
     `held` are the GPUs of each pod by uid, `owned` what was written on the node. `leaving` is set while the latter is
-    removed, `restored` once the saved counters were resumed. `spec` follows from `node` and `topology`, as they were at
-    the last reconcile.
+    removed, `restored` once the saved counters were resumed. `spec` follows from `node` and `topology`, as they were
+    when the node had all of it; `node` is None until then.
     """
 
     view: ViewState = msgspec.field(default_factory=ViewState)
@@ -109,11 +112,14 @@ class FakeNodes:
         if old is not None and new is not None and _relevant_of_pod(old) == _relevant_of_pod(new):
             return
         for pod in (old, new):
-            if pod is None or not pod.spec.node_name:
-                continue
-            timed = vocabulary.RUN_TIME_ANNOTATION in pod.metadata.annotations
-            if timed or requests.requests(pod) or self._exports(pod):
-                self._queue.add(pod.spec.node_name)
+            if pod is not None and pod.spec.node_name and self._concerns(pod):
+                # A pod that was placed just now is about to run: one look is enough for both.
+                starting = pod.status.phase == "Pending" and old is None
+                self._queue.add_after(pod.spec.node_name, START_SECONDS if starting else 0.0)
+
+    def _concerns(self, pod: Pod) -> bool:
+        timed = vocabulary.RUN_TIME_ANNOTATION in pod.metadata.annotations
+        return timed or bool(requests.requests(pod)) or self._exports(pod)
 
     def _config_map_changed(self, key: str, old: ConfigMap | None, new: ConfigMap | None) -> None:
         if old is not None and new is not None and publishing.same_but_counters(old, new):
@@ -124,7 +130,7 @@ class FakeNodes:
             if (record := self._records.get(node)) is not None:
                 if new is not None and new.data.get(vocabulary.TOPOLOGY_KEY) == record.view.text:
                     continue  # our own write
-                record.view.changed = True
+                record.view.shown = None
                 record.view.written = record.view.written if new is not None else None
             self._queue.add(node)
 
@@ -170,48 +176,43 @@ class FakeNodes:
         """Reconcile one node; return the seconds until it should be reconciled again, None for never."""
         await asyncio.sleep(0)  # let the writer run
         self.unseen.discard(name)
-        node = self._stores.nodes.get(name)
-        record = self._records.get(name)
-        seen = record is not None and record.node is node and record.topology is self._config
-        spec = record.spec if seen and record is not None else self._spec(node) if node is not None else None
+        node, record = self._stores.nodes.get(name), self._records.get(name, NodeRecord())
+        news = record.node is not node or record.topology is not self._config
+        spec = self._spec(node) if news else record.spec
         if node is None or spec is None:
             return self._retire(name, node)
-        for pod in self._stores.pods.by("node", name):
-            self._check_run_time(pod)
-        record = self._records.setdefault(name, NodeRecord())
-        first = not record.restored
-        known = self._fleet.nodes.get(name)
-        changed = known is not None and known.spec is not spec and known.spec != spec
-        config_map = self._views.get(name)
-        before = publishing.read_previous(config_map) if first else None
-        if before is not None:
-            record.owned = record.owned or publishing.owned_on(before, node)
-            self._fleet.address(name, before.counters.address)
-            if config_map is not None and record.view.written is None:
-                record.view.written = self._clock.steady() - VIEW_EVERY
+        self._records[name] = record
+        first, known = not record.restored, self._fleet.nodes.get(name)
+        before = self._restore(node, record) if first else None
         placed = self._fleet.place(name, spec)
         if before is not None:
             self._fleet.resume(placed, *self._saved(before))
-        self._fleet.name_exporter(name, *self._exporter(name))
-        assigned = self._users(name, placed, record, before)
         record.restored = True
-        if self._fleet.use(placed, assigned):
-            record.view.changed = True
-        if not seen:
-            done = self._publish_node(node, spec, record)
-            record.view.changed |= record.topology is not self._config
-            record.node, record.topology, record.spec = node if done else None, self._config, placed.spec
+        self._use(placed, record, before)
+        if news:
+            self._publish_node(node, placed.spec, record)
         # A node that left and came back: a delete of its view may still be pending.
         deleting = first and not self._writer.settled(self._views.target(name), None)
-        if changed or deleting:
-            record.view.changed, record.view.written = True, None
-        urgent = first or changed or record.view.written is None
-        return self._views.publish(
-            name, record.view, functools.partial(self._view, name), urgent=urgent, failed=self._retry(name)
-        )
+        if deleting or (known is not None and known is not placed):
+            record.view.forget()
+        urgent = first or record.view.written is None
+        source, render = self._view_of_node(name)
+        return self._views.publish(name, record.view, source, render, urgent=urgent, failed=self._retry(name))
 
-    def _spec(self, node: Node) -> pools.NodeGpus | None:
+    def _restore(self, node: Node, record: NodeRecord) -> publishing.PreviousView:
+        """Return what the view of a node holds, at the first look at it."""
+        name = node.metadata.name
+        before = publishing.read_previous(config_map := self._views.get(name))
+        record.owned = record.owned or publishing.owned_on(before, node)
+        self._fleet.address(name, before.counters.address)
+        if config_map is not None and record.view.written is None:
+            record.view.written = self._clock.steady()
+        return before
+
+    def _spec(self, node: Node | None) -> pools.NodeGpus | None:
         """Return what a node should have; None for one that is not ours. Invalid configuration changes nothing."""
+        if node is None:
+            return None
         meta = node.metadata
         if meta.annotations.get(vocabulary.KWOK_NODE) != "fake" or meta.deletion_timestamp:
             return None
@@ -231,9 +232,9 @@ class FakeNodes:
         found = self._stores.config_maps.get(publishing.view_name(name), namespace=self._namespace)
         return found if found is not None and publishing.is_view(found) else None
 
-    def _exporter(self, name: str) -> tuple[str, str]:
+    def _exporter(self, pods: Sequence[Pod]) -> tuple[str, str]:
         """Return name and address of the pod that stands for the node's exporter; empty if there is none."""
-        for pod in self._stores.pods.by("node", name):
+        for pod in pods:
             if self._exports(pod) and requests.holds(pod):
                 return pod.metadata.name, pod.status.pod_ip
         return "", ""
@@ -245,17 +246,25 @@ class FakeNodes:
             and pod.metadata.labels.get(vocabulary.APP_LABEL) == vocabulary.EXPORTER
         )
 
+    def _use(self, placed: NodeCards, record: NodeRecord, before: publishing.PreviousView | None) -> None:
+        """Give a node's GPUs to its pods."""
+        pods = self._stores.pods.by("node", placed.name)
+        for pod in pods:
+            self._check_run_time(pod)
+        self._fleet.name_exporter(placed.name, *self._exporter(pods))
+        self._fleet.use(placed, self._users(pods, placed, record, before))
+
     def _users(
-        self, name: str, placed: NodeCards, record: NodeRecord, before: publishing.PreviousView | None
+        self, pods: Sequence[Pod], placed: NodeCards, record: NodeRecord, before: publishing.PreviousView | None
     ) -> dict[str, tuple[User, ...]]:
         """Return the users of each GPU of a node, by id."""
-        holding = ((pod, _wish(pod)) for pod in self._stores.pods.by("node", name) if requests.holds(pod))
+        holding = ((pod, _wish(pod)) for pod in pods if requests.holds(pod))
         there = sorted((pair for pair in holding if pair[1].count), key=lambda pair: pair[0].metadata.seniority)
         wishes = [wish for _, wish in there]
         if before is not None:
             record.held = {wish.uid: assigning.places(wish, before.held.get(wish.uid, ())) for wish in wishes}
-        held = record.held = assigning.assign(placed.ids, record.held, wishes)
-        memory = {card.device.uuid: card.device.model.memory_mib.usable for card in placed.cards}
+        held = record.held = assigning.assign(placed.ids, record.held, wishes) if wishes else {}
+        memory = {card.device.uuid: card.device.model.memory_mib.usable for card in placed.cards} if wishes else {}
         found: dict[str, tuple[User, ...]] = {}
         for pod, wish in there:
             span, meta = self._range(pod), pod.metadata
@@ -284,8 +293,8 @@ class FakeNodes:
 
     # Writing.
 
-    def _publish_node(self, node: Node, spec: pools.NodeGpus, record: NodeRecord) -> bool:
-        """Write labels and capacity; return whether the node has them already, and all our writes are seen."""
+    def _publish_node(self, node: Node, spec: pools.NodeGpus, record: NodeRecord) -> None:
+        """Write labels and capacity, until the node has them and all our writes are seen."""
         owned = record.owned = record.owned or publishing.OwnedFields(set(), set())
         record.leaving = False
         settled = self._writer.settled(Target(resources.NODES, node.metadata.name), node)
@@ -294,7 +303,8 @@ class FakeNodes:
         labels, amounts = publishing.labels(spec, self._config.mig_strategy), publishing.amounts(spec)
         owned.labels.update(labels)
         owned.resources.update(amounts)
-        return not self._write_node(node, publishing.node_patch(labels, amounts, owned)) and settled
+        done = not self._write_node(node, publishing.node_patch(labels, amounts, owned)) and settled
+        record.node, record.topology, record.spec = node if done else None, self._config, spec
 
     def _clean(self, node: Node, record: NodeRecord, owned: publishing.OwnedFields) -> None:
         """Remove what we own from a node, once: what appears there later is not ours."""
@@ -316,24 +326,34 @@ class FakeNodes:
 
         def failed(_error: Exception) -> None:
             if (record := self._records.get(name)) is not None:
-                record.view.written, record.view.changed = None, True
+                record.view.forget()
                 record.node, record.leaving = None, False
             self._queue.add_after(name, RETRY_AFTER)
 
         return failed
 
-    def _view(self, name: str) -> dict[str, Any] | None:
-        placed, record = self._fleet.nodes.get(name), self._records.get(name)
-        if placed is None or record is None:
-            return None  # it is gone
+    def _view_of_node(self, name: str) -> tuple[Source, Render]:
+        """Return what a node's view shows, None once it is gone, and the function that renders it."""
+
+        def source() -> object:
+            if (placed := self._fleet.nodes.get(name)) is None:
+                return None
+            return placed.spec, self._config.mig_strategy, [card.users for card in placed.cards]
+
+        return source, functools.partial(self._render, name)
+
+    def _render(self, name: str) -> dict[str, Any]:
+        placed, owned = self._fleet.nodes[name], self._records[name].owned
+        # Counters are as old as the last step: a later time would hide what they have grown since.
+        saved = self._fleet.time or self._clock.wall()
         counters = {
-            "time": round(self._clock.wall(), 1),
+            "time": math.floor(saved * 10) / 10,
             "address": self._fleet.address(name),
             "gpus": self._fleet.counters(placed),
         }
         return publishing.view(
             name, placed.ids, placed.spec, strategy=self._config.mig_strategy, users=placed.users(), counters=counters,
-            labelled=record.owned.labels if record.owned is not None else (),
+            labelled=owned.labels if owned is not None else (),
         )  # fmt: skip
 
     async def save(self) -> None:
@@ -341,7 +361,7 @@ class FakeNodes:
         for name in list(self._fleet.nodes):
             state = self._records[name].view
             state.written = None  # it is due
-            self._views.write(name, state, functools.partial(self._view, name), urgent=True, failed=self._retry(name))
+            self._views.write(name, state, *self._view_of_node(name), urgent=True, failed=self._retry(name))
             await asyncio.sleep(0)  # let the writer run
 
     async def save_before_exit(self) -> None:
@@ -391,6 +411,8 @@ class FakeNodes:
 
 def _wish(pod: Pod) -> assigning.Wish:
     """Return the requests of a pod's containers, by when they run."""
+    if not pod.spec.init_containers:
+        return assigning.Wish(pod.metadata.uid, requests.requests(pod))
     lasting, first, beside, sidecars = [], [], [], 0
     early, init = {item.name for item in pod.spec.init_containers}, requests.regular_init(pod)
     for item in requests.requests(pod):

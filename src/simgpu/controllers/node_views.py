@@ -1,6 +1,7 @@
 """Decides when views of nodes, fake and real, are written: if missing or changed, and periodically to save counters.
 
-A view is rendered only when it may be written: once in `VIEW_EVERY` seconds at most.
+A changed view waits for `VIEW_EVERY` seconds, so that one write shows all that changed meanwhile. It is rendered when
+it is sent, and not at all if the node is by then as its published view shows it.
 """
 
 from __future__ import annotations
@@ -14,27 +15,35 @@ import msgspec
 from simgpu import vocabulary
 from simgpu.controllers import publishing
 from simgpu.kube import resources
+from simgpu.kube.operations import Target
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap
-from simgpu.kube.writer import Target, Writer
+from simgpu.kube.writer import Writer
 from simgpu.machines.ticking import Clock
 
 VIEW_EVERY = 1.0  # seconds
 SAVE_EVERY = 300.0  # seconds
 
 Failed = Callable[[Exception], None]
-Render = Callable[[], dict[str, Any] | None]
+Source = Callable[[], object]  # what a view is made of, to be compared; None if the node is gone
+Render = Callable[[], dict[str, Any]]
 
 
 class ViewState(msgspec.Struct):
-    """When a node's view was last written, in seconds of the steady clock, and its text then.
+    """What is published of a node: its text, what that was made of, and when it was written.
 
-    `changed`: it may differ from what is published.
+    `shown` is None if that is unknown, `written` if nothing is published. `changed` is when a difference was first
+    seen. Times are in seconds of the steady clock.
     """
 
-    written: float | None = None
     text: str = ""
-    changed: bool = True
+    shown: object = None
+    written: float | None = None
+    changed: float | None = None
+
+    def forget(self) -> None:
+        """Write it again in any case."""
+        self.shown = self.written = None
 
 
 class NodeViews:
@@ -54,39 +63,47 @@ class NodeViews:
         """Return the ConfigMap of a node as it is in the cluster."""
         return self._config_maps.get(publishing.view_name(node), namespace=self._namespace)
 
-    def publish(self, node: str, state: ViewState, render: Render, *, urgent: bool, failed: Failed) -> float:
-        """Write a view that may differ or is due to be saved; return the seconds until it should be checked again.
-
-        It is rendered when it is sent; `render` returns None if the node is gone by then.
-        """
+    def publish(
+        self, node: str, state: ViewState, source: Source, render: Render, *, urgent: bool, failed: Failed
+    ) -> float:
+        """Write a view that differs or is due to be saved; return the seconds until it should be checked again."""
         turn = self._turn(node)
-        since = self._since(state)
-        if not state.changed and since <= SAVE_EVERY - turn:
-            return turn
-        if since < VIEW_EVERY:
-            return VIEW_EVERY - since
-        self.write(node, state, render, urgent=urgent, failed=failed)
+        if source() == state.shown:
+            state.changed = None
+            if not self._due(node, state):
+                return turn
+        else:
+            now = self._clock.steady()
+            state.changed = now if state.changed is None else state.changed
+            if state.written is not None and now < state.changed + VIEW_EVERY:
+                return state.changed + VIEW_EVERY - now
+        self.write(node, state, source, render, urgent=urgent, failed=failed)
         return turn
 
-    def write(self, node: str, state: ViewState, render: Render, *, urgent: bool, failed: Failed) -> None:
+    def write(
+        self, node: str, state: ViewState, source: Source, render: Render, *, urgent: bool, failed: Failed
+    ) -> None:
         """Write a view when its turn has come, unless it is the same by then and need not be saved."""
 
         def body() -> dict[str, Any] | None:
-            made, published = render(), self.get(node)
-            if made is None:
+            shown, published, due = source(), self.get(node), self._due(node, state)
+            seen = published.data.get(vocabulary.TOPOLOGY_KEY) if published is not None else None
+            state.changed = None
+            if shown is None or (not due and shown == state.shown and seen == state.text):
                 return None
-            text = made["data"][vocabulary.TOPOLOGY_KEY]
-            same = published is not None and published.data.get(vocabulary.TOPOLOGY_KEY) == text
-            state.changed = False
-            if same and self._since(state) <= SAVE_EVERY - self._turn(node):
+            made = render()
+            state.shown, state.text = shown, made["data"][vocabulary.TOPOLOGY_KEY]
+            if not due and seen == state.text:
                 return None
-            state.written, state.text = self._clock.steady(), text
+            state.written = self._clock.steady()
             return made
 
         self._writer.apply_rendered(self.target(node), body, urgent=urgent, failed=failed)
 
-    def _since(self, state: ViewState) -> float:
-        return float("inf") if state.written is None else self._clock.steady() - state.written
+    def _due(self, node: str, state: ViewState) -> bool:
+        """Return whether a view is missing, or the time to save the counters has come."""
+        since = float("inf") if state.written is None else self._clock.steady() - state.written
+        return since > SAVE_EVERY - self._turn(node)
 
     def delete(self, node: str, *, failed: Failed | None = None) -> None:
         """Delete a node's view."""

@@ -17,10 +17,11 @@ from simgpu.controllers import publishing
 from simgpu.controllers.configuring import Configuration, subject_of
 from simgpu.controllers.node_views import SAVE_EVERY, NodeViews, ViewState
 from simgpu.kube import resources
+from simgpu.kube.operations import Target
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
-from simgpu.kube.writer import Target, Writer
+from simgpu.kube.writer import Writer
 from simgpu.machines import users
 from simgpu.machines.ticking import Clock
 from simgpu.machines.users import CpuSource, PodRef, User
@@ -100,7 +101,7 @@ class OwnNode:
             return
         if new is not None and new.data.get(vocabulary.TOPOLOGY_KEY) == self._view.text:
             return  # our own write
-        self._view.changed = True
+        self._view.shown = None
         self._view.written = self._view.written if new is not None else None
         self._changed()
 
@@ -217,11 +218,12 @@ class OwnNode:
             if config_map is not None:
                 self._views.delete(self.name)
             return SAVE_EVERY
-        shown = _Shown(spec, tuple(ids), dict(listed), tuple(labels), fleet.mig_strategy)
-        self._view.changed |= shown != self._shown
-        self._shown, self._counters = shown, counters
+        self._shown = _Shown(spec, tuple(ids), dict(listed), tuple(labels), fleet.mig_strategy)
+        self._counters = counters
         urgent = self._view.written is None and config_map is None
-        return self._views.publish(self.name, self._view, self._render, urgent=urgent, failed=self._failed)
+        return self._views.publish(
+            self.name, self._view, lambda: self._shown, self._render, urgent=urgent, failed=self._failed
+        )
 
     def _render(self) -> dict[str, Any]:
         shown = self._shown
@@ -231,7 +233,7 @@ class OwnNode:
         )  # fmt: skip
 
     def _failed(self, _error: Exception) -> None:
-        self._view.written, self._view.changed = None, True
+        self._view.forget()
 
     def _annotate_reservations(self, listed: Mapping[str, tuple[User, ...]]) -> None:
         """Annotate each reservation pod with the GPU that it holds, the first of several, unless it is already."""

@@ -47,10 +47,7 @@ def read(path: Path) -> Any:
 
 def convert(document: Any, kind: type[T], *, where: str) -> T:
     """Return a JSON value as a struct. Names of members match in any case, and null counts as absent."""
-    try:
-        return msgspec.convert(documents.named(document, kind), kind)
-    except msgspec.ValidationError as error:
-        raise errors.InputError(where, str(error).replace("`$.", "`")) from None
+    return errors.convert(documents.named(document, kind), kind, field=where)
 
 
 def device_type(path: Path) -> tuple[dict[str, str], Ranges]:

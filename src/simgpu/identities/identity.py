@@ -122,11 +122,7 @@ def _from_yaml(path: Path) -> Identity:
     base = document.pop("base", None)
     if base is not None:
         document = _derived(document, base, path)
-    try:
-        identity = msgspec.convert(document, Identity)
-    except msgspec.ValidationError as error:
-        raise errors.InputError(str(path), str(error).replace("`$.", "`")) from None
-    return checked(identity, where=str(path))
+    return checked(errors.convert(document, Identity, field=str(path)), where=str(path))
 
 
 def _derived(document: dict[str, Any], base: Any, path: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Label text: what is printed between a family's name and its value.
 
-The text of a device is formatted once and cached. A family's own labels are inserted at the place that the identity has
-for them.
+The text of a device is formatted once and cached, as bytes: joining these takes a third of the time of joining strings,
+and lets other threads run. A family's own labels are inserted at the place that the identity has for them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ Own = tuple[tuple[str, str], ...]
 T = TypeVar("T")
 
 SOURCE = "\0"
+BLOCK = 4096  # rows that are rendered at once
 MAX_CACHED_ROWS = 8192  # with more, texts with a family's own labels are formatted for each page
 
 # Line ends for some reader, or not encodable: names come from users, and must not break a page.
@@ -70,7 +71,7 @@ class Texts:
     ) -> None:
         self._identity = identity
         self._rows = rows
-        self._separator = identity.layout.separator
+        self._separator = identity.layout.separator.encode()
         names = [name for name in identity.labels if name != identities.FAMILY]
         self._order = sorted(names, key=self._rank) if identity.sort_labels else names
         placed = ((place, name, identity.labels[name]) for place, name in enumerate(self._order, 1))
@@ -80,13 +81,14 @@ class Texts:
             if name not in hidden and (only is None or source in only or name in identity.target_labels)
         ]
         self._ends: dict[int, array[int]] = {place: array("I") for place in self._places()}
-        self._texts: list[str] = []
+        self._texts: list[bytes] = []
         for row in rows():
             text, ends = self._text(row)
             self._texts.append(text)
             for gap, end in ends.items():
                 self._ends[gap].append(end)
-        self._complete: dict[Own, list[str]] = {}
+        self._complete: dict[Own, list[bytes]] = {}
+        self.stamps = [object() for _ in range(0, len(self._texts), BLOCK)]  # of each block, others if a row changed
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -102,6 +104,10 @@ class Texts:
     def change(self, changed: Mapping[int, Row], rows: Callable[[], Iterable[Row]], places: Sequence[int]) -> None:
         """Replace some rows, in lists of its own."""
         self._rows, self._complete = rows, {}
+        kept = self.stamps if places == range(len(self)) else ()
+        self.stamps = [*kept, *(object() for _ in range(len(kept) * BLOCK, len(places), BLOCK))]
+        for block in {place // BLOCK for place in changed}:
+            self.stamps[block] = object()
         self._texts = _chosen(self._texts, places)
         self._ends = {gap: array("I", _chosen(ends, places)) for gap, ends in self._ends.items()}
         for place, row in changed.items():
@@ -109,7 +115,7 @@ class Texts:
             for gap, end in ends.items():
                 self._ends[gap][place] = end
 
-    def choose(self, own: Own) -> Callable[[Sequence[int]], list[str]]:
+    def choose(self, own: Own) -> Callable[[Sequence[int]], list[bytes]]:
         """Return a function from rows to their texts with a family's own labels."""
         if len(self) > MAX_CACHED_ROWS:
             inserts = self._inserts(own)
@@ -117,22 +123,22 @@ class Texts:
         if own not in self._complete:
             self._complete[own] = self._with(range(len(self)), self._inserts(own))
         complete = self._complete[own]
-        return lambda rows: complete if len(rows) == len(complete) else [complete[row] for row in rows]
+        return lambda rows: complete if len(rows) == len(complete) else _chosen(complete, rows)
 
-    def _text(self, row: Row) -> tuple[str, dict[int, int]]:
+    def _text(self, row: Row) -> tuple[bytes, dict[int, int]]:
         """Return a row's text, and where in it each place ends."""
-        pieces: list[str] = []
+        pieces: list[bytes] = []
         ends = dict.fromkeys(self._ends, 1)
         length = 1
         for place, name, source in self._shown:
             value = look_up(source, row)
             if value or name in self._identity.keep_empty:
-                pieces.append(f'{name}="{escaped(value)}"')
+                pieces.append(f'{name}="{escaped(value)}"'.encode())
                 length += len(pieces[-1]) + (len(self._separator) if len(pieces) > 1 else 0)
                 for gap in ends:
                     if gap >= place:
                         ends[gap] = length
-        return (f"{{{self._separator.join(pieces)}}} " if pieces else " "), ends
+        return (b"{%b} " % self._separator.join(pieces) if pieces else b" "), ends
 
     # A family's own labels.
 
@@ -154,14 +160,14 @@ class Texts:
         first = self._identity.first_labels
         return (first.index(name) if name in first else len(first), name)
 
-    def _inserts(self, own: Own) -> list[tuple[int, str | list[str]]]:
+    def _inserts(self, own: Own) -> list[tuple[int, bytes | list[bytes]]]:
         """Return what is inserted where, from right to left, so that places stay valid."""
         placed: dict[int, list[tuple[str, str]]] = {}
         for item in sorted(own) if self._identity.sort_labels else own:
             placed.setdefault(self._place(item[0]), []).append(item)
         return [(place, self._own_text(items)) for place, items in sorted(placed.items(), reverse=True)]
 
-    def _own_text(self, items: list[tuple[str, str]]) -> str | list[str]:
+    def _own_text(self, items: list[tuple[str, str]]) -> bytes | list[bytes]:
         if not any(value.startswith(SOURCE) for _, value in items):
             return self._joined(items)
         return [
@@ -171,21 +177,21 @@ class Texts:
             for row in self._rows()
         ]
 
-    def _joined(self, items: Iterable[tuple[str, str]]) -> str:
-        return self._separator.join(f'{name}="{escaped(value)}"' for name, value in items)
+    def _joined(self, items: Iterable[tuple[str, str]]) -> bytes:
+        return self._separator.join(f'{name}="{escaped(value)}"'.encode() for name, value in items)
 
-    def _with(self, rows: Sequence[int], inserts: list[tuple[int, str | list[str]]]) -> list[str]:
+    def _with(self, rows: Sequence[int], inserts: list[tuple[int, bytes | list[bytes]]]) -> list[bytes]:
         texts = _chosen(self._texts, rows)
         for place, own in inserts:
             ends = _chosen(self._ends[place], rows)
-            owns = repeat(own) if isinstance(own, str) else _chosen(own, rows)
+            owns = repeat(own) if isinstance(own, bytes) else _chosen(own, rows)
             texts = [self._put(text, end, mine) for text, end, mine in zip(texts, ends, owns, strict=False)]
         return texts
 
-    def _put(self, text: str, end: int, own: str) -> str:
+    def _put(self, text: bytes, end: int, own: bytes) -> bytes:
         if end > 1:
-            return f"{text[:end]}{self._separator}{own}{text[end:]}"
-        return f"{{{own}}} " if text == " " else f"{{{own}{self._separator}{text[1:]}"
+            return b"%b%b%b%b" % (text[:end], self._separator, own, text[end:])
+        return b"{%b} " % own if text == b" " else b"{%b%b%b" % (own, self._separator, text[1:])
 
 
 def _chosen(items: Sequence[T], rows: Sequence[int]) -> list[T]:

@@ -1,13 +1,17 @@
 """Renders the metrics page of a machine and an identity, as the real exporter prints it.
 
 Text that does not change from step to step (names, labels) is cached; a page is that text with numbers inserted.
+
+A large page is made beside what else the process does, so it is made of small pieces, and no call takes long: others
+wait for the interpreter's lock meanwhile.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, groupby, repeat
+import heapq
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +23,6 @@ from simgpu.machines import quantities
 from simgpu.machines.machine import Machine, Usage, Values
 from simgpu.machines.users import PodRef
 
-_CHUNK = 8192
 _WHOLE_DEVICES = ("device", "rest")
 _KINDS: dict[str, tuple[str, ...]] = {
     "devices": ("device",),
@@ -51,24 +54,30 @@ class _Series(NamedTuple):
 _Kept = dict[tuple[str, frozenset[str]], labels.Texts]  # by kind of row and hidden labels
 
 
-class _Moment:
-    """A snapshot of time, pods and texts: a page that is sent slowly stays consistent."""
+class Piece(NamedTuple):
+    """A part of a page, to be made. Two with one `key` and one `state` are the same; without a key, that is unknown."""
 
-    def __init__(self, machine: Machine) -> None:
+    make: Callable[[], bytes]
+    key: Hashable = None
+    state: Hashable = None
+
+
+class _Moment:
+    """Time, pods and texts of a step: a page that is sent slowly stays consistent."""
+
+    def __init__(self, machine: Machine, *, usages: bool) -> None:
         self.version, self.time = machine.version, machine.time
         self.pods, self.part_pods = machine.pods, machine.part_pods
+        self.usages: Sequence[Usage] = machine.usages if usages else ()
         self.texts: _Kept = {}
         self.workload_texts: _Kept = {}
-        self._machine = machine
-
-    @functools.cached_property
-    def usages(self) -> Sequence[Usage]:
-        """Usage by workload; read before the first chunk, by the few identities that print it."""
-        return self._machine.usages
 
 
 class Renderer:
-    """Renders one identity of one machine."""
+    """Renders one identity of one machine.
+
+    Large pages are rendered from snapshots in one thread; the texts that they share are changed only there.
+    """
 
     def __init__(
         self,
@@ -79,30 +88,34 @@ class Renderer:
         self.machine = machine
         self.identity = identity
         self._lookup = lookup
-        vendors = identity.vendors
-        others = np.array([bool(vendors) and device.model.vendor not in vendors for device in machine.devices], bool)
-        self._others = others if others.any() and not others.all() else None
-        shown = np.arange(len(others)) if self._others is None else np.flatnonzero(~others)
-        self._firsts = shown[np.unique(machine.node_of[shown], return_index=True)[1]]  # of each node
+        self._usages = any(family.of == "workloads" for family in identity.families)
+        self._before: Renderer | None = None
         self._texts: _Kept = {}
         self._pods: Mapping[int, PodRef] = {}
         self._version = -1
 
+    @functools.cached_property
+    def _others(self) -> npt.NDArray[np.bool_] | None:
+        """Which devices are of other vendors; None if all or none are."""
+        vendors = self.identity.vendors
+        others = np.array([bool(vendors) and item.model.vendor not in vendors for item in self.machine.devices], bool)
+        return others if others.any() and not others.all() else None
+
+    @functools.cached_property
+    def _firsts(self) -> npt.NDArray[np.intp]:
+        """The first device of each node."""
+        shown = np.arange(len(self.machine.devices)) if self._others is None else np.flatnonzero(~self._others)
+        return shown[np.unique(self.machine.node_of[shown], return_index=True)[1]]
+
     def on(self, machine: Machine) -> Renderer:
-        """Return a renderer of another machine; texts of devices that both have are reused."""
-        new, now, old = Renderer(machine, self.identity, self._lookup), _Moment(machine), self.machine.devices
-        if not old:
-            return new
-        known = {device.uuid: place for place, device in enumerate(old)}
-        places = [known.get(device.uuid, 0) for device in machine.devices]
-        changed = [
-            place
-            for place, (there, device) in enumerate(zip(places, machine.devices, strict=True))
-            if old[there] is not device or self._pods.get(there) != now.pods.get(place)
-        ]
-        new._texts = new._carried(self._texts, changed, now, places)
-        new._pods, new._version = now.pods, now.version
+        """Return a renderer of another machine; texts of devices that both have are reused, at its first page."""
+        new = Renderer(machine, self.identity, self._lookup)
+        new._before = self._before or self
         return new
+
+    def snapshot(self) -> Machine:
+        """Return what a page of this step is made from, later or in another thread."""
+        return self.machine.snapshot(usages=self._usages)
 
     def page(self) -> bytes:
         """Return the whole page."""
@@ -122,29 +135,33 @@ class Renderer:
 
         `open_metrics` is for identities whose exporter supports that format.
         """
-        now = _Moment(self.machine)
-        if self._version != now.version:
-            self._refresh(now)
+        return (piece.make() for piece in self.pieces(self.machine, open_metrics=open_metrics))
+
+    def pieces(self, machine: Machine, *, open_metrics: bool = False) -> Iterator[Piece]:
+        """Yield the page of the renderer's machine or a snapshot of it; all values are read before the first piece."""
+        now = _Moment(machine, usages=self._usages)
+        self._refresh(now)
         now.texts = self._texts
-        prepared = list(self._prepared(now))
+        prepared = list(self._prepared(machine, now))
+        del machine  # of a snapshot, only the values of series are still needed
         layout = self.identity.layout
         if layout.header is not None:
-            yield f"{layout.header}\n".encode()
+            yield _text_piece(f"{layout.header}\n")
         if layout.order == "device":
             yield from self._by_device(prepared, now)
             return
         comments = _open_comments if open_metrics else _comments
         if layout.comments == "first":
-            yield "".join(comments(family) for family in self.identity.families).encode()
+            yield _text_piece("".join(comments(family) for family in self.identity.families))
         by_family = comments if layout.comments == "family" else None
-        pieces = self._sorted(prepared, now) if layout.order == "sorted" else self._by_family(prepared, by_family, now)
-        yield from (piece.encode() for piece in pieces)
+        ordered = layout.order == "sorted"
+        yield from self._sorted(prepared, now) if ordered else self._by_family(prepared, by_family, now)
         if open_metrics:
-            yield b"# EOF\n"
+            yield _text_piece("# EOF\n")
 
     # Series.
 
-    def _prepared(self, now: _Moment) -> Iterator[_Series]:
+    def _prepared(self, machine: Machine, now: _Moment) -> Iterator[_Series]:
         """Yield all series of this step; equal values are shared."""
         known: dict[tuple[str, str, float, float, int | None], Values | None] = {}
         for family in self._families():
@@ -157,15 +174,14 @@ class Renderer:
                 for kind in _KINDS[family.of]:
                     key = (kind, dimension.value or family.value, scale, family.offset, family.digits)
                     if key not in known:
-                        values = _scaled(self._values(kind, key[1], now), *key[2:])
+                        values = _scaled(self._values(machine, kind, key[1], now), *key[2:])
                         known[key] = None if np.isnan(values).all() else values
                     if (found := known[key]) is not None:
                         yield _Series(
                             family, tuple({**family.labels, **dimension.labels, **looked_up}.items()), kind, found
                         )
 
-    def _values(self, kind: str, name: str, now: _Moment) -> Values:
-        machine = self.machine
+    def _values(self, machine: Machine, kind: str, name: str, now: _Moment) -> Values:
         if kind == "workload":
             devices = np.array([item.device for item in now.usages], dtype=np.intp)
             return self._masked(quantities.of_workloads(machine, now.usages, name), devices)
@@ -178,7 +194,7 @@ class Renderer:
         values = self._masked(self._lookup(machine, name), slice(None))
         if kind == "rest" and machine.parts:  # devices that have no parts
             values = values.copy()
-            values[np.unique(machine.parent)] = np.nan
+            values[machine.parent] = np.nan
         return values[self._firsts] if kind == "node" else values
 
     def _masked(self, values: Values, devices: npt.NDArray[np.intp] | slice) -> Values:
@@ -187,63 +203,107 @@ class Renderer:
             return values
         return np.where(self._others[devices], np.nan, values)
 
-    def _lines(self, series: _Series, now: _Moment) -> Iterator[str]:
-        choose = self._text(series, now)
-        there = ~np.isnan(series.values)
-        rows: Sequence[int] = range(len(there)) if there.all() else np.flatnonzero(there).tolist()
-        values = series.values[there]
-        same = len(values) > _CHUNK and bool((values == values[0]).all())
-        name = repeat(series.family.name)
-        end = f" {round(now.time * 1000)}\n" if self.identity.layout.timestamps else "\n"
-        for start in range(0, len(rows), _CHUNK):
-            some = values[start : start + 1] if same else values[start : start + _CHUNK]
-            numbers = _numbers(some, series.family.form, self.identity.layout.numbers)
-            texts = choose(rows[start : start + _CHUNK])
-            yield "".join(
-                chain.from_iterable(zip(name, texts, repeat(next(numbers)) if same else numbers, repeat(end)))
-            )
+    def _lines(self, series: _Series, now: _Moment, comments: str = "") -> Iterator[Piece]:
+        """Yield the lines of series, after `comments`."""
+        texts = self._text(series, now)
+        choose, layout = texts.choose(series.own), self.identity.layout
+        end = f" {round(now.time * 1000)}\n" if layout.timestamps else "\n"
+        lasting = not layout.timestamps and series.kind != "workload"
+        for start in range(0, len(series.values), labels.BLOCK):
+            values = _rounded(series.values[start : start + labels.BLOCK], series.family.form)
+            make = functools.partial(self._block, series.family, values, start, choose, (comments, end))
+            comments = ""
+            if lasting:
+                key = (series.family.name, series.own, series.kind, start)
+                yield Piece(make, key, (texts.stamps[start // labels.BLOCK], hash(values.tobytes())))
+            else:
+                yield Piece(make)
+
+    def _block(
+        self,
+        family: identities.Family,
+        values: Values,
+        start: int,
+        choose: Callable[[Sequence[int]], list[bytes]],
+        around: tuple[str, str],
+    ) -> bytes:
+        """Return the lines of some rows from `start` on, with what comes before them and ends each."""
+        there = ~np.isnan(values)
+        rows: Sequence[int] = range(start, start + len(values))
+        if not there.all():
+            values, rows = values[there], (np.flatnonzero(there) + start).tolist()
+        if not len(values):
+            return around[0].encode()
+        same = bool((values == values[0]).all())
+        numbers = _numbers(values[:1] if same else values, family.form, self.identity.layout.numbers)
+        return _joined(f"{around[0]}{family.name}", choose(rows), numbers, f"{around[1]}{family.name}", same=same)
 
     def _families(self) -> Sequence[identities.Family]:
         """Return the families in the order in which they are printed."""
         families, in_order = self.identity.families, self.identity.layout.order == "sorted"
         return sorted(families, key=lambda item: f"{item.name}{{") if in_order else families
 
-    def _sorted(self, prepared: list[_Series], now: _Moment) -> Iterator[str]:
+    def _sorted(self, prepared: list[_Series], now: _Moment) -> Iterator[Piece]:
         """Yield sorted lines, one family at a time."""
         for _, group in groupby(prepared, key=lambda series: series.family.name):
-            text = "".join(piece for series in group for piece in self._lines(series, now))
-            yield "".join(f"{line}\n" for line in sorted(text.split("\n")[:-1]))
+            pieces = (piece.make() for series in group for piece in self._lines(series, now))
+            blocks = [sorted(piece.split(b"\n")[:-1]) for piece in pieces]  # each is short, and so is its sorting
+            lines = heapq.merge(*blocks) if len(blocks) > 1 else iter(blocks[0])
+            while some := list(islice(lines, labels.BLOCK)):
+                yield Piece(functools.partial(b"\n".join, [*some, b""]))
 
     def _by_family(
         self, prepared: list[_Series], comments: Callable[[identities.Family], str] | None, now: _Moment
-    ) -> Iterator[str]:
+    ) -> Iterator[Piece]:
         before = None
         for series in prepared:
-            if comments is not None and series.family.name != before:
-                yield comments(series.family)
-                before = series.family.name
-            yield from self._lines(series, now)
+            about = comments(series.family) if comments is not None and series.family.name != before else ""
+            before = series.family.name
+            yield from self._lines(series, now, about)
 
-    def _by_device(self, prepared: list[_Series], now: _Moment) -> Iterator[bytes]:
+    def _by_device(self, prepared: list[_Series], now: _Moment) -> Iterator[Piece]:
         rows = range(len(self.machine.devices))
         columns = [
             (
-                series.family.name,
-                self._text(series, now)(rows),
-                list(_numbers(series.values, series.family.form, self.identity.layout.numbers)),
+                series.family.name.encode(),
+                self._text(series, now).choose(series.own)(rows),
+                list(_numbers(_rounded(series.values, form), form, self.identity.layout.numbers)),
             )
             for series in prepared
+            for form in (series.family.form,)
         ]
-        for row in rows:
-            yield "".join(f"{name}{texts[row]}{numbers[row]}\n" for name, texts, numbers in columns).encode()
+
+        def line(row: int) -> bytes:
+            return b"".join(b"%b%b%b\n" % (name, texts[row], numbers[row].encode()) for name, texts, numbers in columns)
+
+        yield from (Piece(functools.partial(line, row)) for row in rows)
 
     # Labels.
 
     def _refresh(self, now: _Moment) -> None:
-        """Renew the texts of devices whose pod changed. A page in progress keeps its texts."""
-        before, self._pods, self._version = self._pods, now.pods, now.version
-        changed = [place for place in before.keys() | now.pods.keys() if before.get(place) != now.pods.get(place)]
-        self._texts = self._carried(self._texts, changed, now)
+        """Renew the texts of devices that changed or whose pod did. A page in progress keeps its texts."""
+        if self._before is not None:
+            self._take_over(self._before, now)
+            self._before = None
+        elif self._version != now.version:
+            before = self._pods
+            changed = [place for place in before.keys() | now.pods.keys() if before.get(place) != now.pods.get(place)]
+            self._texts = self._carried(self._texts, changed, now)
+        self._pods, self._version = now.pods, now.version
+
+    def _take_over(self, before: Renderer, now: _Moment) -> None:
+        """Take the texts of devices that another renderer has too."""
+        old, devices = before.machine.devices, self.machine.devices
+        if not old:
+            return
+        known = {device.uuid: place for place, device in enumerate(old)}
+        places = [known.get(device.uuid, 0) for device in devices]
+        changed = [
+            place
+            for place, (there, device) in enumerate(zip(places, devices, strict=True))
+            if old[there] is not device or before._pods.get(there) != now.pods.get(place)
+        ]
+        self._texts = self._carried(before._texts, changed, now, places)
 
     def _carried(
         self, texts: _Kept, changed: Iterable[int], now: _Moment, places: Sequence[int] | None = None
@@ -252,19 +312,19 @@ class Renderer:
         rows = {place: self._row(place, now) for place in changed}
         return {
             (kind, hidden): known.changed(rows, functools.partial(self._rows, kind, now), places=places)
-            for (kind, hidden), known in texts.items()
+            for (kind, hidden), known in list(texts.items())
             if kind in _WHOLE_DEVICES
         }
 
-    def _text(self, series: _Series, now: _Moment) -> Callable[[Sequence[int]], list[str]]:
-        """Return a function from rows to label texts. A family's own label hides the identity's."""
+    def _text(self, series: _Series, now: _Moment) -> labels.Texts:
+        """Return the label texts of series. A family's own label hides the identity's."""
         kind, hidden = series.kind, frozenset(name for name, _ in series.own if name in self.identity.labels)
         kept = now.workload_texts if kind == "workload" else now.texts
         if (kind, hidden) not in kept:
             kept[kind, hidden] = labels.Texts(
                 self.identity, functools.partial(self._rows, kind, now), hidden=hidden, only=_SOURCES.get(kind)
             )
-        return kept[kind, hidden].choose(series.own)
+        return kept[kind, hidden]
 
     def _row(self, place: int, now: _Moment, **more: Any) -> labels.Row:
         machine = self.machine
@@ -303,6 +363,27 @@ def _scaled(values: Values, scale: float, offset: float, digits: int | None) -> 
     return np.asarray(scaled if digits is None else np.round(scaled, digits))
 
 
+def _text_piece(text: str) -> Piece:
+    return Piece(text.encode)
+
+
+def _joined(first: str, texts: list[bytes], numbers: Iterator[str], between: str, *, same: bool) -> bytes:
+    """Return lines: each a text and a number, the first after `first`, the others after `between`.
+
+    The end of a line and the name after it are joined to the numbers, which is faster than joining each to the page.
+    """
+    end = between[: between.index("\n") + 1]
+    if same:
+        number = next(numbers)
+        lines = f"{number}{between}".encode().join(texts)
+        return b"".join((first.encode(), lines, f"{number}{end}".encode()))
+    pieces = [b""] * (2 * len(texts) + 2)
+    pieces[0], pieces[-1] = first.encode(), end.encode()
+    pieces[1:-1:2] = texts
+    pieces[2:-1:2] = f"{between}\0".join(numbers).encode().split(b"\0")
+    return b"".join(pieces)
+
+
 def _comments(family: identities.Family) -> str:
     if family.type == "untyped" and not family.help:
         return ""
@@ -316,13 +397,15 @@ def _open_comments(family: identities.Family) -> str:
     return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
 
 
+def _rounded(values: Values, form: str) -> Values:
+    return np.floor(values + 0.5) if form == "int" else values
+
+
 def _numbers(values: Values, form: str, style: str) -> Iterator[str]:
-    if form == "int":
-        whole = np.floor(values + 0.5)
-        return map(str, whole.astype(np.int64).tolist()) if style == "plain" else map(_STYLES[style], whole.tolist())
-    if form == "fixed":
-        return map("%.6f".__mod__, values.tolist())
-    return map(_STYLES[style], values.tolist())
+    """Format numbers; those of the form `int` are whole."""
+    if form == "int" and style == "plain":
+        return map(str, values.astype(np.int64).tolist())
+    return map("%.6f".__mod__ if form == "fixed" else _STYLES[style], values.tolist())
 
 
 def shortest(value: float) -> str:

@@ -82,7 +82,6 @@ class Condition(ApiView, frozen=True):
     status: str
     reason: str = ""
     message: str = ""
-    last_transition_time: str | None = None
 
 
 class Taint(ApiView, frozen=True):
@@ -157,7 +156,6 @@ class PodSpec(ApiView, frozen=True):
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] = ()
     node_name: str = ""
-    priority_class_name: str = ""
     scheduler_name: str = ""
     resource_claims: tuple[PodResourceClaim, ...] = ()
 
@@ -175,7 +173,6 @@ class ContainerStatus(ApiView, frozen=True):
 
     name: str
     ready: bool = False
-    restart_count: int = 0
     container_id: str = msgspec.field(default="", name="containerID")
     state: ContainerState = ContainerState()
 
@@ -245,7 +242,6 @@ class LeaseSpec(ApiView, frozen=True):
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
-    acquire_time: str | None = None
     renew_time: str | None = None
     lease_transitions: int | None = None
 

@@ -27,7 +27,7 @@ JSON = "application/json"
 MAX_REQUESTS = 64  # at a time; watches do not count, they stay open
 
 _READ_BUFFER = 1024 * 1024
-_GATHER_SECONDS = 0.005
+_GATHER_SECONDS = 0.1  # between reads of a watch: what comes first is read at once
 _LARGE = 256 * 1024
 _LARGE_GATHER_SECONDS = 0.0005
 
@@ -146,7 +146,7 @@ class Wire:
                         raise errors.from_response(response.status, answer, _retry_after(response.headers))
                 while chunk := await _chunk(response, silence_seconds):
                     yield chunk
-                    await _gather(response, _GATHER_SECONDS)
+                    await _gather(response, _GATHER_SECONDS if len(chunk) < _LARGE else _LARGE_GATHER_SECONDS)
 
     async def _body(self, response: aiohttp.ClientResponse, call: Call) -> bytes:
         """Return a response body within its size limit; the body of a failure is truncated."""

@@ -9,13 +9,11 @@ though a later write may be joined with one that is pending. `lag` is how far be
 from __future__ import annotations
 
 import asyncio
-import collections
-import hashlib
 import heapq
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -23,41 +21,13 @@ from simgpu.kube import client as kube_client
 from simgpu.kube import errors, patches
 from simgpu.kube.backoff import Backoff
 from simgpu.kube.client import Client
-from simgpu.kube.resources import Resource
-from simgpu.kube.views import Identified, Object
+from simgpu.kube.last_writes import LastWrites
+from simgpu.kube.operations import Failed, Operation, Render, Target, add_operation
+from simgpu.kube.patches import Patch
+from simgpu.kube.token_bucket import TokenBucket
+from simgpu.kube.views import Object
 
 _log = logging.getLogger(__name__)
-
-Patch = dict[str, Any]
-Render = Callable[[], Patch | None]  # makes a body when it is about to be sent; None: there is nothing to write
-Failed = Callable[[errors.KubeError], None]
-
-_MAX_REMEMBERED = 200_000
-_MAX_VERSION_DIGITS = 20  # digits: etcd's revisions have 64 bits
-
-
-class Target(msgspec.Struct, frozen=True):
-    """The object, or sub-resource of it, that is written."""
-
-    resource: Resource[Any]
-    name: str
-    namespace: str = ""
-    subresource: str = ""
-
-    @property
-    def object(self) -> Target:
-        """The object itself, without a sub-resource."""
-        return msgspec.structs.replace(self, subresource="") if self.subresource else self
-
-
-class Operation(msgspec.Struct):
-    """A pending request; `failed` is called if it fails for good. With `render`, its body is made when it is sent."""
-
-    kind: Literal["merge", "apply", "delete"]
-    subresource: str
-    body: Patch
-    failed: list[Failed]
-    render: Render | None = None
 
 
 class _Write(msgspec.Struct):
@@ -92,7 +62,7 @@ class Writer:
         client: Client,
         *,
         manager: str,
-        per_second: float | None = None,
+        per_second: float | Callable[[], float] | None = None,
         burst: int = 1,
         in_flight: int = 16,
         attempts: int = 8,
@@ -102,12 +72,12 @@ class Writer:
         self.counters = WriterCounters()
         self._client = client
         self._manager = manager
-        self._rate = _Rate(per_second, burst)
+        self._rate = TokenBucket(per_second, burst) if per_second is not None else None
         self._in_flight = in_flight
         self._attempts = attempts
         self._backoff = backoff or Backoff(first_seconds=0.1, max_seconds=10.0)
         self._clock = clock
-        self._memory = _Memory()
+        self._last_writes = LastWrites()
         # A pending write is in one of four lanes, each in order of arrival.
         self._urgent: dict[Target, _Write] = {}
         self._normal: dict[Target, _Write] = {}
@@ -174,18 +144,18 @@ class Writer:
     def delete(self, target: Target, *, failed: Failed | None = None) -> None:
         """Delete the object. Not rate-limited."""
         self.counters.wanted += 1
-        self._memory.forget(target.object)
+        self._last_writes.forget(target.object)
         self._enqueue(target.object, Operation("delete", "", {}, [failed] if failed else []), urgent=True)
 
     def forget(self, target: Target) -> None:
         """Forget the last write to an object, because it was deleted or changed by another client."""
-        self._memory.forget(target.object)
+        self._last_writes.forget(target.object)
 
     def settled(self, target: Target, observed: Object | None) -> bool:
         """Return whether no write of an object is pending and `observed`, unless None, includes the last one."""
         key = target.object
         waits = self._waiting(key) is not None or key in self._writing
-        return not waits and (observed is None or not self._memory.is_newer(key, observed))
+        return not waits and (observed is None or not self._last_writes.is_newer(key, observed))
 
     async def drained(self) -> None:
         """Wait until nothing is pending."""
@@ -208,8 +178,8 @@ class Writer:
         last = self._last(key, target.subresource)
         if last is not None:
             same = last.kind == kind and last.body == body
-        elif observed is None or self._memory.is_newer(key, observed):
-            same = self._memory.knows(target, kind, body)
+        elif observed is None or self._last_writes.is_newer(key, observed):
+            same = self._last_writes.knows(target, kind, body)
         else:
             same = not patches.differs(observed, body)
         if same:
@@ -301,11 +271,12 @@ class Writer:
         while True:
             now = self._clock()
             self._promote(now)
-            wait = self._rate.wait(now)
             if self._urgent:
                 return _pop_first(self._urgent)
+            wait = self._rate.wait(now) if self._rate is not None and self._normal else 0.0
             if self._normal and wait <= 0:
-                self._rate.take(now)
+                if self._rate is not None:
+                    self._rate.take(now)
                 return _pop_first(self._normal)
             waits = [wait] if self._normal else []
             waits += [self._attempts_due[0][0] - now] if self._attempts_due else []
@@ -338,14 +309,16 @@ class Writer:
                     body = None
                 if body is None:
                     self.counters.unchanged += 1
+                    if self._rate is not None and not write.urgent:
+                        self._rate.give_back()
                     write.operations.pop(0)
                     continue
                 operation.body = body
-            self._memory.note(target, operation.kind, operation.body)
+            self._last_writes.note(target, operation.kind, operation.body)
             try:
                 await self._send(target, operation)
             except errors.KubeError as error:
-                self._memory.forget(key)
+                self._last_writes.forget(key)
                 if _may_pass(error) and write.tries + 1 < self._attempts:
                     write.tries += 1
                     write.due = self._clock() + self._backoff.pause(write.tries)
@@ -383,87 +356,7 @@ class Writer:
             subresource=target.subresource,
             params=params,
         )
-        self._memory.written(target.object, _version(answer))
-
-
-class _Memory:
-    """Digests of the last write to each sub-resource of each object; the least recently written is evicted first."""
-
-    def __init__(self) -> None:
-        self._objects: collections.OrderedDict[Target, dict[str, bytes]] = collections.OrderedDict()
-        self._versions: dict[Target, int] = {}
-
-    def knows(self, target: Target, kind: str, body: Patch) -> bool:
-        """Return whether exactly this was the last write."""
-        return self._objects.get(target.object, {}).get(target.subresource) == _digest(kind, body)
-
-    def note(self, target: Target, kind: str, body: Patch) -> None:
-        """Record a write that is being sent."""
-        if kind == "delete":
-            self.forget(target.object)
-            return
-        self._objects.setdefault(target.object, {})[target.subresource] = _digest(kind, body)
-        self._objects.move_to_end(target.object)
-        if len(self._objects) > _MAX_REMEMBERED:
-            self.forget(next(iter(self._objects)))
-
-    def written(self, key: Target, version: int) -> None:
-        """Record the resource version that a write returned."""
-        if key in self._objects:
-            self._versions[key] = version
-
-    def is_newer(self, key: Target, observed: Object) -> bool:
-        """Return whether our last write is newer than the observed object."""
-        seen = _number(observed.metadata.resource_version)
-        return seen is not None and seen < self._versions.get(key, 0)
-
-    def forget(self, key: Target) -> None:
-        """Drop everything known of an object."""
-        self._objects.pop(key, None)
-        self._versions.pop(key, None)
-
-
-def _version(answer: bytes) -> int:
-    """Return the resource version in a response; 0 if there is none."""
-    try:
-        version = kube_client.decode(answer, Identified).metadata.resource_version
-    except errors.UnreadableAnswer:
-        return 0
-    return _number(version) or 0
-
-
-def _number(version: str) -> int | None:
-    """Return a resource version as a number; None if it is not one."""
-    return int(version) if version.isdecimal() and len(version) <= _MAX_VERSION_DIGITS else None
-
-
-def _digest(kind: str, body: Patch) -> bytes:
-    encoded = msgspec.json.encode(body, order="sorted")
-    return hashlib.blake2b(encoded, digest_size=16, person=kind.encode()).digest()
-
-
-class _Rate:
-    """A token bucket."""
-
-    def __init__(self, per_second: float | None, burst: int) -> None:
-        self._per_second = per_second
-        self._burst = float(max(burst, 1))
-        self._tokens = self._burst
-        self._at: float | None = None
-
-    def wait(self, now: float) -> float:
-        """Return seconds until a token is available."""
-        if self._per_second is None:
-            return 0.0
-        if self._at is not None:
-            self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_second)
-        self._at = now
-        return 0.0 if self._tokens >= 1.0 - 1e-9 else (1.0 - self._tokens) / self._per_second
-
-    def take(self, now: float) -> None:
-        """Take a token."""
-        self.wait(now)
-        self._tokens -= 1.0
+        self._last_writes.written(target.object, answer)
 
 
 def _pop_first(lane: dict[Target, _Write]) -> tuple[Target, _Write]:
@@ -473,29 +366,3 @@ def _pop_first(lane: dict[Target, _Write]) -> tuple[Target, _Write]:
 
 def _may_pass(error: errors.KubeError) -> bool:
     return isinstance(error, errors.ConnectError | errors.ServerError | errors.TooManyRequests | errors.Conflict)
-
-
-# Joining operations
-
-
-def add_operation(waiting: list[Operation], operation: Operation) -> None:
-    """Add an operation to the pending ones, joining it with the last one if possible.
-
-    A delete drops all before it. A merge is joined with a merge, and an apply replaces an apply, if that was the last
-    operation on the same sub-resource.
-    """
-    if operation.kind == "delete":
-        for void in waiting:
-            operation.failed += void.failed
-        waiting[:] = [operation]
-        return
-    last = next((item for item in reversed(waiting) if item.subresource == operation.subresource), None)
-    if last is None or last.kind != operation.kind:
-        waiting.append(operation)
-        return
-    body = operation.body if operation.kind == "apply" else patches.fold(last.body, operation.body)
-    if body is None:
-        waiting.append(operation)
-        return
-    last.body, last.render = body, operation.render
-    last.failed += operation.failed

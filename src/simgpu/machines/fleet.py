@@ -6,15 +6,17 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 import numpy as np
 
 from simgpu.machines.inventory import Card, DeviceState, Inventory
-from simgpu.machines.machine import Machine
+from simgpu.machines.machine import Machine, Values
 from simgpu.machines.users import PodRef, User
 from simgpu.sim import cards
 from simgpu.topology import pools
+from simgpu.topology.devices import Device
 from simgpu.vocabulary import EXPORTER
 
 _MAX_GONE = 100_000  # removed GPUs whose counters are kept, in case they come back
@@ -42,8 +44,8 @@ class NodeCards(msgspec.Struct):
 class Fleet:
     """Cards of all nodes. Changes are idempotent; pages are rendered from `machine`."""
 
-    def __init__(self, *, seed: int) -> None:
-        self._inventory = Inventory(seed=seed, max_gone=_MAX_GONE, tiles=False)
+    def __init__(self, *, seed: int, parallel: cards.Parallel = cards.in_turn) -> None:
+        self._inventory = Inventory(seed=seed, max_gone=_MAX_GONE, tiles=False, parallel=parallel)
         self.engine = self._inventory.engine
         self.nodes: dict[str, NodeCards] = {}
         self._machine: Machine | None = None
@@ -55,6 +57,11 @@ class Fleet:
         """How many steps were made."""
         return self._inventory.steps
 
+    @property
+    def time(self) -> float:
+        """When the last step was made, in seconds since 1970; zero before the first."""
+        return self._inventory.time
+
     # Nodes.
 
     def place(self, name: str, spec: pools.NodeGpus) -> NodeCards:
@@ -65,6 +72,8 @@ class Fleet:
         exporter = known.exporter if known is not None else self._exporter(name)
         devices = pools.build(spec, name, labels=exporter)
         made = self._inventory.exchange(known.cards if known is not None else (), devices)
+        for card in made:
+            card.shown = _shown_pod(card)
         self.nodes[name] = NodeCards(name, spec, made, exporter, known.exporter_pod if known is not None else ("", ""))
         self._machine = None
         return self.nodes[name]
@@ -116,16 +125,17 @@ class Fleet:
     def step(self, now: float, *, clock: float) -> None:
         """Simulate up to `now`, in seconds; `clock` is in seconds since 1970."""
         self._inventory.step(now, clock=clock)
+        for card in self._inventory.changed:
+            card.shown = _shown_pod(card)
         if self._machine is not None and self._inventory.changed:
-            pods: dict[int, PodRef | None] = dict(self._machine.pods)
-            pods |= {card.place: _shown_pod(card) for card in self._inventory.changed}
-            self._machine.set_pods({place: pod for place, pod in pods.items() if pod is not None})
+            self._machine.change_users({card.place: (card.shown, card.seen) for card in self._inventory.changed})
 
     def machine(self) -> Machine:
         """Return all GPUs of all nodes, as one machine to render."""
         if self._machine is None:
             self._machine = self._view(self.nodes.values())
-            for place, card in enumerate(card for node in self.nodes.values() for card in node.cards):
+            listed = chain.from_iterable(node.cards for node in self.nodes.values())
+            for place, card in enumerate(listed):
                 card.place = place
         return self._current(self._machine)
 
@@ -137,9 +147,9 @@ class Fleet:
     def _view(self, nodes: Collection[NodeCards]) -> Machine:
         """Return the machine of some nodes, with the pods of the last step, to which its readings belong."""
         machine = self._inventory.machine([(node.name, node.cards) for node in nodes])
-        listed = (card for node in nodes for card in node.cards)
-        named = ((place, _shown_pod(card)) for place, card in enumerate(listed))
-        machine.set_pods({place: pod for place, pod in named if pod is not None})
+        listed = list(chain.from_iterable(node.cards for node in nodes))
+        machine.users = {place: card.seen for place, card in enumerate(listed) if card.seen}
+        machine.set_pods({place: card.shown for place, card in enumerate(listed) if card.shown is not None})
         return machine
 
     def _current(self, machine: Machine) -> Machine:
@@ -151,20 +161,6 @@ class Fleet:
         for name, node in self.nodes.items():
             if node.cards:
                 yield name, node.exporter["exporter"], node.exporter["instance"]
-
-    def pod_usage(self) -> Iterator[tuple[str, int, float, float]]:
-        """Yield pod uid, index of the GPU, utilisation in percent, and memory in bytes, for each pod on each GPU.
-
-        Pods that share a GPU split its utilisation in proportion to what they ask for.
-        """
-        used = [(index, card) for node in self.nodes.values() for index, card in enumerate(node.cards) if card.seen]
-        numbers = [card.number for _, card in used]
-        usage = np.rint(self.engine.read("usage", numbers)).tolist() if numbers else []
-        for (index, card), percent in zip(used, usage, strict=True):
-            if len(card.seen) == 1:
-                yield card.seen[0].pod.uid, index, percent, card.seen[0].memory_mib * 2.0**20
-            else:
-                yield from ((uid, index, *values) for uid, values in _divided(card.seen, percent).items())
 
     # Counters.
 
@@ -181,6 +177,26 @@ class Fleet:
         for card in node.cards:
             if (values := saved.get(card.device.uuid)) is not None:
                 self._inventory.resume(card, _state(values, seconds))
+
+
+def pod_usage(machine: Machine) -> Iterator[tuple[str, int, float, float]]:
+    """Return pod uid, index of the GPU, utilisation in percent, and memory in bytes, for each pod on each GPU.
+
+    Pods that share a GPU split its utilisation in proportion to what they ask for. The values are of the moment of the
+    call.
+    """
+    return _pod_usage(machine.devices, machine.users, machine.column("usage"))
+
+
+def _pod_usage(
+    devices: Sequence[Device], users: Mapping[int, tuple[User, ...]], usage: Values
+) -> Iterator[tuple[str, int, float, float]]:
+    for place, sharing in sorted(users.items()):
+        index, percent = devices[place].index, float(np.rint(usage[place]))
+        if len(sharing) == 1:
+            yield sharing[0].pod.uid, index, percent, sharing[0].memory_mib * 2.0**20
+        else:
+            yield from ((uid, index, *values) for uid, values in _divided(sharing, percent).items())
 
 
 def _shown_pod(card: Card) -> PodRef | None:

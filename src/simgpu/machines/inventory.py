@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 
 import msgspec
 import numpy as np
@@ -63,6 +63,7 @@ class Card(msgspec.Struct, gc=False):
     playing: tuple[Playing, ...] = ()
     kind: str = ""
     place: int = -1  # in the machine that shows all cards of a fleet
+    shown: PodRef | None = None  # what labels its readings there
 
     def pod(self, users: Sequence[User]) -> PodRef | None:
         """Return the pod that labels the card: of the first user, or from the configuration."""
@@ -87,8 +88,9 @@ class Inventory:
         now: float = 0.0,
         spread: float = 1.0,
         saved: Mapping[str, DeviceState] = {},
+        parallel: cards.Parallel = cards.in_turn,
     ) -> None:
-        self.engine = engine.Engine(seed=seed, now=now)
+        self.engine = engine.Engine(seed=seed, now=now, parallel=parallel)
         self.workloads = WorkloadRegistry(self.engine)
         self.steps = 0
         self.time = 0.0
@@ -252,10 +254,11 @@ class Inventory:
 
     def machine(self, nodes: Sequence[tuple[str, Sequence[Card]]], *, list_usages: UsageLister = tuple) -> Machine:
         """Return cards of one or several hosts as one machine to render."""
-        listed = [card for _, there in nodes for card in there]
+        listed = list(chain.from_iterable(there for _, there in nodes))
         parts = [
             DevicePart(place, number, profile, handle)
             for place, card in enumerate(listed)
+            if card.parts
             for number, profile, handle in card.parts
         ]
         return Machine(

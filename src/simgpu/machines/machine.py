@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import functools
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, repeat
+from typing import TypeVar, cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from simgpu.machines.users import PodRef
-from simgpu.sim import engine
+from simgpu.machines.users import PodRef, User
+from simgpu.sim import cards, engine
 from simgpu.topology import links as fabric
 from simgpu.topology.devices import Device
 
 Values = npt.NDArray[np.float64]
+T = TypeVar("T")
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -59,12 +62,13 @@ class Machine:
         self.devices = devices
         self.engine = made
         self.ids = np.asarray(ids, dtype=np.int64)
-        self.hostnames = [name for name, count in nodes for _ in range(count)]
+        self.hostnames = list(chain.from_iterable(repeat(name, count) for name, count in nodes))
         self.node_of = np.repeat(np.arange(len(nodes)), [count for _, count in nodes])
         self.parts = parts
         self.parent = np.array([part.device for part in parts], dtype=np.intp)
         self.pods: dict[int, PodRef] = {}
         self.part_pods: dict[int, PodRef] = {}
+        self.users: dict[int, tuple[User, ...]] = {}  # of a fleet's devices
         self._list_usages = list_usages
         self._usages: tuple[Usage, ...] = ()
         self._listed_at = -1
@@ -73,17 +77,45 @@ class Machine:
         self.time = 0.0
         self._columns: dict[str, Values] = {}
         self._at = -1
-        self._static: dict[object, Values] = {}
-        self._models = {device.model.key: device for device in devices}
+        self._instant: tuple[float, float] | None = None  # epoch and time of a snapshot
+        self._static: dict[object, object] = {}  # computed once, also for snapshots
 
     def column(self, name: str) -> Values:
         """Return a quantity of the engine for each device, at this step."""
         if self._at != self.step:
             self._columns.clear()
             self._at = self.step
-        if name not in self._columns:
+        if name not in self._columns and self._instant is None:
             self._columns[name] = self.engine.read(name, self.ids)
         return self._columns[name]
+
+    def snapshot(self, *, usages: bool = False) -> Machine:
+        """Return a copy that keeps its values, and usages where needed, whatever the engine does next.
+
+        It may be read in another thread: it shares with this machine only what does not change.
+        """
+        taken = copy.copy(self)
+        taken.hold(usages=usages)
+        return taken
+
+    def hold(self, *, usages: bool) -> None:
+        """Read all values of this step, and none of later ones."""
+        self._instant = (self.engine.epoch, self.engine.now)
+        self._usages, self._listed_at = self.usages if usages else (), self.step
+        self._columns, self._at = self.engine.read_all(self.ids), self.step
+        if self.parts:
+            states = self.engine.read_parts([part.handle for part in self.parts])
+            self._columns |= {f"part.{field}": values for field, values in states.items()}
+
+    @property
+    def epoch(self) -> float:
+        """The time at which the simulation began, in seconds since 1970."""
+        return self.engine.epoch if self._instant is None else self._instant[0]
+
+    @property
+    def now(self) -> float:
+        """Seconds since the simulation began."""
+        return self.engine.now if self._instant is None else self._instant[1]
 
     def invalidate(self) -> None:
         """Drop cached quantities, after a setting has changed."""
@@ -107,42 +139,72 @@ class Machine:
 
     def fact(self, name: str) -> Values:
         """Return a figure of each device's model, by path; NaN where it has none."""
-        if name not in self._static:
-            found = {device.model.key: _figure(device.model, name) for device in self._models.values()}
-            self._static[name] = np.array([found[device.model.key] for device in self.devices])
-        return self._static[name]
+        return self._once(("fact", name), lambda: self._by_model(lambda device: _figure(device.model, name)))
+
+    def highest(self, kind: str) -> Values:
+        """Return the most traffic of a kind that each device can have, in bytes per second."""
+        return self._once(
+            ("highest", kind), lambda: self._by_model(lambda device: cards.highest_rates(device.model)[kind])
+        )
 
     def static(self, read: Callable[[Device], float]) -> Values:
         """Return a constant number for each device, as `read` computes it once."""
-        if read not in self._static:
-            self._static[read] = np.array([read(device) for device in self.devices])
-        return self._static[read]
+        return self._once(read, lambda: np.array([read(device) for device in self.devices]))
 
-    @functools.cached_property
+    def _by_model(self, read: Callable[[Device], float]) -> Values:
+        found = {key: read(device) for key, device in self._models.items()}
+        return np.array([found[device.model.key] for device in self.devices])
+
+    @property
+    def _models(self) -> dict[str, Device]:
+        return self._once("models", lambda: {device.model.key: device for device in self.devices})
+
+    @property
     def topology(self) -> tuple[fabric.Link, ...]:
         """All links between devices, and each device's to itself."""
-        return tuple(fabric.links(self.devices))
+        return self._once("topology", lambda: tuple(fabric.links(self.devices)))
 
-    @functools.cached_property
+    @property
     def links(self) -> tuple[fabric.Link, ...]:
         """Links from one device to another."""
-        return tuple(link for link in self.topology if link.ports)
+        return self._once("links", lambda: tuple(link for link in self.topology if link.ports))
 
-    @functools.cached_property
+    @property
     def ports(self) -> tuple[fabric.Link, ...]:
         """The single ports of links."""
-        return tuple(port for link in self.links for port in link.split())
+        return self._once("ports", lambda: tuple(port for link in self.links for port in link.split()))
 
-    @functools.cached_property
+    @property
     def peers(self) -> npt.NDArray[np.intp]:
         """How many others each device is linked to."""
-        return np.array(fabric.peers(self.devices), dtype=np.intp)
+        return self._once("peers", lambda: np.array(fabric.peers(self.devices), dtype=np.intp))
+
+    def _once(self, key: object, make: Callable[[], T]) -> T:
+        if key not in self._static:
+            self._static[key] = make()
+        return cast("T", self._static[key])
 
     def set_pods(self, pods: Mapping[int, PodRef], parts: Mapping[int, PodRef] = {}) -> None:
         """Set the pods that label devices, by index, and parts, by handle."""
         if pods != self.pods or parts != self.part_pods:
             self.pods, self.part_pods = dict(pods), dict(parts)
             self.version += 1
+
+    def change_users(self, changed: Mapping[int, tuple[PodRef | None, tuple[User, ...]]]) -> None:
+        """Set the pod that labels a device, and its users, for some devices, by index; snapshots keep theirs."""
+        self.pods, self.users = dict(self.pods), dict(self.users)
+        for place, (pod, users) in changed.items():
+            _put(self.pods, place, pod)
+            _put(self.users, place, users)
+        self.version += 1
+
+
+def _put(items: dict[int, T], place: int, value: T | None) -> None:
+    """Set an item; an empty one is removed."""
+    if value:
+        items[place] = value
+    else:
+        items.pop(place, None)
 
 
 def _figure(model: object, path: str) -> float:

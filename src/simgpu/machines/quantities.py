@@ -55,7 +55,7 @@ def last(name: str) -> Quantity:
 
     def time(machine: Machine) -> Values:
         at = machine.column(f"{name}_at")
-        return np.where(at > 0, machine.engine.epoch + at, np.nan)
+        return np.where(at > 0, machine.epoch + at, np.nan)
 
     return time
 
@@ -101,20 +101,15 @@ def served(name: str) -> Quantity:
 
 def rate(name: str, kind: str) -> Quantity:
     """Return the traffic of a demand, in bytes per second."""
-    return lambda machine: served(name)(machine) * _highest(machine, kind)
+    return lambda machine: served(name)(machine) * machine.highest(kind)
 
 
 def _sm_active(machine: Machine) -> Values:
     return machine.column("busy") * np.maximum(machine.column("sm"), machine.column("tensor"))
 
 
-def _highest(machine: Machine, kind: str) -> Values:
-    groups = machine.engine.groups()
-    return np.array([groups[device.model.key].highest[kind] for device in machine.devices])
-
-
 def _fabric_or_nothing(machine: Machine) -> Values:
-    highest = _highest(machine, "fabric")
+    highest = machine.highest("fabric")
     return np.where(highest > 0, served("nvlink")(machine) * highest, np.nan)
 
 
@@ -338,8 +333,8 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "fabric_state": _fabric_state,
     "host_memory": constant(256 * 1024.0),
     "busy_time": column("busy_time"),
-    "copy_time": lambda machine: machine.column("memory_bytes") / _highest(machine, "bandwidth"),
-    "idle_time": lambda machine: np.maximum(0.0, machine.engine.now - machine.column("busy_time")),
+    "copy_time": lambda machine: machine.column("memory_bytes") / machine.highest("bandwidth"),
+    "idle_time": lambda machine: np.maximum(0.0, machine.now - machine.column("busy_time")),
     "clock_ticks": lambda machine: np.full(len(machine.devices), np.floor(machine.time * 1000)),
     "healthy": lambda machine: (machine.column("uncorrected") < 1).astype(float),
     "xid": _xid,

@@ -32,17 +32,14 @@ class BoxPages:
     def write(self) -> None:
         """Write the current state of all cards."""
         machine = self._box.machine
-        states: dict[int, list[writer.InstanceState]] = {}
-        for parts in _by_device(machine.parts):
-            read = [machine.engine.read_part(part.handle) for part in parts]
-            states[parts[0].device] = [
-                writer.InstanceState(usage=state.usage, memory_used=state.memory_mib * quantities.MIB) for state in read
-            ]
         self.pages.write(
             lambda name: quantities.of_devices(machine, name),
             clock=machine.time,
             monotonic_ns=time.monotonic_ns(),
-            instances=states,
+            instances={
+                parts[0].device: [machine.engine.read_part(part.handle) for part in parts]
+                for parts in _by_device(machine.parts)
+            },
             processes=self._apps() if self.pages.lists_processes else {},
         )
 
@@ -86,8 +83,8 @@ class BoxPages:
 
 def open_pages(box: Box, folder: Path, *, interval: float, control: str) -> BoxPages:
     """Open pages that are written every `interval` seconds and list processes; `control` is a socket for settings."""
-    access = writer.Access(processes=layout.LISTED_PROCESSES, control=control)
-    return BoxPages(box, writer.Pages(folder, box.devices, stale=stale_after(interval), access=access))
+    stale, listed = stale_after(interval), layout.LISTED_PROCESSES
+    return BoxPages(box, writer.Pages(folder, box.devices, stale=stale, processes=listed, control=control))
 
 
 def _by_device(parts: Sequence[DevicePart]) -> list[list[DevicePart]]:

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from simgpu import boot, errors, vocabulary
 from simgpu.catalog import models, placing
 from simgpu.page import apps, layout
+from simgpu.sim.parts import PartState
 from simgpu.topology.devices import Device
 
 MAX_SOCKET_BYTES: Final = layout.DTYPE["control"].itemsize - 1
@@ -43,28 +44,23 @@ _ECC: Final = {"none": layout.ECC_NONE, "disabled": layout.ECC_OFF, "enabled": l
 Read = Callable[[str], npt.NDArray[np.float64]]
 
 
-class InstanceState(msgspec.Struct, frozen=True):
-    """The state of a MIG instance: usage in percent, memory in bytes."""
-
-    usage: float
-    memory_used: float
-
-
-class Access(msgspec.Struct, frozen=True):
-    """What readers may do: `processes` they see (see layout), and the `control` socket that takes settings."""
-
-    processes: int = layout.NO_PROCESSES
-    control: str = ""
-
-
 class Pages:
     """The pages of a machine's cards, below one directory, which is locked until they are removed or closed.
 
-    A reader takes a page as lost `stale` seconds after its last write. Pages of other cards, left by an earlier writer,
-    are removed once the pages of all cards exist.
+    A reader takes a page as lost `stale` seconds after its last write. It sees these `processes` (see layout), and
+    sends settings to the socket `control`. Pages of other cards, left by an earlier writer, are removed once the pages
+    of all cards exist.
     """
 
-    def __init__(self, root: Path, devices: Sequence[Device], *, stale: float, access: Access | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        devices: Sequence[Device],
+        *,
+        stale: float,
+        processes: int = layout.NO_PROCESSES,
+        control: str = "",
+    ) -> None:
         _check(devices)
         self.root = root
         self._devices = devices
@@ -77,9 +73,8 @@ class Pages:
             self._places.append(_describe_instances(row, device))
             self._mapped[index] = _describe_bar1(row, device)
             row["stale_ns"] = int(stale * 1e9)
-        access = access or Access()
         self._rows["boot"] = boot.current().encode()
-        self._rows["processes"], self._rows["control"] = access.processes, access.control.encode()
+        self._rows["processes"], self._rows["control"] = processes, control.encode()
         try:
             self._lock = _lock(root)
             with contextlib.ExitStack() as undone:
@@ -109,7 +104,7 @@ class Pages:
         *,
         clock: float,
         monotonic_ns: int,
-        instances: Mapping[int, Sequence[InstanceState]] = {},
+        instances: Mapping[int, Sequence[PartState]] = {},
         processes: Mapping[int, Sequence[apps.App]] = {},
     ) -> None:
         """Write the state of all cards; `read` returns a quantity of each. `clock` is in seconds since 1970.
@@ -125,8 +120,8 @@ class Pages:
         for index, states in instances.items():
             for place, state in zip(self._places[index], states, strict=True):
                 mine = rows[index]["instances"][place]
-                mine["usage"], mine["memory_used"] = round(state.usage), int(state.memory_used)
-                mine["open"] = state.memory_used > 0
+                mine["usage"], mine["memory_used"] = round(state.usage), int(state.memory_mib * 2**20)
+                mine["open"] = state.memory_mib > 0
         if self.lists_processes:
             for index, row in enumerate(rows):
                 apps.fill(row, [self._placed(index, item) for item in processes.get(index, ())])

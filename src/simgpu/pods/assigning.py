@@ -27,6 +27,8 @@ class Wish(msgspec.Struct, frozen=True):
     @property
     def count(self) -> int:
         """How many GPUs the pod needs: init containers use those of later containers."""
+        if not self.first:
+            return sum([item.count for item in self.lasting])
         early = (item.count + beside for item, beside in zip(self.first, self._beside, strict=True))
         return max(sum(item.count for item in self.lasting), max(early, default=0))
 
@@ -39,6 +41,8 @@ class Wish(msgspec.Struct, frozen=True):
 
         A place can belong to an init container and to a later one: to the former until all have `started`.
         """
+        if not self.first:
+            return tuple([item.container for item in self.lasting for _ in range(item.count)])
         early = {
             item.container: range(beside, beside + item.count)
             for item, beside in zip(self.first, self._beside, strict=True)

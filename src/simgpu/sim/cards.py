@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from simgpu.catalog import models
-from simgpu.sim import packing, physics
+from simgpu.sim import kernel, noise, packing, physics
 
 Rows = npt.NDArray[np.intp]
 Doubles = npt.NDArray[np.float64]
+Parallel = Callable[[Sequence[Callable[[], None]]], None]  # runs independent jobs, and returns when all are done
 
 DEMAND: Final = ("context", "busy", "sm", "tensor", "memory", "pcie", "nvlink")
 SETTINGS: Final = ("limit", "highest", "inlet", "efficiency", "leak", "resistance")
@@ -34,9 +37,13 @@ OUTLIVING: Final = (*COUNTERS, *LAST)  # kept across any downtime
 
 INLETS: Final = (-100.0, 200.0)  # allowed coolant temperatures, in °C
 
-_COLUMNS: Final = (*DEMAND, *SETTINGS, *WIRING, *LAST, *STATE, *RESULTS, *READINGS, *WINDOWS)
+STEPPED: Final = COUNTERS[: COUNTERS.index("hangs")]  # by steps; the others by events
+COLUMNS: Final = (*DEMAND, *SETTINGS, *WIRING, *LAST, *STATE, *RESULTS, *READINGS, *WINDOWS)
+READABLE: Final = (*DEMAND, "limit", "highest", *LAST, *RESULTS, *READINGS, *COUNTERS, "reasons")  # what views show
 _PASSING: Final = {*DEMAND, *WIRING, *WINDOWS}  # derived from others, or transient
-_BLOCK = 16384
+_BLOCK = 16384  # rows that numpy steps together, which fit into a processor's cache
+_PIECE = 4 * _BLOCK  # rows of a job
+_HUNT_KEPT, _HUNT_ADDED = np.float32(0.6), np.float32(0.8 / noise.DEVIATION)
 _TEMPERATURES = (-200.0, 500.0)
 _LATEST = 1e10  # seconds
 _MAX_COUNTED = dict.fromkeys(COUNTERS, _LATEST) | {
@@ -48,16 +55,48 @@ _AT_REST = ("die", "board")  # heat sources that draw power when idle
 _SPREAD = {"efficiency": 0.015, "leak": 0.05, "resistance": 0.02}
 
 
+class _Step(msgspec.Struct, frozen=True):
+    """A step: what is the same for all cards."""
+
+    dt: float
+    ticks: int
+    windows: int
+    key: np.uint32  # of the noise
+    delays: physics.Delays
+    # Bytes for each share of the capacity.
+    memory_bytes: np.float32
+    pcie_bytes: np.float32
+    fabric_bytes: np.float32
+    # Factors from seconds and energies to readings.
+    window: np.float32
+    tick: np.float32
+    slot: np.float32
+    average: np.float32
+
+
+def highest_rates(model: models.Model) -> dict[str, float]:
+    """Return the most traffic of each kind that a card can have, in bytes per second."""
+    lane = 3.94e9 * 2.0 ** (model.pci.generation - 5)
+    return {
+        "bandwidth": model.memory_gb_per_second * 1e9,
+        "pcie": _PCIE_PAYLOAD * model.pci.width * lane,
+        "fabric": model.links.count * model.links.gb_per_second * 1e9 if model.links else 0.0,
+    }
+
+
 class Cards:
     """Cards of one model, by row. Rows are freed and reused."""
 
-    def __init__(self, model: models.Model, rng: np.random.Generator) -> None:
+    def __init__(self, model: models.Model, rng: np.random.Generator, *, compiled: bool, parallel: Parallel) -> None:
         self.model = model
+        self._parallel = parallel
         self.constants = physics.constants(model)
+        self._kernel = load_kernel() if compiled else None
+        self._model = np.array([getattr(self.constants, name) for name in kernel.MODEL], np.float32)
         self.count = 0
         self.free: list[int] = []
         self._rng = rng
-        self._names = (*_COLUMNS, *(f"heat_{stage}" for stage in range(len(self.constants.filters))))
+        self._names = (*COLUMNS, *(f"heat_{stage}" for stage in range(len(self.constants.filters))))
         self._floats: npt.NDArray[np.float32] = np.zeros((len(self._names), 0), np.float32)
         self._counters: Doubles = np.zeros((len(COUNTERS), 0))
         self._reasons: npt.NDArray[np.uint16] = np.zeros((2, 0), np.uint16)
@@ -69,12 +108,7 @@ class Cards:
         sensors = model.relations.sensors
         self._ticks = max(1, round(sensors.power / sensors.refresh))
         self._ranges = self._valid_ranges()
-        lane = 3.94e9 * 2.0 ** (model.pci.generation - 5)
-        self.highest: dict[str, float] = {
-            "bandwidth": model.memory_gb_per_second * 1e9,
-            "pcie": _PCIE_PAYLOAD * model.pci.width * lane,
-            "fabric": model.links.count * model.links.gb_per_second * 1e9 if model.links else 0.0,
-        }
+        self.highest = highest_rates(model)
         self._fastest = {
             "energy": model.power_w.max, "busy_time": 1.0, "power_throttle": 1.0, "thermal_throttle": 1.0,
             "hardware_throttle": 1.0, "pcie_bytes": self.highest["pcie"], "fabric_bytes": self.highest["fabric"],
@@ -146,7 +180,7 @@ class Cards:
                 self[name][rows] *= 1 + np.clip(self._rng.standard_normal(len(rows)), -3, 3) * deviation * spread
         idle = constants.idle * np.ones(len(rows), np.float32)
         for row, (source, _) in enumerate(constants.filters):
-            self._floats[len(_COLUMNS) + row, rows] = idle if source in _AT_REST else 0
+            self._floats[len(COLUMNS) + row, rows] = idle if source in _AT_REST else 0
         for name in ("power", "sensed", "power_average", "power_instant"):
             self[name][rows] = idle
         for name, reading, heat in (
@@ -193,45 +227,91 @@ class Cards:
             self._ring = np.pad(self._ring, ((0, 0), (0, self._floats.shape[1] - self.count)))
         for tick in range(min(ticks, self._ticks) if self._ring is not None else 0):
             self._ring_seconds[(self._ring_at + tick) % self._ticks] = self._tick_seconds / ticks
-        for start in range(0, self.count, _BLOCK):
-            stop = min(start + _BLOCK, self.count)
-            if ticks:
-                noise = self._rng.standard_normal(stop - start, dtype=np.float32)
-                hunt = self["hunt"][start:stop]
-                hunt *= np.float32(0.6)
-                hunt += noise * np.float32(0.8)
-            self._step_block(start, stop, dt, ticks=ticks, windows=windows)
+        if ticks >= self._ticks:
+            self._ring = None
+        step = self._stepping(dt, ticks=ticks, windows=windows)
+        call = self._call(step)
+        pieces = ((start, min(start + _PIECE, self.count)) for start in range(0, self.count, _PIECE))
+        self._parallel([partial(self._step_rows, start, stop, step, call) for start, stop in pieces])
         if ticks:
             self._ring_at += ticks
             self._tick_seconds = 0.0
-            if ticks >= self._ticks:
-                self._ring = None
         if windows:
             self._window_seconds = 0.0
 
-    def _view(self, start: int, stop: int) -> dict[str, npt.NDArray[np.float32]]:
-        block = self._floats[:, start:stop]
-        return dict(zip(self._names, block, strict=True))
+    def _stepping(self, dt: float, *, ticks: int, windows: int) -> _Step:
+        return _Step(
+            dt=dt,
+            ticks=ticks,
+            windows=windows,
+            key=noise.draw_key(self._rng) if ticks else np.uint32(0),
+            delays=physics.delays(self.constants, dt),
+            memory_bytes=np.float32(self.highest["bandwidth"] * dt),
+            pcie_bytes=np.float32(self.highest["pcie"] * dt),
+            fabric_bytes=np.float32(self.highest["fabric"] * dt),
+            window=np.float32(100 / self._window_seconds),
+            tick=np.float32(1 / self._tick_seconds),
+            slot=np.float32(self._tick_seconds / max(1, ticks)),
+            average=np.float32(1 / sum(self._ring_seconds)) if self._ring is not None else np.float32(1),
+        )
 
-    def _step_block(self, start: int, stop: int, dt: float, *, ticks: int, windows: int) -> None:
-        q = self._view(start, stop)
+    def _call(self, step: _Step) -> kernel.StepCall:
+        model, delays = self.constants, step.delays
+        sources = (physics.SOURCES.index(source) for source, _ in model.filters)
+        stages = zip(sources, delays.heat, model.die_heat, model.memory_heat, strict=True)
+        return kernel.StepCall(
+            columns=self._floats,
+            counters=self._counters,
+            reasons=self._reasons,
+            ring=self._ring,
+            model=self._model,
+            step=np.array(
+                [
+                    delays.seconds, delays.seen, delays.fall, delays.rise, delays.cooling, step.memory_bytes,
+                    step.pcie_bytes, step.fabric_bytes, step.window, step.tick, step.slot, step.average,
+                ],
+                np.float32,
+            ),
+            stages=np.array(list(stages), kernel.STAGE),
+            seconds=step.dt,
+            first_slot=self._ring_at % self._ticks,
+            ticks=step.ticks,
+            windows=step.windows,
+            settles=delays.settles,
+            has_fabric=self.highest["fabric"] > 0,
+            moves_memory_clock=model.memory_range > 0,
+            key=int(step.key),
+        )  # fmt: skip
+
+    def _step_rows(self, start: int, stop: int, step: _Step, call: kernel.StepCall) -> None:
+        if self._kernel is not None:
+            self._kernel.step(call, start, stop)
+            return
+        for first in range(start, stop, _BLOCK):
+            self._step_block(first, min(first + _BLOCK, stop), step)
+
+    def _step_block(self, start: int, stop: int, step: _Step) -> None:
+        q = dict(zip(self._names, self._floats[:, start:stop], strict=True))
+        if step.ticks:
+            q["hunt"] *= _HUNT_KEPT
+            q["hunt"] += noise.bell(start, stop, step.key) * _HUNT_ADDED
         block = physics.Block(
-            heat=self._floats[len(_COLUMNS) :, start:stop],
+            heat=self._floats[len(COLUMNS) :, start:stop],
             reasons=self._reasons[0, start:stop],
             **{name: q[name] for name in (*DEMAND, *SETTINGS, *STATE, "power", "throughput")},
         )
-        physics.advance(block, self.constants, dt)
+        physics.advance(block, self.constants, step.delays)
         served = q["busy"] * q["throughput"]
         traffic = served * q["memory"]
-        self._count(q, served, traffic, slice(start, stop), dt)
-        q["busy_seconds"] += q["busy"] * np.float32(dt)
-        q["memory_seconds"] += traffic * np.float32(dt)
-        q["tick_energy"] += q["power"] * np.float32(dt)
+        self._count(q, served, traffic, slice(start, stop), step)
+        q["busy_seconds"] += q["busy"] * step.delays.seconds
+        q["memory_seconds"] += traffic * step.delays.seconds
+        q["tick_energy"] += q["power"] * step.delays.seconds
         self._move_memory_clock(q, traffic)
-        if windows:
-            self._close_window(q)
-        if ticks:
-            self._refresh(q, start, stop, ticks)
+        if step.windows:
+            _close_window(q, step.window)
+        if step.ticks:
+            self._refresh(q, start, stop, step)
 
     def _count(
         self,
@@ -239,56 +319,50 @@ class Cards:
         served: npt.NDArray[np.float32],
         traffic: npt.NDArray[np.float32],
         block: slice,
-        dt: float,
+        step: _Step,
     ) -> None:
         """Add to the counters, which never decrease."""
         of = dict(zip(COUNTERS, self._counters[:, block], strict=True))
         reasons = self._reasons[0, block]
-        of["energy"] += q["power"] * np.float32(dt)
-        of["busy_time"] += q["busy"] * np.float32(dt)
-        of["memory_bytes"] += traffic * np.float32(self.highest["bandwidth"] * dt)
-        of["pcie_bytes"] += served * q["pcie"] * np.float32(self.highest["pcie"] * dt)
+        of["energy"] += q["power"] * step.delays.seconds
+        of["busy_time"] += q["busy"] * step.delays.seconds
+        of["memory_bytes"] += traffic * step.memory_bytes
+        of["pcie_bytes"] += served * q["pcie"] * step.pcie_bytes
         if self.highest["fabric"]:
-            of["fabric_bytes"] += served * q["nvlink"] * np.float32(self.highest["fabric"] * dt)
+            of["fabric_bytes"] += served * q["nvlink"] * step.fabric_bytes
         if (seen := int(reasons.max(initial=0))) > physics.IDLE:
-            of["power_throttle"] += ((reasons & physics.POWER_CAP) != 0) * dt
+            of["power_throttle"] += ((reasons & physics.POWER_CAP) != 0) * step.dt
             if seen >= physics.SOFTWARE_THERMAL:
-                of["thermal_throttle"] += ((reasons & physics.SOFTWARE_THERMAL) != 0) * dt
-                of["hardware_throttle"] += ((reasons & physics.HARDWARE_THERMAL) != 0) * dt
+                of["thermal_throttle"] += ((reasons & physics.SOFTWARE_THERMAL) != 0) * step.dt
+                of["hardware_throttle"] += ((reasons & physics.HARDWARE_THERMAL) != 0) * step.dt
 
     def _move_memory_clock(self, q: dict[str, npt.NDArray[np.float32]], traffic: npt.NDArray[np.float32]) -> None:
         """Set the memory clock: a card that lowers it when idle raises it with its traffic."""
-        clocks = self.model.clocks_mhz
-        if clocks.memory_idle < clocks.memory_max:
-            wanted = np.minimum(
-                1, np.maximum(traffic, np.maximum(q["pcie"], q["nvlink"]) * q["busy"]) * 4 + 0.5 * q["busy"]
-            )
-            q["memory_clock"][:] = clocks.memory_idle + (clocks.memory_max - clocks.memory_idle) * wanted
+        if self.constants.memory_range > 0:
+            units = np.maximum(traffic, np.maximum(q["pcie"], q["nvlink"]) * q["busy"])
+            wanted = np.minimum(units * np.float32(4) + np.float32(0.5) * q["busy"], 1)
+            lowest, span = np.float32(self.constants.memory_idle), np.float32(self.constants.memory_range)
+            q["memory_clock"][:] = lowest + span * wanted
 
-    def _close_window(self, q: dict[str, npt.NDArray[np.float32]]) -> None:
-        scale = np.float32(100 / self._window_seconds)
-        for name, seconds in (("usage", "busy_seconds"), ("memory_usage", "memory_seconds")):
-            np.minimum(q[seconds] * scale, 100, out=q[name])
-            q[seconds][:] = 0
-
-    def _refresh(self, q: dict[str, npt.NDArray[np.float32]], start: int, stop: int, ticks: int) -> None:
+    def _refresh(self, q: dict[str, npt.NDArray[np.float32]], start: int, stop: int, step: _Step) -> None:
         """Update the readings."""
-        mean = q["tick_energy"] * np.float32(1 / self._tick_seconds)
+        average = q["power_average"]
+        np.multiply(q["tick_energy"], step.tick, out=average)
         q["tick_energy"][:] = 0
-        if self._ring is None or ticks >= self._ticks:
-            q["power_average"][:] = mean
-        else:
+        if self._ring is not None:
             ring = self._ring[:, start:stop]
-            for tick in range(ticks):
-                ring[(self._ring_at + tick) % self._ticks] = mean * np.float32(self._tick_seconds / ticks)
-            np.sum(ring, axis=0, out=q["power_average"])
-            q["power_average"] *= np.float32(1 / sum(self._ring_seconds))
+            for tick in range(step.ticks):
+                np.multiply(average, step.slot, out=ring[(self._ring_at + tick) % self._ticks])
+            average[:] = ring[0]
+            for slot in ring[1:]:
+                average += slot
+            average *= step.average
         q["power_instant"][:] = q["sensed"]
         q["temperature"][:] = q["die_temperature"]
         q["temperature_memory"][:] = q["memory_temperature"]
-        clocks = self.model.clocks_mhz
-        steps = np.round(q["clock"] * np.float32(clocks.sm_max / clocks.sm_step))
-        np.minimum(steps * np.float32(clocks.sm_step), np.float32(clocks.sm_max), out=q["sm_clock"])
+        steps = np.rint(q["clock"] * np.float32(self.constants.clock_steps))
+        steps *= np.float32(self.constants.step_mhz)
+        np.minimum(steps, np.float32(self.constants.highest_mhz), out=q["sm_clock"])
         self._reasons[1, start:stop] = self._reasons[0, start:stop]
 
     # Keeping.
@@ -349,3 +423,20 @@ class Cards:
         self._ring = None if kept["ring"] is None else packing.unpack(kept["ring"], np.float32)
         self._rng.bit_generator.state = packing.random_state_from(kept["rng"])
         self._ring_at, self._tick_seconds, self._window_seconds, self._ring_seconds = kept["at"]
+
+
+def _close_window(q: dict[str, npt.NDArray[np.float32]], scale: np.float32) -> None:
+    for name, seconds in (("usage", "busy_seconds"), ("memory_usage", "memory_seconds")):
+        np.minimum(q[seconds] * scale, 100, out=q[name])
+        q[seconds][:] = 0
+
+
+def in_turn(jobs: Sequence[Callable[[], None]]) -> None:
+    """Run jobs one after the other."""
+    for job in jobs:
+        job()
+
+
+def load_kernel() -> kernel.Kernel | None:
+    """Return the compiled step for these columns, if there is one."""
+    return kernel.load(COLUMNS, STEPPED)

@@ -7,23 +7,24 @@ Values are drawn, pulsed and summed per card here, vectorised over all rows. Whe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from simgpu.sim import activity, cards, packing, places
+from simgpu.sim import activity, cards, noise, packing, places
 from simgpu.sim.activity import CHANNELS, EVENTS, MAX_DEMAND, MEMORY, UNITS, USAGE, YIELDING
 
 Rows = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
-Summing = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+Drawn = tuple[Rows, Doubles, Floats]  # rows, counts and periods in seconds
 
 AT: Final = {name: index for index, name in enumerate(CHANNELS)}
 _UNIT_COLUMNS = dict(zip(UNITS, ("sm", "tensor", "memory", "pcie", "nvlink"), strict=True))
 _TOLERANCE = 1e-9  # seconds, of comparisons with deadlines
+_BLOCK = 16384  # rows that are drawn together
 
 _PER_ROW: Final = {
     "live": np.bool_, "card": np.int64, "part": np.int64, "admitted": np.int64, "share": np.float32,
@@ -33,6 +34,9 @@ _PER_CHANNEL: Final = {
     "values": np.float32, "low": np.float32, "high": np.float32, "adds": np.bool_, "every": np.float32,
     "due": np.float64,
 }  # fmt: skip
+
+
+_NO_ROWS, _NO_COUNTS = np.zeros(0, np.intp), np.zeros(0)
 
 
 class Demands:
@@ -59,13 +63,14 @@ class Demands:
             setattr(self, name, np.zeros(0, kind))
         for name, kind in _PER_CHANNEL.items():
             setattr(self, name, np.zeros((len(CHANNELS), 0), kind))
-        self.changed = True
+        self.changed = True  # since the last sum
+        self.usage_changed = True  # likewise
         self._free: list[int] = []
-        self._active: Rows | slice | None = None
-        self._single = False
+        self._layout: _Layout | None = None  # built on demand
         self.weighted: Floats = np.zeros(0, np.float32)
-        self.total: npt.NDArray[Any] = np.zeros(0)
-        self._varying: set[str] = set()
+        self.total: Floats = np.zeros(0, np.float32)
+        self._exceeds = False  # whether a row alone on its card demanded more than all of its time
+        self._next_due = np.full(len(CHANNELS), np.inf)  # at the earliest
 
     # Rows.
 
@@ -76,7 +81,7 @@ class Demands:
         rows = np.array([self._free.pop() for _ in range(len(card))], dtype=np.intp)
         self.live[rows], self.card[rows], self.part[rows], self.share[rows] = True, card, part, share
         self.admitted[rows] = admitted
-        self._active = None
+        self._layout = None
         self.changed = True
         return rows
 
@@ -86,7 +91,7 @@ class Demands:
         self.due[:, rows] = np.inf
         self.duty[rows] = 1
         self._free.extend(int(row) for row in rows[::-1])
-        self._active = None
+        self._layout = None
         self.changed = True
 
     def _grow(self, needed: int) -> None:
@@ -124,7 +129,7 @@ class Demands:
                 self.adds[channel, rows] = adds or name in EVENTS
                 self.every[channel, rows] = value.period
                 self.due[channel, rows] = now + value.period
-                self._varying.add(name)
+                self._next_due[channel] = min(self._next_due[channel], now + value.period)
         if doing.context and not {MEMORY, YIELDING} & doing.values.keys():
             self.values[AT[YIELDING], rows] = scale.context
         self.changed = True
@@ -132,31 +137,65 @@ class Demands:
     def set_usage(self, rows: Rows, usage: float) -> None:
         """Set the usage of rows (0 to 1) until their next activity begins."""
         self.values[AT[USAGE], rows] = usage
-        self.changed = True
+        self.usage_changed = True
 
-    def draw(self, now: float, rng: np.random.Generator, *, events: bool) -> list[tuple[str, Rows, Doubles, Floats]]:
-        """Draw the values, or events, that are due. Return events: quantity, rows, counts and periods in seconds."""
-        came: list[tuple[str, Rows, Doubles, Floats]] = []
+    def draw(self, now: float, rng: np.random.Generator, *, events: bool) -> list[tuple[str, Drawn]]:
+        """Draw the values, or events, that are due. Return the events of each quantity."""
+        came: list[tuple[str, Drawn]] = []
         for name, channel in AT.items():
-            if name not in self._varying or (name in EVENTS) is not events:
+            if (name in EVENTS) is not events or self._next_due[channel] > now + _TOLERANCE:
                 continue
-            rows = np.flatnonzero(self.due[channel] <= now + _TOLERANCE)
-            if not len(rows):
-                continue
-            every, due = self.every[channel, rows], self.due[channel, rows]
-            turns = np.floor((now + _TOLERANCE - due) / every) + 1
-            low = self.low[channel, rows]
-            drawn = low + (self.high[channel, rows] - low) * rng.random(len(rows))
-            if events:
-                drawn = np.rint(drawn)
-            self.due[channel, rows] = due + turns * every
-            adds = self.adds[channel, rows]
-            grown = np.where(adds, self.values[channel, rows] + drawn * turns, drawn)
-            self.values[channel, rows] = np.minimum(grown, MAX_DEMAND[name])
-            self.changed = True
-            if name in EVENTS:
-                came.append((name, rows, drawn * turns, every))
+            found = [
+                (block.start, due)
+                for block in self._blocks()
+                if (due := self.due[channel, block] <= now + _TOLERANCE).any()
+            ]
+            if found:
+                key = noise.draw_key(rng)
+                drawn = [self._draw_some(name, start, due, key, now=now) for start, due in found]
+                if name in EVENTS:
+                    rows, counts, every = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
+                    came.append((name, (rows, counts, every)))
+                self.usage_changed |= name == USAGE
+                self.changed |= name != USAGE and name not in EVENTS
+            self._next_due[channel] = self.due[channel].min()
         return came
+
+    def _blocks(self) -> list[slice]:
+        count = len(self.live)
+        return [slice(start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK)]
+
+    def _draw_some(self, name: str, start: int, due: npt.NDArray[np.bool_], key: np.uint32, *, now: float) -> Drawn:
+        """Draw the values of the rows from `start` that are due. Return them with their counts and periods."""
+        channel, words = AT[name], np.arange(start, start + len(due), dtype=np.uint32)
+        at: Rows | slice = slice(start, start + len(due))
+        if name in EVENTS or np.count_nonzero(due) < len(due) // 4:  # many are faster together with those between them
+            words, due = words[due], due[due]
+            at = words.astype(np.intp)
+        before, every = self.due[channel, at], self.every[channel, at]
+        low, high = self.low[channel, at], self.high[channel, at]
+        with np.errstate(all="ignore"):  # of rows that are not due
+            turns = (now + _TOLERANCE) - before
+            turns /= every
+            np.floor(turns, out=turns)
+            turns += 1
+            following = before + turns * every
+        drawn = noise.uniform(words, key)
+        drawn *= high - low
+        drawn += low
+        np.minimum(drawn, high, out=drawn)
+        if name in EVENTS:
+            np.rint(drawn, out=drawn)
+        counts, value = drawn * turns if name in EVENTS else _NO_COUNTS, drawn
+        if (adds := self.adds[channel, at] & due).any():
+            grown = self.values[channel, at] + drawn * np.where(adds, turns, 0)
+            value = np.where(adds, np.minimum(grown, MAX_DEMAND[name]), drawn)
+        if isinstance(at, slice):
+            np.copyto(self.due[channel, at], following, where=due)
+            np.copyto(self.values[channel, at], value, where=due, casting="same_kind")
+            return _NO_ROWS, counts, every
+        self.due[channel, at], self.values[channel, at] = following, value
+        return at, counts, every
 
     def usage(self, start: float, stop: float) -> Floats:
         """Return, per row, the share of the time from `start` to `stop` in which it keeps its card busy."""
@@ -170,10 +209,14 @@ class Demands:
             turns, rest = np.divmod(np.maximum(moment - begun, 0) + _TOLERANCE, period)
             return np.asarray(turns * duty * period + np.minimum(rest, duty * period))
 
-        self.changed = True
         result: Floats = usage.copy()
         result[pulsed] *= np.clip((on_until(stop) - on_until(start)) / (stop - start), 0, 1)
         return result
+
+    @property
+    def pulses(self) -> bool:
+        """Whether the usage of a row changes with time alone."""
+        return bool((self.duty < 1).any())
 
     def next_edge(self, now: float) -> float:
         """Return when the next pulse begins or ends; infinity if none."""
@@ -215,44 +258,69 @@ class Demands:
 
     # Sums.
 
-    def summing(self, cards_count: int) -> Summing:
-        """Return a function that sums a quantity of the rows per card."""
-        if self._active is None:
-            active = np.flatnonzero(self.live)
-            self._active = slice(None) if len(active) == len(self.live) else active
-            self._single = bool(np.bincount(self.card[active]).max(initial=0) <= 1)
-        chosen = self._active
-        at = self.card[chosen]
+    def summed(self, values: npt.NDArray[Any], cards_count: int) -> Floats:
+        """Return the sum of a quantity of the rows per card."""
+        result = np.zeros(cards_count, np.float32)
+        self._sum(values, result)
+        return result
 
-        def summed(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            if self._single:
-                result = np.zeros(cards_count, np.float32)
-                result[at] = weights[chosen]
-                return result
-            return np.bincount(at, weights[chosen], cards_count)
+    def _sum(self, values: npt.NDArray[Any], out: Floats) -> None:
+        """Write the sums of a quantity to the cards with rows."""
+        layout = self._rows()
+        out[layout.alone_cards] = values[layout.alone]
+        if len(layout.shared):
+            out[layout.shared_cards] = layout.add(values[layout.shared])
 
-        return summed
+    def _rows(self) -> _Layout:
+        if self._layout is None:
+            self._layout = _layout(self.live, self.card)
+        return self._layout
 
     def add_up(self, group: cards.Cards, usage: Floats) -> None:
         """Sum demands per card, clamp them to the card's capacity, and write them to the cards."""
-        summed = self.summing(group.count)
-        weighted = self.weighted = usage * self.share
-        self.total = summed(weighted)
-        busy = np.minimum(self.total, 1)
-        group["busy"][:] = busy
-        group["context"][:] = summed(self.context) > 0
-        per_busy = 1 / np.maximum(busy, np.float32(1e-9))
-        for name, column in _UNIT_COLUMNS.items():
-            values = self.values[AT[name]]
-            if values.any():
-                np.minimum(summed(weighted * values) * per_busy, 1, out=group[column], casting="unsafe")
-            else:
+        exceeded = self._exceeds
+        self._add_usage(group, usage)
+        if self.changed:
+            for column in ("context", *_UNIT_COLUMNS.values(), "memory_used"):
                 group[column][:] = 0
+            self._sum(self.context > 0, group["context"])
+            np.minimum(group["context"], 1, out=group["context"])
+            self._sum(self.memory(slice(None)), group["memory_used"])
+            np.clip(group["memory_used"], 0, group.model.memory_mib.usable, out=group["memory_used"])
+        self._add_units(group, alone=self.changed or exceeded or self._exceeds)
+        self.changed = self.usage_changed = False
+
+    def _add_usage(self, group: cards.Cards, usage: Floats) -> None:
+        self.weighted = usage * self.share
+        if self.changed:
+            self.total = np.zeros(group.count, np.float32)
+        self._sum(self.weighted, self.total)
+        np.minimum(self.total, 1, out=group["busy"])
+        self._exceeds = bool(self.weighted[self._rows().alone].max(initial=0) > 1)
+
+    def _add_units(self, group: cards.Cards, *, alone: bool) -> None:
+        """Write demands on the units while cards are busy: those of rows that share a card, and of others on demand.
+
+        A row that is alone on its card demands the same whenever it is busy; of rows that share one, each counts for
+        its share of the time.
+        """
+        layout = self._rows()
+        if not alone and not len(layout.shared):
+            return
+        busy = np.maximum(group["busy"][layout.shared_cards], np.float32(1e-9))
+        for name, column in _UNIT_COLUMNS.items():
+            values, demanded = self.values[AT[name]], group[column]
+            if not values.any():
+                continue
+            if alone:
+                own = values[layout.alone]
+                if self._exceeds:
+                    own = own * np.maximum(self.weighted[layout.alone], 1)
+                demanded[layout.alone_cards] = np.minimum(own, 1)
+            if len(layout.shared):
+                sums = layout.add(self.weighted[layout.shared] * values[layout.shared])
+                demanded[layout.shared_cards] = np.minimum(sums / busy, 1)
         group["nvlink"][:] *= group["linked"]
-        memory = group.model.memory_mib
-        used = summed(self.values[AT[MEMORY]] + self.values[AT[YIELDING]])
-        np.clip(used, 0, memory.usable, out=group["memory_used"], casting="unsafe")
-        self.changed = False
 
     # Keeping.
 
@@ -266,9 +334,37 @@ class Demands:
         for name, kind in {**_PER_ROW, **_PER_CHANNEL}.items():
             setattr(self, name, packing.unpack(kept["arrays"][name], kind))
         self._free = list(kept["free"])
-        self._varying = {name for name, at in AT.items() if np.isfinite(self.due[at]).any()}
-        self._active = None
+        self._next_due = self.due.min(axis=1, initial=np.inf)
+        self._layout = None
         self.changed = True
+
+
+class _Layout(msgspec.Struct, frozen=True):
+    """Rows in use: those that are alone on their card, and those that share one."""
+
+    alone: Rows | slice
+    alone_cards: Rows
+    shared: Rows
+    shared_cards: Rows  # each once
+    places: Rows  # of each shared row among these cards
+
+    def add(self, values: npt.NDArray[Any]) -> Doubles:
+        """Return sums of values of the shared rows, per shared card."""
+        return np.asarray(np.bincount(self.places, values, len(self.shared_cards)), np.float64)
+
+
+def _layout(live: npt.NDArray[np.bool_], card: npt.NDArray[np.int64]) -> _Layout:
+    rows = np.flatnonzero(live)
+    crowded = (np.bincount(card[rows]) > 1)[card[rows]]
+    alone, shared = rows[~crowded], rows[crowded]
+    shared_cards, places_of = np.unique(card[shared], return_inverse=True)
+    return _Layout(
+        alone=slice(None) if len(alone) == len(live) else alone,
+        alone_cards=card[alone],
+        shared=shared,
+        shared_cards=shared_cards,
+        places=places_of,
+    )
 
 
 class Scale:

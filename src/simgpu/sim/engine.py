@@ -9,7 +9,7 @@ Cards and parts of cards have ids that are never reused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -51,9 +51,17 @@ class Usages(NamedTuple):
 
 
 class Engine:
-    """Cards of any models, and the workloads on them. `now` is in seconds of the caller's clock, and only increases."""
+    """Cards of any models, and the workloads on them. `now` is in seconds of the caller's clock, and only increases.
 
-    def __init__(self, *, seed: int, now: float = 0.0) -> None:
+    Steps are `compiled` where the library for them is there, and those of many cards are jobs for `parallel`. Results
+    depend on neither.
+    """
+
+    def __init__(
+        self, *, seed: int, now: float = 0.0, compiled: bool = True, parallel: cards.Parallel = cards.in_turn
+    ) -> None:
+        self._compiled = compiled
+        self._parallel = parallel
         self.now = now
         self.epoch = 0.0  # Unix time when `now` was 0, if the caller set it
         self._before = now
@@ -165,7 +173,8 @@ class Engine:
 
     def _add_group(self, model: models.Model, number: int) -> Group:
         rng = np.random.Generator(np.random.SFC64([self._seed, number + 1]))
-        group = self._groups[model.key] = self._numbered[number] = Group(number, model, rng)
+        there = cards.Cards(model, rng, compiled=self._compiled, parallel=self._parallel)
+        group = self._groups[model.key] = self._numbered[number] = Group(number, model, there)
         return group
 
     def _find(self, card: int) -> tuple[Group, int]:
@@ -215,10 +224,9 @@ class Engine:
         groups = np.repeat([self._groups[work.model].number for work in works], counts)
         numbers = np.repeat(np.asarray(workloads, dtype=np.int64), counts)
         found = Usages(numbers, np.empty(len(rows), np.int64), np.empty(len(rows)), np.empty(len(rows)))
-        for number in np.unique(groups).tolist():
-            demand, mine = self._numbered[number].demands, groups == number
-            chosen = rows[mine]
-            found.card[mine] = self._places.cards(number, demand.card[chosen])
+        for group, mine in self._by_group(groups):
+            demand, chosen = group.demands, rows[mine]
+            found.card[mine] = self._places.cards(group.number, demand.card[chosen])
             found.usage[mine] = np.minimum(1.0, demand.values[demands.AT[activity.USAGE], chosen])
             found.memory_mib[mine] = demand.memory(chosen)
         return found
@@ -296,21 +304,42 @@ class Engine:
         """Return a quantity of some cards, in the order of the ids."""
         numbers, rows = self._places.find_all(ids)
         result = np.empty(len(ids))
-        for number in np.unique(numbers):
-            if number < 0:
-                raise errors.InputError("device", "one of them does not exist")
-            mine = numbers == number
-            result[mine] = self._numbered[int(number)].cards[name][rows[mine]]
+        for group, mine in self._by_group(numbers):
+            result[mine] = group.cards[name][rows[mine]]
         return result
+
+    def read_all(self, ids: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.float64]]:
+        """Return copies of all quantities that views show, of some cards, in the order of the ids."""
+        numbers, rows = self._places.find_all(ids)
+        groups = np.unique(numbers).tolist()
+        if groups and groups[0] < 0:
+            raise errors.InputError("device", "one of them does not exist")
+        if len(groups) == 1:
+            only = self._numbered[groups[0]].cards
+            return {name: only[name][rows].astype(np.float64) for name in cards.READABLE}
+        columns = {name: np.empty(len(ids)) for name in cards.READABLE}
+        for number in groups:
+            mine = np.flatnonzero(numbers == number)
+            group, there = self._numbered[number].cards, rows[mine]
+            for name, values in columns.items():
+                values[mine] = group[name][there]
+        return columns
 
     def counters(self, ids: Sequence[int]) -> npt.NDArray[np.float64]:
         """Return all counters of some cards: a row per card, in the order of `cards.COUNTERS`."""
         numbers, rows = self._places.find_all(ids)
         result = np.empty((len(ids), len(cards.COUNTERS)))
-        for number in set(numbers.tolist()):
-            mine = numbers == number
-            result[mine] = self._numbered[number].cards.counters(rows[mine])
+        for group, mine in self._by_group(numbers):
+            result[mine] = group.cards.counters(rows[mine])
         return result
+
+    def _by_group(self, numbers: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[Group, npt.NDArray[np.bool_]]]:
+        """Yield each group among the numbers of groups, and where it is; `np.unique` would load masked arrays."""
+        if (numbers < 0).any():
+            raise errors.InputError("device", "one of them does not exist")
+        for number, group in self._numbered.items():
+            if (mine := numbers == number).any():
+                yield group, mine
 
     def read_part(self, part: int) -> PartState:
         """Return the readings of a part of a card."""
@@ -320,10 +349,9 @@ class Engine:
         """Return the readings of parts of cards, as columns named like the fields of `PartState`."""
         numbers, rows = self._places.find_all([self._parts.known[part].card for part in parts])
         columns = {name: np.empty(len(parts)) for name in PartState.__struct_fields__}
-        for number in np.unique(numbers):
-            mine = np.flatnonzero(numbers == number)
-            ids = [parts[index] for index in mine.tolist()]
-            states = self._parts.states(ids, rows[mine], self._numbered[int(number)], start=self._before, now=self.now)
+        for group, mine in self._by_group(numbers):
+            ids = [parts[index] for index in np.flatnonzero(mine).tolist()]
+            states = self._parts.states(ids, rows[mine], group, start=self._before, now=self.now)
             for name, values in states.items():
                 columns[name][mine] = values
         return columns

@@ -17,10 +17,10 @@ _WHILE_HUNG = {"busy": 1.0, "context": 1.0, "sm": 0.02, "tensor": 0.0, "memory":
 class Group:
     """Cards of one model, by row. Numbers of existing groups are unique."""
 
-    def __init__(self, number: int, model: models.Model, rng: np.random.Generator) -> None:
+    def __init__(self, number: int, model: models.Model, on: cards.Cards) -> None:
         self.number = number
         self.model = model
-        self.cards = cards.Cards(model, rng)
+        self.cards = on
         self.demands = demands.Demands()
         self._hung: npt.NDArray[np.float64] = np.zeros(0)  # when the hang of each row ends; empty if none hangs
 
@@ -46,15 +46,14 @@ class Group:
     def step(self, start: float, now: float, rng: np.random.Generator) -> None:
         """Advance the cards from `start` to `now` with the current demands."""
         demand, sensors = self.demands, self.model.relations.sensors
-        usage = demand.usage(start, now)
-        if demand.changed:
-            demand.add_up(self.cards, usage)
+        if demand.changed or demand.usage_changed or demand.pulses:
+            demand.add_up(self.cards, demand.usage(start, now))
         if len(self._hung):
             self._pin(start)
         self.cards.step(
             now - start, ticks=_crossed(start, now, sensors.refresh), windows=_crossed(start, now, sensors.usage)
         )
-        for name, rows, counts, seconds in demand.draw(now, rng, events=True):
+        for name, (rows, counts, seconds) in demand.draw(now, rng, events=True):
             self._apply_events(name, demand.card[rows], counts, until=now + seconds, now=now)
 
     def _pin(self, start: float) -> None:

@@ -38,9 +38,9 @@ def out_of_memory(group: Group, parts: Mapping[int, Part]) -> list[int]:
 def _rooms(group: Group, parts: Mapping[int, Part]) -> Iterator[tuple[demands.Rows, float]]:
     """Yield overcommitted cards and all parts in use: the rows on each, and its memory in MiB."""
     demand, whole = group.demands, group.model.memory_mib.usable + _SLACK
-    for row in np.flatnonzero(demand.summing(group.cards.count)(demand.values[demands.AT[activity.MEMORY]]) > whole):
+    for row in np.flatnonzero(demand.summed(demand.values[_MEMORY], group.cards.count) > whole):
         yield np.flatnonzero(demand.live & (demand.card == row)), whole
-    for part in np.unique(demand.part[demand.live & (demand.part > 0)]).tolist():
+    for part in sorted(set(demand.part[demand.live & (demand.part > 0)].tolist())):
         yield np.flatnonzero(demand.live & (demand.part == part)), parts[part].memory_mib + _SLACK
 
 

@@ -1,8 +1,10 @@
 """Clock, power, temperature and throttling of a card from the demand on it.
 
-`advance` steps a block of cards of one model by `dt` seconds. All cards of the block share the model's constants; what
-differs per card is in arrays. Every delay is integrated exactly for a demand that is constant over the step, so steps
-may be of any length.
+`advance` steps a block of cards of one model. All cards of the block share the model's constants; what differs per card
+is in arrays, and no card depends on another. Every delay is integrated exactly for a demand that is constant over the
+step, so steps may be of any length.
+
+`native/engine` does the same operations in the same order: a change here is a change there, and of its version.
 """
 
 from __future__ import annotations
@@ -24,11 +26,17 @@ HARDWARE_SLOWDOWN: Final = 0x8
 SOFTWARE_THERMAL: Final = 0x20
 HARDWARE_THERMAL: Final = 0x40
 
+SOURCES: Final = ("sm", "die", "memory", "board")  # of heat
+
 _SETTLED = 5.0
-_NEAR = 0.06  # change of the clock below which another Newton step changes no reading
-_SLIP_ONSET = np.float32(0.1)
-_SLIP_FADE = np.float32(0.15)
+_PASSES = 3
+_NEAR = np.float32(0.06)  # change of the clock below which another Newton step changes no reading
+_ONE = np.float32(1)
+_SLIP_ONSET = np.float32(10)  # over a tenth of the clock
+_SLIP_FADE = _ONE / np.float32(0.15)
 _NOTHING = np.float32(1e-9)
+_LEAST_SLOPE = np.float32(0.07)
+_THROTTLED = np.float32(1.5)  # clock steps
 
 
 class Constants(msgspec.Struct, frozen=True):
@@ -41,8 +49,11 @@ class Constants(msgspec.Struct, frozen=True):
     clock_step: float
     floor: float
     knee: float
-    idle_switching: float
-    clock: float
+    steep: float  # of the square of the voltage, by the clock above the knee
+    rising: float  # of the voltage
+    clock_power: float
+    resting: float
+    base: float
     leakage: float
     sm: float
     tensor: float
@@ -67,6 +78,11 @@ class Constants(msgspec.Struct, frozen=True):
     slope: float
     hysteresis: float
     lowest_cap: float
+    memory_idle: float  # MHz
+    memory_range: float  # MHz
+    clock_steps: float
+    step_mhz: float
+    highest_mhz: float
     filters: tuple[tuple[str, float], ...]
     die_heat: tuple[float, ...]
     memory_heat: tuple[float, ...]
@@ -89,6 +105,8 @@ def constants(model: models.Model) -> Constants:
     idle_clock = clocks.sm_idle / clocks.sm_max
     floor, knee = relations.voltage.floor, relations.voltage.knee
     idle_voltage = floor + (1 - floor) * max(0.0, (idle_clock - knee) / (1 - knee))
+    idle_switching = min(0.99, idle_clock * idle_voltage**2)
+    clock_power = power.clock * limit / (1 - idle_switching)
     return Constants(
         limit=limit,
         idle=model.power_w.idle,
@@ -97,8 +115,11 @@ def constants(model: models.Model) -> Constants:
         clock_step=clocks.sm_step / clocks.sm_max,
         floor=floor,
         knee=knee,
-        idle_switching=min(0.99, idle_clock * idle_voltage**2),
-        clock=power.clock * limit,
+        steep=2 * (1 - floor) / (1 - knee),
+        rising=(1 - floor) / (1 - knee),
+        clock_power=clock_power,
+        resting=clock_power * idle_switching,
+        base=model.power_w.idle - clock_power * idle_switching,
         leakage=power.leakage * limit,
         sm=power.sm * limit,
         tensor=power.tensor * limit,
@@ -123,6 +144,11 @@ def constants(model: models.Model) -> Constants:
         slope=relations.throttling.slope,
         hysteresis=relations.throttling.hysteresis,
         lowest_cap=max(relations.throttling.floor, clocks.sm_min / clocks.sm_max),
+        memory_idle=clocks.memory_idle,
+        memory_range=clocks.memory_max - clocks.memory_idle,
+        clock_steps=clocks.sm_max / clocks.sm_step,
+        step_mhz=clocks.sm_step,
+        highest_mhz=clocks.sm_max,
         filters=filters,
         die_heat=per_watt(heat.die),
         memory_heat=per_watt(heat.memory),
@@ -165,116 +191,183 @@ class Block(msgspec.Struct):
     reasons: npt.NDArray[np.uint16]
 
 
-def advance(block: Block, model: Constants, dt: float) -> None:
-    """Advance the cards by `dt` seconds."""
+class Delays(msgspec.Struct, frozen=True):
+    """How far delayed quantities get in a step of `seconds`, as shares of the way."""
+
+    seconds: np.float32
+    settles: bool  # whether the step is long enough for the clock to converge
+    seen: np.float32
+    fall: np.float32
+    rise: np.float32
+    cooling: np.float32
+    heat: tuple[np.float32, ...]  # of each stage
+
+
+def delays(model: Constants, dt: float) -> Delays:
+    """Return what a step of `dt` seconds is for cards of a model."""
+    settles = dt >= _SETTLED * max(model.fall, model.rise, model.sense)
+    regulating = math.inf if settles else dt
+    return Delays(
+        seconds=np.float32(dt),
+        settles=settles,
+        seen=_progress(regulating, model.sense),
+        fall=_progress(regulating, model.fall),
+        rise=_progress(regulating, model.rise),
+        cooling=np.float32(model.slope * min(dt, 1.0)),
+        heat=tuple(_progress(dt, seconds) for _, seconds in model.filters),
+    )
+
+
+def advance(block: Block, model: Constants, step: Delays) -> None:
+    """Advance the cards by a step."""
     top = np.minimum(block.highest, block.cap)
     open_context = block.context > 0
     np.copyto(block.clock, np.float32(model.idle_clock), where=~open_context)
     opened = open_context & (block.clock <= np.float32(model.idle_clock)) & (block.hold <= 0)
     np.copyto(block.clock, top, where=opened)
-    sm_power, memory_power = _regulate(block, model, top, dt)
-    _warm(block, model, sm_power, memory_power, dt)
-    _throttle(block, model, dt)
+    load = _load(block, model, top)
+    change = _regulate(load, model, step)
+    rows = np.arange(len(change)) if step.settles else np.zeros(0, np.intp)
+    for _ in range(1, _PASSES if step.settles else 1):
+        rows = rows[np.abs(change) >= _NEAR]
+        if not len(rows):
+            break
+        change = _regulate_some(load, rows, model, step)
+    _warm(block, model, load, step)
+    _throttle(block, model, top, step)
 
 
-class _DemandPower(msgspec.Struct, frozen=True):
-    """Power in watts that the demand draws at full clock, and what does not depend on the clock."""
+class _Load(msgspec.Struct):
+    """What the regulator sees of cards: power in watts that the demand draws at full clock, and the card's state."""
 
-    compute: Floats
-    sm: Floats
-    die: Floats
+    busy: Floats
     memory: Floats
-    traffic: Floats
+    limit: Floats
+    top: Floats
+    context: Floats
+    hold: Floats
+    target: Floats
+    compute: Floats
+    sm_watts: Floats
+    die_watts: Floats
+    memory_watts: Floats
+    traffic_watts: Floats
     warmth: Floats
+    # Changed by the regulator.
+    clock: Floats
+    sensed: Floats
+    power: Floats
+    throughput: Floats
+    sm_power: Floats
+    memory_power: Floats
 
 
-def _demand_power(block: Block, model: Constants) -> _DemandPower:
+_REGULATED = ("clock", "sensed", "power", "throughput", "sm_power", "memory_power")
+
+
+def _load(block: Block, model: Constants, top: Floats) -> _Load:
     sm = block.sm * (block.efficiency * np.float32(model.sm))
     die = block.tensor * np.float32(model.tensor) + block.memory * np.float32(model.memory_die)
     die *= block.efficiency
     die += sm
     die *= 1 + np.float32(model.flicker) * block.hunt
-    return _DemandPower(
+    return _Load(
+        busy=block.busy,
+        memory=block.memory,
+        limit=block.limit,
+        top=top,
+        context=block.context,
+        hold=block.hold,
+        target=block.limit * np.float32(model.target) * (1 + np.float32(model.hunting) * block.hunt),
         compute=np.maximum(block.sm, block.tensor),
-        sm=sm,
-        die=die,
-        memory=block.memory * (block.efficiency * np.float32(model.memory)),
-        traffic=block.pcie * np.float32(model.pcie) + block.nvlink * np.float32(model.nvlink),
+        sm_watts=sm,
+        die_watts=die,
+        memory_watts=block.memory * (block.efficiency * np.float32(model.memory)),
+        traffic_watts=block.pcie * np.float32(model.pcie) + block.nvlink * np.float32(model.nvlink),
         warmth=block.leak * (block.die_temperature - np.float32(model.reference)),
+        clock=block.clock,
+        sensed=block.sensed,
+        power=block.power,
+        throughput=block.throughput,
+        sm_power=np.empty_like(top),
+        memory_power=np.empty_like(top),
     )
 
 
-def _regulate(block: Block, model: Constants, top: Floats, dt: float) -> tuple[Floats, Floats]:
-    """Compute the power at the present clock and let the regulator change the clock. Return SM and memory power.
+def _regulate_some(load: _Load, rows: npt.NDArray[np.intp], model: Constants, step: Delays) -> Floats:
+    some = _Load(*(array[rows] for array in msgspec.structs.astuple(load)))
+    change = _regulate(some, model, step)
+    for name in _REGULATED:
+        getattr(load, name)[rows] = getattr(some, name)
+    return change
+
+
+def _regulate(load: _Load, model: Constants, step: Delays) -> Floats:
+    """Compute the power at the present clock and let the regulator change the clock. Return the change.
 
     The regulator takes a Newton step towards the clock at which the sensed power is its target: a short time step goes
-    only as far as the delays allow, a long one iterates until it converges.
+    only as far as the delays allow, a long one repeats it for the cards that are not near their clock yet.
     """
-    settles = dt >= _SETTLED * max(model.fall, model.rise, model.sense)
-    seen, fall, rise = (
-        _progress(math.inf if settles else dt, seconds) for seconds in (model.sense, model.fall, model.rise)
-    )
-    demand = _demand_power(block, model)
-    target = block.limit * np.float32(model.target) * (1 + np.float32(model.hunting) * block.hunt)
-    sm_power, memory_power = np.empty_like(block.power), np.empty_like(block.power)
-    for _ in range(3 if settles else 1):
-        slope = _draw(block, model, demand, top, sm=sm_power, memory=memory_power)
-        block.sensed += (block.power - block.sensed) * seen
-        upper = top - np.float32(model.clock_step) * (block.hold > 0)
-        goal = block.clock + (target - block.sensed) / np.maximum(slope, block.limit * np.float32(0.07))
-        np.clip(goal, np.float32(model.lowest_clock), upper, out=goal)
-        goal -= block.clock
-        if fall != rise:
-            goal *= np.where(goal < 0, fall, rise)
-        goal *= block.context
-        block.clock += goal
-        if np.abs(goal).max(initial=0) < _NEAR:
-            break
-    return sm_power, memory_power
+    slope = _draw(load, model)
+    load.sensed += (load.power - load.sensed) * step.seen
+    upper = load.top - np.float32(model.clock_step) * (load.hold > 0)
+    goal: Floats = load.clock + (load.target - load.sensed) / np.maximum(slope, load.limit * _LEAST_SLOPE)
+    np.maximum(goal, np.float32(model.lowest_clock), out=goal)
+    np.minimum(goal, upper, out=goal)
+    goal -= load.clock
+    if step.fall != step.rise or step.fall != 1:
+        goal *= np.where(goal < 0, step.fall, step.rise)
+    goal *= load.context
+    load.clock += goal
+    return goal
 
 
-def _draw(block: Block, model: Constants, demand: _DemandPower, top: Floats, *, sm: Floats, memory: Floats) -> Floats:
+def _draw(load: _Load, model: Constants) -> Floats:
     """Write the power at the present clock into the arrays. Return its derivative by the clock."""
-    knee, clock = np.float32(model.knee), block.clock
-    steep = np.float32(2 * (1 - model.floor) / (1 - model.knee))
-    regulated = np.clip((top - clock) / _SLIP_ONSET, 0, 1) * np.clip((clock - knee) / _SLIP_FADE, 0, 1)
-    work_clock = clock * (1 - np.float32(model.slip) * regulated)
+    knee, clock = np.float32(model.knee), load.clock
+    slipping = _unit((load.top - clock) * _SLIP_ONSET) * _unit((clock - knee) * _SLIP_FADE)
+    work_clock = clock * (1 - np.float32(model.slip) * slipping)
     above = np.maximum(work_clock - knee, 0)
-    voltage = np.float32(model.floor) + steep / 2 * above
+    voltage = np.float32(model.floor) + np.float32(model.rising) * above
     squared = voltage * voltage
-    clock_power = np.float32(model.clock / (1 - model.idle_switching))
-    resting = clock_power * np.float32(model.idle_switching)
-    switching = clock_power * work_clock * squared
-    slower = 1 / work_clock
-    needed = np.maximum(demand.compute * slower, block.memory * np.maximum(slower * np.float32(model.reach), 1))
-    throughput = 1 / np.maximum(needed, 1)
-    die = throughput * squared * demand.die + demand.traffic
-    own = throughput * demand.memory
-    base = (np.float32(model.idle) - resting) + switching + demand.warmth * squared
+    switching = np.float32(model.clock_power) * work_clock * squared
+    slower: Floats = np.divide(_ONE, work_clock)
+    needed = np.maximum(load.compute * slower, load.memory * np.maximum(slower * np.float32(model.reach), 1))
+    throughput: Floats = np.divide(_ONE, np.maximum(needed, 1))
+    die = throughput * squared * load.die_watts + load.traffic_watts
+    own = throughput * load.memory_watts
+    base = np.float32(model.base) + switching + load.warmth * squared
     working = die + own
-    cut = np.clip((block.limit * np.float32(model.peak) - base) / np.maximum(working, _NOTHING), 0, 1)
-    kept = cut * block.busy
-    np.add(base, kept * working, out=block.power)
-    np.multiply(kept, own, out=memory)
-    np.add(kept * throughput * squared * demand.sm, switching - resting, out=sm)
-    np.multiply(throughput, cut, out=block.throughput)
-    slope: Floats = (kept * die + switching) * (slower + steep * (above > 0) / voltage)
-    slope += memory * slower
+    cut = _unit(np.divide(load.limit * np.float32(model.peak) - base, np.maximum(working, _NOTHING)))
+    kept = cut * load.busy
+    np.add(base, kept * working, out=load.power)
+    np.multiply(kept, own, out=load.memory_power)
+    np.add(kept * throughput * squared * load.sm_watts, switching - np.float32(model.resting), out=load.sm_power)
+    np.multiply(throughput, cut, out=load.throughput)
+    slope: Floats = (kept * die + switching) * (slower + np.float32(model.steep) * (above > 0) / voltage)
+    slope += load.memory_power * slower
     return slope
+
+
+def _unit(values: Floats) -> Floats:
+    """Limit values to 0 to 1, in place."""
+    np.maximum(values, 0, out=values)
+    return np.minimum(values, 1, out=values)
 
 
 def _progress(dt: float, seconds: float) -> np.float32:
     return np.float32(-math.expm1(-dt / seconds))
 
 
-def _warm(block: Block, model: Constants, sm_power: Floats, memory_power: Floats, dt: float) -> None:
+def _warm(block: Block, model: Constants, load: _Load, step: Delays) -> None:
     """Update die and memory temperature: heat passes through stages, each with a time constant."""
-    sources = {"sm": sm_power, "die": block.power - memory_power, "memory": memory_power, "board": block.power}
+    die_power = block.power - load.memory_power
+    sources = dict(zip(SOURCES, (load.sm_power, die_power, load.memory_power, block.power), strict=True))
     die = np.zeros_like(block.power)
     memory = np.zeros_like(block.power)
-    for row, (source, seconds) in enumerate(model.filters):
+    for row, (source, _) in enumerate(model.filters):
         stage = block.heat[row]
-        stage += (sources[source] - stage) * _progress(dt, seconds)
+        stage += (sources[source] - stage) * step.heat[row]
         if model.die_heat[row]:
             die += np.float32(model.die_heat[row]) * stage
         if model.memory_heat[row]:
@@ -283,26 +376,26 @@ def _warm(block: Block, model: Constants, sm_power: Floats, memory_power: Floats
     np.add(block.inlet, memory * block.resistance, out=block.memory_temperature)
 
 
-def _throttle(block: Block, model: Constants, dt: float) -> None:
+def _throttle(block: Block, model: Constants, top: Floats, step: Delays) -> None:
     """Set the throttle reasons, and the clock limit due to temperature."""
     hottest, lowest_cap = block.die_temperature.max(initial=-273), block.cap.min(initial=1)
-    below = np.minimum(block.highest, block.cap) - block.clock > np.float32(1.5 * model.clock_step)
+    below = top - block.clock > _THROTTLED * np.float32(model.clock_step)
     below &= block.context > 0
     below |= block.sensed > block.limit * np.float32(model.target)
-    block.hold -= np.float32(dt)
+    block.hold -= step.seconds
     np.maximum(block.hold, 0, out=block.hold)
     np.copyto(block.hold, np.float32(model.hold), where=below)
     np.multiply(block.hold > 0, np.uint16(POWER_CAP), out=block.reasons)
     block.reasons += block.context <= 0
-    if hottest > model.hottest or lowest_cap < 1:
-        _cool(block, model, dt)
+    if hottest >= np.float32(min(model.hottest, model.slowdown)) or lowest_cap < 1:
+        _cool(block, model, step)
 
 
-def _cool(block: Block, model: Constants, dt: float) -> None:
+def _cool(block: Block, model: Constants, step: Delays) -> None:
     """Lower the clock limit while a card is above its maximum temperature, and raise it again later."""
     hot = block.die_temperature - np.float32(model.hottest)
-    change = np.where(hot > 0, -hot, np.float32(model.hysteresis) * (hot < -model.hysteresis))
-    block.cap += change * np.float32(model.slope * min(dt, 1.0))
+    hysteresis = np.float32(model.hysteresis)
+    block.cap += np.where(hot > 0, -hot, hysteresis * (hot < -hysteresis)) * step.cooling
     np.clip(block.cap, np.float32(model.lowest_cap), 1, out=block.cap)
     block.reasons |= ((hot >= 0) | (block.cap < 1)).astype(np.uint16) * np.uint16(SOFTWARE_THERMAL)
     slow = block.die_temperature >= np.float32(model.slowdown)

@@ -101,10 +101,7 @@ def converted(document: Any, kind: type[S], *, field: str) -> S:
     for key in document if isinstance(document, dict) else ():
         if key not in allowed:
             raise errors.InputError(field, f"{errors.shown(key)}: no such key; there are: {', '.join(allowed)}")
-    try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError as error:
-        raise errors.InputError(field, errors.clipped(str(error).replace("`$.", "`"))) from None
+    return errors.convert(document, kind, field=field)
 
 
 def whole(value: Any, highest: int) -> bool:

@@ -81,14 +81,6 @@ class BoxConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpus: Annotated[tuple[GpuEntry, ...], msgspec.Meta(min_length=1, max_length=10_000)]
 
 
-def parse(document: Any, *, where: str) -> BoxConfig:
-    """Return the configuration in a document; raises `InputError` with the field that is wrong."""
-    try:
-        return msgspec.convert(document, BoxConfig)
-    except msgspec.ValidationError as error:
-        raise errors.InputError(where, str(error).replace("`$.", "`")) from None
-
-
 def build(config: BoxConfig, catalog: models.Catalog, *, node: str) -> list[Device]:
     """Return the devices of a machine; a product that is not in the catalog keeps its name and memory."""
     found: list[Device] = []

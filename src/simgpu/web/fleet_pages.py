@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Any, Protocol
 
 import msgspec
@@ -13,6 +12,7 @@ from aiohttp import web
 from simgpu import errors
 from simgpu.identities import labels, render
 from simgpu.identities.identity import FAMILY, Identity
+from simgpu.machines.fleet import pod_usage
 from simgpu.machines.machine import Machine
 from simgpu.vocabulary import EXPORTER
 from simgpu.web import pages, server
@@ -32,9 +32,6 @@ class FleetView(Protocol):
 
     def exporters(self) -> Iterator[tuple[str, str, str]]:
         """Yield node, pod name and address of each simulated exporter."""
-
-    def pod_usage(self) -> Iterator[tuple[str, int, float, float]]:
-        """Yield pod uid, index of the GPU, utilisation in percent, and memory in bytes."""
 
 
 def with_target_labels(identity: Identity, namespace: str) -> Identity:
@@ -102,7 +99,7 @@ class FleetPages:
     def _page_of(self, fleet: FleetView) -> pages.Following:
         """Return the page of the current fleet: each term as leader has another."""
         if self._following is None or self._following[0] is not fleet:
-            self._following = (fleet, pages.Following(fleet.machine, self._identity, _Pods(fleet)))
+            self._following = (fleet, pages.Following(fleet.machine, self._identity, _pod_series))
         return self._following[1]
 
     async def _one(self, request: web.Request) -> web.StreamResponse:
@@ -134,29 +131,27 @@ class FleetPages:
         return server.json_response(found)
 
 
-class _Pods:
-    """Run:ai's own series: the use of each GPU by each pod."""
-
-    def __init__(self, fleet: FleetView) -> None:
-        self._fleet = fleet
-
-    def __call__(self) -> Iterable[bytes]:
-        rows = [
-            (f'{{pod_uuid="{labels.escaped(pod)}",gpu="{index}"}}', percent, memory)
-            for pod, index, percent, memory in self._fleet.pod_usage()
-        ]
-        if not rows:
-            return ()
-        usage = _family("runai_pod_gpu_utilization", "Utilisation of a GPU by a pod, in percent.", rows, 1)
-        memory = _family("runai_pod_gpu_memory_used_bytes", "Memory of a GPU that a pod uses.", rows, 2)
-        return chain(usage, memory)
+def _pod_series(machine: Machine) -> Iterator[render.Piece]:
+    """Return Run:ai's own series: the use of each GPU by each pod."""
+    return _pod_pieces(pod_usage(machine))
 
 
-def _family(name: str, about: str, rows: Sequence[tuple[Any, ...]], column: int) -> Iterator[bytes]:
+def _pod_pieces(usages: Iterable[tuple[str, int, float, float]]) -> Iterator[render.Piece]:
+    rows = [
+        (f'{{pod_uuid="{labels.escaped(pod)}",gpu="{index}"}}', percent, memory)
+        for pod, index, percent, memory in usages
+    ]
+    if rows:
+        yield from _family("runai_pod_gpu_utilization", "Utilisation of a GPU by a pod, in percent.", rows, 1)
+        yield from _family("runai_pod_gpu_memory_used_bytes", "Memory of a GPU that a pod uses.", rows, 2)
+
+
+def _family(name: str, about: str, rows: Sequence[tuple[Any, ...]], column: int) -> Iterator[render.Piece]:
     """Yield a family in pieces: labels in the first column of each row, and values in another."""
-    yield f"# HELP {name} {about}\n# TYPE {name} gauge\n".encode()
+    yield render.Piece(f"# HELP {name} {about}\n# TYPE {name} gauge\n".encode)
     for start in range(0, len(rows), _ROWS):
-        yield "".join([f"{name}{row[0]} {int(row[column])}\n" for row in rows[start : start + _ROWS]]).encode()
+        some = rows[start : start + _ROWS]
+        yield render.Piece("".join([f"{name}{row[0]} {int(row[column])}\n" for row in some]).encode)
 
 
 def topology_routes(

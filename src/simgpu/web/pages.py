@@ -1,13 +1,14 @@
 """Metrics pages over HTTP.
 
-A page is rendered once per step and cached, plain and compressed. A large one is not cached: it is streamed in chunks
-from a copy of the step's values, so that memory stays flat, and to few clients at once.
+A page is rendered once per step and cached, plain and compressed. A large one is not cached: it is streamed in pieces
+from a copy of the step's values, so that memory stays flat, and to few clients at once. Threads make the pieces: the
+event loop goes on meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 from aiohttp import web
@@ -15,24 +16,30 @@ from aiohttp import web
 from simgpu.identities import render
 from simgpu.identities.identity import Identity
 from simgpu.machines.machine import Machine
-from simgpu.web import compressing
+from simgpu.web import compressing, streaming
 from simgpu.web.limits import STREAMS
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 MAX_CACHED_SERIES = 20_000  # a few MiB
 
-More = Callable[[], Iterable[bytes]]  # makes the end of a page; its values are taken at the call
+More = Callable[[Machine], Iterator[render.Piece]]  # makes the end of a page; its values are taken at the call
+
+
+def nothing(_machine: Machine) -> Iterator[render.Piece]:
+    """Return no more."""
+    return iter(())
 
 
 class Page:
     """One identity's page of a machine; `more` returns what is appended to it."""
 
-    def __init__(self, renderer: render.Renderer, more: More = tuple) -> None:
+    def __init__(self, renderer: render.Renderer, more: More = nothing) -> None:
         self.renderer = renderer
         self._more = more
         self._step = (-1, -1)
         self._cached: dict[tuple[bool, bool], bytes] = {}
+        self._kept = {False: streaming.Kept(), True: streaming.Kept()}  # by whether the format is OpenMetrics
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         """Respond to a scrape."""
@@ -56,7 +63,8 @@ class Page:
             if packed:
                 self._cached[key] = compressing.compress(self._body(open_metrics=open_metrics, packed=False))
             else:
-                self._cached[key] = b"".join((*self.renderer.chunks(open_metrics=open_metrics), *self._more()))
+                chunks = self.renderer.chunks(open_metrics=open_metrics)
+                self._cached[key] = b"".join((*chunks, *(piece.make() for piece in self._more(machine))))
         return self._cached[key]
 
     async def _stream(self, request: web.Request, kind: str, *, open_metrics: bool, packed: bool) -> web.StreamResponse:
@@ -64,24 +72,25 @@ class Page:
         response = web.StreamResponse(headers=headers)
         with request.app[STREAMS].one(), contextlib.suppress(ConnectionError):  # the client is gone
             await response.prepare(request)
-            pieces = chain(self.renderer.chunks(open_metrics=open_metrics), self._more())
-            async with contextlib.aclosing(compressing.compressed(pieces) if packed else _plain(pieces)) as stream:
+            snapshot, threads = self.renderer.snapshot(), request.app[streaming.THREADS]
+            pieces = chain(self.renderer.pieces(snapshot, open_metrics=open_metrics), self._more(snapshot))
+            del snapshot  # the renderer lets go of it too when it has read it
+            made = (
+                streaming.compressed(threads, pieces, self._kept[open_metrics])
+                if packed
+                else streaming.plain(threads, pieces)
+            )
+            async with contextlib.aclosing(made) as stream:
                 async for piece in stream:
-                    if piece:
-                        await response.write(piece)
+                    await response.write(piece)
             await response.write_eof()
         return response
-
-
-async def _plain(pieces: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
-    for piece in pieces:
-        yield piece
 
 
 class Following:
     """One identity's page of a machine that may be replaced by another; devices that both have keep their texts."""
 
-    def __init__(self, machine: Callable[[], Machine], identity: Identity, more: More = tuple) -> None:
+    def __init__(self, machine: Callable[[], Machine], identity: Identity, more: More = nothing) -> None:
         self._machine = machine
         self._identity = identity
         self._more = more

@@ -16,6 +16,7 @@ from aiohttp import web
 from simgpu import errors
 from simgpu.web.limits import STREAMS, Limits, Streams, accept, timed
 from simgpu.web.sending import UNSENT, Unsent, bounded
+from simgpu.web.streaming import THREADS, Threads
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ class HttpServer:
         application = web.Application(client_max_size=1 << 16, middlewares=[timed, *middlewares, bounded])
         application[STREAMS] = Streams(self._limits.streams)
         application[UNSENT] = Unsent(self._limits.unsent_bytes)
+        self._threads = application[THREADS] = Threads()
         application.add_routes(list(routes))
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=2.0)
         self._listener: asyncio.Server | None = None
@@ -113,3 +115,4 @@ class HttpServer:
         if self._listener is not None:
             self._listener.close()
         await self._runner.cleanup()
+        self._threads.close()

@@ -107,17 +107,6 @@ async def accept(
         await asyncio.sleep(max(pause(), _PAUSE if not taken and rejected % _AT_ONCE == 0 else 0))
 
 
-class Raw:
-    """An unbuffered reader of a connection."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-
-    async def read(self, n: int, /) -> bytes:
-        """Return at most `n` bytes; none at the end."""
-        return await asyncio.get_running_loop().sock_recv(self._connection, n)
-
-
 async def streams(connection: socket.socket, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Return the streams of a connection, with a buffer of `limit` bytes."""
     loop = asyncio.get_running_loop()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from simgpu import errors
 
@@ -18,15 +18,11 @@ _CHUNK = 1 << 16  # bytes
 _MAX_WORK = 4  # times the limit may be parsed, to find the end of a document that comes in chunks
 
 
-class Reader(Protocol):
-    """A source of bytes."""
-
-    async def read(self, n: int, /) -> bytes:
-        """Return at most `n` bytes; none at the end."""
+Read = Callable[[int], Awaitable[bytes]]  # returns at most so many bytes; none at the end
 
 
 async def receive(
-    reader: Reader,
+    read: Read,
     limit: int = MAX_BYTES,
     *,
     working: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
@@ -38,7 +34,7 @@ async def receive(
     while True:
         try:
             async with asyncio.timeout(min(MAX_SILENCE, deadline - loop.time())):
-                chunk = await reader.read(min(_CHUNK, limit + 1 - len(buffer)))
+                chunk = await read(min(_CHUNK, limit + 1 - len(buffer)))
         except TimeoutError:
             raise errors.InputError("workload", "no complete document arrived in time") from None
         if not chunk:

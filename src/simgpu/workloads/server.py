@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import socket
@@ -165,11 +166,11 @@ class WorkloadServer:
     async def _reject(self, who: Guest, effort: bounds.Effort, connection: socket.socket, problem: str) -> None:
         """Answer a rejected client in its protocol; if too many of a guest wait, its document is not read."""
         _log.info("workload rejected: %s", problem[:_MAX_PROBLEM])
-        protocol, reader = 1, accepting.Raw(connection)
+        protocol, read = 1, functools.partial(asyncio.get_running_loop().sock_recv, connection)
         try:
             with self._bounds.rejected(who), contextlib.suppress(errors.InputError, OSError):
                 async with self._bounds.turn(who, effort):
-                    document = await receiving.receive(reader, bounds.MAX_REJECTED_BYTES, working=effort.spent)
+                    document = await receiving.receive(read, bounds.MAX_REJECTED_BYTES, working=effort.spent)
                     protocol = documents.protocol(document)
         except guest.RateLimited:
             self._arrivals.delay(effort.pause)
@@ -184,7 +185,7 @@ class WorkloadServer:
         try:
             async with self._bounds.turn(who, effort):
                 limit = vocabulary.MAX_DOCUMENT_BYTES if who.name else receiving.MAX_BYTES
-                document = await receiving.receive(reader, limit, working=effort.spent)
+                document = await receiving.receive(reader.read, limit, working=effort.spent)
                 protocol = documents.protocol(document)
                 with effort.spent():
                     started = self._start(document, who, guest.pid(writer.get_extra_info("socket")))

@@ -1,0 +1,35 @@
+"""How many views may be written per second: fewer while many pods come and go, which users may be measuring."""
+
+from __future__ import annotations
+
+import math
+
+from simgpu.machines.ticking import Clock
+
+MIN_WRITES = 5.0  # per second, however many pods come and go
+_MEMORY_SECONDS = 2.0
+
+
+class ViewBudget:
+    """`most` writes per second, less one for each reconcile."""
+
+    def __init__(self, most: float, clock: Clock) -> None:
+        self._most = most
+        self._clock = clock
+        self._looks = 0.0  # per second, as a decaying mean
+        self._at = clock.steady()
+
+    def looked(self) -> None:
+        """Count a reconcile."""
+        self._decay()
+        self._looks += 1 / _MEMORY_SECONDS
+
+    def per_second(self) -> float:
+        """Return how many writes per second are allowed now."""
+        self._decay()
+        return max(MIN_WRITES, self._most - self._looks)
+
+    def _decay(self) -> None:
+        now = self._clock.steady()
+        self._looks *= math.exp((self._at - now) / _MEMORY_SECONDS)
+        self._at = now
