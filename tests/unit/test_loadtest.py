@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import re
@@ -27,7 +28,7 @@ from simgpu.loadtest.reports import comparison, junit, page, writing
 from simgpu.loadtest.running.objects import ApiCall, TemplateSource
 from simgpu.loadtest.running.results import CaseResult, RunResult
 from simgpu.loadtest.running.timeline import MAX_SAMPLES, Census, TimelineSample
-from simgpu.loadtest.running.tuning import TokenBucket, delays
+from simgpu.loadtest.running.tuning import Tuning, delays
 from simgpu.loadtest.scenario.model import ObjectTemplate, TuningSet
 
 # Templates.
@@ -126,10 +127,19 @@ def test_schedules_of_tuning_sets() -> None:
     assert 0 <= spread[0] <= spread[-1] <= 5
 
 
-def test_a_shared_rate_allows_a_burst_and_then_the_rate() -> None:
-    bucket = TokenBucket(2.0, 3.0)
-    assert [bucket.wait(0.0) for _ in range(5)] == [0, 0, 0, 0.5, 1.0]
-    assert bucket.wait(10.0) == 0
+async def test_phases_with_a_global_rate_share_it() -> None:
+    shared = tuning("globalQPSLoad", qps=200.0, burst=3.0)
+    performed = Tuning(random.Random(1))
+    moments: list[float] = []
+    clock = asyncio.get_running_loop().time
+    started = clock()
+
+    async def action() -> None:
+        moments.append(clock() - started)
+
+    await asyncio.gather(performed.perform([action] * 10, shared), performed.perform([action] * 10, shared))
+    assert len(moments) == 20
+    assert moments[-1] >= 17 / 200
 
 
 # Figures.
@@ -277,7 +287,8 @@ def test_the_page_needs_nothing_else_and_escapes_what_it_shows() -> None:
     assert "<script>alert" not in text
     assert "too &lt;slow&gt;" in text
     assert not re.search(r"(src|href)=|@import|url\(", text)
-    assert text.count("<svg") == 8
+    assert text.count("<figure>") == 8
+    assert text.count("<svg") == 7  # there were no calls to plot
 
 
 def test_two_reports_are_compared_figure_by_figure(tmp_path: Path) -> None:

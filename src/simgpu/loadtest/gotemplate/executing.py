@@ -41,7 +41,7 @@ class Library(msgspec.Struct, frozen=True):
     trusted: frozenset[str] = frozenset()
 
 
-class Piece(msgspec.Struct, frozen=True):
+class OutputPiece(msgspec.Struct, frozen=True):
     """A part of the output; `foreign` if it is the text of a variable."""
 
     text: str
@@ -53,7 +53,7 @@ class _Jumped(Exception):
         self.kind = kind
 
 
-def execute(nodes: tuple[Node, ...], data: Mapping[str, Any], library: Library) -> list[Piece]:
+def execute(nodes: tuple[Node, ...], data: Mapping[str, Any], library: Library) -> list[OutputPiece]:
     """Execute a template on its data; strings of the data are foreign."""
     state = _State(library)
     dot = values.foreign(dict(data))
@@ -64,7 +64,7 @@ def execute(nodes: tuple[Node, ...], data: Mapping[str, Any], library: Library) 
 
 class _State:
     def __init__(self, library: Library) -> None:
-        self.pieces: list[Piece] = []
+        self.pieces: list[OutputPiece] = []
         self.variables: list[tuple[str, Any]] = []
         self._library = library
         self._length = 0
@@ -83,7 +83,7 @@ class _State:
         self._length += len(text)
         if self._length > MAX_OUTPUT:
             raise self._error(f"more than {MAX_OUTPUT:,} characters of output")
-        self.pieces.append(Piece(text, foreign))
+        self.pieces.append(OutputPiece(text, foreign))
 
     # Nodes
 

@@ -14,7 +14,7 @@ from typing import Any
 from simgpu import yaml_text
 from simgpu.loadtest.gotemplate import executing
 from simgpu.loadtest.gotemplate.errors import TemplateError
-from simgpu.loadtest.gotemplate.executing import Library, Piece
+from simgpu.loadtest.gotemplate.executing import Library, OutputPiece
 from simgpu.loadtest.gotemplate.parsing import Node
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/=+-]*|")  # cannot be anything but part of a scalar
@@ -46,7 +46,7 @@ class Template:
             raise TemplateError(str(error)) from None
 
 
-def _check_shape(text: str, pieces: Sequence[Piece]) -> None:
+def _check_shape(text: str, pieces: Sequence[OutputPiece]) -> None:
     neutral = "".join(_PLACEHOLDER if piece.foreign and piece.text else piece.text for piece in pieces)
     try:
         same = _shape(yaml_text.parse_all(text)) == _shape(yaml_text.parse_all(neutral))

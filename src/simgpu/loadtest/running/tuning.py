@@ -9,27 +9,11 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
+from simgpu.kube.token_bucket import TokenBucket
 from simgpu.loadtest.scenario.model import TuningSet
 
 Perform = Callable[[], Awaitable[None]]
 _MAX_STARTED = 1000  # actions at a time
-
-
-class TokenBucket:
-    """The rate that all phases of a `globalQPSLoad` share."""
-
-    def __init__(self, rate: float, burst: float) -> None:
-        self._rate, self._burst = rate, burst
-        self._tokens = burst
-        self._at: float | None = None
-
-    def wait(self, now: float) -> float:
-        """Take a token, and return the seconds after which it may be used."""
-        if self._at is not None:
-            self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
-        self._at = now
-        self._tokens -= 1
-        return max(0.0, -self._tokens / self._rate)
 
 
 class Tuning:
@@ -51,11 +35,14 @@ class Tuning:
     async def _shared(self, actions: Sequence[Perform], wanted: TuningSet) -> None:
         bucket = self._buckets.get(wanted.name)
         if bucket is None:
-            bucket = TokenBucket(wanted.settings["qps"], wanted.settings["burst"])
-            self._buckets[wanted.name] = bucket
+            bucket = self._buckets[wanted.name] = TokenBucket(wanted.settings["qps"], int(wanted.settings["burst"]))
         clock = asyncio.get_running_loop().time
-        started = clock()
-        await _scheduled(actions, (clock() - started + bucket.wait(clock()) for _ in actions))
+        async with asyncio.TaskGroup() as group:
+            for action in actions:
+                while (wait := bucket.wait(clock())) > 0:
+                    await asyncio.sleep(wait)
+                bucket.take(clock())
+                group.create_task(_one(action))
 
 
 def delays(count: int, wanted: TuningSet, chance: random.Random) -> Iterator[float]:
