@@ -105,6 +105,12 @@ async def _replace_metadata(
     await client.json_patch(resource, found.metadata.name, [version, change], namespace=found.metadata.namespace)
 
 
+async def is_ending(client: Client, resource: Resource[Any], name: str, *, namespace: str = "") -> bool:
+    """Return whether a shared object that was deleted is still there; one that another run made anew is not meant."""
+    found = await client.find(resource, name, namespace=namespace)
+    return found is not None and found.metadata.labels.get(LOADTEST_LABEL) == _RELEASING
+
+
 async def release(client: Client, resource: Resource[Any], name: str, run: Run, *, namespace: str = "") -> bool:
     """Stop using a shared object, and delete it if no other run uses it. Return whether it was deleted."""
     for _ in range(_ATTEMPTS):

@@ -313,4 +313,4 @@ class FakeGpus:
             except errors.NotFound:
                 continue
             found += [f"{resource.kind} {item.metadata.name}" for item in listed]
-        return found
+        return found + await self._kwok.leftovers()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from simgpu.kube import errors, resources
@@ -36,6 +37,7 @@ class Kwok:
         self._bench = bench
         self._image = image
         self._shared: list[tuple[Resource[Any], str, str]] = []  # in order of creation
+        self._deleted: list[tuple[Resource[Any], str, str]] = []
         self._probe = f"{_PROBE_PREFIX}{bench.run.id}"
 
     @staticmethod
@@ -99,16 +101,21 @@ class Kwok:
     async def teardown(self) -> None:
         """Release what was installed; the last run that uses it deletes it."""
         await self._delete_probe()
-        for resource, name, namespace in reversed(self._shared):
-            try:
-                await ownership.release(self._bench.client, resource, name, self._bench.run, namespace=namespace)
-            except errors.NotFound:
-                continue  # the definition of its kind is gone
-        self._shared.clear()
+        while self._shared:
+            resource, name, namespace = self._shared[-1]
+            with contextlib.suppress(errors.NotFound):  # the definition of its kind is gone
+                if await ownership.release(self._bench.client, resource, name, self._bench.run, namespace=namespace):
+                    self._deleted.append((resource, name, namespace))
+            self._shared.pop()
 
     async def leftovers(self) -> list[str]:
-        """Return names of what should be gone."""
-        return []
+        """Return names of what was deleted and is not gone yet."""
+        found = []
+        for resource, name, namespace in self._deleted:
+            with contextlib.suppress(errors.NotFound):
+                if await ownership.is_ending(self._bench.client, resource, name, namespace=namespace):
+                    found.append(f"{resource.kind} {name}")
+        return found
 
 
 async def _stages_served(client: Client) -> bool:
@@ -151,6 +158,7 @@ def _deployment(image: str) -> dict[str, Any]:
         "name": _NAME,
         "image": image,
         "imagePullPolicy": "IfNotPresent",
+        "command": ["kwok"],
         "args": [
             "--config=/etc/kwok/kwok.yaml",
             "--node-ip=$(POD_IP)",
