@@ -42,7 +42,7 @@ def test_kwok_is_installed_where_there_is_none_and_removed_again(
         environ = {
             **os.environ, "KUBECONFIG": str(services.cluster.kubeconfig), "CL2_JOB_RUNNING_TIME_MS": "1000",
         }  # fmt: skip
-        command = [SIMGPU, "loadtest", config, "--nodes", "2", "--report-dir", tmp_path / "report"]
+        command: list[str | Path] = [SIMGPU, "loadtest", config, "--nodes", "2", "--report-dir", tmp_path / "report"]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=240)
         assert done.returncode == 0, f"{done.stdout}{done.stderr}{services.kubectl('get', 'pods', '-A', '-o', 'wide')}"
         assert f"installing {IMAGE} into kwok-system" in done.stderr
