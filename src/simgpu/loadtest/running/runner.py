@@ -19,7 +19,7 @@ from simgpu.kube import errors as kube_errors
 from simgpu.kube.client import Client
 from simgpu.loadtest import concurrency, ownership, watched
 from simgpu.loadtest.dependencies import fake_gpus
-from simgpu.loadtest.dependencies.workbench import Dependency, Workbench
+from simgpu.loadtest.dependencies.workbench import Dependency, DependencyError, Workbench
 from simgpu.loadtest.gotemplate.errors import TemplateError
 from simgpu.loadtest.measurements import percentiles, registry
 from simgpu.loadtest.measurements.bench import Bench, Measured, Measurement
@@ -158,8 +158,11 @@ class Runner:
         self._creator = Creator(self._client, self._served, self.run_id.labels, self._made, self._census.called)
         self._phases = phases.Phases(self._scenario, self._creator, self._spaces, self._chance)
         for call, dependency in zip(self._scenario.dependencies, self._dependencies, strict=True):
-            async with asyncio.timeout(call.seconds or None):
-                await dependency.setup()
+            try:
+                async with asyncio.timeout(call.seconds or None):
+                    await dependency.setup()
+            except TimeoutError:
+                raise DependencyError(f"{call.name}: not set up in {call.seconds:g} s (timeout)") from None
         await self._watch()
 
     async def _watch(self) -> None:
