@@ -12,6 +12,7 @@ from simgpu.kube.reflector import Reflector
 from simgpu.kube.resources import Resource
 from simgpu.kube.store import Store
 from simgpu.kube.views import ApiView, Condition, HasMeta, Object
+from simgpu.vocabulary import GPU_RESOURCE
 
 
 class _Nothing(ApiView, frozen=True):
@@ -31,6 +32,24 @@ class _Volume(ApiView, frozen=True):
         return any(kind is not None for kind in kinds)
 
 
+class WatchedOwner(ApiView, frozen=True):
+    """An owner of a watched object."""
+
+    kind: str
+    uid: str
+    controller: bool = False
+
+
+class WatchedMeta(ApiView, frozen=True):
+    """`metadata` without what takes memory: labels, annotations and managed fields."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    owner_references: tuple[WatchedOwner, ...] = ()
+
+
 class _Limits(ApiView, frozen=True):
     limits: dict[str, str] = {}  # noqa: RUF012 - of a struct
 
@@ -41,7 +60,6 @@ class _WatchedContainer(ApiView, frozen=True):
 
 class _WatchedPodSpec(ApiView, frozen=True):
     node_name: str = ""
-    scheduler_name: str = ""
     volumes: tuple[_Volume, ...] = ()
     containers: tuple[_WatchedContainer, ...] | None = None
 
@@ -49,38 +67,56 @@ class _WatchedPodSpec(ApiView, frozen=True):
 class _WatchedPodStatus(ApiView, frozen=True):
     phase: str = ""
     conditions: tuple[Condition, ...] = ()
-    start_time: str | None = None
 
 
-class WatchedPod(Object, frozen=True):
-    """A pod, as measurements look at it."""
+_NO_SPEC, _NO_STATUS = _WatchedPodSpec(), _WatchedPodStatus()
 
-    spec: _WatchedPodSpec = _WatchedPodSpec()
-    status: _WatchedPodStatus = _WatchedPodStatus()
 
-    @property
-    def ready(self) -> bool:
-        """Whether it runs and its Ready condition is True."""
-        return self.status.phase == "Running" and any(
-            item.type == "Ready" and item.status == "True" for item in self.status.conditions
-        )
+class WatchedPod(ApiView, frozen=True):
+    """A pod, as measurements look at it.
+
+    Only what they ask for is kept of a decoded pod: thousands of pods that have ended stay in the API.
+    """
+
+    metadata: WatchedMeta
+    spec: _WatchedPodSpec = _NO_SPEC
+    status: _WatchedPodStatus = _NO_STATUS
+    node: str = ""  # that it is scheduled to
+    phase: str = ""
+    ready: bool = False  # it runs, and its Ready condition is True
+    stateless: bool = True  # no volume of it outlives it
+    gpus: str = "0"  # limit of the extended resource
+
+    def __post_init__(self) -> None:
+        if self.spec is _NO_SPEC and self.status is _NO_STATUS:
+            return
+        conditions = {item.type: item.status for item in self.status.conditions}
+        found: dict[str, Any] = {
+            "node": self.spec.node_name,
+            "phase": _PHASES.get(self.status.phase, self.status.phase),
+            "ready": self.status.phase == "Running" and conditions.get("Ready") == "True",
+            "stateless": all(volume.stateless for volume in self.spec.volumes),
+            "gpus": next(
+                (
+                    container.resources.limits[GPU_RESOURCE]
+                    for container in self.spec.containers or ()
+                    if GPU_RESOURCE in container.resources.limits
+                ),
+                "0",
+            ),
+            "spec": _NO_SPEC,
+            "status": _NO_STATUS,
+        }
+        for name, value in found.items():
+            msgspec.structs.force_setattr(self, name, value)
 
     @property
     def ended(self) -> bool:
         """Whether it has succeeded or failed."""
-        return self.status.phase in {"Succeeded", "Failed"}
+        return self.phase in {"Succeeded", "Failed"}
 
-    @property
-    def stateless(self) -> bool:
-        """Whether no volume of it outlives it."""
-        return all(volume.stateless for volume in self.spec.volumes)
 
-    def requested(self, resource: str) -> str:
-        """Return the limit of an extended resource in the first container that has one."""
-        for container in self.spec.containers or ():
-            if resource in container.resources.limits:
-                return container.resources.limits[resource]
-        return "0"
+_PHASES = {name: name for name in ("Pending", "Running", "Succeeded", "Failed", "Unknown")}  # one text for all pods
 
 
 class _ControllerSpec(ApiView, frozen=True):
@@ -120,9 +156,10 @@ class _WatchedClaimStatus(ApiView, frozen=True):
     allocation: _WatchedAllocation | None = None
 
 
-class WatchedClaim(Object, frozen=True):
+class WatchedClaim(ApiView, frozen=True):
     """A resource claim: whether it is allocated, and how many devices."""
 
+    metadata: WatchedMeta
     status: _WatchedClaimStatus = _WatchedClaimStatus()
 
     @property
@@ -131,12 +168,14 @@ class WatchedClaim(Object, frozen=True):
         return len(self.status.allocation.devices.results) if self.status.allocation is not None else 0
 
 
-PODS = Resource("Pod", "pods", WatchedPod)
+_POD_VIEW: Any = WatchedPod  # with a part of the metadata
+PODS: Resource[Any] = Resource("Pod", "pods", _POD_VIEW)
 
 
-def claims(version: str) -> Resource[WatchedClaim]:
+def claims(version: str) -> Resource[Any]:
     """Return resource claims in an API version."""
-    return Resource("ResourceClaim", "resourceclaims", WatchedClaim, group="resource.k8s.io", version=version)
+    view: Any = WatchedClaim  # with a part of the metadata
+    return Resource("ResourceClaim", "resourceclaims", view, group="resource.k8s.io", version=version)
 
 
 def controllers(resource: Resource[Any]) -> Resource[WatchedController]:

@@ -12,7 +12,7 @@ from simgpu.loadtest import watched
 from simgpu.loadtest.measurements import bench, percentiles
 from simgpu.loadtest.measurements.bench import Bench, Measured, MeasurementError, Summary
 from simgpu.loadtest.scenario import fields
-from simgpu.loadtest.watched import PODS, Selection, WatchedClaim, WatchedPod
+from simgpu.loadtest.watched import PODS, Selection, WatchedClaim
 
 NAME = "ResourceClaimAllocationLatency"
 PARAMETERS = {"action": fields.choice("start", "gather"), **bench.SELECTORS, **bench.THRESHOLDS}
@@ -29,8 +29,8 @@ class _ClaimTimes:
         self._waiting: dict[str, float] = {}
         self._pods: dict[str, float] = {}
 
-    def claim(self, change: Change[WatchedClaim]) -> None:
-        new = change.new
+    def claim(self, change: Change[Any]) -> None:
+        new: WatchedClaim | None = change.new
         if new is None:
             if change.old is not None:
                 self._waiting.pop(change.old.metadata.uid, None)
@@ -45,8 +45,8 @@ class _ClaimTimes:
         if new.devices and uid in self._waiting:
             self.allocation.append(now - self._waiting.pop(uid))
 
-    def pod(self, change: Change[WatchedPod]) -> None:
-        if change.old is None and change.new is not None and self.live and not change.new.spec.node_name:
+    def pod(self, change: Change[Any]) -> None:
+        if change.old is None and change.new is not None and self.live and not change.new.node:
             self._pods[change.new.metadata.uid] = time.time()
         elif change.new is None and change.old is not None:
             self._pods.pop(change.old.metadata.uid, None)

@@ -90,8 +90,8 @@ class WaitForControlledPodsRunning:
             if owner.kind == "Deployment" and view is not None:
                 self._replica_sets[view.metadata.uid] = owner.uid
 
-    def _pod(self, change: Change[WatchedPod]) -> None:
-        pod = change.new or change.old
+    def _pod(self, change: Change[Any]) -> None:
+        pod: WatchedPod | None = change.new or change.old
         if pod is None:
             return
         for owner in pod.metadata.owner_references:
@@ -129,7 +129,7 @@ class WaitForControlledPodsRunning:
         running = sum(pod.ready for pod in pods)
         others = all(pod.ready or pod.ended for pod in pods)
         # Pods that ended have run: in a short job not all need to run at the same moment.
-        ran = running + sum(pod.status.phase == "Succeeded" for pod in pods)
+        ran = running + sum(pod.phase == "Succeeded" for pod in pods)
         if others and (running == owner.wanted or (running < owner.wanted <= ran)):
             owner.reached = True
             self._changed.set()
@@ -183,7 +183,7 @@ class WaitForControlledPodsRunning:
         names = {item.metadata.uid: f"{item.metadata.namespace}/{item.metadata.name}" for item in self._owners}
         lines = []
         for uid in late[:_MAX_NAMES]:
-            phases = [pod.status.phase or "Pending" for pod in self._pods.get(uid, {}).values()]
+            phases = [pod.phase or "Pending" for pod in self._pods.get(uid, {}).values()]
             counts = ", ".join(f"{phases.count(phase)} {phase}" for phase in sorted(set(phases))) or "no pods"
             lines.append(f"{names.get(uid, uid)} ({counts} of {self._watched[uid].wanted})")
         more = f" and {len(late) - _MAX_NAMES} more" if len(late) > _MAX_NAMES else ""

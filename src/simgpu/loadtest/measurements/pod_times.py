@@ -8,6 +8,7 @@ from __future__ import annotations
 import array
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -49,15 +50,15 @@ class PodTimes:
     def __len__(self) -> int:
         return len(self._running)
 
-    def __call__(self, change: Change[WatchedPod]) -> None:
+    def __call__(self, change: Change[Any]) -> None:
         """Take note of a change."""
-        pod = change.new
+        pod: WatchedPod | None = change.new
         if pod is None:
             if change.old is not None:
                 self._pending.pop(change.old.metadata.uid, None)
             return
         if change.old is None:
-            if not self._live or pod.spec.node_name:
+            if not self._live or pod.node:
                 return
             self.created_total += 1
             self._pending[pod.metadata.uid] = _Pending(self._clock())
@@ -65,11 +66,11 @@ class PodTimes:
         if pending is None:
             return
         now = self._clock()
-        if pod.spec.node_name and not pending.scheduled:
+        if pod.node and not pending.scheduled:
             pending.scheduled = now
             self.scheduled_total += 1
             self.scheduled_at.append(now)
-        if pod.status.phase == "Running" or pod.ended:
+        if pod.phase == "Running" or pod.ended:
             del self._pending[pod.metadata.uid]
             self._append(pending, now, stateless=pod.stateless)
 
@@ -84,9 +85,9 @@ class PodTimes:
         rows = zip(self._created, self._scheduled, self._running, self._stateless, strict=True)
         return [Started(created, scheduled, running, bool(kind)) for created, scheduled, running, kind in rows]
 
-    def latencies(self) -> list[float]:
-        """Return the seconds from creation to running of each pod, in the order in which they ran."""
-        return [end - start for start, end in zip(self._created, self._running, strict=True)]
+    def latencies(self, last: int) -> list[float]:
+        """Return the seconds from creation to running of the last pods that ran."""
+        return [end - start for start, end in zip(self._created[-last:], self._running[-last:], strict=True)]
 
     def points(self, first: int = 0) -> list[tuple[float, float]]:
         """Return when each pod ran and how long that took, from a place in the order on."""

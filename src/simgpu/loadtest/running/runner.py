@@ -242,7 +242,7 @@ class Runner:
         while True:
             await asyncio.sleep(min(_SHOW_SECONDS, self._census.interval))
             sample = self._census.sample()
-            latencies = sorted(self._census.times.latencies()[-2000:])
+            latencies = sorted(self._census.times.latencies(2000))
             latency = ""
             if latencies:
                 p50, p99 = percentiles.at(latencies, 50), percentiles.at(latencies, 99)

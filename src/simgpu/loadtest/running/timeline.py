@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from typing import Any
 
 import msgspec
 
@@ -16,8 +17,7 @@ from simgpu.kube.store import Change
 from simgpu.loadtest.measurements import percentiles
 from simgpu.loadtest.measurements.pod_times import PodTimes
 from simgpu.loadtest.running.objects import ApiCall
-from simgpu.loadtest.watched import WatchedClaim, WatchedPod
-from simgpu.vocabulary import GPU_RESOURCE
+from simgpu.loadtest.watched import WatchedPod
 
 MAX_SAMPLES = 600
 _MAX_CALLS = 20_000  # of an interval whose latencies are kept
@@ -64,7 +64,7 @@ class Census:
 
     # Listeners
 
-    def pod(self, change: Change[WatchedPod]) -> None:
+    def pod(self, change: Change[Any]) -> None:
         """Take note of a pod."""
         self.times(change)
         before, after = _phase(change.old), _phase(change.new)
@@ -74,7 +74,7 @@ class Census:
             self.ended += after == "done"
             self._gpus += _in_use(change.new, after) - _in_use(change.old, before)
 
-    def claim(self, change: Change[WatchedClaim]) -> None:
+    def claim(self, change: Change[Any]) -> None:
         """Take note of a claim."""
         for view, sign in ((change.old, -1), (change.new, 1)):
             if view is not None:
@@ -138,9 +138,9 @@ def _phase(pod: WatchedPod | None) -> str:
         return "none"
     if pod.ended:
         return "done"
-    return "running" if pod.status.phase == "Running" else "pending"
+    return "running" if pod.phase == "Running" else "pending"
 
 
 def _in_use(pod: WatchedPod | None, phase: str) -> int:
     """Return the GPUs of a pod that runs and has them as an extended resource."""
-    return quantity.count(pod.requested(GPU_RESOURCE)) if pod is not None and phase == "running" else 0
+    return quantity.count(pod.gpus) if pod is not None and phase == "running" else 0
