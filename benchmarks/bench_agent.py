@@ -28,11 +28,12 @@ from simgpu.kube.client import Client
 from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Change, Store
 from simgpu.kube.views import Pod
-from simgpu.node import messages
+from simgpu.node import dra_messages, messages
 from simgpu.node.protobuf import Message
-from tests.fixtures.agent import Gpus
+from tests.fixtures.agent import H200, Gpus
+from tests.fixtures.claimed import Claimed
 from tests.fixtures.cluster import Cluster
-from tests.fixtures.machine import Machine
+from tests.fixtures.machine import Machine, wait_for
 from tests.fixtures.node import PROGRAMS, Node
 
 IDLE_SECONDS = 40.0
@@ -57,6 +58,7 @@ async def figures() -> AsyncIterator[frame.Figure]:
         async for figure in pods(gpus):
             yield figure
         yield resident(gpus)
+        yield await prepare(gpus)
 
 
 @contextlib.asynccontextmanager
@@ -120,6 +122,39 @@ async def allocate(gpus: Gpus) -> frame.Figure:
         bare = call("GetDevicePluginOptions", messages.Empty())
         value, baseline = await frame.alternate(call("Allocate", request), bare, chunks=CALLS)
     return frame.Figure("agent.allocate", value, baseline, "ms", "GetDevicePluginOptions")
+
+
+async def prepare(gpus: Gpus) -> frame.Figure:
+    """A claim of all eight GPUs: read from the API server, its CDI file and the checkpoint written."""
+    made = Claimed(gpus.node)
+    made.publish_classes()
+    made.configure({**H200, "allocation": "dra"})
+    wait_for(lambda: len(made.offered()) == 8, "eight devices")
+    made.claim("all", count=8)
+    made.use("user", "all")
+    made.running("user")
+    uid = gpus.node.kubectl("get", "resourceclaim", "all", "-o", "jsonpath={.metadata.uid}")
+    request = dra_messages.ClaimsRequest((dra_messages.ClaimRef("default", uid, "all"),))
+    socket = gpus.node.machine.path("/var/lib/kubelet/plugins/gpu.nvidia.com/dra.sock")
+    service, times = dra_messages.PLUGIN_SERVICES["v1.DRAPlugin"], []
+    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+        undo: Callable[[Message], Awaitable[bytes]] = channel.unary_unary(
+            f"/{service}/NodeUnprepareResources", request_serializer=Message.encode
+        )
+        ask: Callable[[Message], Awaitable[dra_messages.PrepareResponse]] = channel.unary_unary(
+            f"/{service}/NodePrepareResources",
+            request_serializer=Message.encode,
+            response_deserializer=dra_messages.PrepareResponse.decode,
+        )
+        for _ in range(CALLS):
+            await undo(request)
+            await asyncio.sleep(0.1)
+            started = time.perf_counter()
+            answer = await ask(request)
+            times.append((time.perf_counter() - started) * 1000)
+            if len(answer.claims[uid].devices) != 8:
+                raise RuntimeError(answer.claims[uid].error)
+    return frame.Figure("agent.prepare", statistics.median(times), 20.0, "ms", AIMED)
 
 
 async def pods(gpus: Gpus) -> AsyncIterator[frame.Figure]:

@@ -54,6 +54,12 @@ def _discovered(name: str, meaning: str, *, values: str = "") -> str:
     return _term(heading, f"nvidia.com/{name}", "label", "SimGPU", meaning, values=values)
 
 
+def _attribute(name: str, where: str, meaning: str, *, values: str = "") -> str:
+    full = name if "/" in name else f"{DRA_DRIVER}/{name}"
+    _term("Attributes of DRA devices", full, where, "SimGPU", meaning, values=values)
+    return name
+
+
 def _limit(highest: int, what: str, why: str = "") -> int:
     LIMITS.append(Limit(highest, what, why))
     return highest
@@ -101,7 +107,19 @@ MAX_PLACES = _limit(1024, "workloads of a pod, each counted once for every GPU t
 MAX_ALL_PLACES = _limit(
     8192, "workloads of all pods of a real node, counted so", "each pod can always have one on all its GPUs"
 )
+MAX_CLAIMS = _limit(4096, "claims that are prepared on a real node at a time")
 MAX_CHANGES = _limit(64, "changes of a pod's activities in a step", "where they are shorter, some are skipped")
+
+MAX_SLICE_DEVICES = _limit(128, "devices of a ResourceSlice", "the API allows no more; further ones are in more slices")
+MAX_COUNTING_DEVICES = _limit(64, "devices of a ResourceSlice where any has taints or consumes counters", "the same")
+MAX_COUNTER_SETS = _limit(8, "counter sets of a ResourceSlice", "the same")
+MAX_CLAIM_RESULTS = _limit(32, "devices of a ResourceClaim", "the API allows no more; further ones are not read")
+MAX_CLAIM_USERS = _limit(256, "pods that a ResourceClaim is reserved for", "the same")
+MAX_POD_CLAIMS = _limit(
+    64, "claims of a pod of a fake node, and of each of its containers", "further ones have no effect"
+)
+MAX_OPAQUE_BYTES = _limit(10 * 1024, "bytes of a claim's opaque configuration", "the API allows no more")
+MAX_SHARES = _limit(1000, "shares of a GPU (`consumableShares`)")
 
 # Resources and nodes.
 
@@ -132,9 +150,16 @@ GPUS_ANNOTATION = _node(
     values=f"`MODEL:COUNT`, several with commas, such as `h200:8`; at most {MAX_GPUS} GPUs",
     default="the topology's entry for the node's name, else the pool's",
 )  # fmt: skip
+ALLOCATIONS = EXTENDED, DRA, BOTH = ("extended", "dra", "both")
+ALLOCATION_ANNOTATION = _node(
+    "simgpu.dev/allocation", "annotation", "you",
+    "how pods get the node's GPUs: as the extended resource, through [DRA](../guides/dra.md), or both; comes before "
+    "the pool's `allocation`",
+    values=", ".join(f"`{way}`" for way in ALLOCATIONS), default=f"the topology's, else `{EXTENDED}`",
+)  # fmt: skip
 FAILURES_ANNOTATION = _node(
     "simgpu.dev/failures", "annotation", "you",
-    "on a real node, [what fails](../guides/real-nodes.md#failures); comes before the pool's",
+    "[what fails](../guides/real-nodes.md#failures), on a fake node its GPUs alone; comes before the pool's",
     values="YAML, such as `{refuse: true}`", default="the pool's",
 )  # fmt: skip
 AGENT_LABEL = _node(
@@ -304,8 +329,6 @@ DRIVER_LABEL = _load("resource.k8s.io/driver", "label of these slices", "`loadte
 KWOK_NAMESPACE = _load(
     "kwok-system", "Namespace", "`loadtest`", "KWOK, where the cluster has none; deleted with the last run that uses it"
 )
-ALLOCATION_ANNOTATION, ALLOCATION_BY_DRA = "simgpu.dev/allocation", "dra"  # of a node whose GPUs are DRA devices
-NVIDIA_DRIVER = "gpu.nvidia.com"  # of those devices
 SHORT_LIVED, LONG_RUNNING = "short-lived", "long-running"  # values of label job-type
 JOB_RUNNING_TIME_ENV = _load(
     "CL2_JOB_RUNNING_TIME_MS", "environment of `loadtest`", "you",
@@ -320,6 +343,54 @@ VERBOSITY_ENV = _load(
 )
 MAX_LOADTEST_NODES = _limit(50_000, "nodes of a load test's dependency")
 MAX_LOADTEST_GPUS = _limit(1024, "GPUs of such a node", "128 in each slice")
+# Dynamic resource allocation.
+
+DRA_DRIVER = _object(
+    "gpu.nvidia.com", "DRA driver, DeviceClass", "SimGPU", "GPUs of nodes, and the class of whole ones"
+)
+CDI_KIND = _object("k8s.gpu.nvidia.com/gpu", "CDI devices", "the agent", "GPUs of claims on a real node")
+MIG_CLASS = _object("mig.nvidia.com", "DeviceClass", "SimGPU", "MIG devices of GPUs that DRA divides")
+SLICE_PREFIX = _object(
+    "kwok-", "ResourceSlice `kwok-<node>-gpu`, then `-1`, `-2`", "SimGPU",
+    "GPUs of a fake node; its pool has the node's name",
+)  # fmt: skip
+SLICE_SUFFIX = "-gpu"
+SLICE_LABEL = _object("simgpu.dev/fake-node", "label of that slice", "SimGPU", "it is a fake node's", values="`true`")
+CONFIG_API = _object(
+    "resource.nvidia.com/v1beta1", "opaque configuration in claims and classes", "you",
+    "kinds `GpuConfig` and `MigDeviceConfig`: `sharing` by `TimeSlicing` or `MPS`",
+)  # fmt: skip
+OPERATOR_CONFIG_API = _object(
+    "gpu.resource.example.com/v1alpha1", "opaque configuration in claims and classes", "you",
+    "kind `GpuConfig`, as fake-gpu-operator has it: `sharing` by `TimeSlicing` or `SpacePartitioning`",
+)  # fmt: skip
+XID_TAINT = _object(
+    "gpu.nvidia.com/xid", "taint of a DRA device", "SimGPU", "the GPU had this XID error", values="its number"
+)
+LOST_TAINT = _object("gpu.nvidia.com/gpu-lost", "taint of a DRA device", "SimGPU", "the GPU does not answer any more")
+UNMONITORED_TAINT = _object(
+    "gpu.nvidia.com/unmonitored", "taint of a DRA device", "SimGPU", "the GPU's health is not known"
+)
+TYPE_ATTRIBUTE = _attribute("type", "every device", "what it is", values="`gpu`, `mig`")
+UUID_ATTRIBUTE = _attribute("uuid", "GPUs", "its id")
+MODEL_ATTRIBUTE = _attribute("model", "GPUs", "product, as fake-gpu-operator names it")
+PRODUCT_ATTRIBUTE = _attribute("productName", "every device", "product, such as `NVIDIA H200`")
+BRAND_ATTRIBUTE = _attribute("brand", "devices of NVIDIA", "brand, such as `Nvidia`")
+ARCHITECTURE_ATTRIBUTE = _attribute("architecture", "every device", "architecture, such as `Hopper`")
+CAPABILITY_ATTRIBUTE = _attribute("cudaComputeCapability", "every device", "a version, such as 9.0.0")
+DRIVER_ATTRIBUTE = _attribute("driverVersion", "every device", "a version, such as 580.159.4")
+CUDA_ATTRIBUTE = _attribute("cudaDriverVersion", "every device", "a version, such as 13.0.0")
+ADDRESSING_ATTRIBUTE = _attribute("addressingMode", "where it is known", "addressing mode, such as `None`")
+PARENT_ATTRIBUTE = _attribute("parentUUID", "MIG devices", "id of the GPU")
+PROFILE_ATTRIBUTE = _attribute("profile", "MIG devices", "MIG profile, such as `1g.18gb`")
+BUS_ATTRIBUTE = _attribute("resource.kubernetes.io/pciBusID", "every device", "such as 0000:03:00.0")
+ROOT_ATTRIBUTE = _attribute(
+    "resource.kubernetes.io/pcieRoot", "every device", "such as pci0000:00; one for each NUMA node"
+)
+NUMA_ATTRIBUTE = _attribute("resource.kubernetes.io/numaNode", "every device", "number of the NUMA node")
+QUALIFIED_ATTRIBUTES = tuple(
+    f"{DRA_DRIVER}/{name}" for name in (TYPE_ATTRIBUTE, UUID_ATTRIBUTE, PRODUCT_ATTRIBUTE)
+)  # as fake-gpu-operator writes them; the same attributes in CEL
 
 # Environment variables.
 
@@ -340,6 +411,9 @@ RESERVATION_NAMESPACE_ENV = _variable(
     "RESOURCE_RESERVATION_NAMESPACE", "`agent`", "you", "where Run:ai's reservation pods are",
     default=f"`{DEFAULT_RESERVATION_NAMESPACE}`",
 )  # fmt: skip
+POD_UID_ENV = _variable(
+    "POD_UID", "`agent`", "you", "the agent's own pod, by uid: agents of an update can then overlap on a node"
+)
 COMPLETION_INDEX_ENV = _variable(
     "JOB_COMPLETION_INDEX", "`workload`", "Kubernetes", "replaces `INDEX` in device names, modulo `--max-index`"
 )
@@ -352,6 +426,11 @@ VISIBLE_DEVICES_ENV = _variable(
 MOCK_DEVICES_ENV = _variable(
     "MOCK_NVIDIA_VISIBLE_DEVICES", "containers with GPUs", "the agent", "the same, as fake-gpu-operator names it"
 )
+DEVICE_ENV_PREFIX = _variable(
+    "GPU_DEVICE_", "containers with claims of GPUs", "the agent",
+    "`GPU_DEVICE_<device>` for each device of the container, with `_` for `-`: the device's name; "
+    "with `_SHARING_STRATEGY`, `_TIMESLICE_INTERVAL` or `_PARTITION_COUNT` after it, how it is shared",
+)  # fmt: skip
 SOCKET_ENV = _variable(
     "SIMGPU_SOCKET", "`workload`, containers with GPUs, commands of `run`", "the agent, `run`, you",
     "the workload socket", default="`/tmp/simgpu.sock`",
@@ -419,4 +498,19 @@ KUBELET_CHECKPOINT = _file(
 POD_RESOURCES_SOCKET = _file(
     "/var/lib/kubelet/pod-resources/kubelet.sock", "node", "kubelet", "which pod has which device"
 )
+DRA_PLUGIN_DIR = _file(
+    "/var/lib/kubelet/plugins", "node", "agent",
+    "`gpu.nvidia.com/dra.sock` in it is the agent's DRA plugin; `dra-<pod uid>.sock` of an agent that knows its pod",
+)  # fmt: skip
+DRA_SOCKET = "dra.sock"
+REGISTRY_DIR = _file(
+    "/var/lib/kubelet/plugins_registry", "node", "agent",
+    "`gpu.nvidia.com-reg.sock` in it, or `gpu.nvidia.com-<pod uid>-reg.sock`, registers the DRA plugin",
+)  # fmt: skip
+CDI_DIR = _file(
+    "/var/run/cdi", "node", "the agent",
+    "CDI files that inject GPUs of claims: `k8s.gpu.nvidia.com-gpu_common.yaml`, and one for each prepared claim",
+)  # fmt: skip
+AGENT_LOCK = _file("agent.lock", "node, in the state folder", "the agent", "held by the agent that runs on the node")
+CLAIMS_FILE = _file("claims.json", "node, in the state folder", "the agent", "the claims that are prepared on the node")
 RUNAI_DIR = _file("/var/lib/runai", "node", "the agent", "what Run:ai's container toolkit reads")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.fixtures.cluster import client, cluster, namespace, programs
 from tests.fixtures.controller import fleet
+from tests.fixtures.leading import quick
 from tests.fixtures.prometheus import prometheus
 from tests.fixtures.rough import rough
 
-__all__ = ["client", "cluster", "fleet", "namespace", "programs", "prometheus", "rough"]
+__all__ = ["client", "cluster", "fleet", "namespace", "programs", "prometheus", "quick", "rough"]

@@ -12,6 +12,7 @@ from simgpu.catalog import models
 from simgpu.identities import identity
 from simgpu.kube import kubeconfig, resources
 from simgpu.kube.client import Client
+from simgpu.node.kubelet import KubeletFolders
 from tests.fixtures.cluster import Cluster, eventually
 
 TOPOLOGY = "nodePoolLabelKey: test/pool\nnodePools: {real: {gpu: {profile: mine}}}"
@@ -30,7 +31,11 @@ async def test_an_agent_watches_its_own_view_and_the_configuration_but_no_fake_n
     settings = AgentSettings(
         kubeconfig.load(cluster.kubeconfig), node, namespace, ("127.0.0.1", 0), identity.load("dcgm"),
         catalog=models.load(), state=tmp_path,
-        plugins=tmp_path, pod_resources=tmp_path / "none.sock", cgroups=tmp_path, reservations="none",
+        kubelet=KubeletFolders(
+                device_plugins=tmp_path, pod_resources=tmp_path / "none.sock",
+                dra_plugins=tmp_path / "plugins", registry=tmp_path / "registry", cdi=tmp_path / "cdi",
+            ),
+        cgroups=tmp_path, reservations="none",
         runai=tmp_path / "runai",
     )  # fmt: skip
     agent = Agent(settings, client)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from simgpu.kube import resources
 from tests.fixtures.cluster import Cluster, eventually, kubectl
+from tests.fixtures.controller import Fleet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,20 +32,26 @@ async def test_the_job_example_completes(
     await eventually(complete)
 
 
-async def test_the_dra_example_runs_on_an_allocated_device(
-    cluster: Cluster, client: Client, namespace: str, programs: Callable[..., dict[str, Path]]
+async def test_the_dra_examples_run_on_gpus_that_the_controller_published(
+    fleet: Fleet, programs: Callable[..., dict[str, Path]]
 ) -> None:
-    manifest = str(EXAMPLES / "dra.yaml")
-    await kubectl(cluster, programs, "apply", "-n", namespace, "-f", manifest)
+    await fleet.configure("", default={"gpus": [{"type": "h200", "count": 2}], "allocation": "dra"})
+    node = await fleet.node("a")
+    await fleet.start()
+    manifests = [str(EXAMPLES / name) for name in ("dra.yaml", "dra-sharing.yaml")]
+    for manifest in manifests:
+        await kubectl(fleet.cluster, programs, "apply", "-n", fleet.namespace, "-f", manifest)
 
-    async def running() -> bool:
-        return (await client.get(resources.PODS, "dra-pod", namespace=namespace)).status.phase == "Running"
+    async def used() -> bool:
+        page = (await asyncio.to_thread(fleet.controller.get, "/metrics"))[1]
+        return page.count("runai_pod_gpu_utilization{") == 3
 
-    await eventually(running)
-    [claim] = await client.list(resources.RESOURCE_CLAIMS, namespace=namespace)
-    assert claim.status.allocation is not None
-    assert claim.status.allocation.devices.results[0].driver == "gpu.example.com"
-    await kubectl(cluster, programs, "delete", "-n", namespace, "-f", manifest, "--wait=false")
+    await eventually(used)
+    holders = {holder for (host, _), (holder, _) in fleet.holders().items() if host == node}
+    assert "dra-pod" in holders
+    assert len(holders) == 2
+    for manifest in manifests:
+        await kubectl(fleet.cluster, programs, "delete", "-n", fleet.namespace, "-f", manifest, "--wait=false")
 
 
 async def test_the_controller_example_labels_nodes_and_puts_labels_right_again(

@@ -139,10 +139,11 @@ async def test_a_broken_profile_is_told_and_the_last_good_state_stays(fleet: Fle
 
 
 async def test_a_mistyped_key_is_told_and_stops_nothing(fleet: Fleet) -> None:
-    await fleet.configure("", default={**TWO_K80, "gpuMemroy": 5})
+    await fleet.configure("", default={**TWO_K80, "gpuMemroy": 5, "allocation": "both"})
     node = await fleet.node("a")
     controller = await fleet.start()
     await fleet.gpus(node, 2)
+    await eventually(lambda: fleet.client.find(resources.RESOURCE_SLICES, f"kwok-{node}-gpu"))
     event = await fleet.told("UnknownKeys")
     assert "nodePools.default.gpuMemroy: no such key; there are: gpuProduct" in event.message
     assert "gpuMemroy" in controller.get("/healthz?verbose")[1]
@@ -263,6 +264,8 @@ async def test_the_rights_of_the_example_are_enough(
     await fleet.gpus(node, None)
 
     async def gone() -> bool:
+        if await fleet.client.find(resources.RESOURCE_SLICES, f"kwok-{node}-gpu") is not None:
+            return False
         return await fleet.client.find(resources.CONFIG_MAPS, name, namespace=fleet.namespace) is None
 
     await eventually(gone)

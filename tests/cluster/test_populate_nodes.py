@@ -33,7 +33,7 @@ async def test_nodes_are_ready_and_look_as_their_users_expect(client: Client) ->
 async def test_the_topology_names_the_pool(client: Client) -> None:
     topology = await client.get(resources.CONFIG_MAPS, "topology", namespace="gpu-operator")
     assert yaml.safe_load(topology.data["topology.yml"]) == {
-        "nodePools": {"default": {"gpu": {"profile": "h200", "overrides": {"device_count": 8}}}}
+        "nodePools": {"default": {"gpu": {"profile": "h200", "overrides": {"device_count": 8}}, "allocation": "both"}}
     }
 
 

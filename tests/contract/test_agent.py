@@ -21,6 +21,7 @@ from simgpu.kube.client import Client
 from simgpu.kube.kubeconfig import ClientConfig
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.node import messages, state
+from simgpu.node.kubelet import KubeletFolders
 from simgpu.page import writer
 from simgpu.topology import pools, sharing
 from tests.fixtures.equipment import equipment
@@ -38,8 +39,11 @@ def settings(kubelet: Kubelet, tmp_path: Path) -> Iterator[AgentSettings]:
         port = refusing.getsockname()[1]
         yield AgentSettings(
             target=ClientConfig(f"http://127.0.0.1:{port}"), node="node-a", namespace="ns", listen=("127.0.0.1", 0),
-            identity=DCGM, catalog=models.load(), state=tmp_path / "state", plugins=kubelet.folder,
-            pod_resources=kubelet.folder / "pods.sock", cgroups=tmp_path / "cgroups", reservations="reservations",
+            identity=DCGM, catalog=models.load(), state=tmp_path / "state", kubelet=KubeletFolders(
+                device_plugins=kubelet.folder, pod_resources=kubelet.folder / "pods.sock",
+                dra_plugins=tmp_path / "plugins", registry=tmp_path / "registry", cdi=tmp_path / "cdi",
+            ),
+            cgroups=tmp_path / "cgroups", reservations="reservations",
             runai=tmp_path / "runai", interval=0.1,
         )  # fmt: skip
 

@@ -212,7 +212,7 @@ async def test_nothing_is_left_when_plugins_end(kubelet: Kubelet) -> None:
 
 
 async def test_a_server_that_stops_hangs_up_on_clients_that_stay(tmp_path: Path) -> None:
-    server = await rpc.serve(tmp_path / "socket", "service", {})
+    server = await rpc.serve(tmp_path / "socket", {})
     reader, writer = await asyncio.open_unix_connection(tmp_path / "socket")
     assert await reader.read(1)  # it has been accepted
     await server.stop()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.agent import H200, NAMESPACE, POOL_LABEL, Gpus
+from tests.fixtures.claimed import Claimed
 from tests.fixtures.machine import wait_for
 from tests.fixtures.node import Node
 
@@ -135,6 +136,26 @@ def test_pods_are_known_on_the_agents_socket_and_by_their_use_of_processors(
     wait_for(lambda: usage(works) == 30, "the pod's workload", seconds=30)
     wait_for(lambda: 50 < usage(follows) <= 100, "the GPU to follow the processor", seconds=30)
     deployed.delete(follows)
+
+
+def test_an_update_changes_agents_without_a_gap(deployed: Deployed) -> None:
+    """The next agent is ready before the last one ends, and nothing is lost on the way."""
+    node, before = deployed.node, deployed.energy()
+    deployed.configure({**H200, "allocation": "dra"})
+    Claimed(node).publish_classes()
+    wait_for(lambda: "gpu.nvidia.com" in node.kubectl("get", "resourceslices"), "the slices")
+    last = deployed.find()
+    node.kubectl("rollout", "restart", "-n", NAMESPACE, "daemonset/simgpu-agent")
+    started = [deployed.pod() for _ in range(4)]  # plain requests, which the scheduler makes claims for
+    node.kubectl("rollout", "status", "-n", NAMESPACE, "daemonset/simgpu-agent", "--timeout=120s")
+    assert deployed.find() != last
+    deployed.running(*started)
+    held = [deployed.holds(name) for name in started]
+    assert len({gpu for mine in held for gpu in mine}) == 4
+    assert all(deployed.energy()[key] >= value for key, value in before.items())
+    assert "another agent runs on the node; this one stands by" in deployed.logs()
+    assert "forbidden" not in deployed.logs()
+    deployed.delete(*started)
 
 
 def test_a_new_agent_goes_on_where_the_last_one_was(deployed: Deployed) -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import publishing
+from simgpu.controllers.dra_fleet import DraFleet
 from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
 from simgpu.identities import identity, render
 from simgpu.kube import errors, resources, views
@@ -113,9 +114,10 @@ class World:
         client: Any = self.api
         self.writer = Writer(client, manager="test")
         self.clock = ManualClock()
+        recorder = Recorder(client, component="test")
         self.nodes = FakeNodes(
-            self.stores, self.fleet, WorkQueue(), self.writer, Recorder(client, component="test"),
-            namespace="ns", catalog=CATALOG, clock=self.clock,
+            self.stores, self.fleet, WorkQueue(), self.writer, recorder, namespace="ns", catalog=CATALOG,
+            clock=self.clock, dra=DraFleet(client, recorder, changed=lambda _node: None, namespace="ns"),
         )  # fmt: skip
 
         self.api.changed = self.nodes.reconcile

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from simgpu import errors, vocabulary
 from simgpu.catalog import models
+from simgpu.machines import health
 from simgpu.node import messages
 from simgpu.node.offers import Offer, Offered, Place, offer, places, prefer
 from simgpu.topology import devices, failures, sharing
@@ -197,9 +198,9 @@ def test_a_wrong_number_of_replicas_is_an_error_with_its_place(replicas: object)
 
 def test_a_gpu_dies_and_returns() -> None:
     made = failures.parse({"dying": [{"gpu": 1, "after": 10, "for": 5}], "unhealthy": [3]}, field="failures")
-    well = [[gpu not in made.unhealthy_at(at) for gpu in range(4)] for at in (0, 10, 14.9, 15)]
-    assert well == [[True, True, True, False], [True, False, True, False], [True, False, True, False],
-                    [True, True, True, False]]  # fmt: skip
+    sick = {3: health.DeviceFailure.MEMORY}
+    dead = {1: health.DeviceFailure.LOST}
+    assert [health.configured(made, at) for at in (0, 10, 14.9, 15)] == [sick, sick | dead, sick | dead, sick]
     assert [made.next_change(at) for at in (0, 10, 15)] == [10, 5, None]
 
 
@@ -224,7 +225,7 @@ def test_nothing_changes_before_the_next_change(flap: float, dying: list[failure
     assert until > 0
 
     def stands(time: float) -> tuple[bool, frozenset[int]]:
-        return made.present(time), made.unhealthy_at(time)
+        return made.present(time), made.lost_at(time)
 
     assert stands(at + until * 0.999) == stands(at)
 

@@ -11,6 +11,7 @@ import pytest
 from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.controllers.own_node import NodeStores, OwnNode
+from simgpu.dra import grants
 from simgpu.kube import views
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
@@ -167,3 +168,48 @@ async def test_the_view_is_written_whatever_is_done_to_the_clock() -> None:
     cluster.clock.skew = -3600
     assert 0 < await cluster.publish(2) <= 300
     assert len(cluster.written) == 2
+
+
+def claiming(name: str, *containers: str, init: str = "", running: bool = False) -> views.Pod:
+    """A pod whose containers use the claim `c`."""
+    body = {
+        "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}"},
+        "spec": {
+            "nodeName": "n", "resourceClaims": [{"name": "mine", "resourceClaimName": "c"}],
+            "containers": [{"name": item, "resources": {"claims": [{"name": "mine"}]}} for item in containers],
+            "initContainers": [{"name": init, "resources": {"claims": [{"name": "mine"}]}}] if init else [],
+        },
+        "status": {
+            "phase": "Pending" if init and running else "Running",
+            "initContainerStatuses": [{"name": init, "state": {"running": {}} if running else {}}] if init else [],
+        },
+    }  # fmt: skip
+    return msgspec.convert(body, views.Pod)
+
+
+def claim_users(
+    *pods: views.Pod, admin: bool = False, memory_mib: int | None = None
+) -> list[tuple[str, str, int, int]]:
+    """Pod, container, memory and utilisation of each user of a GPU that a claim has."""
+    cluster = Cluster(TOPOLOGY)
+    for pod in pods:
+        cluster.pods.put(pod)
+    device = grants.GrantedDevice("gpu", "n", "gpu-0", "g0", memory_mib=memory_mib, admin=admin)
+    claim = grants.PreparedClaim("uid-c", "team", "c", (device,), tuple(pod.metadata.uid for pod in pods))
+    users = cluster.node.users(BEFORE, [], {"g0": 1000}, reservations="", before={}, claims=[claim]).get("g0", ())
+    return [(user.pod.name, user.pod.container, user.memory_mib, user.utilization.high) for user in users]
+
+
+def test_containers_and_pods_on_one_claim_are_users_that_divide_its_memory() -> None:
+    found = claim_users(claiming("p", "a", "b"), claiming("q", "main"))
+    assert found == [("p", "a", 333, 100), ("p", "b", 333, 100), ("q", "main", 333, 100)]
+    assert claim_users(claiming("p", "a", "b"), memory_mib=500) == [("p", "a", 250, 100), ("p", "b", 250, 100)]
+
+
+def test_an_init_container_has_a_claims_gpu_alone_while_it_runs() -> None:
+    assert claim_users(claiming("p", "main", init="first", running=True)) == [("p", "first", 1000, 100)]
+    assert claim_users(claiming("p", "main", init="first")) == [("p", "main", 1000, 100)]
+
+
+def test_administrative_access_uses_nothing() -> None:
+    assert claim_users(claiming("p", "main"), admin=True) == [("p", "main", 0, 0)]

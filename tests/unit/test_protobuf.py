@@ -12,11 +12,11 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgpu.node import messages
+from simgpu.node import dra_messages, messages
 from simgpu.node.protobuf import Message
 
 ALL = [
-    item for item in vars(messages).values()
+    item for module in (messages, dra_messages) for item in vars(module).values()
     if isinstance(item, type) and issubclass(item, Message) and item is not Message
 ]  # fmt: skip
 _KINDS = {str: 9, bool: 8, int: 3}
@@ -46,7 +46,9 @@ def _describe(made: Any, message: type[Message]) -> None:
             entry = made.nested_type.add(name=f"{name.title()}Entry")
             entry.options.map_entry = True
             entry.field.add(name="key", number=1, label=1, type=9)
-            entry.field.add(name="value", number=2, label=1, type=9)
+            value = entry.field.add(name="value", number=2, label=1, type=_KINDS.get(arguments[1], 11))
+            if value.type == 11:
+                value.type_name = f".test.{arguments[1].__name__}"
             field.label, field.type, field.type_name = 3, 11, f".test.{message.__name__}.{entry.name}"
             continue
         field.type = _KINDS.get(kind, 11)
@@ -56,14 +58,16 @@ def _describe(made: Any, message: type[Message]) -> None:
 
 def plain(message: Message) -> dict[str, Any]:
     """A message as the library's constructor takes it."""
-    found: dict[str, Any] = {}
-    for name in message.__struct_fields__:
-        value = getattr(message, name)
-        if isinstance(value, tuple):
-            found[name] = [plain(item) if isinstance(item, Message) else item for item in value]
-        elif value is not None:
-            found[name] = plain(value) if isinstance(value, Message) else value
-    return found
+    values = {name: getattr(message, name) for name in message.__struct_fields__}
+    return {name: _plain(value) for name, value in values.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return plain(value) if isinstance(value, Message) else value
 
 
 def made_of(kind: Any) -> st.SearchStrategy[Any]:
@@ -71,7 +75,7 @@ def made_of(kind: Any) -> st.SearchStrategy[Any]:
     if origin is tuple:
         return st.lists(made_of(arguments[0]), max_size=3).map(tuple)
     if origin is dict:
-        return st.dictionaries(st.text(), st.text(), max_size=3)
+        return st.dictionaries(st.text(), made_of(arguments[1]), max_size=3)
     if origin is types.UnionType:
         return st.none() | made_of(arguments[0])
     if kind is int:

@@ -117,6 +117,13 @@ def test_the_topology_api_tells_a_published_view_as_it_tells_the_node() -> None:
     }
 
 
+def test_a_view_has_how_pods_get_the_gpus() -> None:
+    pool = spec({"gpus": [{"type": "h200"}], "allocation": "dra", "dra": {"dynamicMIG": True}})
+    body = publishing.view("n", ["g0"], pool, strategy="mixed", users={}, counters={})
+    view = views.ConfigMap(metadata=views.ObjectMeta(name="topology-n"), data=body["data"])
+    assert publishing.published([view], CATALOG).nodes["n"].allocation == pool.allocation
+
+
 @pytest.mark.parametrize("text", ["", "[]", "gpus: 5", "a: [", "gpus: [{id: 1}]"])
 def test_a_view_that_somebody_broke_is_told_by_its_name(text: str) -> None:
     broken = views.ConfigMap(metadata=views.ObjectMeta(name="topology-n"), data={"topology.yml": text})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,13 @@ import pytest
 from simgpu.catalog import models
 from simgpu.controllers import real_node
 from simgpu.controllers.own_node import NodeStores, OwnNode
+from simgpu.controllers.own_slices import OwnSlices
 from simgpu.controllers.real_node import RealNode
+from simgpu.dra.grants import PreparedClaim
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
+from simgpu.machines.health import DeviceFaults
 from simgpu.machines.saved import Known
 from simgpu.pods.holding import Held
 from simgpu.topology import failures, pools
@@ -29,12 +32,23 @@ class Kubelet:
     def __init__(self) -> None:
         self.listed: list[Held] | None = []
         self.offered: list[str] = []
+        self.claims: list[PreparedClaim] = []
 
     def offer(
-        self, _spec: pools.NodeGpus, devices: Sequence[Device], _failing: failures.Failures, *, elapsed: float
+        self,
+        _spec: pools.NodeGpus,
+        devices: Sequence[Device],
+        _failing: failures.Failures,
+        *,
+        elapsed: float,
+        faults: Mapping[str, DeviceFaults],
     ) -> None:
         assert elapsed >= 0
+        assert not faults
         self.offered = [device.uuid for device in devices]
+
+    async def forget(self, claim: PreparedClaim) -> None:
+        self.claims.remove(claim)
 
     async def held(self, _devices: Collection[str]) -> list[Held] | None:
         return self.listed
@@ -61,7 +75,8 @@ def node(tmp_path: Path, kubelet: Kubelet, clock: ManualClock) -> RealNode:
         "node-a", NodeStores(Store(), Store(), Store(), Store()), Writer(client, manager="test"),
         Recorder(client, component="test"), namespace="ns", catalog=models.load(), clock=clock, before=known.spec,
     )  # fmt: skip
-    return RealNode(own, made, kubelet, working=tuple, known=known, reservations="r", clock=clock)
+    slices = OwnSlices(client, Recorder(client, component="test"), "node-a")
+    return RealNode(own, made, kubelet, slices, working=tuple, known=known, reservations="r", clock=clock)
 
 
 async def test_after_an_allocation_it_looks_often_until_the_kubelet_lists_the_device(

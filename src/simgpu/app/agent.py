@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ import msgspec
 from simgpu import vocabulary
 from simgpu.app.clock import SystemClock
 from simgpu.catalog import models
+from simgpu.cluster import locks
 from simgpu.controllers import publishing
 from simgpu.controllers.equipping import Equipment
 from simgpu.controllers.own_node import NodeStores, OwnNode
+from simgpu.controllers.own_slices import OwnSlices
 from simgpu.controllers.real_node import RealNode
 from simgpu.identities import identity as identities
 from simgpu.kube import resources
@@ -27,15 +30,18 @@ from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
 from simgpu.machines import ticking
+from simgpu.machines.box import Box
 from simgpu.node import cpu, granting, runai
 from simgpu.node.identifying import PeerIdentifier
-from simgpu.node.kubelet import NodeKubelet
-from simgpu.node.state import StateFiles
+from simgpu.node.kubelet import KubeletFolders, NodeKubelet
+from simgpu.node.state import StateFiles, load_known
 from simgpu.page import native, showing
 from simgpu.topology import pools
 from simgpu.web import health, pages, server
 from simgpu.workloads import documents
 from simgpu.workloads.server import WorkloadServer
+
+_log = logging.getLogger(__name__)
 
 MAX_WAIT_SECONDS = 3.0  # for the API server; pods take pages for stale that were not written for ten
 
@@ -50,8 +56,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     identity: identities.Identity
     catalog: models.Catalog  # GPU models
     state: Path  # folder of files that are mounted into pods, and of the saved state
-    plugins: Path  # folder of the kubelet's device plugin sockets
-    pod_resources: Path  # the kubelet's pod resources socket
+    kubelet: KubeletFolders  # of its plugins
     cgroups: Path  # the cgroup file system
     reservations: str  # namespace of Run:ai's reservation pods
     runai: Path  # folder of files for Run:ai's container toolkit
@@ -59,50 +64,79 @@ class AgentSettings(msgspec.Struct, frozen=True):
     interval: float = 0.5  # seconds between steps
 
 
-class Agent:
-    """One process for one real node."""
+class NodeLinks:
+    """What an agent has on its node before it is the only one there: events, the API's DRA, the kubelet's plugins.
+
+    While another agent runs, as during an update, this one stands by: its DRA plugin already prepares claims.
+    """
 
     def __init__(self, settings: AgentSettings, client: Client) -> None:
+        self.run_folder = settings.state / "run"
+        self.run_folder.mkdir(parents=True, exist_ok=True)
+        self.pages = settings.state / "gpus"
+        self.programs = granting.install(native.library(), native.tool(), settings.state)
+        self.recorder = Recorder(client, component=vocabulary.AGENT_MANAGER)
+        self.slices = OwnSlices(client, self.recorder, settings.node)
+        self.kubelet = NodeKubelet(
+            settings.node, granting.Source(self.pages, self.run_folder, self.programs),
+            folders=settings.kubelet, state=settings.state, get=self.slices.claim,
+        )  # fmt: skip
+        self.standing_by = False
+        self._settings = settings
+
+    def stand_by(self) -> None:
+        """Prepare claims with the GPUs that the agent which still runs has last saved."""
+        spec = load_known(self._settings.state / vocabulary.KNOWN_FILE).spec
+        self.kubelet.stand_by(spec, pools.build(spec, self._settings.node))
+        self.standing_by = True
+        _log.info("another agent runs on the node; this one stands by")
+
+    async def run(self) -> None:
+        """Write events and serve claims until cancelled."""
+        await self.kubelet.restore()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.recorder.run())
+            group.create_task(self.kubelet.run_claims())
+
+
+class Agent:
+    """One process for one real node. Without `links` it has its own, and runs them."""
+
+    def __init__(self, settings: AgentSettings, client: Client, links: NodeLinks | None = None) -> None:
         self._settings = settings
         self._client = client
         self._clock = SystemClock()
         self._files = StateFiles(settings.state)
-        self._recorder = Recorder(client, component=vocabulary.AGENT_MANAGER)
+        self._own_links = links is None
+        self._links = links = links or NodeLinks(settings, client)
         self._writer = Writer(client, manager=vocabulary.AGENT_MANAGER, in_flight=2)
-        run = settings.state / "run"
-        run.mkdir(parents=True, exist_ok=True)
         self.equipment = Equipment(
-            settings.node, self._files, cpu.Meter(settings.cgroups), pages=settings.state / "gpus",
+            settings.node, self._files, cpu.Meter(settings.cgroups), pages=links.pages,
             stale=showing.stale_after(settings.interval), control=vocabulary.POD_SOCKET, seed=settings.seed,
         )  # fmt: skip
-        programs = granting.install(native.library(), native.tool(), settings.state)
-        self.kubelet = NodeKubelet(
-            settings.node, granting.Source(self.equipment.pages, run, programs), self._expect,
-            folder=settings.plugins, pod_resources=settings.pod_resources,
-        )  # fmt: skip
+        self.slices, self.kubelet = links.slices, links.kubelet
         self.stores = NodeStores(Store(), Store(), Store(), Store())
         self.node = OwnNode(
-            settings.node, self.stores, self._writer, self._recorder,
+            settings.node, self.stores, self._writer, links.recorder,
             namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, before=self._files.known.spec,
         )  # fmt: skip
         self.controller = RealNode(
-            self.node, self.equipment, self.kubelet, working=lambda: self.socket.working,
+            self.node, self.equipment, self.kubelet, self.slices, working=lambda: self.socket.working,
             known=self._files.known, reservations=settings.reservations, clock=self._clock,
         )  # fmt: skip
+        self.kubelet.on_allocation = self.controller.expect
+        self.kubelet.prepared.changed = self.controller.wake
         box, controller = self.equipment.box, self.controller
         identifier = PeerIdentifier(
-            self.stores.pods, lambda: controller.held or (), lambda: [item.uuid for item in box.devices]
+            self.stores.pods, lambda: controller.all_held, lambda: [item.uuid for item in box.devices]
         )
         names = {family.name: (family.value, family.scale) for family in settings.identity.families}
         self.socket = WorkloadServer(
-            box, run / vocabulary.SOCKET_NAME, mode=0o666, settings=self.equipment.set,
+            box, links.run_folder / vocabulary.SOCKET_NAME, mode=0o666, settings=self.equipment.set,
             read=functools.partial(documents.read, names=names), identify=identifier.identify,
             changed=controller.apply_users,
         )  # fmt: skip
-        self._tree = runai.Tree(settings.runai, runai.programs(programs.tool, native.preloader()))
-
-    def _expect(self, ids: Sequence[str]) -> None:
-        self.controller.expect(ids)  # which is built after the kubelet
+        self._tree = runai.Tree(settings.runai, runai.programs(links.programs.tool, native.preloader()))
 
     @property
     def ready(self) -> bool:
@@ -124,15 +158,19 @@ class Agent:
             for reflector in reflectors:
                 group.create_task(reflector.run())
             group.create_task(self._writer.run())
-            group.create_task(self._recorder.run())
+            if self._own_links:
+                group.create_task(self._links.run())
             group.create_task(self._await_stores())
+            group.create_task(self.slices.run())
+            await self.kubelet.restore()
             controller.equip(self._files.known.spec)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if self.equipment.spec == pools.NodeGpus(()) else MAX_WAIT_SECONDS):
                     await controller.following.wait()
-            group.create_task(self.kubelet.plugins.run())
+            group.create_task(self.kubelet.run())
             await controller.reconcile()  # users before the first step, which covers the time since the last agent
             group.create_task(controller.run())
+            group.create_task(controller.collect())
             tick = ticking.tick(
                 self.equipment.box, self._settings.interval, self._clock,
                 ready=ready, after=self._stepped, since=self._files.age(),
@@ -151,27 +189,64 @@ class Agent:
         """Write what depends on the step; shares of GPUs only once they are known."""
         now = self._clock.steady()
         self.equipment.stepped(now)
+        self.controller.stepped()
         if self.controller.shares_known:
             machine, namespace = self.equipment.box.machine, self._settings.reservations
             self._tree.show(lambda: runai.entries(machine, namespace=namespace), now=now)
 
 
 async def run_agent(settings: AgentSettings, ready: Callable[[str], None]) -> None:
-    """Run the agent with its pages until cancelled; `ready` gets the address after the first step."""
+    """Run the agent until cancelled, as soon as no other one runs; `ready` gets the address after the first step."""
     async with Client(settings.target) as client, contextlib.AsyncExitStack() as stack:
-        agent = Agent(settings, client)
-        stack.callback(agent.equipment.close)
-        await agent.socket.start()
-        stack.push_async_callback(agent.socket.stop)
-        box = agent.equipment.box
-        routes = [
-            server.get("/metrics", pages.Following(lambda: box.machine, settings.identity)),
-            server.get("/healthz", health.liveness(lambda: agent.node.configuration.problems)),
-            server.get("/readyz", health.readiness(lambda: None if agent.ready else "not started")),
-            server.get("/api/v1/devices", server.view(box.describe_devices)),
-            server.get("/api/v1/workloads", server.view(box.describe_workloads)),
-        ]
-        http = server.HttpServer(routes)
+        links = NodeLinks(settings, client)
+        role = _Role(settings, links)
+        http = role.http()
         await http.start(*settings.listen, field="--listen")
         stack.push_async_callback(http.stop)
-        await agent.run(lambda: ready(http.address))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(links.run())
+            lock = settings.state / vocabulary.AGENT_LOCK
+            await stack.enter_async_context(locks.exclusive(lock, waiting=links.stand_by))
+            agent = role.agent = Agent(settings, client, links)
+            stack.callback(agent.equipment.close)
+            await agent.socket.start()
+            stack.push_async_callback(agent.socket.stop)
+            await agent.run(lambda: ready(http.address))
+
+
+class _Role:
+    """What the agent's port answers: while it stands by, that it is ready, and nothing else."""
+
+    def __init__(self, settings: AgentSettings, links: NodeLinks) -> None:
+        self.agent: Agent | None = None
+        self._settings = settings
+        self._links = links
+        self._idle = Box((), seed=settings.seed, hostname=settings.node)
+
+    def http(self) -> server.HttpServer:
+        """Return the server of the port."""
+        routes = [
+            server.get("/metrics", pages.Following(lambda: self._box.machine, self._settings.identity)),
+            server.get("/healthz", health.liveness(self._problems)),
+            server.get("/readyz", health.readiness(self._unready)),
+            server.get("/api/v1/devices", server.view(self._devices)),
+            server.get("/api/v1/workloads", server.view(self._workloads)),
+        ]
+        return server.HttpServer(routes)
+
+    @property
+    def _box(self) -> Box:
+        return self._idle if self.agent is None else self.agent.equipment.box
+
+    def _devices(self) -> list[dict[str, Any]]:
+        return self._box.describe_devices()
+
+    def _workloads(self) -> list[dict[str, Any]]:
+        return self._box.describe_workloads()
+
+    def _problems(self) -> Iterable[str]:
+        return () if self.agent is None else self.agent.node.configuration.problems
+
+    def _unready(self) -> str | None:
+        ready = self._links.standing_by if self.agent is None else self.agent.ready
+        return None if ready else "not started"

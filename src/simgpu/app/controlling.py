@@ -16,6 +16,7 @@ from simgpu.app.clock import SystemClock
 from simgpu.app.step_threads import StepThreads
 from simgpu.catalog import models
 from simgpu.controllers.budgeting import ViewBudget
+from simgpu.controllers.dra_fleet import DraFleet
 from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
 from simgpu.identities import identity as identities
 from simgpu.kube import resources
@@ -74,9 +75,10 @@ class Controller:
         self._queue: WorkQueue[str] = WorkQueue(waited=self._looked)
         self._writer = Writer(client, manager=MANAGER, per_second=self._budget.per_second, burst=5, in_flight=32)
         self._recorder = Recorder(client, component=LEASE)
+        self._dra = DraFleet(client, self._recorder, changed=self._queue.add, namespace=settings.namespace)
         self.nodes = FakeNodes(
             self._stores, self.fleet, self._queue, self._writer, self._recorder,
-            namespace=settings.namespace, catalog=settings.catalog, clock=self._clock,
+            namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, dra=self._dra,
         )  # fmt: skip
 
     def _looked(self, waited: float) -> None:
@@ -105,6 +107,7 @@ class Controller:
                     group.create_task(reflector.run())
                 group.create_task(self._writer.run())
                 group.create_task(self._recorder.run())
+                group.create_task(self._dra.run())
                 await asyncio.gather(*(reflector.store.synced.wait() for reflector in reflectors))
                 self.nodes.watch()
                 self.nodes.start()
@@ -119,6 +122,8 @@ class Controller:
         """Yield problems for users to solve."""
         for problem in self.nodes.configuration.problems:
             yield f"topology: {problem}"
+        if self._dra.problem:
+            yield f"dynamic resource allocation is off: {self._dra.problem}"
 
     def describe(self) -> dict[str, Any] | None:
         """Return the configuration for the topology API; None while it is not ready."""
@@ -135,6 +140,8 @@ class Controller:
             "leading": float(self._leading),
             "nodes": float(len(self.fleet.nodes)),
             "queue_depth": float(self._queue.depth),
+            "gpus_overcommitted": float(self.nodes.overcommitted),
+            "slices_queue_depth": float(self._dra.slices.queue.depth),
             "writes_pending": float(writer.pending),
             "write_lag_seconds": writer.lag,
             "writes_unchanged": float(writer.counters.unchanged),

@@ -130,14 +130,26 @@ class Links(Facts, frozen=True):
     switched: bool = True
 
 
+class MigEngines(Facts, frozen=True):
+    """Engines of a MIG instance besides its SMs: copy engines, decoders, encoders, JPEG and optical flow engines."""
+
+    copy: Count
+    decoders: Count = 0
+    encoders: Count = 0
+    jpeg: Count = 0
+    ofa: Count = 0
+
+
 class MigProfile(Facts, frozen=True):
-    """A profile of MIG instances; memory and SMs where they are known."""
+    """A profile of MIG instances; memory, its slices, SMs and engines where they are known."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[1-8]g\.[0-9]{1,5}gb([+-][a-z.]{1,12})?$")]
     id: Count
     count: Annotated[int, msgspec.Meta(ge=1, le=8)]
     memory_mib: Count | None = None
     sm: Count | None = None
+    memory_slices: Literal[1, 2, 4, 8] | None = None
+    engines: MigEngines | None = None
 
 
 class Model(Facts, frozen=True, kw_only=True):

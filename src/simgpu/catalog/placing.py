@@ -31,7 +31,9 @@ def compute_slices(profile: models.MigProfile) -> int:
 
 
 def memory_slices(profile: models.MigProfile, model: models.Model) -> int:
-    """Return slices of memory, a power of two: for its listed memory, else for that in the profile's name."""
+    """Return slices of memory, a power of two: as listed, else for its listed memory or that in the profile's name."""
+    if profile.memory_slices is not None:
+        return profile.memory_slices
     size = profile.memory_mib
     if size is None:
         named = _NAMED_MEMORY.match(profile.name)
@@ -50,6 +52,24 @@ def memory_mib(profile: models.MigProfile, model: models.Model) -> int:
 def multiprocessors(profile: models.MigProfile, model: models.Model) -> int:
     """Return how many SMs an instance has: as listed, else its share of the card's."""
     return profile.sm or (model.sm_count or 0) * compute_slices(profile) // _compute(model)
+
+
+def engines(profile: models.MigProfile, model: models.Model) -> models.MigEngines:
+    """Return the engines of an instance: as listed, else one of each kind for each slice of compute.
+
+    The whole card has one copy engine more, and the only optical flow engine, as do profiles with media extensions.
+    """
+    if profile.engines is not None:
+        return profile.engines
+    slices = compute_slices(profile)
+    whole = slices == _compute(model)
+    extra = int(whole or profile.name.endswith("+me"))
+    return models.MigEngines(copy=slices + whole, decoders=slices, jpeg=slices, ofa=extra)
+
+
+def card_slices(model: models.Model) -> int:
+    """Return the slices of memory that a card which can be divided has."""
+    return _memory(model)
 
 
 def starts(profile: models.MigProfile, model: models.Model) -> list[int]:

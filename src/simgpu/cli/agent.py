@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,6 +42,15 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
     "The kubelet's pod resources socket, which lists the devices of each pod.",
     metavar="PATH",
 )
+@_place("--dra-plugin-dir", vocabulary.DRA_PLUGIN_DIR, "Folder of the kubelet's plugins, for the DRA plugin's socket.")
+@_place("--registry-dir", vocabulary.REGISTRY_DIR, "Folder in which the kubelet looks for plugins to register.")
+@_place("--cdi-dir", vocabulary.CDI_DIR, "Folder of CDI files, which the container runtime reads.")
+@click.option(
+    "--pod-uid",
+    default=lambda: os.environ.get(vocabulary.POD_UID_ENV, ""),
+    show_default=vocabulary.POD_UID_ENV,
+    help="Uid of the agent's own pod, if it is one: agents can then overlap during an update.",
+)
 @click.option(
     "--reservation-namespace",
     default=lambda: os.environ.get(vocabulary.RESERVATION_NAMESPACE_ENV, vocabulary.DEFAULT_RESERVATION_NAMESPACE),
@@ -59,10 +69,10 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
 @options.log_level
 def agent(  # noqa: PLR0913 - one for each option
     node: str | None, kubeconfig: Path | None, namespace: str, listen: str, identity: str, state_dir: Path,
-    plugin_dir: Path, pod_resources: Path, reservation_namespace: str, runai_dir: Path, cgroups: Path,
-    files: tuple[Path, ...], interval: float, seed: int,
+    plugin_dir: Path, pod_resources: Path, dra_plugin_dir: Path, registry_dir: Path, cdi_dir: Path, pod_uid: str,
+    reservation_namespace: str, runai_dir: Path, cgroups: Path, files: tuple[Path, ...], interval: float, seed: int,
 ) -> None:  # fmt: skip
-    """Provide simulated GPUs on a real node: pods that request nvidia.com/gpu get them.
+    """Provide simulated GPUs on a real node: pods that request nvidia.com/gpu, or claim them, get them.
 
     The node's GPUs are configured by its label run.ai/simulated-gpu-node-pool and the pools in ConfigMap `topology`, by
     its name there, or by the annotation simgpu.dev/gpus, such as h200:8. Run it as root on the node of the kubelet.
@@ -72,8 +82,11 @@ def agent(  # noqa: PLR0913 - one for each option
     from simgpu.fakedev import identity as fakedev
     from simgpu.identities import identity as known
     from simgpu.kube import kubeconfig as config
+    from simgpu.node import kubelet
     from simgpu.web import server
 
+    if pod_uid and not re.fullmatch(r"[0-9A-Za-z-]{1,63}", pod_uid):
+        raise errors.InputError("--pod-uid", f"{errors.shown(pod_uid)}: must be a uid of letters, digits and dashes")
     if not node:
         raise errors.InputError("--node", "missing; give the name of the node here or in NODE_NAME")
     settings = agents.AgentSettings(
@@ -84,8 +97,14 @@ def agent(  # noqa: PLR0913 - one for each option
         identity=known.load(identity, from_json=fakedev.read),
         catalog=models.load([*catalog.user_files(), *files]),
         state=state_dir.absolute(),
-        plugins=plugin_dir.absolute(),
-        pod_resources=pod_resources.absolute(),
+        kubelet=kubelet.KubeletFolders(
+            device_plugins=plugin_dir.absolute(),
+            pod_resources=pod_resources.absolute(),
+            dra_plugins=dra_plugin_dir.absolute(),
+            registry=registry_dir.absolute(),
+            cdi=cdi_dir.absolute(),
+            pod=pod_uid,
+        ),
         cgroups=cgroups.absolute(),
         reservations=reservation_namespace,
         runai=runai_dir.absolute(),

@@ -132,10 +132,13 @@ def _read(file: Path, files: tuple[Path, ...]) -> Any:
 
 
 def _plain(entry: Any) -> dict[str, Any]:
+    from simgpu.topology import allocating
+
     counted: dict[tuple[str, int], int] = {}
     for gpu in entry.gpus:
         key = (gpu.model.product, gpu.model.memory_mib.total)
         counted[key] = counted.get(key, 0) + 1
     gpus = [{"product": product, "memory_mib": memory, "count": count} for (product, memory), count in counted.items()]
-    more = {"driver": entry.driver, "cuda": entry.cuda, "numa": entry.numa}
+    way = {} if entry.allocation == allocating.DEFAULT else entry.allocation
+    more = {"driver": entry.driver, "cuda": entry.cuda, "numa": entry.numa, "allocation": way}
     return {"gpus": gpus, "other": entry.other, **{name: value for name, value in more.items() if value}}

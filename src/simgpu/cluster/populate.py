@@ -92,7 +92,7 @@ async def publish_topology(client: Client, gpus: str, *, overwrite: bool) -> Non
     present = await client.find(resources.CONFIG_MAPS, vocabulary.TOPOLOGY, namespace=vocabulary.DEFAULT_NAMESPACE)
     document = _topology_document(present.data.get(vocabulary.TOPOLOGY_KEY, "")) if present is not None else {}
     pools = document.get("nodePools") or {}
-    pool = {"gpu": {"profile": model, "overrides": {"device_count": count}}}
+    pool = {"gpu": {"profile": model, "overrides": {"device_count": count}}, "allocation": vocabulary.BOTH}
     if pools.get(vocabulary.DEFAULT_POOL) == pool or (vocabulary.DEFAULT_POOL in pools and not overwrite):
         return
     document["nodePools"] = {**pools, vocabulary.DEFAULT_POOL: pool}

@@ -7,11 +7,12 @@ import math
 from simgpu.machines.ticking import Clock
 
 MIN_WRITES = 5.0  # per second, however many pods come and go
+_WRITES_PER_LOOK = 4.0  # that make way for one reconcile: some ten pods a second leave the least number of writes
 _MEMORY_SECONDS = 2.0
 
 
 class ViewBudget:
-    """`most` writes per second, less one for each reconcile."""
+    """`most` writes per second, less some for each reconcile."""
 
     def __init__(self, most: float, clock: Clock) -> None:
         self._most = most
@@ -27,7 +28,7 @@ class ViewBudget:
     def per_second(self) -> float:
         """Return how many writes per second are allowed now."""
         self._decay()
-        return max(MIN_WRITES, self._most - self._looks)
+        return max(MIN_WRITES, self._most - self._looks * _WRITES_PER_LOOK)
 
     def _decay(self) -> None:
         now = self._clock.steady()

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from simgpu import errors, vocabulary, yaml_text
 from simgpu.catalog import models
 from simgpu.controllers import publishing
@@ -17,7 +19,7 @@ from simgpu.kube.recording import Recorder, Subject
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.pods import annotated
-from simgpu.topology import checking, inline, pools, reading
+from simgpu.topology import allocating, checking, failures, inline, pools, reading
 
 _MAX_REPORTED = 10_000  # messages to deduplicate
 LastGood = Callable[[str], pools.NodeGpus | None]
@@ -78,12 +80,40 @@ class Configuration:
 
         Where the configuration is invalid, the node keeps what it had, which `last_good` returns by its name.
         """
-        return self._annotated(node, last_good) or self._configured(node, last_good)
+        found = self._annotated(node, last_good) or self._configured(node, last_good)
+        return self._allocated(node, found) if found is not None else None
+
+    def _allocated(self, node: Node, spec: pools.NodeGpus) -> pools.NodeGpus:
+        """Return what a node has, with the way in which pods get it that its annotation names."""
+        try:
+            text = annotated.read(node, vocabulary.ALLOCATION_ANNOTATION)
+            way = spec.allocation.way
+            if text is not None:
+                way = allocating.parse_way(text, field=vocabulary.ALLOCATION_ANNOTATION)
+        except errors.InputError as error:
+            self.report(subject_of(node), "InvalidAllocation", str(error))
+            return spec
+        if way == spec.allocation.way:
+            return spec
+        return msgspec.structs.replace(spec, allocation=msgspec.structs.replace(spec.allocation, way=way))
+
+    def failures_of(self, node: Node, spec: pools.NodeGpus) -> failures.Failures:
+        """Return the failures in a node's annotation, else those of its pool."""
+        try:
+            text = annotated.read(node, vocabulary.FAILURES_ANNOTATION)
+            return spec.failures if text is None else failures.read(text, field=vocabulary.FAILURES_ANNOTATION)
+        except errors.InputError as error:
+            self.report(subject_of(node), "InvalidFailures", str(error))
+            return spec.failures
 
     def _annotated(self, node: Node, last_good: LastGood) -> pools.NodeGpus | None:
         try:
             override = annotated.read(node, vocabulary.GPUS_ANNOTATION)
-            return None if override is None else inline.parse(override, self._catalog, field=vocabulary.GPUS_ANNOTATION)
+            if override is None:
+                return None
+            found = inline.parse(override, self._catalog, field=vocabulary.GPUS_ANNOTATION)
+            default = self.current.allocation if self.current is not None else found.allocation
+            return msgspec.structs.replace(found, allocation=default)
         except errors.InputError as error:
             self.report(subject_of(node), "InvalidGpus", str(error))
             return last_good(node.metadata.name)

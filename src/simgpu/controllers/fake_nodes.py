@@ -10,15 +10,17 @@ import asyncio
 import functools
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from simgpu import errors, vocabulary
 from simgpu.catalog import models
-from simgpu.controllers import configuring, publishing
+from simgpu.controllers import claimed, configuring, publishing
+from simgpu.controllers.dra_fleet import DraFleet
 from simgpu.controllers.node_views import SAVE_EVERY, NodeViews, Render, Source, ViewState
+from simgpu.dra import claims
 from simgpu.kube import resources
 from simgpu.kube.operations import Target
 from simgpu.kube.queue import WorkQueue
@@ -26,12 +28,13 @@ from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Writer
-from simgpu.machines import users
+from simgpu.machines import health, users
 from simgpu.machines.fleet import Fleet, NodeCards
+from simgpu.machines.health import DeviceFaults
 from simgpu.machines.ticking import Clock
 from simgpu.machines.users import PodRef, User
 from simgpu.pods import assigning, requests
-from simgpu.topology import pools, sharing
+from simgpu.topology import failures, pools, sharing
 
 START_SECONDS = 2.0  # that a pod may take from its node to Running, before its GPUs are assigned anyway
 RETIRE_EVERY = 1.0  # seconds
@@ -54,7 +57,8 @@ class NodeRecord(msgspec.Struct):
 
     `held` are the GPUs of each pod by uid, `owned` what was written on the node. `leaving` is set while the latter is
     removed, `restored` once the saved counters were resumed. `spec` follows from `node` and `topology`, as they were
-    when the node had all of it; `node` is None until then.
+    when the node had all of it; `node` is None until then. `troubles` are problems with claims, and `missing` is how
+    many GPUs pods lack. `failures` are the configured ones, and `faults` what is wrong with GPUs, by id.
     """
 
     view: ViewState = msgspec.field(default_factory=ViewState)
@@ -65,12 +69,22 @@ class NodeRecord(msgspec.Struct):
     node: Node | None = None
     topology: pools.Topology | None = None
     spec: pools.NodeGpus | None = None
+    troubles: claimed.Troubles = {}
+    missing: int = 0
+    failures: failures.Failures = failures.NONE
+    failing_since: float = 0.0
+    faults: Mapping[str, DeviceFaults] = {}
+
+    @property
+    def unhealthy(self) -> set[str]:
+        """GPUs, by id, that nothing new should get."""
+        return {gpu for gpu, faults in self.faults.items() if faults.unhealthy}
 
 
 class FakeNodes:
     """Keeps fake nodes and the fleet's cards in sync."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - it is where all parts of the controller meet
         self,
         stores: FleetStores,
         fleet: Fleet,
@@ -81,7 +95,9 @@ class FakeNodes:
         namespace: str,
         catalog: models.Catalog,
         clock: Clock,
+        dra: DraFleet,
     ) -> None:
+        self._dra = dra
         self._stores = stores
         self._fleet = fleet
         self._queue = queue
@@ -119,7 +135,7 @@ class FakeNodes:
 
     def _concerns(self, pod: Pod) -> bool:
         timed = vocabulary.RUN_TIME_ANNOTATION in pod.metadata.annotations
-        return timed or bool(requests.requests(pod)) or self._exports(pod)
+        return timed or bool(requests.requests(pod)) or claims.has_claims(pod) or self._exports(pod)
 
     def _config_map_changed(self, key: str, old: ConfigMap | None, new: ConfigMap | None) -> None:
         if old is not None and new is not None and publishing.same_but_counters(old, new):
@@ -152,7 +168,7 @@ class FakeNodes:
     def _node_names(self) -> set[str]:
         """Return nodes that exist, and those that have a view."""
         published = {publishing.node_of(item) for item in self.configuration.views()}
-        return published | {node.metadata.name for node in self._stores.nodes}
+        return published | {node.metadata.name for node in self._stores.nodes} | self._dra.slices.nodes()
 
     def describe_node(self, name: str) -> dict[str, Any] | None:
         """Return a node for the topology API, a real one from its view; None if there is none."""
@@ -175,10 +191,13 @@ class FakeNodes:
     async def reconcile(self, name: str) -> float | None:
         """Reconcile one node; return the seconds until it should be reconciled again, None for never."""
         await asyncio.sleep(0)  # let the writer run
-        self.unseen.discard(name)
         node, record = self._stores.nodes.get(name), self._records.get(name, NodeRecord())
         news = record.node is not node or record.topology is not self._config
         spec = self._spec(node) if news else record.spec
+        if spec is not None and self._dra.awaits(name, spec):
+            self.unseen.add(name)
+            return None
+        self.unseen.discard(name)
         if node is None or spec is None:
             return self._retire(name, node)
         self._records[name] = record
@@ -188,16 +207,36 @@ class FakeNodes:
         if before is not None:
             self._fleet.resume(placed, *self._saved(before))
         record.restored = True
-        self._use(placed, record, before)
-        if news:
+        failed, change = self._fail(node, placed, record)
+        wait = self._use(placed, record, before)
+        if news or failed:
             self._publish_node(node, placed.spec, record)
+            self._dra.publish(node.metadata, placed, record.faults)
         # A node that left and came back: a delete of its view may still be pending.
         deleting = first and not self._writer.settled(self._views.target(name), None)
         if deleting or (known is not None and known is not placed):
             record.view.forget()
         urgent = first or record.view.written is None
         source, render = self._view_of_node(name)
-        return self._views.publish(name, record.view, source, render, urgent=urgent, failed=self._retry(name))
+        due = self._views.publish(name, record.view, source, render, urgent=urgent, failed=self._retry(name))
+        return min(item for item in (due, wait, change) if item is not None)
+
+    def _fail(self, node: Node, placed: NodeCards, record: NodeRecord) -> tuple[bool, float | None]:
+        """Let GPUs fail as configured; return whether their health changed, and the seconds until it changes next."""
+        wanted, now = self.configuration.failures_of(node, placed.spec), self._clock.steady()
+        if wanted != record.failures:
+            record.failures, record.failing_since = wanted, now
+        if wanted == failures.NONE and not record.faults:
+            return False, None
+        elapsed, before = now - record.failing_since, record.faults
+        self._fleet.fail(placed, health.configured(wanted, elapsed))
+        record.faults = self._fleet.faults(placed)
+        return record.faults != before, wanted.next_change(elapsed)
+
+    @property
+    def overcommitted(self) -> int:
+        """How many GPUs pods on all nodes request that they cannot have."""
+        return sum(record.missing for record in self._records.values())
 
     def _restore(self, node: Node, record: NodeRecord) -> publishing.PreviousView:
         """Return what the view of a node holds, at the first look at it."""
@@ -246,25 +285,34 @@ class FakeNodes:
             and pod.metadata.labels.get(vocabulary.APP_LABEL) == vocabulary.EXPORTER
         )
 
-    def _use(self, placed: NodeCards, record: NodeRecord, before: publishing.PreviousView | None) -> None:
-        """Give a node's GPUs to its pods."""
+    def _use(self, placed: NodeCards, record: NodeRecord, before: publishing.PreviousView | None) -> float | None:
+        """Give a node's GPUs to its pods; return the seconds until problems with that should be looked at again.
+
+        One ledger: claims keep their GPUs, and pods with requests are assigned the others.
+        """
         pods = self._stores.pods.by("node", placed.name)
         for pod in pods:
             self._check_run_time(pod)
         self._fleet.name_exporter(placed.name, *self._exporter(pods))
-        self._fleet.use(placed, self._users(pods, placed, record, before))
-
-    def _users(
-        self, pods: Sequence[Pod], placed: NodeCards, record: NodeRecord, before: publishing.PreviousView | None
-    ) -> dict[str, tuple[User, ...]]:
-        """Return the users of each GPU of a node, by id."""
-        holding = ((pod, _wish(pod)) for pod in pods if requests.holds(pod))
+        through = self._dra.users(placed, pods, self._range)
+        holding = ((pod, _wish(pod)) for pod in pods if requests.holds(pod) and not claims.has_gpu_claim(pod))
         there = sorted((pair for pair in holding if pair[1].count), key=lambda pair: pair[0].metadata.seniority)
         wishes = [wish for _, wish in there]
         if before is not None:
             record.held = {wish.uid: assigning.places(wish, before.held.get(wish.uid, ())) for wish in wishes}
-        held = record.held = assigning.assign(placed.ids, record.held, wishes) if wishes else {}
-        memory = {card.device.uuid: card.device.model.memory_mib.usable for card in placed.cards} if wishes else {}
+        kept = {gpu for wish in wishes for gpu in record.held.get(wish.uid, ())}  # also where it became unhealthy
+        barred = (record.unhealthy - kept) | through.owners.keys()
+        free = [gpu for gpu in placed.ids if gpu not in barred] if barred else placed.ids
+        record.held = assigning.assign(free, record.held, wishes) if wishes else {}
+        found = through.joined(self._assigned(there, placed, record.held))
+        self._fleet.use(placed, found)
+        return self._report_problems(record, through, {wish.uid: (pod, wish) for pod, wish in there})
+
+    def _assigned(
+        self, there: Sequence[tuple[Pod, assigning.Wish]], placed: NodeCards, held: Mapping[str, Sequence[str]]
+    ) -> dict[str, tuple[User, ...]]:
+        """Return the users of GPUs that were assigned to pods, by id."""
+        memory = {card.device.uuid: card.device.model.memory_mib.usable for card in placed.cards} if there else {}
         found: dict[str, tuple[User, ...]] = {}
         for pod, wish in there:
             span, meta = self._range(pod), pod.metadata
@@ -275,6 +323,20 @@ class FakeNodes:
                     ref = PodRef(meta.name, meta.namespace, container, meta.uid)
                     found[gpu] = (User(ref, busy, memory[gpu]),)
         return found
+
+    def _report_problems(
+        self, record: NodeRecord, through: claimed.ClaimedUsers, wishes: Mapping[str, tuple[Pod, assigning.Wish]]
+    ) -> float | None:
+        """Report pods that cannot use their claims, and GPUs that are promised twice, once that has lasted."""
+        short = claimed.shortages(wishes, record.held, len(through.owners))
+        record.missing = sum(item.missing for item in short)
+        problems = [*through.problems, *short]
+        if not problems and not record.troubles:
+            return None
+        lasting, record.troubles, wait = claimed.lasting(problems, record.troubles, self._clock.steady())
+        for item in lasting:
+            self.configuration.report(configuring.subject_of(item.pod), item.reason, item.message)
+        return wait
 
     def _range(self, pod: Pod) -> users.Range:
         if not requests.running(pod):
@@ -301,9 +363,11 @@ class FakeNodes:
         if settled:
             owned.drop_missing(node)
         labels, amounts = publishing.labels(spec, self._config.mig_strategy), publishing.amounts(spec)
+        allocatable = publishing.amounts(spec, unhealthy=len(record.unhealthy))
         owned.labels.update(labels)
         owned.resources.update(amounts)
-        done = not self._write_node(node, publishing.node_patch(labels, amounts, owned)) and settled
+        patch = publishing.node_patch(labels, amounts, owned, allocatable=allocatable)
+        done = not self._write_node(node, patch) and settled
         record.node, record.topology, record.spec = node if done else None, self._config, spec
 
     def _clean(self, node: Node, record: NodeRecord, owned: publishing.OwnedFields) -> None:
@@ -391,6 +455,7 @@ class FakeNodes:
     def _retire(self, name: str, node: Node | None) -> float | None:
         """Remove what we own from a node that is gone or not ours any more, and then its view."""
         self._fleet.remove(name)
+        self._dra.retire(name)
         record = self._records.get(name, NodeRecord())
         config_map = self._view_of(name)
         before = publishing.read_previous(config_map)
@@ -430,7 +495,8 @@ def _relevant_of_pod(pod: Pod) -> tuple[object, ...]:
     meta, spec, status = pod.metadata, pod.spec, pod.status
     return (
         meta.uid, meta.annotations, meta.labels, meta.owner_references, spec.node_name, spec.init_containers,
-        spec.containers, status.phase, status.pod_ip,
+        spec.containers, status.phase, status.pod_ip, status.resource_claim_statuses,
+        status.extended_resource_claim_status,
     )  # fmt: skip
 
 

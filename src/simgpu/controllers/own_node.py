@@ -6,7 +6,8 @@ node's capacity.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,6 +17,8 @@ from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.configuring import Configuration, subject_of
 from simgpu.controllers.node_views import SAVE_EVERY, NodeViews, ViewState
+from simgpu.dra import grants
+from simgpu.dra.claims import references
 from simgpu.kube import resources
 from simgpu.kube.operations import Target
 from simgpu.kube.recording import Recorder
@@ -25,7 +28,7 @@ from simgpu.kube.writer import Writer
 from simgpu.machines import users
 from simgpu.machines.ticking import Clock
 from simgpu.machines.users import CpuSource, PodRef, User
-from simgpu.pods import annotated, holding, requests, reserving
+from simgpu.pods import holding, requests, reserving
 from simgpu.topology import failures, pools
 
 _NOTHING = pools.NodeGpus(())
@@ -126,14 +129,7 @@ class OwnNode:
 
     def failures(self, spec: pools.NodeGpus) -> failures.Failures:
         """Return the failures in the node's annotation, else those of its pool."""
-        if self.node is None:
-            return spec.failures
-        try:
-            text = annotated.read(self.node, vocabulary.FAILURES_ANNOTATION)
-            return spec.failures if text is None else failures.read(text, field=vocabulary.FAILURES_ANNOTATION)
-        except errors.InputError as error:
-            self.report("InvalidFailures", str(error))
-            return spec.failures
+        return spec.failures if self.node is None else self.configuration.failures_of(self.node, spec)
 
     def report(self, reason: str, message: str) -> None:
         """Record a warning event on the node, once for each message."""
@@ -150,14 +146,17 @@ class OwnNode:
         *,
         reservations: str,
         before: Mapping[str, tuple[User, ...]],
+        claims: Iterable[grants.PreparedClaim] = (),
     ) -> dict[str, tuple[User, ...]]:
-        """Return the users of each GPU, by id, in the order in which they got it.
+        """Return the users of each GPU, by id, in the order in which they got it: from the kubelet, or by claims.
 
         `memory` is each GPU's usable memory in MiB, `reservations` the namespace of reservation pods, `before` the last
         result.
         """
         replicas = spec.slicing.replicas(vocabulary.GPU_RESOURCE)
         found = holding.holders(self._stores.pods, held, replicas=replicas)
+        for gpu, holder in self._claim_holders(claims, memory):
+            found[gpu] = (*found.get(gpu, ()), holder)
         source = spec.utilization_from
         there = {gpu: found[gpu] for gpu in memory if gpu in found}
         lent = reserving.lend(self._stores.pods, there, namespace=reservations)
@@ -171,11 +170,52 @@ class OwnNode:
             listed[gpu] = tuple(users_here.values())
         return listed
 
+    def _claim_holders(
+        self, claims: Iterable[grants.PreparedClaim], memory: Mapping[str, int]
+    ) -> Iterator[tuple[str, holding.Holder]]:
+        """Yield the containers with devices of prepared claims, and the GPU of each, the oldest pod first.
+
+        Containers that share a device, or a share of it, divide its memory; those with admin access have none.
+        """
+        prepared = grants.by_name(claims)
+        pods = sorted(self._stores.pods if prepared else (), key=lambda pod: pod.metadata.seniority)
+        uses = [
+            (pod, container, device)
+            for pod in pods
+            if requests.holds(pod)
+            for container, device in _present(pod, grants.uses(pod, prepared))
+            if device.gpu in memory
+        ]
+        members = Counter(device.slot for _, _, device in uses if not device.admin)
+        found: dict[tuple[str, str, str], holding.Holder] = {}  # several shares of one GPU are one use of it
+        for pod, container, device in uses:
+            key = device.gpu, pod.metadata.uid, container
+            part = 1.0 if device.memory_mib is None else device.memory_mib / memory[device.gpu]
+            mine = 0.0 if device.admin else part / members[device.slot]
+            before = found.get(key, holding.Holder(pod, container, 0.0, observes=True))
+            observes = before.observes and device.admin
+            found[key] = holding.Holder(pod, container, min(1.0, before.share + mine), observes=observes)
+        for (gpu, _, _), holder in found.items():
+            yield gpu, holder
+
+    def claim_names(self) -> set[tuple[str, str]]:
+        """Return the claims that pods of the node refer to, by namespace and name."""
+        return {(pod.metadata.namespace, item.name) for pod in self._stores.pods for item in references(pod)}
+
+    def claimed(self, claims: Iterable[grants.PreparedClaim]) -> list[holding.Held]:
+        """Return what containers have of prepared claims."""
+        prepared = grants.by_name(claims)
+        return [
+            holding.Held(container, (device.gpu,), uid=holding.kubelet_uid(pod))
+            for pod in (self._stores.pods if prepared else ())
+            for container, device in grants.uses(pod, prepared)
+        ]
+
     def _user(self, holder: holding.Holder, memory: int, source: str) -> User:
         pod, meta = holder.pod, holder.pod.metadata
         ref = PodRef(meta.name, meta.namespace, holder.container, meta.uid)
-        if holder.reserves:
-            return User(ref, share=0.0, reserves=True)
+        if holder.reserves or holder.observes:
+            return User(ref, share=0.0, reserves=holder.reserves)
         fraction = self._annotation(pod, reserving.fraction, "InvalidFraction", 1.0)
         used = int(memory * holder.share * fraction)
         span, cpu = users.NONE, None
@@ -244,3 +284,12 @@ class OwnNode:
                 patch = {"metadata": {"annotations": {vocabulary.RUNAI_RESERVED: gpu}}}
                 self._writer.merge(Target(resources.PODS, ref.name, ref.namespace), patch, observed=pod, urgent=True)
             done.add(ref.uid)
+
+
+def _present(pod: Pod, uses: Iterable[tuple[str, grants.GrantedDevice]]) -> Iterator[tuple[str, grants.GrantedDevice]]:
+    """Yield the uses of containers that run, or will; init containers run alone, and not again."""
+    early = requests.regular_init(pod)
+    running = {item.name for item in pod.status.init_container_statuses if item.state.running is not None} & early
+    for container, device in uses:
+        if container in running if running else container not in early:
+            yield container, device

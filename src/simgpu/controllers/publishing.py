@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import re
 from collections import Counter
@@ -15,12 +14,10 @@ import msgspec
 from simgpu import errors, vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import view_format
-from simgpu.kube import quantity
+from simgpu.kube import naming, quantity
 from simgpu.kube.views import ConfigMap, Node
 from simgpu.machines.users import PodRef, User
-from simgpu.topology import devices, pools
-
-_DIGEST = 10
+from simgpu.topology import allocating, devices, pools
 
 LABELS = (
     vocabulary.GPU_MEMORY, vocabulary.GPU_PRODUCT, vocabulary.MIG_STRATEGY, vocabulary.GPU_COUNT,
@@ -35,7 +32,7 @@ LABELS = (
 
 def view_name(node: str) -> str:
     """Return the name of a node's ConfigMap."""
-    return vocabulary.VIEW_PREFIX + _shortened(node, vocabulary.MAX_NAME - len(vocabulary.VIEW_PREFIX))
+    return vocabulary.VIEW_PREFIX + naming.shortened(node, vocabulary.MAX_NAME - len(vocabulary.VIEW_PREFIX))
 
 
 def node_of(view_of: ConfigMap) -> str:
@@ -45,14 +42,6 @@ def node_of(view_of: ConfigMap) -> str:
     if full and view_name(full) == meta.name:
         return full
     return meta.name.removeprefix(vocabulary.VIEW_PREFIX) if meta.name.startswith(vocabulary.VIEW_PREFIX) else ""
-
-
-def _shortened(name: str, limit: int) -> str:
-    """Return the name; if it is too long, its beginning and a digest of all of it."""
-    if len(name) <= limit:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
-    return f"{name[: limit - _DIGEST - 1].rstrip('.-')}-{digest}"
 
 
 def label_value(text: str) -> str:
@@ -84,8 +73,7 @@ def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
     if not spec.gpus:
         return {vocabulary.FAKE_GPU_LABEL: "true"}
     model = spec.gpus[0].model
-    driver = (spec.driver or model.driver or vocabulary.DEFAULT_DRIVER).split(".")
-    cuda = (spec.cuda or model.cuda or vocabulary.DEFAULT_CUDA).split(".")
+    driver, cuda = spec.driver_version.split("."), spec.cuda_version.split(".")
     capability = (model.compute_capability or "").split(".")
     found = {
         vocabulary.GPU_MEMORY: str(spec.memory_mib),
@@ -117,11 +105,12 @@ def label_patch(wanted: Mapping[str, str], before: Iterable[str]) -> dict[str, A
     return {"metadata": {"labels": {**dict.fromkeys(sorted(before)), **wanted}}}
 
 
-def amounts(spec: pools.NodeGpus | None) -> dict[str, str]:
-    """Return extended resources of a node, in the API's canonical form."""
+def amounts(spec: pools.NodeGpus | None, *, unhealthy: int = 0) -> dict[str, str]:
+    """Return extended resources of a node, in the API's canonical form; without GPUs that are unhealthy."""
     if spec is None:
         return {}
-    gpus = {vocabulary.GPU_RESOURCE: len(spec.gpus)} if spec.gpus else {}
+    count = max(0, len(spec.gpus) - unhealthy)
+    gpus = {vocabulary.GPU_RESOURCE: count} if spec.gpus and spec.allocation.by_count else {}
     return {name: quantity.canonical(count) for name, count in (gpus | spec.other).items()}
 
 
@@ -137,10 +126,20 @@ class OwnedFields(msgspec.Struct):
         self.resources &= node.status.capacity.keys() | node.status.allocatable.keys()
 
 
-def node_patch(labels: Mapping[str, str], resources: Mapping[str, str], owned: OwnedFields) -> dict[str, Any]:
-    """Return the patch of a node's labels and capacity; what we own and do not want any more is removed."""
-    amounts = {**dict.fromkeys(sorted(owned.resources)), **resources}
-    return label_patch(labels, owned.labels) | {"status": {"capacity": amounts, "allocatable": amounts}}
+def node_patch(
+    labels: Mapping[str, str],
+    resources: Mapping[str, str],
+    owned: OwnedFields,
+    *,
+    allocatable: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return the patch of a node's labels and capacity; what we own and do not want any more is removed.
+
+    Less of it can be `allocatable`, as with a kubelet whose devices are unhealthy.
+    """
+    gone = dict.fromkeys(sorted(owned.resources))
+    status = {"capacity": gone | dict(resources), "allocatable": gone | dict(allocatable or resources)}
+    return label_patch(labels, owned.labels) | {"status": status}
 
 
 def owned_on(before: PreviousView, node: Node) -> OwnedFields:
@@ -170,6 +169,10 @@ def document(
     if spec.cuda:
         found["cudaVersion"] = spec.cuda
     found |= {"gpus": gpus, "migStrategy": strategy}
+    if spec.allocation != allocating.DEFAULT:
+        found["allocation"] = spec.allocation.way
+    if options := msgspec.to_builtins(spec.allocation.options):
+        found["dra"] = options
     if spec.other:
         found["otherDevices"] = [{"name": name, "count": count} for name, count in sorted(spec.other.items())]
     return found
@@ -187,7 +190,7 @@ def view(
     labelled: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Return the node's ConfigMap; `labelled` are labels that we own on the node."""
-    labels = {vocabulary.VIEW_LABEL: "true", vocabulary.VIEW_NODE_LABEL: _shortened(node, vocabulary.MAX_LABEL)}
+    labels = {vocabulary.VIEW_LABEL: "true", vocabulary.VIEW_NODE_LABEL: naming.shortened(node, vocabulary.MAX_LABEL)}
     written = {vocabulary.VIEW_LABELS_ANNOTATION: ",".join(sorted(labelled))}
     if labels[vocabulary.VIEW_NODE_LABEL] != node:
         written[vocabulary.VIEW_NODE_ANNOTATION] = node
@@ -349,7 +352,8 @@ def _spec(found: view_format.View, catalog: models.Catalog) -> pools.NodeGpus:
             raise ValueError(f"{gpu.id} has no memory")
         gpus.append(pools.NodeGpu(devices.named(product, memory, catalog), gpu.id))
     other = {item.name: item.count for item in found.other_devices}
-    return pools.NodeGpus(tuple(gpus), other, driver=found.driver_version, cuda=found.cuda_version)
+    way = allocating.GpuAllocation(found.allocation, found.dra)
+    return pools.NodeGpus(tuple(gpus), other, driver=found.driver_version, cuda=found.cuda_version, allocation=way)
 
 
 def owned_labels(config_map: ConfigMap | None) -> tuple[str, ...]:

@@ -12,20 +12,27 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from simgpu import errors
+import msgspec
+
+from simgpu import errors, vocabulary
 from simgpu.controllers.equipping import Equipment
 from simgpu.controllers.own_node import OwnNode
+from simgpu.controllers.own_slices import OwnSlices
+from simgpu.dra.grants import PreparedClaim
+from simgpu.machines import health
+from simgpu.machines.health import DeviceFaults
 from simgpu.machines.saved import Known
 from simgpu.machines.ticking import Clock
 from simgpu.machines.users import User
 from simgpu.pods.guests import Guest
 from simgpu.pods.holding import Held
-from simgpu.topology import failures, pools, sharing
+from simgpu.topology import allocating, failures, pools, sharing
 from simgpu.topology.devices import Device
 
 RECONCILE_SECONDS = 5.0  # between reconciles if nothing changes
 MIN_PAUSE_SECONDS = 0.05  # between reconciles, however many changes there are
 EXPECT_SECONDS = 0.2  # between reconciles while the kubelet does not list devices yet that it has allocated
+COLLECT_SECONDS = 600.0  # between looks for prepared claims that are gone
 MAX_EXPECT_SECONDS = 10.0  # for such devices to be listed
 
 _log = logging.getLogger(__name__)
@@ -35,12 +42,25 @@ class Kubelet(Protocol):
     """What the controller needs of the kubelet."""
 
     def offer(
-        self, spec: pools.NodeGpus, devices: Sequence[Device], failing: failures.Failures, *, elapsed: float
+        self,
+        spec: pools.NodeGpus,
+        devices: Sequence[Device],
+        failing: failures.Failures,
+        *,
+        elapsed: float,
+        faults: Mapping[str, DeviceFaults],
     ) -> None:
-        """Offer devices, with their health `elapsed` seconds after the failures began."""
+        """Offer devices, `elapsed` seconds after the failures began; `faults` are those of devices by id."""
 
     async def held(self, devices: Collection[str]) -> list[Held] | None:
         """Return the containers that have any of these devices; None if the kubelet does not answer."""
+
+    @property
+    def claims(self) -> Collection[PreparedClaim]:
+        """The prepared claims."""
+
+    async def forget(self, claim: PreparedClaim) -> None:
+        """Remove what is left of a prepared claim."""
 
 
 class RealNode:
@@ -54,6 +74,7 @@ class RealNode:
         node: OwnNode,
         equipment: Equipment,
         kubelet: Kubelet,
+        slices: OwnSlices,
         *,
         working: Callable[[], Collection[Guest]],
         known: Known,
@@ -68,6 +89,8 @@ class RealNode:
         self._node = node
         self._equipment = equipment
         self._kubelet = kubelet
+        self._slices = slices
+        slices.changed = self.wake
         self._known = known
         self._reservations = reservations
         self._clock = clock
@@ -75,6 +98,8 @@ class RealNode:
         self._users: Mapping[str, tuple[User, ...]] = known.users
         self._problem = ""
         self._failing_since = clock.steady()
+        self._faults: Mapping[str, DeviceFaults] = {}
+        self._errors = 0.0  # XID errors of all GPUs so far
         self._expected: dict[str, float] = {}  # devices that the kubelet has allocated, and until when to expect them
 
     @property
@@ -90,6 +115,13 @@ class RealNode:
     def wake(self) -> None:
         """Reconcile soon: something may have changed."""
         self._wake.set()
+
+    def stepped(self) -> None:
+        """After each step: reconcile soon if a GPU had an error."""
+        errors_now = float(self._equipment.box.machine.column("xids").sum())
+        if errors_now != self._errors:
+            self._errors = errors_now
+            self.wake()
 
     def expect(self, ids: Sequence[str]) -> None:
         """Reconcile often until the kubelet lists these devices, which it is allocating."""
@@ -126,11 +158,24 @@ class RealNode:
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
 
+    async def collect(self) -> None:
+        """Until cancelled, remove prepared claims that are gone: their kubelet may have lost its own records."""
+        await self.following.wait()
+        while True:
+            named = self._node.claim_names()
+            for claim in [item for item in self._kubelet.claims if (item.namespace, item.name) not in named]:
+                if await self._slices.is_gone(claim.namespace, claim.name, claim.uid):
+                    _log.info(
+                        "claim %s/%s (%s) is gone, and was never unprepared", claim.namespace, claim.name, claim.uid
+                    )
+                    await self._kubelet.forget(claim)
+            await asyncio.sleep(COLLECT_SECONDS)
+
     async def reconcile(self) -> float:
         """Reconcile once; return the seconds until the next time."""
         equipment, following = self._equipment, self.following.is_set()
         if following:
-            self.equip(self._node.spec())
+            self.equip(self._allocated(self._node.spec()))
         spec, devices = equipment.spec, equipment.box.devices
         change = self._offer(spec, devices)
         memory = {device.uuid: device.model.memory_mib.usable for device in devices}
@@ -138,12 +183,15 @@ class RealNode:
             self.held = held
         if following and (self.held is not None or not memory):
             self._users = self._node.users(
-                spec, self.held or (), memory, reservations=self._reservations, before=self._users
-            )
+                spec, self.held or (), memory, reservations=self._reservations, before=self._users,
+                claims=self._kubelet.claims,
+            )  # fmt: skip
             equipment.remember(self._users)
         else:
             self._users = self._known_users()
         self.apply_users()
+        if following and (node := self._node.node) is not None:
+            self._slices.publish(node, spec, devices, self._faults)
         again = self._node.publish(spec, list(memory), self._users, equipment.box.counters)
         self.reconciled = True
         return min(again, RECONCILE_SECONDS, change, self._awaited())
@@ -158,7 +206,32 @@ class RealNode:
         if self.held is None:
             return self._known.users
         listed = {sharing.device(name) for held in self.held for name in held.ids}
+        listed |= {device.gpu for claim in self._kubelet.claims for device in claim.devices}
         return {gpu: users for gpu, users in self._known.users.items() if gpu in listed}
+
+    @property
+    def all_held(self) -> Sequence[Held]:
+        """The devices of containers: allocated by the kubelet, and of claims."""
+        return (*(self.held or ()), *self._node.claimed(self._kubelet.claims))
+
+    def _allocated(self, spec: pools.NodeGpus) -> pools.NodeGpus:
+        """Return what the node has with the way in which its kubelet allocates GPUs: there can be only one.
+
+        Both together act as DRA where the scheduler makes claims for plain requests, else as the extended resource.
+        MIG devices are not divided here. Until it is known which way applies, GPUs are allocated in none.
+        """
+        allocation = spec.allocation
+        if allocation.way == vocabulary.EXTENDED:
+            return spec
+        self._slices.need()
+        way = allocation.way
+        if way == vocabulary.BOTH and self._slices.known:
+            way = vocabulary.DRA if self._slices.serves_requests else vocabulary.EXTENDED
+            self._node.report(
+                "AllocationOnRealNode", f"allocation: both is for fake nodes; GPUs of this node are allocated by {way}"
+            )
+        options = msgspec.structs.replace(allocation.options, dynamic_mig=False)
+        return msgspec.structs.replace(spec, allocation=allocating.GpuAllocation(way, options))
 
     def _offer(self, spec: pools.NodeGpus, devices: Sequence[Device]) -> float:
         """Offer the devices with their current health; return the seconds until that changes by itself."""
@@ -167,7 +240,10 @@ class RealNode:
             _log.info("failures changed: %s", wanted)
             self.failures, self._failing_since = wanted, now
         elapsed = now - self._failing_since
-        self._kubelet.offer(spec, devices, wanted, elapsed=elapsed)
+        box = self._equipment.box
+        box.fail(health.configured(wanted, elapsed))
+        self._faults = box.faults()
+        self._kubelet.offer(spec, devices, wanted, elapsed=elapsed, faults=self._faults)
         change = wanted.next_change(elapsed)
         return RECONCILE_SECONDS if change is None else change
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from simgpu import errors, vocabulary, yaml_text
-from simgpu.topology import pools
+from simgpu.topology import allocating, pools
 
 _Name = Annotated[str, msgspec.Meta(max_length=vocabulary.MAX_NAME)]
 _Id = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{pools.ID.pattern})\Z")]
@@ -76,6 +76,8 @@ class View(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     mig_strategy: Literal["none", "single", "mixed"]
     driver_version: _Name = ""
     cuda_version: _Name = ""
+    allocation: Literal["extended", "dra", "both"] = "extended"
+    dra: allocating.DraOptions = allocating.DraOptions()
     other_devices: Annotated[tuple[OtherDevices, ...], msgspec.Meta(max_length=vocabulary.MAX_RESOURCES)] = ()
 
 

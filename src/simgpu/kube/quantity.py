@@ -62,3 +62,14 @@ def canonical(number: int) -> str:
         number //= 1000
         place += 1
     return f"{number}{suffixes[place]}"
+
+
+def binary(number: int) -> str:
+    """Format a whole number with the largest binary suffix that fits, as the API server does: 1024 is 1Ki."""
+    suffix = ""
+    for letter in "KMGTPE":
+        if not number or number % 1024:
+            break
+        number //= 1024
+        suffix = f"{letter}i"
+    return f"{number}{suffix}"

@@ -127,11 +127,19 @@ class Node(Object, frozen=True):
         return any(item.type == "Ready" and item.status == "True" for item in self.status.conditions)
 
 
+class ContainerClaim(ApiView, frozen=True):
+    """A claim of its pod that a container uses: all of it, or the devices of one request."""
+
+    name: str
+    request: str = ""
+
+
 class Resources(ApiView, frozen=True):
     """`resources` of a container."""
 
     limits: dict[str, str] = {}
     requests: dict[str, str] = {}
+    claims: tuple[ContainerClaim, ...] = ()
 
 
 class Container(ApiView, frozen=True):
@@ -184,6 +192,21 @@ class PodClaimStatus(ApiView, frozen=True):
     resource_claim_name: str | None = None
 
 
+class RequestMapping(ApiView, frozen=True):
+    """The request of a claim that stands for an extended resource of a container."""
+
+    container_name: str
+    resource_name: str
+    request_name: str
+
+
+class ExtendedClaimStatus(ApiView, frozen=True):
+    """The claim that the scheduler made for the extended resources of a pod."""
+
+    resource_claim_name: str = ""
+    request_mappings: tuple[RequestMapping, ...] = ()
+
+
 class PodStatus(ApiView, frozen=True):
     """`status` of a pod."""
 
@@ -195,6 +218,7 @@ class PodStatus(ApiView, frozen=True):
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     resource_claim_statuses: tuple[PodClaimStatus, ...] = ()
+    extended_resource_claim_status: ExtendedClaimStatus | None = None
 
 
 class Pod(Object, frozen=True):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from simgpu import errors
+from simgpu.machines.health import DeviceFailure, DeviceFaults
 from simgpu.machines.inventory import Card, DeviceState, Inventory
 from simgpu.machines.machine import DevicePart, Usage
 from simgpu.machines.registry import Ended, RunningWorkload
@@ -67,6 +68,7 @@ class Box:
         self._part_names = {f"{devices[part.device].file}.{part.id}": part for part in self.machine.parts}
         self._parts = {part.handle: part for part in self.machine.parts}
         self._index_of = {card.number: index for index, card in enumerate(self.cards)}
+        self.machine.set_lost(index for index, card in enumerate(self.cards) if card.failure == DeviceFailure.LOST)
         self._name_users()
 
     # Workloads.
@@ -146,6 +148,20 @@ class Box:
         changed = [self._inventory.use(card, users.get(card.device.uuid, ()), resting=resting) for card in self.cards]
         if any(changed):
             self._name_users()
+
+    # Health.
+
+    def fail(self, failures: Mapping[int, DeviceFailure]) -> None:
+        """Let devices fail as configured, by index; those not listed are healed."""
+        changed = [
+            self._inventory.fail(card, failures.get(index, DeviceFailure.NONE)) for index, card in enumerate(self.cards)
+        ]
+        if any(changed):
+            self.machine.set_lost(index for index, failure in failures.items() if failure == DeviceFailure.LOST)
+
+    def faults(self) -> dict[str, DeviceFaults]:
+        """Return what is wrong with devices, by id; healthy ones are left out."""
+        return self._inventory.faults(self.cards)
 
     def cpu_driven(self) -> Iterator[tuple[CpuSource, int]]:
         """Yield workloads, by number, whose utilisation follows a container's CPU time."""

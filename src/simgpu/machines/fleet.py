@@ -11,6 +11,7 @@ from itertools import chain
 import msgspec
 import numpy as np
 
+from simgpu.machines.health import DeviceFailure, DeviceFaults
 from simgpu.machines.inventory import Card, DeviceState, Inventory
 from simgpu.machines.machine import Machine, Values
 from simgpu.machines.users import PodRef, User
@@ -120,6 +121,21 @@ class Fleet:
                 changed |= self._inventory.use(card, wanted)
         return changed
 
+    # Health.
+
+    def fail(self, node: NodeCards, failures: Mapping[int, DeviceFailure]) -> bool:
+        """Let a node's GPUs fail as configured, by index; those not listed are healed. Return whether that is news."""
+        changed = [
+            self._inventory.fail(card, failures.get(index, DeviceFailure.NONE)) for index, card in enumerate(node.cards)
+        ]
+        if any(changed) and self._machine is not None:
+            self._machine.set_lost(_lost(self.nodes.values()))
+        return any(changed)
+
+    def faults(self, node: NodeCards) -> dict[str, DeviceFaults]:
+        """Return what is wrong with a node's GPUs, by id; healthy ones are left out."""
+        return self._inventory.faults(node.cards)
+
     # Time and views.
 
     def step(self, now: float, *, clock: float) -> None:
@@ -150,6 +166,7 @@ class Fleet:
         listed = list(chain.from_iterable(node.cards for node in nodes))
         machine.users = {place: card.seen for place, card in enumerate(listed) if card.seen}
         machine.set_pods({place: card.shown for place, card in enumerate(listed) if card.shown is not None})
+        machine.set_lost(_lost(nodes))
         return machine
 
     def _current(self, machine: Machine) -> Machine:
@@ -177,6 +194,12 @@ class Fleet:
         for card in node.cards:
             if (values := saved.get(card.device.uuid)) is not None:
                 self._inventory.resume(card, _state(values, seconds))
+
+
+def _lost(nodes: Collection[NodeCards]) -> list[int]:
+    """Return the places of lost cards in the machine of these nodes."""
+    listed = (card for node in nodes for card in node.cards)
+    return [place for place, card in enumerate(listed) if card.failure == DeviceFailure.LOST]
 
 
 def pod_usage(machine: Machine) -> Iterator[tuple[str, int, float, float]]:

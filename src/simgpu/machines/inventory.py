@@ -15,6 +15,7 @@ import numpy as np
 
 from simgpu.catalog import placing
 from simgpu.machines import profiles
+from simgpu.machines.health import HANG_XID, LOST_XID, MEMORY_XID, DeviceFailure, DeviceFaults
 from simgpu.machines.machine import DevicePart, Machine, UsageLister
 from simgpu.machines.registry import WorkloadRegistry
 from simgpu.machines.users import PodRef, User
@@ -23,6 +24,7 @@ from simgpu.topology import links
 from simgpu.topology.devices import Device, StaticMetrics
 
 _NO_USER = ("", "")
+_ERRORS = {"uncorrected": MEMORY_XID, "hangs": HANG_XID}  # events that are errors, and the XID of each
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +54,8 @@ class Playing(msgspec.Struct, frozen=True, gc=False):
 class Card(msgspec.Struct, gc=False):
     """A device, its number on the engine, its parts by (number on the device, profile, handle), and its users.
 
-    `seen` are the users at the last step, to which its readings belong.
+    `seen` are the users at the last step, to which its readings belong. `failure` is the configured one, and `forgiven`
+    are the counts of `_ERRORS` when the card was last healed.
     """
 
     device: Device
@@ -63,6 +66,8 @@ class Card(msgspec.Struct, gc=False):
     playing: tuple[Playing, ...] = ()
     kind: str = ""
     place: int = -1  # in the machine that shows all cards of a fleet
+    failure: DeviceFailure = DeviceFailure.NONE
+    forgiven: tuple[float, ...] = ()
     shown: PodRef | None = None  # what labels its readings there
 
     def pod(self, users: Sequence[User]) -> PodRef | None:
@@ -150,6 +155,7 @@ class Inventory:
             card.parts = self._split(card)
             if (state := self._gone.pop(card.device.uuid, None)) is not None:
                 self.resume(card, state if state.kind == kind_of(card) else state.cold())
+        self._forgive(made)
         return made
 
     def _split(self, card: Card) -> tuple[tuple[int, str, int], ...]:
@@ -203,6 +209,40 @@ class Inventory:
         pod = what.pod if isinstance(what, User) else card.pod(())
         return Playing(what, rests, self.workloads.start(profile, [[card.number]], pod=pod)[0])
 
+    # Health.
+
+    def fail(self, card: Card, failure: DeviceFailure) -> bool:
+        """Let a card fail as configured, or heal it; return whether that changed anything."""
+        if failure == card.failure:
+            return False
+        if failure == DeviceFailure.NONE:
+            self._forgive([card])
+        else:
+            self.engine.strike(card.number, "uncorrected" if failure == DeviceFailure.MEMORY else "xids")
+        card.failure = failure
+        return True
+
+    def faults(self, listed: Sequence[Card]) -> dict[str, DeviceFaults]:
+        """Return what is wrong with cards, by the device's id; healthy ones are left out."""
+        found: dict[str, DeviceFaults] = {}
+        for card, counts in zip(listed, self._errors(listed), strict=True):
+            pairs = zip(_ERRORS.values(), counts, card.forgiven, strict=True)
+            xids = [xid for xid, count, before in pairs if count >= before + 1]
+            lost = card.failure == DeviceFailure.LOST
+            if xids or lost:
+                found[card.device.uuid] = DeviceFaults((*xids, *([LOST_XID] if lost else [])), lost=lost)
+        return found
+
+    def _errors(self, listed: Sequence[Card]) -> list[tuple[float, ...]]:
+        numbers = [card.number for card in listed]
+        columns = [self.engine.read(name, numbers).tolist() for name in _ERRORS] if numbers else []
+        return list(zip(*columns, strict=True))
+
+    def _forgive(self, listed: Sequence[Card]) -> None:
+        """Take the errors of cards so far as dealt with."""
+        for card, counts in zip(listed, self._errors(listed), strict=True):
+            card.forgiven = counts
+
     # Time.
 
     def step(self, now: float, *, clock: float) -> bool:
@@ -234,11 +274,12 @@ class Inventory:
         }
 
     def resume(self, card: Card, state: DeviceState) -> None:
-        """Resume a card from a saved state; invalid values are logged and left out."""
+        """Resume a card from a saved state; invalid values are logged and left out. Earlier errors do not count."""
         invalid = self.engine.resume(card.number, state.values, seconds=state.away)
         if invalid:
             name = card.device.uuid
             _log.warning("%s cannot resume from its saved state: invalid values of %s", name, ", ".join(invalid))
+        self._forgive([card])
 
     def remember(self, saved: Mapping[str, DeviceState]) -> None:
         """Keep states of absent devices, unless they have one already."""

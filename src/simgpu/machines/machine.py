@@ -68,6 +68,7 @@ class Machine:
         self.parent = np.array([part.device for part in parts], dtype=np.intp)
         self.pods: dict[int, PodRef] = {}
         self.part_pods: dict[int, PodRef] = {}
+        self.lost: npt.NDArray[np.bool_] = np.zeros(len(devices), bool)
         self.users: dict[int, tuple[User, ...]] = {}  # of a fleet's devices
         self._list_usages = list_usages
         self._usages: tuple[Usage, ...] = ()
@@ -183,6 +184,11 @@ class Machine:
         if key not in self._static:
             self._static[key] = make()
         return cast("T", self._static[key])
+
+    def set_lost(self, indices: Iterable[int]) -> None:
+        """Set which devices are lost, by index."""
+        self.lost = np.zeros(len(self.devices), bool)
+        self.lost[list(indices)] = True
 
     def set_pods(self, pods: Mapping[int, PodRef], parts: Mapping[int, PodRef] = {}) -> None:
         """Set the pods that label devices, by index, and parts, by handle."""

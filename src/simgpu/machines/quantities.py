@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from simgpu.machines.health import HANG_XID, LOST_XID, MEMORY_XID
 from simgpu.machines.machine import Machine, Usage, Values
 from simgpu.sim import physics
 from simgpu.topology import links
@@ -152,9 +153,10 @@ def _fan_speed(machine: Machine) -> Values:
 
 
 def _xid(machine: Machine) -> Values:
-    """The last error: 43 after a hang, 48 after an uncorrected memory error."""
+    """The last error: 43 after a hang, 48 after an uncorrected memory error, 79 of a card that is lost."""
     bad, hung = machine.column("uncorrected") >= 1, machine.column("hangs") >= 1
-    return np.where(bad, 48.0, 43.0 * hung.astype(np.float64))
+    found = np.where(bad, float(MEMORY_XID), HANG_XID * hung.astype(np.float64))
+    return np.where(machine.lost, float(LOST_XID), found)
 
 
 def _request(machine: Machine) -> Values:
@@ -339,8 +341,9 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "healthy": lambda machine: (machine.column("uncorrected") < 1).astype(float),
     "xid": _xid,
     "xid_none": lambda machine: np.where(_xid(machine) == 0, 0.0, np.nan),
-    "xid_hang": lambda machine: np.where(_xid(machine) == 43, 43.0, np.nan),
-    "xid_memory": lambda machine: np.where(_xid(machine) == 48, 48.0, np.nan),
+    "xid_hang": lambda machine: np.where(_xid(machine) == HANG_XID, float(HANG_XID), np.nan),
+    "xid_memory": lambda machine: np.where(_xid(machine) == MEMORY_XID, float(MEMORY_XID), np.nan),
+    "xid_lost": lambda machine: np.where(_xid(machine) == LOST_XID, float(LOST_XID), np.nan),
     "xids": lambda machine: np.floor(machine.column("xids")),
     "clock_seconds": lambda machine: np.full(len(machine.devices), machine.time),
     # Names without a vendor's terms: MHz and bytes.

@@ -65,12 +65,19 @@ def gpus(ids: Sequence[str], *, node: str, source: Source) -> messages.Container
             VISIBLE_DEVICES_ENV: visible, MOCK_DEVICES_ENV: visible, NODE_NAME_ENV: node,
             SOCKET_ENV: POD_SOCKET,
         },
-        mounts=(
-            *(_mount(f"{PAGES_DIR}/{name}", source.pages / name) for name in names),
-            _mount(str(Path(POD_SOCKET).parent), source.run),
-            *_programs(source.programs),
-        ),
+        mounts=(*(page(name, source) for name in names), *common(source)),
     )  # fmt: skip
+
+
+def page(name: str, source: Source) -> messages.Mount:
+    """Return the mount of a GPU's page, by id."""
+    return _mount(f"{PAGES_DIR}/{name}", source.pages / name)
+
+
+def common(source: Source) -> Iterator[messages.Mount]:
+    """Yield the mounts of every container with GPUs: the workload socket's folder, library and tool."""
+    yield _mount(str(Path(POD_SOCKET).parent), source.run)
+    yield from _programs(source.programs)
 
 
 def others(*, node: str) -> messages.ContainerAllocateResponse:

@@ -1,49 +1,133 @@
-"""The agent's side of the kubelet: device plugins, answers to allocations, and which container has which device."""
+"""The agent's side of the kubelet: device plugins, the DRA plugin, and which container has which device."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from simgpu.node import granting, messages, offers, owners, plugins, rpc
+import msgspec
+
+from simgpu import errors
+from simgpu.dra import grants, node_devices
+from simgpu.dra.claims import AllocatedClaim
+from simgpu.machines.health import DeviceFaults
+from simgpu.node import dra_plugin, granting, messages, offers, owners, plugins, rpc
+from simgpu.node.prepared import PreparedClaims
+from simgpu.node.preparing import GetClaim, Preparer
 from simgpu.pods.holding import Held
 from simgpu.topology import failures, pools
 from simgpu.topology.devices import Device
 from simgpu.vocabulary import GPU_RESOURCE
 
+_log = logging.getLogger(__name__)
+
+
+class KubeletFolders(msgspec.Struct, frozen=True):
+    """Where the kubelet and the container runtime look: device plugins, pod resources, DRA plugins, CDI files.
+
+    `pod` is the uid of the agent's own pod, if it is one.
+    """
+
+    device_plugins: Path
+    pod_resources: Path
+    dra_plugins: Path
+    registry: Path
+    cdi: Path
+    pod: str = ""
+
 
 class NodeKubelet:
-    """The device plugins of a node. `on_allocation` is called with the ids of GPUs that the kubelet allocates."""
+    """The plugins of a node. `on_allocation` is called with the ids of GPUs that the kubelet allocates.
+
+    `get` reads a claim from the API server. Prepared claims are kept in the folder `state`.
+    """
+
+    on_allocation: Callable[[Sequence[str]], None]
 
     def __init__(
         self,
         node: str,
         source: granting.Source,
-        on_allocation: Callable[[Sequence[str]], None],
         *,
-        folder: Path,
-        pod_resources: Path,
+        folders: KubeletFolders,
+        state: Path,
+        get: GetClaim,
     ) -> None:
-        self.plugins = plugins.Plugins(self._allocate, folder=folder)
+        self.prepared = PreparedClaims(state, folders.cdi, source, node=node)
         self._node = node
         self._source = source
-        self._on_allocation = on_allocation
-        self._owners = owners.Owners(pod_resources=pod_resources, plugins=folder)
+        self.on_allocation = lambda _ids: None
+        self._plugins = plugins.Plugins(self._allocate, folder=folders.device_plugins)
+        self._owners = owners.Owners(pod_resources=folders.pod_resources, plugins=folders.device_plugins)
+        self._preparer = Preparer(self.prepared, get, self._grant)
+        at = dra_plugin.sockets(folders.dra_plugins, folders.registry, pod=folders.pod)
+        self._dra = dra_plugin.DraPlugin(self._preparer.prepare, self._preparer.unprepare, at=at)
         self._failures = failures.NONE
         self._gpu_resource = GPU_RESOURCE
+        self._places: Mapping[str, node_devices.DevicePlace] = {}
+
+    @property
+    def claims(self) -> Collection[grants.PreparedClaim]:
+        """The prepared claims."""
+        return self.prepared.claims.values()
+
+    async def forget(self, claim: grants.PreparedClaim) -> None:
+        """Remove what is left of a prepared claim."""
+        try:
+            await self.prepared.remove(claim.uid)
+        except (errors.SimgpuError, OSError) as error:
+            _log.warning("claim %s/%s was not removed: %s", claim.namespace, claim.name, error)
+
+    async def restore(self) -> None:
+        """Continue with the claims that the last agent had prepared."""
+        try:
+            await self.prepared.restore()
+        except (errors.SimgpuError, OSError) as error:
+            _log.warning("files of prepared claims are not restored: %s", error)
+
+    async def run(self) -> None:
+        """Keep the device plugins registered as offered, until cancelled."""
+        await self._plugins.run()
+
+    async def run_claims(self) -> None:
+        """Keep the DRA plugin registered as offered, until cancelled."""
+        await self._dra.run()
+
+    def stand_by(self, spec: pools.NodeGpus, devices: Sequence[Device]) -> None:
+        """Prepare claims of these devices; their health is reported by another agent."""
+        claimable = devices if spec.allocation.by_claims and not spec.allocation.by_count else ()
+        self._places = node_devices.places(claimable, spec)
+        self._dra.offer(dra_plugin.DeviceHealths(self._node), present=bool(claimable))
 
     def offer(
-        self, spec: pools.NodeGpus, devices: Sequence[Device], failing: failures.Failures, *, elapsed: float
+        self,
+        spec: pools.NodeGpus,
+        devices: Sequence[Device],
+        failing: failures.Failures,
+        *,
+        elapsed: float,
+        faults: Mapping[str, DeviceFaults],
     ) -> None:
-        """Offer devices, with their health `elapsed` seconds after the failures began."""
+        """Offer devices, `elapsed` seconds after the failures began; `faults` are those of devices by id."""
         self._failures, self._gpu_resource = failing, spec.slicing.name(GPU_RESOURCE)
-        found = {item.resource: item for item in _offers(spec, devices, failing.unhealthy_at(elapsed))}
-        self.plugins.offer(found, present=failing.present(elapsed))
+        self._preparer.failures = failing
+        problems = {gpu: wrong.problem for gpu, wrong in faults.items() if wrong.unhealthy}
+        present = failing.present(elapsed)
+        found = {item.resource: item for item in _offers(spec, devices, problems)}
+        self._plugins.offer(found, present=present)
+        claimable = devices if spec.allocation.by_claims and not spec.allocation.by_count else ()
+        self._places = node_devices.places(claimable, spec)
+        health = {name: problems.get(place.gpu, "") for name, place in self._places.items()}
+        self._dra.offer(dra_plugin.DeviceHealths(self._node, health), present=present and bool(claimable))
 
     async def held(self, devices: Collection[str]) -> list[Held] | None:
         """Return the containers that have any of these devices; None if the kubelet does not answer."""
         return await self._owners.look(devices)
+
+    def _grant(self, claim: AllocatedClaim) -> grants.PreparedClaim:
+        return grants.grant(claim, self._places, pool=self._node)
 
     async def _allocate(self, resource: str, ids: Sequence[str]) -> messages.ContainerAllocateResponse:
         if self._failures.delay:
@@ -52,17 +136,17 @@ class NodeKubelet:
             raise rpc.RpcError(f"{resource}: rejected by the node's failures (refuse)")
         if resource != self._gpu_resource:
             return granting.others(node=self._node)
-        self._on_allocation(ids)
+        self.on_allocation(ids)
         return granting.gpus(ids, node=self._node, source=self._source)
 
 
-def _offers(spec: pools.NodeGpus, devices: Sequence[Device], unhealthy: Collection[int]) -> Iterator[offers.Offer]:
+def _offers(spec: pools.NodeGpus, devices: Sequence[Device], unhealthy: Collection[str]) -> Iterator[offers.Offer]:
     """Yield the offers of GPUs and of other devices. NUMA nodes are reported where the topology specifies them."""
     gpus = [
-        offers.Offered(device.uuid, place, device.index not in unhealthy, show_numa=spec.numa is not None)
+        offers.Offered(device.uuid, place, device.uuid not in unhealthy, show_numa=spec.numa is not None)
         for device, place in zip(devices, offers.places(devices), strict=True)
     ]
-    if gpus:
+    if gpus and not spec.allocation.by_claims:
         yield offers.offer(GPU_RESOURCE, gpus, spec.slicing)
     for resource, count in spec.other.items():
         named = [offers.Offered(f"{resource.replace('/', '-')}-{number}") for number in range(count)]

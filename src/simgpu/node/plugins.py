@@ -69,7 +69,7 @@ class Plugin:
         }
         request = messages.RegisterRequest(messages.VERSION, self.socket.name, self._offer.resource, _OPTIONS)
         try:
-            self._server = await rpc.serve(self.socket, messages.DEVICE_PLUGIN, methods)
+            self._server = await rpc.serve(self.socket, {messages.DEVICE_PLUGIN: methods})
             await rpc.call(kubelet, f"{messages.REGISTRATION}/Register", request, messages.Empty, seconds=_CALL_SECONDS)
         except (rpc.RpcError, OSError) as error:
             await self.stop()

@@ -1,8 +1,8 @@
 """Protocol buffers, as much of them as the kubelet's interfaces use: structs to bytes and back.
 
 A field is annotated with its number, as in `name: Annotated[str, 1] = ""`, and may be a string, a bool, an int, another
-message, a tuple of strings or messages, or a map from string to string. Unknown fields are skipped, and missing fields
-have their defaults, so either side may be older or newer than the other.
+message, a tuple of strings or messages, or a map from string to string or message. Unknown fields are skipped, and
+missing fields have their defaults, so either side may be older or newer than the other.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def _field(name: str, number: int, kind: Any) -> _Field:
         one = _scalar(arguments[0])
         return _Field(name, number, one.wire, lambda items: map(one.encode, items), one.decode, _append)
     if origin is dict:
+        one = _scalar(arguments[1])
         return _Field(
-            name, number, _BYTES,
-            lambda items: (_length_delimited(_Entry(*pair).encode()) for pair in items.items()), _Entry.decode,
-            lambda old, new: (old or {}) | {new.key: new.value},
+            name, number, _BYTES, lambda items: (_entry(key, one.encode(value)) for key, value in items.items()),
+            functools.partial(_read_entry, value=one), _add_entry,
         )  # fmt: skip
     if origin in (Union, types.UnionType):  # a message that may be absent
         kind = next(item for item in arguments if item is not type(None))
@@ -104,11 +104,20 @@ def _scalar(kind: Any) -> _Scalar:
     return _Scalar(_BYTES, lambda value: _length_delimited(value.encode()), kind.decode)
 
 
-class _Entry(Message, frozen=True):
-    """An entry of a map."""
+def _entry(key: str, value: bytes) -> bytes:
+    """Return an entry of a map. An empty value is written too: some readers take a missing message for null."""
+    return _length_delimited(_tag(1, _BYTES) + _length_delimited(key.encode()) + _tag(2, _BYTES) + value)
 
-    key: typing.Annotated[str, 1] = ""
-    value: typing.Annotated[str, 2] = ""
+
+def _read_entry(data: bytes, *, value: _Scalar) -> tuple[str, Any]:
+    found = {number: piece for number, wire, piece in _pieces(data) if wire == _BYTES}
+    return found.get(1, b"").decode(), value.decode(found.get(2, b""))
+
+
+def _add_entry(old: dict[str, Any] | None, new: tuple[str, Any]) -> dict[str, Any]:
+    found = {} if old is None else old
+    found[new[0]] = new[1]
+    return found
 
 
 def _tag(number: int, wire: int) -> bytes:

@@ -97,10 +97,12 @@ class _Listener(_Server):
 
 
 class RpcServer:
-    """A gRPC server on a unix socket."""
+    """A gRPC server on a unix socket, with the methods of each service by name."""
 
-    def __init__(self, service: str, methods: Mapping[str, Handler]) -> None:
-        self._handlers = {f"/{service}/{name}": handler for name, handler in methods.items()}
+    def __init__(self, services: Mapping[str, Mapping[str, Handler]]) -> None:
+        self._handlers = {
+            f"/{service}/{name}": handler for service, methods in services.items() for name, handler in methods.items()
+        }
         self._server = _Listener([self], codec=_Codec())
 
     def __mapping__(self) -> dict[str, Handler]:
@@ -120,9 +122,9 @@ class RpcServer:
         await self._server.close_connections()
 
 
-async def serve(path: Path, service: str, methods: Mapping[str, Handler]) -> RpcServer:
+async def serve(path: Path, services: Mapping[str, Mapping[str, Handler]]) -> RpcServer:
     """Start a server on a new socket at this path, and return it."""
-    server = RpcServer(service, methods)
+    server = RpcServer(services)
     await server.start(path)
     return server
 

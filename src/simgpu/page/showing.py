@@ -41,6 +41,7 @@ class BoxPages:
                 for parts in _by_device(machine.parts)
             },
             processes=self._apps() if self.pages.lists_processes else {},
+            lost=machine.lost,
         )
 
     def _apps(self) -> dict[int, list[apps.App]]:

@@ -66,13 +66,14 @@ class Pages:
         self._devices = devices
         self._rows: npt.NDArray[Any] = np.zeros(len(devices), layout.DTYPE)
         self._fence = threading.Lock()
+        self._stale = np.uint64(stale * 1e9)
         self._places: list[list[int]] = []  # of each card's instances on its page
         self._mapped = np.zeros(len(devices), np.uint64)  # bytes of BAR1 that instances take
         for index, (row, device) in enumerate(zip(self._rows, devices, strict=True)):
             _describe(row, device, devices)
             self._places.append(_describe_instances(row, device))
             self._mapped[index] = _describe_bar1(row, device)
-            row["stale_ns"] = int(stale * 1e9)
+        self._rows["stale_ns"] = self._stale
         self._rows["boot"] = boot.current().encode()
         self._rows["processes"], self._rows["control"] = processes, control.encode()
         try:
@@ -106,8 +107,11 @@ class Pages:
         monotonic_ns: int,
         instances: Mapping[int, Sequence[PartState]] = {},
         processes: Mapping[int, Sequence[apps.App]] = {},
+        lost: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         """Write the state of all cards; `read` returns a quantity of each. `clock` is in seconds since 1970.
+
+        Readers find cards that are `lost` as they find those of a writer that is gone.
 
         `processes` have the card open. They name instances by their order on the device, which is that of `instances`.
         """
@@ -126,7 +130,8 @@ class Pages:
             for index, row in enumerate(rows):
                 apps.fill(row, [self._placed(index, item) for item in processes.get(index, ())])
         self._sample(clock)
-        rows["written_ns"] = monotonic_ns
+        alive = np.ones(len(rows), bool) if lost is None else ~lost
+        rows["written_ns"], rows["stale_ns"] = monotonic_ns * alive, self._stale * alive
         for row, mapped in zip(rows, self._maps, strict=True):
             self._publish(row, mapped)
 
@@ -367,10 +372,9 @@ def _describe_bar1(row: Any, device: Device) -> int:
 
 
 def _profile(profile: models.MigProfile, model: models.Model) -> tuple[Any, ...]:
-    slices = placing.compute_slices(profile)
-    whole = slices == max(placing.compute_slices(other) for other in model.mig)
-    extra = int(whole or profile.name.endswith("+me"))
+    engines = placing.engines(profile, model)
     return (
-        profile.name.encode(), profile.id, slices, profile.count, placing.multiprocessors(profile, model),
-        placing.memory_mib(profile, model), slices + (1 if whole else 0), slices, slices, extra,
+        profile.name.encode(), profile.id, placing.compute_slices(profile), profile.count,
+        placing.multiprocessors(profile, model), placing.memory_mib(profile, model),
+        engines.copy, engines.decoders, engines.jpeg, engines.ofa,
     )  # fmt: skip

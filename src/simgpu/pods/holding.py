@@ -31,7 +31,8 @@ class Held(msgspec.Struct, frozen=True):
 class Holder(msgspec.Struct, frozen=True):
     """A container that has a GPU, or `share` of it.
 
-    One that `reserves` it holds it for others; one that `claims` it has no allocation, but names a reservation.
+    One that `reserves` it holds it for others; one that `claims` it has no allocation, but names a reservation. One
+    that `observes` it has administrative access to a GPU of others.
     """
 
     pod: Pod
@@ -39,6 +40,7 @@ class Holder(msgspec.Struct, frozen=True):
     share: float = 1.0
     reserves: bool = False
     claims: bool = False
+    observes: bool = False
 
 
 def holders(pods: Iterable[Pod], held: Sequence[Held], *, replicas: int = 1) -> dict[str, tuple[Holder, ...]]:
@@ -59,14 +61,14 @@ def holders(pods: Iterable[Pod], held: Sequence[Held], *, replicas: int = 1) -> 
 
 
 def by_arrival(found: Iterable[Holder], before: Sequence[str]) -> tuple[Holder, ...]:
-    """Return the holders of one GPU: reservations, allocations, claims; each in order of arrival.
+    """Return the holders of one GPU: reservations, allocations, claims, observers; each in order of arrival.
 
     `before` are the uids of the pods that held it at the last reconcile, in order; new ones follow.
     """
     places = {uid: place for place, uid in reversed(list(enumerate(before)))}
 
-    def rank(item: Holder) -> tuple[bool, bool, int]:
-        return not item.reserves, item.claims, places.get(item.pod.metadata.uid, len(before))
+    def rank(item: Holder) -> tuple[bool, bool, bool, int]:
+        return not item.reserves, item.observes, item.claims, places.get(item.pod.metadata.uid, len(before))
 
     return tuple(sorted(found, key=rank))
 

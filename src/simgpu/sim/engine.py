@@ -144,6 +144,11 @@ class Engine:
         group.cards["linked"][row] = linked
         group.demands.changed = True
 
+    def strike(self, card: int, event: str) -> None:
+        """Let an event happen to a card once: one of its kinds, or `xids` for an error of no other kind."""
+        group, row = self._find(card)
+        group.strike(row, event, now=self.now)
+
     def keep(self, card: int) -> dict[str, float]:
         """Return the state of a card, for `resume` here or in another engine."""
         group, row = self._find(card)

@@ -78,6 +78,11 @@ class Group:
             np.add.at(self.cards["xids"], rows, counts)
             self.cards[f"{name}_at"][rows[struck]] = now
 
+    def strike(self, row: int, name: str, *, now: float) -> None:
+        """Let an event happen to a card once, `now`; `xids` counts an error of no other kind."""
+        rows, once = np.array([row]), np.ones(1)
+        self._apply_events(name, rows, once, until=np.full(1, now, np.float32), now=now)
+
     # Keeping.
 
     def snapshot(self) -> dict[str, Any]:

@@ -52,6 +52,11 @@ class Device(msgspec.Struct, frozen=True):
         return self.pci_bus_id[4:].lower()
 
     @property
+    def pcie_root(self) -> str:
+        """The PCIe root complex as the kernel names it; each NUMA node has one."""
+        return f"pci{self.pci_short[:4]}:{self.numa:02x}"
+
+    @property
     def cpus(self) -> str:
         """The CPUs of its NUMA node as a list of ranges, both threads of each core."""
         first, second = (thread + self.numa * _CORES for thread in (0, _SOCKETS * _CORES))

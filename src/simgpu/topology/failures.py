@@ -54,9 +54,9 @@ class Failures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return whether the device plugin is registered, `elapsed` seconds after the start."""
         return not self.vanish and (not self.flap or self._turn(elapsed) % 2 == 1)
 
-    def unhealthy_at(self, elapsed: float) -> frozenset[int]:
-        """Return the indices of unhealthy GPUs, `elapsed` seconds after the start."""
-        return frozenset((*self.unhealthy, *(item.gpu for item in self.dying if item.covers(elapsed))))
+    def lost_at(self, elapsed: float) -> frozenset[int]:
+        """Return the indices of GPUs that have died, `elapsed` seconds after the start."""
+        return frozenset(item.gpu for item in self.dying if item.covers(elapsed))
 
     def next_change(self, elapsed: float) -> float | None:
         """Return seconds until the state changes; None if it does not."""

@@ -5,9 +5,11 @@ All keys of fake-gpu-operator are listed, including those that have no effect he
 
 from __future__ import annotations
 
-TOP = ("nodePools", "nodes", "nodePoolLabelKey", "migStrategy", "mig-strategy", "gpuOperator")
+TOP = ("nodePools", "nodes", "nodePoolLabelKey", "migStrategy", "mig-strategy", "gpuOperator", "allocation", "dra")
 
-_ANY_POOL = ("otherDevices", "resources", "numa", "sharing", "failures", "settable", "utilizationFrom")
+_ANY_POOL = (
+    "otherDevices", "resources", "numa", "sharing", "failures", "settable", "utilizationFrom", "allocation", "dra",
+)  # fmt: skip
 LISTED_POOL = ("gpus", *_ANY_POOL)
 PROFILED_POOL = ("gpu", *_ANY_POOL)
 OLD_POOL = ("gpuProduct", "gpuCount", "gpuMemory", *_ANY_POOL)
@@ -33,7 +35,9 @@ DEVICE_DEFAULTS = (
 )  # fmt: skip
 MEMORY = ("total_bytes", "reserved_bytes", "free_bytes", "used_bytes", "memory_bus_width")
 
-NAMED_NODE = ("gpu-memory", "gpu-product", "gpus", "sharing", "failures", "settable", "utilizationFrom")
+NAMED_NODE = (
+    "gpu-memory", "gpu-product", "gpus", "sharing", "failures", "settable", "utilizationFrom", "allocation", "dra",
+)  # fmt: skip
 NAMED_GPU = ("id", "metrics")
 METRICS = ("metadata", "utilization", "fb-used")
 OWNER = ("namespace", "pod", "container")

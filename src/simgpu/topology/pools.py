@@ -12,7 +12,7 @@ import msgspec
 
 from simgpu import vocabulary
 from simgpu.catalog import models
-from simgpu.topology import devices, failures, sharing
+from simgpu.topology import allocating, devices, failures, sharing
 
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 RESOURCE = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
@@ -56,6 +56,7 @@ class NodeGpus(msgspec.Struct, frozen=True):
     failures: failures.Failures = failures.NONE
     settable: bool = False
     utilization_from: str = vocabulary.FROM_POD
+    allocation: allocating.GpuAllocation = allocating.DEFAULT
 
     @property
     def product(self) -> str:
@@ -66,6 +67,16 @@ class NodeGpus(msgspec.Struct, frozen=True):
     def memory_mib(self) -> int:
         """The memory of the first GPU, in MiB."""
         return self.gpus[0].model.memory_mib.total if self.gpus else 0
+
+    @property
+    def driver_version(self) -> str:
+        """The driver's version: as configured, else the one of the first GPU's model."""
+        return self.driver or (self.gpus[0].model.driver if self.gpus else "") or vocabulary.DEFAULT_DRIVER
+
+    @property
+    def cuda_version(self) -> str:
+        """The CUDA version: as configured, else the one of the first GPU's model."""
+        return self.cuda or (self.gpus[0].model.cuda if self.gpus else "") or vocabulary.DEFAULT_CUDA
 
     @property
     def mixed(self) -> bool:
@@ -92,4 +103,5 @@ class Topology(msgspec.Struct, frozen=True):
     nodes: dict[str, NodeGpus] = msgspec.field(default_factory=dict)
     label_key: str = vocabulary.POOL_LABEL
     mig_strategy: str = "mixed"
+    allocation: allocating.GpuAllocation = allocating.DEFAULT  # of nodes with an annotation for their GPUs
     unknown: tuple[str, ...] = ()  # keys that mean nothing, each with its path and the keys allowed there

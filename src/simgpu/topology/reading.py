@@ -15,7 +15,7 @@ import msgspec
 
 from simgpu import errors, yaml_text
 from simgpu.catalog import models
-from simgpu.topology import keys, legacy, listed, named, profiled, settings
+from simgpu.topology import allocating, keys, legacy, listed, named, profiled, settings
 from simgpu.topology.checking import Checker
 from simgpu.topology.pools import NodeGpus, Topology
 from simgpu.vocabulary import MAX_NAME, POOL_LABEL
@@ -58,9 +58,22 @@ def _topology(document: Mapping[str, Any], check: Checker, profiles: profiled.Pr
     key = document.get("nodePoolLabelKey", POOL_LABEL)
     if not isinstance(key, str) or not _LABEL_KEY.fullmatch(key):
         check.mistake("nodePoolLabelKey", f"{errors.shown(key)} is no label key")
+    default = allocating.read(document, "", check, otherwise=allocating.DEFAULT)
+
+    def read_pool(pool: dict[str, Any], where: str) -> NodeGpus:
+        return _allocated(_pool(pool, where, check, profiles), pool, where)
+
+    def read_node(node: dict[str, Any], where: str) -> NodeGpus:
+        return _allocated(_node(node, where, check), node, where)
+
+    def _allocated(made: NodeGpus, holder: dict[str, Any], where: str) -> NodeGpus:
+        found = allocating.read(holder, f"{where}.", check, otherwise=default)
+        return msgspec.structs.replace(made, allocation=found)
+
     return Topology(
-        pools=_by_name(by_pool, "nodePools", check, lambda pool, where: _pool(pool, where, check, profiles)),
-        nodes=_by_name(by_node, "nodes", check, lambda node, where: _node(node, where, check)),
+        pools=_by_name(by_pool, "nodePools", check, read_pool),
+        nodes=_by_name(by_node, "nodes", check, read_node),
+        allocation=default,
         label_key=str(key),
         mig_strategy=str(strategy),
         unknown=tuple(check.unknown),

@@ -19,6 +19,8 @@ GAUGES = {
     "leading": "1 while this controller leads.",
     "nodes": "Fake nodes that have GPUs.",
     "queue_depth": "Nodes that wait to be reconciled.",
+    "slices_queue_depth": "Nodes whose resource slices wait to be compared with what they should be.",
+    "gpus_overcommitted": "GPUs that pods request and that claims or other pods hold.",
     "writes_pending": "Objects with writes that are queued or in flight.",
     "write_lag_seconds": "Age of the oldest write that is not yet done.",
 }

@@ -28,7 +28,8 @@ from simgpu.loadtest.scenario.fields import Problems, Section
 from simgpu.loadtest.scenario.model import DependencyCall
 from simgpu.vocabulary import (
     ALLOCATION_ANNOTATION,
-    ALLOCATION_BY_DRA,
+    DRA,
+    DRA_DRIVER,
     GPU_RESOURCE,
     GPUS_ANNOTATION,
     LEASE,
@@ -36,7 +37,6 @@ from simgpu.vocabulary import (
     LOADTEST_EXAMPLE_DRIVER,
     MAX_LOADTEST_GPUS,
     MAX_LOADTEST_NODES,
-    NVIDIA_DRIVER,
 )
 
 KWOK_DRA, TEST_DRIVER = "DRAKWOKDriver", "DRATestDriver"
@@ -183,7 +183,7 @@ class FakeGpus:
 
     async def _create_class(self) -> None:
         wanted = self._wanted
-        devices_of = NVIDIA_DRIVER if wanted.model else wanted.driver
+        devices_of = DRA_DRIVER if wanted.model else wanted.driver
         bodies = [slices.device_class(wanted.device_class, devices_of=devices_of)]
         if wanted.extended_resource:
             bodies.append(
@@ -265,7 +265,7 @@ class FakeGpus:
         if wanted.model:
             annotations = {GPUS_ANNOTATION: f"{wanted.model}:{wanted.gpus}"}
             if wanted.dra:
-                annotations[ALLOCATION_ANNOTATION] = ALLOCATION_BY_DRA
+                annotations[ALLOCATION_ANNOTATION] = DRA
         elif not wanted.dra:
             amounts = {GPU_RESOURCE: str(wanted.gpus)}
         return nodes.body(

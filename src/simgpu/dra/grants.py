@@ -1,0 +1,123 @@
+"""Claims that are prepared on a real node: what a claim's devices are there, and which containers use them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated
+
+import msgspec
+
+from simgpu import errors
+from simgpu.dra import claims, configs
+from simgpu.dra.node_devices import DevicePlace
+from simgpu.kube import views
+from simgpu.vocabulary import DEVICE_ENV_PREFIX, MAX_CLAIM_RESULTS, MAX_CLAIM_USERS, MAX_NAME
+
+UID = re.compile(r"\A[0-9A-Za-z][0-9A-Za-z-]{0,62}\Z")  # part of file names
+
+_Text = Annotated[str, msgspec.Meta(max_length=2 * MAX_NAME)]
+
+
+class GrantedDevice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A device of a claim: the request that it serves, its pool and name, and the GPU by id.
+
+    `environment` describes it to containers. With `memory_mib` it stands for a part of the GPU's memory.
+    """
+
+    request: _Text
+    pool: _Text
+    name: _Text
+    gpu: _Text
+    environment: dict[str, str] = {}
+    share: _Text = ""
+    memory_mib: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    admin: bool = False
+
+    @property
+    def slot(self) -> tuple[str, str]:
+        """What its users share: the GPU, or a share of it."""
+        return self.gpu, self.share
+
+    @property
+    def title(self) -> str:
+        """A name of its own within the claim: shares of one device have the same name."""
+        return f"{self.name}-{self.share}" if self.share else self.name
+
+
+class PreparedClaim(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A prepared claim with its devices of this driver, and the pods that it was reserved for then, by uid."""
+
+    uid: Annotated[str, msgspec.Meta(pattern=UID.pattern)]
+    namespace: _Text
+    name: _Text
+    devices: Annotated[tuple[GrantedDevice, ...], msgspec.Meta(max_length=MAX_CLAIM_RESULTS)] = ()
+    pods: Annotated[tuple[_Text, ...], msgspec.Meta(max_length=MAX_CLAIM_USERS)] = ()
+
+
+def grant(claim: claims.AllocatedClaim, places: Mapping[str, DevicePlace], *, pool: str) -> PreparedClaim:
+    """Return a claim as the node prepares it; `places` are its devices by name, and `pool` is its own.
+
+    Devices of other drivers are left out. Raises `InputError` for a claim that is not allocated, devices that the node
+    does not have, and configuration that is invalid.
+    """
+    allocation, meta = claim.status.allocation, claim.metadata
+    if allocation is None:
+        raise errors.InputError("status.allocation", "the claim is not allocated")
+    granted = []
+    for number, item in enumerate(claims.devices_of(claim)):
+        field = f"status.allocation.devices.results[{number}]"
+        place = places.get(item.device) if item.pool == pool else None
+        if place is None:
+            raise errors.InputError(field, f"the node has no device {errors.shown(item.device)} in pool {item.pool}")
+        if place.profile is not None:
+            raise errors.InputError(field, "MIG devices are for fake nodes")
+        if item.share and UID.fullmatch(item.share) is None:
+            raise errors.InputError(f"{field}.shareID", f"{errors.shown(item.share)} is no uid")
+        sharing = configs.of_request(allocation.devices.config, item.request)
+        granted.append(
+            GrantedDevice(
+                item.request, item.pool, item.device, place.gpu, dict(_environment(item.device, sharing)),
+                item.share, item.memory_mib, item.admin,
+            )
+        )  # fmt: skip
+    reserved = claim.status.reserved_for[:MAX_CLAIM_USERS]
+    pods = tuple(consumer.uid for consumer in reserved if consumer.resource == "pods")
+    return PreparedClaim(meta.uid, meta.namespace, meta.name, tuple(granted), pods)
+
+
+def _environment(device: str, sharing: configs.SharingConfig) -> Iterator[tuple[str, str]]:
+    """Yield what containers learn of a device: its name, and how it is shared."""
+    prefix = f"{DEVICE_ENV_PREFIX}{device.replace('-', '_')}"
+    yield prefix, device
+    yield f"{prefix}_SHARING_STRATEGY", sharing.strategy
+    if sharing.strategy == "TimeSlicing":
+        yield f"{prefix}_TIMESLICE_INTERVAL", sharing.interval
+    elif sharing.strategy == "SpacePartitioning":
+        yield f"{prefix}_PARTITION_COUNT", str(sharing.partition_count)
+
+
+def uses(pod: views.Pod, prepared: Mapping[tuple[str, str], PreparedClaim]) -> Iterator[tuple[str, GrantedDevice]]:
+    """Yield the containers of a pod, and the devices that each has of prepared claims, by namespace and name.
+
+    The kubelet starts a pod only if its claims are reserved for it. So a pod that the claim was not reserved for when
+    it was prepared has its devices once one of its containers was started.
+    """
+    for reference in claims.references(pod):
+        claim = prepared.get((pod.metadata.namespace, reference.name))
+        if claim is None or not (pod.metadata.uid in claim.pods or _started(pod)):
+            continue
+        for device in claim.devices:
+            accepted = ("", device.request, device.request.partition("/")[0])
+            for container in dict.fromkeys(name for name, request in reference.users if request in accepted):
+                yield container, device
+
+
+def _started(pod: views.Pod) -> bool:
+    found = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    return any(item.container_id for item in found)
+
+
+def by_name(prepared: Iterable[PreparedClaim]) -> dict[tuple[str, str], PreparedClaim]:
+    """Return claims by namespace and name."""
+    return {(claim.namespace, claim.name): claim for claim in prepared}

@@ -1,0 +1,57 @@
+"""All DRA devices of a node: whole GPUs, MIG devices, counters; and which GPU each device's name stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from simgpu.catalog import models
+from simgpu.dra import counters, devices, names
+from simgpu.dra.devices import CounterSet, PublishedDevice
+from simgpu.machines import health
+from simgpu.topology import pools
+from simgpu.topology.devices import Device
+
+Faults = Mapping[str, health.DeviceFaults]  # by GPU id; those not listed are healthy
+
+
+class NodeDevices(msgspec.Struct, frozen=True):
+    """The devices of each GPU, in the order of PCI addresses, and the counters of GPUs that can be divided."""
+
+    groups: tuple[tuple[PublishedDevice, ...], ...] = ()
+    counters: tuple[CounterSet, ...] = ()
+
+
+class DevicePlace(msgspec.Struct, frozen=True, gc=False):
+    """What a device's name stands for: a GPU by id, or a MIG instance of it by profile."""
+
+    gpu: str
+    profile: models.MigProfile | None = None
+
+
+def of_node(gpus: Sequence[Device], spec: pools.NodeGpus, faults: Faults) -> NodeDevices:
+    """Return what a node publishes. The scheduler takes the first device that matches, so their order matters."""
+    titles = names.of_gpus(device.uuid for device in gpus)
+    versions = {"driver": spec.driver_version, "cuda": spec.cuda_version}
+    groups, sets = [], []
+    for device in sorted(gpus, key=lambda device: device.pci_bus_id):
+        title, wrong = titles[device.uuid], faults.get(device.uuid, health.HEALTHY)
+        gpu = devices.whole(device, title, options=spec.allocation.options, faults=wrong, **versions)
+        if spec.allocation.options.dynamic_mig and device.model.mig:
+            parts = counters.instances(device, title, faults=wrong, **versions)
+            groups.append((counters.divisible(gpu, device), *parts))
+            sets.append(counters.counter_set(device, title))
+        else:
+            groups.append((gpu,))
+    return NodeDevices(tuple(groups), tuple(sets))
+
+
+def places(gpus: Sequence[Device], spec: pools.NodeGpus) -> dict[str, DevicePlace]:
+    """Return what each device name of a node stands for."""
+    titles = names.of_gpus(device.uuid for device in gpus)
+    found = {titles[device.uuid]: DevicePlace(device.uuid) for device in gpus}
+    for device in gpus if spec.allocation.options.dynamic_mig else ():
+        for name, profile, _ in counters.placements(device, titles[device.uuid]):
+            found[name] = DevicePlace(device.uuid, profile)
+    return found

@@ -1,0 +1,41 @@
+"""Taints of an unhealthy device, as NVIDIA's driver sets them; the scheduler avoids devices with `NoSchedule`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from simgpu.machines.health import DeviceFaults
+from simgpu.vocabulary import LOST_TAINT, UNMONITORED_TAINT, XID_TAINT
+
+
+class DeviceTaint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A taint of a device; the server sets its time if it is empty."""
+
+    key: str
+    effect: str
+    value: str = ""
+    time_added: str = ""
+
+
+def of(faults: DeviceFaults) -> tuple[DeviceTaint, ...]:
+    """Return the taints of a GPU, and of its MIG devices.
+
+    A key can stand once: of several XID errors, the first is shown that makes the GPU unusable.
+    """
+    found: list[DeviceTaint] = []
+    if faults.xids:
+        worst = next(iter(faults.fatal_xids), faults.xids[0])
+        effect = "NoSchedule" if faults.fatal_xids else "None"
+        found.append(DeviceTaint(XID_TAINT, effect, str(worst), faults.since))
+    if faults.lost:
+        found.append(DeviceTaint(LOST_TAINT, "NoSchedule", time_added=faults.since))
+    if faults.unmonitored:
+        found.append(DeviceTaint(UNMONITORED_TAINT, "None", time_added=faults.since))
+    return tuple(found)
+
+
+def render(taints: tuple[DeviceTaint, ...]) -> list[dict[str, Any]]:
+    """Return taints as in the API."""
+    return [msgspec.to_builtins(taint) for taint in taints]

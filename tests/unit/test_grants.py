@@ -1,0 +1,86 @@
+"""Prepared claims: what a claim's devices are on a node, and which containers use them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from simgpu import errors
+from simgpu.catalog import models
+from simgpu.dra import grants
+from simgpu.dra.claims import AllocatedClaim
+from simgpu.dra.node_devices import DevicePlace
+from simgpu.kube import views
+
+PLACES = {"gpu-a": DevicePlace("GPU-a"), "gpu-b": DevicePlace("GPU-b")}
+
+
+def result(device: str = "gpu-a", request: str = "gpu", **more: Any) -> dict[str, Any]:
+    return {"request": request, "driver": "gpu.nvidia.com", "pool": "n", "device": device, **more}
+
+
+def claim(
+    *results: dict[str, Any], sharing: dict[str, Any] | None = None, pods: tuple[str, ...] = ()
+) -> AllocatedClaim:
+    parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": sharing}
+    config = [{"source": "FromClaim", "opaque": {"driver": "gpu.nvidia.com", "parameters": parameters}}]
+    allocation = {"devices": {"results": results, "config": config if sharing else []}}
+    consumers = [{"resource": "pods", "name": uid, "uid": uid} for uid in pods]
+    body = {
+        "metadata": {"name": "c", "namespace": "ns", "uid": "uid-c"},
+        "status": {"allocation": allocation, "reservedFor": consumers},
+    }
+    return msgspec.convert(body, AllocatedClaim)
+
+
+def pod(uid: str, *containers: tuple[str, str], started: bool = False) -> views.Pod:
+    """A pod whose containers use the claim: all of it, or one request."""
+    body = {
+        "metadata": {"name": uid, "namespace": "ns", "uid": uid},
+        "spec": {
+            "nodeName": "n", "resourceClaims": [{"name": "mine", "resourceClaimName": "c"}],
+            "containers": [
+                {"name": name, "resources": {"claims": [{"name": "mine", "request": request}]}}
+                for name, request in containers
+            ] + [{"name": "beside"}],
+        },
+        "status": {"containerStatuses": [{"name": "beside", "containerID": "x://1"}] if started else []},
+    }  # fmt: skip
+    return msgspec.convert(body, views.Pod)
+
+
+def test_devices_are_described_to_containers_as_they_are_shared() -> None:
+    made = grants.grant(claim(result(), sharing={"strategy": "MPS"}), PLACES, pool="n")
+    assert made.devices[0].environment == {"GPU_DEVICE_gpu_a": "gpu-a", "GPU_DEVICE_gpu_a_SHARING_STRATEGY": "MPS"}
+    slow = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
+    made = grants.grant(claim(result(), sharing=slow), PLACES, pool="n")
+    assert made.devices[0].environment["GPU_DEVICE_gpu_a_TIMESLICE_INTERVAL"] == "Long"
+
+
+def test_a_share_is_the_memory_that_was_consumed() -> None:
+    shared = result(shareID="share-1", consumedCapacity={"memory": "10Gi"})
+    [device] = grants.grant(claim(shared), PLACES, pool="n").devices
+    assert (device.title, device.memory_mib, device.slot) == ("gpu-a-share-1", 10240, ("GPU-a", "share-1"))
+
+
+def test_mig_devices_are_not_for_real_nodes() -> None:
+    profile = models.load().models["h200"].mig[0]
+    with pytest.raises(errors.InputError, match="MIG devices are for fake nodes"):
+        grants.grant(claim(result()), {"gpu-a": DevicePlace("GPU-a", profile)}, pool="n")
+
+
+def test_a_container_uses_the_devices_of_its_requests_alone() -> None:
+    made = grants.grant(claim(result("gpu-a", "one"), result("gpu-b", "two/small"), pods=("p",)), PLACES, pool="n")
+    prepared = grants.by_name([made])
+    user = pod("p", ("all", ""), ("first", "one"), ("second", "two"))
+    found = [(container, device.gpu) for container, device in grants.uses(user, prepared)]
+    assert found == [("all", "GPU-a"), ("first", "GPU-a"), ("all", "GPU-b"), ("second", "GPU-b")]
+
+
+def test_a_pod_without_a_reservation_uses_nothing_until_the_kubelet_has_started_it() -> None:
+    prepared = grants.by_name([grants.grant(claim(result(), pods=("p",)), PLACES, pool="n")])
+    assert [name for name, _ in grants.uses(pod("p", ("main", "")), prepared)] == ["main"]
+    assert not list(grants.uses(pod("q", ("main", "")), prepared))
+    assert [name for name, _ in grants.uses(pod("q", ("main", ""), started=True), prepared)] == ["main"]
