@@ -25,6 +25,7 @@ from simgpu.loadtest.running import runner
 from simgpu.loadtest.running.results import RunResult
 from simgpu.loadtest.scenario import loading, variables
 from tests.fixtures.cluster import Cluster, eventually
+from tests.fixtures.controller import Fleet
 
 ROOT = Path(__file__).parent.parent.parent
 BIN = Path(sys.executable).parent
@@ -309,6 +310,23 @@ async def test_what_a_run_did_not_make_it_does_not_touch(cluster: Cluster, clien
     finally:
         await client.delete(resources.DEVICE_CLASSES, "cl2-gpu.kwok.x-k8s.io")
         await client.delete(resources.NODES, "kwok-node-0")
+
+
+async def test_gpus_of_a_model_are_those_that_the_controller_publishes(
+    cluster: Cluster, fleet: Fleet, tmp_path: Path
+) -> None:
+    await fleet.configure("", default={"gpus": [{"type": "a100", "count": 1}]})
+    await fleet.start()
+    original = (ROOT / "src/simgpu/loadtest/scenarios/kwok-dra/test-config.yaml").read_text()
+    config = tmp_path / "config.yaml"
+    config.write_text(original.replace("gpusPerNode: 8", "gpusPerNode: 8\n    model: h200"))
+    code, said = await command(
+        cluster, BIN / "simgpu", "loadtest", config, "--nodes", "2", "--report-dir", tmp_path, folder=ROOT
+    )
+    assert code == 0, said
+    assert "the controller has published GPUs of" in said
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert max(sample["gpus"] for sample in results["timeline"]) >= 5
 
 
 async def test_templates_of_a_version_that_is_not_served_are_created_in_one_that_is(

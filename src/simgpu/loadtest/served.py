@@ -10,13 +10,11 @@ from typing import Any
 
 import msgspec
 
+from simgpu.dra import versions
 from simgpu.kube import errors
 from simgpu.kube.client import ApiResource, Client
 from simgpu.kube.resources import Resource
 from simgpu.kube.views import Object
-
-DRA_GROUP = "resource.k8s.io"
-DRA_VERSIONS = ("v1", "v1beta2", "v1beta1")  # newest first
 
 
 class UnknownKind(errors.KubeError):
@@ -80,8 +78,8 @@ class Served:
 
     async def dra_version(self, wanted: str = "") -> str | None:
         """Return the version of resource.k8s.io to use: the wanted one, or the newest that is served."""
-        for version in (wanted,) if wanted else DRA_VERSIONS:
-            if "ResourceSlice" in await self._kinds(f"{DRA_GROUP}/{version}"):
+        for version in (wanted,) if wanted else versions.VERSIONS:
+            if "ResourceSlice" in await self._kinds(f"{versions.GROUP}/{version}"):
                 return version
         return None
 
@@ -91,7 +89,7 @@ def converted(body: dict[str, Any], resource: Resource[Any]) -> dict[str, Any]:
     if body.get("apiVersion") == resource.api_version:
         return body
     made = {**body, "apiVersion": resource.api_version}
-    if resource.group != DRA_GROUP or resource.kind not in {"ResourceClaim", "ResourceClaimTemplate"}:
+    if resource.group != versions.GROUP or resource.kind not in {"ResourceClaim", "ResourceClaimTemplate"}:
         return made
     spec = body.get("spec")
     outer = isinstance(spec, dict) and resource.kind == "ResourceClaimTemplate"

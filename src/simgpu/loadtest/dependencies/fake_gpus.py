@@ -157,7 +157,9 @@ class FakeGpus:
                 if wanted.dra:
                     await self._create_class()
                 await self._create_nodes()
-                if self._publishes and wanted.gpus:
+                if wanted.model:
+                    await self._wait_for_controller()
+                if self._last:
                     await self._wait_for_scheduler(deadline)
         except TimeoutError:
             raise DependencyError(f"{self._name}: not ready in {wanted.seconds:.0f} s (params.timeout)") from None
@@ -271,6 +273,29 @@ class FakeGpus:
         return nodes.body(
             name, labels=self._bench.run.labels, annotations=annotations, amounts=amounts, tainted=wanted.tainted
         )
+
+    async def _wait_for_controller(self) -> None:
+        """Wait until the controller has given GPUs to all nodes: slices, or the extended resource."""
+        wanted, client, run = self._wanted, self._bench.client, self._bench.run
+        while True:
+            listed = await client.list(resources.NODES, labels=run.selector)
+            names = {node.metadata.name for node in listed if not Kwok.is_probe(node.metadata.name)}
+            if wanted.dra:
+                slices_seen = await client.list(kinds.published(self._version), fields=f"spec.driver={DRA_DRIVER}")
+                own = [item for item in slices_seen if item.spec.node_name in names]
+                equipped = len({item.spec.node_name for item in own})
+                # Of all slices, the one that was written last.
+                newest = max(own, key=lambda item: int(item.metadata.resource_version), default=None)
+                last = newest.spec.node_name if newest is not None else ""
+            else:
+                amount = str(wanted.gpus)
+                equipped = sum(node.status.allocatable.get(GPU_RESOURCE) == amount for node in listed)
+                last = ""
+            self._bench.progress.update("nodes", f"the controller has published GPUs of {equipped} of {wanted.nodes}")
+            if equipped >= wanted.nodes:
+                self._last = last
+                return
+            await asyncio.sleep(0.2)
 
     async def _wait_for_scheduler(self, deadline: float) -> None:
         self._bench.progress.update("nodes", "waiting until the scheduler knows their GPUs")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from simgpu.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES, Resource
 from simgpu.kube.views import ApiView, DeviceClass, Object
 
@@ -21,6 +23,21 @@ class WatchedDeployment(Object, frozen=True):
 DEPLOYMENTS = Resource("Deployment", "deployments", WatchedDeployment, group="apps")
 CLUSTER_ROLES = Resource("ClusterRole", "clusterroles", Object, group=_RBAC, namespaced=False)
 CLUSTER_ROLE_BINDINGS = Resource("ClusterRoleBinding", "clusterrolebindings", Object, group=_RBAC, namespaced=False)
+
+
+class _SliceOfNode(ApiView, frozen=True):
+    node_name: str = ""
+
+
+class PublishedNodeSlice(Object, frozen=True):
+    """A slice, of which the node counts."""
+
+    spec: _SliceOfNode = _SliceOfNode()
+
+
+def published(version: str) -> Resource[PublishedNodeSlice]:
+    """Return resource slices in an API version, with their nodes."""
+    return dataclasses.replace(slices(version), view=PublishedNodeSlice)  # type: ignore[return-value]
 
 
 def slices(version: str) -> Resource[Object]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from simgpu.dra import versions
 from simgpu.vocabulary import (
     DRIVER_LABEL,
     LOADTEST_DRIVER,
-    LOADTEST_EXAMPLE_DRIVER,
     LOADTEST_POOL_PREFIX,
     LOADTEST_SLICE_PREFIX,
+    MAX_SLICE_DEVICES,
 )
-
-MAX_DEVICES = 128  # of a slice, in the API
 
 
 def kwok_devices(count: int) -> list[dict[str, Any]]:
@@ -63,7 +62,7 @@ def bodies(
     driver: str = LOADTEST_DRIVER,
 ) -> list[dict[str, Any]]:
     """Return the slices of a node; the node owns them, so that they go with it."""
-    chunks = [devices[start : start + MAX_DEVICES] for start in range(0, len(devices), MAX_DEVICES)]
+    chunks = [devices[start : start + MAX_SLICE_DEVICES] for start in range(0, len(devices), MAX_SLICE_DEVICES)]
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}
     return [
         {
@@ -80,18 +79,11 @@ def bodies(
                     "generation": 1,
                     "resourceSliceCount": len(chunks),
                 },
-                "devices": [_in_version(device, version) for device in chunk],
+                "devices": [versions.render_device(device, version) for device in chunk],
             },
         }
         for part, chunk in enumerate(chunks)
     ]
-
-
-def _in_version(device: dict[str, Any], version: str) -> dict[str, Any]:
-    """Return a device as a version of the API has it: in v1beta1 all but its name is below `basic`."""
-    if version != "v1beta1":
-        return device
-    return {"name": device["name"], "basic": {key: value for key, value in device.items() if key != "name"}}
 
 
 def device_class(driver: str, *, devices_of: str = "", extended_resource: str = "") -> dict[str, Any]:
@@ -100,6 +92,3 @@ def device_class(driver: str, *, devices_of: str = "", extended_resource: str = 
     if extended_resource:
         spec["extendedResourceName"] = extended_resource
     return {"metadata": {"name": driver}, "spec": spec}
-
-
-EXAMPLE_CLASS = LOADTEST_EXAMPLE_DRIVER
