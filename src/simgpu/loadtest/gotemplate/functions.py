@@ -22,7 +22,7 @@ from simgpu.loadtest.gotemplate.executing import Library
 
 MAX_ITEMS = 100_000  # of a list that a function makes
 MAX_FILE = 1 << 20  # bytes of an included file
-_FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _MAX_NUMBER = 64  # characters
 _MAX_INT = 2**63
 

@@ -145,8 +145,12 @@ class _Action:
         return self._take("space", end - self.place)
 
     def _quoted(self, quote: str) -> Token:
-        pattern, kind = {'"': (_QUOTED, "string"), "`": (_RAW, "raw"), "'": (_CHARACTER, "character")}[quote]
-        found = pattern.match(self.template, self.place)
+        if quote == '"':
+            kind, found = "string", _QUOTED.match(self.template, self.place)
+        elif quote == "`":
+            kind, found = "raw", _RAW.match(self.template, self.place)
+        else:
+            kind, found = "character", _CHARACTER.match(self.template, self.place)
         if found is None:
             raise self._error(f"unterminated {kind} constant")
         return self._take(kind, found.end() - self.place)

@@ -410,7 +410,7 @@ _INTEGER = re.compile(
     r"|(?P<old>0(?:_?[0-7])*)|(?P<decimal>[1-9](?:_?[0-9])*))"
 )
 _BASES = {"hex": 16, "octal": 8, "binary": 2, "old": 8, "decimal": 10}
-_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_FLOAT = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 def _number(text: str) -> int | float:

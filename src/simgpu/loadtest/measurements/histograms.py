@@ -30,7 +30,16 @@ def lines(page: str, family: str) -> Iterator[tuple[dict[str, str], float]]:
         except ValueError:
             continue
         if math.isfinite(value):
-            yield dict(_LABEL.findall(found[2] or "")), value
+            yield _labels(found[2] or ""), value
+
+
+def _labels(text: str) -> dict[str, str]:
+    found = {}
+    place = 0
+    while (label := _LABEL.match(text, place)) is not None:
+        found[label[1]] = label[2]
+        place = label.end() + 1  # and the comma
+    return found
 
 
 def read(page: str, family: str, where: Mapping[str, str] | None = None) -> Buckets:

@@ -22,7 +22,6 @@ from simgpu.loadtest.scenario.model import ObjectTemplate, Scenario, ScenarioSte
 from simgpu.loadtest.scenario.reading import Methods
 
 _MAX_MODULE_DEPTH = 20
-_PLACEHOLDERS = re.compile(r"\{\{.*\}\}")
 
 
 class LoadOptions(msgspec.Struct, frozen=True):
@@ -163,9 +162,15 @@ def _check_object(body: Any, item: ObjectTemplate, where: str, problems: Problem
         problems.add(where, f"{item.file.name}: metadata: must be a mapping")
 
 
+def _blanked(line: str) -> str:
+    """Return a line without what stands from its first action to its last."""
+    start, end = line.find("{{"), line.rfind("}}")
+    return line[:start] + line[end + 2 :] if 0 <= start < end else line
+
+
 def identities(file: Path) -> list[tuple[str, str]]:
     """Return apiVersion and kind of the objects in a template, which must not depend on variables."""
-    blank = _PLACEHOLDERS.sub("", files.read(file))
+    blank = "\n".join(_blanked(line) for line in files.read(file).split("\n"))
     found: list[tuple[str, str]] = []
     try:
         documents = yaml_text.parse_all(blank)

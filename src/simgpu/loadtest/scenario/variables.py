@@ -14,7 +14,7 @@ from simgpu.loadtest.scenario.fields import ScenarioError
 PREFIX = "CL2_"
 NODES = "Nodes"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
-_FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 _MAX_VALUE = 64 << 10  # characters
