@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.fixtures import operator
 from tests.fixtures.agent import NAMESPACE, POOL_LABEL
 from tests.fixtures.cluster import TOLERATE
 from tests.fixtures.machine import wait_for
 from tests.fixtures.prometheus import Prometheus
-from tests.fixtures.release import A100, CONTROLLER, H100, Release, permissions, scrape, series
+from tests.fixtures.release import A100, CONTROLLER, H100, Release, permissions, series
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "install.md"
 KWOK, HIGHEND = "kwok-gpu-node-1", "kwok-gpu-node-4"
@@ -107,21 +108,26 @@ def test_series_of_real_and_fake_nodes_have_the_same_labels(installed: Release) 
     installed.node.kubectl("delete", "pod", "on-kwok", "--now")
 
 
-def test_prometheus_scrapes_both_and_no_target_is_down(
-    installed: Release, prometheus: Callable[..., Prometheus]
+def test_prometheus_scrapes_both_as_its_operator_says_and_no_target_is_down(
+    installed: Release, prometheus: Callable[..., Prometheus], tmp_path: Path
 ) -> None:
-    monitors = installed.get("servicemonitors", "-n", NAMESPACE)["items"]
-    assert len(monitors) == 2
-    started = prometheus(scrapes=[scrape(installed, item) for item in monitors])
+    config = operator.scrape_config(installed.node, tmp_path / "operator.log")
+    jobs = {job["job_name"]: job for job in config["scrape_configs"]}
+    monitors = ("nvidia-dcgm-exporter", "nvidia-dcgm-exporter-kwok")
+    assert {*jobs} == {f"serviceMonitor/{NAMESPACE}/{name}/0" for name in monitors}
+    assert all(len(job["static_configs"]) > 2 for job in jobs.values())  # services of all kinds, on all nodes
+    started = prometheus(config=config)
     fake = started.eventually(f'DCGM_FI_DEV_GPU_UTIL{{Hostname="{KWOK}"}}')
     real = started.eventually('DCGM_FI_DEV_GPU_UTIL{exported_pod="gpu-pod"}')
     assert len(fake) == 2
     assert fake[0]["metric"]["job"] == real[0]["metric"]["job"] == "nvidia-dcgm-exporter"
     assert fake[0]["metric"]["pod"] == installed.exporter_of(KWOK)["metadata"]["name"]
-    assert {item["metric"]["job"] for item in started.query("up == 1")} == {
-        "nvidia-dcgm-exporter", "nvidia-dcgm-exporter-kwok",
-    }  # fmt: skip
+    # One target each: fake pods of the agent are dropped.
+    assert sorted(item["metric"]["job"] for item in started.query("up == 1")) == [*monitors]
     assert started.query("up == 0") == []
+    dropped = started.get("/api/v1/targets", state="dropped")["droppedTargets"]
+    fakes = {item["discoveredLabels"].get("__meta_kubernetes_endpoint_node_name") for item in dropped}
+    assert {KWOK, HIGHEND} <= fakes
 
 
 def test_run_ai_gets_its_rules_once_its_namespace_exists(installed: Release) -> None:
