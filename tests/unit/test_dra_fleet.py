@@ -168,17 +168,12 @@ class World:
         expected: dict[str, set[str]] = {gpu: set() for gpu in IDS[:count]}
         held: set[str] = set()
         for pod in pods if way != "extended" else ():
-            for entry in pod.spec.resource_claims:
-                known = self.claims.get(entry.name)
-                if known is None or known.status.allocation is None:
-                    continue
-                if pod.metadata.uid not in {item.uid for item in known.status.reserved_for}:
-                    continue
-                for result in known.status.allocation.devices.results:
-                    gpu = IDS[DEVICES.index(result.device)]
-                    if gpu in expected:
-                        expected[gpu].add(pod.metadata.uid)
-                        held |= set() if result.admin_access else {gpu}
+            listed = [self._results(pod, entry.name) for entry in pod.spec.resource_claims]
+            there = [(IDS[DEVICES.index(item.device)], item.admin_access) for one in listed for item in one or ()]
+            held |= {gpu for gpu, admin in there if gpu in expected and not admin}
+            if None not in listed and all(gpu in expected for gpu, _ in there):
+                for gpu, _ in there:
+                    expected[gpu].add(pod.metadata.uid)
         placed = self.fleet.nodes[NODE]
         found = {gpu: {user.pod.uid for user in placed.users().get(gpu, ())} for gpu in placed.ids}
         asked = {
@@ -194,6 +189,14 @@ class World:
         )
         assert self.nodes.overcommitted == max(0, sum(asked.values()) - (count - len(held)))
         self._check_slices(count if way != "extended" else 0)
+
+    def _results(self, pod: views.Pod, name: str) -> tuple[views.DeviceAllocation, ...] | None:
+        """The devices of a claim that is in order."""
+        known = self.claims.get(name)
+        if known is None or known.status.allocation is None:
+            return None
+        reserved = {item.uid for item in known.status.reserved_for}
+        return known.status.allocation.devices.results if pod.metadata.uid in reserved else None
 
     def _check_slices(self, count: int) -> None:
         listed = [device["name"] for body in self.server.bodies.values() for device in body["spec"]["devices"]]
