@@ -62,6 +62,17 @@ def test_a_sidecar_stays_a_user() -> None:
     assert memory(found) == {"side": TOTAL // 2, "main": TOTAL // 2}
 
 
+def test_a_problem_is_reported_once_until_it_has_gone_and_comes_back() -> None:
+    mine = views.Pod(metadata=views.ObjectMeta(name="p", uid="u1"))
+    both = [claimed.Trouble(mine, "R", "one"), claimed.Trouble(mine, "R", "two")]
+    troubles: claimed.Troubles = {}
+    reported = []
+    for now, problems in enumerate([both, both, both[:1], both, both, both[::-1], both]):
+        found, troubles, _ = claimed.lasting(problems, troubles, now * claimed.PATIENCE)
+        reported.append([item.message for item in found])
+    assert reported == [[], ["one", "two"], [], [], ["two"], [], []]
+
+
 @pytest.mark.parametrize("early", [[], [container("init")]])
 def test_a_gpu_that_no_container_uses_is_held_by_its_claim(early: list[dict[str, Any]]) -> None:
     found = used("Running", early=early, main=[{"name": "main"}])

@@ -7,15 +7,18 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgpu.catalog import models
+from simgpu.controllers import dra_fleet
 from simgpu.controllers.dra_fleet import DraFleet, discover
 from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
 from simgpu.dra import names, slices
 from simgpu.dra.claims import AllocatedClaim
+from simgpu.dra.versions import ServedApi
 from simgpu.kube import errors, views
 from simgpu.kube.client import ApiResource
 from simgpu.kube.queue import WorkQueue
@@ -53,6 +56,9 @@ class Server:
         if name not in self.bodies:
             raise errors.NotFound(404, "NotFound", name)
         spec = {key: value for key, value in body["spec"].items() if value is not None}
+        before = self.bodies[name]["spec"]
+        if (before.get("driver"), before["pool"]["name"]) != (spec["driver"], spec["pool"]["name"]):
+            raise errors.Invalid(422, "Invalid", "field is immutable")
         return self._keep(name, {**body, "spec": spec})
 
     async def delete(self, _resource: Any, name: str, **_more: Any) -> bool:
@@ -275,6 +281,57 @@ def test_the_newest_served_version_is_used() -> None:
     assert found("v1alpha3") is None
     assert not found("v1", minor="34+").splits_counters
     assert found("v1", minor="35").splits_counters
+
+
+def test_an_answer_that_is_no_version_is_an_error_of_the_server() -> None:
+    class Garbled(Discovered):
+        async def raw(self, _path: str) -> bytes:
+            return b"<html>"
+
+    client: Any = Garbled("v1")
+    dra = DraFleet(client, Recorder(client, component="test"), Store(), changed=lambda _node: None, namespace="gpu")
+    assert LOOP.run(dra._begin()) is None
+    assert "_ServerVersion" in dra.problem
+
+
+def test_slices_that_were_left_behind_are_found_although_the_first_request_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Flaky(Discovered):
+        failed = False
+
+        async def discover(self, api_version: str) -> list[ApiResource]:
+            if not self.failed:
+                self.failed = True
+                raise errors.ConnectError("refused")
+            return await super().discover(api_version)
+
+        async def list(self, *_what: Any, **_more: Any) -> Any:
+            return (object(),)
+
+    monkeypatch.setattr(dra_fleet, "RETRY_SECONDS", 0.0)
+    client: Any = Flaky("v1")
+    dra = DraFleet(client, Recorder(client, component="test"), Store(), changed=lambda _node: None, namespace="gpu")
+    LOOP.run(dra._look_for_leftovers())
+    assert dra._wanted.is_set()
+    assert not dra.cleared
+
+
+def test_classes_are_restored_until_the_server_serves_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Upgraded(Discovered):
+        applied = 0
+
+        async def apply(self, *_what: Any, **_more: Any) -> Any:
+            self.applied += 1
+            if self.applied == 4:
+                self.served = ("v1",)
+            return views.DeviceClass(views.ObjectMeta(), spec={"selectors": [], "extendedResourceName": ""})
+
+    monkeypatch.setattr(dra_fleet, "CHECK_SECONDS", 0.0)
+    client: Any = Upgraded("v1beta1", minor="36")
+    dra = DraFleet(client, Recorder(client, component="test"), Store(), changed=lambda _node: None, namespace="gpu")
+    LOOP.run(dra._check_again(ServedApi("v1beta1", 36)))
+    assert client.applied == 4
 
 
 def test_classes_that_may_not_be_written_are_left_to_whoever_installed_them() -> None:

@@ -50,18 +50,24 @@ class ClaimedUsers(msgspec.Struct):
         return found
 
 
-Troubles = dict[tuple[str, str], float]  # since when, by the uid of a pod and the message
+Troubles = dict[tuple[str, str], float | None]  # since when, by the uid of a pod and the message; None once reported
 
 
 def lasting(problems: Iterable[Trouble], before: Troubles, now: float) -> tuple[list[Trouble], Troubles, float | None]:
-    """Return the problems that have lasted, all of them with their times, and the seconds until more have lasted."""
+    """Return the problems to report, all of them with their times, and the seconds until there are more to report.
+
+    One that has lasted is to be reported once. If it goes and comes back, it is new.
+    """
     found, troubles, waits = list[Trouble](), Troubles(), list[float]()
     for item in problems:
         key = item.pod.metadata.uid, item.message
-        since = troubles[key] = before.get(key, now)
-        if now - since >= PATIENCE:
+        if key in troubles:
+            continue
+        troubles[key] = since = before.get(key, now)
+        if since is not None and now - since >= PATIENCE:
+            troubles[key] = None
             found.append(item)
-        else:
+        elif since is not None:
             waits.append(PATIENCE - (now - since))
     return found, troubles, min(waits, default=None)
 

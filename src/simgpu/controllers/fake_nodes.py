@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from simgpu import errors, vocabulary
+from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import claimed, configuring, publishing
 from simgpu.controllers.dra_fleet import DraFleet
@@ -103,6 +103,7 @@ class FakeNodes:
         self._fleet = fleet
         self._queue = queue
         self._writer = writer
+        self._recorder = recorder
         self._namespace = namespace
         self._catalog = catalog
         self._clock = clock
@@ -190,7 +191,8 @@ class FakeNodes:
     @property
     def withdrawn(self) -> bool:
         """Whether everything was removed from nodes for an uninstall."""
-        return self.configuration.uninstalling and not (self._records or self.unseen or self.configuration.views())
+        left = self._records or self.unseen or self.configuration.views()
+        return self.configuration.uninstalling and not left and self._dra.cleared
 
     # One node.
 
@@ -341,23 +343,16 @@ class FakeNodes:
             return None
         lasting, record.troubles, wait = claimed.lasting(problems, record.troubles, self._clock.steady())
         for item in lasting:
-            self.configuration.report(configuring.subject_of(item.pod), item.reason, item.message)
+            self._recorder.record(configuring.subject_of(item.pod), "Warning", item.reason, item.message)
         return wait
 
     def _range(self, pod: Pod) -> users.Range:
         if not requests.running(pod):
             return users.NONE
-        try:
-            return requests.utilisation(pod)
-        except errors.InputError as error:
-            self.configuration.report(configuring.subject_of(pod), "InvalidUtilization", str(error))
-            return users.ALL
+        return self.configuration.checked(pod, "InvalidUtilization", requests.utilisation, users.ALL)
 
     def _check_run_time(self, pod: Pod) -> None:
-        try:
-            requests.check_run_time(pod)
-        except errors.InputError as error:
-            self.configuration.report(configuring.subject_of(pod), "InvalidRunTime", str(error))
+        self.configuration.checked(pod, "InvalidRunTime", requests.check_run_time, None)
 
     # Writing.
 

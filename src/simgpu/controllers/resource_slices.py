@@ -26,7 +26,7 @@ from simgpu.kube.store import Change, Store
 from simgpu.kube.views import ObjectMeta
 from simgpu.topology import pools
 from simgpu.topology.devices import Device
-from simgpu.vocabulary import SLICE_LABEL
+from simgpu.vocabulary import DRA_DRIVER, SLICE_LABEL
 
 SELECTOR = f"{SLICE_LABEL}=true"
 SLICES = Resource("ResourceSlice", "resourceslices", PublishedSlice, group=versions.GROUP, namespaced=False)
@@ -72,6 +72,11 @@ def _as_seen(item: PublishedSlice) -> SentSlice:
     return SentSlice(item.state, owner, _version(item))
 
 
+def _is_other(item: SentSlice, node: str) -> bool:
+    """Return whether a slice is of another driver or pool than a node's."""
+    return item.state is not None and item.state.identity != (DRA_DRIVER, node)
+
+
 class ResourceSlices:
     """Slices of nodes of a kind."""
 
@@ -79,6 +84,7 @@ class ResourceSlices:
         self.store: Store[PublishedSlice] = Store({"node": by_node})
         self.queue: WorkQueue[str] = WorkQueue()
         self.dropped: set[str] = set()  # feature gates that are off
+        self._started = False
         self._kind = kind
         self._client = client
         self._recorder = recorder
@@ -94,8 +100,10 @@ class ResourceSlices:
         return self._resource
 
     def start(self) -> None:
-        """Follow changes of slices by others, once the store is filled."""
-        self.store.listen(self._changed)
+        """Follow changes of slices by others, once the store is filled; again after the version has changed."""
+        if not self._started:
+            self._started = True
+            self.store.listen(self._changed)
         for name in self._wanted:
             self.queue.add(name)
 
@@ -141,6 +149,9 @@ class ResourceSlices:
         wish = self._wanted[name]
         wanted = self._specs(name, wish) if wish is not None and wish.spec.gpus else {}
         existing = self._existing(name)
+        for title in [title for title, item in existing.items() if title in wanted and _is_other(item, name)]:
+            await self._delete(name, title)  # and created anew: this cannot be changed
+            del existing[title]
         states = {title: self._as_wanted(title, item.state) for title, item in existing.items() if item.state}
         owner = wish.owner if wish is not None else ObjectMeta(name=name)
         foreign = [title for title, item in existing.items() if wish is not None and item.owner != owner.uid]
