@@ -30,6 +30,7 @@ from simgpu.vocabulary import (
 )
 
 _MAX_OLD_COUNTERS, _MAX_OLD_USES = 32, 1024  # of a slice, where counters and devices are in one
+_MAX_INDEX_DIGITS = 3
 _DEVICE_FIELDS = ("consumesCounters", "allowMultipleAllocations", "taints")
 
 
@@ -114,6 +115,12 @@ class SliceKind(msgspec.Struct, frozen=True):
         """Return the name of a node's slice: with prefix and suffix, and for further ones with a number."""
         suffix = f"{self.suffix}-{index}" if index else self.suffix
         return f"{self.prefix}{naming.shortened(node, MAX_NAME - len(self.prefix) - len(suffix))}{suffix}"
+
+    def has_name(self, name: str, node: str) -> bool:
+        """Return whether a name is that of a slice of a node."""
+        first, _, index = name.rpartition("-")
+        numbered = index.isdecimal() and len(index) <= _MAX_INDEX_DIGITS and name == self.name_of(node, int(index))
+        return name == self.name_of(node, 0) or (bool(first) and numbered)
 
 
 FAKE = SliceKind(SLICE_PREFIX, SLICE_SUFFIX, {SLICE_LABEL: "true"})
