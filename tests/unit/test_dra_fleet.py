@@ -249,6 +249,21 @@ def test_any_sequence_leaves_the_right_users_and_slices(operations: list[tuple[A
         world.check()
 
 
+def test_an_error_of_the_simulation_taints_the_gpu_of_a_fake_node() -> None:
+    world = World()
+    world.look()
+    world.nodes.stepped()
+    card = world.fleet.nodes[NODE].cards[2]
+    world.fleet.engine.strike(card.number, "uncorrected")
+    world.nodes.stepped()
+    assert len(world.nodes._queue) == 1
+    world.look()
+    [body] = world.server.bodies.values()
+    listed = [(device["name"], taint) for device in body["spec"]["devices"] for taint in device.get("taints", ())]
+    assert listed == [(DEVICES[2], {"key": "gpu.nvidia.com/xid", "value": "48", "effect": "NoSchedule"})]
+    assert world.fleet.struck() == set()
+
+
 class Discovered:
     """A server of some versions."""
 

@@ -112,6 +112,7 @@ class FakeNodes:
             stores.config_maps, recorder, namespace=namespace, catalog=catalog, allocation=allocation
         )
         self._records: dict[str, NodeRecord] = {}
+        self._struck: set[str] = set()  # nodes whose GPUs had errors, to be looked at
         self.unseen = {""}  # nodes to reconcile for the first time; unknown before `start`
 
     # Events.
@@ -151,6 +152,12 @@ class FakeNodes:
                 record.view.shown = None
                 record.view.written = record.view.written if new is not None else None
             self._queue.add(node)
+
+    def stepped(self) -> None:
+        """Enqueue the nodes whose GPUs had errors in the last step of the simulation."""
+        for name in self._fleet.struck():
+            self._struck.add(name)
+            self._queue.add(name)
 
     def configure(self) -> None:
         """Read the configuration, and enqueue all nodes if it has changed."""
@@ -230,12 +237,16 @@ class FakeNodes:
         return min(item for item in (due, wait, change) if item is not None)
 
     def _fail(self, node: Node, placed: NodeCards, record: NodeRecord) -> tuple[bool, float | None]:
-        """Let GPUs fail as configured; return whether their health changed, and the seconds until it changes next."""
+        """Let GPUs fail as configured; return whether their health changed, and the seconds until it changes next.
+
+        Errors of the simulation count too.
+        """
         wanted, now = self.configuration.failures_of(node, placed.spec), self._clock.steady()
         if wanted != record.failures:
             record.failures, record.failing_since = wanted, now
-        if wanted == failures.NONE and not record.faults:
+        if wanted == failures.NONE and not record.faults and placed.name not in self._struck:
             return False, None
+        self._struck.discard(placed.name)
         elapsed, before = now - record.failing_since, record.faults
         self._fleet.fail(placed, health.configured(wanted, elapsed))
         record.faults = self._fleet.faults(placed)
@@ -456,6 +467,7 @@ class FakeNodes:
     def _retire(self, name: str, node: Node | None) -> float | None:
         """Remove what we own from a node that is gone or not ours any more, and then its view."""
         self._fleet.remove(name)
+        self._struck.discard(name)
         self._dra.retire(name)
         record = self._records.get(name, NodeRecord())
         config_map = self._view_of(name)

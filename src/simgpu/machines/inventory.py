@@ -233,6 +233,12 @@ class Inventory:
                 found[card.device.uuid] = DeviceFaults((*xids, *([LOST_XID] if lost else [])), lost=lost)
         return found
 
+    def errors(self, listed: Sequence[Card]) -> dict[int, float]:
+        """Return how many errors cards have had, by place in the list; those without any are left out."""
+        numbers = [card.number for card in listed]
+        counts = sum((self.engine.read(name, numbers) for name in _ERRORS), np.zeros(len(numbers)))
+        return {place: float(counts[place]) for place in np.flatnonzero(counts >= 1).tolist()}
+
     def _errors(self, listed: Sequence[Card]) -> list[tuple[float, ...]]:
         numbers = [card.number for card in listed]
         columns = [self.engine.read(name, numbers).tolist() for name in _ERRORS] if numbers else []

@@ -22,6 +22,7 @@ class Group:
         self.model = model
         self.cards = on
         self.demands = demands.Demands()
+        self.struck = False  # whether cards had errors since this was reset
         self._hung: npt.NDArray[np.float64] = np.zeros(0)  # when the hang of each row ends; empty if none hangs
 
     @property
@@ -77,6 +78,7 @@ class Group:
         if name in ("hangs", "uncorrected"):
             np.add.at(self.cards["xids"], rows, counts)
             self.cards[f"{name}_at"][rows[struck]] = now
+            self.struck = self.struck or bool(struck.any())
 
     def strike(self, row: int, name: str, *, now: float) -> None:
         """Let an event happen to a card once, `now`; `xids` counts an error of no other kind."""
