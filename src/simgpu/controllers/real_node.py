@@ -241,7 +241,8 @@ class RealNode:
             self.failures, self._failing_since = wanted, now
         elapsed = now - self._failing_since
         box = self._equipment.box
-        box.fail(health.configured(wanted, elapsed))
+        if self.following.is_set():  # until then GPUs that failed stay so: the annotation of the node is not known
+            box.fail(health.configured(wanted, elapsed))
         self._faults = box.faults()
         self._kubelet.offer(spec, devices, wanted, elapsed=elapsed, faults=self._faults)
         change = wanted.next_change(elapsed)
