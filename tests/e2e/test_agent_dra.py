@@ -286,6 +286,36 @@ def test_both_acts_as_dra_on_a_real_node_and_says_so(claimed: Claimed) -> None:
     assert len(claimed.offered()) == 8
 
 
+def test_a_change_of_allocation_gives_no_gpu_to_a_second_pod(claimed: Claimed) -> None:
+    claimed.claim("three", count=3)
+    claimed.use("claims", "three")
+    claimed.running("claims")
+    by_claim = set(claimed.holds("claims", 3))
+    claimed.configure(H200)
+    claimed.have(5)
+    wait_for(lambda: claimed.events("GpusHeld", "3 are not allocatable"), "an event")
+    counts = claimed.pod(gpus=5)
+    claimed.running(counts)
+    by_count = set(claimed.holds(counts, 5))
+    assert not by_claim & by_count
+    claimed.delete("claims")
+    claimed.have(8)
+    claimed.configure({**H200, "allocation": "dra"})
+    wait_for(lambda: {f"GPU-{name[4:]}" for name in claimed.offered()} == by_claim, "the free GPUs in slices")
+    wait_for(lambda: claimed.events("GpusHeld", "5 are left out"), "an event")
+    claimed.use("again", "three")
+    claimed.running("again")
+    assert set(claimed.holds("again", 3)) == by_claim
+    claimed.delete(counts)
+    wait_for(lambda: len(claimed.offered()) == 8, "all devices")
+
+
+def test_a_real_node_publishes_whole_gpus_and_says_so(claimed: Claimed) -> None:
+    claimed.configure({**H200, "allocation": "dra", "dra": {"dynamicMIG": True}})
+    wait_for(lambda: claimed.events("DynamicMigIgnored", claimed.node.name), "an event")
+    assert len(claimed.offered()) == 8
+
+
 def test_a_node_that_is_annotated_goes_back_to_the_extended_resource(claimed: Claimed) -> None:
     claimed.node.kubectl("annotate", "node", claimed.node.name, "simgpu.dev/allocation=extended")
     try:
