@@ -139,8 +139,7 @@ class Inventory:
         last = [self.engine.read(name, numbers).tolist() for name in cards.LAST]
         for card, counters, *times in zip(gone, self.engine.counters(numbers).tolist(), *last, strict=True):
             self._gone.pop(card.device.uuid, None)  # so that the newest comes last
-            values = dict(zip(cards.OUTLIVING, [*counters, *times], strict=True))
-            self._gone[card.device.uuid] = DeviceState("", values, failure=card.failure)
+            self._gone[card.device.uuid] = DeviceState("", dict(zip(cards.OUTLIVING, [*counters, *times], strict=True)))
             card.playing = ()
         removed = set(numbers)
         self._changed = [card for card in self._changed if card.number not in removed]
