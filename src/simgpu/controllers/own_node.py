@@ -201,6 +201,10 @@ class OwnNode:
         for (gpu, _, _), holder in found.items():
             yield gpu, holder
 
+    def held_gpus(self, held: Sequence[holding.Held]) -> set[str]:
+        """Return the GPUs that the kubelet allocated to pods that there are, by id."""
+        return set(holding.holders(self._stores.pods, held))
+
     def claim_names(self) -> set[tuple[str, str]]:
         """Return the claims that pods of the node refer to, by namespace and name."""
         return {(pod.metadata.namespace, item.name) for pod in self._stores.pods for item in references(pod)}
