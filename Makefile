@@ -6,7 +6,7 @@ NEEDS := pyproject.toml constraints.txt dev/environment.py
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup dev native run stop test check lint bench fidelity docs clean
+.PHONY: help setup dev native image run stop test check lint bench fidelity docs clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ dev: .venv/dev ## Install what tests and linters need, too
 
 native: .venv/native ## Build libnvidia-ml.so.1, nvidia-smi and the compiled step, where a source has changed
 	@$(BIN)/python -m native.build
+
+image: dev native ## Make the container image for amd64 and arm64, without Docker, in dist/
+	@$(BIN)/python -m deploy.image
 
 run: setup ## Start a simulated cluster with a sample fleet and workload
 	@$(BIN)/simgpu up --sample
@@ -50,4 +53,4 @@ docs: dev ## Write the generated reference pages and the picture of the architec
 
 clean: ## Remove what was made in the tree; the cache outside it stays
 	@rm -rf .venv dist build src/simgpu/page/built src/simgpu/sim/built .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .benchmarks
-	@find src tests benchmarks docs examples fidelity dev -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src tests benchmarks deploy docs examples fidelity dev -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
+from deploy import schema
 from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.cli import main
+from simgpu.identities import identity
 
 CLI_PAGE = Path(__file__).parent / "reference" / "cli.md"
 MODELS_PAGE = Path(__file__).parent / "reference" / "gpu-models.md"
 KEYS_PAGE = Path(__file__).parent / "reference" / "keys.md"
+TOPOLOGY_PAGE = Path(__file__).parent / "reference" / "topology.md"
+METRICS_PAGE = Path(__file__).parent / "reference" / "metrics.md"
 
 
 _MODELS_HEAD = """\
@@ -37,6 +42,26 @@ SimGPU is its controller or its agent. Names of other projects keep their meanin
 _KEYS_NOTES = {
     "Labels of feature discovery": "They describe the node's GPUs; a fact that is not known of a card has no label.",
 }
+
+
+_TOPOLOGY_HEAD = """\
+# Keys of a topology
+
+<!-- Written by `make docs` from the schema of the chart's values. -->
+
+They stand in the chart's values under `topology`, and in ConfigMap `topology` at the top. Pools may be written in three
+forms, also mixed in one file: with `gpus`, with `gpuProduct`, or with `gpu`. `simgpu config check` finds mistakes, and
+`simgpu config show` prints the GPUs of each pool. [The guide](../guides/fleet.md#the-topology) has examples.
+"""
+
+_METRICS_HEAD = """\
+# Series of metrics
+
+<!-- Written by `make docs` from the identities. -->
+
+By exporter to mimic: `--identity NAME`, or `agent.identity` and `controller.identity` of the chart. In Kubernetes it is
+`dcgm`. Labels without a value are left out unless the exporter prints them; some series appear only when they apply.
+"""
 
 
 def cli_reference() -> str:
@@ -75,6 +100,43 @@ def keys_reference() -> str:
     return "\n".join([*parts, "## Limits\n", _table(("at most", "of what", "why"), limits), ""])
 
 
+def topology_reference() -> str:
+    """Every key of a topology, from the schema of the chart's values."""
+    parts = [_TOPOLOGY_HEAD]
+    sections = {"The topology": schema.TOPOLOGY, "A pool": schema.POOL, "A node by name": schema.NODE}
+    for heading, fields in sections.items():
+        rows = [row for name, field in fields.items() for row in _fields(name, field)]
+        parts.append(f"## {heading}\n\n{_table(('key', 'type', 'meaning'), rows)}\n")
+    return "\n".join(parts)
+
+
+def _fields(name: str, field: schema.Schema) -> Iterator[tuple[str, ...]]:
+    """Yield a row for a key, and for the keys below it."""
+    kind, about = field.get("type", ()), field.get("description", "")
+    allowed = ", ".join(f"`{item}`" for item in field.get("enum", ()) if item)
+    shown = allowed or " or ".join(item for item in kind if item != "null")
+    if "maximum" in field:
+        shown += f", {field['minimum']} to {field['maximum']:,}"
+    yield (f"`{name}`", shown, about)
+    inner = field.get("items", field)
+    below = inner.get("additionalProperties")
+    if name not in ("nodePools", "nodes") and not isinstance(below, dict):
+        for key, item in inner.get("properties", {}).items():
+            yield from _fields(f"{name}.{key}", item)
+
+
+def metrics_reference() -> str:
+    """Every series of every exporter that can be mimicked."""
+    parts = [_METRICS_HEAD]
+    for path in sorted(identity.DATA.glob("*.yaml")):
+        found = identity.load(path.stem)
+        labels = ", ".join(f"`{label}`" for label in found.labels if label != identity.FAMILY)
+        rows: list[tuple[str, ...]] = [(f"`{family.name}`", family.type, family.help) for family in found.families]
+        table = _table(("series", "type", "meaning"), rows)
+        parts.append(f"## {path.stem}\n\n{found.about}. Labels: {labels}.\n\n{table}\n")
+    return "\n".join(parts)
+
+
 def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     """A table without columns in which nothing stands."""
     filled = [place for place in range(len(heads)) if any(row[place] for row in rows)]
@@ -99,3 +161,6 @@ if __name__ == "__main__":
     CLI_PAGE.write_text(cli_reference())
     MODELS_PAGE.write_text(models_reference())
     KEYS_PAGE.write_text(keys_reference())
+    TOPOLOGY_PAGE.write_text(topology_reference())
+    METRICS_PAGE.write_text(metrics_reference())
+    schema.FILE.write_text(schema.rendered())

@@ -166,6 +166,11 @@ AGENT_LABEL = _node(
     "simgpu.dev/agent", "label", "you",
     "a real node for [the agent's DaemonSet](../guides/real-nodes.md#as-a-daemonset)", values='`"true"`',
 )  # fmt: skip
+MANAGED_LABEL = _node(
+    "simgpu.dev/managed", "label", "SimGPU",
+    "a real node on which an agent has put something; removed last: until then the agent's DaemonSet stays there",
+    values="`true`",
+)  # fmt: skip
 FAKE_GPU_LABEL = _node("run.ai/fake.gpu", "label", "SimGPU", "the node's GPUs are simulated", values="`true`")
 
 GPU_PRODUCT = _discovered(
@@ -194,11 +199,9 @@ CUDA_MINOR = _discovered("cuda.runtime-version.minor", "its second part")
 MIG_CAPABLE = _discovered("mig.capable", "whether the first GPU can be divided", values="`true`, `false`")
 MIG_STRATEGY = _discovered("mig.strategy", "`migStrategy` of the topology", values="`none`, `single`, `mixed`")
 MPS_CAPABLE = _discovered("mps.capable", "whether GPUs are shared by MPS", values="`false`")
-DEPLOYED_LABELS = (
-    _discovered("gpu.deploy.dcgm-exporter", "the node gets an exporter", values="`true`"),
-    _discovered("gpu.deploy.device-plugin", "the node gets a device plugin", values="`true`"),
-)
+DEPLOYED_LABELS = (_discovered("gpu.deploy.dcgm-exporter", "the node gets an exporter", values="`true`"),)
 DEPLOYED_ON_REAL_LABELS = (
+    _discovered("gpu.deploy.device-plugin", "on a real node, it gets a device plugin", values="`true`"),
     _discovered("gpu.deploy.dra-plugin-gpu", "on a real node, it gets the GPU plugin of DRA", values="`true`"),
     _discovered(
         "gpu.deploy.compute-domain-dra-plugin", "on a real node, it gets the plugin of compute domains", values="`true`"
@@ -258,6 +261,10 @@ TOPOLOGY = _object(
     values="key `topology.yml`",
 )  # fmt: skip
 TOPOLOGY_KEY = "topology.yml"
+UNINSTALL_ANNOTATION = _object(
+    "simgpu.dev/uninstall", "annotation of that ConfigMap", "`cleanup`",
+    "controllers and agents remove everything that they put on nodes, and then wait", values="`true`",
+)  # fmt: skip
 PROFILE_PREFIX = _object(
     "gpu-profile-",
     "ConfigMap `gpu-profile-<name>`",
@@ -284,6 +291,13 @@ VIEW_LABELS_ANNOTATION = _object(
     "simgpu.dev/labels", "annotation of that ConfigMap", "SimGPU", "labels of the node that SimGPU wrote, by name"
 )
 LEASE = _object("simgpu-controller", "Lease", "SimGPU", "which controller works")
+CLEANUP_MANAGER = _object(
+    "simgpu-cleanup", "field manager", "`cleanup`", "that of `simgpu cleanup`, in `managedFields`"
+)
+RUNAI_RULE = _object(
+    "fake-gpu-operator-kwok-dcgm", "PrometheusRule in Run:ai's namespace", "SimGPU",
+    "metrics of GPUs under the names that Run:ai reads (`--runai-namespace`)",
+)  # fmt: skip
 _object("simgpu-*", "Stage", "`up`", "how KWOK plays nodes and pods")
 SAMPLE_NAMESPACE = _object("sample", "Namespace", "`up`", "the workload of `simgpu up --sample`")
 NODE_PREFIX = _object(
@@ -446,6 +460,11 @@ CATALOG_ENV = _variable(
     "model files, or folders of them",
     values="paths with colons",
 )
+ALLOCATION_ENV = _variable(
+    "SIMGPU_ALLOCATION", "`controller`, `agent`", "the chart, you",
+    "how pods get GPUs where the topology does not say it, as `--allocation` has it",
+    values=", ".join(f"`{way}`" for way in ALLOCATIONS), default=f"`{EXTENDED}`",
+)  # fmt: skip
 DOWNLOAD_ENV = _variable(
     "SIMGPU_DOWNLOAD",
     "`up`, `tools`",

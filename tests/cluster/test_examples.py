@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simgpu.kube.client import Client
+    from tests.fixtures.controller import Fleet
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -30,6 +31,16 @@ async def test_the_job_example_completes(
         return (await client.get(resources.JOBS, "train", namespace=namespace)).status.succeeded == 2
 
     await eventually(complete)
+
+
+async def test_the_fake_node_example_gets_gpus(
+    cluster: Cluster, fleet: Fleet, programs: Callable[..., dict[str, Path]]
+) -> None:
+    await fleet.configure("nodePools: {default: {gpus: [{type: h200, count: 8}]}}")
+    await fleet.start()
+    await kubectl(cluster, programs, "apply", "-f", str(EXAMPLES / "kwok-node.yaml"))
+    fleet.nodes.append("kwok-gpu-node-9")
+    await fleet.gpus("kwok-gpu-node-9", 8)
 
 
 async def test_the_dra_examples_run_on_gpus_that_the_controller_published(

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from deploy.image import cached
 from simgpu.loadtest.gotemplate import builtins, executing, functions
 from simgpu.loadtest.gotemplate.errors import TemplateError
-from tests.fixtures import cached
 
 SOURCE = Path(__file__).parent.parent / "fixtures" / "gotemplate" / "main.go"
 LIBRARY = functions.library([], random.Random(0))

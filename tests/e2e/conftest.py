@@ -5,8 +5,13 @@ from __future__ import annotations
 from tests.fixtures.agent import equipped, gpus
 from tests.fixtures.cluster import programs
 from tests.fixtures.node import node
+from tests.fixtures.prometheus import prometheus
+from tests.fixtures.release import release
 from tests.fixtures.services import services
-from tests.fixtures.systems import musl_image, python_image
+from tests.fixtures.systems import musl_image, our_image, python_image, simgpu_image
 from tests.fixtures.wheel import wheel
 
-__all__ = ["equipped", "gpus", "musl_image", "node", "programs", "python_image", "services", "wheel"]
+__all__ = [
+    "equipped", "gpus", "musl_image", "node", "our_image", "programs", "prometheus", "python_image", "release",
+    "services", "simgpu_image", "wheel",
+]  # fmt: skip

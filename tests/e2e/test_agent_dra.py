@@ -50,12 +50,9 @@ spec:
 @pytest.fixture(scope="module")
 def _with_images(node: Node, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The images that others' manifests name: ours, with a default command that waits."""
-    folder = tmp_path_factory.mktemp("images")
-    with images.Layer(folder / "layer") as layer:
-        images.add_busybox(layer)
-    names = ("ubuntu:22.04", "nvidia/cuda-vector-add:v0.1")
-    images.write(folder / "images.tar", {name: ["/bin/sleep", "2147483647"] for name in names}, [layer.path])
-    node.load(folder / "images.tar")
+    archive = tmp_path_factory.mktemp("images") / "images.tar"
+    images.busybox_as(archive, ["ubuntu:22.04", "nvidia/cuda-vector-add:v0.1"])
+    node.load(archive)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.image import oci
 from simgpu.cli import progress
 from simgpu.cluster import lifecycle, processes
 from tests.fixtures import images
@@ -27,9 +28,9 @@ def test_kwok_is_installed_where_there_is_none_and_removed_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with images.Layer(tmp_path / "layer") as layer:
+    with oci.Layer(tmp_path / "layer", level=1) as layer:
         layer.file("usr/local/bin/kwok", programs("kwok")["kwok"].read_bytes(), 0o755)
-    images.write(tmp_path / "kwok.tar", {IMAGE: ["kwok"]}, [layer.path])
+    images.write(tmp_path / "kwok.tar", {IMAGE: ["kwok"]}, [layer.blob])
     services.load(tmp_path / "kwok.tar")
     folder = services.cluster.kubeconfig.parent
     monkeypatch.setenv("XDG_STATE_HOME", str(services.cluster.state_home))

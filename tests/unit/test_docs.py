@@ -28,6 +28,24 @@ def test_the_list_of_names_is_current() -> None:
     assert generate.KEYS_PAGE.read_text() == generate.keys_reference(), "run 'make docs'"
 
 
+def test_the_keys_of_a_topology_are_current() -> None:
+    assert generate.TOPOLOGY_PAGE.read_text() == generate.topology_reference(), "run 'make docs'"
+
+
+def test_the_list_of_series_is_current() -> None:
+    assert generate.METRICS_PAGE.read_text() == generate.metrics_reference(), "run 'make docs'"
+
+
+RUN = {"console": ("docs/guides", "README.md"), "shell": ("install.md", "real-nodes.md"), "bash": ("real-nodes.md",)}
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *ROOT.glob("docs/**/*.md")], ids=lambda page: page.stem)
+def test_every_block_of_commands_is_run_by_a_test_or_says_that_it_is_not(page: Path) -> None:
+    """Those for a console by tests of the local cluster, those for a shell by tests of the real node."""
+    for kind in re.findall(r"^```(console|shell|bash|sh)$", page.read_text(), re.MULTILINE):
+        assert any(place in str(page) for place in RUN.get(kind, ())), f"{page}: {kind} without 'not-tested'"
+
+
 def test_the_picture_of_the_architecture_is_current() -> None:
     drawn = architecture.draw(architecture.parse(architecture.SOURCE.read_text()))
     assert architecture.PICTURE.read_text() == drawn, "run 'make docs'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,3 +55,16 @@ def test_a_pod_is_as_restricted_as_its_work_allows(name: str, spec: dict[str, An
         assert container["resources"]["limits"]["memory"]
         assert "latest" not in container["image"]
         assert ":" in container["image"], "without a tag, the node fetches it anew at every start"
+
+
+def test_every_example_is_listed_with_a_test_that_names_it() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.*?) \|.*\| `(.*?)` \|$", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
+    assert [int(number) for number, _, _ in rows] == list(range(1, len(rows) + 1))
+    listed = {name: test for _, names, test in rows for name in re.findall(r"`(.*?)`", names)}
+    found = {str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*") if path.is_file()}
+    assert {name for name in found if "__pycache__" not in name} == {*listed, "README.md"}
+    pages = "".join(page.read_text() for page in (EXAMPLES.parent / "docs" / "guides").glob("*.md"))
+    pages += (EXAMPLES.parent / "README.md").read_text()  # whose commands tests run
+    for name, test in listed.items():
+        text = (EXAMPLES.parent / test).read_text()
+        assert Path(name).name in text or f"examples/{name}" in pages, f"{name} is not in {test}"

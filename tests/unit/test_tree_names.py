@@ -9,7 +9,9 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "simgpu"
 OTHERS = (
     "tree",
+    "chart",
     "docs",
+    "dockerfile",
     "examples",
     "fidelity",
     "native",
@@ -33,7 +35,9 @@ def test_no_two_public_classes_have_the_same_name() -> None:
 def test_files_of_tests_are_named_after_what_they_test() -> None:
     """After a module or package, and then perhaps after an aspect of it."""
     subjects = {
-        path.stem for folder in (SOURCE, ROOT / "dev", ROOT / "tests" / "fixtures") for path in folder.rglob("*.py")
+        path.stem
+        for folder in (SOURCE, ROOT / "deploy", ROOT / "dev", ROOT / "tests" / "fixtures")
+        for path in folder.rglob("*.py")
     }
     subjects |= {path.name for path in SOURCE.iterdir()} | set(OTHERS)
     for path in sorted((ROOT / "tests").glob("*/test_*.py")):

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from simgpu import vocabulary
+from simgpu.app import withdrawing
 from simgpu.app.clock import SystemClock
 from simgpu.catalog import models
 from simgpu.cluster import locks
@@ -31,7 +32,7 @@ from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
 from simgpu.machines import ticking
 from simgpu.machines.box import Box
-from simgpu.node import cpu, granting, runai
+from simgpu.node import cpu, files, granting, runai
 from simgpu.node.identifying import PeerIdentifier
 from simgpu.node.kubelet import KubeletFolders, NodeKubelet
 from simgpu.node.state import StateFiles, load_known
@@ -60,6 +61,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     cgroups: Path  # the cgroup file system
     reservations: str  # namespace of Run:ai's reservation pods
     runai: Path  # folder of files for Run:ai's container toolkit
+    allocation: str = vocabulary.EXTENDED  # how pods get GPUs where the topology does not say it
     seed: int = 1  # of the simulation's randomness
     interval: float = 0.5  # seconds between steps
 
@@ -119,6 +121,7 @@ class Agent:
         self.node = OwnNode(
             settings.node, self.stores, self._writer, links.recorder,
             namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, before=self._files.known.spec,
+            allocation=settings.allocation,
         )  # fmt: skip
         self.controller = RealNode(
             self.node, self.equipment, self.kubelet, self.slices, working=lambda: self.socket.working,
@@ -187,6 +190,8 @@ class Agent:
 
     def _stepped(self) -> None:
         """Write what depends on the step; shares of GPUs only once they are known."""
+        if self.node.withdrawn and self.slices.removed:
+            raise withdrawing.Withdrawn
         now = self._clock.steady()
         self.equipment.stepped(now)
         self.controller.stepped()
@@ -194,24 +199,46 @@ class Agent:
             machine, namespace = self.equipment.box.machine, self._settings.reservations
             self._tree.show(lambda: runai.entries(machine, namespace=namespace), now=now)
 
+    def remove_files(self) -> None:
+        """Remove everything that agents wrote on the node. Folders that are mounted stay, empty."""
+        self.kubelet.remove_files()
+        files.remove_contents(self._settings.state)
+        self._tree.remove()
+
 
 async def run_agent(settings: AgentSettings, ready: Callable[[str], None]) -> None:
-    """Run the agent until cancelled, as soon as no other one runs; `ready` gets the address after the first step."""
+    """Run the agent until cancelled, as soon as no other one runs; `ready` gets the address after the first step.
+
+    It ends by itself only after an uninstall that was called off.
+    """
     async with Client(settings.target) as client, contextlib.AsyncExitStack() as stack:
         links = NodeLinks(settings, client)
         role = _Role(settings, links)
         http = role.http()
         await http.start(*settings.listen, field="--listen")
         stack.push_async_callback(http.stop)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(links.run())
-            lock = settings.state / vocabulary.AGENT_LOCK
-            await stack.enter_async_context(locks.exclusive(lock, waiting=links.stand_by))
-            agent = role.agent = Agent(settings, client, links)
-            stack.callback(agent.equipment.close)
-            await agent.socket.start()
-            stack.push_async_callback(agent.socket.stop)
-            await agent.run(lambda: ready(http.address))
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(links.run())
+                await _run_alone(role, client, links, lambda: ready(http.address))
+        except* withdrawing.Withdrawn:
+            role.remove_files()
+        unmark = publishing.label_patch({}, [vocabulary.MANAGED_LABEL])
+        await client.merge_patch(resources.NODES, settings.node, unmark)
+        await withdrawing.wait_until_wanted(client, namespace=settings.namespace)
+
+
+async def _run_alone(role: _Role, client: Client, links: NodeLinks, ready: Callable[[], None]) -> None:
+    """Run the agent once no other one runs on the node."""
+    settings = role.settings
+    async with contextlib.AsyncExitStack() as stack:
+        lock = settings.state / vocabulary.AGENT_LOCK
+        await stack.enter_async_context(locks.exclusive(lock, waiting=links.stand_by))
+        agent = role.agent = Agent(settings, client, links)
+        stack.callback(agent.equipment.close)
+        await agent.socket.start()
+        stack.push_async_callback(agent.socket.stop)
+        await agent.run(ready)
 
 
 class _Role:
@@ -219,20 +246,25 @@ class _Role:
 
     def __init__(self, settings: AgentSettings, links: NodeLinks) -> None:
         self.agent: Agent | None = None
-        self._settings = settings
+        self.settings = settings
         self._links = links
         self._idle = Box((), seed=settings.seed, hostname=settings.node)
 
     def http(self) -> server.HttpServer:
         """Return the server of the port."""
         routes = [
-            server.get("/metrics", pages.Following(lambda: self._box.machine, self._settings.identity)),
+            server.get("/metrics", pages.Following(lambda: self._box.machine, self.settings.identity)),
             server.get("/healthz", health.liveness(self._problems)),
             server.get("/readyz", health.readiness(self._unready)),
             server.get("/api/v1/devices", server.view(self._devices)),
             server.get("/api/v1/workloads", server.view(self._workloads)),
         ]
         return server.HttpServer(routes)
+
+    def remove_files(self) -> None:
+        """Remove what the agent wrote on the node."""
+        if self.agent is not None:
+            self.agent.remove_files()
 
     @property
     def _box(self) -> Box:

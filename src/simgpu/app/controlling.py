@@ -11,10 +11,11 @@ from typing import Any
 
 import msgspec
 
-from simgpu.app import responsive
+from simgpu.app import responsive, withdrawing
 from simgpu.app.clock import SystemClock
 from simgpu.app.step_threads import StepThreads
 from simgpu.catalog import models
+from simgpu.controllers import runai_rules
 from simgpu.controllers.budgeting import ViewBudget
 from simgpu.controllers.dra_fleet import DraFleet
 from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
@@ -30,7 +31,7 @@ from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
 from simgpu.machines import ticking
 from simgpu.machines.fleet import Fleet
-from simgpu.vocabulary import LEASE, MANAGER
+from simgpu.vocabulary import EXTENDED, LEASE, MANAGER
 from simgpu.web import fleet_pages, health, metering, server
 
 
@@ -43,11 +44,14 @@ class ControllerSettings(msgspec.Struct, frozen=True):
     topology_listen: tuple[str, int]  # host and port of the topology API
     identity: identities.Identity
     catalog: models.Catalog
+    allocation: str = EXTENDED  # how pods get GPUs where the topology does not say it
     seed: int = 1  # of the simulation's randomness
     interval: float = 0.5  # seconds between steps
     plain_labels: bool = False  # whether the page of all nodes omits target labels
     view_writes: float = 50.0  # view writes per second while few pods come and go
     lease_seconds: int = 15  # until another controller takes over from one that crashed
+    runai_namespace: str = ""  # of Run:ai, which gets recording rules once it exists; empty for none
+    runai_seconds: float = 120.0  # between looks for it
 
 
 class Controller:
@@ -57,6 +61,7 @@ class Controller:
         self._settings = settings
         self._client = client
         self._leading = False
+        self.withdrawn = False
         self._clock = SystemClock()
         self._threads = StepThreads()
         identity = f"{platform.node()}-{time.time_ns()}"
@@ -75,10 +80,13 @@ class Controller:
         self._queue: WorkQueue[str] = WorkQueue(waited=self._looked)
         self._writer = Writer(client, manager=MANAGER, per_second=self._budget.per_second, burst=5, in_flight=32)
         self._recorder = Recorder(client, component=LEASE)
-        self._dra = DraFleet(client, self._recorder, changed=self._queue.add, namespace=settings.namespace)
+        self._dra = DraFleet(
+            client, self._recorder, self._stores.pods, changed=self._queue.add, namespace=settings.namespace
+        )
         self.nodes = FakeNodes(
             self._stores, self.fleet, self._queue, self._writer, self._recorder,
             namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, dra=self._dra,
+            allocation=settings.allocation,
         )  # fmt: skip
 
     def _looked(self, waited: float) -> None:
@@ -112,11 +120,22 @@ class Controller:
                 self.nodes.watch()
                 self.nodes.start()
                 group.create_task(self._queue.run(self.nodes.reconcile))
-                group.create_task(ticking.tick(self.fleet, self._settings.interval, self._clock))
+                group.create_task(
+                    ticking.tick(self.fleet, self._settings.interval, self._clock, after=self._stop_if_withdrawn)
+                )
+                if self._settings.runai_namespace:
+                    keep = runai_rules.keep(client, self._settings.runai_namespace, self._settings.runai_seconds)
+                    group.create_task(keep)
+        except* withdrawing.Withdrawn:
+            self.withdrawn = True
         finally:
             self._leading = False  # pages show no counters that are higher than the saved ones
-            if self.election.leading:
+            if self.election.leading and not self.withdrawn:
                 await self.nodes.save_before_exit()
+
+    def _stop_if_withdrawn(self) -> None:
+        if self.nodes.withdrawn:
+            raise withdrawing.Withdrawn
 
     def problems(self) -> Iterator[str]:
         """Yield problems for users to solve."""
@@ -177,4 +196,6 @@ async def run_controller(settings: ControllerSettings, ready: Callable[[str, str
         await topology.start(*settings.topology_listen, field="--topology-listen")
         stack.push_async_callback(topology.stop)
         ready(http.address, topology.address)
-        await controller.election.run(controller.lead)
+        await controller.election.run(controller.lead)  # which ends only by an uninstall
+        await client.delete(resources.LEASES, LEASE, namespace=settings.namespace)
+        await withdrawing.wait_until_wanted(client, namespace=settings.namespace)

@@ -28,12 +28,22 @@ from simgpu.cli import catalog, options, output
     "--lease-duration", type=click.IntRange(3, 300), default=15, show_default=True, metavar="SECONDS",
     help="Time after which another controller takes over from one that crashed.",
 )  # fmt: skip
+@click.option(
+    "--runai-namespace", default="", metavar="NAME",
+    help="Namespace of Run:ai: once it exists, it gets recording rules of GPU metrics.",
+)  # fmt: skip
+@click.option(
+    "--runai-interval", type=click.FloatRange(0.1, 86400), default=120.0, show_default=True, metavar="SECONDS",
+    help="Time between looks for that namespace.",
+)  # fmt: skip
+@options.allocation
 @options.interval(0.5, minimum=0.05, maximum=60)
 @options.seed()
 @options.log_level
 def controller(  # noqa: PLR0913 - one for each option
     kubeconfig: Path | None, namespace: str, listen: str, topology_listen: str, files: tuple[Path, ...], identity: str,
-    plain_labels: bool, lease_duration: int, interval: float, seed: int,
+    plain_labels: bool, lease_duration: int, runai_namespace: str, runai_interval: float, allocation: str,
+    interval: float, seed: int,
 ) -> None:  # fmt: skip
     """Provide simulated GPUs on fake (KWOK) nodes: capacity, labels, and metrics that follow the pods.
 
@@ -54,10 +64,13 @@ def controller(  # noqa: PLR0913 - one for each option
         topology_listen=server.parse_address(topology_listen, field="--topology-listen"),
         identity=known.load(identity, from_json=fakedev.read),
         catalog=models.load([*catalog.user_files(), *files]),
+        allocation=allocation,
         seed=seed,
         interval=interval,
         plain_labels=plain_labels,
         lease_seconds=lease_duration,
+        runai_namespace=runai_namespace,
+        runai_seconds=runai_interval,
     )
 
     def ready(metrics: str, topology: str) -> None:

@@ -9,7 +9,7 @@ import click
 
 import simgpu
 from simgpu import errors
-from simgpu.cli import agent, catalog, controller, exporter, loadtest, local, machine, running, simulate
+from simgpu.cli import agent, catalog, cleanup, controller, exporter, loadtest, local, machine, running, simulate
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -43,6 +43,7 @@ for command in (
     agent.agent,
     loadtest.loadtest,
     controller.config,
+    cleanup.cleanup,
     machine.tools,
     machine.doctor,
 ):

@@ -33,14 +33,22 @@ class Configuration:
     """Which GPUs nodes should have. `problems` are those of the ConfigMap as it is now."""
 
     def __init__(
-        self, config_maps: Store[ConfigMap], recorder: Recorder, *, namespace: str, catalog: models.Catalog
+        self,
+        config_maps: Store[ConfigMap],
+        recorder: Recorder,
+        *,
+        namespace: str,
+        catalog: models.Catalog,
+        allocation: str = vocabulary.EXTENDED,
     ) -> None:
         self.current: pools.Topology | None = None
         self.problems: tuple[str, ...] = ()
+        self.uninstalling = False  # whether nodes should have nothing any more
         self._config_maps = config_maps
         self._recorder = recorder
         self._namespace = namespace
         self._catalog = catalog
+        self._allocation = allocation
         self._reported: dict[str, str] = {}
         self._removed: set[str] = set()  # pools of earlier configurations
 
@@ -51,13 +59,18 @@ class Configuration:
 
     def read(self) -> bool:
         """Read it again, and return whether that changed anything."""
-        before = self.current
+        before, was = self.current, self.uninstalling
+        self.uninstalling = self._uninstalling()
         found = self._parsed() or before or publishing.published(self.views(), self._catalog)
         self._removed |= set(before.pools if before else ())
-        if found == before:
+        if found == before and self.uninstalling == was:
             return False
-        self.current = found
+        self.current = found if found is not before else msgspec.structs.replace(found)  # nodes are reconciled again
         return True
+
+    def _uninstalling(self) -> bool:
+        config_map = self._config_maps.get(vocabulary.TOPOLOGY, namespace=self._namespace)
+        return config_map is not None and is_uninstalling(config_map)
 
     def views(self) -> list[ConfigMap]:
         """Return the published views of fake nodes."""
@@ -80,6 +93,8 @@ class Configuration:
 
         Where the configuration is invalid, the node keeps what it had, which `last_good` returns by its name.
         """
+        if self.uninstalling:
+            return None
         found = self._annotated(node, last_good) or self._configured(node, last_good)
         return self._allocated(node, found) if found is not None else None
 
@@ -145,7 +160,8 @@ class Configuration:
             self._report_problems("NoTopology", (missing,), _UNCHANGED)
             return None
         try:
-            topology = reading.parse(config_map.data.get(vocabulary.TOPOLOGY_KEY, ""), self._catalog, self._profile)
+            text = config_map.data.get(vocabulary.TOPOLOGY_KEY, "")
+            topology = reading.parse(text, self._catalog, self._profile, allocation=self._allocation)
         except checking.Mistakes as mistakes:
             found = tuple(map(str, mistakes.found))
             self._report_problems("InvalidTopology", found, _UNCHANGED, uid=config_map.metadata.uid)
@@ -178,6 +194,11 @@ class Configuration:
         if not isinstance(document, dict):
             raise errors.InputError(place, f"{vocabulary.PROFILE_KEY} must be a mapping")
         return document
+
+
+def is_uninstalling(topology: ConfigMap) -> bool:
+    """Return whether the topology's ConfigMap asks to remove everything."""
+    return topology.metadata.annotations.get(vocabulary.UNINSTALL_ANNOTATION) == "true"
 
 
 def subject_of(thing: Node | Pod) -> Subject:

@@ -96,6 +96,7 @@ class FakeNodes:
         catalog: models.Catalog,
         clock: Clock,
         dra: DraFleet,
+        allocation: str = vocabulary.EXTENDED,
     ) -> None:
         self._dra = dra
         self._stores = stores
@@ -107,7 +108,7 @@ class FakeNodes:
         self._clock = clock
         self._views = NodeViews(writer, stores.config_maps, namespace=namespace, clock=clock)
         self.configuration = configuring.Configuration(
-            stores.config_maps, recorder, namespace=namespace, catalog=catalog
+            stores.config_maps, recorder, namespace=namespace, catalog=catalog, allocation=allocation
         )
         self._records: dict[str, NodeRecord] = {}
         self.unseen = {""}  # nodes to reconcile for the first time; unknown before `start`
@@ -185,6 +186,11 @@ class FakeNodes:
         """The configuration in force: nodes are reconciled only after the first read."""
         assert self.configuration.current is not None  # noqa: S101
         return self.configuration.current
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether everything was removed from nodes for an uninstall."""
+        return self.configuration.uninstalling and not (self._records or self.unseen or self.configuration.views())
 
     # One node.
 

@@ -61,7 +61,7 @@ class OwnNode:
     `before` is what it had, which it keeps while its configuration is invalid.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it reads, what it writes to, and how
         self,
         name: str,
         stores: NodeStores,
@@ -72,9 +72,12 @@ class OwnNode:
         catalog: models.Catalog,
         clock: Clock,
         before: pools.NodeGpus = _NOTHING,
+        allocation: str = vocabulary.EXTENDED,
     ) -> None:
         self.name = name
-        self.configuration = Configuration(stores.config_maps, recorder, namespace=namespace, catalog=catalog)
+        self.configuration = Configuration(
+            stores.config_maps, recorder, namespace=namespace, catalog=catalog, allocation=allocation
+        )
         self._stores = stores
         self._writer = writer
         self._changed: Callable[[], None] = lambda: None
@@ -251,10 +254,14 @@ class OwnNode:
             return SAVE_EVERY
         config_map = self._views.get(self.name)
         labels = publishing.labels_of_real(spec, fleet.mig_strategy) if spec.gpus or spec.other else {}
+        if labels or config_map is not None or self.configuration.uninstalling:
+            labels[vocabulary.MANAGED_LABEL] = "true"  # the last to be removed; in an uninstall, by the agent itself
         self._labelled.update(labels, publishing.owned_labels(config_map))
+        if config_map is None and vocabulary.MANAGED_LABEL in node.metadata.labels:  # an agent did not get further
+            self._labelled.update(publishing.ALL_LABELS)
         patch = publishing.label_patch(labels, self._labelled)
         self._writer.merge(Target(resources.NODES, self.name), patch, observed=node, urgent=True)
-        if not labels:
+        if not (spec.gpus or spec.other):
             if config_map is not None:
                 self._views.delete(self.name)
             return SAVE_EVERY
@@ -264,6 +271,14 @@ class OwnNode:
         return self._views.publish(
             self.name, self._view, lambda: self._shown, self._render, urgent=urgent, failed=self._failed
         )
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether everything in the API was removed for an uninstall, but for the mark on the node."""
+        if not self.configuration.uninstalling or self._views.get(self.name) is not None or self.node is None:
+            return False
+        left = self._labelled & self.node.metadata.labels.keys()
+        return left <= {vocabulary.MANAGED_LABEL}
 
     def _render(self) -> dict[str, Any]:
         shown = self._shown

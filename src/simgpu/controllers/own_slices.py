@@ -51,6 +51,11 @@ class OwnSlices:
         self._needed.set()
 
     @property
+    def removed(self) -> bool:
+        """Whether no slices of the node are known."""
+        return len(self._slices.store) == 0
+
+    @property
     def known(self) -> bool:
         """Whether it is known how the cluster treats plain requests of GPUs."""
         return self._classes.synced.is_set()

@@ -28,6 +28,7 @@ LABELS = (
     vocabulary.CUDA_MINOR, vocabulary.GPU_MACHINE, vocabulary.GPU_REPLICAS,
     vocabulary.GPU_SHARING_STRATEGY, vocabulary.MIG_CAPABLE, vocabulary.MPS_CAPABLE, *vocabulary.DEPLOYED_LABELS,
 )  # fmt: skip
+ALL_LABELS = (*LABELS, *vocabulary.DEPLOYED_ON_REAL_LABELS, vocabulary.MANAGED_LABEL)  # of fake and of real nodes
 
 
 def view_name(node: str) -> str:
@@ -149,7 +150,7 @@ def owned_on(before: PreviousView, node: Node) -> OwnedFields:
         and node.metadata.annotations.get(vocabulary.KWOK_NODE) == "fake"
     )
     if marked and not before.labels:
-        return OwnedFields(set(LABELS), {vocabulary.GPU_RESOURCE, *before.resources})
+        return OwnedFields(set(ALL_LABELS), {vocabulary.GPU_RESOURCE, *before.resources})
     return OwnedFields(set(before.labels), set(before.resources))
 
 
@@ -363,7 +364,7 @@ def owned_labels(config_map: ConfigMap | None) -> tuple[str, ...]:
         if config_map is not None
         else ()
     )
-    return tuple(name for name in (*LABELS, *vocabulary.DEPLOYED_ON_REAL_LABELS) if name in listed)
+    return tuple(name for name in ALL_LABELS if name in listed)
 
 
 def read_previous(config_map: ConfigMap | None) -> PreviousView:

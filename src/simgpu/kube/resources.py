@@ -62,3 +62,4 @@ CUSTOM_RESOURCE_DEFINITIONS = Resource(
     namespaced=False,
 )
 STAGES = Resource("Stage", "stages", views.Object, group="kwok.x-k8s.io", version="v1alpha1", namespaced=False)
+PROMETHEUS_RULES = Resource("PrometheusRule", "prometheusrules", views.Object, group="monitoring.coreos.com")

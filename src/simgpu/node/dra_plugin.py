@@ -95,6 +95,11 @@ class DraPlugin:
         self._servers: dict[Path, tuple[rpc.RpcServer, tuple[int, ...] | None]] = {}
         self._problem = ""  # that was logged last
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the plugin's socket."""
+        return self._at.service.parent
+
     def offer(self, health: DeviceHealths, *, present: bool) -> None:
         """Report the health of devices, and register or deregister the plugin."""
         if health != self._health:

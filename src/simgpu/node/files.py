@@ -1,8 +1,9 @@
-"""Atomic file replacement, and only when the content differs."""
+"""Atomic file replacement, and only when the content differs; removal."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -20,6 +21,15 @@ def put(path: Path, content: bytes, mode: int, *, durable: bool = False) -> None
         if durable:
             os.fsync(file.fileno())
     unfinished.rename(path)
+
+
+def remove_contents(folder: Path) -> None:
+    """Remove everything in a folder, but not the folder; symbolic links are not followed."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def unfinished_name(name: str) -> str:

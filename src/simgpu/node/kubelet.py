@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -86,6 +87,12 @@ class NodeKubelet:
             await self.prepared.restore()
         except (errors.SimgpuError, OSError) as error:
             _log.warning("files of prepared claims are not restored: %s", error)
+
+    def remove_files(self) -> None:
+        """Remove the CDI files, and the folder of the DRA plugin if it is empty."""
+        self.prepared.remove_files()
+        with contextlib.suppress(OSError):  # it is not there, or another plugin uses it
+            self._dra.folder.rmdir()
 
     async def run(self) -> None:
         """Keep the device plugins registered as offered, until cancelled."""

@@ -93,6 +93,11 @@ class PreparedClaims:
         if known:
             self.changed()
 
+    def remove_files(self) -> None:
+        """Remove all CDI files of claims, prepared or not."""
+        for path in cdi.stale(self._folder, ()):
+            path.unlink(missing_ok=True)
+
     def _write(self, claim: PreparedClaim) -> None:
         """Write the CDI files that the devices of a claim are injected by, unless they are there."""
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -75,6 +75,7 @@ class Tree:
     def __init__(self, root: Path, installed: Mapping[str, Path]) -> None:
         self._root = root
         self._pods = root / "proc" / "pod"
+        self._installed = tuple(root / place for place in installed)
         self._missing = {root / place: source for place, source in installed.items()}
         self._due = float("-inf")
         self._problems: set[str] = set()
@@ -91,6 +92,17 @@ class Tree:
         self._write(entries())
         for problem in sorted(self._problems - logged):
             _log.warning("cannot write files for Run:ai: %s", problem)
+
+    def remove(self) -> None:
+        """Remove all files of ours, and folders that are empty then."""
+        self._write(())
+        for path in self._installed:
+            with self._trying():
+                path.unlink(missing_ok=True)
+        for folder in (*(path.parent for path in self._installed), self._root / "proc" / "events", self._pods):
+            with self._trying():
+                if folder.is_dir():
+                    _prune(folder, self._root)
 
     @contextlib.contextmanager
     def _trying(self) -> Iterator[None]:

@@ -1,0 +1,181 @@
+{{/* Values without those that are null, as JSON. */}}
+{{- define "simgpu.pruned" -}}
+{{- $found := dict -}}
+{{- range $key, $item := . -}}
+{{- if kindIs "map" $item -}}
+{{- $_ := set $found $key (include "simgpu.pruned" $item | fromJson) -}}
+{{- else if not (kindIs "invalid" $item) -}}
+{{- $_ := set $found $key $item -}}
+{{- end -}}
+{{- end -}}
+{{- $found | toJson -}}
+{{- end -}}
+
+{{/* All settings as JSON: defaults, then the user's values. Values that an older release left are complete then, too.
+     The topology is not among them, because large numbers would change their form. */}}
+{{- define "simgpu.settings" -}}
+{{- $defaults := .Files.Get "files/defaults.yaml" | fromYaml -}}
+{{- $user := include "simgpu.pruned" (omit .Values "topology" "cluster" "customProfiles" "catalog") | fromJson -}}
+{{- $settings := mergeOverwrite $defaults $user -}}
+{{- $fgo := include "simgpu.fakeGpuOperator" $user | fromJson -}}
+{{- mergeOverwrite $settings $fgo | toJson -}}
+{{- end -}}
+
+{{/* Settings that values of fake-gpu-operator stand for, as JSON. */}}
+{{- define "simgpu.fakeGpuOperator" -}}
+{{- $found := dict "openshift" (dig "environment" "openshift" false .) -}}
+{{- $device := dig "devicePlugin" "enabled" true . -}}
+{{- $dra := dig "draPlugin" "enabled" false . -}}
+{{- $exporter := dig "statusExporter" "enabled" true . -}}
+{{- $kwokDevice := dig "kwokGpuDevicePlugin" "enabled" true . -}}
+{{- $kwokDra := dig "kwokDraPlugin" "enabled" false . -}}
+{{- $given := dig "allocation" "" . -}}
+{{- $real := $given | default (and $dra (ternary "both" "dra" $device) | default "extended") -}}
+{{- $fake := $given | default (and $kwokDra (ternary "both" "dra" $kwokDevice) | default "extended") -}}
+{{- $_ := set $found "allocations" (dict "real" $real "fake" $fake) -}}
+{{- $agent := and (dig "agent" "enabled" true .) (or $device $dra $exporter) -}}
+{{- $_ := set $found "agent" (dict "enabled" $agent) -}}
+{{- $_ := set $found "controller" (dict "enabled" (and (dig "controller" "enabled" true .) (dig "statusUpdater" "enabled" true .))) -}}
+{{- $runai := dict -}}
+{{- if dig "statusUpdater" "runaiIntegration" "enabled" false . -}}
+{{- $_ := set $runai "enabled" true -}}
+{{- end -}}
+{{- with dig "statusUpdater" "runaiIntegration" "pollingInterval" "" . -}}
+{{- $_ := set $runai "pollingInterval" . -}}
+{{- end -}}
+{{- with dig "environment" "resourceReservationNamespace" "" . -}}
+{{- $_ := set $runai "reservationNamespace" . -}}
+{{- end -}}
+{{- $_ := set $found "runai" $runai -}}
+{{- $found | toJson -}}
+{{- end -}}
+
+{{/* The topology as the user gave it: `cluster` where it has anything, else `topology`. Entries that are null are left
+     out; without pools and nodes, the default pool is there. */}}
+{{- define "simgpu.topology" -}}
+{{- $given := .Values.cluster | default .Values.topology | default dict -}}
+{{- $found := dict -}}
+{{- range $key, $item := $given -}}
+{{- if and (has $key (list "nodePools" "nodes")) (kindIs "map" $item) -}}
+{{- $entries := dict -}}
+{{- range $name, $entry := $item -}}
+{{- if not (kindIs "invalid" $entry) }}{{ $_ := set $entries $name $entry }}{{ end -}}
+{{- end -}}
+{{- if or $entries (eq $key "nodePools") }}{{ $_ := set $found $key $entries }}{{ end -}}
+{{- else if not (kindIs "invalid" $item) -}}
+{{- $_ := set $found $key $item -}}
+{{- end -}}
+{{- end -}}
+{{- if not (or $found.nodePools $found.nodes) -}}
+{{- $_ := set $found "nodePools" (dict "default" (dict "gpuProduct" "Tesla-K80" "gpuCount" 2 "gpuMemory" 11441)) -}}
+{{- end -}}
+{{- if not $found.nodePoolLabelKey }}{{ $_ := set $found "nodePoolLabelKey" (include "simgpu.poolLabel" .) }}{{ end -}}
+{{- if not (or $found.migStrategy (hasKey $found "mig-strategy")) }}{{ $_ := set $found "migStrategy" "mixed" }}{{ end -}}
+{{- toYaml $found -}}
+{{- end -}}
+
+{{/* The label by which nodes are in a pool. */}}
+{{- define "simgpu.poolLabel" -}}
+{{- $given := .Values.cluster | default .Values.topology | default dict -}}
+{{- $given.nodePoolLabelKey | default "run.ai/simulated-gpu-node-pool" -}}
+{{- end -}}
+
+{{/* The name of an object: (list CONTEXT NAME). */}}
+{{- define "simgpu.name" -}}
+{{- $context := index . 0 -}}
+{{- $name := index . 1 -}}
+{{- with $context.Values.fullnameOverride -}}{{ printf "%s-%s" . $name | trunc 63 | trimSuffix "-" }}{{- else -}}{{ $name }}{{- end -}}
+{{- end -}}
+
+{{- define "simgpu.image" -}}
+{{- $settings := index . 1 -}}
+{{- printf "%s:%s" $settings.image.repository ($settings.image.tag | default (index . 0).Chart.AppVersion) -}}
+{{- end -}}
+
+{{/* Labels of an object: (list CONTEXT SETTINGS COMPONENT). */}}
+{{- define "simgpu.labels" -}}
+{{- $context := index . 0 -}}
+app.kubernetes.io/name: simgpu
+app.kubernetes.io/instance: {{ $context.Release.Name }}
+app.kubernetes.io/component: {{ index . 2 }}
+app.kubernetes.io/version: {{ $context.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $context.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $context.Chart.Name $context.Chart.Version | replace "+" "_" }}
+{{- with (index . 1).commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Whether anything uses dynamic resource allocation: pools, or their default. */}}
+{{- define "simgpu.dra" -}}
+{{- $settings := include "simgpu.settings" . | fromJson -}}
+{{- $ways := list $settings.allocations.real $settings.allocations.fake -}}
+{{- $topology := include "simgpu.topology" . | fromYaml -}}
+{{- $ways = append $ways ($topology.allocation | default "extended") -}}
+{{- range $entries := list $topology.nodePools $topology.nodes -}}
+{{- range $entry := $entries -}}
+{{- if kindIs "map" $entry }}{{ $ways = append $ways ($entry.allocation | default "extended") }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- if or (has "dra" $ways) (has "both" $ways) -}}true{{- end -}}
+{{- end -}}
+
+{{/* The version of resource.k8s.io that the cluster serves; empty for none. */}}
+{{- define "simgpu.draVersion" -}}
+{{- $served := .Capabilities.APIVersions -}}
+{{- range $version := list "v1" "v1beta2" "v1beta1" -}}
+{{- if $served.Has (printf "resource.k8s.io/%s" $version) }}{{ $version }} {{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Annotations of a hook before the release is deleted: WEIGHT. */}}
+{{- define "simgpu.hook" }}
+    helm.sh/hook: pre-delete
+    helm.sh/hook-weight: {{ . | quote }}
+    helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}
+
+{{/* Values that fake-gpu-operator has and this chart does not use, as a JSON list of lines; only those that differ from
+     what they mean when they are left out. */}}
+{{- define "simgpu.ignored" -}}
+{{- $found := list -}}
+{{- $user := include "simgpu.pruned" (omit .Values "topology" "cluster" "customProfiles" "catalog") | fromJson -}}
+{{- range $key, $why := dict
+  "gpuOperator" "no subcharts: SimGPU's own NVML is always there"
+  "gpu-operator" "no subcharts"
+  "nvidiaDraDriver" "no subcharts: SimGPU's own DRA plugin"
+  "nvidia-dra-driver-gpu" "no subcharts"
+  "nvmlMock" "backend mock means the same as fake: NVML is always there"
+  "migFaker" "MIG is part of the agent"
+  "ubuntu" "there is no init container"
+  "topologyServer" "part of the controller"
+  "computeDomainController" "ComputeDomains are not simulated yet"
+  "computeDomainDraPlugin" "ComputeDomains are not simulated yet"
+  "kwokComputeDomainDraPlugin" "ComputeDomains are not simulated yet"
+  "builtinProfiles" "names of profiles are models of the catalog"
+  "prometheus" "requests of Knative do not drive utilization yet"
+  "nameOverride" "see fullnameOverride"
+  "namespaceOverride" "objects are in the release's namespace"
+  "selectorLabelsOverride" "labels of pods are fixed; see commonLabels" -}}
+{{- if hasKey $user $key -}}{{- $found = append $found (printf "%s: %s" $key $why) -}}{{- end -}}
+{{- end -}}
+{{- range $section, $used := dict
+  "environment" (list "openshift" "resourceReservationNamespace")
+  "devicePlugin" (list "enabled")
+  "draPlugin" (list "enabled")
+  "kwokGpuDevicePlugin" (list "enabled")
+  "kwokDraPlugin" (list "enabled")
+  "statusExporter" (list "enabled")
+  "statusUpdater" (list "enabled" "runaiIntegration") -}}
+{{- range $key, $_ := dig $section dict $user -}}
+{{- if not (has $key $used) -}}{{- $found = append $found (printf "%s.%s: see controller and agent" $section $key) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- sortAlpha $found | toJson -}}
+{{- end -}}
+
+{{/* Seconds of a time such as 90s or 2m. */}}
+{{- define "simgpu.seconds" -}}
+{{- $number := regexFind "^[0-9]+" . | int -}}
+{{- mul $number (get (dict "s" 1 "m" 60 "h" 3600) (regexFind "[a-z]+$" .)) -}}
+{{- end -}}

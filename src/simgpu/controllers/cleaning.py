@@ -1,0 +1,136 @@
+"""What SimGPU has put into a cluster, found without a running controller or agent, and its removal.
+
+What belongs to a Helm release is left to Helm: accounts, workloads, and a ConfigMap `topology` that it made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from simgpu import vocabulary
+from simgpu.controllers import configuring, publishing
+from simgpu.kube import errors, resources
+from simgpu.kube.client import Client
+from simgpu.kube.views import ConfigMap, Lease, Node
+
+_IN_FLIGHT = 16
+_BY_HELM = "app.kubernetes.io/managed-by"
+_REAL_MARKS = (vocabulary.MANAGED_LABEL, *vocabulary.DEPLOYED_ON_REAL_LABELS)
+
+
+class NodeLeftovers(msgspec.Struct, frozen=True):
+    """Labels of ours on a node, and resources in its capacity, by name."""
+
+    node: str
+    labels: tuple[str, ...]
+    amounts: tuple[str, ...]
+
+    def patch(self) -> dict[str, Any]:
+        """Return the patch of the node's status that removes them."""
+        gone = dict.fromkeys(self.amounts)
+        return publishing.label_patch({}, self.labels) | {"status": {"capacity": gone, "allocatable": gone}}
+
+
+class Leftovers(msgspec.Struct, frozen=True):
+    """Everything of ours in a cluster, and whether its topology's ConfigMap exists."""
+
+    nodes: tuple[NodeLeftovers, ...] = ()
+    config_maps: tuple[str, ...] = ()
+    leases: tuple[str, ...] = ()
+    topology: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.nodes or self.config_maps or self.leases)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is anything that controllers and agents remove themselves when they are asked to."""
+        views = [name for name in self.config_maps if name.startswith(vocabulary.VIEW_PREFIX)]
+        return bool(self.nodes or views or self.leases)
+
+    def lines(self) -> list[str]:
+        """Return a line for each object."""
+        found = [
+            f"node {item.node}: {len(item.labels)} labels{''.join(f', {name}' for name in item.amounts)}"
+            for item in self.nodes
+        ]
+        return [*found, *(f"configmap {name}" for name in self.config_maps), *(f"lease {name}" for name in self.leases)]
+
+
+async def find(client: Client, namespace: str) -> Leftovers:
+    """Return what there is to remove."""
+    nodes: list[Node] = await client.list(resources.NODES)
+    maps: list[ConfigMap] = await client.list(resources.CONFIG_MAPS, namespace=namespace)
+    fields = f"metadata.name={vocabulary.LEASE}"
+    leases: list[Lease] = await client.list(resources.LEASES, namespace=namespace, fields=fields)
+    views = {publishing.node_of(item): item for item in maps if _is_view(item)}
+    return Leftovers(
+        nodes=tuple(filter(None, (on_node(node, views.get(node.metadata.name)) for node in nodes))),
+        config_maps=tuple(sorted(item.metadata.name for item in maps if _is_ours(item))),
+        leases=tuple(item.metadata.name for item in leases),
+        topology=any(item.metadata.name == vocabulary.TOPOLOGY for item in maps),
+    )
+
+
+def on_node(node: Node, view: ConfigMap | None) -> NodeLeftovers | None:
+    """Return what a node has of ours: as its view says, or what its marks say where there is no view."""
+    there, fake = node.metadata.labels, node.metadata.annotations.get(vocabulary.KWOK_NODE) == "fake"
+    before = publishing.read_previous(view)
+    owned = (
+        publishing.owned_on(before, node) if fake else publishing.OwnedFields(set(before.labels), {*before.resources})
+    )
+    if not fake and any(mark in there for mark in _REAL_MARKS):
+        owned.labels.update(publishing.ALL_LABELS)
+        owned.resources.add(vocabulary.GPU_RESOURCE)
+    amounts = node.status.capacity | node.status.allocatable
+    # On a real node the kubelet counts; it keeps resources whose plugin is gone, as zero.
+    resources_left = (name for name in owned.resources if name in amounts and (fake or amounts[name] == "0"))
+    found = NodeLeftovers(node.metadata.name, tuple(sorted(owned.labels & there.keys())), tuple(sorted(resources_left)))
+    return found if found.labels or found.amounts else None
+
+
+def _is_view(config_map: ConfigMap) -> bool:
+    return config_map.metadata.labels.get(vocabulary.VIEW_LABEL) == "true"
+
+
+def _is_ours(config_map: ConfigMap) -> bool:
+    if _is_view(config_map):
+        return True
+    return configuring.Configuration.concerns(config_map.metadata.name) and _BY_HELM not in config_map.metadata.labels
+
+
+async def ask_to_withdraw(client: Client, namespace: str, *, wanted: bool) -> None:
+    """Ask controllers and agents to remove what they put on nodes; without `wanted`, take that back."""
+    patch = {"metadata": {"annotations": {vocabulary.UNINSTALL_ANNOTATION: "true" if wanted else None}}}
+    try:
+        await client.merge_patch(resources.CONFIG_MAPS, vocabulary.TOPOLOGY, patch, namespace=namespace)
+    except errors.NotFound:
+        return
+
+
+async def remove(client: Client, namespace: str, found: Leftovers) -> None:
+    """Remove everything that was found."""
+    async with asyncio.TaskGroup() as group:
+        turns = asyncio.Semaphore(_IN_FLIGHT)
+        for item in found.nodes:
+            group.create_task(_patch(client, item, turns))
+    for name in _views_first(found.config_maps):
+        await client.delete(resources.CONFIG_MAPS, name, namespace=namespace)
+    for name in found.leases:
+        await client.delete(resources.LEASES, name, namespace=namespace)
+
+
+async def _patch(client: Client, item: NodeLeftovers, turns: asyncio.Semaphore) -> None:
+    async with turns:
+        try:
+            await client.merge_patch(resources.NODES, item.node, item.patch(), subresource="status")
+        except errors.NotFound:
+            return
+
+
+def _views_first(names: Iterable[str]) -> Sequence[str]:
+    return sorted(names, key=lambda name: (not name.startswith(vocabulary.VIEW_PREFIX), name))

@@ -1,0 +1,223 @@
+"""The chart: what it renders for values files of users, what it rejects, and that the API server accepts it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy import schema
+from simgpu import vocabulary
+from simgpu.catalog import models
+from simgpu.kube import resources
+from simgpu.kube.client import Client
+from simgpu.topology import reading
+from tests.fixtures.cluster import Cluster, eventually
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "chart"
+GOLDEN = ROOT / "tests" / "golden" / "chart"
+SETS = sorted(path.name.removesuffix(".values.yaml") for path in GOLDEN.glob("*.values.yaml"))
+OPERATOR = ("monitoring.coreos.com/v1/ServiceMonitor", "monitoring.coreos.com/v1/PrometheusRule")
+SERVED = ("resource.k8s.io/v1", *OPERATOR)
+UPDATE = os.environ.get("SIMGPU_UPDATE_GOLDEN")  # writes the expected files anew
+
+Helm = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def helm(programs: Callable[..., dict[str, Path]]) -> Helm:
+    """Helm, for which SIMGPU_HELM may name another program."""
+    program = os.environ.get("SIMGPU_HELM") or str(programs("helm")["helm"])
+
+    def run(*arguments: str, fails: bool = False) -> str:
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=120)
+        assert (done.returncode != 0) is fails, f"helm {' '.join(arguments)}: {done.stdout}{done.stderr}"
+        return done.stderr if fails else done.stdout
+
+    return run
+
+
+def template(helm: Helm, *options: str, served: tuple[str, ...] = SERVED, fails: bool = False) -> str:
+    versions = [part for version in served for part in ("--api-versions", version)]
+    kubernetes = ("--kube-version", "1.36.4", "--namespace", "gpu-operator")
+    return helm("template", "gpu-operator", str(CHART), *kubernetes, *versions, *options, fails=fails)
+
+
+def objects(text: str) -> dict[tuple[str, str], dict[str, Any]]:
+    documents = [item for item in yaml.safe_load_all(text) if item]
+    return {(item["kind"], item["metadata"]["name"]): item for item in documents}
+
+
+def values(name: str) -> tuple[str, str]:
+    return "--values", str(GOLDEN / f"{name}.values.yaml")
+
+
+def test_lint_finds_nothing(helm: Helm) -> None:
+    assert "0 chart(s) failed" in helm("lint", str(CHART), "--strict")
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_values_file_renders_as_expected(name: str, helm: Helm) -> None:
+    text = template(helm, *values(name))
+    expected = GOLDEN / f"{name}.yaml"
+    if UPDATE:
+        expected.write_text(text)
+    assert objects(text) == objects(expected.read_text()), "SIMGPU_UPDATE_GOLDEN=1 writes it anew"
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_topology_of_a_values_file_has_no_mistakes(name: str, helm: Helm) -> None:
+    found = objects(template(helm, *values(name)))["ConfigMap", "topology"]["data"]["topology.yml"]
+    topology = reading.parse(found, models.load())
+    assert topology.unknown == ()
+    assert all(pool.gpus for pool in topology.pools.values())
+
+
+def test_the_names_that_others_rely_on_are_there(helm: Helm) -> None:
+    found = objects(template(helm))
+    assert found["Deployment", "nvidia-dcgm-exporter-kwok"]["spec"]["template"]["metadata"]["labels"]["app"] == (
+        "nvidia-dcgm-exporter-kwok"
+    )
+    agent = found["DaemonSet", "nvidia-dcgm-exporter"]["spec"]["template"]["metadata"]["labels"]
+    assert (agent["app"], agent["app.kubernetes.io/component"]) == (vocabulary.EXPORTER, "agent")
+    for name in ("nvidia-dcgm-exporter", "nvidia-dcgm-exporter-kwok"):
+        (port,) = found["Service", name]["spec"]["ports"]
+        assert (port["name"], port["port"]) == ("gpu-metrics", 9400)
+    assert found["Service", "topology-server"]["spec"]["ports"][0]["port"] == 80
+    assert found["RuntimeClass", "nvidia"]["handler"] == "runc"
+    with_dra = objects(template(helm, "--set", "draPlugin.enabled=true"))
+    labels = with_dra["DaemonSet", "nvidia-dcgm-exporter"]["spec"]["template"]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/component"] == "kubeletplugin"
+    assert with_dra["DeviceClass", "gpu.nvidia.com"]["spec"]["extendedResourceName"] == "nvidia.com/gpu"
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "DaemonSet", "Job"])
+def test_pods_of_the_chart_are_as_restricted_as_their_work_allows(kind: str, helm: Helm) -> None:
+    (spec,) = [item["spec"]["template"]["spec"] for (of, _), item in objects(template(helm)).items() if of == kind]
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not spec.get("hostNetwork")
+    assert spec.get("hostPID", False) == (kind == "DaemonSet")
+    (container,) = spec["containers"]
+    context = {**spec["securityContext"], **container["securityContext"]}
+    assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert not context.get("privileged")
+    assert context["runAsUser"] == (0 if kind == "DaemonSet" else 65532)
+    assert container["resources"]["limits"]["memory"]
+
+
+def test_a_second_release_shares_no_name_with_the_first(helm: Helm) -> None:
+    options = ("--set", "fullnameOverride=other", "--set", "runtimeClass.name=other")
+    first, second = (objects(template(helm, *more)) for more in ((), options))
+    assert {*first} & {*second} == {("ConfigMap", "topology")}  # which is in the release's own namespace
+
+
+def test_the_pools_label_selects_nodes_for_the_agent(helm: Helm) -> None:
+    found = objects(template(helm, "--set", "topology.nodePoolLabelKey=example.com/pool"))
+    spec = found["DaemonSet", "nvidia-dcgm-exporter"]["spec"]["template"]["spec"]
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    selected = [term["matchExpressions"][0]["key"] for term in required["nodeSelectorTerms"]]
+    assert selected == ["example.com/pool", vocabulary.AGENT_LABEL, vocabulary.MANAGED_LABEL]
+    assert vocabulary.KWOK_NODE in {item["key"] for item in spec["tolerations"]}
+    off = objects(template(helm, "--set", "agent.onKwokNodes=false"))
+    spec = off["DaemonSet", "nvidia-dcgm-exporter"]["spec"]["template"]["spec"]
+    assert vocabulary.KWOK_NODE not in {item["key"] for item in spec["tolerations"]}
+
+
+def test_monitors_are_made_only_where_their_types_are_served(helm: Helm) -> None:
+    with_types, without = (objects(template(helm, served=served)) for served in (SERVED, ()))
+    assert {name for kind, name in with_types if kind == "ServiceMonitor"} == {
+        "nvidia-dcgm-exporter", "nvidia-dcgm-exporter-kwok",
+    }  # fmt: skip
+    (endpoint,) = with_types["ServiceMonitor", "nvidia-dcgm-exporter-kwok"]["spec"]["endpoints"]
+    assert endpoint["honorLabels"] is True
+    assert not [name for kind, name in without if kind == "ServiceMonitor"]
+
+
+def test_a_users_pool_does_not_meet_the_default_one(helm: Helm) -> None:
+    found = objects(template(helm, "--set", "topology.nodePools.mine.gpus[0].type=h200"))
+    assert [*yaml.safe_load(found["ConfigMap", "topology"]["data"]["topology.yml"])["nodePools"]] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("agnet.enabled=false", "agnet"),
+        ("agent.enabeld=false", "enabeld"),
+        ("agent.enabled=perhaps", "agent"),
+        ("topology.nodePools.default.gpuz=3", "gpuz"),
+        ("topology.nodePools.default.gpuCount=100000", "1,?024"),
+        ("allocation=nvlink", "allocation"),
+        ("draPlugin.enable=true", "enable"),
+    ],
+)
+def test_a_typing_mistake_is_named(given: str, complaint: str, helm: Helm) -> None:
+    assert re.search(complaint, template(helm, "--set", given, fails=True))
+
+
+def test_no_null_breaks_the_render(helm: Helm) -> None:
+    document = yaml.safe_load((CHART / "values.yaml").read_text())
+    nested = [f"{name}.{key}" for name, inner in document.items() if isinstance(inner, dict) for key in inner]
+    plain = objects(template(helm))
+    for name in (*document, *schema.FAKE_GPU_OPERATOR, "statusUpdater.runaiIntegration"):
+        assert objects(template(helm, "--set", f"{name}=null")) == plain, name
+    everything = ",".join(f"{name}=null" for name in nested)
+    assert objects(template(helm, "--set", everything)) == plain
+
+
+def test_the_files_that_are_written_twice_are_the_same() -> None:
+    assert (CHART / "files" / "defaults.yaml").read_text() == (CHART / "values.yaml").read_text()
+    assert schema.FILE.read_text() == schema.rendered(), "run 'make docs'"
+    assert [*schema.unknown_to_the_reader()] == []
+
+
+def test_values_without_a_meaning_here_are_named_after_the_install(helm: Helm, cluster: Cluster) -> None:
+    install = ("install", "gpu-operator", str(CHART), "--dry-run=client", "--kubeconfig", str(cluster.kubeconfig))
+    text = helm(*install, *values("fake-gpu-operator-0.2"))
+    notes = text.partition("NOTES:")[2]
+    assert "computeDomainDraPlugin: ComputeDomains are not simulated yet" in notes
+    assert "migFaker" in notes
+    assert "statusUpdater" not in notes
+    plain = helm(*install).partition("NOTES:")[2]
+    assert "ignored" not in plain
+
+
+@pytest.mark.parametrize("name", SETS)
+async def test_the_api_server_accepts_a_release(
+    name: str, helm: Helm, cluster: Cluster, client: Client, namespace: str
+) -> None:
+    without = ("--set", "statusUpdater.runaiIntegration.enabled=false")  # whose namespaces there are not
+    options = ("--namespace", namespace, "--kubeconfig", str(cluster.kubeconfig), *without)
+    install = ("install", f"r-{namespace}", str(CHART), *options, "--dry-run=server", *values(name))
+    await asyncio.to_thread(helm, *install)
+    assert await client.list(resources.DEPLOYMENTS, namespace=namespace) == []
+
+
+async def test_a_release_is_upgraded_with_the_values_of_an_older_one(
+    helm: Helm, cluster: Cluster, client: Client, namespace: str
+) -> None:
+    at = ("--namespace", namespace, "--kubeconfig", str(cluster.kubeconfig))
+    own = (
+        "--set",
+        f"fullnameOverride={namespace},runtimeClass.enabled=false,agent.enabled=false,cleanup.enabled=false",
+    )
+    install = ("install", "simgpu", str(CHART), *at, *own, "--set", "topology.nodePools.mine.gpus[0].type=h200")
+    await asyncio.to_thread(helm, *install)
+    upgrade = ("upgrade", "simgpu", str(CHART), *at, "--reuse-values", "--set", "controller=null,image=null")
+    await asyncio.to_thread(helm, *upgrade)
+    found = await client.get(resources.CONFIG_MAPS, "topology", namespace=namespace)
+    assert "mine" in found.data["topology.yml"]
+    await asyncio.to_thread(helm, "uninstall", "simgpu", *at)
+    await eventually(lambda: _gone(client, namespace))
+
+
+async def _gone(client: Client, namespace: str) -> bool:
+    return await client.find(resources.CONFIG_MAPS, "topology", namespace=namespace) is None

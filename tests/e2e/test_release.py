@@ -1,0 +1,224 @@
+"""The chart as people install it: real and fake GPU nodes in one cluster, metrics, permissions, upgrade, uninstall."""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.fixtures.agent import NAMESPACE, POOL_LABEL
+from tests.fixtures.cluster import TOLERATE
+from tests.fixtures.machine import wait_for
+from tests.fixtures.prometheus import Prometheus
+from tests.fixtures.release import A100, CONTROLLER, H100, Release, permissions, scrape, series
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "install.md"
+KWOK, HIGHEND = "kwok-gpu-node-1", "kwok-gpu-node-4"
+
+
+@pytest.fixture(scope="module")
+def installed(release: Release) -> Release:
+    """The release as the guide has it, then with pools for these tests, and the guide's pod on the labelled node."""
+    node = release.node
+    (commands,) = re.findall(r"```shell\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    before = release.nodes()
+    release.shell(commands)
+    node.allocatable("nvidia.com/gpu", 2)
+    assert "K80" in release.gpus.exec("gpu-pod", "nvidia-smi", "-L")
+    release.before = before | {node.name: _labelled(before[node.name])}
+    release.upgrade()
+    wait_for(lambda: A100 in release.gpus.exec("gpu-pod", "nvidia-smi", "-L"), "the pool's GPUs")
+    release.follow_agent()
+    return release
+
+
+def _labelled(node: Any) -> Any:
+    """The node with its pool, and without the GPUs of an earlier agent, which the kubelet still has in mind."""
+    meta, taints, amounts = node
+    amounts = {name: amount for name, amount in amounts.items() if name != "nvidia.com/gpu"}
+    return meta | {"labels": meta["labels"] | {POOL_LABEL: "default"}}, taints, amounts
+
+
+def test_the_quick_starts_pod_runs_with_a_gpu(installed: Release) -> None:
+    pod = installed.get("pod", "gpu-pod")
+    assert pod["spec"]["nodeName"] == installed.node.name
+    shown = installed.gpus.exec("gpu-pod", "nvidia-smi")
+    assert A100[:10] in shown
+    assert "40960MiB" in shown
+    assert installed.gpus.sees("gpu-pod") == installed.gpus.holds("gpu-pod", container="gpu-container")
+
+
+def test_real_and_fake_nodes_have_their_pools_gpus_at_once(installed: Release) -> None:
+    for name, product, count in ((installed.node.name, A100, 2), (KWOK, A100, 2), (HIGHEND, H100, 4)):
+        wait_for(lambda: installed.get("node", name)["status"]["allocatable"].get("nvidia.com/gpu") == str(count), name)  # noqa: B023
+        labels = installed.get("node", name)["metadata"]["labels"]
+        assert (labels["nvidia.com/gpu.present"], labels["run.ai/fake.gpu"]) == ("true", "true")
+        assert (labels["nvidia.com/gpu.count"], labels["nvidia.com/gpu.product"]) == (
+            str(count),
+            product.replace(" ", "-"),
+        )
+        assert ("nvidia.com/gpu.deploy.device-plugin" in labels) == (name == installed.node.name)
+        (view,) = installed.get("configmaps", "-n", NAMESPACE, "-l", f"node-name={name}")["items"]
+        document = yaml.safe_load(view["data"]["topology.yml"])
+        assert (len(document["gpus"]), document["gpuProduct"]) == (count, product)
+
+
+def test_one_controller_serves_all_fake_nodes(installed: Release) -> None:
+    deployment = installed.get("deployment", "nvidia-dcgm-exporter-kwok", "-n", NAMESPACE)
+    assert deployment["spec"]["template"]["metadata"]["labels"]["app"] == "nvidia-dcgm-exporter-kwok"
+    assert len(installed.pods(CONTROLLER)) == 1
+    assert {item["Hostname"] for item in series(installed.controller_page())} == {KWOK, HIGHEND}
+
+
+def test_fake_pods_of_the_agent_stand_for_exporters_in_the_fleets_labels(installed: Release) -> None:
+    exporter = installed.exporter_of(KWOK)
+    wanted = (exporter["metadata"]["name"], f"{exporter['status']['podIP']}:9400")
+
+    def shown() -> set[tuple[str, str]]:
+        page = series(installed.controller_page())
+        return {(item["pod"], item["instance"]) for item in page if item["Hostname"] == KWOK}
+
+    wait_for(lambda: shown() == {wanted}, f"{wanted}, not {shown()}")
+
+
+def test_series_of_real_and_fake_nodes_have_the_same_labels(installed: Release) -> None:
+    spec = {
+        "containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": 2}}}],
+        "tolerations": TOLERATE, "nodeSelector": {"kubernetes.io/hostname": KWOK},
+    }  # fmt: skip
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "on-kwok"}, "spec": spec}
+    installed.node.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
+    wait_for(lambda: "on-kwok" in installed.controller_page(), "the pod's metrics")
+    fake = [item for item in series(installed.controller_page()) if item.get("exported_pod") == "on-kwok"]
+    real = [item for item in series(installed.gpus.get("/metrics")) if item.get("pod") == "gpu-pod"]
+    assert len(fake) == 2
+    scraped = {"pod", "namespace", "container", "instance", "job", "service", "endpoint"}  # Prometheus adds or renames
+    names = {key.removeprefix("exported_") for key in fake[0]} - scraped
+    assert {*real[0]} - scraped - names == {"pod_uid"}  # which pages of all nodes leave out
+    assert names <= {*real[0]}
+    installed.node.kubectl("delete", "pod", "on-kwok", "--now")
+
+
+def test_prometheus_scrapes_both_and_no_target_is_down(
+    installed: Release, prometheus: Callable[..., Prometheus]
+) -> None:
+    monitors = installed.get("servicemonitors", "-n", NAMESPACE)["items"]
+    assert len(monitors) == 2
+    started = prometheus(scrapes=[scrape(installed, item) for item in monitors])
+    fake = started.eventually(f'DCGM_FI_DEV_GPU_UTIL{{Hostname="{KWOK}"}}')
+    real = started.eventually('DCGM_FI_DEV_GPU_UTIL{exported_pod="gpu-pod"}')
+    assert len(fake) == 2
+    assert fake[0]["metric"]["job"] == real[0]["metric"]["job"] == "nvidia-dcgm-exporter"
+    assert fake[0]["metric"]["pod"] == installed.exporter_of(KWOK)["metadata"]["name"]
+    assert {item["metric"]["job"] for item in started.query("up == 1")} == {
+        "nvidia-dcgm-exporter", "nvidia-dcgm-exporter-kwok",
+    }  # fmt: skip
+    assert started.query("up == 0") == []
+
+
+def test_run_ai_gets_its_rules_once_its_namespace_exists(installed: Release) -> None:
+    assert installed.get("prometheusrules", "-A")["items"] == []
+    installed.node.kubectl("create", "namespace", "runai")
+    wait_for(lambda: installed.get("prometheusrules", "-n", "runai")["items"], "the rules")
+    (rule,) = installed.get("prometheusrules", "-n", "runai")["items"]
+    assert rule["metadata"]["name"] == "fake-gpu-operator-kwok-dcgm"
+    assert rule["metadata"]["labels"] == {"app": "nvidia-dcgm-exporter", "component": "status-exporter-kwok"}
+    assert len(rule["spec"]["groups"][0]["rules"]) == 3
+
+
+def test_an_agents_account_changes_its_own_node_only(installed: Release) -> None:
+    node, agent = installed.node, installed.exporter_of(installed.node.name)["metadata"]["name"]
+    bound = ("--bound-object-kind=Pod", f"--bound-object-name={agent}")
+    token = node.kubectl("create", "token", "simgpu-agent", "-n", NAMESPACE, *bound).strip()
+    authority = ssl.create_default_context(cafile=node.cluster.kubeconfig.parent / "pki" / "ca.crt")
+    server = node.kubectl("config", "view", "-o", "jsonpath={.clusters[0].cluster.server}")
+
+    def attempt(method: str, path: str) -> str:
+        """The API server's refusal; kubectl would read the object first, which an agent may not."""
+        body = json.dumps({"metadata": {"labels": {"example.com/mine": None}}}).encode() if method == "PATCH" else None
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/merge-patch+json"}
+        request = urllib.request.Request(f"{server}/api/v1/{path}", body, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=20, context=authority):
+                return ""
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
+
+    maps = f"namespaces/{NAMESPACE}/configmaps"
+    assert "its own node only" in attempt("PATCH", f"nodes/{KWOK}")
+    assert "of its own node only" in attempt("PATCH", f"{maps}/topology")
+    assert "of its own node only" in attempt("DELETE", f"{maps}/topology-{KWOK}")
+    assert attempt("PATCH", f"nodes/{node.name}") == ""
+
+
+def test_an_upgrade_keeps_the_gpus_of_running_pods(installed: Release) -> None:
+    gpus = installed.gpus
+    held, energy = gpus.holds("gpu-pod", container="gpu-container"), gpus.energy()
+    before = installed.exporter_of(installed.node.name)["metadata"]["name"]
+    new = {"podAnnotations": {"example.com/version": "2"}}
+    installed.upgrade(agent=new, controller=new)
+    wait_for(lambda: installed.exporter_of(installed.node.name)["metadata"]["name"] != before, "a new agent")
+    installed.follow_agent()
+    assert gpus.holds("gpu-pod", container="gpu-container") == held
+    assert gpus.sees("gpu-pod") == held
+    assert all(gpus.energy()[key] >= value for key, value in energy.items())
+    assert installed.get("pod", "gpu-pod")["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def test_the_release_takes_everything_back_and_needed_exactly_its_permissions(installed: Release) -> None:
+    node = installed.node
+    exercise(installed)
+    roles = {
+        role: permissions(installed.get("clusterrole", role)["rules"], "")
+        | permissions(installed.get("role", role, "-n", NAMESPACE)["rules"], NAMESPACE)
+        for role in ("simgpu-controller", "simgpu-agent")
+    }
+    node.kubectl("delete", "pod", "gpu-pod", "--now")
+    installed.helm("uninstall", "gpu-operator", "--wait", "--timeout", "120s")
+    wait_for(lambda: installed.nodes() == installed.before, f"{installed.nodes()}, not {installed.before}", seconds=20)
+    for kind in ("configmaps", "leases", "pods", "jobs", "serviceaccounts", "services"):
+        wait_for(lambda: left(installed, kind) == [], f"{kind} to be gone: {left(installed, kind)}")  # noqa: B023
+    for folder in ("/var/lib/simgpu", "/var/lib/runai"):
+        assert not [*node.machine.path(folder).iterdir()], folder
+    assert not [*node.machine.path("/var/lib/kubelet/device-plugins").glob("simgpu-*")]
+    for role, allowed in roles.items():
+        acts = [act[1:] for act in installed.audit() if act[0] == role]
+        done = {act if act in allowed else (*act[:2], "") for act in acts}
+        # An object is created by a patch, too, and a watch starts with what a list has, where the server can do that.
+        also = {"patch": "create", "watch": "list"}
+        done |= {(also[verb], what, place) for verb, what, place in done if verb in also} & allowed
+        assert done - allowed == set(), role
+        # Claims of real pods are in tests of their own, and none of ours deletes a slice before its node.
+        assert {item for item in allowed - done if not item[1].startswith("resource.k8s.io")} == set(), role
+
+
+def left(installed: Release, kind: str) -> list[str]:
+    """What is in the namespace but for what every namespace has."""
+    found = [item["metadata"]["name"] for item in installed.get(kind, "-n", NAMESPACE)["items"]]
+    return [name for name in found if name not in ("kube-root-ca.crt", "default")]
+
+
+def exercise(installed: Release) -> None:
+    """Let every permission be used: mistakes of users twice, nodes that leave and come back, a reservation."""
+    node = installed.node
+    for mistake in ("melt", "burst", "melt"):
+        before = installed.gpus.events(mistake)
+        installed.gpus.fail(f"{mistake}: true")
+        wait_for(lambda: installed.gpus.events(mistake) > before, "an event of the agent")  # noqa: B023
+    installed.gpus.fail("")
+    for mistake in ("h200:none", "h200:few", "h200:none"):
+        before = installed.gpus.events(mistake.partition(":")[2])
+        node.kubectl("annotate", "node", KWOK, "--overwrite", f"simgpu.dev/gpus={mistake}")
+        wait_for(lambda: installed.gpus.events(mistake.partition(":")[2]) > before, "an event of the controller")  # noqa: B023
+    node.kubectl("annotate", "node", KWOK, "simgpu.dev/gpus-")
+    node.kubectl("scale", "-n", NAMESPACE, "deployment/nvidia-dcgm-exporter-kwok", "--replicas=2")
+    waiting = ("simgpu-controller", "watch", "coordination.k8s.io/leases", NAMESPACE)
+    wait_for(lambda: waiting in installed.audit(), "a second controller to wait")

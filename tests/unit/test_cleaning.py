@@ -1,0 +1,48 @@
+"""What `simgpu cleanup` finds on nodes, from views and from marks."""
+
+from __future__ import annotations
+
+import msgspec
+
+from simgpu import vocabulary
+from simgpu.controllers import cleaning, publishing
+from simgpu.kube.views import ConfigMap, Node
+from simgpu.topology import pools
+
+GPU = "nvidia.com/gpu"
+
+
+def node(labels: dict[str, str], capacity: dict[str, str], *, fake: bool) -> Node:
+    annotations = {vocabulary.KWOK_NODE: "fake"} if fake else {}
+    document = {
+        "metadata": {"name": "n", "labels": labels, "annotations": annotations}, "status": {"capacity": capacity},
+    }  # fmt: skip
+    return msgspec.convert(document, Node)
+
+
+def test_a_fake_node_loses_its_capacity_and_the_labels_that_its_view_names() -> None:
+    labels = {"nvidia.com/gpu.count": "2", "nvidia.com/gpu.family": "others", "zone": "a"}
+    view = publishing.view(
+        "n", [], pools.NodeGpus(()), strategy="none", users={}, counters={}, labelled=["nvidia.com/gpu.count"]
+    )
+    found = cleaning.on_node(node(labels, {GPU: "2", "cpu": "1"}, fake=True), msgspec.convert(view, ConfigMap))
+    assert found == cleaning.NodeLeftovers("n", ("nvidia.com/gpu.count",), (GPU,))
+    assert found.patch()["status"]["capacity"] == {GPU: None}
+
+
+def test_marks_say_what_is_ours_where_a_view_is_missing() -> None:
+    marked = {"nvidia.com/gpu.count": "2", vocabulary.MANAGED_LABEL: "true", "zone": "a"}
+    found = cleaning.on_node(node(marked, {GPU: "0"}, fake=False), None)
+    assert found == cleaning.NodeLeftovers("n", ("nvidia.com/gpu.count", vocabulary.MANAGED_LABEL), (GPU,))
+    fake = {"nvidia.com/gpu.count": "2", vocabulary.FAKE_GPU_LABEL: "true"}
+    assert cleaning.on_node(node(fake, {GPU: "2"}, fake=True), None) == cleaning.NodeLeftovers(
+        "n", ("nvidia.com/gpu.count", vocabulary.FAKE_GPU_LABEL), (GPU,)
+    )
+
+
+def test_gpus_that_a_kubelet_counts_and_labels_of_others_stay() -> None:
+    real = {"nvidia.com/gpu.count": "8", "nvidia.com/gpu.present": "true"}
+    assert cleaning.on_node(node(real, {GPU: "8"}, fake=False), None) is None
+    managed = {vocabulary.MANAGED_LABEL: "true"}
+    found = cleaning.on_node(node(managed, {GPU: "8"}, fake=False), None)
+    assert found == cleaning.NodeLeftovers("n", (vocabulary.MANAGED_LABEL,), ())
