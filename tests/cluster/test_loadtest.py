@@ -158,6 +158,9 @@ async def test_the_commands_of_the_seed_work_as_typed(cluster: Cluster, tmp_path
     assert items["pod_startup"]["Perc99"] > 0
     assert yaml.safe_load((tmp_path / "generatedConfig_kwok-dra-test.yaml").read_text())["name"] == "kwok-dra-test"
     assert "10" in said
+    line = ["./clusterloader2", "--testconfig=test-config.yaml", "--dry-run", "--v=2"]
+    code, said = await command(cluster, *line, folder=PERF_TESTS)
+    assert (code, "kwok-dra-test: valid" in said) == (0, True)
     code, said = await command(cluster, "./run-e2e.sh", "kube-dns", folder=PERF_TESTS)
     assert (code, said) == (2, "kube-dns: not part of SimGPU; only cluster-loader2 is\n")
 
@@ -168,6 +171,8 @@ async def test_the_example_with_modules_and_waves_passes(cluster: Cluster, tmp_p
         "--report-dir", tmp_path, folder=ROOT,
     )  # fmt: skip
     assert code == 0, said
+    files = {path.name for path in (ROOT / "examples" / "loadtest").iterdir()}
+    assert files == {"config.yaml", "wave.yaml", "claim-template.yaml", "deployment.yaml"}
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["pods"] == 16
     assert max(sample["gpus"] for sample in results["timeline"]) >= 12
