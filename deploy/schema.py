@@ -109,6 +109,14 @@ POOL: dict[str, Schema] = {
     "sharing": anything("on a real node, GPUs for several pods: the section of NVIDIA's device plugin"),
     "failures": anything("on a real node, what fails: `refuse`, `delay`, `vanish`, `flap`, `unhealthy`, `dying`"),
     "settable": flag("on a real node, whether pods may set power limits, clocks and modes of their GPUs"),
+    "allocation": one_of(*vocabulary.ALLOCATIONS, about="how pods get GPUs: `nvidia.com/gpu`, claims (DRA), or both"),
+    "dra": section(
+        {
+            "dynamicMIG": flag("whether MIG devices are offered beside GPUs that can be divided"),
+            "consumableShares": {"description": "parts of a GPU for claims: `memory`, `unlimited`, or a number"},
+        },
+        "how DRA offers GPUs, named as options of NVIDIA's driver",
+    ),
     "utilizationFrom": one_of(
         *vocabulary.UTILIZATION_SOURCES, about="on a real node, what keeps GPUs busy: an annotation or CPU use"
     ),
@@ -126,7 +134,7 @@ NODE: dict[str, Schema] = {
         ),
         "the node's GPUs",
     ),
-    **{name: POOL[name] for name in ("sharing", "failures", "settable", "utilizationFrom")},
+    **{name: POOL[name] for name in ("sharing", "failures", "settable", "utilizationFrom", "allocation", "dra")},
 }
 
 TOPOLOGY: dict[str, Schema] = {
@@ -136,6 +144,8 @@ TOPOLOGY: dict[str, Schema] = {
     "nodePools": by_name(section(POOL), "pools by name: what each node of a pool has"),
     "nodes": by_name(section(NODE), "nodes by name, instead of a pool or besides one"),
     "gpuOperator": anything("accepted, without effect"),
+    "allocation": POOL["allocation"],
+    "dra": POOL["dra"],
 }
 
 # The chart's own values.
@@ -169,7 +179,7 @@ OURS: dict[str, Schema] = {
     "topologyConfigMap": section({"enabled": flag()}),
     "customProfiles": by_name(anything()),
     "catalog": by_name({"type": ["object", "string", "null"]}),
-    "allocation": one_of("extended", "dra", "both"),
+    "allocation": one_of(*vocabulary.ALLOCATIONS),
     "controller": section({**_PROCESS, "replicas": number(highest=100)}),
     "agent": section(
         {

@@ -44,6 +44,7 @@ def _term(
 _node = functools.partial(_term, "Nodes")
 _pod = functools.partial(_term, "Pods")
 _object = functools.partial(_term, "Objects")
+_load = functools.partial(_term, "Load tests")
 _variable = functools.partial(_term, "Environment variables")
 _file = functools.partial(_term, "Files")
 
@@ -309,6 +310,53 @@ MANAGER = _object("simgpu", "field manager", "SimGPU", "the controller's, in `ma
 AGENT_MANAGER = _object("simgpu-agent", "field manager", "SimGPU", "the agent's, in `managedFields`")
 UP_MANAGER = _object("simgpu-up", "field manager", "`up`", "that of `simgpu up`, in `managedFields`")
 
+# Load tests.
+
+LOADTEST_LABEL = _load(
+    "simgpu.dev/loadtest", "label of all that a load test makes", "`loadtest`",
+    "the run that made the object; `shared` for what several runs use together", values="an id of the run, `shared`",
+)  # fmt: skip
+LOADTEST_USER_PREFIX = _load(
+    "loadtest.simgpu.dev/", "annotation `loadtest.simgpu.dev/<run>` of what runs share", "`loadtest`",
+    "a run that uses the object; the last one to end deletes it", values="the time at which the run began to use it",
+)  # fmt: skip
+LOADTEST_MANAGER = _load("simgpu-loadtest", "field manager", "`loadtest`", "that of load tests, in `managedFields`")
+LOADTEST_DRIVER = _load(
+    "cl2-gpu.kwok.x-k8s.io", "DeviceClass, driver of ResourceSlices", "`loadtest`",
+    "GPUs of dependency `kwok-dra` (method `DRAKWOKDriver`); also the capacity `cl2-gpu.kwok.x-k8s.io/gpu`",
+)  # fmt: skip
+LOADTEST_EXAMPLE_DRIVER = _load(
+    "gpu.example.com", "DeviceClass, driver of ResourceSlices", "`loadtest`", "GPUs of method `DRATestDriver`"
+)
+LOADTEST_NODE_PREFIX = _load(
+    "kwok-node-", "Node `kwok-node-<number>`, from 0", "`loadtest`",
+    "a simulated node with 32 CPUs, 256 GiB and room for 110 pods; numbers that are taken are left out",
+)  # fmt: skip
+LOADTEST_SLICE_PREFIX = NODE_PREFIX  # ResourceSlices of a run are named as nodes of `up`
+LOADTEST_POOL_PREFIX = _load(
+    "kwok-gpu-pool-node-",
+    "pool of ResourceSlices `kwok-gpu-node-<number>`, further ones with `-<part>`",
+    "`loadtest`",
+    "the GPUs of node `kwok-node-<number>`",
+)
+DRIVER_LABEL = _load("resource.k8s.io/driver", "label of these slices", "`loadtest`", "their driver")
+KWOK_NAMESPACE = _load(
+    "kwok-system", "Namespace", "`loadtest`", "KWOK, where the cluster has none; deleted with the last run that uses it"
+)
+SHORT_LIVED, LONG_RUNNING = "short-lived", "long-running"  # values of label job-type
+JOB_RUNNING_TIME_ENV = _load(
+    "CL2_JOB_RUNNING_TIME_MS", "environment of `loadtest`", "you",
+    "how long pods with label `job-type: short-lived` run, in milliseconds", default="30000",
+)  # fmt: skip
+LONG_JOB_RUNNING_TIME_ENV = _load(
+    "CL2_LONG_JOB_RUNNING_TIME_MS", "environment of `loadtest`", "you",
+    "how long pods with label `job-type: long-running` run, in milliseconds", default="3600000",
+)  # fmt: skip
+VERBOSITY_ENV = _load(
+    "KLOG_V", "environment of `loadtest`", "you", "how much is logged, as `--v`", values="0 to 10", default="0"
+)
+MAX_LOADTEST_NODES = _limit(50_000, "nodes of a load test's dependency")
+MAX_LOADTEST_GPUS = _limit(1024, "GPUs of such a node", "128 in each slice")
 # Dynamic resource allocation.
 
 DRA_DRIVER = _object(
@@ -412,6 +460,11 @@ CATALOG_ENV = _variable(
     "model files, or folders of them",
     values="paths with colons",
 )
+ALLOCATION_ENV = _variable(
+    "SIMGPU_ALLOCATION", "`controller`, `agent`", "the chart, you",
+    "how pods get GPUs where the topology does not say it, as `--allocation` has it",
+    values=", ".join(f"`{way}`" for way in ALLOCATIONS), default=f"`{EXTENDED}`",
+)  # fmt: skip
 DOWNLOAD_ENV = _variable(
     "SIMGPU_DOWNLOAD",
     "`up`, `tools`",

@@ -94,7 +94,7 @@ class World:
         client: Any = self.server
         recorder = Recorder(client, component="test")
         self.fleet = Fleet(seed=1)
-        self.dra = DraFleet(client, recorder, changed=lambda _node: None, namespace="gpu")
+        self.dra = DraFleet(client, recorder, self.stores.pods, changed=lambda _node: None, namespace="gpu")
         self.dra.known = self.dra._on = True
         self.dra.claims.replace(self.claims.values())
         self.nodes = FakeNodes(
@@ -251,6 +251,12 @@ class Discovered:
             raise errors.NotFound(404, "NotFound", api_version)
         return [ApiResource("resourceclaims", "ResourceClaim", namespaced=True)]
 
+    async def apply(self, *_what: Any, **_more: Any) -> Any:
+        raise errors.Forbidden(403, "Forbidden", "deviceclasses")
+
+    async def list(self, *_what: Any, **_more: Any) -> Any:
+        return ()
+
     async def raw(self, _path: str) -> bytes:
         return msgspec.json.encode({"major": "1", "minor": self.minor})
 
@@ -266,3 +272,10 @@ def test_the_newest_served_version_is_used() -> None:
     assert found("v1alpha3") is None
     assert not found("v1", minor="34+").splits_counters
     assert found("v1", minor="35").splits_counters
+
+
+def test_classes_that_may_not_be_written_are_left_to_whoever_installed_them() -> None:
+    client: Any = Discovered("v1")
+    dra = DraFleet(client, Recorder(client, component="test"), Store(), changed=lambda _node: None, namespace="gpu")
+    assert LOOP.run(dra._begin()) is not None
+    assert dra.problem == ""

@@ -117,7 +117,8 @@ class World:
         recorder = Recorder(client, component="test")
         self.nodes = FakeNodes(
             self.stores, self.fleet, WorkQueue(), self.writer, recorder, namespace="ns", catalog=CATALOG,
-            clock=self.clock, dra=DraFleet(client, recorder, changed=lambda _node: None, namespace="ns"),
+            clock=self.clock,
+            dra=DraFleet(client, recorder, self.stores.pods, changed=lambda _node: None, namespace="ns"),
         )  # fmt: skip
 
         self.api.changed = self.nodes.reconcile

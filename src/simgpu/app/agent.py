@@ -61,6 +61,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     cgroups: Path  # the cgroup file system
     reservations: str  # namespace of Run:ai's reservation pods
     runai: Path  # folder of files for Run:ai's container toolkit
+    allocation: str = vocabulary.EXTENDED  # how pods get GPUs where the topology does not say it
     seed: int = 1  # of the simulation's randomness
     interval: float = 0.5  # seconds between steps
 
@@ -120,6 +121,7 @@ class Agent:
         self.node = OwnNode(
             settings.node, self.stores, self._writer, links.recorder,
             namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, before=self._files.known.spec,
+            allocation=settings.allocation,
         )  # fmt: skip
         self.controller = RealNode(
             self.node, self.equipment, self.kubelet, self.slices, working=lambda: self.socket.working,

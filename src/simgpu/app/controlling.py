@@ -31,7 +31,7 @@ from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
 from simgpu.machines import ticking
 from simgpu.machines.fleet import Fleet
-from simgpu.vocabulary import LEASE, MANAGER
+from simgpu.vocabulary import EXTENDED, LEASE, MANAGER
 from simgpu.web import fleet_pages, health, metering, server
 
 
@@ -44,6 +44,7 @@ class ControllerSettings(msgspec.Struct, frozen=True):
     topology_listen: tuple[str, int]  # host and port of the topology API
     identity: identities.Identity
     catalog: models.Catalog
+    allocation: str = EXTENDED  # how pods get GPUs where the topology does not say it
     seed: int = 1  # of the simulation's randomness
     interval: float = 0.5  # seconds between steps
     plain_labels: bool = False  # whether the page of all nodes omits target labels
@@ -79,10 +80,13 @@ class Controller:
         self._queue: WorkQueue[str] = WorkQueue(waited=self._looked)
         self._writer = Writer(client, manager=MANAGER, per_second=self._budget.per_second, burst=5, in_flight=32)
         self._recorder = Recorder(client, component=LEASE)
-        self._dra = DraFleet(client, self._recorder, changed=self._queue.add, namespace=settings.namespace)
+        self._dra = DraFleet(
+            client, self._recorder, self._stores.pods, changed=self._queue.add, namespace=settings.namespace
+        )
         self.nodes = FakeNodes(
             self._stores, self.fleet, self._queue, self._writer, self._recorder,
             namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, dra=self._dra,
+            allocation=settings.allocation,
         )  # fmt: skip
 
     def _looked(self, waited: float) -> None:

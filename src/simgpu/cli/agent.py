@@ -64,13 +64,15 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
     "Cgroup file system, to read containers' CPU usage for pods whose GPU usage follows it.",
 )
 @options.catalog
+@options.allocation
 @options.interval(0.5, minimum=0.05, maximum=60)
 @options.seed()
 @options.log_level
 def agent(  # noqa: PLR0913 - one for each option
     node: str | None, kubeconfig: Path | None, namespace: str, listen: str, identity: str, state_dir: Path,
     plugin_dir: Path, pod_resources: Path, dra_plugin_dir: Path, registry_dir: Path, cdi_dir: Path, pod_uid: str,
-    reservation_namespace: str, runai_dir: Path, cgroups: Path, files: tuple[Path, ...], interval: float, seed: int,
+    reservation_namespace: str, runai_dir: Path, cgroups: Path, files: tuple[Path, ...], allocation: str,
+    interval: float, seed: int,
 ) -> None:  # fmt: skip
     """Provide simulated GPUs on a real node: pods that request nvidia.com/gpu, or claim them, get them.
 
@@ -108,6 +110,7 @@ def agent(  # noqa: PLR0913 - one for each option
         cgroups=cgroups.absolute(),
         reservations=reservation_namespace,
         runai=runai_dir.absolute(),
+        allocation=allocation,
         seed=seed,
         interval=interval,
     )

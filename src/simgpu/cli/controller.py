@@ -36,12 +36,14 @@ from simgpu.cli import catalog, options, output
     "--runai-interval", type=click.FloatRange(0.1, 86400), default=120.0, show_default=True, metavar="SECONDS",
     help="Time between looks for that namespace.",
 )  # fmt: skip
+@options.allocation
 @options.interval(0.5, minimum=0.05, maximum=60)
 @options.seed()
 @options.log_level
 def controller(  # noqa: PLR0913 - one for each option
     kubeconfig: Path | None, namespace: str, listen: str, topology_listen: str, files: tuple[Path, ...], identity: str,
-    plain_labels: bool, lease_duration: int, runai_namespace: str, runai_interval: float, interval: float, seed: int,
+    plain_labels: bool, lease_duration: int, runai_namespace: str, runai_interval: float, allocation: str,
+    interval: float, seed: int,
 ) -> None:  # fmt: skip
     """Provide simulated GPUs on fake (KWOK) nodes: capacity, labels, and metrics that follow the pods.
 
@@ -62,6 +64,7 @@ def controller(  # noqa: PLR0913 - one for each option
         topology_listen=server.parse_address(topology_listen, field="--topology-listen"),
         identity=known.load(identity, from_json=fakedev.read),
         catalog=models.load([*catalog.user_files(), *files]),
+        allocation=allocation,
         seed=seed,
         interval=interval,
         plain_labels=plain_labels,

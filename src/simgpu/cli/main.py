@@ -9,7 +9,7 @@ import click
 
 import simgpu
 from simgpu import errors
-from simgpu.cli import agent, catalog, cleanup, controller, exporter, local, machine, running, simulate
+from simgpu.cli import agent, catalog, cleanup, controller, exporter, loadtest, local, machine, running, simulate
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -41,6 +41,7 @@ for command in (
     running.run,
     controller.controller,
     agent.agent,
+    loadtest.loadtest,
     controller.config,
     cleanup.cleanup,
     machine.tools,

@@ -62,6 +62,12 @@ namespace = click.option(
     help="Namespace of the topology ConfigMaps.",
 )  # fmt: skip
 
+allocation = click.option(
+    "--allocation", type=click.Choice(vocabulary.ALLOCATIONS),
+    default=lambda: os.environ.get(vocabulary.ALLOCATION_ENV, vocabulary.EXTENDED), show_default=vocabulary.EXTENDED,
+    help="How pods get GPUs where the topology does not say it; also from SIMGPU_ALLOCATION.",
+)  # fmt: skip
+
 # Cards, and how they are simulated.
 
 

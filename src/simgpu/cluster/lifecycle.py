@@ -369,6 +369,8 @@ async def status(name: str, roles: Sequence[Role] = ()) -> ClusterStatus:
     nodes, pods = seen or ([], 0)
     ours = [node for node in nodes if node.metadata.labels.get(vocabulary.POOL_LABEL) == vocabulary.DEFAULT_POOL]
     endpoints = {"apiserver": known.server}
+    if "scheduler" in known.ports:
+        endpoints["scheduler"] = f"https://127.0.0.1:{known.ports['scheduler']}/metrics"
     for role in roles:
         endpoints |= {name: components.fill(url, known, folder) for name, url in role.endpoints.items()}
     return ClusterStatus(

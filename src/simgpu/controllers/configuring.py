@@ -33,7 +33,13 @@ class Configuration:
     """Which GPUs nodes should have. `problems` are those of the ConfigMap as it is now."""
 
     def __init__(
-        self, config_maps: Store[ConfigMap], recorder: Recorder, *, namespace: str, catalog: models.Catalog
+        self,
+        config_maps: Store[ConfigMap],
+        recorder: Recorder,
+        *,
+        namespace: str,
+        catalog: models.Catalog,
+        allocation: str = vocabulary.EXTENDED,
     ) -> None:
         self.current: pools.Topology | None = None
         self.problems: tuple[str, ...] = ()
@@ -42,6 +48,7 @@ class Configuration:
         self._recorder = recorder
         self._namespace = namespace
         self._catalog = catalog
+        self._allocation = allocation
         self._reported: dict[str, str] = {}
         self._removed: set[str] = set()  # pools of earlier configurations
 
@@ -153,7 +160,8 @@ class Configuration:
             self._report_problems("NoTopology", (missing,), _UNCHANGED)
             return None
         try:
-            topology = reading.parse(config_map.data.get(vocabulary.TOPOLOGY_KEY, ""), self._catalog, self._profile)
+            text = config_map.data.get(vocabulary.TOPOLOGY_KEY, "")
+            topology = reading.parse(text, self._catalog, self._profile, allocation=self._allocation)
         except checking.Mistakes as mistakes:
             found = tuple(map(str, mistakes.found))
             self._report_problems("InvalidTopology", found, _UNCHANGED, uid=config_map.metadata.uid)

@@ -69,13 +69,16 @@ async def publish_classes(client: Client, api: ServedApi) -> tuple[str, ...]:
 class DraFleet:
     """Slices and claims of all fake nodes. `changed` is called with the nodes whose claims have changed."""
 
-    def __init__(self, client: Client, recorder: Recorder, *, changed: Callable[[str], None], namespace: str) -> None:
+    def __init__(
+        self, client: Client, recorder: Recorder, pods: Store[Pod], *, changed: Callable[[str], None], namespace: str
+    ) -> None:
         self.known = False  # whether claims can be read, or it is off
         self.problem = ""  # why it is off
         self.claims: Store[AllocatedClaim] = Store()
         self.slices = ResourceSlices(client, recorder)
         self._client = client
         self._recorder = recorder
+        self._pods = pods
         self._changed = changed
         self._topology = Subject("v1", "ConfigMap", vocabulary.TOPOLOGY, namespace)
         self._wanted = asyncio.Event()
@@ -113,8 +116,13 @@ class DraFleet:
 
     async def _check(self, api: ServedApi) -> None:
         """Make the first requests, whose failure is a problem to report: a reflector would try again for ever."""
-        for gate in await publish_classes(self._client, api):
-            self._warn("FeatureGateOff", f"the API server drops fields of DeviceClasses: feature gate {gate} is off")
+        try:
+            for gate in await publish_classes(self._client, api):
+                self._warn(
+                    "FeatureGateOff", f"the API server drops fields of DeviceClasses: feature gate {gate} is off"
+                )
+        except errors.Forbidden as error:  # a chart that has them grants no permission to change them
+            _log.info("DeviceClasses stay as they are: %s", error)
         for resource in (CLAIMS, SLICES):
             await self._client.list(api.of(resource), labels=_NO_OBJECT)
 
@@ -154,8 +162,15 @@ class DraFleet:
     def _claim_changed(self, change: Change[AllocatedClaim]) -> None:
         if change.old is not None and change.new is not None and change.old.status == change.new.status:
             return
-        for name in pools_of(change.old) | pools_of(change.new):
-            self._changed(name)
+        # Pods that come later, or have gone, are changes of their own.
+        if any(self._concerns(claim) for claim in (change.old, change.new) if claim is not None):
+            for name in pools_of(change.old) | pools_of(change.new):
+                self._changed(name)
+
+    def _concerns(self, claim: AllocatedClaim) -> bool:
+        """Return whether a claim is reserved for a pod that is on a node."""
+        listed = claim.status.reserved_for[: vocabulary.MAX_CLAIM_USERS]
+        return any(self._pods.get(item.name, namespace=claim.metadata.namespace) is not None for item in listed)
 
     # Nodes.
 

@@ -96,6 +96,7 @@ class FakeNodes:
         catalog: models.Catalog,
         clock: Clock,
         dra: DraFleet,
+        allocation: str = vocabulary.EXTENDED,
     ) -> None:
         self._dra = dra
         self._stores = stores
@@ -107,7 +108,7 @@ class FakeNodes:
         self._clock = clock
         self._views = NodeViews(writer, stores.config_maps, namespace=namespace, clock=clock)
         self.configuration = configuring.Configuration(
-            stores.config_maps, recorder, namespace=namespace, catalog=catalog
+            stores.config_maps, recorder, namespace=namespace, catalog=catalog, allocation=allocation
         )
         self._records: dict[str, NodeRecord] = {}
         self.unseen = {""}  # nodes to reconcile for the first time; unknown before `start`

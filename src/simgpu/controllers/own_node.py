@@ -61,7 +61,7 @@ class OwnNode:
     `before` is what it had, which it keeps while its configuration is invalid.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it reads, what it writes to, and how
         self,
         name: str,
         stores: NodeStores,
@@ -72,9 +72,12 @@ class OwnNode:
         catalog: models.Catalog,
         clock: Clock,
         before: pools.NodeGpus = _NOTHING,
+        allocation: str = vocabulary.EXTENDED,
     ) -> None:
         self.name = name
-        self.configuration = Configuration(stores.config_maps, recorder, namespace=namespace, catalog=catalog)
+        self.configuration = Configuration(
+            stores.config_maps, recorder, namespace=namespace, catalog=catalog, allocation=allocation
+        )
         self._stores = stores
         self._writer = writer
         self._changed: Callable[[], None] = lambda: None
@@ -175,7 +178,8 @@ class OwnNode:
     ) -> Iterator[tuple[str, holding.Holder]]:
         """Yield the containers with devices of prepared claims, and the GPU of each, the oldest pod first.
 
-        Containers that share a device, or a share of it, divide its memory; those with admin access have none.
+        Containers that share a device, or a share of it, divide its memory, and so do shares that name no amount of it;
+        those with admin access have none.
         """
         prepared = grants.by_name(claims)
         pods = sorted(self._stores.pods if prepared else (), key=lambda pod: pod.metadata.seniority)
@@ -187,10 +191,11 @@ class OwnNode:
             if device.gpu in memory
         ]
         members = Counter(device.slot for _, _, device in uses if not device.admin)
+        slots = Counter({device.slot: device.gpu for _, _, device in uses if not device.admin}.values())
         found: dict[tuple[str, str, str], holding.Holder] = {}  # several shares of one GPU are one use of it
         for pod, container, device in uses:
             key = device.gpu, pod.metadata.uid, container
-            part = 1.0 if device.memory_mib is None else device.memory_mib / memory[device.gpu]
+            part = device.memory_mib / memory[device.gpu] if device.memory_mib else 1 / max(1, slots[device.gpu])
             mine = 0.0 if device.admin else part / members[device.slot]
             before = found.get(key, holding.Holder(pod, container, 0.0, observes=True))
             observes = before.observes and device.admin

@@ -18,16 +18,25 @@ from simgpu.catalog import models
 from simgpu.topology import allocating, keys, legacy, listed, named, profiled, settings
 from simgpu.topology.checking import Checker
 from simgpu.topology.pools import NodeGpus, Topology
-from simgpu.vocabulary import MAX_NAME, POOL_LABEL
+from simgpu.vocabulary import EXTENDED, MAX_NAME, POOL_LABEL
 
 _LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9._-]{1,63}")
 
 
-def parse(text: str, catalog: models.Catalog, profiles: profiled.Profiles = lambda _name: None) -> Topology:
-    """Return the topology of a document; raises `checking.Mistakes` if it has any."""
+def parse(
+    text: str,
+    catalog: models.Catalog,
+    profiles: profiled.Profiles = lambda _name: None,
+    *,
+    allocation: str = EXTENDED,
+) -> Topology:
+    """Return the topology of a document; raises `checking.Mistakes` if it has any.
+
+    `allocation` is how pods get GPUs where the document does not say it.
+    """
     check = Checker(catalog)
     document = _document(text, check)
-    found = Topology() if document is None else _topology(document, check, profiles)
+    found = Topology() if document is None else _topology(document, check, profiles, allocation)
     check.raise_mistakes()
     return found
 
@@ -47,7 +56,7 @@ def _document(text: str, check: Checker) -> Mapping[str, Any] | None:
     return document
 
 
-def _topology(document: Mapping[str, Any], check: Checker, profiles: profiled.Profiles) -> Topology:
+def _topology(document: Mapping[str, Any], check: Checker, profiles: profiled.Profiles, allocation: str) -> Topology:
     check.known(document, keys.TOP, "")
     by_pool, by_node = check.mapping(document, "nodePools"), check.mapping(document, "nodes")
     if "nodePools" not in document and "nodes" not in document:
@@ -58,7 +67,7 @@ def _topology(document: Mapping[str, Any], check: Checker, profiles: profiled.Pr
     key = document.get("nodePoolLabelKey", POOL_LABEL)
     if not isinstance(key, str) or not _LABEL_KEY.fullmatch(key):
         check.mistake("nodePoolLabelKey", f"{errors.shown(key)} is no label key")
-    default = allocating.read(document, "", check, otherwise=allocating.DEFAULT)
+    default = allocating.read(document, "", check, otherwise=allocating.GpuAllocation(allocation))
 
     def read_pool(pool: dict[str, Any], where: str) -> NodeGpus:
         return _allocated(_pool(pool, where, check, profiles), pool, where)

@@ -1,0 +1,320 @@
+"""Load tests: `simgpu loadtest`, and `clusterloader2`, which takes that program's options."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from simgpu import vocabulary
+from simgpu.cli import options, output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from simgpu.loadtest.reports.comparison import ComparedFigure
+    from simgpu.loadtest.running.results import RunResult
+    from simgpu.loadtest.scenario.model import Scenario
+
+# Options of ClusterLoader2 that mean nothing here: they are accepted, and have no effect.
+_IGNORED = (
+    "enable-exec-service", "skip-cluster-verification", "k8s-clients-number", "enable-prometheus-server",
+    "tear-down-prometheus-server", "alsologtostderr", "logtostderr", "run-from-cluster", "mastername", "masterip",
+    "kubelet-port", "prometheus-scrape-node-exporter", "prometheus-scrape-kubelets",
+)  # fmt: skip
+
+
+class _Group(click.Group):
+    """`loadtest FILE` is `loadtest run FILE`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in {"-h", "--help"}):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Group, invoke_without_command=False)
+def loadtest() -> None:
+    """Run a ClusterLoader2 scenario on simulated GPUs, measure, and write a report.
+
+    \b
+      simgpu loadtest --list                        built-in scenarios
+      simgpu loadtest kwok-dra --nodes 10           run one of them
+      simgpu loadtest my-config.yaml --dry-run      check a scenario, and create nothing
+      simgpu loadtest compare before/ after/        compare two reports
+
+    FILE is a scenario as ClusterLoader2 reads it, or the name of a built-in one. The run sets up the
+    simulated nodes that the scenario asks for, and removes everything it made at its end, whatever
+    happens. 'simgpu loadtest run --help' lists all options.
+    """
+
+
+def _ignored(command: Callable[..., int]) -> Callable[..., int]:
+    for name in _IGNORED:
+        command = click.option(f"--{name}", hidden=True, expose_value=False, is_flag=False, flag_value="true")(command)
+    return command
+
+
+@loadtest.command("run")
+@click.argument("file", required=False)
+@click.option(
+    "--testconfig", "configs", multiple=True, metavar="FILE", help="The scenario, as ClusterLoader2 spells it."
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(0, vocabulary.MAX_LOADTEST_NODES),
+    metavar="N",
+    help="Number of nodes: the variable Nodes, and the nodes of a dependency that names none.",
+)
+@click.option(
+    "--report-dir",
+    type=options.PATH,
+    metavar="DIR",
+    help="Folder for the report.  [default: loadtest-reports/NAME-TIME]",
+)
+@click.option(
+    "--kubeconfig",
+    type=options.PATH,
+    metavar="FILE",
+    help="Kubeconfig of the cluster.  [default: KUBECONFIG, then the cluster of 'simgpu up', then ~/.kube/config]",
+)
+@click.option("--provider", metavar="NAME", help="Accepted as ClusterLoader2's; any cluster is treated alike.")
+@click.option(
+    "--testoverrides",
+    "overrides",
+    type=options.PATH,
+    multiple=True,
+    metavar="FILE",
+    help="File of variables; later files win.",
+)
+@click.option("--prometheus", metavar="URL", help="Prometheus to ask, for measurements that use one.")
+@click.option(
+    "--scheduler-metrics",
+    metavar="URL",
+    help="The scheduler's metrics page.  [default: that of the local cluster, or through the API server]",
+)
+@click.option("--compare", type=options.PATH, metavar="DIR", help="Earlier report to compare with, in the page.")
+@click.option("--dry-run", is_flag=True, help="Render and check the scenario; no cluster is needed.")
+@click.option("--list", "listing", is_flag=True, help="List built-in scenarios.")
+@click.option("--seed", type=int, metavar="N", help="Seed of random functions and schedules.")
+@click.option("--v", "verbosity", type=int, metavar="N", help="How much is logged: 1 more, 4 everything; also KLOG_V.")
+@_ignored
+@options.output
+def run(  # noqa: PLR0913 - one for each option
+    file: str | None,
+    configs: tuple[str, ...],
+    nodes: int | None,
+    report_dir: Path | None,
+    kubeconfig: Path | None,
+    provider: str | None,  # noqa: ARG001 - any cluster is treated alike
+    overrides: tuple[Path, ...],
+    prometheus: str | None,
+    scheduler_metrics: str | None,
+    compare: Path | None,
+    dry_run: bool,
+    listing: bool,
+    seed: int | None,
+    verbosity: int | None,
+    form: str,
+) -> int:
+    """Run a scenario (the default command).
+
+    \b
+      simgpu loadtest kwok-dra --nodes 3 --report-dir /tmp/reports
+      simgpu loadtest --testconfig=pkg/dependency/kwok/examples/test-config.yaml --nodes=3
+      CL2_JOB_RUNNING_TIME_MS=10000 simgpu loadtest churn
+
+    Exit codes: 0 if all checks passed and nothing is left behind, 1 if not, 2 if the scenario is invalid.
+    """
+    from simgpu import errors
+    from simgpu.loadtest.reports import comparison
+    from simgpu.loadtest.scenario import files
+
+    _start_logging(verbosity)
+    if listing:
+        _print_list(form)
+        return 0
+    given = [*([file] if file else []), *configs]
+    if not given:
+        raise errors.InputError("FILE", "give a scenario, or --list for built-in ones")
+    before = comparison.read(compare) if compare is not None else None
+    resolved = [files.resolve(one) for one in given]
+    code = 0
+    for path, note in resolved:
+        if dry_run:
+            code = max(code, _check(path, note, nodes=nodes, overrides=overrides, folder=report_dir))
+            continue
+        code = max(
+            code,
+            _run_one(
+                _Wish(path, note, nodes, overrides, report_dir, kubeconfig, prometheus or "", scheduler_metrics or "",
+                      seed, before, str(compare or ""), form, several=len(resolved) > 1)
+            ),
+        )  # fmt: skip
+    return code
+
+
+class _Wish:
+    """The options of one run."""
+
+    def __init__(  # noqa: PLR0913 - one for each option
+        self, path: Path, note: str, nodes: int | None, overrides: Sequence[Path], report_dir: Path | None,
+        kubeconfig: Path | None, prometheus: str, scheduler: str, seed: int | None, before: RunResult | None,
+        against: str, form: str, *, several: bool,
+    ) -> None:  # fmt: skip
+        self.path, self.note, self.nodes, self.overrides = path, note, nodes or None, overrides
+        self.report_dir, self.kubeconfig, self.prometheus, self.scheduler = (
+            report_dir,
+            kubeconfig,
+            prometheus,
+            scheduler,
+        )
+        self.seed, self.before, self.against, self.form, self.several = seed, before, against, form, several
+
+
+def _start_logging(verbosity: int | None) -> None:
+    from simgpu.cli import logs
+
+    text = os.environ.get(vocabulary.VERBOSITY_ENV, "")
+    level = verbosity if verbosity is not None else int(text) if text.isdecimal() and len(text) < 3 else 0
+    logs.start("debug" if level >= 4 else "info" if level >= 1 else "error")
+
+
+def _print_list(form: str) -> None:
+    from simgpu.loadtest.scenario import files
+
+    found = files.built_in()
+    if form == "json":
+        output.print_json([{"name": item.name, "description": item.description} for item in found])
+        return
+    output.print_rows([(item.name, item.description) for item in found])
+    click.echo(f"\nRun one with: {output.program()} loadtest NAME --nodes N")
+
+
+def _load(path: Path, note: str, nodes: int | None, overrides: Sequence[Path], seed: int | None = None) -> Scenario:
+    from simgpu.loadtest.running import runner
+    from simgpu.loadtest.scenario import loading, variables
+
+    known = variables.gather(overrides, os.environ, nodes)
+    return loading.load(path, known, runner.METHODS, loading.LoadOptions(nodes=nodes, seed=seed, note=note))
+
+
+def _check(path: Path, note: str, *, nodes: int | None, overrides: Sequence[Path], folder: Path | None) -> int:
+    from simgpu.loadtest.reports import writing
+
+    scenario = _load(path, note, nodes, overrides)
+    for line in scenario.notes:
+        click.echo(line, err=True)
+    if folder is not None:
+        click.echo(f"Wrote {writing.write_config(folder, scenario)}")
+    steps = len(scenario.steps)
+    objects = sum(phase.replicas * len(phase.namespaces) * len(phase.objects)
+                  for step in scenario.steps for phase in step.phases)  # fmt: skip
+    click.echo(f"{scenario.name}: valid; {steps} steps, {scenario.namespaces.number} namespaces, {objects} objects")
+    return 0
+
+
+def _run_one(wish: _Wish) -> int:
+    import datetime
+
+    from simgpu.cli import progress
+    from simgpu.loadtest.reports import comparison, writing
+
+    # The options are checked before the cluster is asked for its nodes, so that mistakes show at once.
+    with progress.shown() as shown:
+        scenario, result = output.run(_work(wish, shown), fast=True)
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
+    folder = wish.report_dir or Path("loadtest-reports") / f"{scenario.name}-{stamp}"
+    if wish.several and wish.report_dir is not None:
+        folder /= scenario.name
+    compared = comparison.compare(wish.before, result) if wish.before is not None else []
+    writing.write_config(folder, scenario)
+    writing.write(folder, result, compared, against=wish.against)
+    if wish.form == "json":
+        output.print_json({"failed": result.failed, "report": str(folder), "errors": _problems(result),
+                           "figures": {name: value for name, _, value in comparison.figures(result)}})  # fmt: skip
+    else:
+        _print_result(result, folder)
+    if result.interrupted:
+        return 130
+    return 1 if result.failed else 0
+
+
+async def _work(wish: _Wish, shown: object) -> tuple[Scenario, RunResult]:
+    from simgpu.app import loadtesting
+
+    return await loadtesting.run(
+        wish.path,
+        loadtesting.LoadTestOptions(
+            note=wish.note,
+            nodes=wish.nodes,
+            overrides=tuple(wish.overrides),
+            kubeconfig=wish.kubeconfig,
+            prometheus=wish.prometheus,
+            scheduler_metrics=wish.scheduler,
+            seed=wish.seed,
+        ),
+        shown,  # type: ignore[arg-type]  # a display of progress
+    )
+
+
+def _problems(result: RunResult) -> list[str]:
+    return [*result.errors, *(f"{case.name}: {error}" for case in result.cases for error in case.errors)]
+
+
+def _print_result(result: RunResult, folder: Path) -> None:
+    from simgpu.loadtest.reports import comparison
+
+    click.echo()
+    for problem in _problems(result):
+        click.echo(click.style("FAILED ", fg="red") + problem)
+    rows = [
+        (name, f"{value:,.4g} {unit}".strip()) for name, unit, value in comparison.figures(result) if ": " not in name
+    ]
+    output.print_rows(rows)
+    passed = sum(not case.errors for case in result.cases)
+    verdict = click.style("failed", fg="red") if result.failed else click.style("passed", fg="green")
+    click.echo(
+        f"\n{result.scenario}: {verdict}, {passed} of {len(result.cases)} checks; report: {folder / 'report.html'}"
+    )
+
+
+@loadtest.command("compare")
+@click.argument("before", type=options.PATH)
+@click.argument("after", type=options.PATH)
+@click.option("--html", "page", type=options.PATH, metavar="FILE", help="Also write a page with the comparison.")
+@options.output
+def compare_reports(before: Path, after: Path, page: Path | None, form: str) -> None:
+    """Compare two reports, figure by figure.
+
+    BEFORE and AFTER are report folders of 'simgpu loadtest'.
+    """
+    from simgpu.loadtest.reports import comparison
+    from simgpu.loadtest.reports import page as pages
+
+    later = comparison.read(after)
+    found = comparison.compare(comparison.read(before), later)
+    if page is not None:
+        page.write_text(pages.render(later, found, str(before)), encoding="utf-8")
+    if form == "json":
+        output.print_json([{"figure": item.name, "unit": item.unit, "before": item.before, "after": item.after,
+                            "change": item.change} for item in found])  # fmt: skip
+        return
+    output.print_rows([("FIGURE", "BEFORE", "AFTER", "CHANGE"), *(_compared_row(item) for item in found)])
+
+
+def _compared_row(item: ComparedFigure) -> tuple[str, str, str, str]:
+    change = "-" if item.change is None else f"{item.change:+.1%}"
+    return item.name, f"{item.before:,.4g} {item.unit}".strip(), f"{item.after:,.4g} {item.unit}".strip(), change
+
+
+def clusterloader2() -> NoReturn:
+    """Run `simgpu loadtest` with ClusterLoader2's command line, in which options may have one dash."""
+    from simgpu.cli import main
+
+    arguments = [f"-{text}" if text.startswith("-") and not text.startswith("--") and len(text.split("=")[0]) > 2
+                 else text for text in sys.argv[1:]]  # fmt: skip
+    sys.exit(main.run(["loadtest", "run", *arguments]))

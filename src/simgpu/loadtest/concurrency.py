@@ -1,0 +1,61 @@
+"""Many small pieces of work at a time, and work that must be finished."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+from simgpu.kube import errors
+
+T = TypeVar("T")
+IN_FLIGHT = 32
+
+
+async def each(items: Iterable[T], work: Callable[[T], Awaitable[object]], *, in_flight: int = IN_FLIGHT) -> None:
+    """Do work for each item, so many at a time; the first failure cancels the rest and is raised."""
+    waiting = iter(items)
+
+    async def worker() -> None:
+        for item in waiting:
+            await work(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(in_flight):
+                group.create_task(worker())
+    except BaseExceptionGroup as failures:
+        raise first(failures) from None
+
+
+def first(failures: BaseException) -> BaseException:
+    """Return the first error of a group, of errors of the API before others."""
+    while isinstance(failures, BaseExceptionGroup):
+        known = failures.subgroup(errors.KubeError)
+        failures = (known or failures).exceptions[0]
+    return failures
+
+
+async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
+    """Finish the work, ignoring cancellation meanwhile."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
+    return task.result()
+
+
+async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float, poll_seconds: float = 0.2) -> bool:
+    """Wait for a condition. False if it is not met in time; errors of the API meanwhile count as not yet."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + seconds
+    while True:
+        started = clock()
+        with contextlib.suppress(errors.ConnectError, errors.ServerError, errors.TooManyRequests):
+            if await condition():
+                return True
+        if clock() >= deadline:
+            return False
+        # A look at thousands of objects takes CPU time that others need.
+        await asyncio.sleep(min(max(poll_seconds, 4 * (clock() - started)), max(0.01, deadline - clock())))

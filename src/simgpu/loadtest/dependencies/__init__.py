@@ -1,0 +1,1 @@
+"""What a scenario needs before its steps: simulated nodes, their GPUs, and KWOK."""

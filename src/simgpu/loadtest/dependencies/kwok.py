@@ -1,0 +1,193 @@
+"""KWOK: whether the cluster has one that works, and its installation where it has none."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from simgpu.kube import errors, resources
+from simgpu.kube.client import Client
+from simgpu.kube.resources import Resource
+from simgpu.loadtest import concurrency, ownership
+from simgpu.loadtest.dependencies import kinds, nodes, stages
+from simgpu.loadtest.dependencies.workbench import DependencyError, Workbench
+from simgpu.vocabulary import KWOK_NAMESPACE, KWOK_NODE, LOADTEST_NODE_PREFIX
+
+DEFAULT_IMAGE = "registry.k8s.io/kwok/kwok:v0.8.0"
+_NAME = "kwok-controller"
+_PROBE_PREFIX = f"{LOADTEST_NODE_PREFIX}probe-"
+_PROBE_SECONDS = 10.0
+_CONFIGURATION = f"""\
+apiVersion: config.kwok.x-k8s.io/v1alpha1
+kind: KwokConfiguration
+options:
+  enableCRDs: [Stage]
+  manageAllNodes: false
+  manageNodesWithAnnotationSelector: {KWOK_NODE}=fake
+  nodePlayStageParallelism: 16
+  nodeLeaseParallelism: 16
+  podPlayStageParallelism: 16
+"""
+
+
+class Kwok:
+    """The KWOK that plays a run's nodes."""
+
+    def __init__(self, bench: Workbench, *, image: str = DEFAULT_IMAGE) -> None:
+        self._bench = bench
+        self._image = image
+        self._shared: list[tuple[Resource[Any], str, str]] = []  # in order of creation
+        self._deleted: list[tuple[Resource[Any], str, str]] = []
+        self._probe = f"{_PROBE_PREFIX}{bench.run.id}"
+
+    @staticmethod
+    def is_probe(node: str) -> bool:
+        """Return whether a node is one by which a run looks for KWOK."""
+        return node.startswith(_PROBE_PREFIX)
+
+    async def setup(self, *, seconds: float) -> None:
+        """Make sure that a KWOK plays nodes: the cluster's own, with its stages or ours, or one that is installed."""
+        client, progress = self._bench.client, self._bench.progress
+        progress.update("KWOK", "looking for one")
+        await self._create_probe()
+        if await self._plays(min(_PROBE_SECONDS, seconds)):
+            await self._delete_probe()
+            progress.done("KWOK", "the cluster has one")
+            return
+        served = await _stages_served(client)
+        progress.update("KWOK", "adding stages")
+        await self._acquire(resources.CUSTOM_RESOURCE_DEFINITIONS, stages.manifest("stage-crd.yaml")[0])
+        if not await concurrency.until(lambda: _stages_served(client), seconds=seconds):
+            raise DependencyError("KWOK: the API server does not serve its stages; see the events of the definition")
+        for stage in stages.manifest("stages.yaml"):
+            await self._acquire(resources.STAGES, stage)
+        if not served or not await self._plays(_PROBE_SECONDS):
+            await self._install(seconds)
+        await self._delete_probe()
+
+    async def _install(self, seconds: float) -> None:
+        self._bench.progress.update("KWOK", f"installing {self._image} into {KWOK_NAMESPACE}")
+        for resource, body in _objects(self._image):
+            namespace = KWOK_NAMESPACE if resource.namespaced else ""
+            await self._acquire(resource, body, namespace=namespace)
+        if not await self._plays(seconds):
+            found = await self._bench.client.find(kinds.DEPLOYMENTS, _NAME, namespace=KWOK_NAMESPACE)
+            ready = found.status.ready_replicas if found is not None else 0
+            raise DependencyError(
+                f"KWOK: a probe node did not become Ready in {seconds:.0f} s; Deployment {KWOK_NAMESPACE}/{_NAME} has "
+                f"{ready} ready replicas: see its pods and their logs"
+            )
+        self._bench.progress.done("KWOK", f"installed into {KWOK_NAMESPACE}")
+
+    async def _acquire(self, resource: Resource[Any], body: dict[str, Any], *, namespace: str = "") -> None:
+        name = body["metadata"]["name"]
+        self._shared.append((resource, name, namespace))
+        await ownership.acquire(self._bench.client, resource, body, self._bench.run, namespace=namespace)
+
+    async def _create_probe(self) -> None:
+        body = nodes.body(self._probe, labels=self._bench.run.labels)
+        body["spec"]["unschedulable"] = True
+        await self._bench.client.create(resources.NODES, body)
+
+    async def _delete_probe(self) -> None:
+        await self._bench.client.delete(resources.NODES, self._probe)
+
+    async def _plays(self, seconds: float) -> bool:
+        async def look() -> bool:
+            return (await self._bench.client.get(resources.NODES, self._probe)).ready
+
+        return await concurrency.until(look, seconds=seconds, poll_seconds=0.1)
+
+    async def teardown(self) -> None:
+        """Release what was installed; the last run that uses it deletes it."""
+        await self._delete_probe()
+        while self._shared:
+            resource, name, namespace = self._shared[-1]
+            with contextlib.suppress(errors.NotFound):  # the definition of its kind is gone
+                if await ownership.release(self._bench.client, resource, name, self._bench.run, namespace=namespace):
+                    self._deleted.append((resource, name, namespace))
+            self._shared.pop()
+
+    async def leftovers(self) -> list[str]:
+        """Return names of what was deleted and is not gone yet."""
+        found = []
+        for resource, name, namespace in self._deleted:
+            with contextlib.suppress(errors.NotFound):
+                if await ownership.is_ending(self._bench.client, resource, name, namespace=namespace):
+                    found.append(f"{resource.kind} {name}")
+        return found
+
+
+async def _stages_served(client: Client) -> bool:
+    try:
+        found = await client.discover(resources.STAGES.api_version)
+    except errors.NotFound:
+        return False
+    return any(item.name == resources.STAGES.plural for item in found)
+
+
+def _objects(image: str) -> list[tuple[Resource[Any], dict[str, Any]]]:
+    """Return what KWOK needs to run in the cluster, with no more permissions than it uses."""
+    everything = {
+        ("", "nodes"): ["get", "list", "watch", "patch", "update"],
+        ("", "nodes/status"): ["patch", "update"],
+        ("", "pods"): ["get", "list", "watch", "patch", "update", "delete"],
+        ("", "pods/status"): ["patch", "update"],
+        ("", "events"): ["create", "patch", "update"],
+        ("coordination.k8s.io", "leases"): ["get", "list", "watch", "create", "patch", "update", "delete"],
+        ("kwok.x-k8s.io", "*"): ["get", "list", "watch", "patch", "update"],
+    }
+    rules = [{"apiGroups": [group], "resources": [name], "verbs": verbs} for (group, name), verbs in everything.items()]
+    subject = {"kind": "ServiceAccount", "name": _NAME, "namespace": KWOK_NAMESPACE}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": _NAME}
+    meta = {"name": _NAME}
+    return [
+        (resources.NAMESPACES, {"metadata": {"name": KWOK_NAMESPACE}}),
+        (resources.SERVICE_ACCOUNTS, {"metadata": meta}),
+        (kinds.CLUSTER_ROLES, {"metadata": meta, "rules": rules}),
+        (kinds.CLUSTER_ROLE_BINDINGS, {"metadata": meta, "subjects": [subject], "roleRef": role}),
+        (resources.CONFIG_MAPS, {"metadata": meta, "data": {"kwok.yaml": _CONFIGURATION}}),
+        (kinds.DEPLOYMENTS, _deployment(image)),
+    ]
+
+
+def _deployment(image: str) -> dict[str, Any]:
+    labels = {"app": _NAME}
+    probe = {"httpGet": {"path": "/healthz", "port": 10247, "scheme": "HTTP"}, "periodSeconds": 2}
+    container = {
+        "name": _NAME,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["kwok"],
+        "args": [
+            "--config=/etc/kwok/kwok.yaml",
+            "--node-ip=$(POD_IP)",
+            "--node-port=10247",
+            "--server-address=0.0.0.0:10247",
+        ],
+        "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+        "readinessProbe": probe,
+        "volumeMounts": [{"name": "config", "mountPath": "/etc/kwok", "readOnly": True}],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    control_plane = {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"}
+    return {
+        "metadata": {"name": _NAME},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "serviceAccountName": _NAME,
+                    "tolerations": [control_plane],
+                    "containers": [container],
+                    "volumes": [{"name": "config", "configMap": {"name": _NAME}}],
+                },
+            },
+        },
+    }

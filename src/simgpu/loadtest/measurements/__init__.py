@@ -1,0 +1,1 @@
+"""Measurements, one module each, and what they share."""

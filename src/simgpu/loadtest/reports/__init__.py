@@ -1,0 +1,1 @@
+"""Reports of runs: files for machines, a page for people, and comparisons."""

@@ -1,0 +1,1 @@
+"""Scenario files: read, rendered and checked as a whole before anything is created."""

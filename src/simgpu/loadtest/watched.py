@@ -1,0 +1,238 @@
+"""Small views of what runs watch, and one watch for each collection, however many look at it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from simgpu.kube.client import Client
+from simgpu.kube.reflector import Reflector
+from simgpu.kube.resources import Resource
+from simgpu.kube.store import Store
+from simgpu.kube.views import ApiView, Condition, HasMeta, Object
+from simgpu.vocabulary import GPU_RESOURCE
+
+
+class _Nothing(ApiView, frozen=True):
+    """An object of which only its presence counts."""
+
+
+class _Volume(ApiView, frozen=True):
+    empty_dir: _Nothing | None = None
+    downward_api: _Nothing | None = msgspec.field(default=None, name="downwardAPI")
+    config_map: _Nothing | None = None
+    secret: _Nothing | None = None
+    projected: _Nothing | None = None
+
+    @property
+    def stateless(self) -> bool:
+        kinds = (self.empty_dir, self.downward_api, self.config_map, self.secret, self.projected)
+        return any(kind is not None for kind in kinds)
+
+
+class WatchedOwner(ApiView, frozen=True):
+    """An owner of a watched object."""
+
+    kind: str
+    uid: str
+    controller: bool = False
+
+
+class WatchedMeta(ApiView, frozen=True):
+    """`metadata` without what takes memory: labels, annotations and managed fields."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    owner_references: tuple[WatchedOwner, ...] = ()
+
+
+class _Limits(ApiView, frozen=True):
+    limits: dict[str, str] = {}  # noqa: RUF012 - of a struct
+
+
+class _WatchedContainer(ApiView, frozen=True):
+    resources: _Limits = _Limits()
+
+
+class _WatchedPodSpec(ApiView, frozen=True):
+    node_name: str = ""
+    volumes: tuple[_Volume, ...] = ()
+    containers: tuple[_WatchedContainer, ...] | None = None
+
+
+class _WatchedPodStatus(ApiView, frozen=True):
+    phase: str = ""
+    conditions: tuple[Condition, ...] = ()
+
+
+_NO_SPEC, _NO_STATUS = _WatchedPodSpec(), _WatchedPodStatus()
+
+
+class WatchedPod(ApiView, frozen=True):
+    """A pod, as measurements look at it.
+
+    Only what they ask for is kept of a decoded pod: thousands of pods that have ended stay in the API.
+    """
+
+    metadata: WatchedMeta
+    spec: _WatchedPodSpec = _NO_SPEC
+    status: _WatchedPodStatus = _NO_STATUS
+    node: str = ""  # that it is scheduled to
+    phase: str = ""
+    ready: bool = False  # it runs, and its Ready condition is True
+    stateless: bool = True  # no volume of it outlives it
+    gpus: str = "0"  # limit of the extended resource
+
+    def __post_init__(self) -> None:
+        if self.spec is _NO_SPEC and self.status is _NO_STATUS:
+            return
+        conditions = {item.type: item.status for item in self.status.conditions}
+        found: dict[str, Any] = {
+            "node": self.spec.node_name,
+            "phase": _PHASES.get(self.status.phase, self.status.phase),
+            "ready": self.status.phase == "Running" and conditions.get("Ready") == "True",
+            "stateless": all(volume.stateless for volume in self.spec.volumes),
+            "gpus": next(
+                (
+                    container.resources.limits[GPU_RESOURCE]
+                    for container in self.spec.containers or ()
+                    if GPU_RESOURCE in container.resources.limits
+                ),
+                "0",
+            ),
+            "spec": _NO_SPEC,
+            "status": _NO_STATUS,
+        }
+        for name, value in found.items():
+            msgspec.structs.force_setattr(self, name, value)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has succeeded or failed."""
+        return self.phase in {"Succeeded", "Failed"}
+
+
+_PHASES = {name: name for name in ("Pending", "Running", "Succeeded", "Failed", "Unknown")}  # one text for all pods
+
+
+class _ControllerSpec(ApiView, frozen=True):
+    replicas: int | None = None
+    parallelism: int | None = None
+    completions: int | None = None
+
+
+class _ControllerStatus(ApiView, frozen=True):
+    succeeded: int = 0
+    failed: int = 0
+    desired_number_scheduled: int = 0
+    conditions: tuple[Condition, ...] = ()
+
+
+class WatchedController(Object, frozen=True):
+    """A job, deployment or other owner of pods."""
+
+    spec: _ControllerSpec = _ControllerSpec()
+    status: _ControllerStatus = _ControllerStatus()
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is a job that is complete or has failed."""
+        return any(item.type in {"Complete", "Failed"} and item.status == "True" for item in self.status.conditions)
+
+
+class _Devices(ApiView, frozen=True):
+    results: tuple[_Nothing, ...] = ()
+
+
+class _WatchedAllocation(ApiView, frozen=True):
+    devices: _Devices = _Devices()
+
+
+class _WatchedClaimStatus(ApiView, frozen=True):
+    allocation: _WatchedAllocation | None = None
+
+
+class WatchedClaim(ApiView, frozen=True):
+    """A resource claim: whether it is allocated, and how many devices."""
+
+    metadata: WatchedMeta
+    status: _WatchedClaimStatus = _WatchedClaimStatus()
+
+    @property
+    def devices(self) -> int:
+        """How many devices are allocated."""
+        return len(self.status.allocation.devices.results) if self.status.allocation is not None else 0
+
+
+_POD_VIEW: Any = WatchedPod  # with a part of the metadata
+PODS: Resource[Any] = Resource("Pod", "pods", _POD_VIEW)
+
+
+def claims(version: str) -> Resource[Any]:
+    """Return resource claims in an API version."""
+    view: Any = WatchedClaim  # with a part of the metadata
+    return Resource("ResourceClaim", "resourceclaims", view, group="resource.k8s.io", version=version)
+
+
+def controllers(resource: Resource[Any]) -> Resource[WatchedController]:
+    """Return a resource with the view of owners of pods."""
+    return Resource(
+        resource.kind,
+        resource.plural,
+        WatchedController,
+        group=resource.group,
+        version=resource.version,
+        namespaced=resource.namespaced,
+    )
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """Objects that a measurement looks at: of one namespace or all, by labels and fields."""
+
+    namespace: str = ""
+    labels: str = ""
+    fields: str = ""
+
+
+class Watches:
+    """Stores that are kept in sync as long as the run lasts; the same selection is watched once."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._stores: dict[tuple[str, Selection], Store[Any]] = {}
+        self._tasks: dict[tuple[str, Selection], asyncio.Task[None]] = {}
+
+    async def follow(self, resource: Resource[Any], selection: Selection, *, seconds: float = 60.0) -> Store[Any]:
+        """Return the store of a selection, once it is in sync; TimeoutError if it is not in time."""
+        key = (resource.path(), selection)
+        store = self._stores.get(key)
+        if store is None:
+            store = self._stores[key] = Store[HasMeta]()
+            reflector = Reflector(
+                self._client,
+                resource,
+                store,
+                namespace=selection.namespace,
+                labels=selection.labels,
+                fields=selection.fields,
+            )
+            task = asyncio.create_task(reflector.run())
+            # A watch that ends has failed beyond retries: whoever waits for the store is told at once.
+            task.add_done_callback(lambda _task: store.synced.set())
+            self._tasks[key] = task
+        async with asyncio.timeout(seconds):
+            await store.synced.wait()
+        if self._tasks[key].done():
+            self._tasks[key].result()
+        return store
+
+    async def close(self) -> None:
+        """Stop watching."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._tasks.clear()

@@ -1,0 +1,402 @@
+"""Load tests on a real control plane: they run, measure truly, and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from simgpu.cli import progress
+from simgpu.kube import resources, scraping
+from simgpu.kube.client import Client
+from simgpu.kube.resources import Resource
+from simgpu.loadtest.dependencies import kinds
+from simgpu.loadtest.running import runner
+from simgpu.loadtest.running.results import RunResult
+from simgpu.loadtest.scenario import loading, variables
+from tests.fixtures.cluster import Cluster, eventually
+from tests.fixtures.controller import Fleet
+from tests.fixtures.prometheus import Prometheus
+
+ROOT = Path(__file__).parent.parent.parent
+BIN = Path(sys.executable).parent
+PERF_TESTS = ROOT / "examples" / "perf-tests"
+LABEL = "simgpu.dev/loadtest"
+KINDS: list[Resource[Any]] = [
+    resources.NODES, resources.NAMESPACES, resources.STAGES, kinds.slices("v1"), kinds.device_classes("v1"),
+    kinds.CLUSTER_ROLES, kinds.CLUSTER_ROLE_BINDINGS, resources.CUSTOM_RESOURCE_DEFINITIONS,
+]  # fmt: skip
+JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: "{{.Name}}", labels: {group: test}}
+spec:
+  template:
+    metadata: {labels: {group: test, job-type: short-lived}, annotations: {simgpu.dev/run-time: "{{.RunTime}}"}}
+    spec:
+      restartPolicy: Never
+      tolerations: [{operator: Exists}]
+      nodeSelector: {type: kwok}
+      containers: [{name: main, image: x, resources: {limits: {nvidia.com/gpu: 1}}}]
+"""
+
+
+# As in KWOK's stage-fast: pods of jobs end at once.
+RIVAL = {
+    "metadata": {"name": "rival"},
+    "spec": {
+        "resourceRef": {"apiGroup": "v1", "kind": "Pod"},
+        "selector": {
+            "matchLabels": {"group": "test"},
+            "matchExpressions": [
+                {"key": ".metadata.deletionTimestamp", "operator": "DoesNotExist"},
+                {"key": ".status.phase", "operator": "In", "values": ["Running"]},
+                {"key": ".metadata.ownerReferences.[].kind", "operator": "In", "values": ["Job"]},
+            ],
+        },
+        "next": {"statusTemplate": "phase: Succeeded\n"},
+    },
+}
+
+
+def scenario(folder: Path, steps: list[dict[str, Any]], **top: Any) -> Path:
+    document = {
+        "name": "test",
+        "tuningSets": [{"name": "all", "parallelismLimitedLoad": {"parallelismLimit": 50}}],
+        "steps": steps,
+        **top,
+    }
+    (folder / "job.yaml").write_text(JOB)
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def phase(count: int, run_time: str = "") -> dict[str, Any]:
+    item = {"basename": "job", "objectTemplatePath": "job.yaml", "templateFillMap": {"RunTime": run_time}}
+    spaces = {"min": 1, "max": 1}
+    made = {"namespaceRange": spaces, "replicasPerNamespace": count, "tuningSet": "all", "objectBundle": [item]}
+    return {"name": f"{count} jobs", "phases": [made]}
+
+
+def measure(action: str, *methods: str, **params: Any) -> dict[str, Any]:
+    kind = {"apiVersion": "batch/v1", "kind": "Job", "labelSelector": "group = test"}
+    calls = [{"identifier": name, "method": name, "params": {"action": action, **kind, **params}} for name in methods]
+    return {"name": action, "measurements": calls}
+
+
+def plugin_nodes(count: int = 2, **params: Any) -> list[dict[str, Any]]:
+    wanted = {"nodes": count, "allocation": "device-plugin", **params}
+    return [{"name": "nodes", "method": "DRAKWOKDriver", "params": wanted}]
+
+
+async def run(
+    cluster: Cluster, path: Path, client: Client, asked: str = "", **environ: str
+) -> tuple[runner.Runner, RunResult]:
+    known = variables.gather([], environ, None)
+    loaded = loading.load(path, known, runner.METHODS)
+    local = json.loads((cluster.kubeconfig.parent / "cluster.json").read_text())
+    port = local["ports"]["scheduler"]
+
+    async def scheduler() -> str:
+        return await scraping.page(f"https://127.0.0.1:{port}/metrics")
+
+    made = runner.Runner(client, loaded, runner.RunnerSettings(scheduler=scheduler, prometheus=asked), progress.Plain())
+    return made, await made.run()
+
+
+async def left(client: Client) -> list[str]:
+    """What load tests have made and is still there."""
+    found = []
+    for kind in KINDS:
+        found += [f"{kind.kind} {item.metadata.name}" for item in await client.list(kind, labels=LABEL)]
+    return found
+
+
+@pytest.fixture(autouse=True)
+async def nothing_left(client: Client) -> AsyncIterator[None]:
+    """Nothing of load tests is there after a test."""
+    yield
+    assert await left(client) == []
+
+
+async def command(cluster: Cluster, *line: str | Path, folder: Path, **environ: str) -> tuple[int, str]:
+    settings = {
+        **os.environ,
+        "KUBECONFIG": str(cluster.kubeconfig),
+        "XDG_STATE_HOME": str(cluster.state_home),
+        **environ,
+    }
+    process = await asyncio.create_subprocess_exec(
+        *line, cwd=folder, env=settings, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    said, _ = await process.communicate()
+    return process.returncode or 0, said.decode()
+
+
+async def test_the_commands_of_the_seed_work_as_typed(cluster: Cluster, tmp_path: Path) -> None:
+    line = [
+        "./run-e2e.sh", "cluster-loader2", "--testconfig=pkg/dependency/kwok/examples/test-config.yaml",
+        "--provider=skeleton", "--nodes=3", f"--report-dir={tmp_path}",
+    ]  # fmt: skip
+    code, said = await command(cluster, *line, folder=PERF_TESTS, CL2_JOB_RUNNING_TIME_MS="1000")
+    assert code == 0, said
+    suite = ElementTree.parse(tmp_path / "junit.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("7", "0")
+    [latency] = tmp_path.glob("PodStartupLatency_GPUJobStartupLatency_kwok-dra-test_*.json")
+    items = {item["labels"]["Metric"]: item["data"] for item in json.loads(latency.read_text())["dataItems"]}
+    assert items["pod_startup"]["Perc99"] > 0
+    assert yaml.safe_load((tmp_path / "generatedConfig_kwok-dra-test.yaml").read_text())["name"] == "kwok-dra-test"
+    assert "10" in said
+    line = ["./clusterloader2", "--testconfig=test-config.yaml", "--dry-run", "--v=2"]
+    code, said = await command(cluster, *line, folder=PERF_TESTS)
+    assert (code, "kwok-dra-test: valid" in said) == (0, True)
+    code, said = await command(cluster, "./run-e2e.sh", "kube-dns", folder=PERF_TESTS)
+    assert (code, said) == (2, "kube-dns: not part of SimGPU; only cluster-loader2 is\n")
+
+
+async def test_the_example_with_modules_and_waves_passes(cluster: Cluster, tmp_path: Path) -> None:
+    code, said = await command(
+        cluster, BIN / "simgpu", "loadtest", "examples/loadtest/config.yaml", "--nodes", "4",
+        "--report-dir", tmp_path, folder=ROOT,
+    )  # fmt: skip
+    assert code == 0, said
+    files = {path.name for path in (ROOT / "examples" / "loadtest").iterdir()}
+    assert files == {"config.yaml", "wave.yaml", "claim-template.yaml", "deployment.yaml"}
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["pods"] == 16
+    assert max(sample["gpus"] for sample in results["timeline"]) >= 12
+
+
+async def test_jobs_run_as_long_as_they_are_asked_to_beside_other_stages_and_an_annotation_wins(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    wait = [measure("start", "WaitForFinishedJobs"), measure("gather", "WaitForFinishedJobs", timeout="60s")]
+    kept = {"prefix": "kept", "deleteAutomanagedNamespaces": False}
+    await client.create(resources.STAGES, RIVAL)
+    try:
+        path = scenario(tmp_path, [wait[0], phase(2), wait[1]], dependencies=plugin_nodes(), namespace=kept)
+        _, timed = await run(cluster, path, client, CL2_JOB_RUNNING_TIME_MS="3000")
+        assert not timed.failed, timed.errors
+        jobs = json.loads(await client.raw(resources.JOBS.path(namespace="kept-1")))["items"]
+        moments = [[job["status"][name] for name in ("startTime", "completionTime")] for job in jobs]
+        spans = [datetime.fromisoformat(end) - datetime.fromisoformat(start) for start, end in moments]
+        assert len(spans) == 2
+        assert min(spans) >= timedelta(seconds=3)
+        path = scenario(tmp_path, [wait[0], phase(2, "1s"), wait[1]], dependencies=plugin_nodes())
+        _, noted = await run(cluster, path, client, CL2_JOB_RUNNING_TIME_MS="600000")
+        assert not noted.failed, noted.errors
+    finally:
+        await client.delete(resources.STAGES, "rival")
+        await client.delete(resources.NAMESPACES, "kept-1")
+
+    async def gone() -> bool:
+        return await client.find(resources.NAMESPACES, "kept-1") is None
+
+    await eventually(gone)
+
+
+async def test_latencies_agree_with_the_pods_and_with_the_scheduler(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    measured = ("PodStartupLatency", "SchedulingMetrics", "SchedulingThroughput")
+    steps = [
+        measure("start", "WaitForControlledPodsRunning", *measured),
+        phase(16),
+        measure("gather", "WaitForControlledPodsRunning", timeout="60s"),
+        measure("gather", *measured, threshold="60s"),
+    ]
+    steps[3]["measurements"][2]["params"]["threshold"] = 0.1
+    steps[0]["measurements"][3]["params"].pop("threshold", None)
+    _, result = await run(cluster, scenario(tmp_path, steps, dependencies=plugin_nodes()), client)
+    assert not result.failed, [*result.errors, *(case.errors for case in result.cases)]
+    summaries = {summary.name: summary.content for summary in result.summaries}
+    spans = {
+        item["labels"]["Metric"]: item["data"] for item in summaries["PodStartupLatency_PodStartupLatency"]["dataItems"]
+    }
+    ours = spans["create_to_schedule"]["Perc50"] / 1000
+    theirs = summaries["SchedulingMetrics_SchedulingMetrics"]["e2eSchedulingLatency"]["Perc50"] / 1e9
+    bucket = max(0.02, theirs)  # buckets double, and the first ends at 10 ms
+    assert theirs - bucket <= ours <= theirs + bucket
+    assert summaries["SchedulingThroughput_SchedulingThroughput"]["max"] > 0
+
+
+async def test_an_interrupted_run_leaves_nothing_behind(cluster: Cluster, client: Client, tmp_path: Path) -> None:
+    steps = [
+        measure("start", "WaitForFinishedJobs"), phase(4), measure("gather", "WaitForFinishedJobs", timeout="10m"),
+    ]  # fmt: skip
+    path = scenario(tmp_path, steps, dependencies=plugin_nodes(), namespace={"prefix": "interrupted"})
+    settings = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "XDG_STATE_HOME": str(cluster.state_home)}
+    process = await asyncio.create_subprocess_exec(
+        BIN / "simgpu", "loadtest", path, "--report-dir", tmp_path / "report", env=settings,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+
+    async def running() -> bool:
+        return any(
+            pod.status.phase == "Running" for pod in await client.list(resources.PODS, namespace="interrupted-1")
+        )
+
+    await eventually(running)
+    process.send_signal(signal.SIGINT)
+    said, _ = await process.communicate()
+    assert process.returncode == 130, said.decode()
+    assert "nothing is left" in said.decode()
+    assert (tmp_path / "report" / "report.html").exists()
+    assert await left(client) == []
+
+
+async def test_a_set_up_that_runs_out_of_time_leaves_nothing_behind(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    path = scenario(tmp_path, [phase(1)], dependencies=plugin_nodes(200, timeout="50ms"))
+    _, result = await run(cluster, path, client)
+    assert result.failed
+    assert "not ready in" in result.errors[0]
+    assert result.leftovers == []
+
+
+async def test_limits_that_are_exceeded_and_jobs_that_do_not_start_are_failures(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    steps = [
+        measure("start", "WaitForControlledPodsRunning", "PodStartupLatency", operationTimeout="3s"),
+        phase(9),
+        measure("gather", "WaitForControlledPodsRunning", timeout="30s"),
+        measure("gather", "PodStartupLatency", threshold="1ms"),
+        measure("start", "SchedulingThroughput"),
+        measure("gather", "SchedulingThroughput"),
+    ]
+    steps[4]["measurements"][0]["params"]["labelSelector"] = "no = such"
+    path = scenario(tmp_path, steps, dependencies=plugin_nodes(1, gpusPerNode=8))
+    _, result = await run(cluster, path, client)
+    failed = {case.name.rpartition(" - ")[2]: case.errors for case in result.cases if case.errors}
+    assert "1 objects timed out" in failed["WaitForControlledPodsRunning"][0]
+    assert failed["PodStartupLatency"][0].startswith("pod_startup: Perc50 is")
+    assert "no pod of the selection was scheduled" in failed["SchedulingThroughput"][0]
+
+
+async def test_two_runs_at_once_do_not_disturb_each_other(cluster: Cluster, tmp_path: Path) -> None:
+    async def one(name: str) -> tuple[int, str]:
+        return await command(
+            cluster, BIN / "simgpu", "loadtest", "burst-fill", "--nodes", "2", "--report-dir", tmp_path / name,
+            folder=ROOT,
+        )  # fmt: skip
+
+    found = await asyncio.gather(one("a"), one("b"))
+    assert [code for code, _ in found] == [0, 0], found
+    for name in ("a", "b"):
+        assert json.loads((tmp_path / name / "results.json").read_text())["pods"] == 16
+
+
+async def test_what_a_run_did_not_make_it_does_not_touch(cluster: Cluster, client: Client, tmp_path: Path) -> None:
+    expression = "device.driver == 'cl2-gpu.kwok.x-k8s.io'"
+    mine = {"metadata": {"name": "cl2-gpu.kwok.x-k8s.io"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
+    other = {
+        "metadata": {"name": "kwok-node-0", "labels": {"type": "kwok"}, "annotations": {"kwok.x-k8s.io/node": "fake"}},
+        "spec": {"unschedulable": True},
+    }
+    await client.create(resources.DEVICE_CLASSES, mine)
+    await client.create(resources.NODES, other)
+    try:
+        code, said = await command(
+            cluster, BIN / "simgpu", "loadtest", "kwok-dra", "--nodes", "2", "--report-dir", tmp_path, folder=ROOT
+        )
+        assert code == 0, said
+        assert await client.find(resources.DEVICE_CLASSES, "cl2-gpu.kwok.x-k8s.io") is not None
+        assert await client.find(resources.NODES, "kwok-node-0") is not None
+    finally:
+        await client.delete(resources.DEVICE_CLASSES, "cl2-gpu.kwok.x-k8s.io")
+        await client.delete(resources.NODES, "kwok-node-0")
+
+
+async def test_queries_are_asked_of_a_prometheus_where_there_is_one(
+    cluster: Cluster, client: Client, tmp_path: Path, prometheus: Callable[..., Prometheus]
+) -> None:
+    server = await asyncio.to_thread(prometheus, "127.0.0.1:1")
+    await asyncio.to_thread(server.eventually, "up")
+    queries = [
+        {"name": "down", "query": "max_over_time(up[%v])", "threshold": 1, "lowerBound": True},
+        {"name": "none", "query": "nothing", "requireSamples": True},
+    ]
+    params = {
+        "metricName": "Up",
+        "unit": "targets",
+        "queries": queries,
+        "dimensions": ["job"],
+        "enableViolations": True,
+    }
+    steps = [
+        {
+            "measurements": [
+                {"identifier": "q", "method": "GenericPrometheusQuery", "params": {"action": action, **params}}
+            ]
+        }
+        for action in ("start", "gather")
+    ]
+    path = scenario(tmp_path, steps)
+    _, result = await run(cluster, path, client, server.url)
+    assert result.cases[1].errors == ["down: 0 is below 1", "none: no samples"]
+    [summary] = result.summaries
+    assert summary.name == "GenericPrometheusQuery Up"
+    assert summary.content["dataItems"] == [{"data": {"down": 0.0}, "unit": "targets", "labels": {"job": "simgpu"}}]
+    _, without = await run(cluster, path, client)
+    assert not without.failed, without.errors
+
+
+async def test_gpus_of_a_model_are_those_that_the_controller_publishes(
+    cluster: Cluster, fleet: Fleet, tmp_path: Path
+) -> None:
+    await fleet.configure("", default={"gpus": [{"type": "a100", "count": 1}]})
+    await fleet.start()
+    original = (ROOT / "src/simgpu/loadtest/scenarios/kwok-dra/test-config.yaml").read_text()
+    config = tmp_path / "config.yaml"
+    config.write_text(original.replace("gpusPerNode: 8", "gpusPerNode: 8\n    model: h200"))
+    code, said = await command(
+        cluster, BIN / "simgpu", "loadtest", config, "--nodes", "2", "--report-dir", tmp_path, folder=ROOT
+    )
+    assert code == 0, said
+    assert "the controller has published GPUs of" in said
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert max(sample["gpus"] for sample in results["timeline"]) >= 5
+
+
+async def test_templates_of_a_version_that_is_not_served_are_created_in_one_that_is(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    path = scenario(tmp_path, [phase(2)], dependencies=plugin_nodes())
+    (tmp_path / "job.yaml").write_text(JOB.replace("batch/v1", "batch/v9"))
+    _, result = await run(cluster, path, client)
+    assert not result.failed, result.errors
+    assert "batch/v9 Job: not served by this cluster; created as batch/v1" in result.notes
+
+
+async def test_what_cannot_be_set_up_is_an_error_before_anything_is_created(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    before = {item.metadata.name for item in await client.list(resources.NAMESPACES)}
+    mistaken = scenario(
+        tmp_path, [phase(1)], dependencies=plugin_nodes(apiVersion="v9"), chaosMonkey={"nodeFailure": 1}
+    )
+    code, said = await command(cluster, BIN / "simgpu", "loadtest", mistaken, folder=tmp_path)
+    assert code == 2
+    assert "dependencies[0].params.apiVersion: 'v9': must be one of v1, v1beta2, v1beta1" in said
+    assert "chaosMonkey: is not supported" in said
+    modelled = scenario(tmp_path, [phase(1)], dependencies=plugin_nodes(model="h200"))
+    _, result = await run(cluster, modelled, client)
+    assert "params.model needs a running 'simgpu controller'" in result.errors[0]
+    unserved = scenario(tmp_path, [phase(1)], dependencies=plugin_nodes())
+    (tmp_path / "job.yaml").write_text(JOB.replace("batch/v1", "nowhere.example/v1"))
+    _, result = await run(cluster, unserved, client)
+    assert "nowhere.example/v1 Job: not served by this cluster" in result.errors[0]
+    assert {item.metadata.name for item in await client.list(resources.NAMESPACES)} == before
