@@ -1,4 +1,4 @@
-"""The agent as people deploy it: `examples/agent.yaml`, by the guide's commands, with an account of its own."""
+"""The agent as people deploy it: `examples/08-agent`, by the guide's commands, with an account of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.fixtures.machine import wait_for
 from tests.fixtures.node import Node
 
 ROOT = Path(__file__).parent.parent.parent
-EXAMPLE, GUIDE = ROOT / "examples" / "agent.yaml", ROOT / "docs" / "guides" / "real-nodes.md"
+EXAMPLE, GUIDE = ROOT / "examples" / "08-agent" / "agent.yaml", ROOT / "docs" / "guides" / "real-nodes.md"
 AGENTS = ("-n", NAMESPACE, "-l", "app.kubernetes.io/component=agent")
 
 
@@ -40,8 +40,8 @@ def _in_a_pod(
     equipped: Gpus, services: Node, python_image: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployed]:
     folder = tmp_path_factory.mktemp("guide")
-    (folder / "examples").mkdir()
-    manifest = folder / "examples" / "agent.yaml"
+    (folder / "examples" / "08-agent").mkdir(parents=True)
+    manifest = folder / "examples" / "08-agent" / "agent.yaml"
     text, count = re.subn(r"image: \S+", f"image: {python_image}", EXAMPLE.read_text())
     assert count == 1
     manifest.write_text(text)

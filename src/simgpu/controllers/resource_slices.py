@@ -44,6 +44,11 @@ class PoolWish(msgspec.Struct, frozen=True):
     devices: tuple[Device, ...]
     faults: Faults = {}
 
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """What distinguishes it from others: with `spec` and their ids, devices are known."""
+        return self.owner.uid, self.spec, self.faults, [device.uuid for device in self.devices]
+
 
 class SentSlice(msgspec.Struct, frozen=True):
     """A slice as our last write left it, until the watch shows that; no state if that was a delete.
@@ -125,12 +130,12 @@ class ResourceSlices:
         return {*self.store.values("node"), *(name for name, wish in self._wanted.items() if wish is not None)}
 
     def want(self, owner: ObjectMeta, spec: pools.NodeGpus, devices: Iterable[Device], faults: Faults) -> None:
-        """Set what a node should publish."""
+        """Set what a node should publish: these devices of its `spec`."""
         known = self._wanted.get(owner.name)
-        if known is not None and known.owner.uid == owner.uid and (known.spec, known.faults) == (spec, faults):
+        wish = PoolWish(ObjectMeta(name=owner.name, uid=owner.uid), spec, tuple(devices), dict(faults))
+        if known is not None and known.content == wish.content:
             return
-        meta = ObjectMeta(name=owner.name, uid=owner.uid)
-        self._wanted[owner.name] = PoolWish(meta, spec, tuple(devices), dict(faults))
+        self._wanted[owner.name] = wish
         self.queue.add(owner.name)
 
     def drop(self, name: str) -> None:

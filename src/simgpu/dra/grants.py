@@ -118,6 +118,11 @@ def _started(pod: views.Pod) -> bool:
     return any(item.container_id for item in found)
 
 
+def held_gpus(prepared: Iterable[PreparedClaim]) -> set[str]:
+    """Return the GPUs that claims hold, by id; administrative access holds none."""
+    return {device.gpu for claim in prepared for device in claim.devices if not device.admin}
+
+
 def by_name(prepared: Iterable[PreparedClaim]) -> dict[tuple[str, str], PreparedClaim]:
     """Return claims by namespace and name."""
     return {(claim.namespace, claim.name): claim for claim in prepared}

@@ -145,7 +145,7 @@ class Engine:
         group.demands.changed = True
 
     def strike(self, card: int, event: str) -> None:
-        """Let an event happen to a card once: one of its kinds, or `xids` for an error of no other kind."""
+        """Let an event happen to a card once: one of its kinds, or `xids` if it falls off the bus."""
         group, row = self._find(card)
         group.strike(row, event, now=self.now)
 
