@@ -11,7 +11,7 @@
  * when the library is loaded. */
 #define DEMAND(X) X(context) X(busy) X(sm) X(tensor) X(memory) X(pcie) X(nvlink)
 #define SETTINGS(X) X(limit) X(highest) X(inlet) X(efficiency) X(leak) X(resistance)
-#define OTHERS(X) X(linked) X(hangs_at) X(uncorrected_at)
+#define OTHERS(X) X(linked) X(hangs_at) X(uncorrected_at) X(lost_at)
 #define STATE(X) X(clock) X(sensed) X(hold) X(cap) X(hunt) X(die_temperature) X(memory_temperature)
 #define RESULTS(X) X(power) X(throughput) X(memory_used) X(memory_clock)
 #define READINGS(X)                                                                                                    \

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from simgpu.loadtest.running.results import RunResult
 from simgpu.loadtest.scenario import loading, variables
 from tests.fixtures.cluster import Cluster, eventually
 from tests.fixtures.controller import Fleet
+from tests.fixtures.prometheus import Prometheus
 
 ROOT = Path(__file__).parent.parent.parent
 BIN = Path(sys.executable).parent
@@ -99,7 +100,9 @@ def plugin_nodes(count: int = 2, **params: Any) -> list[dict[str, Any]]:
     return [{"name": "nodes", "method": "DRAKWOKDriver", "params": wanted}]
 
 
-async def run(cluster: Cluster, path: Path, client: Client, **environ: str) -> tuple[runner.Runner, RunResult]:
+async def run(
+    cluster: Cluster, path: Path, client: Client, asked: str = "", **environ: str
+) -> tuple[runner.Runner, RunResult]:
     known = variables.gather([], environ, None)
     loaded = loading.load(path, known, runner.METHODS)
     local = json.loads((cluster.kubeconfig.parent / "cluster.json").read_text())
@@ -108,7 +111,7 @@ async def run(cluster: Cluster, path: Path, client: Client, **environ: str) -> t
     async def scheduler() -> str:
         return await scraping.page(f"https://127.0.0.1:{port}/metrics")
 
-    made = runner.Runner(client, loaded, runner.RunnerSettings(scheduler=scheduler), progress.Plain())
+    made = runner.Runner(client, loaded, runner.RunnerSettings(scheduler=scheduler, prometheus=asked), progress.Plain())
     return made, await made.run()
 
 
@@ -155,6 +158,9 @@ async def test_the_commands_of_the_seed_work_as_typed(cluster: Cluster, tmp_path
     assert items["pod_startup"]["Perc99"] > 0
     assert yaml.safe_load((tmp_path / "generatedConfig_kwok-dra-test.yaml").read_text())["name"] == "kwok-dra-test"
     assert "10" in said
+    line = ["./clusterloader2", "--testconfig=test-config.yaml", "--dry-run", "--v=2"]
+    code, said = await command(cluster, *line, folder=PERF_TESTS)
+    assert (code, "kwok-dra-test: valid" in said) == (0, True)
     code, said = await command(cluster, "./run-e2e.sh", "kube-dns", folder=PERF_TESTS)
     assert (code, said) == (2, "kube-dns: not part of SimGPU; only cluster-loader2 is\n")
 
@@ -165,6 +171,8 @@ async def test_the_example_with_modules_and_waves_passes(cluster: Cluster, tmp_p
         "--report-dir", tmp_path, folder=ROOT,
     )  # fmt: skip
     assert code == 0, said
+    files = {path.name for path in (ROOT / "examples" / "loadtest").iterdir()}
+    assert files == {"config.yaml", "wave.yaml", "claim-template.yaml", "deployment.yaml"}
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["pods"] == 16
     assert max(sample["gpus"] for sample in results["timeline"]) >= 12
@@ -310,6 +318,40 @@ async def test_what_a_run_did_not_make_it_does_not_touch(cluster: Cluster, clien
     finally:
         await client.delete(resources.DEVICE_CLASSES, "cl2-gpu.kwok.x-k8s.io")
         await client.delete(resources.NODES, "kwok-node-0")
+
+
+async def test_queries_are_asked_of_a_prometheus_where_there_is_one(
+    cluster: Cluster, client: Client, tmp_path: Path, prometheus: Callable[..., Prometheus]
+) -> None:
+    server = await asyncio.to_thread(prometheus, "127.0.0.1:1")
+    await asyncio.to_thread(server.eventually, "up")
+    queries = [
+        {"name": "down", "query": "max_over_time(up[%v])", "threshold": 1, "lowerBound": True},
+        {"name": "none", "query": "nothing", "requireSamples": True},
+    ]
+    params = {
+        "metricName": "Up",
+        "unit": "targets",
+        "queries": queries,
+        "dimensions": ["job"],
+        "enableViolations": True,
+    }
+    steps = [
+        {
+            "measurements": [
+                {"identifier": "q", "method": "GenericPrometheusQuery", "params": {"action": action, **params}}
+            ]
+        }
+        for action in ("start", "gather")
+    ]
+    path = scenario(tmp_path, steps)
+    _, result = await run(cluster, path, client, server.url)
+    assert result.cases[1].errors == ["down: 0 is below 1", "none: no samples"]
+    [summary] = result.summaries
+    assert summary.name == "GenericPrometheusQuery Up"
+    assert summary.content["dataItems"] == [{"data": {"down": 0.0}, "unit": "targets", "labels": {"job": "simgpu"}}]
+    _, without = await run(cluster, path, client)
+    assert not without.failed, without.errors
 
 
 async def test_gpus_of_a_model_are_those_that_the_controller_publishes(

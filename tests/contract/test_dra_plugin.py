@@ -318,12 +318,12 @@ async def test_two_agents_of_an_update_serve_side_by_side(registry: Registry) ->
 
 async def test_sockets_of_agents_that_were_killed_are_removed(registry: Registry) -> None:
     left = registry.registry / "gpu.nvidia.com-uid-old-reg.sock"
-    foreign = registry.registry / "csi.example.com-reg.sock"
+    foreign = registry.registry / "dra.example.com-reg.sock"
     for path in (left, foreign):
         with socket.socket(socket.AF_UNIX) as bound:
             bound.bind(str(path))
     async with Agent(registry, pod="uid-new").running():
-        await registry.until("gpu.nvidia.com-uid-new-reg.sock", "csi.example.com-reg.sock")
+        await registry.until("gpu.nvidia.com-uid-new-reg.sock", "dra.example.com-reg.sock")
 
 
 def test_socket_paths_that_are_too_long_are_shortened(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,8 +26,16 @@ class Deployed(Gpus):
 
     def find(self) -> str:
         """The agent's pod, once it is ready; metrics come from there."""
-        self.node.kubectl("wait", "pod", *AGENTS, "--for=condition=Ready", "--timeout=60s")
-        (pod,) = json.loads(self.node.kubectl("get", "pods", *AGENTS, "-o", "json"))["items"]
+
+        def ready() -> list[dict[str, Any]]:
+            pods = json.loads(self.node.kubectl("get", "pods", *AGENTS, "-o", "json"))["items"]
+            if len(pods) != 1:  # one that was replaced is still there
+                return []
+            conditions = pods[0]["status"].get("conditions", ())
+            return pods if any(item["type"] == "Ready" and item["status"] == "True" for item in conditions) else []
+
+        wait_for(ready, "one agent that is ready")
+        (pod,) = ready()
         self.url = f"http://{pod['status']['podIP']}:9400"
         name: str = pod["metadata"]["name"]
         return name

@@ -10,41 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures import images
+from tests.fixtures import images, operator_readme
 from tests.fixtures.agent import H200, Gpus
 from tests.fixtures.claimed import CLASS, Claimed
 from tests.fixtures.machine import wait_for
 from tests.fixtures.node import Node
 
-# As in the README of fake-gpu-operator: images with no command of their own in the manifests.
-BASIC = """
-apiVersion: resource.k8s.io/v1
-kind: ResourceClaimTemplate
-metadata:
-  name: gpu-claim
-spec:
-  spec:
-    devices:
-      requests:
-      - name: gpu
-        exactly:
-          deviceClassName: gpu.nvidia.com
----
-apiVersion: v1
-kind: Pod
-metadata:
-  name: gpu-pod
-spec:
-  containers:
-  - name: main
-    image: ubuntu:22.04
-    resources:
-      claims:
-      - name: gpu
-  resourceClaims:
-  - name: gpu
-    resourceClaimTemplateName: gpu-claim
-"""
+SHARED = {"gpus": [{"type": "h200", "count": 1}], "allocation": "dra", "dra": {"consumableShares": "memory"}}
 
 
 @pytest.fixture(scope="module")
@@ -96,13 +68,81 @@ def test_a_pod_with_a_claim_sees_exactly_the_devices_of_its_claim(claimed: Claim
     assert (labels["namespace"], labels["container"]) == ("default", "main")
 
 
-def test_the_readmes_manifest_runs_as_it_is(claimed: Claimed) -> None:
-    claimed.node.kubectl("create", "-f", "-", stdin=BASIC)
+def test_the_claim_of_fake_gpu_operators_readme_runs_as_it_is(claimed: Claimed) -> None:
+    claimed.node.kubectl("create", "-f", "-", stdin=f"{operator_readme.TEMPLATE}---{operator_readme.CLAIMING_POD}")
     claimed.running("gpu-pod")
     [gpu] = claimed.holds("gpu-pod")
     assert claimed.gpu_names("gpu-pod") == {gpu.lower()}
     assert "NVIDIA-SMI" in claimed.exec("gpu-pod", "nvidia-smi")
     claimed.exec("gpu-pod", "/bin/nvidia-smi", "--help")
+
+
+@pytest.mark.parametrize("allocation", ["extended", "dra"])
+def test_the_plain_pod_of_fake_gpu_operators_readme_runs_as_it_is(claimed: Claimed, allocation: str) -> None:
+    claimed.configure({**H200, "allocation": allocation})
+    claimed.have(8 if allocation == "extended" else 0)
+    wait_for(lambda: len(claimed.offered()) == (0 if allocation == "extended" else 8), "its slices")
+    claimed.node.kubectl("create", "-f", "-", stdin=operator_readme.PLAIN_POD)
+    claimed.running("gpu-pod")
+    assert claimed.holds("gpu-pod", container="gpu-container") == claimed.sees("gpu-pod")
+    assert f"NODE_NAME={claimed.node.name}\n" in claimed.exec("gpu-pod", "env")
+
+
+def test_a_pod_with_a_claim_is_as_busy_as_its_annotation_says(claimed: Claimed) -> None:
+    claimed.claim("busy")
+    claimed.use("works", "busy", annotations={"run.ai/simulated-gpu-utilization": "50-100"})
+    claimed.running("works")
+    [gpu] = claimed.holds("works")
+
+    def percent() -> int:
+        text = claimed.exec("works", "nvidia-smi", "--debug")
+        assert "NVIDIA-SMI" in text
+        [found] = re.findall(r"(\d+)% +Default", text)
+        return int(found)
+
+    wait_for(lambda: 50 <= percent() <= 100, "the GPU to be busy")
+    assert all(50 <= percent() <= 100 for _ in range(5))
+    assert 50 <= next(value for labels, value in claimed.series() if labels["UUID"] == gpu) <= 100
+
+
+def test_a_pod_with_administrative_access_sees_a_gpu_that_stays_its_owners(claimed: Claimed) -> None:
+    claimed.claim("owned")
+    claimed.use("owner", "owned")
+    claimed.running("owner")
+    gpu = claimed.holds("owner")
+    claimed.node.kubectl("label", "namespace", "default", "resource.kubernetes.io/admin-access=true")
+    try:
+        claimed.claim("all", adminAccess=True, allocationMode="All")
+        claimed.use("watcher", "all")
+        claimed.running("watcher")
+        assert len(claimed.sees("watcher")) == 8
+        claimed.shown_users(9)
+        assert claimed.holds("owner") == gpu
+        claimed.claim("rest", allocationMode="ExactCount", count=7)
+        claimed.use("others", "rest")
+        claimed.running("others")
+        assert len(claimed.holds("others", 7)) == 7
+        claimed.delete("watcher")
+        claimed.shown_users(8)
+    finally:
+        claimed.node.kubectl("label", "namespace", "default", "resource.kubernetes.io/admin-access-")
+
+
+def test_claims_of_memory_share_a_gpu_until_it_has_no_more(claimed: Claimed) -> None:
+    claimed.configure(SHARED)
+    wait_for(lambda: len(claimed.offered()) == 1, "one device")
+    for name, memory in (("large", "80Gi"), ("small", "40Gi"), ("waits", "40Gi")):
+        claimed.claim(name, capacity={"requests": {"memory": memory}})
+        claimed.use(name, name)
+        claimed.running(*([name] if name != "waits" else []))
+    [users] = claimed.shown_users(2).values()
+    assert users == ["large/main", "small/main"]
+    assert claimed.gpu_names("large") == claimed.gpu_names("small")
+    wait_for(lambda: claimed.events("FailedScheduling", "waits"), "the scheduler to find no memory for the third")
+    claimed.delete("large")
+    claimed.running("waits")
+    [users] = claimed.shown_users(2).values()
+    assert users == ["small/main", "waits/main"]
 
 
 def test_pods_of_one_template_have_gpus_of_their_own(claimed: Claimed) -> None:
@@ -209,16 +249,27 @@ def test_an_unhealthy_gpu_shows_in_the_status_of_its_pod(claimed: Claimed) -> No
     wait_for(lambda: taints() == ["gpu.nvidia.com/xid=48"], "a taint")
     wait_for(lambda: xid() == 48, "the error in metrics")
     errors = "--query-gpu=ecc.errors.uncorrected.volatile.total"
-    wait_for(lambda: claimed.exec("patient", "nvidia-smi", errors, "--format=csv,noheader") == "1\n", "the error in it")
+
+    def counted() -> str:
+        return claimed.exec("patient", "nvidia-smi", errors, "--format=csv,noheader").strip()
+
+    wait_for(lambda: counted() == "1", "the error in it")
+    claimed.agent.stop(signal.SIGKILL)
+    claimed.node.begin(claimed.agent)
+    claimed.wait_ready()
+    wait_for(lambda: health() == ["Unhealthy"], "the device to be unhealthy still")
+    assert counted() == "1"
     claimed.fail("")
     wait_for(lambda: health() == ["Healthy"], "the device to be healthy again")
     wait_for(lambda: not taints(), "no taint")
+    assert xid() == 48
     claimed.fail(f"dying: [{{gpu: {index}}}]")
     wait_for(lambda: "gpu.nvidia.com/gpu-lost=" in taints(), "a taint")
     wait_for(lambda: xid() == 79, "the error in metrics")
     wait_for(lambda: not claimed.sees("patient"), "the pod to lose its GPU")
     claimed.fail("")
     wait_for(lambda: claimed.sees("patient") == [gpu], "the pod to see its GPU again")
+    assert xid() == 79
 
 
 def test_a_plain_request_is_served_by_a_claim(claimed: Claimed) -> None:
@@ -232,6 +283,36 @@ def test_both_acts_as_dra_on_a_real_node_and_says_so(claimed: Claimed) -> None:
     claimed.configure({**H200, "allocation": "both"})
     wait_for(lambda: claimed.events("AllocationOnRealNode", "by dra"), "an event")
     claimed.have(0)
+    assert len(claimed.offered()) == 8
+
+
+def test_a_change_of_allocation_gives_no_gpu_to_a_second_pod(claimed: Claimed) -> None:
+    claimed.claim("three", count=3)
+    claimed.use("claims", "three")
+    claimed.running("claims")
+    by_claim = set(claimed.holds("claims", 3))
+    claimed.configure(H200)
+    claimed.have(5)
+    wait_for(lambda: claimed.events("GpusHeld", "3 are not allocatable"), "an event")
+    counts = claimed.pod(gpus=5)
+    claimed.running(counts)
+    by_count = set(claimed.holds(counts, 5))
+    assert not by_claim & by_count
+    claimed.delete("claims")
+    claimed.have(8)
+    claimed.configure({**H200, "allocation": "dra"})
+    wait_for(lambda: {f"GPU-{name[4:]}" for name in claimed.offered()} == by_claim, "the free GPUs in slices")
+    wait_for(lambda: claimed.events("GpusHeld", "5 are left out"), "an event")
+    claimed.use("again", "three")
+    claimed.running("again")
+    assert set(claimed.holds("again", 3)) == by_claim
+    claimed.delete(counts)
+    wait_for(lambda: len(claimed.offered()) == 8, "all devices")
+
+
+def test_a_real_node_publishes_whole_gpus_and_says_so(claimed: Claimed) -> None:
+    claimed.configure({**H200, "allocation": "dra", "dra": {"dynamicMIG": True}})
+    wait_for(lambda: claimed.events("DynamicMigIgnored", claimed.node.name), "an event")
     assert len(claimed.offered()) == 8
 
 

@@ -298,4 +298,5 @@ def test_two_reports_are_compared_figure_by_figure(tmp_path: Path) -> None:
     changes = {item.name: item.change for item in found}
     assert changes["run time"] == 0.5
     assert changes["PodStartupLatency_FastFillPodStartupLatency: pod_startup Perc99"] == 0
+    assert "highest scheduling rate" not in changes  # zero in both
     assert "+50.0%" in page.render(result(), found, "a")

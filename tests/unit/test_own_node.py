@@ -204,6 +204,7 @@ def test_containers_and_pods_on_one_claim_are_users_that_divide_its_memory() -> 
     found = claim_users(claiming("p", "a", "b"), claiming("q", "main"))
     assert found == [("p", "a", 333, 100), ("p", "b", 333, 100), ("q", "main", 333, 100)]
     assert claim_users(claiming("p", "a", "b"), memory_mib=500) == [("p", "a", 250, 100), ("p", "b", 250, 100)]
+    assert claim_users(claiming("p", "a", "b"), memory_mib=0) == claim_users(claiming("p", "a", "b"))
 
 
 def test_an_init_container_has_a_claims_gpu_alone_while_it_runs() -> None:

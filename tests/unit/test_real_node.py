@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import real_node
 from simgpu.controllers.own_node import NodeStores, OwnNode
 from simgpu.controllers.own_slices import OwnSlices
 from simgpu.controllers.real_node import RealNode
-from simgpu.dra.grants import PreparedClaim
+from simgpu.dra.grants import GrantedDevice, PreparedClaim
+from simgpu.kube import views
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
@@ -42,10 +44,11 @@ class Kubelet:
         *,
         elapsed: float,
         faults: Mapping[str, DeviceFaults],
+        occupied: Collection[str] = (),
     ) -> None:
         assert elapsed >= 0
         assert not faults
-        self.offered = [device.uuid for device in devices]
+        self.offered = [device.uuid for device in devices if device.uuid not in occupied]
 
     async def forget(self, claim: PreparedClaim) -> None:
         self.claims.remove(claim)
@@ -79,6 +82,22 @@ def node(tmp_path: Path, kubelet: Kubelet, clock: ManualClock) -> RealNode:
     return RealNode(own, made, kubelet, slices, working=tuple, known=known, reservations="r", clock=clock)
 
 
+def configure(node: RealNode, pool: str) -> None:
+    """The node's pool in the cluster, which the node follows from now on."""
+    stores = node._node._stores
+    labels = {vocabulary.POOL_LABEL: "x"}
+    meta = views.ObjectMeta(name="node-a", uid="u", resource_version="1", labels=labels)
+    stores.nodes.put(views.Node(metadata=meta))
+    named = views.ObjectMeta(name="topology", namespace="ns", resource_version="1")
+    text = f"nodePools: {{x: {{gpus: [{{type: h200, count: 2}}], {pool}}}}}"
+    stores.config_maps.put(views.ConfigMap(metadata=named, data={"topology.yml": text}))
+    node.follow_cluster()
+
+
+def events(node: RealNode) -> list[str]:
+    return [f"{item.reason}: {item.message}" for item in node._node.configuration._recorder._waiting]
+
+
 async def test_after_an_allocation_it_looks_often_until_the_kubelet_lists_the_device(
     node: RealNode, kubelet: Kubelet
 ) -> None:
@@ -109,3 +128,61 @@ async def test_before_the_cluster_is_seen_gpus_have_the_users_that_they_had(node
     kubelet.listed = []
     await node.reconcile()
     assert not box.machine.pods
+
+
+@pytest.mark.parametrize("before", ["extended", "nothing"])
+async def test_both_acts_as_extended_while_device_classes_cannot_be_read(
+    node: RealNode, clock: ManualClock, before: str
+) -> None:
+    if before == "nothing":
+        node._equipment.equip(pools.NodeGpus(()))
+    configure(node, "allocation: both")
+    await node.reconcile()
+    allocation = node._equipment.spec.allocation
+    assert allocation.way == {"extended": "extended", "nothing": "both"}[before]
+    assert not events(node)
+    clock.now += real_node.MAX_UNDECIDED_SECONDS
+    await node.reconcile()
+    assert node._equipment.spec.allocation.way == "extended"
+    [event] = events(node)
+    assert event.endswith(
+        "GPUs of this node are allocated by extended; DeviceClass gpu.nvidia.com could not be read: "
+        "the API server did not answer"
+    )
+    node._slices._classes.replace([])
+    await node.reconcile()
+    assert events(node)[1].endswith("GPUs of this node are allocated by extended")
+
+
+async def test_gpus_of_claims_are_not_allocatable_until_they_are_released(node: RealNode, kubelet: Kubelet) -> None:
+    configure(node, "allocation: extended")
+    owned = GrantedDevice("gpu", "node-a", IDS[0].lower(), IDS[0])
+    watched = GrantedDevice("gpu", "node-a", IDS[1].lower(), IDS[1], admin=True)
+    kubelet.claims = [PreparedClaim("u", "ns", "c", (owned, watched))]
+    await node.reconcile()
+    assert kubelet.offered == [IDS[1]]
+    [event] = events(node)
+    assert event.startswith("GpusHeld: allocation was changed while GPUs are in use: 1 are not allocatable")
+    kubelet.claims = []
+    await node.reconcile()
+    assert kubelet.offered == IDS[:2]
+
+
+async def test_gpus_that_the_kubelet_allocated_are_not_for_claims_until_their_pods_end(
+    node: RealNode, kubelet: Kubelet
+) -> None:
+    configure(node, "allocation: dra, dra: {dynamicMIG: true}")
+    pod = views.Pod(
+        metadata=views.ObjectMeta(name="p", namespace="ns", uid="p", resource_version="1"),
+        spec=views.PodSpec(node_name="node-a", containers=(views.Container("main"),)),
+        status=views.PodStatus(phase="Running"),
+    )
+    pods = node._node._stores.pods
+    pods.put(pod)
+    kubelet.listed = [Held("main", (IDS[1],), namespace="ns", pod="p")]
+    await node.reconcile()
+    assert kubelet.offered == [IDS[0]]
+    assert [event.partition(":")[0] for event in events(node)] == ["DynamicMigIgnored", "GpusHeld"]
+    pods.remove("ns/p")
+    await node.reconcile()
+    assert kubelet.offered == IDS[:2]

@@ -178,7 +178,8 @@ class OwnNode:
     ) -> Iterator[tuple[str, holding.Holder]]:
         """Yield the containers with devices of prepared claims, and the GPU of each, the oldest pod first.
 
-        Containers that share a device, or a share of it, divide its memory; those with admin access have none.
+        Containers that share a device, or a share of it, divide its memory, and so do shares that name no amount of it;
+        those with admin access have none.
         """
         prepared = grants.by_name(claims)
         pods = sorted(self._stores.pods if prepared else (), key=lambda pod: pod.metadata.seniority)
@@ -190,16 +191,21 @@ class OwnNode:
             if device.gpu in memory
         ]
         members = Counter(device.slot for _, _, device in uses if not device.admin)
+        slots = Counter({device.slot: device.gpu for _, _, device in uses if not device.admin}.values())
         found: dict[tuple[str, str, str], holding.Holder] = {}  # several shares of one GPU are one use of it
         for pod, container, device in uses:
             key = device.gpu, pod.metadata.uid, container
-            part = 1.0 if device.memory_mib is None else device.memory_mib / memory[device.gpu]
+            part = device.memory_mib / memory[device.gpu] if device.memory_mib else 1 / max(1, slots[device.gpu])
             mine = 0.0 if device.admin else part / members[device.slot]
             before = found.get(key, holding.Holder(pod, container, 0.0, observes=True))
             observes = before.observes and device.admin
             found[key] = holding.Holder(pod, container, min(1.0, before.share + mine), observes=observes)
         for (gpu, _, _), holder in found.items():
             yield gpu, holder
+
+    def held_gpus(self, held: Sequence[holding.Held]) -> set[str]:
+        """Return the GPUs that the kubelet allocated to pods that there are, by id."""
+        return set(holding.holders(self._stores.pods, held))
 
     def claim_names(self) -> set[tuple[str, str]]:
         """Return the claims that pods of the node refer to, by namespace and name."""

@@ -45,6 +45,7 @@ class OwnSlices:
         self._api: ServedApi | None = None
         self._needed = asyncio.Event()
         self._problem = ""
+        self._reading: Reflector[DeviceClass] | None = None
 
     def need(self) -> None:
         """Begin to watch: the node's GPUs are, or may be, allocated by claims."""
@@ -59,6 +60,11 @@ class OwnSlices:
     def known(self) -> bool:
         """Whether it is known how the cluster treats plain requests of GPUs."""
         return self._classes.synced.is_set()
+
+    @property
+    def problem(self) -> str:
+        """Why that is not known yet."""
+        return (self._reading.problem if self._reading else self._problem) or "the API server did not answer"
 
     @property
     def serves_requests(self) -> bool:
@@ -97,8 +103,8 @@ class OwnSlices:
         async with asyncio.TaskGroup() as group:
             written = Reflector(self._client, self._slices.serve(api), self._slices.store, fields=own)
             group.create_task(written.run())
-            classes = Reflector(self._client, api.of(resources.DEVICE_CLASSES), self._classes, fields=named)
-            group.create_task(classes.run())
+            self._reading = Reflector(self._client, api.of(resources.DEVICE_CLASSES), self._classes, fields=named)
+            group.create_task(self._reading.run())
             group.create_task(self._keep())
             await self._classes.synced.wait()
             self.changed()

@@ -18,6 +18,7 @@ from simgpu import errors, vocabulary
 from simgpu.controllers.equipping import Equipment
 from simgpu.controllers.own_node import OwnNode
 from simgpu.controllers.own_slices import OwnSlices
+from simgpu.dra import grants
 from simgpu.dra.grants import PreparedClaim
 from simgpu.machines import health
 from simgpu.machines.health import DeviceFaults
@@ -34,6 +35,7 @@ MIN_PAUSE_SECONDS = 0.05  # between reconciles, however many changes there are
 EXPECT_SECONDS = 0.2  # between reconciles while the kubelet does not list devices yet that it has allocated
 COLLECT_SECONDS = 600.0  # between looks for prepared claims that are gone
 MAX_EXPECT_SECONDS = 10.0  # for such devices to be listed
+MAX_UNDECIDED_SECONDS = 30.0  # for DeviceClasses to be read, where the way of allocation depends on them
 
 _log = logging.getLogger(__name__)
 
@@ -49,8 +51,12 @@ class Kubelet(Protocol):
         *,
         elapsed: float,
         faults: Mapping[str, DeviceFaults],
+        occupied: Collection[str] = (),
     ) -> None:
-        """Offer devices, `elapsed` seconds after the failures began; `faults` are those of devices by id."""
+        """Offer devices, `elapsed` seconds after the failures began; `faults` are those of devices by id.
+
+        No pod gets GPUs that are `occupied`.
+        """
 
     async def held(self, devices: Collection[str]) -> list[Held] | None:
         """Return the containers that have any of these devices; None if the kubelet does not answer."""
@@ -100,6 +106,7 @@ class RealNode:
         self._failing_since = clock.steady()
         self._faults: Mapping[str, DeviceFaults] = {}
         self._errors = 0.0  # XID errors of all GPUs so far
+        self._undecided_since: float | None = None  # when it was first asked what `both` acts as
         self._expected: dict[str, float] = {}  # devices that the kubelet has allocated, and until when to expect them
 
     @property
@@ -177,10 +184,11 @@ class RealNode:
         if following:
             self.equip(self._allocated(self._node.spec()))
         spec, devices = equipment.spec, equipment.box.devices
-        change = self._offer(spec, devices)
         memory = {device.uuid: device.model.memory_mib.usable for device in devices}
         if memory and (held := await self._kubelet.held(memory)) is not None:
             self.held = held
+        occupied = self._occupied(spec)
+        change = self._offer(spec, devices, occupied)
         if following and (self.held is not None or not memory):
             self._users = self._node.users(
                 spec, self.held or (), memory, reservations=self._reservations, before=self._users,
@@ -190,8 +198,10 @@ class RealNode:
         else:
             self._users = self._known_users()
         self.apply_users()
-        if following and (node := self._node.node) is not None:
-            self._slices.publish(node, spec, devices, self._faults)
+        known = self.held is not None or not spec.allocation.by_claims
+        if following and known and (node := self._node.node) is not None:
+            free = [device for device in devices if device.uuid not in occupied]
+            self._slices.publish(node, spec, free, self._faults)
         again = self._node.publish(spec, list(memory), self._users, equipment.box.counters)
         self.reconciled = True
         return min(again, RECONCILE_SECONDS, change, self._awaited())
@@ -218,22 +228,54 @@ class RealNode:
         """Return what the node has with the way in which its kubelet allocates GPUs: there can be only one.
 
         Both together act as DRA where the scheduler makes claims for plain requests, else as the extended resource.
-        MIG devices are not divided here. Until it is known which way applies, GPUs are allocated in none.
+        GPUs are not divided into MIG devices here.
         """
         allocation = spec.allocation
+        if allocation.options.dynamic_mig:
+            self._node.report("DynamicMigIgnored", "dra.dynamicMIG is for fake nodes; GPUs of this node stay whole")
         if allocation.way == vocabulary.EXTENDED:
             return spec
         self._slices.need()
-        way = allocation.way
-        if way == vocabulary.BOTH and self._slices.known:
-            way = vocabulary.DRA if self._slices.serves_requests else vocabulary.EXTENDED
-            self._node.report(
-                "AllocationOnRealNode", f"allocation: both is for fake nodes; GPUs of this node are allocated by {way}"
-            )
+        way = self._one_way() if allocation.way == vocabulary.BOTH else allocation.way
         options = msgspec.structs.replace(allocation.options, dynamic_mig=False)
         return msgspec.structs.replace(spec, allocation=allocating.GpuAllocation(way, options))
 
-    def _offer(self, spec: pools.NodeGpus, devices: Sequence[Device]) -> float:
+    def _one_way(self) -> str:
+        """Return what `both` acts as. Until that is known, the way stays; without one, GPUs are allocated in none."""
+        before, now = self._equipment.spec, self._clock.steady()
+        why = ""
+        if self._slices.known:
+            self._undecided_since = None
+            way = vocabulary.DRA if self._slices.serves_requests else vocabulary.EXTENDED
+        else:
+            way = before.allocation.way if before.gpus else vocabulary.BOTH
+            self._undecided_since = now if self._undecided_since is None else self._undecided_since
+            if now - self._undecided_since < MAX_UNDECIDED_SECONDS:
+                return way
+            way = vocabulary.EXTENDED if way == vocabulary.BOTH else way
+            why = f"; DeviceClass {vocabulary.DRA_DRIVER} could not be read: {self._slices.problem}"
+        self._node.report(
+            "AllocationOnRealNode",
+            f"allocation: both is for fake nodes; GPUs of this node are allocated by {way}{why}",
+        )
+        return way
+
+    def _occupied(self, spec: pools.NodeGpus) -> Collection[str]:
+        """Return the GPUs that pods hold in the way that no longer applies: nothing else gets them until they are free.
+
+        The scheduler and the kubelet know nothing of the other way's holders.
+        """
+        if spec.allocation.by_claims:
+            found = self._node.held_gpus(self.held or ()) | {sharing.device(name) for name in self._expected}
+            change = f"left out of ResourceSlices until the pods end that have them as {vocabulary.GPU_RESOURCE}"
+        else:
+            found = grants.held_gpus(self._kubelet.claims)
+            change = f"not allocatable as {vocabulary.GPU_RESOURCE} until the claims of them are released"
+        if found:
+            self._node.report("GpusHeld", f"allocation was changed while GPUs are in use: {len(found)} are {change}")
+        return found
+
+    def _offer(self, spec: pools.NodeGpus, devices: Sequence[Device], occupied: Collection[str]) -> float:
         """Offer the devices with their current health; return the seconds until that changes by itself."""
         wanted, now = self._node.failures(spec), self._clock.steady()
         if wanted != self.failures:
@@ -241,9 +283,10 @@ class RealNode:
             self.failures, self._failing_since = wanted, now
         elapsed = now - self._failing_since
         box = self._equipment.box
-        box.fail(health.configured(wanted, elapsed))
+        if self.following.is_set():  # until then GPUs that failed stay so: the annotation of the node is not known
+            box.fail(health.configured(wanted, elapsed))
         self._faults = box.faults()
-        self._kubelet.offer(spec, devices, wanted, elapsed=elapsed, faults=self._faults)
+        self._kubelet.offer(spec, devices, wanted, elapsed=elapsed, faults=self._faults, occupied=occupied)
         change = wanted.next_change(elapsed)
         return RECONCILE_SECONDS if change is None else change
 

@@ -74,7 +74,7 @@ def grant(claim: claims.AllocatedClaim, places: Mapping[str, DevicePlace], *, po
             raise errors.InputError(field, "MIG devices are for fake nodes")
         if item.share and UID.fullmatch(item.share) is None:
             raise errors.InputError(f"{field}.shareID", f"{errors.shown(item.share)} is no uid")
-        sharing = configs.of_request(allocation.devices.config, item.request)
+        sharing = claim.configs.of_request(item.request)
         granted.append(
             GrantedDevice(
                 item.request, item.pool, item.device, place.gpu, dict(_environment(item.device, sharing)),
@@ -116,6 +116,11 @@ def uses(pod: views.Pod, prepared: Mapping[tuple[str, str], PreparedClaim]) -> I
 def _started(pod: views.Pod) -> bool:
     found = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     return any(item.container_id for item in found)
+
+
+def held_gpus(prepared: Iterable[PreparedClaim]) -> set[str]:
+    """Return the GPUs that claims hold, by id; administrative access holds none."""
+    return {device.gpu for claim in prepared for device in claim.devices if not device.admin}
 
 
 def by_name(prepared: Iterable[PreparedClaim]) -> dict[tuple[str, str], PreparedClaim]:

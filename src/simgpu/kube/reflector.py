@@ -62,6 +62,7 @@ class Reflector(Generic[V]):
     ) -> None:
         self.store = store
         self.counters = ReflectorCounters()
+        self.problem = ""  # the last failure
         self._client = client
         self._resource = resource
         self._namespace = namespace
@@ -180,6 +181,7 @@ class Reflector(Generic[V]):
         self._fruitless += 1
         if error is not None:
             self.counters.failures += 1
+            self.problem = str(error)
             level = logging.WARNING if self._fruitless >= self._pace.failures else logging.INFO
             _log.log(level, "%s: %s; retry in %.1f s", self._resource.plural, error, wait)
         await asyncio.sleep(wait)

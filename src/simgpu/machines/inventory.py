@@ -25,22 +25,23 @@ from simgpu.topology.devices import Device, StaticMetrics
 
 _NO_USER = ("", "")
 _ERRORS = {"uncorrected": MEMORY_XID, "hangs": HANG_XID}  # events that are errors, and the XID of each
+_FAILURES = {DeviceFailure.MEMORY: MEMORY_XID, DeviceFailure.LOST: LOST_XID}
 
 _log = logging.getLogger(__name__)
 
 
 class DeviceState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The state of a device: values by quantity, its kind (see `kind_of`), and its age in seconds."""
+    """The state of a device: values by quantity, its kind (see `kind_of`), its age in seconds, a configured failure."""
 
     kind: str
     values: dict[str, float]
     away: float = 0.0
+    failure: DeviceFailure = DeviceFailure.NONE
 
     def cold(self) -> DeviceState:
-        """Return only the counters, for a device that was absent or off."""
-        return DeviceState(
-            "", {name: value for name, value in self.values.items() if name in cards.OUTLIVING}, self.away
-        )
+        """Return only the counters and the failure, for a device that was absent or off."""
+        kept = {name: value for name, value in self.values.items() if name in cards.OUTLIVING}
+        return DeviceState("", kept, self.away, self.failure)
 
 
 class Playing(msgspec.Struct, frozen=True, gc=False):
@@ -228,10 +229,17 @@ class Inventory:
         for card, counts in zip(listed, self._errors(listed), strict=True):
             pairs = zip(_ERRORS.values(), counts, card.forgiven, strict=True)
             xids = [xid for xid, count, before in pairs if count >= before + 1]
-            lost = card.failure == DeviceFailure.LOST
-            if xids or lost:
-                found[card.device.uuid] = DeviceFaults((*xids, *([LOST_XID] if lost else [])), lost=lost)
+            if (failing := _FAILURES.get(card.failure)) is not None and failing not in xids:
+                xids.append(failing)
+            if xids:
+                found[card.device.uuid] = DeviceFaults(tuple(xids), lost=card.failure == DeviceFailure.LOST)
         return found
+
+    def errors(self, listed: Sequence[Card]) -> dict[int, float]:
+        """Return how many errors cards have had, by place in the list; those without any are left out."""
+        numbers = [card.number for card in listed]
+        counts = sum((self.engine.read(name, numbers) for name in _ERRORS), np.zeros(len(numbers)))
+        return {place: float(counts[place]) for place in np.flatnonzero(counts >= 1).tolist()}
 
     def _errors(self, listed: Sequence[Card]) -> list[tuple[float, ...]]:
         numbers = [card.number for card in listed]
@@ -270,15 +278,20 @@ class Inventory:
     def device_states(self, listed: Sequence[Card]) -> dict[str, DeviceState]:
         """Return the states of cards and of removed ones, by the device's id."""
         return self._gone | {
-            card.device.uuid: DeviceState(kind_of(card), self.engine.keep(card.number)) for card in listed
+            card.device.uuid: DeviceState(kind_of(card), self.engine.keep(card.number), failure=card.failure)
+            for card in listed
         }
 
     def resume(self, card: Card, state: DeviceState) -> None:
-        """Resume a card from a saved state; invalid values are logged and left out. Earlier errors do not count."""
+        """Resume a card from a saved state; invalid values are logged and left out.
+
+        Earlier errors do not count. A failure goes on, and is not counted again.
+        """
         invalid = self.engine.resume(card.number, state.values, seconds=state.away)
         if invalid:
             name = card.device.uuid
             _log.warning("%s cannot resume from its saved state: invalid values of %s", name, ", ".join(invalid))
+        card.failure = state.failure
         self._forgive([card])
 
     def remember(self, saved: Mapping[str, DeviceState]) -> None:

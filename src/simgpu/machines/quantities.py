@@ -153,9 +153,18 @@ def _fan_speed(machine: Machine) -> Values:
 
 
 def _xid(machine: Machine) -> Values:
-    """The last error: 43 after a hang, 48 after an uncorrected memory error, 79 of a card that is lost."""
-    bad, hung = machine.column("uncorrected") >= 1, machine.column("hangs") >= 1
-    found = np.where(bad, float(MEMORY_XID), HANG_XID * hung.astype(np.float64))
+    """The last error: 43 after a hang, 48 after an uncorrected memory error, 79 after a fall off the bus.
+
+    It stays when the card is healed, as in DCGM. Of errors at one time, or at unknown times, the gravest is shown.
+    """
+    hangs, bad = machine.column("hangs"), machine.column("uncorrected")
+    lost = machine.column("xids") - hangs - bad
+    found, latest = np.zeros(len(hangs)), np.full(len(hangs), -1.0)
+    for xid, count, name in ((HANG_XID, hangs, "hangs"), (MEMORY_XID, bad, "uncorrected"), (LOST_XID, lost, "lost")):
+        at = machine.column(f"{name}_at")
+        newer = (np.rint(count) >= 1 if name == "lost" else count >= 1) & (at >= latest)
+        np.copyto(found, float(xid), where=newer)
+        np.copyto(latest, at, where=newer)
     return np.where(machine.lost, float(LOST_XID), found)
 
 

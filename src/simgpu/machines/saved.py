@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from simgpu.catalog import models
 from simgpu.machines.box import Box
+from simgpu.machines.health import DeviceFailure
 from simgpu.machines.inventory import DeviceState
 from simgpu.machines.users import User
 from simgpu.topology import pools
@@ -104,4 +105,8 @@ def _state(name: str, item: Any, wrong: list[str]) -> DeviceState | None:
         return None
     values = {key: value for key, value in item["values"].items() if isinstance(value, float) and math.isfinite(value)}
     wrong.extend(f"{name}.{key}" for key in item["values"] if key not in values)
-    return DeviceState(str(item.get("kind")), values)
+    failure = item.get("failure", DeviceFailure.NONE.value)
+    if failure not in [known.value for known in DeviceFailure]:
+        wrong.append(f"{name}.failure")
+        failure = DeviceFailure.NONE.value
+    return DeviceState(str(item.get("kind")), values, failure=DeviceFailure(failure))

@@ -208,10 +208,13 @@ class DraPlugin:
 
 
 def _abandoned(folder: Path, own: Path) -> Iterator[Path]:
-    """Yield sockets of earlier agents, which were killed: those of the same kind that nobody listens on."""
-    names = (vocabulary.DRA_DRIVER, "dra")
-    for path in folder.glob("*.sock"):
-        if path != own and path.name.startswith(names) and _refuses(path):
+    """Yield sockets of earlier agents, which were killed: those of this driver that nobody listens on.
+
+    The driver's folder is its own; other drivers have sockets in the registry, too.
+    """
+    pattern = "*.sock" if folder.name == vocabulary.DRA_DRIVER else f"{vocabulary.DRA_DRIVER}-*.sock"
+    for path in folder.glob(pattern):
+        if path != own and _refuses(path):
             yield path
 
 

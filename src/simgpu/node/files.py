@@ -9,7 +9,10 @@ from pathlib import Path
 
 
 def put(path: Path, content: bytes, mode: int, *, durable: bool = False) -> None:
-    """Replace a file atomically unless it has this content already; a `durable` one is synced before the rename."""
+    """Replace a file atomically unless it has this content already.
+
+    A `durable` one is synced before it is renamed, and its folder afterwards: the new content survives a power cut.
+    """
     if holds(path, content):
         return
     unfinished = path.with_name(unfinished_name(path.name))
@@ -21,6 +24,16 @@ def put(path: Path, content: bytes, mode: int, *, durable: bool = False) -> None
         if durable:
             os.fsync(file.fileno())
     unfinished.rename(path)
+    if durable:
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def remove_contents(folder: Path) -> None:

@@ -18,7 +18,7 @@ from simgpu.node import dra_plugin, granting, messages, offers, owners, plugins,
 from simgpu.node.prepared import PreparedClaims
 from simgpu.node.preparing import GetClaim, Preparer
 from simgpu.pods.holding import Held
-from simgpu.topology import failures, pools
+from simgpu.topology import failures, pools, sharing
 from simgpu.topology.devices import Device
 from simgpu.vocabulary import GPU_RESOURCE
 
@@ -116,18 +116,23 @@ class NodeKubelet:
         *,
         elapsed: float,
         faults: Mapping[str, DeviceFaults],
+        occupied: Collection[str] = (),
     ) -> None:
-        """Offer devices, `elapsed` seconds after the failures began; `faults` are those of devices by id."""
+        """Offer devices, `elapsed` seconds after the failures began; `faults` are those of devices by id.
+
+        No pod gets GPUs that are `occupied`. The DRA plugin stays until the last claim is unprepared.
+        """
         self._failures, self._gpu_resource = failing, spec.slicing.name(GPU_RESOURCE)
         self._preparer.failures = failing
         problems = {gpu: wrong.problem for gpu, wrong in faults.items() if wrong.unhealthy}
         present = failing.present(elapsed)
-        found = {item.resource: item for item in _offers(spec, devices, problems)}
+        found = {item.resource: item for item in _offers(spec, devices, {*problems, *occupied})}
         self._plugins.offer(found, present=present)
         claimable = devices if spec.allocation.by_claims and not spec.allocation.by_count else ()
-        self._places = node_devices.places(claimable, spec)
+        self._places = node_devices.places([item for item in claimable if item.uuid not in occupied], spec)
         health = {name: problems.get(place.gpu, "") for name, place in self._places.items()}
-        self._dra.offer(dra_plugin.DeviceHealths(self._node, health), present=present and bool(claimable))
+        wanted = bool(claimable or self.prepared.claims)
+        self._dra.offer(dra_plugin.DeviceHealths(self._node, health), present=present and wanted)
 
     async def held(self, devices: Collection[str]) -> list[Held] | None:
         """Return the containers that have any of these devices; None if the kubelet does not answer."""
@@ -143,6 +148,9 @@ class NodeKubelet:
             raise rpc.RpcError(f"{resource}: rejected by the node's failures (refuse)")
         if resource != self._gpu_resource:
             return granting.others(node=self._node)
+        taken = grants.held_gpus(self.claims) & {sharing.device(name) for name in ids}
+        if taken:
+            raise rpc.RpcError(f"{resource}: claims hold {', '.join(sorted(taken))}")
         self.on_allocation(ids)
         return granting.gpus(ids, node=self._node, source=self._source)
 

@@ -145,9 +145,16 @@ class Engine:
         group.demands.changed = True
 
     def strike(self, card: int, event: str) -> None:
-        """Let an event happen to a card once: one of its kinds, or `xids` for an error of no other kind."""
+        """Let an event happen to a card once: one of its kinds, or `xids` if it falls off the bus."""
         group, row = self._find(card)
         group.strike(row, event, now=self.now)
+
+    def take_errors(self) -> bool:
+        """Return whether any cards had errors since the last call."""
+        struck = [group for group in self._groups.values() if group.struck]
+        for group in struck:
+            group.struck = False
+        return bool(struck)
 
     def keep(self, card: int) -> dict[str, float]:
         """Return the state of a card, for `resume` here or in another engine."""

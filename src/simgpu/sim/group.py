@@ -12,6 +12,7 @@ from simgpu.catalog import models
 from simgpu.sim import cards, demands, packing
 
 _WHILE_HUNG = {"busy": 1.0, "context": 1.0, "sm": 0.02, "tensor": 0.0, "memory": 0.0, "pcie": 0.0, "nvlink": 0.0}
+_TIMES = {"hangs": "hangs_at", "uncorrected": "uncorrected_at", "xids": "lost_at"}  # of the last event of each kind
 
 
 class Group:
@@ -22,6 +23,7 @@ class Group:
         self.model = model
         self.cards = on
         self.demands = demands.Demands()
+        self.struck = False  # whether cards had errors since this was reset
         self._hung: npt.NDArray[np.float64] = np.zeros(0)  # when the hang of each row ends; empty if none hangs
 
     @property
@@ -76,10 +78,12 @@ class Group:
             np.maximum.at(self._hung, rows[struck], until[struck])
         if name in ("hangs", "uncorrected"):
             np.add.at(self.cards["xids"], rows, counts)
-            self.cards[f"{name}_at"][rows[struck]] = now
+            self.struck = self.struck or bool(struck.any())
+        if name in _TIMES:
+            self.cards[_TIMES[name]][rows[struck]] = now
 
     def strike(self, row: int, name: str, *, now: float) -> None:
-        """Let an event happen to a card once, `now`; `xids` counts an error of no other kind."""
+        """Let an event happen to a card once, `now`; `xids`, if it falls off the bus, counts as an error alone."""
         rows, once = np.array([row]), np.ones(1)
         self._apply_events(name, rows, once, until=np.full(1, now, np.float32), now=now)
 

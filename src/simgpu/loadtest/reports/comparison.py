@@ -55,6 +55,8 @@ def figures(result: RunResult) -> Iterator[tuple[str, str, float]]:
     yield "most GPUs in use", "", float(max((item.gpus for item in result.timeline), default=0))
     yield "API p99 of creations, worst", "ms", max((item.api_p99 for item in result.timeline), default=0.0)
     for summary in result.summaries:
+        if summary.name.startswith(("Stateless", "Stateful")):
+            continue  # parts of another summary
         yield from _of_summary(summary.name, summary.content)
 
 
@@ -78,6 +80,10 @@ def _of_summary(name: str, content: object) -> Iterator[tuple[str, str, float]]:
 
 
 def compare(before: RunResult, after: RunResult) -> list[ComparedFigure]:
-    """Return the figures that both runs have."""
+    """Return the figures that both runs have; those that are zero in both are left out."""
     earlier = {name: value for name, _, value in figures(before)}
-    return [ComparedFigure(name, unit, earlier[name], value) for name, unit, value in figures(after) if name in earlier]
+    return [
+        ComparedFigure(name, unit, earlier[name], value)
+        for name, unit, value in figures(after)
+        if name in earlier and (value or earlier[name])
+    ]

@@ -105,29 +105,44 @@ def _plots(result: RunResult) -> list[str]:
     return [
         plots.histogram("Start-up latency of pods", took, unit="s"),
         plots.chart(
-            "Start-up latency over time", [Curve("pod", result.startup, "dots")], unit="s to start", marks=marks
+            "Start-up latency over time",
+            [Curve("pod", result.startup, "dots")],
+            unit="s to start",
+            marks=marks,
+            until=result.seconds,
         ),
         plots.chart(
             "Pods",
             over_time(("pending", "pending"), ("running", "running"), ("done", "done")),
             unit="pods",
             marks=marks,
+            until=result.seconds,
         ),
         plots.chart(
             "Resource claims",
             over_time(("claims", "all"), ("claims_allocated", "allocated")),
             unit="claims",
             marks=marks,
+            until=result.seconds,
         ),
-        plots.chart("Scheduling rate", over_time(("scheduled_per_second", "scheduled")), unit="pods/s", marks=marks),
+        plots.chart(
+            "Scheduling rate",
+            over_time(("scheduled_per_second", "scheduled")),
+            unit="pods/s",
+            marks=marks,
+            until=result.seconds,
+        ),
         plots.chart(
             "API latency of creations",
             over_time(("api_p50", "p50"), ("api_p99", "p99"), gaps=True),
             unit="ms",
             marks=marks,
+            until=result.seconds,
         ),
-        plots.chart("GPUs in use", over_time(("gpus", "GPUs")), unit="GPUs", marks=marks),
-        plots.chart("Objects created", over_time(("objects", "objects")), unit="objects", marks=marks),
+        plots.chart("GPUs in use", over_time(("gpus", "GPUs")), unit="GPUs", marks=marks, until=result.seconds),
+        plots.chart(
+            "Objects created", over_time(("objects", "objects")), unit="objects", marks=marks, until=result.seconds
+        ),
     ]
 
 

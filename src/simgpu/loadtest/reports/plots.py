@@ -44,12 +44,20 @@ def ticks(high: float, count: int = 5) -> list[float]:
     return [step * index for index in range(math.ceil(high / step - 1e-9) + 1)]
 
 
-def chart(title: str, curves: Sequence[Curve], *, unit: str, across: str = "s", marks: Sequence[float] = ()) -> str:
-    """Return a figure of curves over time; `marks` are moments of interest."""
+def chart(
+    title: str,
+    curves: Sequence[Curve],
+    *,
+    unit: str,
+    across: str = "s",
+    marks: Sequence[float] = (),
+    until: float = 0.0,
+) -> str:
+    """Return a figure of curves over time, at least until a moment; `marks` are moments of interest."""
     points = [point for curve in curves for point in curve.points]
     if not points:
         return _figure(title, unit, '<p class="none">no data</p>')
-    xs, ys = ticks(max(x for x, _ in points)), ticks(max(y for _, y in points))
+    xs, ys = ticks(max(*(x for x, _ in points), *marks, until)), ticks(max(y for _, y in points))
     across_scale, up_scale = _scales(xs, ys)
     parts = [_axes(xs, ys, (across_scale, up_scale), across)]
     top, bottom = up_scale(ys[-1]), up_scale(ys[0])
