@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -36,7 +36,7 @@ PERF_TESTS = ROOT / "examples" / "perf-tests"
 LABEL = "simgpu.dev/loadtest"
 KINDS: list[Resource[Any]] = [
     resources.NODES, resources.NAMESPACES, resources.STAGES, kinds.slices("v1"), kinds.device_classes("v1"),
-    kinds.CLUSTER_ROLES, kinds.CLUSTER_ROLE_BINDINGS, resources.CUSTOM_RESOURCE_DEFINITIONS,
+    kinds.CLUSTER_ROLES, kinds.CLUSTER_ROLE_BINDINGS, resources.CUSTOM_RESOURCE_DEFINITIONS, resources.LEASES,
 ]  # fmt: skip
 JOB = """
 apiVersion: batch/v1
@@ -298,6 +298,44 @@ async def test_an_interrupted_run_leaves_nothing_behind(cluster: Cluster, client
     assert process.returncode == 130, said.decode()
     assert "nothing is left" in said.decode()
     assert (tmp_path / "report" / "report.html").exists()
+    assert await left(client) == []
+
+
+async def test_what_a_killed_run_left_is_removed_once_it_counts_as_dead(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    settings = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "XDG_STATE_HOME": str(cluster.state_home)}
+    process = await asyncio.create_subprocess_exec(
+        BIN / "simgpu", "loadtest", "burst-fill", "--nodes", "1", "--report-dir", tmp_path, env=settings,
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    lease = (await eventually(lambda: client.list(resources.LEASES, labels=LABEL)))[0]
+    run_id, name = str(lease.spec.holder_identity), lease.metadata.name
+    space = f"test-{run_id[:6]}-1"
+
+    async def running() -> bool:
+        return any(pod.status.phase == "Running" for pod in await client.list(resources.PODS, namespace=space))
+
+    await eventually(running)
+    process.kill()
+    await process.wait()
+    before = await left(client)
+    assert {line.partition(" ")[0] for line in before} == {
+        "Node", "Namespace", "Stage", "ResourceSlice", "DeviceClass", "Lease",
+    }  # fmt: skip
+    clean_up: list[str | Path] = [BIN / "simgpu", "loadtest", "cleanup"]
+    code, said = await command(cluster, *clean_up, folder=tmp_path)
+    assert (code, f"run {run_id}: alive" in said, "Removed" in said) == (0, True, False), said
+    code, said = await command(cluster, *clean_up, "--run", run_id, folder=tmp_path)
+    assert (code, f"--run: {run_id} is alive" in said) == (2, True), said
+    # A minute later, without the wait.
+    stale = {"spec": {"renewTime": (datetime.now(UTC) - timedelta(minutes=2)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}}
+    await client.merge_patch(resources.LEASES, name, stale, namespace="default")
+    code, said = await command(cluster, *clean_up, "--dry-run", folder=tmp_path)
+    assert (code, f"run {run_id}: dead" in said, f"Namespace {space}" in said) == (0, True, True), said
+    assert await left(client) == before
+    code, said = await command(cluster, *clean_up, folder=tmp_path)
+    assert (code, "Removed." in said) == (0, True), said
     assert await left(client) == []
 
 
