@@ -370,13 +370,17 @@ async def test_limits_that_are_exceeded_and_jobs_that_do_not_start_are_failures(
 
 
 async def test_two_runs_at_once_do_not_disturb_each_other(cluster: Cluster, tmp_path: Path) -> None:
-    async def one(name: str) -> tuple[int, str]:
+    async def one(name: str, file: str | Path) -> tuple[int, str]:
         return await command(
-            cluster, BIN / "simgpu", "loadtest", "burst-fill", "--nodes", "2", "--report-dir", tmp_path / name,
-            folder=ROOT,
-        )  # fmt: skip
+            cluster, BIN / "simgpu", "loadtest", file, "--nodes", "2", "--report-dir", tmp_path / name, folder=ROOT
+        )
 
-    found = await asyncio.gather(one("a"), one("b"))
+    # One of them writes slices and class in an older version that is served, too.
+    original = (ROOT / "src/simgpu/loadtest/scenarios/burst-fill/config.yaml").read_text()
+    older = tmp_path / "older.yaml"
+    older.write_text(original.replace("  params:\n", "  params:\n    apiVersion: v1beta2\n"))
+    assert "v1beta2" in older.read_text()
+    found = await asyncio.gather(one("a", "burst-fill"), one("b", older))
     assert [code for code, _ in found] == [0, 0], found
     for name in ("a", "b"):
         assert json.loads((tmp_path / name / "results.json").read_text())["pods"] == 16
