@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from simgpu.kube import resources
-from tests.fixtures import operator_readme
 from tests.fixtures.cluster import eventually, job
 
 if TYPE_CHECKING:
@@ -111,39 +110,3 @@ async def test_a_job_with_a_claim_is_allocated_a_device_of_a_slice(client: Clien
     finally:
         await client.delete(resources.RESOURCE_SLICES, pool)
         await client.delete(resources.DEVICE_CLASSES, namespace)
-
-
-@pytest.mark.parametrize("way", ["claim", "count"])
-async def test_manifests_of_fake_gpu_operators_readme_work_as_they_stand(
-    client: Client, namespace: str, way: str
-) -> None:
-    """The first node of `simgpu up` has the name of theirs; their plain pod tolerates no taint of KWOK nodes."""
-    node = operator_readme.body(operator_readme.KWOK_NODE)
-    node["metadata"]["name"] = name = f"{namespace}-node"
-    if way == "count":
-        del node["spec"]["taints"]
-    await client.create(resources.NODES, node)
-    try:
-        pod = operator_readme.KWOK_POD if way == "claim" else operator_readme.PLAIN_POD
-        await client.create(
-            resources.RESOURCE_CLAIM_TEMPLATES, operator_readme.body(operator_readme.TEMPLATE), namespace=namespace
-        )
-        created = await client.create(resources.PODS, operator_readme.body(pod), namespace=namespace)
-
-        async def running() -> str:
-            found = await client.get(resources.PODS, created.metadata.name, namespace=namespace)
-            return found.spec.node_name if found.status.phase == "Running" else ""
-
-        placed = await eventually(running)
-        assert placed == name if way == "count" else placed
-
-        async def shown() -> bool:
-            view = await client.find(resources.CONFIG_MAPS, f"topology-{placed}", namespace="gpu-operator")
-            return view is not None and created.metadata.uid in view.data["topology.yml"]
-
-        await eventually(shown)
-        slices = await client.list(resources.RESOURCE_SLICES, fields=f"spec.nodeName={name}")
-        assert [item.metadata.name for item in slices] == [f"kwok-{name}-gpu"]
-        await client.delete(resources.PODS, created.metadata.name, namespace=namespace)
-    finally:
-        await client.delete(resources.NODES, name)

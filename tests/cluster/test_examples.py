@@ -25,7 +25,7 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 async def test_the_job_example_completes(
     cluster: Cluster, client: Client, namespace: str, programs: Callable[..., dict[str, Path]]
 ) -> None:
-    await kubectl(cluster, programs, "apply", "-n", namespace, "-f", str(EXAMPLES / "job.yaml"))
+    await kubectl(cluster, programs, "apply", "-n", namespace, "-f", str(EXAMPLES / "03-job" / "job.yaml"))
 
     async def complete() -> bool:
         return (await client.get(resources.JOBS, "train", namespace=namespace)).status.succeeded == 2
@@ -38,7 +38,7 @@ async def test_the_fake_node_example_gets_gpus(
 ) -> None:
     await fleet.configure("nodePools: {default: {gpus: [{type: h200, count: 8}]}}")
     await fleet.start()
-    await kubectl(cluster, programs, "apply", "-f", str(EXAMPLES / "kwok-node.yaml"))
+    await kubectl(cluster, programs, "apply", "-f", str(EXAMPLES / "02-fake-node" / "kwok-node.yaml"))
     fleet.nodes.append("kwok-gpu-node-9")
     await fleet.gpus("kwok-gpu-node-9", 8)
 
@@ -49,7 +49,7 @@ async def test_the_dra_examples_run_on_gpus_that_the_controller_published(
     await fleet.configure("", default={"gpus": [{"type": "h200", "count": 2}], "allocation": "dra"})
     node = await fleet.node("a")
     await fleet.start()
-    manifests = [str(EXAMPLES / name) for name in ("dra.yaml", "dra-sharing.yaml")]
+    manifests = [str(EXAMPLES / "05-dra" / name) for name in ("dra.yaml", "dra-sharing.yaml")]
     for manifest in manifests:
         await kubectl(fleet.cluster, programs, "apply", "-n", fleet.namespace, "-f", manifest)
 
@@ -70,7 +70,7 @@ async def test_the_controller_example_labels_nodes_and_puts_labels_right_again(
 ) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        str(EXAMPLES / "label_nodes.py"),
+        str(EXAMPLES / "14-own-controller" / "label_nodes.py"),
         env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
         stdout=asyncio.subprocess.PIPE,
     )
@@ -101,7 +101,7 @@ async def test_the_deployment_examples_are_accepted_under_the_strictest_rules(
     cluster: Cluster, namespace: str, programs: Callable[..., dict[str, Path]]
 ) -> None:
     for name in ("daemonset.yaml", "job.yaml"):
-        manifest = str(EXAMPLES / "fakedev" / name)
+        manifest = str(EXAMPLES / "10-fakedev" / name)
         said = await kubectl(
             cluster, programs, "apply", "-n", namespace, "--dry-run=server", "--validate=strict", "-f", manifest
         )
@@ -120,6 +120,6 @@ async def test_the_training_example_is_accepted(
         "--dry-run=server",
         "--validate=strict",
         "-f",
-        str(EXAMPLES / "training.yaml"),
+        str(EXAMPLES / "04-training" / "training.yaml"),
     )
     assert "(server dry run)" in said

@@ -16,7 +16,7 @@ from tests.fixtures.cluster import HOSTNAME, eventually, job, kubectl
 from tests.fixtures.controller import Fleet, parse_json
 from tests.fixtures.prometheus import Prometheus
 
-RIGHTS = Path(__file__).parent.parent.parent / "examples" / "controller-rights.yaml"
+RIGHTS = Path(__file__).parent.parent.parent / "examples" / "09-controller-rights" / "controller-rights.yaml"
 TWO_K80 = {
     "gpuProduct": "Tesla-K80",
     "gpuCount": 2,

@@ -199,7 +199,7 @@ async def test_the_commands_of_the_seed_work_as_typed(cluster: Cluster, tmp_path
 
 async def test_the_example_with_modules_and_waves_passes(cluster: Cluster, tmp_path: Path) -> None:
     code, said = await command(
-        cluster, BIN / "simgpu", "loadtest", "examples/loadtest/config.yaml", "--nodes", "4",
+        cluster, BIN / "simgpu", "loadtest", "examples/15-loadtest/config.yaml", "--nodes", "4",
         "--report-dir", tmp_path, folder=ROOT,
     )  # fmt: skip
     assert code == 0, said

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from simgpu.kube import resources, views
+from tests.fixtures import operator_readme
 from tests.fixtures.cluster import HOSTNAME, TOLERATE, eventually
 from tests.fixtures.controller import Fleet
 from tests.fixtures.leading import QuickFleet
@@ -415,30 +416,27 @@ async def test_an_invalid_allocation_is_reported_and_changes_nothing(quick: Quic
     assert found.message == "simgpu.dev/allocation: 'magic': must be one of extended, dra, both"
 
 
-async def test_the_manifests_of_fake_gpu_operators_readme_work_as_they_stand(quick: QuickFleet) -> None:
-    """A template, and a pod that selects KWOK nodes by type; here also by a label of the test's own."""
-    await quick.configure("", default=TWO_A100)
-    node = await quick.node("a")
+@pytest.mark.parametrize(
+    ("manifest", "holder"),
+    [(operator_readme.KWOK_POD, ("kwok-gpu-pod", "main")), (operator_readme.PLAIN_POD, ("gpu-pod", "gpu-container"))],
+)
+async def test_the_manifests_of_fake_gpu_operators_readme_work_as_they_stand(
+    quick: QuickFleet, manifest: str, holder: tuple[str, str]
+) -> None:
+    """But for the node's name and the label of its pool, which tests share; the plain pod tolerates no taint."""
+    await quick.configure("", default={**TWO_A100, "allocation": "both"})
+    body = operator_readme.body(operator_readme.KWOK_NODE)
+    body["metadata"]["name"] = node = f"{quick.namespace}-readme"
+    body["metadata"]["labels"][quick.label] = body["metadata"]["labels"].pop("run.ai/simulated-gpu-node-pool")
+    if manifest == operator_readme.PLAIN_POD:
+        del body["spec"]["taints"]
+    await quick.client.create(resources.NODES, body)
+    quick.nodes.append(node)
     await devices(quick, node, 2)
-    await template(quick, "gpu-claim", {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}})
-    body = {
-        "metadata": {"name": "kwok-gpu-pod"},
-        "spec": {
-            "nodeSelector": {"type": "kwok", quick.label: "default"},
-            "tolerations": [
-                {"key": "kwok.x-k8s.io/node", "operator": "Equal", "value": "fake", "effect": "NoSchedule"}
-            ],
-            "containers": [
-                {
-                    "name": "main", "image": "ubuntu:22.04", "command": ["sleep", "infinity"],
-                    "resources": {"claims": [{"name": "gpu"}]},
-                }
-            ],
-            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpu-claim"}],
-        },
-    }  # fmt: skip
-    await quick.client.create(resources.PODS, body, namespace=quick.namespace)
-    await quick.held({(node, "0"): ("kwok-gpu-pod", "main")})
+    template_body = operator_readme.body(operator_readme.TEMPLATE)
+    await quick.client.create(resources.RESOURCE_CLAIM_TEMPLATES, template_body, namespace=quick.namespace)
+    await quick.client.create(resources.PODS, operator_readme.body(manifest), namespace=quick.namespace)
+    await quick.held({(node, "0"): holder})
     view = {"metadata": {"labels": {"touched": "yes"}}}
     await quick.client.merge_patch(resources.CONFIG_MAPS, f"topology-{node}", view, namespace=quick.namespace)
     assert len(await devices(quick, node, 2)) == 2

@@ -149,7 +149,7 @@ def test_a_page_is_text_whatever_is_asked_for_and_compressed_if_that_is_accepted
 
 
 def test_scrapes_change_nothing_and_those_of_one_step_see_the_same(exporter: Callable[..., Exporter]) -> None:
-    running = exporter("--count", "3", "--interval", "600", "--base-workload", "examples/load.yaml")
+    running = exporter("--count", "3", "--interval", "600", "--base-workload", "examples/11-load/load.yaml")
     pages = {running.get("/metrics")[2] for _ in range(20)}
     assert len(pages) == 1
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 PROGRAMS = Path(sys.executable).parent
-FILES = Path(__file__).parent.parent.parent / "examples" / "fakedev"
+FILES = Path(__file__).parent.parent.parent / "examples" / "10-fakedev"
 BODY = """\
 # fakedev-exporter v0.1
 xpum_frequency_mhz{dev_file="card0", pci_bdf="0000:03:00.0", pci_dev="0x4905", location="gpu", type="actual"} 435

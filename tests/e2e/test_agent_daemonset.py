@@ -1,4 +1,4 @@
-"""The agent as people deploy it: `examples/agent.yaml`, by the guide's commands, with an account of its own."""
+"""The agent as people deploy it: `examples/08-agent`, by the guide's commands, with an account of its own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.fixtures.machine import wait_for
 from tests.fixtures.node import Node
 
 ROOT = Path(__file__).parent.parent.parent
-EXAMPLE, GUIDE = ROOT / "examples" / "agent.yaml", ROOT / "docs" / "guides" / "real-nodes.md"
+EXAMPLE, GUIDE = ROOT / "examples" / "08-agent" / "agent.yaml", ROOT / "docs" / "guides" / "real-nodes.md"
 AGENTS = ("-n", NAMESPACE, "-l", "app.kubernetes.io/component=agent")
 
 
@@ -25,8 +26,16 @@ class Deployed(Gpus):
 
     def find(self) -> str:
         """The agent's pod, once it is ready; metrics come from there."""
-        self.node.kubectl("wait", "pod", *AGENTS, "--for=condition=Ready", "--timeout=60s")
-        (pod,) = json.loads(self.node.kubectl("get", "pods", *AGENTS, "-o", "json"))["items"]
+
+        def ready() -> list[dict[str, Any]]:
+            pods = json.loads(self.node.kubectl("get", "pods", *AGENTS, "-o", "json"))["items"]
+            if len(pods) != 1:  # one that was replaced is still there
+                return []
+            conditions = pods[0]["status"].get("conditions", ())
+            return pods if any(item["type"] == "Ready" and item["status"] == "True" for item in conditions) else []
+
+        wait_for(ready, "one agent that is ready")
+        (pod,) = ready()
         self.url = f"http://{pod['status']['podIP']}:9400"
         name: str = pod["metadata"]["name"]
         return name
@@ -40,8 +49,8 @@ def _in_a_pod(
     equipped: Gpus, services: Node, python_image: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployed]:
     folder = tmp_path_factory.mktemp("guide")
-    (folder / "examples").mkdir()
-    manifest = folder / "examples" / "agent.yaml"
+    (folder / "examples" / "08-agent").mkdir(parents=True)
+    manifest = folder / "examples" / "08-agent" / "agent.yaml"
     text, count = re.subn(r"image: \S+", f"image: {python_image}", EXAMPLE.read_text())
     assert count == 1
     manifest.write_text(text)

@@ -1,4 +1,4 @@
-"""`examples/fakedev` as people deploy it: the exporter's socket in a folder of the node, and workloads that find it."""
+"""`examples/10-fakedev` as people deploy it: the exporter's socket in a folder of the node, and its workloads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.fixtures.machine import wait_for
 from tests.fixtures.node import Node
 
-EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "fakedev"
+EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "10-fakedev"
 FOLDER = "/run/fakedev-exporter"
 EXPORTERS = ("-l", "app=fakedev-exporter")
 

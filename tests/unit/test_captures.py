@@ -18,7 +18,7 @@ from simgpu.catalog import captures, importing, models
 from simgpu.cli import main
 
 ROOT = Path(__file__).parent.parent.parent
-EXAMPLE = ROOT / "examples" / "capture.xml"
+EXAMPLE = ROOT / "examples" / "13-capture" / "capture.xml"
 CATALOG = models.load()
 
 

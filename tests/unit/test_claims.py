@@ -108,6 +108,23 @@ def test_what_stops_the_kubelet_stops_the_pod_from_using_a_gpu(
     assert (uses.uses, uses.problems) == ((), (problem,))
 
 
+def test_a_pod_with_one_bad_claim_uses_no_device_of_its_good_ones() -> None:
+    mine = pod(container("x", "one"), container("y", "two"), one="c", two="d")
+    uses = found(mine, claim({"device": "g0"}), claim({"device": "g1"}, name="d", reserved="u2"))
+    assert (pairs(uses), uses.problems) == ([("", "g0")], ("claim d: is not reserved for pod p",))
+
+
+def test_configuration_is_parsed_once_for_all_devices_and_pods_of_a_claim() -> None:
+    sharing = {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "1Gi"}}
+    opaque = {"driver": "gpu.nvidia.com", "parameters": {**CONFIG, "sharing": sharing}}
+    beaten = {"driver": "gpu.nvidia.com", "parameters": "x" * 20_000}
+    config = [{"source": "FromClass", "opaque": beaten}, {"source": "FromClaim", "opaque": opaque}]
+    shared = claim(*({"device": f"g{number}", "request": f"r{number}"} for number in range(8)), config=config)
+    looks = [found(pod(container("x", "one"), one="c"), shared) for _ in range(2)]
+    assert [len(uses.uses) for uses in looks] == [8, 8]
+    assert len({id(use.sharing) for uses in looks for use in uses.uses}) == 1
+
+
 def test_devices_of_other_drivers_are_left_alone() -> None:
     mixed = claim({"device": "nic", "driver": "net.example.com"}, {"device": "g0"})
     assert pairs(found(pod(container("x", "one"), one="c"), mixed)) == [("x", "g0")]

@@ -6,6 +6,7 @@ import msgspec
 
 from simgpu import vocabulary
 from simgpu.controllers import cleaning, publishing
+from simgpu.dra.slices import PublishedSlice
 from simgpu.kube.views import ConfigMap, Node
 from simgpu.topology import pools
 
@@ -38,6 +39,38 @@ def test_marks_say_what_is_ours_where_a_view_is_missing() -> None:
     assert cleaning.on_node(node(fake, {GPU: "2"}, fake=True), None) == cleaning.NodeLeftovers(
         "n", ("nvidia.com/gpu.count", vocabulary.FAKE_GPU_LABEL), (GPU,)
     )
+
+
+def published(name: str, **labels: str) -> PublishedSlice:
+    owner = {"kind": "Node", "name": "n", "uid": "u"}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": "n", "pool": {"name": "n"}}
+    body = {"metadata": {"name": name, "labels": labels, "ownerReferences": [owner]}, "spec": spec}
+    return msgspec.json.decode(msgspec.json.encode(body), type=PublishedSlice)
+
+
+def test_slices_of_fake_nodes_and_of_agents_are_ours_and_those_of_other_drivers_are_not() -> None:
+    ours = [
+        published("kwok-n-gpu", **{vocabulary.SLICE_LABEL: "true"}), published("n-gpu.nvidia.com"),
+        published("n-gpu.nvidia.com-1"),
+    ]  # fmt: skip
+    others = [published("n-gpu.nvidia.com-x7k2p"), published("n-gpu.nvidia.com-24567"), published("kwok-n-gpu")]
+    assert [cleaning.is_our_slice(item) for item in (*ours, *others)] == [True] * 3 + [False] * 3
+    stray = PublishedSlice(ours[1].metadata)
+    assert not cleaning.is_our_slice(stray)
+
+
+def test_a_class_is_ours_if_nobody_else_has_set_any_of_it() -> None:
+    def ours(*managers: str, name: str = "gpu.nvidia.com", **labels: str) -> bool:
+        fields = [{"manager": manager} for manager in managers]
+        body = {"metadata": {"name": name, "labels": labels, "managedFields": fields}}
+        return cleaning.is_our_class(msgspec.convert(body, cleaning.ManagedClass))
+
+    assert ours(vocabulary.MANAGER)
+    assert ours(vocabulary.MANAGER, name="mig.nvidia.com")
+    assert not ours(vocabulary.MANAGER, "helm")
+    assert not ours(vocabulary.MANAGER, name="other.example.com")
+    assert not ours(vocabulary.MANAGER, **{"app.kubernetes.io/managed-by": "Helm"})
+    assert not ours()
 
 
 def test_gpus_that_a_kubelet_counts_and_labels_of_others_stay() -> None:

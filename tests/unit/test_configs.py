@@ -49,6 +49,16 @@ def test_the_operators_and_nvidias_configuration_are_read() -> None:
             {**NVIDIA, "sharing": {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "much"}}},
             "f.sharing.mpsConfig: 'much': must be a Kubernetes quantity",
         ),
+        (
+            {
+                **NVIDIA,
+                "sharing": {
+                    "strategy": "MPS",
+                    "mpsConfig": {"defaultPerDevicePinnedMemoryLimit": {str(number): "1Gi" for number in range(33)}},
+                },
+            },
+            "f.sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit: Expected `object` of length <= 32",
+        ),
         ({**NVIDIA, "sharing": "x" * 11_000}, "f: at most 10240 bytes are allowed"),
         ([], "f: Expected `object`"),
     ],
@@ -69,7 +79,7 @@ def test_a_claim_comes_before_its_class_and_a_later_entry_before_an_earlier_one(
         entry("FromClaim", "Short"), entry("FromClaim", "Long", "b"), entry("FromClass", "Medium"),
         entry("FromClaim", "Default", driver="other.example.com"),
     ]  # fmt: skip
-    assert configs.of_request(listed, "a").interval == "Short"
-    assert configs.of_request(listed, "b/first").interval == "Long"
-    assert configs.of_request(listed[2:], "a").interval == "Medium"
-    assert configs.of_request((), "a").interval == "Default"
+    assert configs.ClaimConfigs(listed).of_request("a").interval == "Short"
+    assert configs.ClaimConfigs(listed).of_request("b/first").interval == "Long"
+    assert configs.ClaimConfigs(listed[2:]).of_request("a").interval == "Medium"
+    assert configs.ClaimConfigs(()).of_request("a").interval == "Default"

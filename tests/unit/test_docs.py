@@ -13,7 +13,7 @@ from simgpu.cli import main
 from simgpu.topology import devices, reading
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 
 
 def test_the_command_reference_is_current() -> None:

@@ -7,15 +7,18 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgpu.catalog import models
+from simgpu.controllers import dra_fleet
 from simgpu.controllers.dra_fleet import DraFleet, discover
 from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
 from simgpu.dra import names, slices
 from simgpu.dra.claims import AllocatedClaim
+from simgpu.dra.versions import ServedApi
 from simgpu.kube import errors, views
 from simgpu.kube.client import ApiResource
 from simgpu.kube.queue import WorkQueue
@@ -53,6 +56,9 @@ class Server:
         if name not in self.bodies:
             raise errors.NotFound(404, "NotFound", name)
         spec = {key: value for key, value in body["spec"].items() if value is not None}
+        before = self.bodies[name]["spec"]
+        if (before.get("driver"), before["pool"]["name"]) != (spec["driver"], spec["pool"]["name"]):
+            raise errors.Invalid(422, "Invalid", "field is immutable")
         return self._keep(name, {**body, "spec": spec})
 
     async def delete(self, _resource: Any, name: str, **_more: Any) -> bool:
@@ -168,17 +174,12 @@ class World:
         expected: dict[str, set[str]] = {gpu: set() for gpu in IDS[:count]}
         held: set[str] = set()
         for pod in pods if way != "extended" else ():
-            for entry in pod.spec.resource_claims:
-                known = self.claims.get(entry.name)
-                if known is None or known.status.allocation is None:
-                    continue
-                if pod.metadata.uid not in {item.uid for item in known.status.reserved_for}:
-                    continue
-                for result in known.status.allocation.devices.results:
-                    gpu = IDS[DEVICES.index(result.device)]
-                    if gpu in expected:
-                        expected[gpu].add(pod.metadata.uid)
-                        held |= set() if result.admin_access else {gpu}
+            listed = [self._results(pod, entry.name) for entry in pod.spec.resource_claims]
+            there = [(IDS[DEVICES.index(item.device)], item.admin_access) for one in listed for item in one or ()]
+            held |= {gpu for gpu, admin in there if gpu in expected and not admin}
+            if None not in listed and all(gpu in expected for gpu, _ in there):
+                for gpu, _ in there:
+                    expected[gpu].add(pod.metadata.uid)
         placed = self.fleet.nodes[NODE]
         found = {gpu: {user.pod.uid for user in placed.users().get(gpu, ())} for gpu in placed.ids}
         asked = {
@@ -194,6 +195,14 @@ class World:
         )
         assert self.nodes.overcommitted == max(0, sum(asked.values()) - (count - len(held)))
         self._check_slices(count if way != "extended" else 0)
+
+    def _results(self, pod: views.Pod, name: str) -> tuple[views.DeviceAllocation, ...] | None:
+        """The devices of a claim that is in order."""
+        known = self.claims.get(name)
+        if known is None or known.status.allocation is None:
+            return None
+        reserved = {item.uid for item in known.status.reserved_for}
+        return known.status.allocation.devices.results if pod.metadata.uid in reserved else None
 
     def _check_slices(self, count: int) -> None:
         listed = [device["name"] for body in self.server.bodies.values() for device in body["spec"]["devices"]]
@@ -240,6 +249,21 @@ def test_any_sequence_leaves_the_right_users_and_slices(operations: list[tuple[A
         world.check()
 
 
+def test_an_error_of_the_simulation_taints_the_gpu_of_a_fake_node() -> None:
+    world = World()
+    world.look()
+    world.nodes.stepped()
+    card = world.fleet.nodes[NODE].cards[2]
+    world.fleet.engine.strike(card.number, "uncorrected")
+    world.nodes.stepped()
+    assert len(world.nodes._queue) == 1
+    world.look()
+    [body] = world.server.bodies.values()
+    listed = [(device["name"], taint) for device in body["spec"]["devices"] for taint in device.get("taints", ())]
+    assert listed == [(DEVICES[2], {"key": "gpu.nvidia.com/xid", "value": "48", "effect": "NoSchedule"})]
+    assert world.fleet.struck() == set()
+
+
 class Discovered:
     """A server of some versions."""
 
@@ -272,6 +296,57 @@ def test_the_newest_served_version_is_used() -> None:
     assert found("v1alpha3") is None
     assert not found("v1", minor="34+").splits_counters
     assert found("v1", minor="35").splits_counters
+
+
+def test_an_answer_that_is_no_version_is_an_error_of_the_server() -> None:
+    class Garbled(Discovered):
+        async def raw(self, _path: str) -> bytes:
+            return b"<html>"
+
+    client: Any = Garbled("v1")
+    dra = DraFleet(client, Recorder(client, component="test"), Store(), changed=lambda _node: None, namespace="gpu")
+    assert LOOP.run(dra._begin()) is None
+    assert "_ServerVersion" in dra.problem
+
+
+def test_slices_that_were_left_behind_are_found_although_the_first_request_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Flaky(Discovered):
+        failed = False
+
+        async def discover(self, api_version: str) -> list[ApiResource]:
+            if not self.failed:
+                self.failed = True
+                raise errors.ConnectError("refused")
+            return await super().discover(api_version)
+
+        async def list(self, *_what: Any, **_more: Any) -> Any:
+            return (object(),)
+
+    monkeypatch.setattr(dra_fleet, "RETRY_SECONDS", 0.0)
+    client: Any = Flaky("v1")
+    dra = DraFleet(client, Recorder(client, component="test"), Store(), changed=lambda _node: None, namespace="gpu")
+    LOOP.run(dra._look_for_leftovers())
+    assert dra._wanted.is_set()
+    assert not dra.cleared
+
+
+def test_classes_are_restored_until_the_server_serves_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Upgraded(Discovered):
+        applied = 0
+
+        async def apply(self, *_what: Any, **_more: Any) -> Any:
+            self.applied += 1
+            if self.applied == 4:
+                self.served = ("v1",)
+            return views.DeviceClass(views.ObjectMeta(), spec={"selectors": [], "extendedResourceName": ""})
+
+    monkeypatch.setattr(dra_fleet, "CHECK_SECONDS", 0.0)
+    client: Any = Upgraded("v1beta1", minor="36")
+    dra = DraFleet(client, Recorder(client, component="test"), Store(), changed=lambda _node: None, namespace="gpu")
+    LOOP.run(dra._check_again(ServedApi("v1beta1", 36)))
+    assert client.applied == 4
 
 
 def test_classes_that_may_not_be_written_are_left_to_whoever_installed_them() -> None:

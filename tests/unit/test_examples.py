@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-ROOT = {("agent.yaml", "agent"), ("fakedev/daemonset.yaml", "folder")}  # each says beside it why
-CAPABLE = {("fakedev/daemonset.yaml", "folder"): ["CHOWN", "FOWNER"]}
+ROOT = {("08-agent/agent.yaml", "agent"), ("10-fakedev/daemonset.yaml", "folder")}  # each says beside it why
+CAPABLE = {("10-fakedev/daemonset.yaml", "folder"): ["CHOWN", "FOWNER"]}
 
 
 def pods() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -31,7 +31,7 @@ PODS = list(pods())
 
 
 def test_all_manifests_of_ours_are_looked_at() -> None:
-    assert [name for name, _ in PODS] == ["agent.yaml", "fakedev/daemonset.yaml", "fakedev/job.yaml"]
+    assert [name for name, _ in PODS] == ["08-agent/agent.yaml", "10-fakedev/daemonset.yaml", "10-fakedev/job.yaml"]
 
 
 @pytest.mark.parametrize(("name", "spec"), PODS, ids=[name for name, _ in PODS])
@@ -57,16 +57,35 @@ def test_a_pod_is_as_restricted_as_its_work_allows(name: str, spec: dict[str, An
         assert ":" in container["image"], "without a tag, the node fetches it anew at every start"
 
 
-def test_every_example_is_listed_with_a_test_that_names_it() -> None:
-    rows = re.findall(r"^\| (\d+) \| (.*?) \|.*\| `(.*?)` \|$", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
-    assert [int(number) for number, _, _ in rows] == list(range(1, len(rows) + 1))
-    listed = {name: test for _, names, test in rows for name in re.findall(r"`(.*?)`", names)}
-    folders = tuple(name for name in listed if name.endswith("/"))
-    found = {str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*") if path.is_file()}
-    single = {name for name in found if "__pycache__" not in name and not name.startswith(folders)}
-    assert single == {*listed, "README.md"} - {*folders}
-    pages = "".join(page.read_text() for page in (EXAMPLES.parent / "docs" / "guides").glob("*.md"))
-    pages += (EXAMPLES.parent / "README.md").read_text()  # whose commands tests run
-    for name, test in listed.items():
-        text = (EXAMPLES.parent / test).read_text()
-        assert Path(name).name in text or f"examples/{name}" in pages, f"{name} is not in {test}"
+FOLDERS = sorted(path for path in EXAMPLES.iterdir() if path.name[0].isdigit())
+
+
+def test_examples_are_numbered_and_listed_with_their_tests() -> None:
+    rows = re.findall(r"^\| (\d+) \| \[(.*?)\].*\| `(.*?)` \|$", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
+    assert [int(number) for number, _, _ in rows] == [int(name[:2]) for _, name, _ in rows]
+    assert [int(number) for number, _, _ in rows] == list(range(1, len(FOLDERS) + 1))
+    assert [name for _, name, _ in rows] == [folder.name for folder in FOLDERS]
+    assert [f"Run by `{test}`.\n" for _, _, test in rows] == [
+        (folder / "README.md").read_text().rpartition("\n\n")[2] for folder in FOLDERS
+    ]
+    others = {path.name for path in EXAMPLES.iterdir()} - {folder.name for folder in FOLDERS} - {"__pycache__"}
+    assert others == {"README.md", "perf-tests", "run-e2e.sh", "fakedev"}
+    assert (EXAMPLES / "fakedev").resolve().name == "10-fakedev"
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.name))
+def test_an_examples_readme_names_its_files_and_a_test_that_runs_them(folder: Path) -> None:
+    readme = (folder / "README.md").read_text()
+    (commands,) = re.findall(r"```shell\n(.*?)```", readme, re.DOTALL)
+    for path in re.findall(r"examples/\S+", commands):
+        assert (EXAMPLES.parent / path).is_file(), path
+    (test,) = re.findall(r"^Run by `(.*)`\.$", readme, re.MULTILINE)
+    run = (EXAMPLES.parent / test).read_text()
+    run += "".join(page.read_text() for page in (EXAMPLES.parent / "docs" / "guides").glob("*.md"))
+    run += (EXAMPLES.parent / "README.md").read_text()  # whose commands tests run
+    assert folder.name in run
+    for name in {path.name for path in folder.iterdir()} - {"README.md", "__pycache__"}:
+        assert f"`{name}`" in readme
+        # Files that are named by another file of the example are used with it.
+        beside = "".join(path.read_text() for path in folder.glob("*.yaml"))
+        assert name in run or name in beside, f"{name} is not in {test}"

@@ -11,11 +11,12 @@ def test_full_collections_leave_out_survivors_but_for_rare_ones() -> None:
     collections = responsive.Collections()
     try:
         left_out = []
-        for _ in range(512):
+        for turn in range(512):
             collections("start", {"generation": 2})
             collections("stop", {"generation": 2})
             collections("stop", {"generation": 1})
-            left_out.append(gc.get_freeze_count() > 0)
+            if turn == 0 or turn % 256 > 253:  # to count takes as long as there are objects
+                left_out.append(gc.get_freeze_count() > 0)
     finally:
         gc.unfreeze()
     assert left_out[0]

@@ -152,6 +152,16 @@ def test_the_time_of_a_taint_outlives_other_changes() -> None:
     assert sorted(map(str, times)) == ["2026-01-01T00:00:00Z", "None"]
 
 
+def test_a_taint_without_an_effect_is_left_out_where_the_server_does_not_know_that() -> None:
+    spec = node(("h200", 1))
+    devices = pools.build(spec, "n1")
+    faults = {devices[0].uuid: health.DeviceFaults(xids=(43,))}
+    [part] = slices.split(node_devices.of_node(devices, spec, faults), NEW)
+    new, old = (slices.spec_of(part, "n1", api)["devices"][0] for api in (NEW, OLD))
+    assert [taint["effect"] for taint in new["taints"]] == ["None"]
+    assert not old.get("taints")
+
+
 def test_only_a_digest_is_kept_of_a_slice_that_is_read() -> None:
     [(name, spec)] = specs(node(("h200", 8)), sick=(0,)).items()
     body = slices.body(spec, name, generation=4, count=1, owner=OWNER)

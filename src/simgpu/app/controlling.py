@@ -120,9 +120,7 @@ class Controller:
                 self.nodes.watch()
                 self.nodes.start()
                 group.create_task(self._queue.run(self.nodes.reconcile))
-                group.create_task(
-                    ticking.tick(self.fleet, self._settings.interval, self._clock, after=self._stop_if_withdrawn)
-                )
+                group.create_task(ticking.tick(self.fleet, self._settings.interval, self._clock, after=self._stepped))
                 if self._settings.runai_namespace:
                     keep = runai_rules.keep(client, self._settings.runai_namespace, self._settings.runai_seconds)
                     group.create_task(keep)
@@ -133,7 +131,8 @@ class Controller:
             if self.election.leading and not self.withdrawn:
                 await self.nodes.save_before_exit()
 
-    def _stop_if_withdrawn(self) -> None:
+    def _stepped(self) -> None:
+        self.nodes.stepped()
         if self.nodes.withdrawn:
             raise withdrawing.Withdrawn
 

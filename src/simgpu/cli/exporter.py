@@ -220,7 +220,7 @@ def workload(  # noqa: PLR0913 - one for each option
 
     \b
       simgpu workload --devnames nvidia0 --activity 20:5:30,90:5:60
-      simgpu workload --devices '/tmp/devices/nvidia*' --profile examples/load.yaml
+      simgpu workload --devices '/tmp/devices/nvidia*' --profile examples/11-load/load.yaml
       simgpu workload --devnames nvidia0 --limit runtime=60 --limit memory=8000000000
 
     Exit codes: 0 if all activities are done, 1 if a limit was reached or the exporter stopped, 2 for invalid input.

@@ -74,8 +74,8 @@ def simulate(  # noqa: PLR0913 - one for each option
       - {seconds: 20, demand: {sm: 0.4, memory: 0.9}, duty: 0.5, period: 2}
 
     \b
-      simgpu simulate --model h200 --profile examples/load.yaml --csv out.csv
-      simgpu simulate --model a100 --profile examples/load.yaml --plot load.png
+      simgpu simulate --model h200 --profile examples/11-load/load.yaml --csv out.csv
+      simgpu simulate --model a100 --profile examples/11-load/load.yaml --plot load.png
 
     Prints the means of each phase, unless rows go to standard output. Values depend on the seed, never on the rate.
     """

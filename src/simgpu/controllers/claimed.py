@@ -50,18 +50,24 @@ class ClaimedUsers(msgspec.Struct):
         return found
 
 
-Troubles = dict[tuple[str, str], float]  # since when, by the uid of a pod and the message
+Troubles = dict[tuple[str, str], float | None]  # since when, by the uid of a pod and the message; None once reported
 
 
 def lasting(problems: Iterable[Trouble], before: Troubles, now: float) -> tuple[list[Trouble], Troubles, float | None]:
-    """Return the problems that have lasted, all of them with their times, and the seconds until more have lasted."""
+    """Return the problems to report, all of them with their times, and the seconds until there are more to report.
+
+    One that has lasted is to be reported once. If it goes and comes back, it is new.
+    """
     found, troubles, waits = list[Trouble](), Troubles(), list[float]()
     for item in problems:
         key = item.pod.metadata.uid, item.message
-        since = troubles[key] = before.get(key, now)
-        if now - since >= PATIENCE:
+        if key in troubles:
+            continue
+        troubles[key] = since = before.get(key, now)
+        if since is not None and now - since >= PATIENCE:
+            troubles[key] = None
             found.append(item)
-        else:
+        elif since is not None:
             waits.append(PATIENCE - (now - since))
     return found, troubles, min(waits, default=None)
 
@@ -81,7 +87,7 @@ def shortages(
 
 
 class _Use(msgspec.Struct, frozen=True):
-    """A container's use of a device; users of one slot share it."""
+    """A container's use of a device; users of one slot share it. A device without a container is only held."""
 
     pod: Pod
     container: str
@@ -111,18 +117,21 @@ def users_of(
     holding = [pod for pod in pods if claims.has_claims(pod) and requests.holds(pod)]
     for pod in sorted(holding, key=lambda pod: pod.metadata.seniority):
         result = claims.uses_of(pod, find)
-        found.problems += (Trouble(pod, _REASON, problem) for problem in result.problems)
-        for use in result.uses:
-            place = places.get(use.device.device) if places is not None and use.device.pool == node else None
-            if place is None:
-                found.problems.append(Trouble(pod, _REASON, _absent(use.device, node, registered=places is not None)))
-            else:
-                uses.append(_Use(pod, use.container, place, use.device))
+        here = {use.device: (places or {}).get(use.device.device) for use in result.uses if use.device.pool == node}
+        absent = dict.fromkeys(use.device for use in result.uses if here.get(use.device) is None)
+        missing = (_absent(device, node, registered=places is not None) for device in absent)
+        found.problems += (Trouble(pod, _REASON, problem) for problem in (*result.problems, *missing))
+        ended = requests.regular_init(pod) if requests.running(pod) else ()
+        uses += (
+            _Use(pod, "" if use.container in ended else use.container, place, use.device)
+            for use in (claims.held(result.uses) if absent else result.uses)
+            if (place := here.get(use.device)) is not None
+        )
     for admin, into in ((False, found.owners), (True, found.observers)):
         mine = [use for use in uses if use.device.admin is admin]
         for gpu in dict.fromkeys(use.place.gpu for use in mine):
-            here = [use for use in mine if use.place.gpu == gpu]
-            into[gpu] = _observing(here) if admin else _sharing(here, devices[gpu].model, span)
+            using = [use for use in mine if use.place.gpu == gpu and use.container]
+            into[gpu] = _observing(using) if admin else _sharing(using, devices[gpu].model, span)
     return found
 
 
@@ -135,9 +144,8 @@ def _absent(device: claims.ClaimedDevice, node: str, *, registered: bool) -> str
 
 
 def _reference(use: _Use) -> PodRef:
-    meta, everyone = use.pod.metadata, use.pod.spec.containers or ()
-    first = everyone[0].name if everyone else ""
-    return PodRef(meta.name, meta.namespace, use.container or first, meta.uid)
+    meta = use.pod.metadata
+    return PodRef(meta.name, meta.namespace, use.container, meta.uid)
 
 
 def _observing(uses: Sequence[_Use]) -> tuple[User, ...]:
@@ -161,7 +169,7 @@ def _sharing(uses: Sequence[_Use], model: models.Model, span: Callable[[Pod], us
     found: list[User] = []
     for ref, use in pods.items():
         part, mine = min(compute[ref], 1.0), min(memory[ref], total)
-        works = use.container and use.container not in requests.regular_init(use.pod)
+        works = use.container not in requests.regular_init(use.pod)
         wanted = span(use.pod) if works else users.NONE
         busy = users.Range(round(wanted.low * part), round(wanted.high * part))
         found.append(User(ref, busy, mine, mine / total if total else 0.0))

@@ -12,14 +12,40 @@ from typing import Any
 import msgspec
 
 from simgpu import vocabulary
-from simgpu.controllers import configuring, publishing
-from simgpu.kube import errors, resources
+from simgpu.controllers import configuring, dra_fleet, publishing
+from simgpu.controllers.resource_slices import SLICES
+from simgpu.dra import classes, slices, versions
+from simgpu.dra.slices import PublishedSlice
+from simgpu.dra.versions import ServedApi
+from simgpu.kube import errors, resources, views
 from simgpu.kube.client import Client
+from simgpu.kube.resources import Resource, V
 from simgpu.kube.views import ConfigMap, Lease, Node
 
 _IN_FLIGHT = 16
 _BY_HELM = "app.kubernetes.io/managed-by"
 _REAL_MARKS = (vocabulary.MANAGED_LABEL, *vocabulary.DEPLOYED_ON_REAL_LABELS)
+
+
+class FieldManager(views.ApiView, frozen=True):
+    """Who set fields of an object."""
+
+    manager: str = ""
+
+
+class ManagedMeta(views.ObjectMeta, frozen=True):
+    """`metadata` with who set what."""
+
+    managed_fields: tuple[FieldManager, ...] = ()
+
+
+class ManagedClass(views.ApiView, frozen=True):
+    """A DeviceClass, with who set what of it."""
+
+    metadata: ManagedMeta
+
+
+_CLASSES = Resource("DeviceClass", "deviceclasses", ManagedClass, group=versions.GROUP, namespaced=False)
 
 
 class NodeLeftovers(msgspec.Struct, frozen=True):
@@ -41,16 +67,18 @@ class Leftovers(msgspec.Struct, frozen=True):
     nodes: tuple[NodeLeftovers, ...] = ()
     config_maps: tuple[str, ...] = ()
     leases: tuple[str, ...] = ()
+    slices: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
     topology: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.nodes or self.config_maps or self.leases)
+        return bool(self.nodes or self.config_maps or self.leases or self.slices or self.classes)
 
     @property
     def waiting(self) -> bool:
         """Whether there is anything that controllers and agents remove themselves when they are asked to."""
         views = [name for name in self.config_maps if name.startswith(vocabulary.VIEW_PREFIX)]
-        return bool(self.nodes or views or self.leases)
+        return bool(self.nodes or views or self.leases or self.slices)
 
     def lines(self) -> list[str]:
         """Return a line for each object."""
@@ -58,7 +86,11 @@ class Leftovers(msgspec.Struct, frozen=True):
             f"node {item.node}: {len(item.labels)} labels{''.join(f', {name}' for name in item.amounts)}"
             for item in self.nodes
         ]
-        return [*found, *(f"configmap {name}" for name in self.config_maps), *(f"lease {name}" for name in self.leases)]
+        named = {
+            "resourceslice": self.slices, "deviceclass": self.classes, "configmap": self.config_maps,
+            "lease": self.leases,
+        }  # fmt: skip
+        return [*found, *(f"{kind} {name}" for kind, names in named.items() for name in names)]
 
 
 async def find(client: Client, namespace: str) -> Leftovers:
@@ -68,12 +100,39 @@ async def find(client: Client, namespace: str) -> Leftovers:
     fields = f"metadata.name={vocabulary.LEASE}"
     leases: list[Lease] = await client.list(resources.LEASES, namespace=namespace, fields=fields)
     views = {publishing.node_of(item): item for item in maps if _is_view(item)}
+    api = await dra_fleet.discover(client)
     return Leftovers(
         nodes=tuple(filter(None, (on_node(node, views.get(node.metadata.name)) for node in nodes))),
         config_maps=tuple(sorted(item.metadata.name for item in maps if _is_ours(item))),
         leases=tuple(item.metadata.name for item in leases),
+        slices=tuple(item.metadata.name for item in await _listed(client, api, SLICES) if is_our_slice(item)),
+        classes=tuple(item.metadata.name for item in await _listed(client, api, _CLASSES) if is_our_class(item)),
         topology=any(item.metadata.name == vocabulary.TOPOLOGY for item in maps),
     )
+
+
+async def _listed(client: Client, api: ServedApi | None, resource: Resource[V]) -> list[V]:
+    """Return objects of the DRA API; none where it is not served, or where it was not ours to use."""
+    try:
+        return await client.list(api.of(resource)) if api is not None else []
+    except errors.Forbidden:
+        return []
+
+
+def is_our_slice(item: PublishedSlice) -> bool:
+    """Return whether a slice is of a fake node, or of a real one's agent: other drivers' names end at random."""
+    driver, pool = item.state.identity
+    if driver != vocabulary.DRA_DRIVER or not pool or pool != item.state.node:
+        return False
+    owned = any(owner.kind == "Node" and owner.name == pool for owner in item.metadata.owner_references)
+    fake = item.metadata.labels.get(vocabulary.SLICE_LABEL) == "true"
+    return owned and (fake or slices.REAL.has_name(item.metadata.name, pool))
+
+
+def is_our_class(item: ManagedClass) -> bool:
+    """Return whether a class was made by the controller, and by nobody else."""
+    known = item.metadata.name in classes.device_classes(ServedApi()) and _BY_HELM not in item.metadata.labels
+    return known and {entry.manager for entry in item.metadata.managed_fields} == {vocabulary.MANAGER}
 
 
 def on_node(node: Node, view: ConfigMap | None) -> NodeLeftovers | None:
@@ -118,10 +177,22 @@ async def remove(client: Client, namespace: str, found: Leftovers) -> None:
         turns = asyncio.Semaphore(_IN_FLIGHT)
         for item in found.nodes:
             group.create_task(_patch(client, item, turns))
+    if found.slices or found.classes:
+        await _remove_dra(client, found)
     for name in _views_first(found.config_maps):
         await client.delete(resources.CONFIG_MAPS, name, namespace=namespace)
     for name in found.leases:
         await client.delete(resources.LEASES, name, namespace=namespace)
+
+
+async def _remove_dra(client: Client, found: Leftovers) -> None:
+    api = await dra_fleet.discover(client)
+    if api is None:
+        return
+    for name in found.slices:
+        await client.delete(api.of(SLICES), name)
+    for name in found.classes:
+        await client.delete(api.of(_CLASSES), name)
 
 
 async def _patch(client: Client, item: NodeLeftovers, turns: asyncio.Semaphore) -> None:

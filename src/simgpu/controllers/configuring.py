@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,7 +21,9 @@ from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.pods import annotated
 from simgpu.topology import allocating, checking, failures, inline, pools, reading
 
-_MAX_REPORTED = 10_000  # messages to deduplicate
+_MAX_REPORTED, _MAX_MESSAGES = 10_000, 16  # objects with a reason, and messages of each, to deduplicate
+T = TypeVar("T")
+Thing = TypeVar("Thing", Node, Pod)
 LastGood = Callable[[str], pools.NodeGpus | None]
 
 _UNCHANGED = "the previous topology stays in force"
@@ -49,7 +51,7 @@ class Configuration:
         self._namespace = namespace
         self._catalog = catalog
         self._allocation = allocation
-        self._reported: dict[str, str] = {}
+        self._reported: dict[str, dict[str, None]] = {}  # messages, by object and reason
         self._removed: set[str] = set()  # pools of earlier configurations
 
     @staticmethod
@@ -100,44 +102,37 @@ class Configuration:
 
     def _allocated(self, node: Node, spec: pools.NodeGpus) -> pools.NodeGpus:
         """Return what a node has, with the way in which pods get it that its annotation names."""
-        try:
-            text = annotated.read(node, vocabulary.ALLOCATION_ANNOTATION)
-            way = spec.allocation.way
-            if text is not None:
-                way = allocating.parse_way(text, field=vocabulary.ALLOCATION_ANNOTATION)
-        except errors.InputError as error:
-            self.report(subject_of(node), "InvalidAllocation", str(error))
-            return spec
+        way = self.checked(node, "InvalidAllocation", _annotated_way, None) or spec.allocation.way
         if way == spec.allocation.way:
             return spec
         return msgspec.structs.replace(spec, allocation=msgspec.structs.replace(spec.allocation, way=way))
 
     def failures_of(self, node: Node, spec: pools.NodeGpus) -> failures.Failures:
         """Return the failures in a node's annotation, else those of its pool."""
-        try:
-            text = annotated.read(node, vocabulary.FAILURES_ANNOTATION)
-            return spec.failures if text is None else failures.read(text, field=vocabulary.FAILURES_ANNOTATION)
-        except errors.InputError as error:
-            self.report(subject_of(node), "InvalidFailures", str(error))
-            return spec.failures
+        found = self.checked(node, "InvalidFailures", _annotated_failures, None)
+        return spec.failures if found is None else found
 
     def _annotated(self, node: Node, last_good: LastGood) -> pools.NodeGpus | None:
         try:
             override = annotated.read(node, vocabulary.GPUS_ANNOTATION)
-            if override is None:
-                return None
-            found = inline.parse(override, self._catalog, field=vocabulary.GPUS_ANNOTATION)
-            default = self.current.allocation if self.current is not None else found.allocation
-            return msgspec.structs.replace(found, allocation=default)
+            found = None
+            if override is not None:
+                found = inline.parse(override, self._catalog, field=vocabulary.GPUS_ANNOTATION)
         except errors.InputError as error:
             self.report(subject_of(node), "InvalidGpus", str(error))
             return last_good(node.metadata.name)
+        self.resolved(node, "InvalidGpus")
+        if found is None or self.current is None:
+            return found
+        return msgspec.structs.replace(found, allocation=self.current.allocation)
 
     def _configured(self, node: Node, last_good: LastGood) -> pools.NodeGpus | None:
         meta, fleet = node.metadata, self.current or pools.Topology()
+        pool = meta.labels.get(fleet.label_key)
+        if meta.name in fleet.nodes or pool is None or pool in fleet.pools:
+            self.resolved(node, "UnknownPool")
         if meta.name in fleet.nodes:
             return fleet.nodes[meta.name]
-        pool = meta.labels.get(fleet.label_key)
         if pool is None or pool in fleet.pools:
             return fleet.pools.get(pool) if pool is not None else None
         known = errors.clipped(", ".join(sorted(fleet.pools))) or "none"
@@ -145,13 +140,28 @@ class Configuration:
         return None if pool in self._removed else last_good(meta.name)  # a pool was removed on purpose
 
     def report(self, subject: Subject, reason: str, message: str) -> None:
-        """Record a warning event, once for each message."""
-        key = f"{subject.kind}/{subject.namespace}/{subject.name}/{subject.uid}/{reason}"
-        if self._reported.get(key) != message:
-            self._reported[key] = message
+        """Record a warning event, once for each message until that is `resolved`."""
+        messages = self._reported.setdefault(_key(subject, reason), {})
+        if message not in messages:
+            messages[message] = None
             self._recorder.record(subject, "Warning", reason, message)
-            while len(self._reported) > _MAX_REPORTED:
-                self._reported.pop(next(iter(self._reported)))
+            _trim(messages, _MAX_MESSAGES)
+            _trim(self._reported, _MAX_REPORTED)
+
+    def resolved(self, thing: Node | Pod, reason: str) -> None:
+        """Note that there is no such problem: if it comes back, it is reported again."""
+        if self._reported:
+            self._reported.pop(_key(subject_of(thing), reason), None)
+
+    def checked(self, thing: Thing, reason: str, read: Callable[[Thing], T], otherwise: T) -> T:
+        """Return what `read` returns of a node or pod; invalid input is reported and replaced by `otherwise`."""
+        try:
+            found = read(thing)
+        except errors.InputError as error:
+            self.report(subject_of(thing), reason, str(error))
+            return otherwise
+        self.resolved(thing, reason)
+        return found
 
     def _parsed(self) -> pools.Topology | None:
         config_map = self._config_maps.get(vocabulary.TOPOLOGY, namespace=self._namespace)
@@ -194,6 +204,26 @@ class Configuration:
         if not isinstance(document, dict):
             raise errors.InputError(place, f"{vocabulary.PROFILE_KEY} must be a mapping")
         return document
+
+
+def _annotated_way(node: Node) -> str | None:
+    text = annotated.read(node, vocabulary.ALLOCATION_ANNOTATION)
+    return None if text is None else allocating.parse_way(text, field=vocabulary.ALLOCATION_ANNOTATION)
+
+
+def _annotated_failures(node: Node) -> failures.Failures | None:
+    text = annotated.read(node, vocabulary.FAILURES_ANNOTATION)
+    return None if text is None else failures.read(text, field=vocabulary.FAILURES_ANNOTATION)
+
+
+def _key(subject: Subject, reason: str) -> str:
+    return f"{subject.kind}/{subject.namespace}/{subject.name}/{subject.uid}/{reason}"
+
+
+def _trim(kept: dict[str, Any], limit: int) -> None:
+    """Forget the oldest entries."""
+    while len(kept) > limit:
+        kept.pop(next(iter(kept)))
 
 
 def is_uninstalling(topology: ConfigMap) -> bool:

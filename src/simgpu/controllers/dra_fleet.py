@@ -21,7 +21,7 @@ from simgpu.dra.claims import AllocatedClaim, pools_of
 from simgpu.dra.node_devices import DevicePlace, Faults
 from simgpu.dra.versions import ServedApi
 from simgpu.kube import errors, resources
-from simgpu.kube.client import Client
+from simgpu.kube.client import Client, decode
 from simgpu.kube.recording import Recorder, Subject
 from simgpu.kube.reflector import Reflector
 from simgpu.kube.resources import Resource
@@ -33,6 +33,7 @@ from simgpu.topology import pools
 
 CLAIMS = Resource("ResourceClaim", "resourceclaims", AllocatedClaim, group=versions.GROUP)
 RETRY_SECONDS = 30.0
+CHECK_SECONDS = 30.0  # between looks at the served versions and at the DeviceClasses
 
 _NO_OBJECT = f"{vocabulary.SLICE_LABEL}=none"  # selects nothing
 
@@ -51,8 +52,8 @@ async def discover(client: Client) -> ServedApi | None:
         except errors.NotFound:
             continue
         if any(item.name == CLAIMS.plural for item in found):
-            body = msgspec.json.decode(await client.raw("/version"), type=_ServerVersion)
-            return ServedApi(version, versions.minor(body.minor))
+            found_version = decode(await client.raw("/version"), _ServerVersion)
+            return ServedApi(version, versions.minor(found_version.minor))
     return None
 
 
@@ -84,6 +85,8 @@ class DraFleet:
         self._wanted = asyncio.Event()
         self._waiting: set[str] = set()
         self._on = False
+        self._listening = False
+        self._looked = False  # whether there are slices of an earlier controller is known
         self._places: dict[str, tuple[pools.NodeGpus, dict[str, DevicePlace]]] = {}
 
     # Running.
@@ -93,14 +96,57 @@ class DraFleet:
 
         Slices that an earlier controller left behind are a reason to start too: they have to go.
         """
-        with contextlib.suppress(errors.KubeError):
-            api = await discover(self._client)
-            if api is not None and await self._client.list(api.of(SLICES), labels=SELECTOR):
-                self._wanted.set()
+        await self._look_for_leftovers()
         await self._wanted.wait()
-        while (served := await self._begin()) is None:
-            await asyncio.sleep(RETRY_SECONDS)
-        await self._follow(served)
+        while True:
+            while (served := await self._begin()) is None:
+                await asyncio.sleep(RETRY_SECONDS)
+            await self._follow_while_served(served)
+
+    async def _look_for_leftovers(self) -> None:
+        """Find out whether there are slices, unless a node wants DRA meanwhile."""
+        while not self._wanted.is_set():
+            try:
+                api = await discover(self._client)
+                if api is not None and await self._client.list(api.of(SLICES), labels=SELECTOR):
+                    self._wanted.set()
+            except errors.Forbidden:
+                pass  # nor could they be deleted
+            except errors.KubeError as error:
+                _log.info("whether there are resource slices is not known yet: %s", error)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wanted.wait(), RETRY_SECONDS)
+                continue
+            self._looked = True
+            return
+
+    async def _follow_while_served(self, api: ServedApi) -> None:
+        """Publish and follow until the server serves another version, as after an upgrade."""
+        tasks = {asyncio.create_task(self._follow(api)), asyncio.create_task(self._check_again(api))}
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _check_again(self, api: ServedApi) -> None:
+        """Restore DeviceClasses that others changed or deleted; return once the server serves another version."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            try:
+                if await discover(self._client) != api:
+                    return
+                await publish_classes(self._client, api)
+            except errors.KubeError as error:
+                _log.debug("the next look at DeviceClasses is in %s seconds: %s", CHECK_SECONDS, error)
+
+    @property
+    def cleared(self) -> bool:
+        """Whether no slices are left, as far as can be known."""
+        return self.known and not self.slices.nodes() if self._wanted.is_set() else self._looked
 
     async def _begin(self) -> ServedApi | None:
         """Return the API to use, after the first requests; None if it is off."""
@@ -146,12 +192,17 @@ class DraFleet:
                 group.create_task(reflector.run())
             await asyncio.gather(*(reflector.store.synced.wait() for reflector in reflectors))
             self.problem, self.known, self._on = "", True, True
-            self.claims.listen(self._claim_changed)
+            self._listen()
             self.slices.start()
             for name in self.slices.nodes():
                 self._changed(name)
             self._release()
             group.create_task(self.slices.queue.run(self.slices.reconcile, workers=WORKERS))
+
+    def _listen(self) -> None:
+        if not self._listening:
+            self._listening = True
+            self.claims.listen(self._claim_changed)
 
     def _release(self) -> None:
         """Enqueue the nodes that wait."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from simgpu import errors, vocabulary
+from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import claimed, configuring, publishing
 from simgpu.controllers.dra_fleet import DraFleet
@@ -103,6 +103,7 @@ class FakeNodes:
         self._fleet = fleet
         self._queue = queue
         self._writer = writer
+        self._recorder = recorder
         self._namespace = namespace
         self._catalog = catalog
         self._clock = clock
@@ -111,6 +112,7 @@ class FakeNodes:
             stores.config_maps, recorder, namespace=namespace, catalog=catalog, allocation=allocation
         )
         self._records: dict[str, NodeRecord] = {}
+        self._struck: set[str] = set()  # nodes whose GPUs had errors, to be looked at
         self.unseen = {""}  # nodes to reconcile for the first time; unknown before `start`
 
     # Events.
@@ -151,6 +153,12 @@ class FakeNodes:
                 record.view.written = record.view.written if new is not None else None
             self._queue.add(node)
 
+    def stepped(self) -> None:
+        """Enqueue the nodes whose GPUs had errors in the last step of the simulation."""
+        for name in self._fleet.struck():
+            self._struck.add(name)
+            self._queue.add(name)
+
     def configure(self) -> None:
         """Read the configuration, and enqueue all nodes if it has changed."""
         if self.configuration.read():
@@ -190,7 +198,8 @@ class FakeNodes:
     @property
     def withdrawn(self) -> bool:
         """Whether everything was removed from nodes for an uninstall."""
-        return self.configuration.uninstalling and not (self._records or self.unseen or self.configuration.views())
+        left = self._records or self.unseen or self.configuration.views()
+        return self.configuration.uninstalling and not left and self._dra.cleared
 
     # One node.
 
@@ -228,12 +237,16 @@ class FakeNodes:
         return min(item for item in (due, wait, change) if item is not None)
 
     def _fail(self, node: Node, placed: NodeCards, record: NodeRecord) -> tuple[bool, float | None]:
-        """Let GPUs fail as configured; return whether their health changed, and the seconds until it changes next."""
+        """Let GPUs fail as configured; return whether their health changed, and the seconds until it changes next.
+
+        Errors of the simulation count too.
+        """
         wanted, now = self.configuration.failures_of(node, placed.spec), self._clock.steady()
         if wanted != record.failures:
             record.failures, record.failing_since = wanted, now
-        if wanted == failures.NONE and not record.faults:
+        if wanted == failures.NONE and not record.faults and placed.name not in self._struck:
             return False, None
+        self._struck.discard(placed.name)
         elapsed, before = now - record.failing_since, record.faults
         self._fleet.fail(placed, health.configured(wanted, elapsed))
         record.faults = self._fleet.faults(placed)
@@ -341,23 +354,16 @@ class FakeNodes:
             return None
         lasting, record.troubles, wait = claimed.lasting(problems, record.troubles, self._clock.steady())
         for item in lasting:
-            self.configuration.report(configuring.subject_of(item.pod), item.reason, item.message)
+            self._recorder.record(configuring.subject_of(item.pod), "Warning", item.reason, item.message)
         return wait
 
     def _range(self, pod: Pod) -> users.Range:
         if not requests.running(pod):
             return users.NONE
-        try:
-            return requests.utilisation(pod)
-        except errors.InputError as error:
-            self.configuration.report(configuring.subject_of(pod), "InvalidUtilization", str(error))
-            return users.ALL
+        return self.configuration.checked(pod, "InvalidUtilization", requests.utilisation, users.ALL)
 
     def _check_run_time(self, pod: Pod) -> None:
-        try:
-            requests.check_run_time(pod)
-        except errors.InputError as error:
-            self.configuration.report(configuring.subject_of(pod), "InvalidRunTime", str(error))
+        self.configuration.checked(pod, "InvalidRunTime", requests.check_run_time, None)
 
     # Writing.
 
@@ -461,6 +467,7 @@ class FakeNodes:
     def _retire(self, name: str, node: Node | None) -> float | None:
         """Remove what we own from a node that is gone or not ours any more, and then its view."""
         self._fleet.remove(name)
+        self._struck.discard(name)
         self._dra.retire(name)
         record = self._records.get(name, NodeRecord())
         config_map = self._view_of(name)

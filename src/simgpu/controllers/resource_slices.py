@@ -26,7 +26,7 @@ from simgpu.kube.store import Change, Store
 from simgpu.kube.views import ObjectMeta
 from simgpu.topology import pools
 from simgpu.topology.devices import Device
-from simgpu.vocabulary import SLICE_LABEL
+from simgpu.vocabulary import DRA_DRIVER, SLICE_LABEL
 
 SELECTOR = f"{SLICE_LABEL}=true"
 SLICES = Resource("ResourceSlice", "resourceslices", PublishedSlice, group=versions.GROUP, namespaced=False)
@@ -43,6 +43,11 @@ class PoolWish(msgspec.Struct, frozen=True):
     spec: pools.NodeGpus
     devices: tuple[Device, ...]
     faults: Faults = {}
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """What distinguishes it from others: with `spec` and their ids, devices are known."""
+        return self.owner.uid, self.spec, self.faults, [device.uuid for device in self.devices]
 
 
 class SentSlice(msgspec.Struct, frozen=True):
@@ -72,6 +77,11 @@ def _as_seen(item: PublishedSlice) -> SentSlice:
     return SentSlice(item.state, owner, _version(item))
 
 
+def _is_other(item: SentSlice, node: str) -> bool:
+    """Return whether a slice is of another driver or pool than a node's."""
+    return item.state is not None and item.state.identity != (DRA_DRIVER, node)
+
+
 class ResourceSlices:
     """Slices of nodes of a kind."""
 
@@ -79,6 +89,7 @@ class ResourceSlices:
         self.store: Store[PublishedSlice] = Store({"node": by_node})
         self.queue: WorkQueue[str] = WorkQueue()
         self.dropped: set[str] = set()  # feature gates that are off
+        self._started = False
         self._kind = kind
         self._client = client
         self._recorder = recorder
@@ -94,8 +105,10 @@ class ResourceSlices:
         return self._resource
 
     def start(self) -> None:
-        """Follow changes of slices by others, once the store is filled."""
-        self.store.listen(self._changed)
+        """Follow changes of slices by others, once the store is filled; again after the version has changed."""
+        if not self._started:
+            self._started = True
+            self.store.listen(self._changed)
         for name in self._wanted:
             self.queue.add(name)
 
@@ -117,12 +130,12 @@ class ResourceSlices:
         return {*self.store.values("node"), *(name for name, wish in self._wanted.items() if wish is not None)}
 
     def want(self, owner: ObjectMeta, spec: pools.NodeGpus, devices: Iterable[Device], faults: Faults) -> None:
-        """Set what a node should publish."""
+        """Set what a node should publish: these devices of its `spec`."""
         known = self._wanted.get(owner.name)
-        if known is not None and known.owner.uid == owner.uid and (known.spec, known.faults) == (spec, faults):
+        wish = PoolWish(ObjectMeta(name=owner.name, uid=owner.uid), spec, tuple(devices), dict(faults))
+        if known is not None and known.content == wish.content:
             return
-        meta = ObjectMeta(name=owner.name, uid=owner.uid)
-        self._wanted[owner.name] = PoolWish(meta, spec, tuple(devices), dict(faults))
+        self._wanted[owner.name] = wish
         self.queue.add(owner.name)
 
     def drop(self, name: str) -> None:
@@ -141,6 +154,9 @@ class ResourceSlices:
         wish = self._wanted[name]
         wanted = self._specs(name, wish) if wish is not None and wish.spec.gpus else {}
         existing = self._existing(name)
+        for title in [title for title, item in existing.items() if title in wanted and _is_other(item, name)]:
+            await self._delete(name, title)  # and created anew: this cannot be changed
+            del existing[title]
         states = {title: self._as_wanted(title, item.state) for title, item in existing.items() if item.state}
         owner = wish.owner if wish is not None else ObjectMeta(name=name)
         foreign = [title for title, item in existing.items() if wish is not None and item.owner != owner.uid]

@@ -6,8 +6,8 @@ kubelet from starting a pod is a problem here too: then the pod uses none of a c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -18,10 +18,16 @@ from simgpu.kube import quantity, views
 from simgpu.vocabulary import DRA_DRIVER, GPU_RESOURCE, MAX_CLAIM_RESULTS, MAX_CLAIM_USERS, MAX_POD_CLAIMS
 
 
-class AllocatedClaim(views.Object, frozen=True):
+class AllocatedClaim(views.Object, frozen=True, gc=True, dict=True):
     """A claim without its spec: who may use which devices."""
 
     status: views.ResourceClaimStatus = views.ResourceClaimStatus()
+
+    @functools.cached_property
+    def configs(self) -> configs.ClaimConfigs:
+        """The configuration of our devices."""
+        allocation = self.status.allocation
+        return configs.ClaimConfigs(allocation.devices.config if allocation is not None else ())
 
 
 class ClaimedDevice(msgspec.Struct, frozen=True, gc=False):
@@ -39,8 +45,8 @@ class ClaimedDevice(msgspec.Struct, frozen=True, gc=False):
     memory_mib: int | None = None
 
 
-def devices_of(claim: AllocatedClaim, *, driver: str = DRA_DRIVER) -> tuple[ClaimedDevice, ...]:
-    """Return the devices of a driver that are allocated to a claim; none while it is not allocated."""
+def devices_of(claim: AllocatedClaim) -> tuple[ClaimedDevice, ...]:
+    """Return the devices of ours that are allocated to a claim; none while it is not allocated."""
     allocation = claim.status.allocation
     results = allocation.devices.results[:MAX_CLAIM_RESULTS] if allocation is not None else ()
     return tuple(
@@ -48,7 +54,7 @@ def devices_of(claim: AllocatedClaim, *, driver: str = DRA_DRIVER) -> tuple[Clai
             item.request, item.pool, item.device, item.share_id or "", bool(item.admin_access), _memory_mib(item)
         )
         for item in results
-        if item.driver == driver
+        if item.driver == DRA_DRIVER
     )
 
 
@@ -118,7 +124,7 @@ def references(pod: views.Pod) -> Iterator[ClaimReference]:
 
 
 class DeviceUse(msgspec.Struct, frozen=True):
-    """A container that uses a device of a claim; an empty container where none of the pod's refers to the device."""
+    """A container that uses a device of a claim; an empty container where the pod holds the device and none uses it."""
 
     container: str
     device: ClaimedDevice
@@ -126,7 +132,7 @@ class DeviceUse(msgspec.Struct, frozen=True):
 
 
 class PodUses(msgspec.Struct, frozen=True):
-    """What a pod uses through claims, and why it does not use the rest."""
+    """What a pod has through claims, and why it uses none of it."""
 
     uses: tuple[DeviceUse, ...] = ()
     problems: tuple[str, ...] = ()
@@ -135,28 +141,34 @@ class PodUses(msgspec.Struct, frozen=True):
 FindClaim = Callable[[str, str], AllocatedClaim | None]  # by namespace and name
 
 
-def uses_of(pod: views.Pod, find: FindClaim, *, driver: str = DRA_DRIVER) -> PodUses:
-    """Return what a pod uses of a driver's devices, under the conditions of the kubelet."""
+def uses_of(pod: views.Pod, find: FindClaim) -> PodUses:
+    """Return what a pod uses of our devices, under the conditions of the kubelet.
+
+    It starts no container of a pod unless it has prepared all claims. Those that are in order keep their devices.
+    """
     found: list[DeviceUse] = []
     problems: list[str] = []
     for reference in references(pod):
         claim = find(pod.metadata.namespace, reference.name) if reference.name else None
         try:
-            found += _checked_uses(pod, reference, claim, driver)
+            found += _checked_uses(pod, reference, claim)
         except errors.InputError as error:
             problems.append(str(error))
-    return PodUses(tuple(found), tuple(problems))
+    return PodUses(held(found) if problems else tuple(found), tuple(problems))
 
 
-def _checked_uses(
-    pod: views.Pod, reference: ClaimReference, claim: AllocatedClaim | None, driver: str
-) -> list[DeviceUse]:
+def held(uses: Iterable[DeviceUse]) -> tuple[DeviceUse, ...]:
+    """Return the devices of uses, each without the containers that would use it."""
+    return tuple(DeviceUse("", device) for device in dict.fromkeys(use.device for use in uses))
+
+
+def _checked_uses(pod: views.Pod, reference: ClaimReference, claim: AllocatedClaim | None) -> list[DeviceUse]:
     field = f"claim {reference.name or reference.title}"
     if claim is None:
         raise errors.InputError(field, "does not exist")
     if claim.status.allocation is None:
         raise errors.InputError(field, "is not allocated")
-    listed = devices_of(claim, driver=driver)
+    listed = devices_of(claim)
     if not listed:
         return []  # devices of other drivers only
     owners = (owner.uid for owner in claim.metadata.owner_references if owner.kind == "Pod")
@@ -164,10 +176,9 @@ def _checked_uses(
         raise errors.InputError(field, f"was not created for pod {pod.metadata.name}")
     if not is_reserved(claim, pod):
         raise errors.InputError(field, f"is not reserved for pod {pod.metadata.name}")
-    config: tuple[Any, ...] = claim.status.allocation.devices.config
     made: list[DeviceUse] = []
     for device in listed:
-        sharing = configs.of_request(config, device.request, driver=driver, where=f"{field}: ")
+        sharing = claim.configs.of_request(device.request, where=f"{field}: ")
         request = device.request.partition("/")[0]
         users = [name for name, wanted in reference.users if wanted in ("", device.request, request)]
         made += (DeviceUse(name, device, sharing) for name in dict.fromkeys(users) or ("",))

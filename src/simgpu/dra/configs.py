@@ -6,14 +6,14 @@ Two kinds are read: NVIDIA's driver's own, and that of fake-gpu-operator. Unknow
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from simgpu import errors
 from simgpu.kube import quantity
-from simgpu.vocabulary import CONFIG_API, DRA_DRIVER, MAX_OPAQUE_BYTES, OPERATOR_CONFIG_API
+from simgpu.vocabulary import CONFIG_API, DRA_DRIVER, MAX_CLAIM_RESULTS, MAX_OPAQUE_BYTES, OPERATOR_CONFIG_API
 
 Interval = Literal["Default", "Short", "Medium", "Long"]
 
@@ -42,7 +42,7 @@ class MpsConfig(_Strict, frozen=True):
 
     default_active_thread_percentage: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
     default_pinned_device_memory_limit: str | None = None
-    default_per_device_pinned_memory_limit: Annotated[dict[str, str], msgspec.Meta(max_length=1024)] = {}
+    default_per_device_pinned_memory_limit: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_CLAIM_RESULTS)] = {}
 
     def __post_init__(self) -> None:
         limits = [self.default_pinned_device_memory_limit, *self.default_per_device_pinned_memory_limit.values()]
@@ -120,22 +120,43 @@ def _checked(sharing: SharingConfig, strategies: Sequence[str], *, field: str) -
     return sharing
 
 
-def of_request(configs: Iterable[Any], request: str, *, driver: str = DRA_DRIVER, where: str = "") -> SharingConfig:
-    """Return how the devices of a request are shared, from the configuration of its allocation.
+class ClaimConfigs:
+    """The configuration of an allocation. Pods of a claim are looked at often, so what is used is parsed once."""
 
-    A claim's configuration comes before its class's, and a later one before an earlier one. One without requests is
-    for all of them, and one for a request is for its alternatives too. Raises `InputError` with a path below `where`.
-    """
-    found = DEFAULT
-    numbered = list(enumerate(configs))[:_MAX_CONFIGS]
-    for number, item in sorted(numbered, key=lambda pair: _field(pair[1], "source") == "FromClaim"):
-        opaque, requests = _field(item, "opaque"), _field(item, "requests") or []
-        if _field(opaque, "driver") != driver:
-            continue
-        if not requests or request in requests or request.partition("/")[0] in requests:
-            field = f"{where}config[{number}].opaque.parameters"
-            found = parse(_field(opaque, "parameters"), field=field)
-    return found
+    def __init__(self, entries: Sequence[Any], *, driver: str = DRA_DRIVER) -> None:
+        numbered = [pair for pair in enumerate(entries[:_MAX_CONFIGS]) if _driver(pair[1]) == driver]
+        # A claim's configuration comes before its class's, and a later one before an earlier one.
+        numbered.sort(key=lambda pair: (_field(pair[1], "source") == "FromClaim", pair[0]), reverse=True)
+        self._entries = numbered
+        self._parsed: dict[int, SharingConfig | errors.InputError] = {}
+
+    def of_request(self, request: str, *, where: str = "") -> SharingConfig:
+        """Return how the devices of a request are shared.
+
+        An entry without requests is for all of them, and one for a request is for its alternatives too. Only the entry
+        that counts is read. Raises `InputError` with a path below `where`.
+        """
+        for number, item in self._entries:
+            requests = _field(item, "requests") or ()
+            if not requests or request in requests or request.partition("/")[0] in requests:
+                if number not in self._parsed:
+                    self._parsed[number] = _read(number, item)
+                found = self._parsed[number]
+                if isinstance(found, errors.InputError):
+                    raise errors.InputError(f"{where}{found.field}", found.problem)
+                return found
+        return DEFAULT
+
+
+def _read(number: int, item: Any) -> SharingConfig | errors.InputError:
+    try:
+        return parse(_field(_field(item, "opaque"), "parameters"), field=f"config[{number}].opaque.parameters")
+    except errors.InputError as error:
+        return error.with_traceback(None)
+
+
+def _driver(item: Any) -> Any:
+    return _field(_field(item, "opaque"), "driver")
 
 
 def _field(holder: Any, name: str) -> Any:

@@ -74,7 +74,7 @@ def grant(claim: claims.AllocatedClaim, places: Mapping[str, DevicePlace], *, po
             raise errors.InputError(field, "MIG devices are for fake nodes")
         if item.share and UID.fullmatch(item.share) is None:
             raise errors.InputError(f"{field}.shareID", f"{errors.shown(item.share)} is no uid")
-        sharing = configs.of_request(allocation.devices.config, item.request)
+        sharing = claim.configs.of_request(item.request)
         granted.append(
             GrantedDevice(
                 item.request, item.pool, item.device, place.gpu, dict(_environment(item.device, sharing)),

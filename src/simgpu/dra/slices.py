@@ -15,6 +15,7 @@ import msgspec
 from simgpu.dra import versions
 from simgpu.dra.devices import CounterSet, PublishedDevice
 from simgpu.dra.node_devices import NodeDevices
+from simgpu.dra.taints import NO_EFFECT
 from simgpu.dra.versions import ServedApi
 from simgpu.kube import naming, views
 from simgpu.vocabulary import (
@@ -29,6 +30,7 @@ from simgpu.vocabulary import (
 )
 
 _MAX_OLD_COUNTERS, _MAX_OLD_USES = 32, 1024  # of a slice, where counters and devices are in one
+_MAX_INDEX_DIGITS = 3
 _DEVICE_FIELDS = ("consumesCounters", "allowMultipleAllocations", "taints")
 
 
@@ -114,6 +116,12 @@ class SliceKind(msgspec.Struct, frozen=True):
         suffix = f"{self.suffix}-{index}" if index else self.suffix
         return f"{self.prefix}{naming.shortened(node, MAX_NAME - len(self.prefix) - len(suffix))}{suffix}"
 
+    def has_name(self, name: str, node: str) -> bool:
+        """Return whether a name is that of a slice of a node."""
+        first, _, index = name.rpartition("-")
+        numbered = index.isdecimal() and len(index) <= _MAX_INDEX_DIGITS and name == self.name_of(node, int(index))
+        return name == self.name_of(node, 0) or (bool(first) and numbered)
+
 
 FAKE = SliceKind(SLICE_PREFIX, SLICE_SUFFIX, {SLICE_LABEL: "true"})
 REAL = SliceKind("", f"-{DRA_DRIVER}")
@@ -123,11 +131,18 @@ def spec_of(content: SliceContent, node: str, api: ServedApi) -> dict[str, Any]:
     """Return the spec of a slice without the numbers of its pool."""
     found: dict[str, Any] = {"driver": DRA_DRIVER, "nodeName": node, "pool": {"name": node}}
     if content.devices:
-        listed = msgspec.to_builtins(content.devices)
+        known = content.devices if api.informs_by_taints else map(_effective, content.devices)
+        listed = msgspec.to_builtins(tuple(known))
         found["devices"] = [versions.render_device(device, api.version) for device in listed]
     if content.counters:
         found["sharedCounters"] = msgspec.to_builtins(content.counters)
     return found
+
+
+def _effective(device: PublishedDevice) -> PublishedDevice:
+    """Return a device without taints that have no effect: older servers reject these."""
+    kept = tuple(taint for taint in device.taints if taint.effect != NO_EFFECT)
+    return msgspec.structs.replace(device, taints=kept) if kept != device.taints else device
 
 
 def body(
@@ -149,11 +164,13 @@ def body(
 class SliceState(msgspec.Struct, frozen=True, gc=False):
     """What is kept of a slice that was read: a digest of its content, its pool's numbers, fields behind gates.
 
-    `times` are those of taints, by (device, key).
+    `identity` is its driver and its pool's name, which cannot be changed. `times` are those of taints, by
+    (device, key).
     """
 
     digest: bytes = b""
     node: str = ""
+    identity: tuple[str, str] = ("", "")
     generation: int = -1
     count: int = 0
     gated: frozenset[str] = frozenset()
@@ -189,6 +206,7 @@ def read_state(spec: Any) -> SliceState:
     return SliceState(
         digest=_digest(plain),
         node=str(spec.get("nodeName", "")),
+        identity=(str(spec.get("driver", "")), str(pool.get("name", ""))),
         generation=pool.get("generation", 0),
         count=pool.get("resourceSliceCount", 0),
         gated=frozenset(_gated(spec, listed)),

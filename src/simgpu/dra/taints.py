@@ -9,6 +9,8 @@ import msgspec
 from simgpu.machines.health import DeviceFaults
 from simgpu.vocabulary import LOST_TAINT, UNMONITORED_TAINT, XID_TAINT
 
+NO_EFFECT = "None"  # informs people, and keeps no pod away
+
 
 class DeviceTaint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A taint of a device; the server sets its time if it is empty."""
@@ -27,12 +29,12 @@ def of(faults: DeviceFaults) -> tuple[DeviceTaint, ...]:
     found: list[DeviceTaint] = []
     if faults.xids:
         worst = next(iter(faults.fatal_xids), faults.xids[0])
-        effect = "NoSchedule" if faults.fatal_xids else "None"
+        effect = "NoSchedule" if faults.fatal_xids else NO_EFFECT
         found.append(DeviceTaint(XID_TAINT, effect, str(worst), faults.since))
     if faults.lost:
         found.append(DeviceTaint(LOST_TAINT, "NoSchedule", time_added=faults.since))
     if faults.unmonitored:
-        found.append(DeviceTaint(UNMONITORED_TAINT, "None", time_added=faults.since))
+        found.append(DeviceTaint(UNMONITORED_TAINT, NO_EFFECT, time_added=faults.since))
     return tuple(found)
 
 

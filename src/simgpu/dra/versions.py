@@ -24,6 +24,7 @@ GATES = {
 }  # by field: a server drops it while the gate is off
 
 _SPLIT_SINCE = 35  # minor version: counters and devices are in different slices
+_NO_EFFECT_SINCE = 35  # minor version: taints without an effect
 
 
 class ServedApi(msgspec.Struct, frozen=True):
@@ -36,6 +37,11 @@ class ServedApi(msgspec.Struct, frozen=True):
     def splits_counters(self) -> bool:
         """Whether counters and devices must be in different slices."""
         return self.minor >= _SPLIT_SINCE
+
+    @property
+    def informs_by_taints(self) -> bool:
+        """Whether taints may have the effect `None`."""
+        return self.minor >= _NO_EFFECT_SINCE
 
     @property
     def api_version(self) -> str:

@@ -52,6 +52,7 @@ class Fleet:
         self._machine: Machine | None = None
         self._addresses: dict[str, str] = {}
         self._taken: dict[str, str] = {}
+        self._errors: dict[int, float] = {}  # of cards, by number, as last seen
 
     @property
     def steps(self) -> int:
@@ -135,6 +136,17 @@ class Fleet:
     def faults(self, node: NodeCards) -> dict[str, DeviceFaults]:
         """Return what is wrong with a node's GPUs, by id; healthy ones are left out."""
         return self._inventory.faults(node.cards)
+
+    def struck(self) -> set[str]:
+        """Return the nodes whose GPUs had errors of the simulation since the last call."""
+        if not self.engine.take_errors():
+            return set()
+        listed = [(node.name, card) for node in self.nodes.values() for card in node.cards]
+        found = self._inventory.errors([card for _, card in listed])
+        before = self._errors
+        self._errors = {listed[place][1].number: count for place, count in found.items()}
+        places = (listed[place] for place in found)
+        return {name for name, card in places if before.get(card.number) != self._errors[card.number]}
 
     # Time and views.
 

@@ -139,8 +139,7 @@ class Inventory:
         last = [self.engine.read(name, numbers).tolist() for name in cards.LAST]
         for card, counters, *times in zip(gone, self.engine.counters(numbers).tolist(), *last, strict=True):
             self._gone.pop(card.device.uuid, None)  # so that the newest comes last
-            values = dict(zip(cards.OUTLIVING, [*counters, *times], strict=True))
-            self._gone[card.device.uuid] = DeviceState("", values, failure=card.failure)
+            self._gone[card.device.uuid] = DeviceState("", dict(zip(cards.OUTLIVING, [*counters, *times], strict=True)))
             card.playing = ()
         removed = set(numbers)
         self._changed = [card for card in self._changed if card.number not in removed]
@@ -235,6 +234,12 @@ class Inventory:
             if xids:
                 found[card.device.uuid] = DeviceFaults(tuple(xids), lost=card.failure == DeviceFailure.LOST)
         return found
+
+    def errors(self, listed: Sequence[Card]) -> dict[int, float]:
+        """Return how many errors cards have had, by place in the list; those without any are left out."""
+        numbers = [card.number for card in listed]
+        counts = sum((self.engine.read(name, numbers) for name in _ERRORS), np.zeros(len(numbers)))
+        return {place: float(counts[place]) for place in np.flatnonzero(counts >= 1).tolist()}
 
     def _errors(self, listed: Sequence[Card]) -> list[tuple[float, ...]]:
         numbers = [card.number for card in listed]

@@ -149,6 +149,13 @@ class Engine:
         group, row = self._find(card)
         group.strike(row, event, now=self.now)
 
+    def take_errors(self) -> bool:
+        """Return whether any cards had errors since the last call."""
+        struck = [group for group in self._groups.values() if group.struck]
+        for group in struck:
+            group.struck = False
+        return bool(struck)
+
     def keep(self, card: int) -> dict[str, float]:
         """Return the state of a card, for `resume` here or in another engine."""
         group, row = self._find(card)

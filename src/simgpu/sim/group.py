@@ -23,6 +23,7 @@ class Group:
         self.model = model
         self.cards = on
         self.demands = demands.Demands()
+        self.struck = False  # whether cards had errors since this was reset
         self._hung: npt.NDArray[np.float64] = np.zeros(0)  # when the hang of each row ends; empty if none hangs
 
     @property
@@ -77,6 +78,7 @@ class Group:
             np.maximum.at(self._hung, rows[struck], until[struck])
         if name in ("hangs", "uncorrected"):
             np.add.at(self.cards["xids"], rows, counts)
+            self.struck = self.struck or bool(struck.any())
         if name in _TIMES:
             self.cards[_TIMES[name]][rows[struck]] = now
 

@@ -1,7 +1,7 @@
 """Watches nodes and labels each with its size: a controller in fifty lines.
 
-Run it against any cluster: `KUBECONFIG=$(simgpu kubeconfig) python examples/label_nodes.py`. Nodes with 32 CPUs or
-more get `example.com/size=large`, the others `small`; change a label by hand and it is put right again.
+Run it against any cluster: `KUBECONFIG=$(simgpu kubeconfig) python examples/14-own-controller/label_nodes.py`. Nodes
+with 32 CPUs or more get `example.com/size=large`, the others `small`; change a label by hand and it is put right again.
 """
 
 from __future__ import annotations

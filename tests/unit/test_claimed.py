@@ -1,0 +1,80 @@
+"""Users of GPUs through claims: who has how much of a device, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from simgpu.catalog import models
+from simgpu.controllers import claimed
+from simgpu.dra.claims import AllocatedClaim
+from simgpu.dra.node_devices import DevicePlace
+from simgpu.kube import views
+from simgpu.machines import users
+from simgpu.topology import inline, pools
+
+[DEVICE] = pools.build(inline.parse("t4:1", models.load(), field=""), "n")
+TOTAL = DEVICE.model.memory_mib.usable
+
+
+def container(name: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "resources": {"claims": [{"name": "gpu"}]}, **more}
+
+
+def used(phase: str, *, early: list[dict[str, Any]], main: list[dict[str, Any]]) -> claimed.ClaimedUsers:
+    """The users of a GPU that a claim of pod p has."""
+    body = {
+        "metadata": {"name": "p", "namespace": "ns", "uid": "u1"},
+        "spec": {
+            "nodeName": "n", "initContainers": early, "containers": main,
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}],
+        },
+        "status": {"phase": phase},
+    }  # fmt: skip
+    result = {"request": "r", "driver": "gpu.nvidia.com", "pool": "n", "device": "g0"}
+    claim = {
+        "metadata": {"name": "c", "namespace": "ns"},
+        "status": {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [{"resource": "pods", "name": "p", "uid": "u1"}],
+        },
+    }
+    known = msgspec.convert(claim, AllocatedClaim)
+    return claimed.users_of(
+        "n", [msgspec.convert(body, views.Pod)], lambda _namespace, _name: known,
+        places={"g0": DevicePlace(DEVICE.uuid)}, devices={DEVICE.uuid: DEVICE}, span=lambda _pod: users.ALL,
+    )  # fmt: skip
+
+
+def memory(found: claimed.ClaimedUsers) -> dict[str, int]:
+    return {user.pod.container: user.memory_mib for user in found.owners[DEVICE.uuid]}
+
+
+def test_an_init_container_that_ended_leaves_its_memory_to_the_others() -> None:
+    found = used("Running", early=[container("init")], main=[container("main")])
+    assert memory(found) == {"main": TOTAL}
+
+
+def test_a_sidecar_stays_a_user() -> None:
+    found = used("Running", early=[container("side", restartPolicy="Always")], main=[container("main")])
+    assert memory(found) == {"side": TOTAL // 2, "main": TOTAL // 2}
+
+
+def test_a_problem_is_reported_once_until_it_has_gone_and_comes_back() -> None:
+    mine = views.Pod(metadata=views.ObjectMeta(name="p", uid="u1"))
+    both = [claimed.Trouble(mine, "R", "one"), claimed.Trouble(mine, "R", "two")]
+    troubles: claimed.Troubles = {}
+    reported = []
+    for now, problems in enumerate([both, both, both[:1], both, both, both[::-1], both]):
+        found, troubles, _ = claimed.lasting(problems, troubles, now * claimed.PATIENCE)
+        reported.append([item.message for item in found])
+    assert reported == [[], ["one", "two"], [], [], ["two"], [], []]
+
+
+@pytest.mark.parametrize("early", [[], [container("init")]])
+def test_a_gpu_that_no_container_uses_is_held_by_its_claim(early: list[dict[str, Any]]) -> None:
+    found = used("Running", early=early, main=[{"name": "main"}])
+    assert found.owners == {DEVICE.uuid: ()}
+    assert not found.problems

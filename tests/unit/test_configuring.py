@@ -1,0 +1,44 @@
+"""Events about the configuration of nodes and pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simgpu.catalog import models
+from simgpu.controllers.configuring import Configuration
+from simgpu.kube.recording import Subject
+from simgpu.kube.store import Store
+from simgpu.kube.views import Node, ObjectMeta
+from simgpu.topology import failures, pools
+
+
+class Recorded:
+    """A recorder that keeps messages."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def record(self, _subject: Subject, _kind: str, _reason: str, message: str) -> None:
+        self.messages.append(message)
+
+
+def node(**annotations: str) -> Node:
+    marks = {f"simgpu.dev/{name}": value for name, value in annotations.items()}
+    return Node(metadata=ObjectMeta(name="n", uid="u", annotations=marks))
+
+
+def test_a_problem_is_reported_again_only_after_it_was_solved() -> None:
+    recorder: Any = Recorded()
+    configuration = Configuration(Store(), recorder, namespace="gpu", catalog=models.load())
+    spec, bad = pools.NodeGpus(()), node(failures="nonsense")
+    for now in (bad, bad, node(), bad):
+        assert configuration.failures_of(now, spec) == failures.NONE
+    assert len(recorder.messages) == 2
+
+
+def test_two_problems_of_one_object_do_not_repeat_each_other() -> None:
+    recorder: Any = Recorded()
+    configuration = Configuration(Store(), recorder, namespace="gpu", catalog=models.load())
+    for message in ("one", "two", "one", "two"):
+        configuration.report(Subject("v1", "Pod", "p", "ns", "u"), "Reason", message)
+    assert recorder.messages == ["one", "two"]
