@@ -320,6 +320,10 @@ LOADTEST_USER_PREFIX = _load(
     "loadtest.simgpu.dev/", "annotation `loadtest.simgpu.dev/<run>` of what runs share", "`loadtest`",
     "a run that uses the object; the last one to end deletes it", values="the time at which the run began to use it",
 )  # fmt: skip
+LOADTEST_PREFIX = _load(
+    "simgpu-loadtest-", "Lease `simgpu-loadtest-<run>` in `default`, Stages `simgpu-loadtest-<run>-<job type>`",
+    "`loadtest`", "that a run is alive (`loadtest cleanup` removes what others left); how long its jobs run",
+)  # fmt: skip
 LOADTEST_MANAGER = _load("simgpu-loadtest", "field manager", "`loadtest`", "that of load tests, in `managedFields`")
 LOADTEST_DRIVER = _load(
     "cl2-gpu.kwok.x-k8s.io", "DeviceClass, driver of ResourceSlices", "`loadtest`",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 import random
 import re
@@ -15,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simgpu.kube.resources import Resource
-from simgpu.kube.views import Object
-from simgpu.loadtest import served
+from simgpu.kube.views import Lease, LeaseSpec, Object, ObjectMeta
+from simgpu.loadtest import heartbeat, served
 from simgpu.loadtest.dependencies import slices, stages
 from simgpu.loadtest.dependencies.workbench import DependencyError
 from simgpu.loadtest.gotemplate import executing, functions
@@ -300,3 +301,22 @@ def test_two_reports_are_compared_figure_by_figure(tmp_path: Path) -> None:
     assert changes["PodStartupLatency_FastFillPodStartupLatency: pod_startup Perc99"] == 0
     assert "highest scheduling rate" not in changes  # zero in both
     assert "+50.0%" in page.render(result(), found, "a")
+
+
+@pytest.mark.parametrize(
+    ("renewed", "expected"),
+    [
+        ("2030-01-01T00:00:30.000000Z", "alive"),
+        ("2029-12-31T23:59:00.000000Z", "dead"),
+        ("2031-01-01T00:00:00Z", "alive"),
+        ("2030-01-01", "unknown"),
+        ("soon", "unknown"),
+        (None, "unknown"),
+    ],
+)
+def test_a_run_is_dead_a_minute_after_its_last_heartbeat_and_never_by_a_time_that_cannot_be_read(
+    renewed: str | None, expected: str
+) -> None:
+    lease = Lease(metadata=ObjectMeta(), spec=LeaseSpec(renew_time=renewed))
+    now = datetime.datetime(2030, 1, 1, 0, 1, tzinfo=datetime.UTC)
+    assert heartbeat.liveness(lease, now) == expected

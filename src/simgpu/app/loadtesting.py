@@ -12,6 +12,8 @@ from simgpu.cluster import record
 from simgpu.kube import client as kube_client
 from simgpu.kube import errors, kubeconfig, resources, scraping
 from simgpu.kube.client import Client
+from simgpu.loadtest import abandoned
+from simgpu.loadtest.abandoned import AbandonedRun
 from simgpu.loadtest.run_progress import RunProgress
 from simgpu.loadtest.running import runner
 from simgpu.loadtest.running.results import RunResult
@@ -51,6 +53,23 @@ async def run(path: Path, options: LoadTestOptions, progress: RunProgress) -> tu
             seed=options.seed,
         )
         return scenario, await runner.Runner(client, scenario, settings, progress).run()
+
+
+async def find_abandoned(given: Path | None) -> list[AbandonedRun]:
+    """Return the runs of which there is something in a cluster, those that are alive included."""
+    async with _client(given) as client:
+        return await abandoned.find(client)
+
+
+async def remove_abandoned(given: Path | None, run: AbandonedRun) -> list[str]:
+    """Remove what a run left. Return what is still there in the end."""
+    async with _client(given) as client:
+        return await abandoned.remove(client, run)
+
+
+def _client(given: Path | None) -> Client:
+    local = _local_cluster(given)
+    return Client(kubeconfig.load(local[0] if local is not None else given))
 
 
 def _local_cluster(given: Path | None) -> tuple[Path, str] | None:

@@ -15,9 +15,12 @@ from simgpu.cli import options, output
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from simgpu.loadtest.abandoned import AbandonedRun
     from simgpu.loadtest.reports.comparison import ComparedFigure
     from simgpu.loadtest.running.results import RunResult
     from simgpu.loadtest.scenario.model import Scenario
+
+_SHOWN = 20  # objects of a run that are listed before they are removed
 
 # Options of ClusterLoader2 that mean nothing here: they are accepted, and have no effect.
 _IGNORED = (
@@ -45,6 +48,7 @@ def loadtest() -> None:
       simgpu loadtest kwok-dra --nodes 10           run one of them
       simgpu loadtest my-config.yaml --dry-run      check a scenario, and create nothing
       simgpu loadtest compare before/ after/        compare two reports
+      simgpu loadtest cleanup                       remove what killed runs left
 
     FILE is a scenario as ClusterLoader2 reads it, or the name of a built-in one. The run sets up the
     simulated nodes that the scenario asks for, and removes everything it made at its end, whatever
@@ -309,6 +313,67 @@ def compare_reports(before: Path, after: Path, page: Path | None, form: str) -> 
 def _compared_row(item: ComparedFigure) -> tuple[str, str, str, str]:
     change = "-" if item.change is None else f"{item.change:+.1%}"
     return item.name, f"{item.before:,.4g} {item.unit}".strip(), f"{item.after:,.4g} {item.unit}".strip(), change
+
+
+@loadtest.command("cleanup")
+@click.option(
+    "--kubeconfig",
+    type=options.PATH,
+    metavar="FILE",
+    help="Kubeconfig of the cluster.  [default: KUBECONFIG, then the cluster of 'simgpu up', then ~/.kube/config]",
+)
+@click.option("--run", "named", metavar="ID", help="Only this run, also if it has no lease or kept its namespaces.")
+@click.option("--dry-run", is_flag=True, help="List what would be removed, and remove nothing.")
+@options.output
+def clean_up(kubeconfig: Path | None, named: str | None, dry_run: bool, form: str) -> int:
+    """Remove what runs left that were killed outright.
+
+    A run renews a lease as long as it lasts; a minute after the last renewal it counts as dead, and its namespaces,
+    nodes, slices, stages and all else with its label are removed. What runs share stays as long as one of them uses
+    it. Runs that are alive are never touched.
+
+    Exit codes: 0 if nothing of these runs is left, 1 if something is, 2 if --run names a run that is alive.
+    """
+    from simgpu import errors
+    from simgpu.app import loadtesting
+    from simgpu.loadtest.heartbeat import Liveness
+
+    runs = [run for run in output.run(loadtesting.find_abandoned(kubeconfig)) if named in {None, run.id}]
+    if named is not None and any(run.liveness is Liveness.ALIVE for run in runs):
+        raise errors.InputError("--run", f"{named} is alive: its lease was renewed less than a minute ago")
+    wanted = [run for run in runs if named is not None or run.liveness is Liveness.DEAD]
+    report, code = [], 0
+    for run in runs:
+        removed = run in wanted and not dry_run
+        if form != "json":
+            _print_abandoned(run, chosen=run in wanted, dry_run=dry_run)
+        left = output.run(loadtesting.remove_abandoned(kubeconfig, run)) if removed else []
+        code = 1 if left else code
+        report.append({"run": run.id, "state": run.liveness, "objects": [str(item) for item in run.traces],
+                       "removed": removed, "left": left})  # fmt: skip
+        for line in left:
+            click.echo(f"still there: {line}", err=True)
+    if form == "json":
+        output.print_json(report)
+    elif not wanted:
+        click.echo(f"Nothing is left of run {named}." if named else "No dead run has left anything.")
+    elif not dry_run and not code:
+        click.echo("Removed.")
+    return code
+
+
+def _print_abandoned(run: AbandonedRun, *, chosen: bool, dry_run: bool) -> None:
+    """Print a run, and what of it is removed; of thousands of objects the first few, unless nothing is removed."""
+    untouched = "; not touched" if run.liveness == "alive" else "; not touched, because it has no lease: use --run"
+    reason = "" if chosen else untouched
+    click.echo(f"run {run.id}: {run.liveness}, {len(run.traces)} objects{reason}")
+    if not chosen:
+        return
+    shown = run.traces if dry_run else run.traces[:_SHOWN]
+    for trace in shown:
+        click.echo(f"  {trace}")
+    if len(shown) < len(run.traces):
+        click.echo(f"  and {len(run.traces) - len(shown)} more")
 
 
 def clusterloader2() -> NoReturn:

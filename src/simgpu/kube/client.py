@@ -145,11 +145,17 @@ class Client:
         return await self._wire.send(Call("GET", path, ("get", "raw")))
 
     def stream(
-        self, resource: Resource[Any], params: Params, *, namespace: str = "", silence_seconds: float
+        self,
+        resource: Resource[Any],
+        params: Params,
+        *,
+        namespace: str = "",
+        silence_seconds: float,
+        gather_seconds: float = wire.GATHER_SECONDS,
     ) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of a watch; `watching` decodes them."""
         call = Call("GET", resource.path(namespace=namespace), ("watch", resource.plural), params)
-        return self._wire.stream(call, silence_seconds=silence_seconds)
+        return self._wire.stream(call, silence_seconds=silence_seconds, gather_seconds=gather_seconds)
 
     # Writing
 

@@ -16,7 +16,7 @@ import msgspec
 from simgpu.kube import errors, views
 from simgpu.kube.client import Client, decode, decoder
 from simgpu.kube.resources import Resource, V
-from simgpu.kube.wire import Params
+from simgpu.kube.wire import GATHER_SECONDS, Params
 
 _log = logging.getLogger(__name__)
 
@@ -142,12 +142,20 @@ def _status(body: Any) -> errors.Status:
 
 
 async def watch(
-    client: Client, resource: Resource[V], *, namespace: str, params: Params, silence_seconds: float
+    client: Client,
+    resource: Resource[V],
+    *,
+    namespace: str,
+    params: Params,
+    silence_seconds: float,
+    gather_seconds: float = GATHER_SECONDS,
 ) -> AsyncGenerator[list[WatchEvent[V] | Deleted | Bookmark], None]:
     """Yield the events of one request, in batches as they arrive, until the stream ends."""
     read = EventDecoder(resource)
     query = {**params, "watch": "true", "allowWatchBookmarks": "true"}
-    chunks = client.stream(resource, query, namespace=namespace, silence_seconds=silence_seconds)
+    chunks = client.stream(
+        resource, query, namespace=namespace, silence_seconds=silence_seconds, gather_seconds=gather_seconds
+    )
     async with contextlib.aclosing(chunks), contextlib.aclosing(lines(chunks)) as batches:
         async for batch in batches:
             events: list[WatchEvent[V] | Deleted | Bookmark] = []

@@ -27,7 +27,7 @@ JSON = "application/json"
 MAX_REQUESTS = 64  # at a time; watches do not count, they stay open
 
 _READ_BUFFER = 1024 * 1024
-_GATHER_SECONDS = 0.1  # between reads of a watch: what comes first is read at once
+GATHER_SECONDS = 0.1  # between reads of a watch: what comes first is read at once
 _LARGE = 256 * 1024
 _LARGE_GATHER_SECONDS = 0.0005
 
@@ -128,8 +128,13 @@ class Wire:
                 with ends_with_connection(response):
                     return response.status, await self._body(response, call), response.headers
 
-    async def stream(self, call: Call, *, silence_seconds: float) -> AsyncGenerator[bytes, None]:
-        """Yield the chunks of a streaming response. Silence longer than `silence_seconds` is a ConnectError."""
+    async def stream(
+        self, call: Call, *, silence_seconds: float, gather_seconds: float = GATHER_SECONDS
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the chunks of a streaming response, as they gather in the time between reads.
+
+        Silence longer than `silence_seconds` is a ConnectError.
+        """
         self.requests[call.counted] += 1
         grant = await self._credentials.current()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=silence_seconds)
@@ -146,7 +151,7 @@ class Wire:
                         raise errors.from_response(response.status, answer, _retry_after(response.headers))
                 while chunk := await _chunk(response, silence_seconds):
                     yield chunk
-                    await _gather(response, _GATHER_SECONDS if len(chunk) < _LARGE else _LARGE_GATHER_SECONDS)
+                    await _gather(response, gather_seconds if len(chunk) < _LARGE else _LARGE_GATHER_SECONDS)
 
     async def _body(self, response: aiohttp.ClientResponse, call: Call) -> bytes:
         """Return a response body within its size limit; the body of a failure is truncated."""

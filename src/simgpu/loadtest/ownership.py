@@ -21,6 +21,7 @@ from simgpu.vocabulary import LOADTEST_LABEL, LOADTEST_USER_PREFIX
 
 SHARED = "shared"
 _RELEASING = "releasing"
+SHARED_LABELS = frozenset({SHARED, _RELEASING})
 _ATTEMPTS = 20
 
 
@@ -115,7 +116,7 @@ async def release(client: Client, resource: Resource[Any], name: str, run: Run, 
     """Stop using a shared object, and delete it if no other run uses it. Return whether it was deleted."""
     for _ in range(_ATTEMPTS):
         found = await client.find(resource, name, namespace=namespace)
-        if found is None or found.metadata.labels.get(LOADTEST_LABEL) not in {SHARED, _RELEASING}:
+        if found is None or found.metadata.labels.get(LOADTEST_LABEL) not in SHARED_LABELS:
             return False
         left = {key: value for key, value in found.metadata.annotations.items() if key != run.use}
         try:

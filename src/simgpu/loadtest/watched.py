@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from simgpu.kube.client import Client
-from simgpu.kube.reflector import Reflector
+from simgpu.kube.reflector import Pace, Reflector
 from simgpu.kube.resources import Resource
 from simgpu.kube.store import Store
 from simgpu.kube.views import ApiView, Condition, HasMeta, Object
@@ -198,6 +198,11 @@ class Selection(msgspec.Struct, frozen=True):
     fields: str = ""
 
 
+# Latencies are times at which events arrive: gathered ones would all be multiples of that time. The finest bucket of
+# the scheduler's histograms is twice as long.
+_PACE = Pace(gather_seconds=0.005)
+
+
 class Watches:
     """Stores that are kept in sync as long as the run lasts; the same selection is watched once."""
 
@@ -219,6 +224,7 @@ class Watches:
                 namespace=selection.namespace,
                 labels=selection.labels,
                 fields=selection.fields,
+                pace=_PACE,
             )
             task = asyncio.create_task(reflector.run())
             # A watch that ends has failed beyond retries: whoever waits for the store is told at once.

@@ -35,6 +35,7 @@ from simgpu.vocabulary import (
     LEASE,
     LOADTEST_DRIVER,
     LOADTEST_EXAMPLE_DRIVER,
+    LOADTEST_PREFIX,
     MAX_LOADTEST_GPUS,
     MAX_LOADTEST_NODES,
 )
@@ -173,7 +174,7 @@ class FakeGpus:
     async def _create_stages(self) -> None:
         run = self._bench.run
         times = stages.running_milliseconds(self._bench.variables)
-        prefix = f"simgpu-loadtest-{run.id}-"
+        prefix = f"{LOADTEST_PREFIX}{run.id}-"
         for stage in stages.of_run(prefix, times, self._bench.namespaces, run.labels):
             try:
                 await self._bench.client.create(resources.STAGES, stage)

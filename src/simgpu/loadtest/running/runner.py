@@ -17,7 +17,7 @@ import msgspec
 from simgpu import errors
 from simgpu.kube import errors as kube_errors
 from simgpu.kube.client import Client
-from simgpu.loadtest import concurrency, ownership, watched
+from simgpu.loadtest import concurrency, heartbeat, ownership, watched
 from simgpu.loadtest.dependencies import fake_gpus
 from simgpu.loadtest.dependencies.workbench import Dependency, DependencyError, Workbench
 from simgpu.loadtest.gotemplate.errors import TemplateError
@@ -60,6 +60,7 @@ class Runner:
         self._census = Census(frozenset((*self._spaces, *_listed(scenario))))
         self._served = Served(client)
         self._watches = Watches(client)
+        self._heartbeat = heartbeat.Heartbeat(client, self.run_id)
         self._dependencies: list[Dependency] = []
         self._made: frozenset[str] = frozenset()
         self._creator: Creator | None = None
@@ -99,6 +100,7 @@ class Runner:
 
     async def _work(self) -> None:
         await self._prepare()
+        await self._begin_heartbeat()
         try:
             await self._set_up()
         except* errors.SimgpuError as failures:
@@ -132,6 +134,13 @@ class Runner:
             self._census.spaces,
         )
         await self._check_kinds()
+
+    async def _begin_heartbeat(self) -> None:
+        """Show that the run is alive. Without the permission it runs too: no clean-up removes it unasked."""
+        try:
+            await self._heartbeat.start()
+        except kube_errors.Forbidden:
+            self._note("leases cannot be created here: 'loadtest cleanup' will not know whether this run is alive")
 
     async def _check_kinds(self) -> None:
         """Raise for kinds of templates that the server does not serve."""
@@ -276,7 +285,7 @@ class Runner:
             self._progress.done("teardown", "nothing is left")
 
     async def _tear_down(self) -> None:
-        keep = not self._scenario.namespaces.delete
+        keep, errors_before = not self._scenario.namespaces.delete, len(self.result.errors)
         if self._creator is not None and not keep:
             await self._attempt("objects", self._delete_scattered(self._creator))
         if keep:
@@ -288,6 +297,8 @@ class Runner:
         for dependency in reversed(self._dependencies):
             await self._attempt("dependencies", dependency.teardown())
         await self._attempt("check", self._look_for_leftovers())
+        clean = not self.result.leftovers and len(self.result.errors) == errors_before
+        await self._attempt("lease", self._heartbeat.stop(clean=clean))
 
     async def _attempt(self, what: str, work: Awaitable[Any]) -> None:
         try:
