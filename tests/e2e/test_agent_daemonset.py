@@ -153,6 +153,7 @@ def test_an_update_changes_agents_without_a_gap(deployed: Deployed) -> None:
     deployed.configure({**H200, "allocation": "dra"})
     Claimed(node).publish_classes()
     wait_for(lambda: "gpu.nvidia.com" in node.kubectl("get", "resourceslices"), "the slices")
+    node.allocatable("nvidia.com/gpu", 0)  # else the scheduler counts them still, and makes no claims
     last = deployed.find()
     node.kubectl("rollout", "restart", "-n", NAMESPACE, "daemonset/simgpu-agent")
     started = [deployed.pod() for _ in range(4)]  # plain requests, which the scheduler makes claims for

@@ -36,9 +36,9 @@ def test_a_problem_is_reported_again_only_after_it_was_solved() -> None:
     assert len(recorder.messages) == 2
 
 
-def test_two_problems_of_one_object_do_not_repeat_each_other() -> None:
+def test_another_problem_with_the_same_reason_takes_the_place_of_the_first() -> None:
     recorder: Any = Recorded()
     configuration = Configuration(Store(), recorder, namespace="gpu", catalog=models.load())
-    for message in ("one", "two", "one", "two"):
+    for message in ("one", "one", "two", "one"):
         configuration.report(Subject("v1", "Pod", "p", "ns", "u"), "Reason", message)
-    assert recorder.messages == ["one", "two"]
+    assert recorder.messages == ["one", "two", "one"]

@@ -21,7 +21,7 @@ from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.pods import annotated
 from simgpu.topology import allocating, checking, failures, inline, pools, reading
 
-_MAX_REPORTED, _MAX_MESSAGES = 10_000, 16  # objects with a reason, and messages of each, to deduplicate
+_MAX_REPORTED = 10_000  # objects with a reason, to deduplicate
 T = TypeVar("T")
 Thing = TypeVar("Thing", Node, Pod)
 LastGood = Callable[[str], pools.NodeGpus | None]
@@ -51,7 +51,7 @@ class Configuration:
         self._namespace = namespace
         self._catalog = catalog
         self._allocation = allocation
-        self._reported: dict[str, dict[str, None]] = {}  # messages, by object and reason
+        self._reported: dict[str, str] = {}  # the last message, by object and reason
         self._removed: set[str] = set()  # pools of earlier configurations
 
     @staticmethod
@@ -140,12 +140,11 @@ class Configuration:
         return None if pool in self._removed else last_good(meta.name)  # a pool was removed on purpose
 
     def report(self, subject: Subject, reason: str, message: str) -> None:
-        """Record a warning event, once for each message until that is `resolved`."""
-        messages = self._reported.setdefault(_key(subject, reason), {})
-        if message not in messages:
-            messages[message] = None
+        """Record a warning event, unless its message is the last one with that reason and not `resolved` yet."""
+        key = _key(subject, reason)
+        if self._reported.get(key) != message:
+            self._reported[key] = message
             self._recorder.record(subject, "Warning", reason, message)
-            _trim(messages, _MAX_MESSAGES)
             _trim(self._reported, _MAX_REPORTED)
 
     def resolved(self, thing: Node | Pod, reason: str) -> None:
