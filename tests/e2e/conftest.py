@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.fixtures.agent import equipped, gpus
 from tests.fixtures.cluster import programs
 from tests.fixtures.node import node
+from tests.fixtures.operator import prometheus_operator
 from tests.fixtures.prometheus import prometheus
 from tests.fixtures.release import release
 from tests.fixtures.services import services
@@ -12,6 +13,6 @@ from tests.fixtures.systems import musl_image, our_image, python_image, simgpu_i
 from tests.fixtures.wheel import wheel
 
 __all__ = [
-    "equipped", "gpus", "musl_image", "node", "our_image", "programs", "prometheus", "python_image", "release",
-    "services", "simgpu_image", "wheel",
+    "equipped", "gpus", "musl_image", "node", "our_image", "programs", "prometheus",
+    "prometheus_operator", "python_image", "release", "services", "simgpu_image", "wheel",
 ]  # fmt: skip

@@ -109,9 +109,9 @@ def test_series_of_real_and_fake_nodes_have_the_same_labels(installed: Release) 
 
 
 def test_prometheus_scrapes_both_as_its_operator_says_and_no_target_is_down(
-    installed: Release, prometheus: Callable[..., Prometheus], tmp_path: Path
+    prometheus_operator: Path, installed: Release, prometheus: Callable[..., Prometheus], tmp_path: Path
 ) -> None:
-    config = operator.scrape_config(installed.node, tmp_path / "operator.log")
+    config = operator.scrape_config(prometheus_operator, installed.node, tmp_path / "operator.log")
     jobs = {job["job_name"]: job for job in config["scrape_configs"]}
     monitors = ("nvidia-dcgm-exporter", "nvidia-dcgm-exporter-kwok")
     assert {*jobs} == {f"serviceMonitor/{NAMESPACE}/{name}/0" for name in monitors}
