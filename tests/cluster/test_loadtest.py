@@ -203,7 +203,7 @@ async def test_the_example_with_modules_and_waves_passes(cluster: Cluster, tmp_p
         "--report-dir", tmp_path, folder=ROOT,
     )  # fmt: skip
     assert code == 0, said
-    files = {path.name for path in (ROOT / "examples" / "loadtest").iterdir()}
+    files = {path.name for path in (ROOT / "examples" / "15-loadtest").iterdir()}
     assert files == {"config.yaml", "wave.yaml", "claim-template.yaml", "deployment.yaml"}
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["pods"] == 16
