@@ -89,7 +89,8 @@ class NodeKubelet:
             _log.warning("files of prepared claims are not restored: %s", error)
 
     def remove_files(self) -> None:
-        """Remove the CDI files, and the folder of the DRA plugin if it is empty."""
+        """Remove sockets and CDI files, and the folder of the DRA plugin if it is empty."""
+        self._plugins.remove_files()
         self.prepared.remove_files()
         with contextlib.suppress(OSError):  # it is not there, or another plugin uses it
             self._dra.folder.rmdir()

@@ -88,10 +88,12 @@ class Plugin:
     async def stop(self) -> None:
         """Stop serving, and remove the socket."""
         server, self._server, self._known_to = self._server, None, None
-        if server is not None:
-            await server.stop()
-        with contextlib.suppress(OSError):
-            self.socket.unlink()
+        try:
+            if server is not None:
+                await server.stop()
+        finally:
+            with contextlib.suppress(OSError):
+                self.socket.unlink()
 
     async def _options(self, _request: messages.Empty) -> messages.DevicePluginOptions:
         return _OPTIONS
@@ -152,6 +154,11 @@ class Plugins:
                 self._plugins[resource] = Plugin(self._folder, offer, self._allocate, silence=self._silence)
         self._present = present
         self._wake.set()
+
+    def remove_files(self) -> None:
+        """Remove the sockets of all agents, those that were killed included; none may run any more."""
+        for path in self._folder.glob("simgpu-*.sock"):
+            path.unlink(missing_ok=True)
 
     async def run(self) -> None:
         """Keep all plugins registered until cancelled."""
