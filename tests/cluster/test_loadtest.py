@@ -204,7 +204,7 @@ async def test_the_example_with_modules_and_waves_passes(cluster: Cluster, tmp_p
     )  # fmt: skip
     assert code == 0, said
     files = {path.name for path in (ROOT / "examples" / "15-loadtest").iterdir()}
-    assert files == {"config.yaml", "wave.yaml", "claim-template.yaml", "deployment.yaml"}
+    assert files == {"README.md", "config.yaml", "wave.yaml", "claim-template.yaml", "deployment.yaml"}
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["pods"] == 16
     assert max(sample["gpus"] for sample in results["timeline"]) >= 12
