@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks import bench_fleet, frame, scratch
+from benchmarks import bench_fleet, bench_pods, frame, scratch
 from simgpu.catalog import models
 from simgpu.dra import node_devices, slices
 from simgpu.dra.claims import AllocatedClaim
@@ -186,20 +185,7 @@ async def disturbance(client: Client, controller: bench_fleet.Controller) -> Asy
     """Pods with claims, in turns with the controller running and stopped."""
     store: Store[Pod] = Store()
     watching = await followed(client, resources.PODS, store, lambda _change: None)
-    ours, stopped, cpu = list[float](), list[float](), list[float]()
-    await life(client, store)  # to warm up
-    await controller.until(lambda _seen: True)
-    for _ in range(TURNS):
-        before = controller.cpu_seconds()
-        ours.append(await life(client, store))
-        await controller.until(lambda _seen: True)
-        cpu.append((controller.cpu_seconds() - before) / PODS * 1000)
-        controller.process.send_signal(signal.SIGSTOP)
-        try:
-            stopped.append(await life(client, store))
-        finally:
-            controller.process.send_signal(signal.SIGCONT)
-        await controller.until(lambda _seen: True)
+    ours, stopped, cpu = await bench_pods.in_turns(controller, lambda: life(client, store), PODS, TURNS)
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
     yield frame.Figure("dra.pod_cpu", statistics.median(cpu), 1.0, "ms", bench_fleet.AIMED)

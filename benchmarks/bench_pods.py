@@ -6,7 +6,7 @@ import asyncio
 import signal
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from benchmarks import bench_fleet, frame, scratch
 from simgpu.kube import kubeconfig, resources
@@ -28,25 +28,33 @@ async def figures() -> AsyncIterator[frame.Figure]:
             store: Store[Pod] = Store()
             watching = asyncio.create_task(Reflector(client, resources.PODS, store, namespace="default").run())
             await store.synced.wait()
-            ours, stopped, cpu = [], [], []
-            await life(client, store)  # to warm up
-            await controller.until(lambda _seen: True)
-            for _ in range(TURNS):
-                before = controller.cpu_seconds()
-                ours.append(await life(client, store))
-                await controller.until(lambda _seen: True)
-                cpu.append((controller.cpu_seconds() - before) / PODS * 1000)
-                controller.process.send_signal(signal.SIGSTOP)
-                try:
-                    stopped.append(await life(client, store))
-                finally:
-                    controller.process.send_signal(signal.SIGCONT)
-                await controller.until(lambda _seen: True)
+            ours, stopped, cpu = await in_turns(controller, lambda: life(client, store), PODS, TURNS)
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
     yield frame.Figure("fleet.pod_cpu", statistics.median(cpu), 1.0, "ms", bench_fleet.AIMED)
     while_stopped = "while the controller is stopped"
     yield frame.Figure("fleet.disturbance", statistics.median(ours), statistics.median(stopped), "s", while_stopped)
+
+
+async def in_turns(
+    controller: bench_fleet.Controller, life: Callable[[], Awaitable[float]], pods: int, turns: int
+) -> tuple[list[float], list[float], list[float]]:
+    """Seconds of `life` with the controller running and stopped, in turns, and its CPU per pod in ms."""
+    ours, stopped, cpu = list[float](), list[float](), list[float]()
+    await life()  # to warm up
+    await controller.until(lambda _seen: True)
+    for _ in range(turns):
+        before = controller.cpu_seconds()
+        ours.append(await life())
+        await controller.until(lambda _seen: True)
+        cpu.append((controller.cpu_seconds() - before) / pods * 1000)
+        controller.process.send_signal(signal.SIGSTOP)
+        try:
+            stopped.append(await life())
+        finally:
+            controller.process.send_signal(signal.SIGCONT)
+        await controller.until(lambda _seen: True)
+    return ours, stopped, cpu
 
 
 async def life(client: Client, store: Store[Pod]) -> float:

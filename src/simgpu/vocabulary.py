@@ -386,9 +386,6 @@ XID_TAINT = _object(
     "gpu.nvidia.com/xid", "taint of a DRA device", "SimGPU", "the GPU had this XID error", values="its number"
 )
 LOST_TAINT = _object("gpu.nvidia.com/gpu-lost", "taint of a DRA device", "SimGPU", "the GPU does not answer any more")
-UNMONITORED_TAINT = _object(
-    "gpu.nvidia.com/unmonitored", "taint of a DRA device", "SimGPU", "the GPU's health is not known"
-)
 TYPE_ATTRIBUTE = _attribute("type", "every device", "what it is", values="`gpu`, `mig`")
 UUID_ATTRIBUTE = _attribute("uuid", "GPUs", "its id")
 MODEL_ATTRIBUTE = _attribute("model", "GPUs", "product, as fake-gpu-operator names it")

@@ -82,10 +82,10 @@ def test_a_new_agent_goes_on_while_the_api_server_is_away(gpus: Gpus, api_server
     container = status["containerStatuses"][0]["containerID"].rpartition("/")[2]
     query = ("nvidia-smi", "--query-gpu=uuid,utilization.gpu", "--format=csv,noheader")
 
-    def seen() -> str:
-        return gpus.node.ctr("tasks", "exec", f"--exec-id=look-{time.monotonic_ns()}", container, *query, check=False)
+    def seen(*, check: bool = True) -> str:
+        return gpus.node.ctr("tasks", "exec", f"--exec-id=look-{time.monotonic_ns()}", container, *query, check=check)
 
-    wait_for(lambda: seen().strip() == f"{gpu[0]}, 40 %", "the pod to see its GPU")
+    wait_for(lambda: seen(check=False).strip() == f"{gpu[0]}, 40 %", "the pod to see its GPU")
     known = gpus.registrations()
     os.kill(api_server, signal.SIGSTOP)
     gpus.agent.stop(signal.SIGKILL)
@@ -95,7 +95,7 @@ def test_a_new_agent_goes_on_while_the_api_server_is_away(gpus: Gpus, api_server
     assert gpus.holds(name) == gpu
     deadline = time.monotonic() + 12  # by then the pages of the agent before are those of nobody
     while time.monotonic() < deadline:
-        assert seen().strip() == f"{gpu[0]}, 40 %"
+        assert seen().strip() == f"{gpu[0]}, 40 %", gpus.agent.tail()
     os.kill(api_server, signal.SIGCONT)
     gpus.configure({"gpus": [{"type": "h200", "count": 3}]})
     gpus.have(3)

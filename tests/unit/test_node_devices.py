@@ -155,7 +155,6 @@ def test_shares_can_be_consumed(shares: str | int, memory: str, more: str | None
         (health.DeviceFaults(xids=(13,)), [("gpu.nvidia.com/xid", "13", "None")]),
         (health.DeviceFaults(xids=(31, 48)), [("gpu.nvidia.com/xid", "48", "NoSchedule")]),
         (health.DeviceFaults(lost=True), [("gpu.nvidia.com/gpu-lost", "", "NoSchedule")]),
-        (health.DeviceFaults(unmonitored=True), [("gpu.nvidia.com/unmonitored", "", "None")]),
     ],
 )
 def test_an_unhealthy_gpu_and_its_parts_are_tainted(

@@ -154,14 +154,16 @@ def run(  # noqa: PLR0913 - one for each option
         code = max(
             code,
             _run_one(
-                _Wish(path, note, nodes, overrides, report_dir, kubeconfig, prometheus or "", scheduler_metrics or "",
-                      seed, before, str(compare or ""), form, several=len(resolved) > 1)
+                _RunOptions(
+                    path, note, nodes, overrides, report_dir, kubeconfig, prometheus or "", scheduler_metrics or "",
+                    seed, before, str(compare or ""), form, several=len(resolved) > 1,
+                )
             ),
         )  # fmt: skip
     return code
 
 
-class _Wish:
+class _RunOptions:
     """The options of one run."""
 
     def __init__(  # noqa: PLR0913 - one for each option
@@ -221,7 +223,7 @@ def _check(path: Path, note: str, *, nodes: int | None, overrides: Sequence[Path
     return 0
 
 
-def _run_one(wish: _Wish) -> int:
+def _run_one(options: _RunOptions) -> int:
     import datetime
 
     from simgpu.cli import progress
@@ -229,15 +231,15 @@ def _run_one(wish: _Wish) -> int:
 
     # The options are checked before the cluster is asked for its nodes, so that mistakes show at once.
     with progress.shown() as shown:
-        scenario, result = output.run(_work(wish, shown), fast=True)
+        scenario, result = output.run(_work(options, shown), fast=True)
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
-    folder = wish.report_dir or Path("loadtest-reports") / f"{scenario.name}-{stamp}"
-    if wish.several and wish.report_dir is not None:
+    folder = options.report_dir or Path("loadtest-reports") / f"{scenario.name}-{stamp}"
+    if options.several and options.report_dir is not None:
         folder /= scenario.name
-    compared = comparison.compare(wish.before, result) if wish.before is not None else []
+    compared = comparison.compare(options.before, result) if options.before is not None else []
     writing.write_config(folder, scenario)
-    writing.write(folder, result, compared, against=wish.against)
-    if wish.form == "json":
+    writing.write(folder, result, compared, against=options.against)
+    if options.form == "json":
         output.print_json({"failed": result.failed, "report": str(folder), "errors": _problems(result),
                            "figures": {name: value for name, _, value in comparison.figures(result)}})  # fmt: skip
     else:
@@ -247,19 +249,19 @@ def _run_one(wish: _Wish) -> int:
     return 1 if result.failed else 0
 
 
-async def _work(wish: _Wish, shown: object) -> tuple[Scenario, RunResult]:
+async def _work(options: _RunOptions, shown: object) -> tuple[Scenario, RunResult]:
     from simgpu.app import loadtesting
 
     return await loadtesting.run(
-        wish.path,
+        options.path,
         loadtesting.LoadTestOptions(
-            note=wish.note,
-            nodes=wish.nodes,
-            overrides=tuple(wish.overrides),
-            kubeconfig=wish.kubeconfig,
-            prometheus=wish.prometheus,
-            scheduler_metrics=wish.scheduler,
-            seed=wish.seed,
+            note=options.note,
+            nodes=options.nodes,
+            overrides=tuple(options.overrides),
+            kubeconfig=options.kubeconfig,
+            prometheus=options.prometheus,
+            scheduler_metrics=options.scheduler,
+            seed=options.seed,
         ),
         shown,  # type: ignore[arg-type]  # a display of progress
     )

@@ -1,7 +1,7 @@
 """Users of a fake node's GPUs through claims, and which GPUs claims hold.
 
-A claim's device belongs to whoever the scheduler allocated it to. Several containers or pods on one device are several
-users, who share its memory; a user of a MIG device has that part of its GPU.
+A claim's device belongs to the pods that the claim is reserved for. Several containers or pods on one device are
+several users, who share its memory; a user of a MIG device has that part of its GPU.
 """
 
 from __future__ import annotations

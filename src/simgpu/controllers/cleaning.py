@@ -130,7 +130,7 @@ def is_our_slice(item: PublishedSlice) -> bool:
 
 
 def is_our_class(item: ManagedClass) -> bool:
-    """Return whether a class was made by the controller, and by nobody else."""
+    """Return whether a class was made by the controller alone."""
     known = item.metadata.name in classes.device_classes(ServedApi()) and _BY_HELM not in item.metadata.labels
     return known and {entry.manager for entry in item.metadata.managed_fields} == {vocabulary.MANAGER}
 

@@ -250,13 +250,12 @@ def plan(
     *,
     owner: views.ObjectMeta,
     foreign: Iterable[str] = (),
-    highest: int = 0,
     kind: SliceKind = FAKE,
 ) -> SlicePlan:
     """Return what to write so that the pool has exactly the `wanted` specs, by name.
 
-    `existing` are the slices that there are, `foreign` the names of those whose owner is another node of the same
-    name, and `highest` a generation that the pool had before.
+    `existing` are the slices that there are, and `foreign` the names of those whose owner is another node of the same
+    name.
     """
     states = {name: read_state(spec) for name, spec in wanted.items()}
     changed = [name for name, state in states.items() if name not in existing or existing[name].digest != state.digest]
@@ -264,7 +263,7 @@ def plan(
     numbers = {(state.generation, state.count) for name, state in existing.items() if name in wanted}
     uneven = len(numbers) > 1 or any(count != len(wanted) for _, count in numbers)
     listed = list(dict.fromkeys((*changed, *(name for name in foreign if name in wanted))))
-    generation = max([highest, *(state.generation for state in existing.values())])
+    generation = max([0, *(state.generation for state in existing.values())])
     alone = len(changed) <= 1 and (len(wanted) > 1 or not changed) and set(changed) <= set(existing)
     if obsolete or uneven or not alone:
         listed, generation = list(wanted), generation + 1

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from simgpu.machines.health import DeviceFaults
-from simgpu.vocabulary import LOST_TAINT, UNMONITORED_TAINT, XID_TAINT
+from simgpu.vocabulary import LOST_TAINT, XID_TAINT
 
 NO_EFFECT = "None"  # informs people, and keeps no pod away
 
 
 class DeviceTaint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A taint of a device; the server sets its time if it is empty."""
+    """A taint of a device; the server sets its time."""
 
     key: str
     effect: str
     value: str = ""
-    time_added: str = ""
 
 
 def of(faults: DeviceFaults) -> tuple[DeviceTaint, ...]:
@@ -30,14 +27,7 @@ def of(faults: DeviceFaults) -> tuple[DeviceTaint, ...]:
     if faults.xids:
         worst = next(iter(faults.fatal_xids), faults.xids[0])
         effect = "NoSchedule" if faults.fatal_xids else NO_EFFECT
-        found.append(DeviceTaint(XID_TAINT, effect, str(worst), faults.since))
+        found.append(DeviceTaint(XID_TAINT, effect, str(worst)))
     if faults.lost:
-        found.append(DeviceTaint(LOST_TAINT, "NoSchedule", time_added=faults.since))
-    if faults.unmonitored:
-        found.append(DeviceTaint(UNMONITORED_TAINT, NO_EFFECT, time_added=faults.since))
+        found.append(DeviceTaint(LOST_TAINT, "NoSchedule"))
     return tuple(found)
-
-
-def render(taints: tuple[DeviceTaint, ...]) -> list[dict[str, Any]]:
-    """Return taints as in the API."""
-    return [msgspec.to_builtins(taint) for taint in taints]

@@ -227,7 +227,7 @@ class Watches:
                 pace=_PACE,
             )
             task = asyncio.create_task(reflector.run())
-            # A watch that ends has failed beyond retries: whoever waits for the store is told at once.
+            # A watch that ends has failed beyond retries: waiters for the store get the error at once.
             task.add_done_callback(lambda _task: store.synced.set())
             self._tasks[key] = task
         async with asyncio.timeout(seconds):

@@ -33,15 +33,10 @@ def configured(failing: failures.Failures, elapsed: float) -> dict[int, DeviceFa
 
 
 class DeviceFaults(msgspec.Struct, frozen=True):
-    """What is wrong with a device: XID errors since it was healed, and whether it is lost or not monitored.
-
-    `since` is when that began (RFC 3339), if known.
-    """
+    """What is wrong with a device: XID errors since it was healed, and whether it is lost."""
 
     xids: tuple[int, ...] = ()
     lost: bool = False
-    unmonitored: bool = False
-    since: str = ""
 
     @property
     def fatal_xids(self) -> tuple[int, ...]:

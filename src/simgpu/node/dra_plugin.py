@@ -208,7 +208,7 @@ class DraPlugin:
 
 
 def _abandoned(folder: Path, own: Path) -> Iterator[Path]:
-    """Yield sockets of earlier agents, which were killed: those of this driver that nobody listens on.
+    """Yield sockets of earlier agents, which were killed: those of this driver without a listener.
 
     The driver's folder is its own; other drivers have sockets in the registry, too.
     """

@@ -49,7 +49,7 @@ class WaitForFinishedJobs:
         if change.old is None:
             self._seen += 1
             self._open.add(change.key)
-        # A job that is removed has ended, or somebody deleted it: nobody need wait for it.
+        # A job that is gone has ended or was deleted: it is not waited for.
         if change.new is None or change.new.finished:
             self._open.discard(change.key)
         self._changed.set()

@@ -109,7 +109,7 @@ class Section:
             self.problems.add(self.at(name), why)
 
     def finish(self, known: str = "") -> None:
-        """Report fields that nobody took."""
+        """Report fields that are not known."""
         hint = f"; there are: {known}" if known else ""
         for key, _ in self._fields.values():
             self.problems.add(self.at(errors.clipped(key, 60)), f"unknown field{hint}")
