@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
@@ -155,30 +155,30 @@ def run(  # noqa: PLR0913 - one for each option
             code,
             _run_one(
                 _RunOptions(
-                    path, note, nodes, overrides, report_dir, kubeconfig, prometheus or "", scheduler_metrics or "",
-                    seed, before, str(compare or ""), form, several=len(resolved) > 1,
+                    path, note, nodes or None, overrides, report_dir, kubeconfig, prometheus or "",
+                    scheduler_metrics or "", seed, before, str(compare or ""), form, several=len(resolved) > 1,
                 )
             ),
         )  # fmt: skip
     return code
 
 
-class _RunOptions:
+class _RunOptions(NamedTuple):
     """The options of one run."""
 
-    def __init__(  # noqa: PLR0913 - one for each option
-        self, path: Path, note: str, nodes: int | None, overrides: Sequence[Path], report_dir: Path | None,
-        kubeconfig: Path | None, prometheus: str, scheduler: str, seed: int | None, before: RunResult | None,
-        against: str, form: str, *, several: bool,
-    ) -> None:  # fmt: skip
-        self.path, self.note, self.nodes, self.overrides = path, note, nodes or None, overrides
-        self.report_dir, self.kubeconfig, self.prometheus, self.scheduler = (
-            report_dir,
-            kubeconfig,
-            prometheus,
-            scheduler,
-        )
-        self.seed, self.before, self.against, self.form, self.several = seed, before, against, form, several
+    path: Path
+    note: str
+    nodes: int | None
+    overrides: Sequence[Path]
+    report_dir: Path | None
+    kubeconfig: Path | None
+    prometheus: str
+    scheduler: str
+    seed: int | None
+    before: RunResult | None
+    against: str
+    form: str
+    several: bool
 
 
 def _start_logging(verbosity: int | None) -> None:
@@ -223,7 +223,7 @@ def _check(path: Path, note: str, *, nodes: int | None, overrides: Sequence[Path
     return 0
 
 
-def _run_one(options: _RunOptions) -> int:
+def _run_one(chosen: _RunOptions) -> int:
     import datetime
 
     from simgpu.cli import progress
@@ -231,15 +231,15 @@ def _run_one(options: _RunOptions) -> int:
 
     # The options are checked before the cluster is asked for its nodes, so that mistakes show at once.
     with progress.shown() as shown:
-        scenario, result = output.run(_work(options, shown), fast=True)
+        scenario, result = output.run(_work(chosen, shown), fast=True)
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
-    folder = options.report_dir or Path("loadtest-reports") / f"{scenario.name}-{stamp}"
-    if options.several and options.report_dir is not None:
+    folder = chosen.report_dir or Path("loadtest-reports") / f"{scenario.name}-{stamp}"
+    if chosen.several and chosen.report_dir is not None:
         folder /= scenario.name
-    compared = comparison.compare(options.before, result) if options.before is not None else []
+    compared = comparison.compare(chosen.before, result) if chosen.before is not None else []
     writing.write_config(folder, scenario)
-    writing.write(folder, result, compared, against=options.against)
-    if options.form == "json":
+    writing.write(folder, result, compared, against=chosen.against)
+    if chosen.form == "json":
         output.print_json({"failed": result.failed, "report": str(folder), "errors": _problems(result),
                            "figures": {name: value for name, _, value in comparison.figures(result)}})  # fmt: skip
     else:
@@ -249,19 +249,19 @@ def _run_one(options: _RunOptions) -> int:
     return 1 if result.failed else 0
 
 
-async def _work(options: _RunOptions, shown: object) -> tuple[Scenario, RunResult]:
+async def _work(chosen: _RunOptions, shown: object) -> tuple[Scenario, RunResult]:
     from simgpu.app import loadtesting
 
     return await loadtesting.run(
-        options.path,
+        chosen.path,
         loadtesting.LoadTestOptions(
-            note=options.note,
-            nodes=options.nodes,
-            overrides=tuple(options.overrides),
-            kubeconfig=options.kubeconfig,
-            prometheus=options.prometheus,
-            scheduler_metrics=options.scheduler,
-            seed=options.seed,
+            note=chosen.note,
+            nodes=chosen.nodes,
+            overrides=tuple(chosen.overrides),
+            kubeconfig=chosen.kubeconfig,
+            prometheus=chosen.prometheus,
+            scheduler_metrics=chosen.scheduler,
+            seed=chosen.seed,
         ),
         shown,  # type: ignore[arg-type]  # a display of progress
     )
