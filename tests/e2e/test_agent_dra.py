@@ -243,22 +243,24 @@ def test_an_unhealthy_gpu_shows_in_the_status_of_its_pod(claimed: Claimed) -> No
     def xid() -> float:
         return next(value for labels, value in claimed.series("DCGM_FI_DEV_XID_ERRORS") if labels["UUID"] == gpu)
 
+    errors = "--query-gpu=ecc.errors.uncorrected.volatile.total"
+
+    def counted() -> int:
+        return int(claimed.exec("patient", "nvidia-smi", errors, "--format=csv,noheader"))
+
     wait_for(lambda: health() == ["Healthy"], "the device to be healthy")
+    before = counted()
     claimed.fail(f"unhealthy: [{index}]")
     wait_for(lambda: health() == ["Unhealthy"], "the device to be unhealthy")
     wait_for(lambda: taints() == ["gpu.nvidia.com/xid=48"], "a taint")
     wait_for(lambda: xid() == 48, "the error in metrics")
-    errors = "--query-gpu=ecc.errors.uncorrected.volatile.total"
-
-    def counted() -> str:
-        return claimed.exec("patient", "nvidia-smi", errors, "--format=csv,noheader").strip()
-
-    wait_for(lambda: counted() == "1", "the error in it")
+    wait_for(lambda: counted() > before, "the error in it")
+    assert counted() == before + 1
     claimed.agent.stop(signal.SIGKILL)
     claimed.node.begin(claimed.agent)
     claimed.wait_ready()
     wait_for(lambda: health() == ["Unhealthy"], "the device to be unhealthy still")
-    assert counted() == "1"
+    assert counted() == before + 1
     claimed.fail("")
     wait_for(lambda: health() == ["Healthy"], "the device to be healthy again")
     wait_for(lambda: not taints(), "no taint")

@@ -24,7 +24,7 @@ _MAX_CALLS = 20_000  # of an interval whose latencies are kept
 
 
 class TimelineSample(msgspec.Struct, frozen=True, rename="camel"):
-    """Counts at one moment; rates and latencies since the sample before."""
+    """Counts at one moment; rates, latencies and the most GPUs in use since the sample before."""
 
     at: float  # seconds since the start of the run
     pending: int = 0
@@ -51,7 +51,7 @@ class Census:
         self.spaces = spaces
         self._phases: Counter[str] = Counter()
         self._claims = [0, 0]  # all, allocated
-        self._gpus = 0
+        self._gpus = self._most_gpus = 0  # in use now, and at most since the sample before
         self._calls: list[float] = []
         self._scheduled_before, self._at_before = 0, 0.0
         self._started = time.time()
@@ -72,7 +72,7 @@ class Census:
             self._phases[before] -= 1
             self._phases[after] += 1
             self.ended += after == "done"
-            self._gpus += _in_use(change.new, after) - _in_use(change.old, before)
+            self._use(_in_use(change.new, after) - _in_use(change.old, before))
 
     def claim(self, change: Change[Any]) -> None:
         """Take note of a claim."""
@@ -80,7 +80,11 @@ class Census:
             if view is not None:
                 self._claims[0] += sign
                 self._claims[1] += sign * (view.devices > 0)
-                self._gpus += sign * view.devices
+                self._use(sign * view.devices)
+
+    def _use(self, more: int) -> None:
+        self._gpus += more
+        self._most_gpus = max(self._most_gpus, self._gpus)
 
     def called(self, call: ApiCall) -> None:
         """Take note of a request of a phase."""
@@ -102,7 +106,7 @@ class Census:
             done=self.ended,
             claims=self._claims[0],
             claims_allocated=self._claims[1],
-            gpus=self._gpus,
+            gpus=self._most_gpus,
             objects=self.objects,
             scheduled_per_second=round((self.times.scheduled_total - self._scheduled_before) / span, 3),
             api_p50=round(percentiles.at(ordered, 50) * 1000, 3),
@@ -112,18 +116,20 @@ class Census:
             self._due = at + self.interval
             self._at_before, self._scheduled_before = at, self.times.scheduled_total
             self._calls.clear()
+            self._most_gpus = self._gpus
             self.samples.append(made)
             if len(self.samples) >= MAX_SAMPLES:
                 self._thin()
         return made
 
     def _thin(self) -> None:
-        """Join neighbours: counts of the later one, the mean of rates, the greater of latencies."""
+        """Join neighbours: counts of the later one, the mean of rates, the greater of latencies and of GPUs."""
         joined = []
         for first, second in zip(self.samples[::2], self.samples[1::2], strict=False):
             joined.append(
                 msgspec.structs.replace(
                     second,
+                    gpus=max(first.gpus, second.gpus),
                     scheduled_per_second=(first.scheduled_per_second + second.scheduled_per_second) / 2,
                     api_p50=max(first.api_p50, second.api_p50),
                     api_p99=max(first.api_p99, second.api_p99),
