@@ -95,6 +95,12 @@ MAX_POD_ANNOTATION = _limit(
     "a longer one is an event on the pod, and counts as none. KWOK uses `simgpu.dev/run-time` of any length; "
     "`runai-gpu` is only compared",
 )
+MAX_LOAD_ANNOTATION = _limit(
+    1 << 14, "characters of a pod's `simgpu.dev/utilization-timeline`, `shape`, `activity-profile` and `gpu-memory`",
+    "longer profiles are in a ConfigMap; a longer one is an event on the pod, and counts as none",
+)  # fmt: skip
+MAX_TIMELINE_STEPS = _limit(500, "steps of a pod's timeline")
+MAX_TIMELINE_SECONDS = _limit(366 * 24 * 3600, "seconds of a step of a timeline")
 MAX_NODE_ANNOTATION = _limit(4096, "characters of a node's annotation", "a longer one is an event on the node")
 MAX_CONTAINERS = _limit(256, "containers with GPUs in a pod of a fake node", "further ones have none")
 MAX_NODES = _limit(50_000, "nodes of `simgpu up`")
@@ -214,6 +220,34 @@ UTILIZATION_ANNOTATION = _pod(
     "run.ai/simulated-gpu-utilization", "annotation", "you", "how busy its GPUs are",
     values="a percentage such as `80`, or a range such as `10-30`", default="100",
 )  # fmt: skip
+_BY_CONTAINER = "; or a JSON object of these by container"
+TIMELINE_ANNOTATION = _pod(
+    "simgpu.dev/utilization-timeline", "annotation", "you",
+    "[how busy its GPUs are over time](../guides/busy-pods.md#over-time), since the pod's start; idle afterwards",
+    values='JSON: `{"steps": [{"time": "1h", "utilization": 80}], "repeat": 5}`, `repeat` 0 is for ever; or only the '
+    f"steps, for once{_BY_CONTAINER}",
+)  # fmt: skip
+SHAPE_ANNOTATION = _pod(
+    "simgpu.dev/shape", "annotation", "you",
+    "[what kind of work keeps its GPUs busy](../guides/busy-pods.md#what-kind-of-work): power, clocks and memory "
+    "follow from it", values=f"a shape that `simgpu catalog` lists{_BY_CONTAINER}", default="`training`",
+)  # fmt: skip
+ACTIVITY_ANNOTATION = _pod(
+    "simgpu.dev/activity-profile", "annotation", "you",
+    "[everything that it does](../guides/busy-pods.md#everything), as a workload document",
+    values=f"a document as JSON, or `configmap/<name>` of its namespace (key `profile.yaml`){_BY_CONTAINER}",
+)  # fmt: skip
+MEMORY_ANNOTATION = _pod(
+    "simgpu.dev/gpu-memory", "annotation", "you", "memory that it holds of each of its GPUs",
+    values=f"a quantity such as `20Gi`{_BY_CONTAINER}", default="all that it may have; that of its shape",
+)  # fmt: skip
+LIMIT_ANNOTATION = _pod(
+    "simgpu.dev/on-limit", "annotation", "you",
+    "what happens to a pod whose activity profile crosses one of its limits, beside an event",
+    values="`report`, or `fail`: its phase becomes Failed", default="`report`",
+)  # fmt: skip
+LIMIT_ACTIONS = REPORT_LIMIT, FAIL_AT_LIMIT = ("report", "fail")
+CONFIG_MAP_PREFIX = "configmap/"
 UTILIZATION_SOURCES = FROM_POD, FROM_CPU = ("pod", "cpu")
 SOURCE_ANNOTATION = _pod(
     "simgpu.dev/utilization-from", "annotation", "you",

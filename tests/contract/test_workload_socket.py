@@ -16,11 +16,11 @@ import pytest
 
 from simgpu import errors, vocabulary
 from simgpu.catalog import models
-from simgpu.machines import box
+from simgpu.machines import box, documents
 from simgpu.machines.users import PodRef
 from simgpu.pods.guests import HOST, Guest, PeerRejected, Working
 from simgpu.topology import devices
-from simgpu.workloads import accepting, bounds, client, documents, guest, receiving
+from simgpu.workloads import accepting, bounds, client, guest, receiving
 from simgpu.workloads.server import WorkloadServer
 
 CATALOG = models.load()

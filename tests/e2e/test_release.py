@@ -226,6 +226,14 @@ def exercise(installed: Release) -> None:
         node.kubectl("annotate", "node", KWOK, "--overwrite", f"simgpu.dev/gpus={mistake}")
         wait_for(lambda: installed.gpus.events(mistake.partition(":")[2]) > before, "an event of the controller")  # noqa: B023
     node.kubectl("annotate", "node", KWOK, "simgpu.dev/gpus-")
+    body = {"metadata": {"name": "short"}, "data": {"profile.yaml": "{Profile: [{Load: 5}], Limits: {runtime: 1}}"}}
+    node.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "ConfigMap", **body}))
+    profile = {"simgpu.dev/activity-profile": "configmap/short", "simgpu.dev/on-limit": "fail"}
+    fake: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": KWOK}, "tolerations": TOLERATE}
+    names = [installed.gpus.pod(annotations=profile), installed.gpus.pod(annotations=profile, **fake)]
+    for name in names:
+        node.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Failed", "--timeout=60s")
+    installed.gpus.delete(*names)
     node.kubectl("scale", "-n", NAMESPACE, "deployment/nvidia-dcgm-exporter-kwok", "--replicas=2")
     waiting = ("simgpu-controller", "watch", "coordination.k8s.io/leases", NAMESPACE)
     wait_for(lambda: waiting in installed.audit(), "a second controller to wait")

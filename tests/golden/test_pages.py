@@ -13,9 +13,8 @@ from prometheus_client import parser
 
 from simgpu.catalog import models
 from simgpu.identities import identity, labels, render
-from simgpu.machines import box
+from simgpu.machines import box, documents
 from simgpu.topology import devices
-from simgpu.workloads import documents
 from tests.fixtures import boxes
 
 PAGES = Path(__file__).parent / "pages"

@@ -9,13 +9,20 @@ import pytest
 
 from simgpu.catalog import models
 from simgpu.controllers import claimed
+from simgpu.controllers.configuring import Configuration
+from simgpu.controllers.loading import PodLoads
 from simgpu.dra.claims import AllocatedClaim
 from simgpu.dra.node_devices import DevicePlace
 from simgpu.kube import views
-from simgpu.machines import users
+from simgpu.kube.recording import Recorder
+from simgpu.kube.store import Store
+from simgpu.kube.writer import Writer
 from simgpu.topology import inline, pools
 
 [DEVICE] = pools.build(inline.parse("t4:1", models.load(), field=""), "n")
+_CLIENT: Any = None
+_CONFIGURATION = Configuration(Store(), Recorder(_CLIENT, component="test"), namespace="ns", catalog=models.load())
+LOADS = PodLoads(_CONFIGURATION, Writer(_CLIENT, manager="test"))
 TOTAL = DEVICE.model.memory_mib.usable
 
 
@@ -44,7 +51,7 @@ def used(phase: str, *, early: list[dict[str, Any]], main: list[dict[str, Any]])
     known = msgspec.convert(claim, AllocatedClaim)
     return claimed.users_of(
         "n", [msgspec.convert(body, views.Pod)], lambda _namespace, _name: known,
-        places={"g0": DevicePlace(DEVICE.uuid)}, devices={DEVICE.uuid: DEVICE}, span=lambda _pod: users.ALL,
+        places={"g0": DevicePlace(DEVICE.uuid)}, devices={DEVICE.uuid: DEVICE}, loads=LOADS,
     )  # fmt: skip
 
 

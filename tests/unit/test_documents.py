@@ -15,9 +15,10 @@ from simgpu import errors
 from simgpu.catalog import models
 from simgpu.fakedev import identity as fakedev
 from simgpu.identities import identity, render
+from simgpu.machines import documents
 from simgpu.machines.box import Box
 from simgpu.topology import devices
-from simgpu.workloads import client, documents, receiving
+from simgpu.workloads import client, receiving
 from tests.fixtures import boxes
 
 JSON = st.recursive(

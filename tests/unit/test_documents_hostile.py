@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from simgpu import errors
 from simgpu.catalog import models
 from simgpu.identities import identity, render
+from simgpu.machines import documents
 from simgpu.machines.box import Box
 from simgpu.sim import activity
 from simgpu.topology import devices
-from simgpu.workloads import documents
 
 MODELS = [models.load().models[key] for key in ("h200", "t4", "max-1550")]
 IDENTITY = identity.load("dcgm")

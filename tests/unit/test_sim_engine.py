@@ -8,6 +8,8 @@ import re
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simgpu import errors
 from simgpu.catalog import models, shapes
@@ -68,6 +70,39 @@ def test_a_repeat_of_none_runs_for_ever_and_no_seconds_are_a_day(made: engine.En
     assert step(made, 50) == []
     assert usage(made, 1) == pytest.approx(20)
     assert usage(made, 2) == pytest.approx(30)
+
+
+def test_afterwards_a_workload_goes_on_with_what_it_has_for_that(made: engine.Engine) -> None:
+    number = made.add_workload(profile(using(0.2, 5), using(0.8, 5), repeat=2, afterwards=using(0.1, 0)), [1])
+    step(made, 19)
+    assert usage(made) == pytest.approx(80)
+    assert step(made, 200_000 // 1000) == []
+    assert usage(made) == pytest.approx(10)
+    assert made.workloads() == {number: "job"}
+
+
+@settings(max_examples=30)
+@given(
+    lengths=st.lists(st.sampled_from([0.3, 1.0, 2.5, 7.0]), min_size=1, max_size=4),
+    repeat=st.integers(0, 3),
+    age=st.integers(0, 30),
+    rests=st.booleans(),
+)
+def test_a_workload_that_begins_at_an_age_is_where_an_older_one_is(
+    lengths: list[float], repeat: int, age: int, *, rests: bool
+) -> None:
+    steps = tuple(using((index + 1) / 8, seconds) for index, seconds in enumerate(lengths))
+    wanted = profile(*steps, repeat=repeat, afterwards=using(0.75, 0) if rests else None)
+    made = engine.Engine(seed=7)
+    made.add_cards(H200, 2, spread=0.0)
+    made.add_workload(wanted, [1])
+    step(made, age)
+    made.add_workload(wanted, [2], age=float(age))
+    step(made, 1)  # in which one that is over ends
+    for _ in range(10):
+        step(made, 1)
+        assert usage(made, 1) == pytest.approx(usage(made, 2), abs=0.01)
+        assert len(made.workloads()) in (0, 2)
 
 
 def test_workloads_on_one_card_add_up_to_at_most_the_card(made: engine.Engine) -> None:

@@ -21,6 +21,7 @@ from simgpu.controllers import publishing
 from simgpu.controllers.equipping import Equipment
 from simgpu.controllers.own_node import NodeStores, OwnNode
 from simgpu.controllers.own_slices import OwnSlices
+from simgpu.controllers.profile_maps import ProfileMaps
 from simgpu.controllers.real_node import RealNode
 from simgpu.identities import identity as identities
 from simgpu.kube import resources
@@ -30,7 +31,7 @@ from simgpu.kube.recording import Recorder
 from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
-from simgpu.machines import ticking
+from simgpu.machines import documents, ticking
 from simgpu.machines.box import Box
 from simgpu.node import cpu, files, granting, runai
 from simgpu.node.identifying import PeerIdentifier
@@ -39,7 +40,6 @@ from simgpu.node.state import StateFiles, load_known
 from simgpu.page import native, showing
 from simgpu.topology import pools
 from simgpu.web import health, pages, server
-from simgpu.workloads import documents
 from simgpu.workloads.server import WorkloadServer
 
 _log = logging.getLogger(__name__)
@@ -123,6 +123,8 @@ class Agent:
             namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, before=self._files.known.spec,
             allocation=settings.allocation,
         )  # fmt: skip
+        self.profiles = ProfileMaps(client, self.stores.pods, lambda _node: self.controller.wake())
+        self.node.loads.find = self.profiles.text
         self.controller = RealNode(
             self.node, self.equipment, self.kubelet, self.slices, working=lambda: self.socket.working,
             known=self._files.known, reservations=settings.reservations, clock=self._clock,
@@ -165,6 +167,7 @@ class Agent:
                 group.create_task(self._links.run())
             group.create_task(self._await_stores())
             group.create_task(self.slices.run())
+            group.create_task(self.profiles.run())
             await self.kubelet.restore()
             controller.equip(self._files.known.spec)
             with contextlib.suppress(TimeoutError):

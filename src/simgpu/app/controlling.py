@@ -19,6 +19,7 @@ from simgpu.controllers import runai_rules
 from simgpu.controllers.budgeting import ViewBudget
 from simgpu.controllers.dra_fleet import DraFleet
 from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
+from simgpu.controllers.profile_maps import ProfileMaps
 from simgpu.identities import identity as identities
 from simgpu.kube import resources
 from simgpu.kube.client import Client
@@ -88,6 +89,8 @@ class Controller:
             namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, dra=self._dra,
             allocation=settings.allocation,
         )  # fmt: skip
+        self._profiles = ProfileMaps(client, self._stores.pods, self._queue.add)
+        self.nodes.loads.find = self._profiles.text
 
     def _looked(self, waited: float) -> None:
         """A node is reconciled, after it waited for so many seconds."""
@@ -116,7 +119,9 @@ class Controller:
                 group.create_task(self._writer.run())
                 group.create_task(self._recorder.run())
                 group.create_task(self._dra.run())
+                group.create_task(self._profiles.run())
                 await asyncio.gather(*(reflector.store.synced.wait() for reflector in reflectors))
+                self.fleet.begin(self._clock.wall())
                 self.nodes.watch()
                 self.nodes.start()
                 group.create_task(self._queue.run(self.nodes.reconcile))

@@ -13,12 +13,11 @@ import msgspec
 from simgpu.app.clock import SystemClock
 from simgpu.identities import identity as identities
 from simgpu.identities.identity import Identity
-from simgpu.machines import ticking
+from simgpu.machines import documents, ticking
 from simgpu.machines.box import Box
 from simgpu.page import device_files, showing, writer
 from simgpu.topology.devices import Device
 from simgpu.web import health, pages, server
-from simgpu.workloads import documents
 from simgpu.workloads.server import WorkloadServer
 
 

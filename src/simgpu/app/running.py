@@ -16,11 +16,10 @@ import msgspec
 
 from simgpu import vocabulary
 from simgpu.app.clock import SystemClock
-from simgpu.machines import ticking
+from simgpu.machines import documents, ticking
 from simgpu.machines.box import Box
 from simgpu.page import command, native, run_folder, showing
 from simgpu.topology.devices import Device
-from simgpu.workloads import documents
 from simgpu.workloads.server import WorkloadServer
 
 

@@ -142,7 +142,7 @@ def _existing(path: Path) -> Path:
 def read_document(path: Path) -> dict[str, Any]:
     """Read a workload document or load profile from a file."""
     from simgpu.catalog import models
-    from simgpu.workloads import documents
+    from simgpu.machines import documents
 
     document = models.parse_yaml(_existing(path))  # JSON is YAML
     try:
@@ -225,7 +225,8 @@ def workload(  # noqa: PLR0913 - one for each option
 
     Exit codes: 0 if all activities are done, 1 if a limit was reached or the exporter stopped, 2 for invalid input.
     """
-    from simgpu.workloads import client, documents
+    from simgpu.machines import documents
+    from simgpu.workloads import client
 
     if devnames is not None:
         devices = client.devices_by_name(devnames, max_index, os.environ)

@@ -7,15 +7,15 @@ several users, who share its memory; a user of a MIG device has that part of its
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from simgpu.catalog import models, placing
+from simgpu.controllers.loading import PodLoads
 from simgpu.dra import claims
 from simgpu.dra.node_devices import DevicePlace
 from simgpu.kube.views import Pod
-from simgpu.machines import users
 from simgpu.machines.users import PodRef, User
 from simgpu.pods import assigning, requests
 from simgpu.topology.devices import Device
@@ -106,11 +106,11 @@ def users_of(
     *,
     places: Mapping[str, DevicePlace] | None,
     devices: Mapping[str, Device],
-    span: Callable[[Pod], users.Range],
+    loads: PodLoads,
 ) -> ClaimedUsers:
     """Return the users of a node's GPUs through claims, the oldest pod first.
 
-    `places` are the devices that the node publishes, None if it publishes none; `span` returns a pod's utilisation.
+    `places` are the devices that the node publishes, None if it publishes none.
     """
     found = ClaimedUsers({}, {}, [])
     uses: list[_Use] = []
@@ -131,7 +131,7 @@ def users_of(
         mine = [use for use in uses if use.device.admin is admin]
         for gpu in dict.fromkeys(use.place.gpu for use in mine):
             using = [use for use in mine if use.place.gpu == gpu and use.container]
-            into[gpu] = _observing(using) if admin else _sharing(using, devices[gpu].model, span)
+            into[gpu] = _observing(using) if admin else _sharing(using, devices[gpu].model, loads)
     return found
 
 
@@ -152,7 +152,7 @@ def _observing(uses: Sequence[_Use]) -> tuple[User, ...]:
     return tuple(User(ref, share=0.0) for ref in dict.fromkeys(_reference(use) for use in uses))
 
 
-def _sharing(uses: Sequence[_Use], model: models.Model, span: Callable[[Pod], users.Range]) -> tuple[User, ...]:
+def _sharing(uses: Sequence[_Use], model: models.Model, loads: PodLoads) -> tuple[User, ...]:
     """Return the users of one GPU; a container that has several parts of it is one user of all of them."""
     total = model.memory_mib.usable
     members = Counter(use.slot for use in uses)
@@ -169,10 +169,9 @@ def _sharing(uses: Sequence[_Use], model: models.Model, span: Callable[[Pod], us
     found: list[User] = []
     for ref, use in pods.items():
         part, mine = min(compute[ref], 1.0), min(memory[ref], total)
-        works = use.container not in requests.regular_init(use.pod)
-        wanted = span(use.pod) if works else users.NONE
-        busy = users.Range(round(wanted.low * part), round(wanted.high * part))
-        found.append(User(ref, busy, mine, mine / total if total else 0.0))
+        works = requests.running(use.pod) and use.container not in requests.regular_init(use.pod)
+        load = loads.of(use.pod).of(use.container, works=works)
+        found.append(loads.user(use.pod, load, ref, mine, total, part=part))
     return tuple(found)
 
 

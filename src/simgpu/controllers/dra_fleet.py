@@ -15,6 +15,7 @@ import msgspec
 
 from simgpu import vocabulary
 from simgpu.controllers import claimed
+from simgpu.controllers.loading import PodLoads
 from simgpu.controllers.resource_slices import SELECTOR, SLICES, WORKERS, ResourceSlices
 from simgpu.dra import classes, node_devices, versions
 from simgpu.dra.claims import AllocatedClaim, pools_of
@@ -27,7 +28,6 @@ from simgpu.kube.reflector import Reflector
 from simgpu.kube.resources import Resource
 from simgpu.kube.store import Change, Store
 from simgpu.kube.views import ObjectMeta, Pod
-from simgpu.machines import users
 from simgpu.machines.fleet import NodeCards
 from simgpu.topology import pools
 
@@ -246,13 +246,13 @@ class DraFleet:
         self._places.pop(name, None)
         self.slices.drop(name)
 
-    def users(self, placed: NodeCards, pods: Iterable[Pod], span: Callable[[Pod], users.Range]) -> claimed.ClaimedUsers:
+    def users(self, placed: NodeCards, pods: Iterable[Pod], loads: PodLoads) -> claimed.ClaimedUsers:
         """Return the users of a node's GPUs through claims."""
         if not self._on:
             return claimed.ClaimedUsers()
         return claimed.users_of(
-            placed.name, pods, self._find,
-            places=self._places_of(placed), devices={card.device.uuid: card.device for card in placed.cards}, span=span,
+            placed.name, pods, self._find, loads=loads,
+            places=self._places_of(placed), devices={card.device.uuid: card.device for card in placed.cards},
         )  # fmt: skip
 
     def _find(self, namespace: str, name: str) -> AllocatedClaim | None:

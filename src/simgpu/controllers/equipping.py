@@ -51,7 +51,10 @@ class Equipment:
     ) -> None:
         self.spec = pools.NodeGpus(())
         self.pages = pages
-        self.box = Box((), seed=seed, hostname=hostname(node), now=state.saved.now, saved=state.saved.devices)
+        saved = state.saved
+        self.box = Box(
+            (), seed=seed, hostname=hostname(node), now=saved.now, epoch=saved.clock - saved.now, saved=saved.devices
+        )
         self._node = node
         self.state = state
         self._meter = meter

@@ -19,6 +19,7 @@ from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import claimed, configuring, publishing
 from simgpu.controllers.dra_fleet import DraFleet
+from simgpu.controllers.loading import PodLoads
 from simgpu.controllers.node_views import SAVE_EVERY, NodeViews, Render, Source, ViewState
 from simgpu.dra import claims
 from simgpu.kube import resources
@@ -111,6 +112,7 @@ class FakeNodes:
         self.configuration = configuring.Configuration(
             stores.config_maps, recorder, namespace=namespace, catalog=catalog, allocation=allocation
         )
+        self.loads = PodLoads(self.configuration, writer)
         self._records: dict[str, NodeRecord] = {}
         self._struck: set[str] = set()  # nodes whose GPUs had errors, to be looked at
         self.unseen = {""}  # nodes to reconcile for the first time; unknown before `start`
@@ -154,7 +156,9 @@ class FakeNodes:
             self._queue.add(node)
 
     def stepped(self) -> None:
-        """Enqueue the nodes whose GPUs had errors in the last step of the simulation."""
+        """Enqueue the nodes whose GPUs had errors in the last step of the simulation; report plans that ended in it."""
+        for user, message in self._fleet.take_ended():
+            self.loads.report_ended(self._stores.pods, user, message)
         for name in self._fleet.struck():
             self._struck.add(name)
             self._queue.add(name)
@@ -313,7 +317,7 @@ class FakeNodes:
         for pod in pods:
             self._check_run_time(pod)
         self._fleet.name_exporter(placed.name, *self._exporter(pods))
-        through = self._dra.users(placed, pods, self._range)
+        through = self._dra.users(placed, pods, self.loads)
         holding = ((pod, _wish(pod)) for pod in pods if requests.holds(pod) and not claims.has_gpu_claim(pod))
         there = sorted((pair for pair in holding if pair[1].count), key=lambda pair: pair[0].metadata.seniority)
         wishes = [wish for _, wish in there]
@@ -334,13 +338,19 @@ class FakeNodes:
         memory = {card.device.uuid: card.device.model.memory_mib.usable for card in placed.cards} if there else {}
         found: dict[str, tuple[User, ...]] = {}
         for pod, wish in there:
-            span, meta = self._range(pod), pod.metadata
-            owners, init = wish.owners(started=requests.running(pod)), requests.regular_init(pod)
+            load, meta, running = self.loads.of(pod), pod.metadata, requests.running(pod)
+            owners, init = wish.owners(started=running), requests.regular_init(pod)
             for container, gpu in zip(owners, held[wish.uid], strict=True):
                 if gpu:
-                    busy = users.NONE if container in init else span
-                    ref = PodRef(meta.name, meta.namespace, container, meta.uid)
-                    found[gpu] = (User(ref, busy, memory[gpu]),)
+                    ref, works = (
+                        PodRef(meta.name, meta.namespace, container, meta.uid),
+                        running and container not in init,
+                    )
+                    if load.plain:  # as almost all are, and there can be very many
+                        found[gpu] = (User(ref, load.utilization if works else users.NONE, memory[gpu]),)
+                    else:
+                        does = load.of(container, works=works)
+                        found[gpu] = (self.loads.user(pod, does, ref, memory[gpu], memory[gpu]),)
         return found
 
     def _report_problems(
@@ -356,11 +366,6 @@ class FakeNodes:
         for item in lasting:
             self._recorder.record(configuring.subject_of(item.pod), "Warning", item.reason, item.message)
         return wait
-
-    def _range(self, pod: Pod) -> users.Range:
-        if not requests.running(pod):
-            return users.NONE
-        return self.configuration.checked(pod, "InvalidUtilization", requests.utilisation, users.ALL)
 
     def _check_run_time(self, pod: Pod) -> None:
         self.configuration.checked(pod, "InvalidRunTime", requests.check_run_time, None)

@@ -16,6 +16,7 @@ from simgpu import errors, vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.configuring import Configuration, subject_of
+from simgpu.controllers.loading import PodLoads
 from simgpu.controllers.node_views import SAVE_EVERY, NodeViews, ViewState
 from simgpu.dra import grants
 from simgpu.dra.claims import references
@@ -78,6 +79,7 @@ class OwnNode:
         self.configuration = Configuration(
             stores.config_maps, recorder, namespace=namespace, catalog=catalog, allocation=allocation
         )
+        self.loads = PodLoads(self.configuration, writer)
         self._stores = stores
         self._writer = writer
         self._changed: Callable[[], None] = lambda: None
@@ -133,6 +135,10 @@ class OwnNode:
     def failures(self, spec: pools.NodeGpus) -> failures.Failures:
         """Return the failures in the node's annotation, else those of its pool."""
         return spec.failures if self.node is None else self.configuration.failures_of(self.node, spec)
+
+    def report_ended(self, user: User, message: str) -> None:
+        """Report that a container's profile crossed one of its limits."""
+        self.loads.report_ended(self._stores.pods, user, message)
 
     def report(self, reason: str, message: str) -> None:
         """Record a warning event on the node, once for each message."""
@@ -226,15 +232,17 @@ class OwnNode:
         if holder.reserves or holder.observes:
             return User(ref, share=0.0, reserves=holder.reserves)
         fraction = self._annotation(pod, reserving.fraction, "InvalidFraction", 1.0)
-        used = int(memory * holder.share * fraction)
-        span, cpu = users.NONE, None
-        if requests.works(pod, holder.container):
-            span = self._annotation(pod, requests.utilisation, "InvalidUtilization", users.ALL)
-            chosen = self._annotation(pod, lambda pod: requests.source(pod, source), "InvalidUtilization", source)
+        room = int(memory * holder.share * fraction)
+        works = requests.works(pod, holder.container)
+        load = self.loads.of(pod).of(holder.container, works=works)
+        user = self.loads.user(pod, load, ref, room, memory)
+        if works:
+            chosen = self._annotation(pod, lambda pod: requests.source(pod, source), "InvalidUtilizationSource", source)
             if chosen == vocabulary.FROM_CPU:
                 container, cores = holding.identity(pod, holder.container), requests.cores(pod, holder.container)
-                span, cpu = users.ANY, CpuSource(holding.kubelet_uid(pod), container, cores)
-        return User(ref, span, used, used / memory, cpu=cpu)
+                cpu = CpuSource(holding.kubelet_uid(pod), container, cores)
+                return msgspec.structs.replace(user, utilization=users.ANY, cpu=cpu, plan=None)
+        return user
 
     def _annotation(self, pod: Pod, read: Callable[[Pod], T], reason: str, otherwise: T) -> T:
         """Return the value of an annotation; an invalid one is reported and replaced by `otherwise`."""

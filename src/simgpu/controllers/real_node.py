@@ -124,7 +124,9 @@ class RealNode:
         self._wake.set()
 
     def stepped(self) -> None:
-        """After each step: reconcile soon if a GPU had an error."""
+        """After each step: report plans that ended, and reconcile soon if a GPU had an error."""
+        for user, message in self._equipment.box.take_ended():
+            self._node.report_ended(user, message)
         errors_now = float(self._equipment.box.machine.column("xids").sum())
         if errors_now != self._errors:
             self._errors = errors_now

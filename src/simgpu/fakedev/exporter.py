@@ -21,12 +21,11 @@ from simgpu.catalog import models
 from simgpu.fakedev import files, flags, identity
 from simgpu.identities import render
 from simgpu.identities.identity import Identity
-from simgpu.machines import ticking
+from simgpu.machines import documents, ticking
 from simgpu.machines.box import Box
 from simgpu.machines.machine import Machine, Values
 from simgpu.topology.devices import Device
 from simgpu.web import pages, server
-from simgpu.workloads import documents
 from simgpu.workloads.server import WorkloadServer
 
 _MODEL = "dg1"  # the card that the original was made for

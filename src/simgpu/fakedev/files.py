@@ -10,8 +10,8 @@ import msgspec
 
 from simgpu import errors
 from simgpu.catalog import models
+from simgpu.machines import documents
 from simgpu.topology.devices import Device
-from simgpu.workloads import documents
 
 _MAX_BYTES = 4 << 20
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from simgpu import errors
 from simgpu.fakedev import files, flags
-from simgpu.workloads import client, documents
+from simgpu.machines import documents
+from simgpu.workloads import client
 
 
 def document(options: flags.Options, environment: Mapping[str, str]) -> dict[str, Any]:

@@ -34,11 +34,15 @@ class Box:
         hostname: str,
         spread: float = 1.0,
         now: float = 0.0,
+        epoch: float = 0.0,
         saved: Mapping[str, DeviceState] = {},
     ) -> None:
-        """`saved` are states of devices at `now`, in seconds; those of devices absent at the first step become cold."""
+        """`epoch` is when `now` was 0, in seconds since 1970.
+
+        `saved` are states of devices at `now`, in seconds; those of devices absent at the first step become cold."""
         self._inventory = Inventory(seed=seed, max_gone=MAX_GONE, tiles=True, now=now, spread=spread, saved=saved)
         self.engine = self._inventory.engine
+        self.engine.epoch = epoch
         self.cards: list[Card] = []
         self.machine = self._inventory.machine([])
         self._hostname = hostname
@@ -148,6 +152,10 @@ class Box:
         changed = [self._inventory.use(card, users.get(card.device.uuid, ()), resting=resting) for card in self.cards]
         if any(changed):
             self._name_users()
+
+    def take_ended(self) -> list[tuple[User, str]]:
+        """Return the users whose plans were ended by a limit since the last call, and the reason."""
+        return self._inventory.take_ended()
 
     # Health.
 

@@ -64,6 +64,10 @@ class Fleet:
         """When the last step was made, in seconds since 1970; zero before the first."""
         return self._inventory.time
 
+    def begin(self, clock: float) -> None:
+        """Let the simulation's time begin now, in seconds since 1970: plans of pods began before it."""
+        self.engine.epoch = clock - self.engine.now
+
     # Nodes.
 
     def place(self, name: str, spec: pools.NodeGpus) -> NodeCards:
@@ -121,6 +125,10 @@ class Fleet:
             if wanted != card.users or (not wanted and (card.playing or card.device.static)):
                 changed |= self._inventory.use(card, wanted)
         return changed
+
+    def take_ended(self) -> list[tuple[User, str]]:
+        """Return the users whose plans were ended by a limit since the last call, and the reason."""
+        return self._inventory.take_ended()
 
     # Health.
 

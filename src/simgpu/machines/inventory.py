@@ -18,8 +18,8 @@ from simgpu.machines import profiles
 from simgpu.machines.health import HANG_XID, LOST_XID, MEMORY_XID, DeviceFailure, DeviceFaults
 from simgpu.machines.machine import DevicePart, Machine, UsageLister
 from simgpu.machines.registry import WorkloadRegistry
-from simgpu.machines.users import PodRef, User
-from simgpu.sim import cards, engine
+from simgpu.machines.users import Plan, PodRef, User
+from simgpu.sim import activity, cards, engine
 from simgpu.topology import links
 from simgpu.topology.devices import Device, StaticMetrics
 
@@ -106,6 +106,9 @@ class Inventory:
         self._max_gone = max_gone
         self.changed: list[Card] = []  # cards whose users were others before the last step
         self._changed: list[Card] = []  # since then
+        self._planned: dict[int, User] = {}  # users with plans, by their workload
+        self._over: set[int] = set()  # of these workloads, those that have crossed a limit; they do not start again
+        self._ended: list[tuple[User, str]] = []  # their users since the last `take_ended`, and why
 
     # Devices.
 
@@ -140,6 +143,7 @@ class Inventory:
         for card, counters, *times in zip(gone, self.engine.counters(numbers).tolist(), *last, strict=True):
             self._gone.pop(card.device.uuid, None)  # so that the newest comes last
             self._gone[card.device.uuid] = DeviceState("", dict(zip(cards.OUTLIVING, [*counters, *times], strict=True)))
+            self._forget_plans(card.playing)
             card.playing = ()
         removed = set(numbers)
         self._changed = [card for card in self._changed if card.number not in removed]
@@ -194,11 +198,13 @@ class Inventory:
         if not users and static is not None:
             wanted[_NO_USER] = static
         targets = [(item, key in resting) for key, item in wanted.items()]
-        kept = {(item.what, item.resting): item for item in card.playing if item.number in self.workloads.running}
+        there = self.workloads.running.keys() | self._over if self._over else self.workloads.running
+        kept = {(item.what, item.resting): item for item in card.playing if item.number in there}
         if list(kept) == targets:
             return False
         playing = [kept.pop(target, None) for target in targets]
         self.workloads.drop([item.number for item in kept.values()])
+        self._forget_plans(kept.values())
         card.users = tuple(users)
         card.playing = tuple(item or self._play(card, target) for item, target in zip(playing, targets, strict=True))
         self._changed.append(card)
@@ -208,7 +214,28 @@ class Inventory:
         what, rests = target
         profile = profiles.of_user(what, resting=rests) if isinstance(what, User) else profiles.static(what)
         pod = what.pod if isinstance(what, User) else card.pod(())
+        if isinstance(what, User) and what.plan is not None and not rests:
+            return Playing(what, rests, self._follow_plan(card, what, what.plan, profile))
         return Playing(what, rests, self.workloads.start(profile, [[card.number]], pod=pod)[0])
+
+    def _follow_plan(self, card: Card, user: User, plan: Plan, profile: activity.Profile) -> int:
+        """Start a user's plan where it is by now, whenever this process began; return the workload's number."""
+        age = max(0.0, self.engine.epoch + self.engine.now - plan.started)
+        owner = f"{user.pod.uid}/{card.number}"
+        number = self.workloads.start(profile, [[card.number]], pod=user.pod, owner=owner, age=age)[0]
+        self._planned[number] = user
+        return number
+
+    def _forget_plans(self, gone: Iterable[Playing]) -> None:
+        if self._planned:
+            for item in gone:
+                self._planned.pop(item.number, None)
+                self._over.discard(item.number)
+
+    def take_ended(self) -> list[tuple[User, str]]:
+        """Return the users whose plans were ended by a limit since the last call, and the reason."""
+        ended, self._ended = self._ended, []
+        return ended
 
     # Health.
 
@@ -265,6 +292,10 @@ class Inventory:
         for card in self.changed:
             card.seen = card.users
         self.workloads.finish(outcomes)
+        for outcome in outcomes:
+            if (user := self._planned.get(outcome.workload)) is not None:
+                self._over.add(outcome.workload)
+                self._ended.append((user, outcome.message))
         return bool(outcomes)
 
     # Saved state.

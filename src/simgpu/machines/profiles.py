@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from simgpu.catalog import shapes
-from simgpu.machines.users import NONE, Range, User
+from simgpu.machines.users import NONE, Plan, Range, User
 from simgpu.sim import activity
 from simgpu.topology.devices import StaticMetrics
 from simgpu.vocabulary import MAX_NAME
@@ -12,14 +14,32 @@ _TYPICAL = "training"
 
 
 def of_user(user: User, *, resting: bool = False) -> activity.Profile:
-    """Return the typical mix at the user's utilisation; no load if it is `resting`, with workloads of its own.
+    """Return the user's plan, else the typical mix at its utilisation; no load if it is `resting`.
 
-    The load of a CPU-driven user starts at zero.
+    A user rests while it has workloads of its own. The load of a CPU-driven user starts at zero.
     """
     name = f"{user.pod.namespace}/{user.pod.name}/{user.pod.container}"[:MAX_NAME]
     if resting:
         return activity.Profile(name, (activity.Activity({}, context=False),), repeat=0)
+    if user.plan is not None and user.cpu is None:
+        return _planned(name, user.plan, share=user.share)
     return level(name, NONE if user.cpu else user.utilization, share=user.share)
+
+
+def _planned(name: str, plan: Plan, *, share: float) -> activity.Profile:
+    """Return a plan's profile; activities that state no memory hold a share of the card's, from 0 to 1."""
+    profile, memory = plan.profile, activity.constant(share)
+
+    def fill(doing: activity.Activity) -> activity.Activity:
+        values = dict(doing.values)
+        if plan.part < 1 and (usage := values.get(activity.USAGE)) is not None:
+            values[activity.USAGE] = replace(usage, low=usage.low * plan.part, high=usage.high * plan.part)
+        if not {activity.MEMORY, activity.YIELDING} & values.keys():
+            values[activity.YIELDING] = memory
+        return replace(doing, values=values)
+
+    afterwards = None if profile.afterwards is None else fill(profile.afterwards)
+    return replace(profile, name=name, activities=tuple(map(fill, profile.activities)), afterwards=afterwards)
 
 
 def level(name: str, utilization: Range, *, share: float = 1.0) -> activity.Profile:

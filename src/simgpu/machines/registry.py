@@ -44,8 +44,9 @@ class WorkloadRegistry:
         ended: Ended | None = None,
         pid: int = 0,
         owner: str = "",
+        age: float = 0.0,
     ) -> list[int]:
-        """Start a workload on groups of handles, each of one model; return a number for each group.
+        """Start a workload, begun `age` seconds ago, on groups of handles, each of one model; return a number for each.
 
         All groups start, or none. `ended` is called when all have ended, with the exit code and a message. The costs of
         all workloads of a named `owner` are limited.
@@ -54,7 +55,7 @@ class WorkloadRegistry:
         listed = [tuple(handles) for handles in groups]
         try:
             for handles in listed:
-                number = self._engine.add_workload(profile, handles, owner=owner)
+                number = self._engine.add_workload(profile, handles, owner=owner, age=age)
                 numbers.append(number)
         except BaseException:
             self.drop(numbers)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from simgpu.sim import activity
+
 
 class PodRef(msgspec.Struct, frozen=True, gc=False):
     """A pod by name, and one of its containers."""
@@ -37,11 +39,26 @@ class CpuSource(msgspec.Struct, frozen=True, gc=False):
     cores: float
 
 
+class Plan(msgspec.Struct, frozen=True):
+    """What a container does on each of its devices since `started`, in seconds since 1970.
+
+    `part` is how much of the device's compute it has, from 0 to 1.
+    """
+
+    profile: activity.Profile
+    started: float = 0.0
+    part: float = 1.0
+
+    def __hash__(self) -> int:
+        return hash((self.profile.name, self.started))  # the profile itself holds mappings
+
+
 class User(msgspec.Struct, frozen=True, gc=False):
     """A container that has a device or part of its time.
 
     `share` is the part of the device's memory that it takes, from 0 to 1, and `memory_mib` the same in MiB. One that
-    `reserves` the device holds it for others. A `cpu` source sets the utilisation instead of `utilization`.
+    `reserves` the device holds it for others. A `cpu` source or a `plan` sets the utilisation; `utilization` is then
+    the range in which it is.
     """
 
     pod: PodRef
@@ -50,6 +67,7 @@ class User(msgspec.Struct, frozen=True, gc=False):
     share: float = 1.0
     reserves: bool = False
     cpu: CpuSource | None = None
+    plan: Plan | None = None
 
     @property
     def key(self) -> tuple[str, str]:

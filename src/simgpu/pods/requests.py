@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import msgspec
@@ -15,6 +16,7 @@ from simgpu.vocabulary import (
     GPU_RESOURCE,
     MAX_CONTAINERS,
     MAX_GPUS,
+    MAX_POD_ANNOTATION,
     RUN_TIME_ANNOTATION,
     SOURCE_ANNOTATION,
     UTILIZATION_ANNOTATION,
@@ -95,17 +97,21 @@ def utilisation(pod: Pod) -> Range:
     text = annotated.read(pod, UTILIZATION_ANNOTATION)
     if text is None:
         return ALL
-    found = _RANGE.fullmatch(text.strip())
+    return parse_range(text, field=UTILIZATION_ANNOTATION)
+
+
+@functools.lru_cache(1024)  # the same few, for every look at a pod
+def parse_range(text: str, *, field: str) -> Range:
+    """Return a percentage or a range of them; `InputError` if it is neither."""
+    found = _RANGE.fullmatch(text.strip()) if len(text) <= MAX_POD_ANNOTATION else None
     if found is None:
-        raise errors.InputError(
-            UTILIZATION_ANNOTATION, f"{text[:40]!r}: must be a percentage such as 80, or a range such as 10-30"
-        )
+        raise errors.InputError(field, f"{text[:40]!r}: must be a percentage such as 80, or a range such as 10-30")
     low = int(found[1])
     high = int(found[2]) if found[2] is not None else low
     if low > high:
-        raise errors.InputError(UTILIZATION_ANNOTATION, f"{text!r}: the lower end is above the upper end")
+        raise errors.InputError(field, f"{text!r}: the lower end is above the upper end")
     if high > 100:
-        raise errors.InputError(UTILIZATION_ANNOTATION, f"{text!r}: at most 100")
+        raise errors.InputError(field, f"{text!r}: at most 100")
     return Range(low, high)
 
 

@@ -87,13 +87,17 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """A workload: its activities, how often they repeat (0: forever), and the limits at which it is terminated."""
+    """A workload: its activities, how often they repeat (0: forever), and the limits at which it is terminated.
+
+    After the last repetition it ends, unless it has an activity for the time `afterwards`.
+    """
 
     name: str
     activities: tuple[Activity, ...]
     repeat: int = 1
     limits: dict[str, float] = {}
     reference: Reference | None = None
+    afterwards: Activity | None = None
 
 
 def mix(demand: shapes.Demand, *, usage: Value, memory_mib: float | None = None) -> dict[str, Value]:
@@ -119,8 +123,9 @@ def check(profile: Profile) -> None:
         raise errors.InputError("profile", "must hold at least one activity")
     if profile.repeat < 0:
         raise errors.InputError("repeat", "must be 0 (forever) or more")
-    for index, item in enumerate(profile.activities):
-        _check_activity(item, f"profile[{index}]")
+    listed = {f"profile[{index}]": item for index, item in enumerate(profile.activities)}
+    for place, item in (listed | ({"afterwards": profile.afterwards} if profile.afterwards else {})).items():
+        _check_activity(item, place)
     for name, limit in profile.limits.items():
         if name not in LIMITS:
             raise errors.InputError(f"limits.{name}", f"no such quantity; there are: {', '.join(LIMITS)}")

@@ -197,15 +197,16 @@ class Engine:
 
     # Workloads.
 
-    def add_workload(self, profile: activity.Profile, on: Sequence[int], *, owner: str = "") -> int:
+    def add_workload(self, profile: activity.Profile, on: Sequence[int], *, owner: str = "", age: float = 0.0) -> int:
         """Start a workload on cards, or parts of cards, of one model, and return its id. InputError if it is invalid.
 
-        The activity changes per step of a named owner's workloads are limited.
+        It is where it would be had it begun `age` seconds ago. The activity changes per step of a named owner's
+        workloads are limited.
         """
         activity.check(profile)
         if not on:
             raise errors.InputError("devices", "a workload needs at least one")
-        return self._workloads.add(profile, self._targets(on), now=self.now, owner=owner)
+        return self._workloads.add(profile, self._targets(on), now=self.now, owner=owner, age=age)
 
     def end_workload(self, workload: int) -> None:
         """Remove a workload; one that has ended is ignored."""

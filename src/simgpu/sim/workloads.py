@@ -61,19 +61,25 @@ class Workload(msgspec.Struct):
     memory_mib: float  # of each card or part
     started: float  # when the workload started
     begun: float  # when its present activity began
-    at: int = 0  # index of the present activity
+    at: int = 0  # index of the present activity; one past the last while it does what comes afterwards
     left: int = 1  # repetitions, this one included; 0 is forever
     owner: str = ""  # untrusted unless empty
 
     @property
     def now(self) -> activity.Activity:
         """The present activity."""
-        return self.profile.activities[self.at]
+        rest = self.profile.afterwards
+        return rest if rest is not None and self.resting else self.profile.activities[self.at]
+
+    @property
+    def resting(self) -> bool:
+        """Whether all repetitions are over."""
+        return self.at == len(self.profile.activities)
 
     @property
     def deadline(self) -> float:
         """When the present activity ends."""
-        return self.begun + max(self.now.length / self.rate, activity.MIN_SECONDS)
+        return math.inf if self.resting else self.begun + max(self.now.length / self.rate, activity.MIN_SECONDS)
 
 
 class Workloads:
@@ -94,8 +100,8 @@ class Workloads:
 
     # Coming and going.
 
-    def add(self, profile: activity.Profile, on: Targets, *, now: float, owner: str = "") -> int:
-        """Start a workload and return its id. An owner with a name is not trusted."""
+    def add(self, profile: activity.Profile, on: Targets, *, now: float, owner: str = "", age: float = 0.0) -> int:
+        """Start a workload that began `age` seconds ago and return its id. An owner with a name is not trusted."""
         rate = _rate(profile, on.group.model)
         number, self._next = self._next, self._next + 1
         rows = on.group.demands.add(on.rows, on.parts, on.shares, admitted=number).tolist()
@@ -106,11 +112,13 @@ class Workloads:
             rows=rows,
             rate=rate,
             memory_mib=on.memory_mib,
-            started=now,
-            begun=now,
+            started=now - age,
+            begun=now - age,
             left=profile.repeat,
             owner=owner,
         )
+        if work.deadline <= now and not self._catch_up(work, now):
+            work.at, work.left, work.begun = len(profile.activities) - 1, 1, now - age  # it ends with the next step
         self._hold(work)
         try:
             self._begin(work)
@@ -153,7 +161,8 @@ class Workloads:
         scale = demands.Scale(group.cards, rate=work.rate, memory_mib=work.memory_mib)
         rows = np.array(work.rows, dtype=np.intp)
         group.demands.begin(rows, work.now, scale, now=work.begun, rng=self._rng)
-        heapq.heappush(self._deadlines, (work.deadline, work.id))
+        if not work.resting:
+            heapq.heappush(self._deadlines, (work.deadline, work.id))
 
     # Time.
 
@@ -231,10 +240,10 @@ class Workloads:
         """Move a workload to its activity at `now`, skipping any between. False if none is left."""
         work.begun = work.deadline
         work.at += 1
-        if work.at == len(work.profile.activities):
-            work.at = 0
+        if work.resting:
             if work.left == 1:
-                return False
+                return work.profile.afterwards is not None
+            work.at = 0
             work.left = max(0, work.left - 1)
         return work.deadline > now + _TOLERANCE or self._catch_up(work, now + _TOLERANCE)
 
@@ -247,7 +256,8 @@ class Workloads:
         start, cycle = work.begun - float(starts[work.at]), float(ends[-1])
         cycles = math.floor((now - start) / cycle)
         if 0 < work.left <= cycles:
-            return False
+            work.at, work.begun = len(ends), start + work.left * cycle
+            return work.profile.afterwards is not None
         start, work.left = start + cycles * cycle, max(0, work.left - cycles)
         work.at = min(int(np.searchsorted(ends, now - start, side="right")), len(ends) - 1)
         work.begun = start + float(starts[work.at])

@@ -1,1 +1,1 @@
-"""Workloads: their documents, the socket protocol, its server and its client."""
+"""Workloads: the socket protocol, its server and its client."""

@@ -22,9 +22,10 @@ from typing import Any
 import msgspec
 
 from simgpu import errors, vocabulary
+from simgpu.machines import documents
 from simgpu.machines.box import Box
 from simgpu.pods.guests import Guest, PeerRejected
-from simgpu.workloads import accepting, bounds, documents, guest, receiving
+from simgpu.workloads import accepting, bounds, guest, receiving
 
 SHUTDOWN = "exporter shutting down"
 

@@ -1,0 +1,71 @@
+"""What pods do on their GPUs, for fake and real nodes: their annotations, with events for those that are invalid."""
+
+from __future__ import annotations
+
+from simgpu import vocabulary
+from simgpu.controllers.configuring import Configuration, subject_of
+from simgpu.kube import resources
+from simgpu.kube.operations import Target
+from simgpu.kube.store import Store
+from simgpu.kube.views import Pod
+from simgpu.kube.writer import Writer
+from simgpu.machines import users
+from simgpu.machines.users import PodRef, User
+from simgpu.pods import annotated, loads, requests
+
+_READ = annotated.LOADS | {vocabulary.UTILIZATION_ANNOTATION}
+_PLAIN = loads.plain(users.ALL)
+_REASON = "GpuLimitReached"
+
+
+def nothing_stored(_namespace: str, _name: str) -> None:
+    """Return None: no ConfigMap is known."""
+
+
+class PodLoads:
+    """Reads the loads of pods. `find` returns the text of a ConfigMap that a pod names, None until it is known."""
+
+    def __init__(self, configuration: Configuration, writer: Writer, find: loads.FindText = nothing_stored) -> None:
+        self.find = find
+        self._configuration = configuration
+        self._writer = writer
+
+    def of(self, pod: Pod) -> loads.PodLoad:
+        """Return what a pod's containers do; annotations that are invalid are reported and count as absent."""
+        if _READ.isdisjoint(pod.metadata.annotations) and not self._configuration.reported:
+            return _PLAIN
+        checked = self._configuration.checked
+        span = checked(pod, "InvalidUtilization", requests.utilisation, users.ALL)
+        if not loads.is_annotated(pod):
+            return loads.plain(span)
+        return loads.PodLoad(
+            span,
+            vocabulary.UTILIZATION_ANNOTATION in pod.metadata.annotations,
+            loads.started(pod),
+            checked(pod, "InvalidActivityProfile", lambda pod: loads.read_profiles(pod, self.find), {}),
+            checked(pod, "InvalidTimeline", loads.read_timelines, {}),
+            checked(pod, "InvalidShape", loads.read_shapes, {}),
+            checked(pod, "InvalidGpuMemory", loads.read_memory, {}),
+        )
+
+    def user(self, pod: Pod, load: loads.Load, ref: PodRef, room: int, total: int, *, part: float = 1.0) -> User:
+        """Return a container as the user of a GPU of `total` MiB, of which it may have `room`; too much is reported."""
+        if load.memory_mib is not None and load.memory_mib > room:
+            problem = f"{load.memory_mib}Mi is more than the container has of a GPU; at most {room}Mi"
+            self._configuration.report(
+                subject_of(pod), "InvalidGpuMemory", f"{vocabulary.MEMORY_ANNOTATION}: {problem}"
+            )
+        return load.user(ref, room, total, part=part)
+
+    def report_ended(self, pods: Store[Pod], user: User, message: str) -> None:
+        """Report that a container's profile crossed one of its limits; let its pod fail if it asks for that."""
+        pod = pods.get(user.pod.name, namespace=user.pod.namespace)
+        if pod is None or pod.metadata.uid != user.pod.uid or not requests.holds(pod):
+            return
+        about = f"container {user.pod.container}: {message}"
+        self._configuration.report(subject_of(pod), _REASON, about)
+        action = self._configuration.checked(pod, "InvalidOnLimit", loads.read_on_limit, vocabulary.REPORT_LIMIT)
+        if action == vocabulary.FAIL_AT_LIMIT:
+            target = Target(resources.PODS, pod.metadata.name, pod.metadata.namespace, subresource="status")
+            status = {"phase": "Failed", "reason": _REASON, "message": about}
+            self._writer.merge(target, {"status": status}, observed=pod, urgent=True)
