@@ -255,6 +255,17 @@ SOURCE_ANNOTATION = _pod(
     "[what its processes do](../guides/real-nodes.md#what-keeps-a-gpu-busy)",
     values=" or ".join(f"`{source}`" for source in UTILIZATION_SOURCES), default="the pool's `utilizationFrom`",
 )  # fmt: skip
+KIND_LABEL = _pod(
+    "workloadKind", "label", "you, Run:ai",
+    "how busy its GPUs are [without an annotation](../guides/busy-pods.md#kinds-of-workloads)",
+    values="`TrainingWorkload`, `InteractiveWorkload`, `InferenceWorkload`, `DistributedWorkload`, "
+    "`DistributedInferenceWorkload`", default="that of its PodGroup",
+)  # fmt: skip
+POD_GROUP_ANNOTATION = _pod(
+    "pod-group-name", "annotation", "Run:ai",
+    "a PodGroup (`scheduling.run.ai/v2alpha2`) of its namespace, whose `priorityClassName` says the same",
+)  # fmt: skip
+IDLE_POD_PREFIX = _pod("runai-idle-gpu-", "name `runai-idle-gpu-…`", "Run:ai", "its GPUs are idle")
 FRACTION_ANNOTATION = _pod(
     "gpu-fraction", "annotation", "you", "on a real node, the share of a GPU's memory that the pod takes",
     values="above 0 and at most 1", default="1",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+from typing import Any
 
-from simgpu.kube import resources
+from simgpu.kube import errors, resources
 from tests.fixtures.cluster import eventually
 from tests.fixtures.controller import Fleet
 
@@ -97,3 +98,47 @@ async def test_a_pod_that_crosses_a_limit_is_reported_and_fails_if_it_asks_for_t
     stays = await fleet.client.get(resources.PODS, "stays", namespace=fleet.namespace)
     assert stays.status.phase == "Running"
     assert ("ends", "c0") not in by_pod(fleet)
+
+
+POD_GROUPS: dict[str, Any] = {
+    "metadata": {"name": "podgroups.scheduling.run.ai"},
+    "spec": {
+        "group": "scheduling.run.ai", "scope": "Namespaced",
+        "names": {"kind": "PodGroup", "plural": "podgroups", "singular": "podgroup"},
+        "versions": [
+            {
+                "name": "v2alpha2", "served": True, "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}  # fmt: skip
+
+
+async def test_a_pods_kind_decides_where_it_says_nothing(fleet: Fleet) -> None:
+    await fleet.client.create(resources.CUSTOM_RESOURCE_DEFINITIONS, POD_GROUPS)
+    try:
+
+        async def served() -> bool:
+            try:
+                return bool(await fleet.client.discover(resources.POD_GROUPS.api_version))
+            except errors.NotFound:
+                return False
+
+        await eventually(served, seconds=30)
+        await fleet.configure("", default=EIGHT)
+        node = await fleet.node("a")
+        await fleet.start()
+        await fleet.gpus(node, 8)
+        await fleet.pod("runai-idle-gpu-1", node, 1, simulated_gpu_utilization="50")
+        await fleet.pod("grouped", node, 1, own={"pod-group-name": "builds"})
+        await fleet.pod("other", node, 1, own={"pod-group-name": "missing"})
+        await shown(fleet, {("runai-idle-gpu-1", "c0"): 0.0, ("grouped", "c0"): 100.0, ("other", "c0"): 100.0})
+        body = {"metadata": {"name": "builds"}, "spec": {"priorityClassName": "build"}}
+        await fleet.client.create(resources.POD_GROUPS, body, namespace=fleet.namespace)
+        await shown(fleet, {("grouped", "c0"): 0.0, ("other", "c0"): 100.0})
+        label = {"metadata": {"labels": {"workloadKind": "InteractiveWorkload"}}}
+        await fleet.client.merge_patch(resources.PODS, "other", label, namespace=fleet.namespace)
+        await shown(fleet, {("other", "c0"): 0.0})
+    finally:
+        await fleet.client.delete(resources.CUSTOM_RESOURCE_DEFINITIONS, "podgroups.scheduling.run.ai")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,7 +58,7 @@ def test_a_utilisation_that_makes_no_sense_is_an_error_with_the_annotation(text:
         requests.utilisation(made)
 
 
-READERS = {
+READERS: dict[str, Callable[[views.Pod], object]] = {
     vocabulary.UTILIZATION_ANNOTATION: requests.utilisation,
     vocabulary.RUN_TIME_ANNOTATION: requests.check_run_time,
     vocabulary.SOURCE_ANNOTATION: lambda pod: requests.source(pod, "pod"),

@@ -21,6 +21,7 @@ from simgpu.controllers import publishing
 from simgpu.controllers.equipping import Equipment
 from simgpu.controllers.own_node import NodeStores, OwnNode
 from simgpu.controllers.own_slices import OwnSlices
+from simgpu.controllers.pod_groups import PodGroups
 from simgpu.controllers.profile_maps import ProfileMaps
 from simgpu.controllers.real_node import RealNode
 from simgpu.identities import identity as identities
@@ -125,6 +126,8 @@ class Agent:
         )  # fmt: skip
         self.profiles = ProfileMaps(client, self.stores.pods, lambda _node: self.controller.wake())
         self.node.loads.find = self.profiles.text
+        self.groups = PodGroups(client, lambda _node: self.controller.wake())
+        self.node.loads.find_class = self.groups.priority_class
         self.controller = RealNode(
             self.node, self.equipment, self.kubelet, self.slices, working=lambda: self.socket.working,
             known=self._files.known, reservations=settings.reservations, clock=self._clock,
@@ -168,6 +171,7 @@ class Agent:
             group.create_task(self._await_stores())
             group.create_task(self.slices.run())
             group.create_task(self.profiles.run())
+            group.create_task(self.groups.run())
             await self.kubelet.restore()
             controller.equip(self._files.known.spec)
             with contextlib.suppress(TimeoutError):

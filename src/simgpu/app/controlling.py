@@ -19,6 +19,7 @@ from simgpu.controllers import runai_rules
 from simgpu.controllers.budgeting import ViewBudget
 from simgpu.controllers.dra_fleet import DraFleet
 from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
+from simgpu.controllers.pod_groups import PodGroups
 from simgpu.controllers.profile_maps import ProfileMaps
 from simgpu.identities import identity as identities
 from simgpu.kube import resources
@@ -91,6 +92,8 @@ class Controller:
         )  # fmt: skip
         self._profiles = ProfileMaps(client, self._stores.pods, self._queue.add)
         self.nodes.loads.find = self._profiles.text
+        self._groups = PodGroups(client, self._queue.add)
+        self.nodes.loads.find_class = self._groups.priority_class
 
     def _looked(self, waited: float) -> None:
         """A node is reconciled, after it waited for so many seconds."""
@@ -120,6 +123,7 @@ class Controller:
                 group.create_task(self._recorder.run())
                 group.create_task(self._dra.run())
                 group.create_task(self._profiles.run())
+                group.create_task(self._groups.run())
                 await asyncio.gather(*(reflector.store.synced.wait() for reflector in reflectors))
                 self.fleet.begin(self._clock.wall())
                 self.nodes.watch()

@@ -51,7 +51,7 @@ class Configuration:
         self._namespace = namespace
         self._catalog = catalog
         self._allocation = allocation
-        self.reported: dict[str, str] = {}  # the last message, by object and reason
+        self._reported: dict[str, str] = {}  # the last message, by object and reason
         self._removed: set[str] = set()  # pools of earlier configurations
 
     @staticmethod
@@ -142,15 +142,15 @@ class Configuration:
     def report(self, subject: Subject, reason: str, message: str) -> None:
         """Record a warning event, unless its message is the last one with that reason and not `resolved` yet."""
         key = _key(subject, reason)
-        if self.reported.get(key) != message:
-            self.reported[key] = message
+        if self._reported.get(key) != message:
+            self._reported[key] = message
             self._recorder.record(subject, "Warning", reason, message)
-            _trim(self.reported, _MAX_REPORTED)
+            _trim(self._reported, _MAX_REPORTED)
 
     def resolved(self, thing: Node | Pod, reason: str) -> None:
         """Note that there is no such problem: if it comes back, it is reported again."""
-        if self.reported:
-            self.reported.pop(_key(subject_of(thing), reason), None)
+        if self._reported:
+            self._reported.pop(_key(subject_of(thing), reason), None)
 
     def checked(self, thing: Thing, reason: str, read: Callable[[Thing], T], otherwise: T) -> T:
         """Return what `read` returns of a node or pod; invalid input is reported and replaced by `otherwise`."""

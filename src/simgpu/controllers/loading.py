@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from simgpu import vocabulary
 from simgpu.controllers.configuring import Configuration, subject_of
 from simgpu.kube import resources
@@ -11,9 +13,9 @@ from simgpu.kube.views import Pod
 from simgpu.kube.writer import Writer
 from simgpu.machines import users
 from simgpu.machines.users import PodRef, User
-from simgpu.pods import annotated, loads, requests
+from simgpu.pods import annotated, kinds, loads, requests
 
-_READ = annotated.LOADS | {vocabulary.UTILIZATION_ANNOTATION}
+_READ = annotated.LOADS | {vocabulary.UTILIZATION_ANNOTATION, vocabulary.POD_GROUP_ANNOTATION}
 _PLAIN = loads.plain(users.ALL)
 _REASON = "GpuLimitReached"
 
@@ -23,30 +25,55 @@ def nothing_stored(_namespace: str, _name: str) -> None:
 
 
 class PodLoads:
-    """Reads the loads of pods. `find` returns the text of a ConfigMap that a pod names, None until it is known."""
+    """Reads the loads of pods.
+
+    `find` returns the text of a ConfigMap that a pod names, None until it is known; `find_class` the priority class of
+    a PodGroup by its namespace and name, for a pod of a node.
+    """
 
     def __init__(self, configuration: Configuration, writer: Writer, find: loads.FindText = nothing_stored) -> None:
         self.find = find
+        self.find_class: Callable[[str, str, str], str] = lambda _namespace, _name, _node: ""
         self._configuration = configuration
         self._writer = writer
 
     def of(self, pod: Pod) -> loads.PodLoad:
         """Return what a pod's containers do; annotations that are invalid are reported and count as absent."""
-        if _READ.isdisjoint(pod.metadata.annotations) and not self._configuration.reported:
+        meta = pod.metadata
+        if (  # as almost all are, and there can be very many
+            _READ.isdisjoint(meta.annotations)
+            and vocabulary.KIND_LABEL not in meta.labels
+            and not meta.name.startswith(vocabulary.IDLE_POD_PREFIX)
+        ):
+            self._configuration.resolved(pod, "InvalidUtilization")
             return _PLAIN
+        return self._read(pod)
+
+    def _read(self, pod: Pod) -> loads.PodLoad:
+        special = kinds.has_kind(pod) or kinds.is_idle(pod)
         checked = self._configuration.checked
-        span = checked(pod, "InvalidUtilization", requests.utilisation, users.ALL)
+        if not special and not loads.is_annotated(pod):
+            return loads.plain(checked(pod, "InvalidUtilization", requests.utilisation, users.ALL))
+        default = self._default(pod) if special else users.ALL
+        span = checked(pod, "InvalidUtilization", lambda pod: requests.utilisation(pod, default), default)
+        if kinds.is_idle(pod):
+            span = users.NONE
         if not loads.is_annotated(pod):
             return loads.plain(span)
         return loads.PodLoad(
             span,
-            vocabulary.UTILIZATION_ANNOTATION in pod.metadata.annotations,
+            special or vocabulary.UTILIZATION_ANNOTATION in pod.metadata.annotations,
             loads.started(pod),
             checked(pod, "InvalidActivityProfile", lambda pod: loads.read_profiles(pod, self.find), {}),
             checked(pod, "InvalidTimeline", loads.read_timelines, {}),
             checked(pod, "InvalidShape", loads.read_shapes, {}),
             checked(pod, "InvalidGpuMemory", loads.read_memory, {}),
         )
+
+    def _default(self, pod: Pod) -> users.Range:
+        """Return the utilisation of a pod's kind."""
+        node = pod.spec.node_name
+        return kinds.utilisation(kinds.class_of(pod, lambda namespace, name: self.find_class(namespace, name, node)))
 
     def user(self, pod: Pod, load: loads.Load, ref: PodRef, room: int, total: int, *, part: float = 1.0) -> User:
         """Return a container as the user of a GPU of `total` MiB, of which it may have `room`; too much is reported."""

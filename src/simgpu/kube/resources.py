@@ -63,3 +63,4 @@ CUSTOM_RESOURCE_DEFINITIONS = Resource(
 )
 STAGES = Resource("Stage", "stages", views.Object, group="kwok.x-k8s.io", version="v1alpha1", namespaced=False)
 PROMETHEUS_RULES = Resource("PrometheusRule", "prometheusrules", views.Object, group="monitoring.coreos.com")
+POD_GROUPS = Resource("PodGroup", "podgroups", views.PodGroup, group="scheduling.run.ai", version="v2alpha2")

@@ -228,6 +228,18 @@ class Pod(Object, frozen=True):
     status: PodStatus = PodStatus()
 
 
+class PodGroupSpec(ApiView, frozen=True):
+    """`spec` of a pod group."""
+
+    priority_class_name: str = ""
+
+
+class PodGroup(Object, frozen=True):
+    """A pod group of Run:ai."""
+
+    spec: PodGroupSpec = PodGroupSpec()
+
+
 class ConfigMap(Object, frozen=True):
     """A config map; binary data is left out."""
 

@@ -92,11 +92,11 @@ def works(pod: Pod, container: str) -> bool:
     return running(pod) or container in early
 
 
-def utilisation(pod: Pod) -> Range:
-    """Return the utilisation in the annotation; 100 % without one. `InputError` if it is invalid."""
+def utilisation(pod: Pod, otherwise: Range = ALL) -> Range:
+    """Return the utilisation in the annotation; `otherwise` without one. `InputError` if it is invalid."""
     text = annotated.read(pod, UTILIZATION_ANNOTATION)
     if text is None:
-        return ALL
+        return otherwise
     return parse_range(text, field=UTILIZATION_ANNOTATION)
 
 
