@@ -106,7 +106,7 @@ POOL: dict[str, Schema] = {
         },
         "NUMA nodes of a real node",
     ),
-    "sharing": anything("on a real node, GPUs for several pods: the section of NVIDIA's device plugin"),
+    "sharing": anything("GPUs for several pods: the section of NVIDIA's device plugin"),
     "failures": anything("on a real node, what fails: `refuse`, `delay`, `vanish`, `flap`, `unhealthy`, `dying`"),
     "settable": flag("on a real node, whether pods may set power limits, clocks and modes of their GPUs"),
     "allocation": one_of(*vocabulary.ALLOCATIONS, about="how pods get GPUs: `nvidia.com/gpu`, claims (DRA), or both"),

@@ -80,7 +80,7 @@ MAX_GPUS = _limit(1024, "GPUs of a node in the topology", "all of them on a fake
 MAX_PAGES = _limit(
     128, "GPUs of a real node, of `simgpu run` and of `exporter --page`", "libnvidia-ml.so.1 opens no more state pages"
 )
-MAX_REPLICAS = _limit(1000, "times that a GPU of a real node is offered (`replicas` of `sharing`)")
+MAX_REPLICAS = _limit(1000, "times that a GPU is offered (`replicas` of `sharing`)")
 MAX_MACHINE_GPUS = _limit(1_000_000, "GPUs of an exporter's `--config`")
 MAX_DEVICES = _limit(
     10_000, "devices of a resource, shares included", "the kubelet takes the list of them in one message of 4 MiB"
@@ -103,6 +103,7 @@ MAX_TIMELINE_STEPS = _limit(500, "steps of a pod's timeline")
 MAX_TIMELINE_SECONDS = _limit(366 * 24 * 3600, "seconds of a step of a timeline")
 MAX_NODE_ANNOTATION = _limit(4096, "characters of a node's annotation", "a longer one is an event on the node")
 MAX_CONTAINERS = _limit(256, "containers with GPUs in a pod of a fake node", "further ones have none")
+MAX_POD_GROUPS = _limit(64, "labels `runai-gpu-group/<group>` of a pod", "further ones have no effect")
 MAX_NODES = _limit(50_000, "nodes of `simgpu up`")
 MAX_CONNECTIONS = _limit(64, "connections of a pod to the workload socket at a time")
 MAX_CONNECTS = _limit(64, "connections that a pod, or one of its processes, may open at once")
@@ -133,7 +134,7 @@ GPU_RESOURCE = _node(
     "nvidia.com/gpu",
     "capacity, allocatable",
     "SimGPU",
-    "GPUs of the node, which pods request; on a real node, shares of them where they are shared and not renamed",
+    "GPUs of the node, which pods request; shares of them where they are shared and not renamed",
     values=f"0 to {MAX_GPUS}, on a real node to {MAX_PAGES}; with shares to {MAX_DEVICES:,}",
 )
 KWOK_NODE = _node(
@@ -180,19 +181,15 @@ MANAGED_LABEL = _node(
 FAKE_GPU_LABEL = _node("run.ai/fake.gpu", "label", "SimGPU", "the node's GPUs are simulated", values="`true`")
 
 GPU_PRODUCT = _discovered(
-    "gpu.product", "product of the first GPU; on a real node it ends in `-SHARED` where GPUs are shared unrenamed"
+    "gpu.product", "product of the first GPU; it ends in `-SHARED` where GPUs are shared unrenamed"
 )
 GPU_COUNT = _discovered("gpu.count", "how many GPUs the node has")
 GPU_MEMORY = _discovered("gpu.memory", "memory of the first GPU", values="MiB")
 GPU_PRESENT = _discovered("gpu.present", "the node has GPUs", values="`true`")
 GPU_FAMILY = _discovered("gpu.family", "architecture, such as `hopper`")
 GPU_MACHINE = _discovered("gpu.machine", "type of the machine", values="`SimGPU`")
-GPU_REPLICAS = _discovered(
-    "gpu.replicas", "how often each GPU is offered; 1 on a fake node", values=f"1 to {MAX_REPLICAS}"
-)
-GPU_SHARING_STRATEGY = _discovered(
-    "gpu.sharing-strategy", "how GPUs are shared; `none` on a fake node", values="`none`, `time-slicing`"
-)
+GPU_REPLICAS = _discovered("gpu.replicas", "how often each GPU is offered", values=f"1 to {MAX_REPLICAS}")
+GPU_SHARING_STRATEGY = _discovered("gpu.sharing-strategy", "how GPUs are shared", values="`none`, `time-slicing`")
 GPU_COMPUTE_MAJOR = _discovered("gpu.compute.major", "compute capability, before the point")
 GPU_COMPUTE_MINOR = _discovered("gpu.compute.minor", "compute capability, after the point")
 DRIVER_FULL = _discovered("cuda.driver-version.full", "driver version")
@@ -267,15 +264,23 @@ POD_GROUP_ANNOTATION = _pod(
 )  # fmt: skip
 IDLE_POD_PREFIX = _pod("runai-idle-gpu-", "name `runai-idle-gpu-…`", "Run:ai", "its GPUs are idle")
 FRACTION_ANNOTATION = _pod(
-    "gpu-fraction", "annotation", "you", "on a real node, the share of a GPU's memory that the pod takes",
+    "gpu-fraction", "annotation", "you", "the share of a GPU's memory that the pod takes",
     values="above 0 and at most 1", default="1",
+)  # fmt: skip
+GPU_MEMORY_ANNOTATION = _pod(
+    "gpu-memory", "annotation", "you",
+    "the memory of a shared GPU that the pod takes instead of a fraction; comes before `simgpu.dev/gpu-memory`",
+    values="MiB",
 )  # fmt: skip
 RUNAI_INDEX = _pod(
     "runai-gpu", "annotation", "Run:ai",
-    "on a real node, [the reservation](../guides/real-nodes.md#fractions-of-gpus-runai) whose GPU the pod shares, by "
+    "[the reservation](../guides/real-nodes.md#fractions-of-gpus-runai) whose GPU the pod shares, by "
     "index", values="a number",
 )  # fmt: skip
-RUNAI_GROUP = _pod("runai-gpu-group", "label", "Run:ai", "the same, by group")
+RUNAI_GROUP = _pod(
+    "runai-gpu-group", "label", "Run:ai",
+    "the same, by group; a label `runai-gpu-group/<group>` for each of several reservations",
+)  # fmt: skip
 RUNAI_RESERVED = _pod(
     "run.ai/reserve_for_gpu_index", "annotation", "SimGPU, Run:ai",
     "the GPU that a reservation pod holds; an existing annotation is kept",
@@ -468,7 +473,7 @@ POD_NAMESPACE_ENV = _variable(
 )  # fmt: skip
 CONTAINER_NAME_ENV = _variable("CONTAINER_NAME", "`workload`", "you", "the container that a workload belongs to")
 RESERVATION_NAMESPACE_ENV = _variable(
-    "RESOURCE_RESERVATION_NAMESPACE", "`agent`", "you", "where Run:ai's reservation pods are",
+    "RESOURCE_RESERVATION_NAMESPACE", "`controller`, `agent`", "you", "where Run:ai's reservation pods are",
     default=f"`{DEFAULT_RESERVATION_NAMESPACE}`",
 )  # fmt: skip
 POD_UID_ENV = _variable(

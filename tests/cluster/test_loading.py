@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from typing import Any
 
@@ -10,7 +11,8 @@ from simgpu.kube import errors, resources
 from tests.fixtures.cluster import eventually
 from tests.fixtures.controller import Fleet
 
-EIGHT = {"gpus": [{"type": "h200", "count": 8}]}
+MEMORY_MIB = 143155  # of an H200, that its driver leaves
+EIGHT: dict[str, Any] = {"gpus": [{"type": "h200", "count": 8}]}
 TIMELINE, SHAPE, MEMORY, PROFILE = (
     f"simgpu.dev/{name}" for name in ("utilization-timeline", "shape", "gpu-memory", "activity-profile")
 )
@@ -142,3 +144,107 @@ async def test_a_pods_kind_decides_where_it_says_nothing(fleet: Fleet) -> None:
         await shown(fleet, {("other", "c0"): 0.0})
     finally:
         await fleet.client.delete(resources.CUSTOM_RESOURCE_DEFINITIONS, "podgroups.scheduling.run.ai")
+
+
+SLICED = EIGHT | {
+    "gpus": [{"type": "h200", "count": 2}],
+    "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}},
+}
+
+
+def used(fleet: Fleet) -> dict[tuple[str, str], tuple[float, float]]:
+    """Utilisation in percent and memory in MiB of each pod on each GPU, by the pod's uid and the GPU's index."""
+    page = fleet.controller.get("/metrics")[1]
+    found: dict[str, dict[tuple[str, str], float]] = {}
+    for name, uid, gpu, value in re.findall(
+        r'^runai_pod_gpu_(\w+){pod_uuid="(.*)",gpu="(.*)"} (.*)$', page, re.MULTILINE
+    ):
+        found.setdefault(name, {})[uid, gpu] = float(value)
+    busy, memory = found.get("utilization", {}), found.get("memory_used_bytes", {})
+    return {key: (busy[key], memory[key] / 2**20) for key in busy}
+
+
+async def uid_of(fleet: Fleet, pod: str, namespace: str = "") -> str:
+    return (await fleet.client.get(resources.PODS, pod, namespace=namespace or fleet.namespace)).metadata.uid
+
+
+async def test_pods_share_gpus_by_time_slicing(fleet: Fleet) -> None:
+    await fleet.configure("", default=SLICED)
+    node = await fleet.node("a")
+    await fleet.start()
+    seen = await fleet.gpus(node, 8)
+    assert seen.metadata.labels["nvidia.com/gpu.product"] == "NVIDIA-H200-SHARED"
+    assert seen.metadata.labels["nvidia.com/gpu.replicas"] == "4"
+    for name, share in {"one": 1, "two": 1, "three": 2}.items():
+        await fleet.pod(name, node, share, simulated_gpu_utilization="20")
+        await fleet.running(name)
+    one, two, three = [await uid_of(fleet, name) for name in ("one", "two", "three")]
+    quarter = float(MEMORY_MIB // 4)
+
+    async def shared() -> bool:
+        found = used(fleet)
+        return found == {
+            (one, "0"): (20.0, quarter), (two, "1"): (20.0, quarter),
+            (three, "0"): (20.0, quarter), (three, "1"): (20.0, quarter),
+        }  # fmt: skip
+
+    await eventually(shared, seconds=30)
+    await fleet.client.delete(resources.PODS, "one", namespace=fleet.namespace)
+
+    async def left() -> bool:
+        return set(used(fleet)) == {(two, "1"), (three, "0"), (three, "1")}
+
+    await eventually(left, seconds=30)
+    assert fleet.controller.stop() == 0
+    await fleet.start()
+    await eventually(left, seconds=30)
+    await fleet.configure("", default=SLICED | {"sharing": {}})
+    await fleet.gpus(node, 2)
+
+
+async def test_pods_share_the_gpus_of_reservations(fleet: Fleet) -> None:
+    await fleet.configure("", default=EIGHT)
+    node = await fleet.node("a")
+    place = f"{fleet.namespace}-reserved"
+    await fleet.client.create(resources.NAMESPACES, {"metadata": {"name": place}})
+    try:
+        await fleet.start("--reservation-namespace", place)
+        await fleet.gpus(node, 8)
+        await fleet.pod("other", node, 1)
+        await fleet.running("other")
+        for group in ("x", "y"):
+            await fleet.pod(f"reserve-{group}", node, 1, namespace=place, labels={"runai-gpu-group": group})
+        shares = {"runai-gpu-group": "x"}, {"runai-gpu-group/x": "x", "runai-gpu-group/y": "y"}
+        half, few = {"gpu-fraction": "0.5"}, {"gpu-memory": "1000", "simgpu.dev/gpu-memory": "9Gi"}
+        await fleet.pod("half", node, labels=shares[0], own=half, simulated_gpu_utilization="30")
+        await fleet.pod("few", node, labels=shares[1], own=few, simulated_gpu_utilization="10")
+        one, two = [await uid_of(fleet, name) for name in ("half", "few")]
+
+        async def gpus() -> dict[str, str] | None:
+            """The index of each reservation's GPU, by group, once they are annotated with its id."""
+            indices = {labels["UUID"]: labels["gpu"] for labels, _ in fleet.series().values()}
+            found = {}
+            for group in ("x", "y"):
+                pod = await fleet.client.get(resources.PODS, f"reserve-{group}", namespace=place)
+                found[group] = indices.get(pod.metadata.annotations.get("run.ai/reserve_for_gpu_index", ""), "")
+            return found if all(found.values()) else None
+
+        held: dict[str, str] = await eventually(gpus, seconds=30)
+        expected = {
+            (one, held["x"]): (30.0, float(MEMORY_MIB // 2)),
+            (two, held["x"]): (10.0, 1000.0), (two, held["y"]): (10.0, 1000.0),
+        }  # fmt: skip
+
+        async def shared() -> bool:
+            found = used(fleet)
+            return {key: found.get(key) for key in expected} == expected
+
+        await eventually(shared, seconds=30)
+        assert by_pod(fleet)["reserve-x", "c0"] == 40
+        await fleet.client.delete(resources.PODS, "other", namespace=fleet.namespace)
+        assert fleet.controller.stop() == 0
+        await fleet.start("--reservation-namespace", place)
+        await eventually(shared, seconds=30)
+        assert await gpus() == held
+    finally:
+        await fleet.client.delete(resources.NAMESPACES, place)

@@ -200,3 +200,22 @@ def _loads(library: Path) -> bool:
         ["cat", "/proc/self/maps"], env={"LD_PRELOAD": str(library)}, capture_output=True, text=True, check=True
     )
     return library.name in done.stdout and not done.stderr
+
+
+def test_a_pod_shares_gpus_of_several_reservations_and_takes_mebibytes_of_them(sharing: Sharing) -> None:
+    groups = [f"{sharing.group}-{number}" for number in range(2)]
+    limits = {"limits": {"nvidia.com/gpu": 1}}
+    for group in groups:
+        sharing.node.pod(
+            f"holds-{group}", "sleep 1000", namespace=RESERVATIONS, labels={"runai-gpu-group": group}, resources=limits
+        )
+    gpus = [sharing.gpus.holds(f"holds-{group}")[0] for group in groups]
+    name = f"shares-{sharing.group}"
+    said = {"gpu-memory": "1000", "simgpu.dev/gpu-memory": "9Gi", "run.ai/simulated-gpu-utilization": "30"}
+    sharing.node.pod(
+        name, "sleep 1000", labels={f"runai-gpu-group/{group}": group for group in groups}, annotations=said
+    )
+    sharing.gpus.running(name)
+    uid = sharing.uid(name)
+    wait_for(lambda: sharing.used() == {gpu: {uid: (30, 1000)} for gpu in gpus}, "the view", seconds=15)
+    wait_for(lambda: sharing.shown(gpus[1], "DCGM_FI_DEV_GPU_UTIL") == (f"holds-{groups[1]}", 30), "30 %", seconds=15)

@@ -162,6 +162,12 @@ class World:
     def _topology(self, _name: str, document: Any) -> None:
         self._broken("", yaml.safe_dump(document))
 
+    def _sliced(self, _name: str, replicas: int) -> None:
+        """Three GPUs in so many shares each."""
+        slicing = {"resources": [{"name": "nvidia.com/gpu", "replicas": replicas}]} if replicas > 1 else {}
+        pool = {"gpus": [{"type": "t4", "count": 3}], "sharing": {"timeSlicing": slicing}}
+        self._topology("", {"nodePools": {"x": pool}})
+
     def _broken(self, _name: str, text: str) -> None:
         meta = self.api.meta("topology", namespace="ns")
         self.stores.config_maps.put(views.ConfigMap(metadata=meta, data={"topology.yml": text}))
@@ -321,6 +327,43 @@ def test_whatever_happens_the_fleet_is_consistent(events: list[tuple[str, str, A
     world.settle()
     world.check_writings()
     world.check_against_a_fresh_start()
+
+
+SHARES = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("pod"), st.sampled_from(PODS),
+            st.none() | st.tuples(st.just("a"), PHASES, st.lists(st.integers(1, 3), min_size=1, max_size=2).map(tuple)),
+        ),
+        st.tuples(st.just("sliced"), st.just(""), st.sampled_from([1, 2, 4])),
+        st.tuples(st.just("written"), st.just(""), st.none()),
+    ),
+    max_size=12,
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=30)
+@given(events=SHARES)
+def test_no_share_of_a_gpu_has_two_users_and_a_start_keeps_them_all(events: list[tuple[str, str, Any]]) -> None:
+    world = World()
+    world.apply("sliced", "", 2)
+    world.apply("node", "a", "x")
+    replicas = 2
+    for kind, name, value in events:
+        world.apply(kind, name, value)
+        replicas = value if kind == "sliced" else replicas
+        held = [item for mine in world.nodes._records["a"].held.values() for item in mine if item]
+        assert len(held) == len(set(held)) == min(world.wanted("a"), 3 * replicas)
+        for card in world.fleet.nodes["a"].cards:
+            assert sum(user.memory_mib for user in card.users) <= card.device.model.memory_mib.usable
+    world.settle()
+    assert world.on("a")[1] == {"nvidia.com/gpu": str(3 * replicas)}
+    LOOP.run(world.nodes.save())
+    world._written("", None)
+    again = World(world.stores)
+    again.look()
+    assert again.nodes._records["a"].held == world.nodes._records["a"].held
+    assert again.holders() == world.holders()
 
 
 def test_a_start_finds_every_container_on_the_gpu_that_was_published() -> None:

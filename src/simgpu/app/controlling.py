@@ -33,7 +33,7 @@ from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
 from simgpu.machines import ticking
 from simgpu.machines.fleet import Fleet
-from simgpu.vocabulary import EXTENDED, LEASE, MANAGER
+from simgpu.vocabulary import DEFAULT_RESERVATION_NAMESPACE, EXTENDED, LEASE, MANAGER
 from simgpu.web import fleet_pages, health, metering, server
 
 
@@ -54,6 +54,7 @@ class ControllerSettings(msgspec.Struct, frozen=True):
     lease_seconds: int = 15  # until another controller takes over from one that crashed
     runai_namespace: str = ""  # of Run:ai, which gets recording rules once it exists; empty for none
     runai_seconds: float = 120.0  # between looks for it
+    reservations: str = DEFAULT_RESERVATION_NAMESPACE  # namespace of Run:ai's reservation pods
 
 
 class Controller:
@@ -88,7 +89,7 @@ class Controller:
         self.nodes = FakeNodes(
             self._stores, self.fleet, self._queue, self._writer, self._recorder,
             namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, dra=self._dra,
-            allocation=settings.allocation,
+            allocation=settings.allocation, reservations=settings.reservations,
         )  # fmt: skip
         self._profiles = ProfileMaps(client, self._stores.pods, self._queue.add)
         self.nodes.loads.find = self._profiles.text

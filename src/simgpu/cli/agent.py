@@ -51,12 +51,7 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
     show_default=vocabulary.POD_UID_ENV,
     help="Uid of the agent's own pod, if it is one: agents can then overlap during an update.",
 )
-@click.option(
-    "--reservation-namespace",
-    default=lambda: os.environ.get(vocabulary.RESERVATION_NAMESPACE_ENV, vocabulary.DEFAULT_RESERVATION_NAMESPACE),
-    show_default=vocabulary.DEFAULT_RESERVATION_NAMESPACE,
-    help="Namespace of Run:ai's pods that reserve GPUs for others; also from RESOURCE_RESERVATION_NAMESPACE.",
-)
+@options.reservations
 @_place("--runai-dir", vocabulary.RUNAI_DIR, "Shares of GPUs per pod, as files for Run:ai's container toolkit.")
 @_place(
     "--cgroups",

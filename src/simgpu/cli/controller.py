@@ -36,14 +36,15 @@ from simgpu.cli import catalog, options, output
     "--runai-interval", type=click.FloatRange(0.1, 86400), default=120.0, show_default=True, metavar="SECONDS",
     help="Time between looks for that namespace.",
 )  # fmt: skip
+@options.reservations
 @options.allocation
 @options.interval(0.5, minimum=0.05, maximum=60)
 @options.seed()
 @options.log_level
 def controller(  # noqa: PLR0913 - one for each option
     kubeconfig: Path | None, namespace: str, listen: str, topology_listen: str, files: tuple[Path, ...], identity: str,
-    plain_labels: bool, lease_duration: int, runai_namespace: str, runai_interval: float, allocation: str,
-    interval: float, seed: int,
+    plain_labels: bool, lease_duration: int, runai_namespace: str, runai_interval: float, reservation_namespace: str,
+    allocation: str, interval: float, seed: int,
 ) -> None:  # fmt: skip
     """Provide simulated GPUs on fake (KWOK) nodes: capacity, labels, and metrics that follow the pods.
 
@@ -70,6 +71,7 @@ def controller(  # noqa: PLR0913 - one for each option
         plain_labels=plain_labels,
         lease_seconds=lease_duration,
         runai_namespace=runai_namespace,
+        reservations=reservation_namespace,
         runai_seconds=runai_interval,
     )
 

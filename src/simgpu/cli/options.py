@@ -123,3 +123,10 @@ log_level = click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True,
     expose_value=False, callback=_log_from,
 )  # fmt: skip
+
+reservations = click.option(
+    "--reservation-namespace",
+    default=lambda: os.environ.get(vocabulary.RESERVATION_NAMESPACE_ENV, vocabulary.DEFAULT_RESERVATION_NAMESPACE),
+    show_default=vocabulary.DEFAULT_RESERVATION_NAMESPACE,
+    help="Namespace of Run:ai's pods that reserve GPUs for others; also from RESOURCE_RESERVATION_NAMESPACE.",
+)

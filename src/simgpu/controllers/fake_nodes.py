@@ -17,7 +17,7 @@ import msgspec
 
 from simgpu import vocabulary
 from simgpu.catalog import models
-from simgpu.controllers import claimed, configuring, publishing
+from simgpu.controllers import claimed, configuring, publishing, shared_gpus
 from simgpu.controllers.dra_fleet import DraFleet
 from simgpu.controllers.loading import PodLoads
 from simgpu.controllers.node_views import SAVE_EVERY, NodeViews, Render, Source, ViewState
@@ -34,8 +34,8 @@ from simgpu.machines.fleet import Fleet, NodeCards
 from simgpu.machines.health import DeviceFaults
 from simgpu.machines.ticking import Clock
 from simgpu.machines.users import PodRef, User
-from simgpu.pods import assigning, requests
-from simgpu.topology import failures, pools, sharing
+from simgpu.pods import assigning, requests, reserving
+from simgpu.topology import failures, pools
 
 START_SECONDS = 2.0  # that a pod may take from its node to Running, before its GPUs are assigned anyway
 RETIRE_EVERY = 1.0  # seconds
@@ -60,6 +60,7 @@ class NodeRecord(msgspec.Struct):
     removed, `restored` once the saved counters were resumed. `spec` follows from `node` and `topology`, as they were
     when the node had all of it; `node` is None until then. `troubles` are problems with claims, and `missing` is how
     many GPUs pods lack. `failures` are the configured ones, and `faults` what is wrong with GPUs, by id.
+    GPUs are `shared` by time-slicing, with so many `replicas`, or by reservations: then `held` is saved.
     """
 
     view: ViewState = msgspec.field(default_factory=ViewState)
@@ -75,6 +76,8 @@ class NodeRecord(msgspec.Struct):
     failures: failures.Failures = failures.NONE
     failing_since: float = 0.0
     faults: Mapping[str, DeviceFaults] = {}
+    replicas: int = 1
+    shared: bool = False
 
     @property
     def unhealthy(self) -> set[str]:
@@ -98,6 +101,7 @@ class FakeNodes:
         clock: Clock,
         dra: DraFleet,
         allocation: str = vocabulary.EXTENDED,
+        reservations: str = vocabulary.DEFAULT_RESERVATION_NAMESPACE,
     ) -> None:
         self._dra = dra
         self._stores = stores
@@ -113,6 +117,8 @@ class FakeNodes:
             stores.config_maps, recorder, namespace=namespace, catalog=catalog, allocation=allocation
         )
         self.loads = PodLoads(self.configuration, writer)
+        self._reservations = reservations
+        self._renamed: set[str] = set()  # other names under which nodes offer GPUs
         self._records: dict[str, NodeRecord] = {}
         self._struck: set[str] = set()  # nodes whose GPUs had errors, to be looked at
         self.unseen = {""}  # nodes to reconcile for the first time; unknown before `start`
@@ -140,7 +146,8 @@ class FakeNodes:
 
     def _concerns(self, pod: Pod) -> bool:
         timed = vocabulary.RUN_TIME_ANNOTATION in pod.metadata.annotations
-        return timed or bool(requests.requests(pod)) or claims.has_claims(pod) or self._exports(pod)
+        asks = bool(requests.requests(pod)) or claims.has_claims(pod) or reserving.names_reservation(pod)
+        return timed or asks or self._exports(pod) or any(requests.requests(pod, name) for name in self._renamed)
 
     def _config_map_changed(self, key: str, old: ConfigMap | None, new: ConfigMap | None) -> None:
         if old is not None and new is not None and publishing.same_but_counters(old, new):
@@ -223,6 +230,8 @@ class FakeNodes:
         first, known = not record.restored, self._fleet.nodes.get(name)
         before = self._restore(node, record) if first else None
         placed = self._fleet.place(name, spec)
+        if news and _offered(spec)[0] != vocabulary.GPU_RESOURCE:
+            self._renamed.add(_offered(spec)[0])
         if before is not None:
             self._fleet.resume(placed, *self._saved(before))
         record.restored = True
@@ -278,8 +287,7 @@ class FakeNodes:
         meta = node.metadata
         if meta.annotations.get(vocabulary.KWOK_NODE) != "fake" or meta.deletion_timestamp:
             return None
-        spec = self.configuration.gpus_of(node, self._last_good)
-        return msgspec.structs.replace(spec, slicing=sharing.NONE) if spec else None  # fake nodes share no GPUs
+        return self.configuration.gpus_of(node, self._last_good)
 
     def _last_good(self, name: str) -> pools.NodeGpus | None:
         """Return what a node has, or had according to its view."""
@@ -318,16 +326,32 @@ class FakeNodes:
             self._check_run_time(pod)
         self._fleet.name_exporter(placed.name, *self._exporter(pods))
         through = self._dra.users(placed, pods, self.loads)
-        holding = ((pod, _wish(pod)) for pod in pods if requests.holds(pod) and not claims.has_gpu_claim(pod))
+        resource, replicas = _offered(placed.spec)
+        holding = ((pod, _wish(pod, resource)) for pod in pods if requests.holds(pod) and not claims.has_gpu_claim(pod))
         there = sorted((pair for pair in holding if pair[1].count), key=lambda pair: pair[0].metadata.seniority)
         wishes = [wish for _, wish in there]
         if before is not None:
-            record.held = {wish.uid: assigning.places(wish, before.held.get(wish.uid, ())) for wish in wishes}
+            record.held = {wish.uid: _restored(wish, before) for wish in wishes}
+        if replicas > 1 or record.replicas > 1 or (before is not None and before.counters.held):
+            offered = assigning.shares(placed.ids, replicas) if replicas > 1 else placed.ids
+            record.held = assigning.adopt(record.held, offered)
+        record.replicas = replicas
         kept = {gpu for wish in wishes for gpu in record.held.get(wish.uid, ())}  # also where it became unhealthy
         barred = (record.unhealthy - kept) | through.owners.keys()
         free = [gpu for gpu in placed.ids if gpu not in barred] if barred else placed.ids
+        if replicas > 1:
+            free = shared_gpus.free_shares(placed.ids, replicas, record.held, barred)
         record.held = assigning.assign(free, record.held, wishes) if wishes else {}
-        found = through.joined(self._assigned(there, placed, record.held))
+        record.shared = replicas > 1 or any(pod.metadata.namespace == self._reservations for pod, _ in there)
+        if record.shared:
+            assigned = shared_gpus.users_of(
+                there, record.held, pods, replicas=replicas, reservations=self._reservations, loads=self.loads,
+                memory={card.device.uuid: card.device.model.memory_mib.usable for card in placed.cards},
+            )  # fmt: skip
+            self.loads.annotate_reservations(self._stores.pods, assigned)
+        else:
+            assigned = self._assigned(there, placed, record.held)
+        found = through.joined(assigned)
         self._fleet.use(placed, found)
         return self._report_problems(record, through, {wish.uid: (pod, wish) for pod, wish in there})
 
@@ -342,10 +366,8 @@ class FakeNodes:
             owners, init = wish.owners(started=running), requests.regular_init(pod)
             for container, gpu in zip(owners, held[wish.uid], strict=True):
                 if gpu:
-                    ref, works = (
-                        PodRef(meta.name, meta.namespace, container, meta.uid),
-                        running and container not in init,
-                    )
+                    ref = PodRef(meta.name, meta.namespace, container, meta.uid)
+                    works = running and container not in init
                     if load.plain:  # as almost all are, and there can be very many
                         found[gpu] = (User(ref, load.utilization if works else users.NONE, memory[gpu]),)
                     else:
@@ -432,6 +454,8 @@ class FakeNodes:
             "address": self._fleet.address(name),
             "gpus": self._fleet.counters(placed),
         }
+        if self._records[name].shared:
+            counters["held"] = self._records[name].held
         return publishing.view(
             name, placed.ids, placed.spec, strategy=self._config.mig_strategy, users=placed.users(), counters=counters,
             labelled=owned.labels if owned is not None else (),
@@ -492,13 +516,26 @@ class FakeNodes:
         return None
 
 
-def _wish(pod: Pod) -> assigning.Wish:
+def _offered(spec: pools.NodeGpus) -> tuple[str, int]:
+    """Return the resource that a node's GPUs are, and how many shares of each it has."""
+    if not spec.slicing.resources:
+        return vocabulary.GPU_RESOURCE, 1
+    return spec.slicing.name(vocabulary.GPU_RESOURCE), spec.slicing.replicas(vocabulary.GPU_RESOURCE)
+
+
+def _restored(wish: assigning.Wish, before: publishing.PreviousView) -> tuple[str, ...]:
+    """Return what a pod held according to a view."""
+    saved = before.counters.held.get(wish.uid, ())
+    return saved if len(saved) == wish.count else assigning.places(wish, before.held.get(wish.uid, ()))
+
+
+def _wish(pod: Pod, resource: str) -> assigning.Wish:
     """Return the requests of a pod's containers, by when they run."""
     if not pod.spec.init_containers:
-        return assigning.Wish(pod.metadata.uid, requests.requests(pod))
+        return assigning.Wish(pod.metadata.uid, requests.requests(pod, resource))
     lasting, first, beside, sidecars = [], [], [], 0
     early, init = {item.name for item in pod.spec.init_containers}, requests.regular_init(pod)
-    for item in requests.requests(pod):
+    for item in requests.requests(pod, resource):
         if item.container in init:
             first.append(item)
             beside.append(sidecars)

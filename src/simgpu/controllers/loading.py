@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
 
 from simgpu import vocabulary
 from simgpu.controllers.configuring import Configuration, subject_of
@@ -13,7 +15,8 @@ from simgpu.kube.views import Pod
 from simgpu.kube.writer import Writer
 from simgpu.machines import users
 from simgpu.machines.users import PodRef, User
-from simgpu.pods import annotated, kinds, loads, requests
+from simgpu.pods import annotated, kinds, loads, requests, reserving
+from simgpu.pods.holding import Holder
 
 _READ = annotated.LOADS | {vocabulary.UTILIZATION_ANNOTATION, vocabulary.POD_GROUP_ANNOTATION}
 _PLAIN = loads.plain(users.ALL)
@@ -83,6 +86,29 @@ class PodLoads:
                 subject_of(pod), "InvalidGpuMemory", f"{vocabulary.MEMORY_ANNOTATION}: {problem}"
             )
         return load.user(ref, room, total, part=part)
+
+    def holder_user(self, holder: Holder, memory: int, *, works: bool) -> User:
+        """Return the container that has a GPU of `memory` MiB, or a share of it, as its user."""
+        pod, meta = holder.pod, holder.pod.metadata
+        ref = PodRef(meta.name, meta.namespace, holder.container, meta.uid)
+        if holder.reserves or holder.observes:
+            return User(ref, share=0.0, reserves=holder.reserves)
+        checked = self._configuration.checked
+        fraction = checked(pod, "InvalidFraction", reserving.fraction, 1.0)
+        room, load = int(memory * holder.share * fraction), self.of(pod).of(holder.container, works=works)
+        if holder.claims and (amount := checked(pod, "InvalidGpuMemory", reserving.absolute_memory, None)) is not None:
+            room, load = memory, msgspec.structs.replace(load, memory_mib=amount)
+        return self.user(pod, load, ref, room, memory)
+
+    def annotate_reservations(self, pods: Store[Pod], listed: Mapping[str, Sequence[User]]) -> None:
+        """Annotate each reservation pod with the GPU that it holds, the first of several, unless it is already."""
+        done: set[str] = set()
+        for gpu, ref in ((gpu, user.pod) for gpu, items in listed.items() for user in items if user.reserves):
+            pod = pods.get(ref.name, namespace=ref.namespace)
+            if pod is not None and ref.uid not in done and vocabulary.RUNAI_RESERVED not in pod.metadata.annotations:
+                patch = {"metadata": {"annotations": {vocabulary.RUNAI_RESERVED: gpu}}}
+                self._writer.merge(Target(resources.PODS, ref.name, ref.namespace), patch, observed=pod, urgent=True)
+            done.add(ref.uid)
 
     def report_ended(self, pods: Store[Pod], user: User, message: str) -> None:
         """Report that a container's profile crossed one of its limits; let its pod fail if it asks for that."""

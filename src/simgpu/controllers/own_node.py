@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from simgpu import errors, vocabulary
+from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.configuring import Configuration, subject_of
@@ -28,13 +28,11 @@ from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Writer
 from simgpu.machines import users
 from simgpu.machines.ticking import Clock
-from simgpu.machines.users import CpuSource, PodRef, User
+from simgpu.machines.users import CpuSource, User
 from simgpu.pods import holding, requests, reserving
 from simgpu.topology import failures, pools
 
 _NOTHING = pools.NodeGpus(())
-
-T = TypeVar("T")
 
 
 class NodeStores(msgspec.Struct):
@@ -227,30 +225,18 @@ class OwnNode:
         ]
 
     def _user(self, holder: holding.Holder, memory: int, source: str) -> User:
-        pod, meta = holder.pod, holder.pod.metadata
-        ref = PodRef(meta.name, meta.namespace, holder.container, meta.uid)
-        if holder.reserves or holder.observes:
-            return User(ref, share=0.0, reserves=holder.reserves)
-        fraction = self._annotation(pod, reserving.fraction, "InvalidFraction", 1.0)
-        room = int(memory * holder.share * fraction)
+        pod = holder.pod
         works = requests.works(pod, holder.container)
-        load = self.loads.of(pod).of(holder.container, works=works)
-        user = self.loads.user(pod, load, ref, room, memory)
-        if works:
-            chosen = self._annotation(pod, lambda pod: requests.source(pod, source), "InvalidUtilizationSource", source)
+        user = self.loads.holder_user(holder, memory, works=works)
+        if works and not holder.reserves and not holder.observes:
+            chosen = self.configuration.checked(
+                pod, "InvalidUtilizationSource", lambda pod: requests.source(pod, source), source
+            )
             if chosen == vocabulary.FROM_CPU:
                 container, cores = holding.identity(pod, holder.container), requests.cores(pod, holder.container)
                 cpu = CpuSource(holding.kubelet_uid(pod), container, cores)
                 return msgspec.structs.replace(user, utilization=users.ANY, cpu=cpu, plan=None)
         return user
-
-    def _annotation(self, pod: Pod, read: Callable[[Pod], T], reason: str, otherwise: T) -> T:
-        """Return the value of an annotation; an invalid one is reported and replaced by `otherwise`."""
-        try:
-            return read(pod)
-        except errors.InputError as error:
-            self.configuration.report(subject_of(pod), reason, str(error))
-            return otherwise
 
     # Publishing.
 
@@ -262,7 +248,7 @@ class OwnNode:
         counters: Callable[[], Mapping[str, Sequence[float]]],
     ) -> float:
         """Write labels and view if they differ; return the seconds until the view should be checked again."""
-        self._annotate_reservations(listed)
+        self.loads.annotate_reservations(self._stores.pods, listed)
         node, fleet = self.node, self.configuration.current
         if node is None or fleet is None:
             return SAVE_EVERY
@@ -303,16 +289,6 @@ class OwnNode:
 
     def _failed(self, _error: Exception) -> None:
         self._view.forget()
-
-    def _annotate_reservations(self, listed: Mapping[str, tuple[User, ...]]) -> None:
-        """Annotate each reservation pod with the GPU that it holds, the first of several, unless it is already."""
-        done: set[str] = set()
-        for gpu, ref in ((gpu, user.pod) for gpu, items in listed.items() for user in items if user.reserves):
-            pod = self._stores.pods.get(ref.name, namespace=ref.namespace)
-            if pod is not None and ref.uid not in done and vocabulary.RUNAI_RESERVED not in pod.metadata.annotations:
-                patch = {"metadata": {"annotations": {vocabulary.RUNAI_RESERVED: gpu}}}
-                self._writer.merge(Target(resources.PODS, ref.name, ref.namespace), patch, observed=pod, urgent=True)
-            done.add(ref.uid)
 
 
 def _present(pod: Pod, uses: Iterable[tuple[str, grants.GrantedDevice]]) -> Iterator[tuple[str, grants.GrantedDevice]]:

@@ -17,7 +17,7 @@ from simgpu.controllers import view_format
 from simgpu.kube import naming, quantity
 from simgpu.kube.views import ConfigMap, Node
 from simgpu.machines.users import PodRef, User
-from simgpu.topology import allocating, devices, pools
+from simgpu.topology import allocating, devices, pools, sharing
 
 LABELS = (
     vocabulary.GPU_MEMORY, vocabulary.GPU_PRODUCT, vocabulary.MIG_STRATEGY, vocabulary.GPU_COUNT,
@@ -107,12 +107,19 @@ def label_patch(wanted: Mapping[str, str], before: Iterable[str]) -> dict[str, A
 
 
 def amounts(spec: pools.NodeGpus | None, *, unhealthy: int = 0) -> dict[str, str]:
-    """Return extended resources of a node, in the API's canonical form; without GPUs that are unhealthy."""
+    """Return extended resources of a node, in the API's canonical form; without GPUs that are unhealthy.
+
+    Devices that are shared count once for each share, under the name that they are offered by.
+    """
     if spec is None:
         return {}
     count = max(0, len(spec.gpus) - unhealthy)
     gpus = {vocabulary.GPU_RESOURCE: count} if spec.gpus and spec.allocation.by_count else {}
-    return {name: quantity.canonical(count) for name, count in (gpus | spec.other).items()}
+    slicing = spec.slicing
+    return {
+        slicing.name(name): quantity.canonical(count * slicing.replicas(name))
+        for name, count in (gpus | spec.other).items()
+    }
 
 
 class OwnedFields(msgspec.Struct):
@@ -174,6 +181,9 @@ def document(
         found["allocation"] = spec.allocation.way
     if options := msgspec.to_builtins(spec.allocation.options):
         found["dra"] = options
+    if spec.slicing != sharing.NONE:
+        resources = [msgspec.to_builtins(item) for item in spec.slicing.resources]
+        found["sharing"] = {"timeSlicing": msgspec.to_builtins(spec.slicing) | {"resources": resources}}
     if spec.other:
         found["otherDevices"] = [{"name": name, "count": count} for name, count in sorted(spec.other.items())]
     return found
@@ -354,7 +364,10 @@ def _spec(found: view_format.View, catalog: models.Catalog) -> pools.NodeGpus:
         gpus.append(pools.NodeGpu(devices.named(product, memory, catalog), gpu.id))
     other = {item.name: item.count for item in found.other_devices}
     way = allocating.GpuAllocation(found.allocation, found.dra)
-    return pools.NodeGpus(tuple(gpus), other, driver=found.driver_version, cuda=found.cuda_version, allocation=way)
+    return pools.NodeGpus(
+        tuple(gpus), other, driver=found.driver_version, cuda=found.cuda_version, allocation=way,
+        slicing=found.sharing.time_slicing,
+    )  # fmt: skip
 
 
 def owned_labels(config_map: ConfigMap | None) -> tuple[str, ...]:
@@ -386,4 +399,6 @@ def read_previous(config_map: ConfigMap | None) -> PreviousView:
         for uid in gpu.status.pod_gpu_usage_status:
             held.setdefault(uid, []).append((gpu.status.allocated_by.container, gpu.id))
     resources = (vocabulary.GPU_RESOURCE, *(item.name for item in found.other_devices))
-    return PreviousView({uid: tuple(pairs) for uid, pairs in held.items()}, resources, labels, counters, broken)
+    offered = tuple(map(found.sharing.time_slicing.name, resources))
+    owned = tuple(dict.fromkeys((*resources, *offered)))
+    return PreviousView({uid: tuple(pairs) for uid, pairs in held.items()}, owned, labels, counters, broken)

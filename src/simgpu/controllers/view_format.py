@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from simgpu import errors, vocabulary, yaml_text
-from simgpu.topology import allocating, pools
+from simgpu.topology import allocating, pools, sharing
 
 _Name = Annotated[str, msgspec.Meta(max_length=vocabulary.MAX_NAME)]
 _Id = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{pools.ID.pattern})\Z")]
@@ -79,10 +79,14 @@ class View(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     allocation: Literal["extended", "dra", "both"] = "extended"
     dra: allocating.DraOptions = allocating.DraOptions()
     other_devices: Annotated[tuple[OtherDevices, ...], msgspec.Meta(max_length=vocabulary.MAX_RESOURCES)] = ()
+    sharing: sharing.Sharing = sharing.Sharing()
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """Counters of a node's GPUs, by id, at a `time` in seconds since 1970, and the address of its exporter."""
+    """Counters of a node's GPUs, by id, at a `time` in seconds since 1970, and the address of its exporter.
+
+    `held` are the GPUs, or shares of them, of each pod by uid, where the users of GPUs do not tell.
+    """
 
     time: float = 0.0
     address: _Name = ""
@@ -90,11 +94,20 @@ class Counters(msgspec.Struct, frozen=True):
         dict[_Name, Annotated[list[float], msgspec.Meta(max_length=_MAX_COUNTERS)]],
         msgspec.Meta(max_length=vocabulary.MAX_GPUS),
     ] = {}
+    held: Annotated[
+        dict[_Name, Annotated[tuple[_Name, ...], msgspec.Meta(max_length=vocabulary.MAX_DEVICES)]],
+        msgspec.Meta(max_length=vocabulary.MAX_DEVICES),
+    ] = {}
 
 
 def read(text: str) -> View:
     """Return the view in a YAML text."""
-    return msgspec.convert(yaml_text.parse(text), View)
+    found = msgspec.convert(yaml_text.parse(text), View)
+    for item in found.sharing.time_slicing.resources:
+        for name in (item.name, item.rename):
+            if name and pools.RESOURCE.fullmatch(name) is None:
+                raise ValueError(f"sharing: {errors.shown(name)} is not the name of a resource")
+    return found
 
 
 def read_counters(text: str) -> Counters:

@@ -236,7 +236,7 @@ def _pod_usage(
 ) -> Iterator[tuple[str, int, float, float]]:
     for place, sharing in sorted(users.items()):
         index, percent = devices[place].index, float(np.rint(usage[place]))
-        if len(sharing) == 1:
+        if len(sharing) == 1 and not sharing[0].reserves:
             yield sharing[0].pod.uid, index, percent, sharing[0].memory_mib * 2.0**20
         else:
             yield from ((uid, index, *values) for uid, values in _divided(sharing, percent).items())
@@ -267,6 +267,8 @@ def _divided(users: Sequence[User], percent: float) -> dict[str, tuple[float, fl
     """Utilisation in percent and memory in bytes of each pod, by uid: to each the part that it asks for."""
     asked, memory = Counter[str](), Counter[str]()
     for user in users:
+        if user.reserves:  # it holds the GPU for the others
+            continue
         asked[user.pod.uid] += user.utilization.low + user.utilization.high
         memory[user.pod.uid] += user.memory_mib
     whole = asked.total() or 1

@@ -11,6 +11,7 @@ from itertools import accumulate
 import msgspec
 
 from simgpu.pods.requests import Request
+from simgpu.topology import sharing
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -73,6 +74,30 @@ def assign(ids: Sequence[str], held: Mapping[str, Sequence[str]], wishes: Sequen
                 taken.add(item)
     free = iter([item for item in ids if item not in taken])
     return {uid: tuple(item or next(free, "") for item in mine) for uid, mine in found.items()}
+
+
+def shares(ids: Sequence[str], replicas: int) -> list[str]:
+    """Return the shares of GPUs, each of which has `replicas`: one of every GPU before further ones of any."""
+    return [sharing.replica(gpu, number) for number in range(replicas) for gpu in ids]
+
+
+def adopt(held: Mapping[str, Sequence[str]], ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return what pods hold in the form of `ids`, after GPUs became shared or whole: each keeps its GPUs if it can."""
+    known, free = set(ids), dict[str, list[str]]()
+    for item in reversed(ids):
+        free.setdefault(sharing.device(item), []).append(item)
+    kept = {item for mine in held.values() for item in mine if item in known}
+    found: dict[str, tuple[str, ...]] = {}
+    for uid, mine in held.items():
+        places_of = list(mine)
+        for place, item in enumerate(places_of):
+            if item and item not in known:
+                left = free.get(sharing.device(item), [])
+                while left and left[-1] in kept:
+                    left.pop()
+                places_of[place] = left.pop() if left else ""
+        found[uid] = tuple(places_of)
+    return found
 
 
 def places(wish: Wish, had: Sequence[tuple[str, str]]) -> tuple[str, ...]:

@@ -39,8 +39,10 @@ class Request(msgspec.Struct, frozen=True):
     count: int
 
 
-def requests(pod: Pod) -> tuple[Request, ...]:
+def requests(pod: Pod, resource: str = GPU_RESOURCE) -> tuple[Request, ...]:
     """Return the request of every container with GPUs, also sidecars and init containers, in the order of their start.
+
+    `resource` is the name under which its node offers GPUs, or shares of them.
 
     Requests are capped at the GPUs that a node can have: each one, and the sum of those that run at the same time.
     """
@@ -49,7 +51,7 @@ def requests(pod: Pod) -> tuple[Request, ...]:
     found: list[Request] = []
     early, left = regular_init(pod), MAX_GPUS
     for container in containers(pod):
-        count = _gpus(container)
+        count = _gpus(container, resource)
         if container.name not in early:
             count = min(count, left)
             left -= count
@@ -65,8 +67,8 @@ def containers(pod: Pod) -> tuple[Container, ...]:
     return (*pod.spec.init_containers, *(pod.spec.containers or ()))
 
 
-def _gpus(container: Container) -> int:
-    amount = container.resources.limits.get(GPU_RESOURCE) or container.resources.requests.get(GPU_RESOURCE) or "0"
+def _gpus(container: Container, resource: str) -> int:
+    amount = container.resources.limits.get(resource) or container.resources.requests.get(resource) or "0"
     found = quantity.count(amount)
     return min(found, MAX_GPUS) if found <= _MAX_REQUEST else 0
 

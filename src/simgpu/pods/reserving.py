@@ -8,6 +8,7 @@ pods with allocations of the kubelet come before pods that only name a reservati
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -15,7 +16,15 @@ from simgpu import errors
 from simgpu.kube.views import Pod
 from simgpu.pods import annotated, requests
 from simgpu.pods.holding import Holder
-from simgpu.vocabulary import FRACTION_ANNOTATION, RUNAI_GROUP, RUNAI_INDEX, RUNAI_RESERVED
+from simgpu.vocabulary import (
+    FRACTION_ANNOTATION,
+    GPU_MEMORY_ANNOTATION,
+    MAX_MEMORY_MIB,
+    MAX_POD_GROUPS,
+    RUNAI_GROUP,
+    RUNAI_INDEX,
+    RUNAI_RESERVED,
+)  # fmt: skip
 
 Holders = Mapping[str, tuple[Holder, ...]]
 
@@ -61,14 +70,41 @@ def _reserving(item: Holder, namespace: str) -> Holder:
 
 
 def _named(pod: Pod, reserved: Sequence[tuple[str, Holder]]) -> Sequence[tuple[str, Holder]]:
-    """Return the reservation that a pod names, if it exists: by index as older versions do, else by group.
+    """Return the reservations that a pod names, if they exist: by index as older versions do, else by group.
 
     An index must be a number: newer reservations are annotated with the GPU's id, which every metrics page shows.
     """
-    index, group = pod.metadata.annotations.get(RUNAI_INDEX, ""), pod.metadata.labels.get(RUNAI_GROUP)
+    index = pod.metadata.annotations.get(RUNAI_INDEX, "")
     numbered = index.isdecimal()
     by_index = [
         known for known in reserved if numbered and known[1].pod.metadata.annotations.get(RUNAI_RESERVED) == index
     ]
-    by_group = [known for known in reserved if group and known[1].pod.metadata.labels.get(RUNAI_GROUP) == group]
-    return (by_index or by_group)[:1]
+    if by_index:
+        return by_index[:1]
+    by_group: dict[str, tuple[str, Holder]] = {}
+    for known in reserved:
+        by_group.setdefault(known[1].pod.metadata.labels.get(RUNAI_GROUP, ""), known)
+    return [by_group[group] for group in groups(pod) if group in by_group]
+
+
+def groups(pod: Pod) -> tuple[str, ...]:
+    """Return the groups of reservations that a pod names: by the label, or one label for each of several."""
+    labels, prefix = pod.metadata.labels, f"{RUNAI_GROUP}/"
+    several = (value or name.removeprefix(prefix) for name, value in labels.items() if name.startswith(prefix))
+    found = (labels.get(RUNAI_GROUP, ""), *islice(several, MAX_POD_GROUPS))
+    return tuple(dict.fromkeys(group for group in found if group))
+
+
+def names_reservation(pod: Pod) -> bool:
+    """Return whether a pod names a reservation, in any way."""
+    return RUNAI_INDEX in pod.metadata.annotations or bool(groups(pod))
+
+
+def absolute_memory(pod: Pod) -> int | None:
+    """Return the memory that a pod takes of each GPU that it shares, in MiB, as in Run:ai's annotation."""
+    text = annotated.read(pod, GPU_MEMORY_ANNOTATION)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal()) or not 0 < int(text) <= MAX_MEMORY_MIB:
+        raise errors.InputError(GPU_MEMORY_ANNOTATION, f"{text[:40]!r}: must be MiB from 1 to {MAX_MEMORY_MIB}")
+    return int(text)
