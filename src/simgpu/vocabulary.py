@@ -72,6 +72,7 @@ DEFAULT_NAMESPACE = "gpu-operator"
 DEFAULT_RESERVATION_NAMESPACE = "runai-reservation"
 DEFAULT_MODEL, DEFAULT_COUNT = "h200", 8  # GPUs of a node of `simgpu up`
 DEFAULT_NODES = 3  # of `simgpu up`
+DEFAULT_PROMETHEUS = "http://prometheus-operated.runai:9090"
 DEFAULT_DRIVER, DEFAULT_CUDA = "580.159.04", "13.0"  # of models that state none
 
 # Limits.
@@ -258,6 +259,12 @@ KIND_LABEL = _pod(
     values="`TrainingWorkload`, `InteractiveWorkload`, `InferenceWorkload`, `DistributedWorkload`, "
     "`DistributedInferenceWorkload`", default="that of its PodGroup",
 )  # fmt: skip
+DEFAULT_FULL_LOAD = 100.0  # requests a second
+FULL_LOAD_ANNOTATION = _pod(
+    "simgpu.dev/requests-at-full-load", "annotation", "you",
+    "of [an inference pod](../guides/busy-pods.md#inference-with-knative), the requests that keep its GPUs 100 % busy",
+    values="requests a second", default=f"{DEFAULT_FULL_LOAD:.0f}",
+)  # fmt: skip
 POD_GROUP_ANNOTATION = _pod(
     "pod-group-name", "annotation", "Run:ai",
     "a PodGroup (`scheduling.run.ai/v2alpha2`) of its namespace, whose `priorityClassName` says the same",
@@ -267,9 +274,10 @@ FRACTION_ANNOTATION = _pod(
     "gpu-fraction", "annotation", "you", "the share of a GPU's memory that the pod takes",
     values="above 0 and at most 1", default="1",
 )  # fmt: skip
-GPU_MEMORY_ANNOTATION = _pod(
+GPU_MEMORY_KEY = _pod(
     "gpu-memory", "annotation", "you",
-    "the memory of a shared GPU that the pod takes instead of a fraction; comes before `simgpu.dev/gpu-memory`",
+    "the memory of a shared GPU that the pod takes instead of a fraction; comes before `simgpu.dev/gpu-memory`. Also a "
+    "key of nodes by name in a topology",
     values="MiB",
 )  # fmt: skip
 RUNAI_INDEX = _pod(
@@ -475,6 +483,11 @@ CONTAINER_NAME_ENV = _variable("CONTAINER_NAME", "`workload`", "you", "the conta
 RESERVATION_NAMESPACE_ENV = _variable(
     "RESOURCE_RESERVATION_NAMESPACE", "`controller`, `agent`", "you", "where Run:ai's reservation pods are",
     default=f"`{DEFAULT_RESERVATION_NAMESPACE}`",
+)  # fmt: skip
+PROMETHEUS_ENV = _variable(
+    "PROMETHEUS_URL", "`controller`, `agent`", "the chart, you",
+    "the Prometheus that knows the requests of inference pods, as `--prometheus-url` has it",
+    default=f"`{DEFAULT_PROMETHEUS}`",
 )  # fmt: skip
 POD_UID_ENV = _variable(
     "POD_UID", "`agent`", "you", "the agent's own pod, by uid: agents of an update can then overlap on a node"

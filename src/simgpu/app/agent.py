@@ -19,6 +19,7 @@ from simgpu.catalog import models
 from simgpu.cluster import locks
 from simgpu.controllers import publishing
 from simgpu.controllers.equipping import Equipment
+from simgpu.controllers.knative import RequestRates
 from simgpu.controllers.own_node import NodeStores, OwnNode
 from simgpu.controllers.own_slices import OwnSlices
 from simgpu.controllers.pod_groups import PodGroups
@@ -39,6 +40,7 @@ from simgpu.node.identifying import PeerIdentifier
 from simgpu.node.kubelet import KubeletFolders, NodeKubelet
 from simgpu.node.state import StateFiles, load_known
 from simgpu.page import native, showing
+from simgpu.promql import asking
 from simgpu.topology import pools
 from simgpu.web import health, pages, server
 from simgpu.workloads.server import WorkloadServer
@@ -62,6 +64,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     cgroups: Path  # the cgroup file system
     reservations: str  # namespace of Run:ai's reservation pods
     runai: Path  # folder of files for Run:ai's container toolkit
+    prometheus: str = vocabulary.DEFAULT_PROMETHEUS  # which knows the requests of inference pods
     allocation: str = vocabulary.EXTENDED  # how pods get GPUs where the topology does not say it
     seed: int = 1  # of the simulation's randomness
     interval: float = 0.5  # seconds between steps
@@ -132,6 +135,11 @@ class Agent:
             self.node, self.equipment, self.kubelet, self.slices, working=lambda: self.socket.working,
             known=self._files.known, reservations=settings.reservations, clock=self._clock,
         )  # fmt: skip
+        self.rates = RequestRates(
+            lambda query, seconds: asking.instant(settings.prometheus, query, timeout_seconds=seconds),
+            self.equipment.box.request_driven, self.equipment.box.engine.set_usage, self._clock,
+            lambda problem: self.node.report("PrometheusAway", problem),
+        )  # fmt: skip
         self.kubelet.on_allocation = self.controller.expect
         self.kubelet.prepared.changed = self.controller.wake
         box, controller = self.equipment.box, self.controller
@@ -172,6 +180,7 @@ class Agent:
             group.create_task(self.slices.run())
             group.create_task(self.profiles.run())
             group.create_task(self.groups.run())
+            group.create_task(self.rates.run())
             await self.kubelet.restore()
             controller.equip(self._files.known.spec)
             with contextlib.suppress(TimeoutError):

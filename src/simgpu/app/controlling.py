@@ -19,6 +19,7 @@ from simgpu.controllers import runai_rules
 from simgpu.controllers.budgeting import ViewBudget
 from simgpu.controllers.dra_fleet import DraFleet
 from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
+from simgpu.controllers.knative import RequestRates
 from simgpu.controllers.pod_groups import PodGroups
 from simgpu.controllers.profile_maps import ProfileMaps
 from simgpu.identities import identity as identities
@@ -27,13 +28,14 @@ from simgpu.kube.client import Client
 from simgpu.kube.kubeconfig import ClientConfig
 from simgpu.kube.leading import Election, Terms
 from simgpu.kube.queue import WorkQueue
-from simgpu.kube.recording import Recorder
+from simgpu.kube.recording import Recorder, Subject
 from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
 from simgpu.machines import ticking
 from simgpu.machines.fleet import Fleet
-from simgpu.vocabulary import DEFAULT_RESERVATION_NAMESPACE, EXTENDED, LEASE, MANAGER
+from simgpu.promql import asking
+from simgpu.vocabulary import DEFAULT_PROMETHEUS, DEFAULT_RESERVATION_NAMESPACE, EXTENDED, LEASE, MANAGER, TOPOLOGY
 from simgpu.web import fleet_pages, health, metering, server
 
 
@@ -54,6 +56,7 @@ class ControllerSettings(msgspec.Struct, frozen=True):
     lease_seconds: int = 15  # until another controller takes over from one that crashed
     runai_namespace: str = ""  # of Run:ai, which gets recording rules once it exists; empty for none
     runai_seconds: float = 120.0  # between looks for it
+    prometheus: str = DEFAULT_PROMETHEUS  # which knows the requests of inference pods
     reservations: str = DEFAULT_RESERVATION_NAMESPACE  # namespace of Run:ai's reservation pods
 
 
@@ -96,6 +99,13 @@ class Controller:
         self._groups = PodGroups(client, self._queue.add)
         self.nodes.loads.find_class = self._groups.priority_class
 
+        topology = Subject("v1", "ConfigMap", TOPOLOGY, settings.namespace)
+        self._rates = RequestRates(
+            lambda query, seconds: asking.instant(settings.prometheus, query, timeout_seconds=seconds),
+            self.fleet.request_driven, self.fleet.engine.set_usage, self._clock,
+            lambda problem: self._recorder.record(topology, "Warning", "PrometheusAway", problem),
+        )  # fmt: skip
+
     def _looked(self, waited: float) -> None:
         """A node is reconciled, after it waited for so many seconds."""
         self.meters.waited(waited)
@@ -125,6 +135,7 @@ class Controller:
                 group.create_task(self._dra.run())
                 group.create_task(self._profiles.run())
                 group.create_task(self._groups.run())
+                group.create_task(self._rates.run())
                 await asyncio.gather(*(reflector.store.synced.wait() for reflector in reflectors))
                 self.fleet.begin(self._clock.wall())
                 self.nodes.watch()

@@ -52,6 +52,7 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
     help="Uid of the agent's own pod, if it is one: agents can then overlap during an update.",
 )
 @options.reservations
+@options.prometheus
 @_place("--runai-dir", vocabulary.RUNAI_DIR, "Shares of GPUs per pod, as files for Run:ai's container toolkit.")
 @_place(
     "--cgroups",
@@ -66,8 +67,8 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
 def agent(  # noqa: PLR0913 - one for each option
     node: str | None, kubeconfig: Path | None, namespace: str, listen: str, identity: str, state_dir: Path,
     plugin_dir: Path, pod_resources: Path, dra_plugin_dir: Path, registry_dir: Path, cdi_dir: Path, pod_uid: str,
-    reservation_namespace: str, runai_dir: Path, cgroups: Path, files: tuple[Path, ...], allocation: str,
-    interval: float, seed: int,
+    reservation_namespace: str, prometheus_url: str, runai_dir: Path, cgroups: Path, files: tuple[Path, ...],
+    allocation: str, interval: float, seed: int,
 ) -> None:  # fmt: skip
     """Provide simulated GPUs on a real node: pods that request nvidia.com/gpu, or claim them, get them.
 
@@ -104,6 +105,7 @@ def agent(  # noqa: PLR0913 - one for each option
         ),
         cgroups=cgroups.absolute(),
         reservations=reservation_namespace,
+        prometheus=prometheus_url,
         runai=runai_dir.absolute(),
         allocation=allocation,
         seed=seed,

@@ -37,6 +37,7 @@ from simgpu.cli import catalog, options, output
     help="Time between looks for that namespace.",
 )  # fmt: skip
 @options.reservations
+@options.prometheus
 @options.allocation
 @options.interval(0.5, minimum=0.05, maximum=60)
 @options.seed()
@@ -44,7 +45,7 @@ from simgpu.cli import catalog, options, output
 def controller(  # noqa: PLR0913 - one for each option
     kubeconfig: Path | None, namespace: str, listen: str, topology_listen: str, files: tuple[Path, ...], identity: str,
     plain_labels: bool, lease_duration: int, runai_namespace: str, runai_interval: float, reservation_namespace: str,
-    allocation: str, interval: float, seed: int,
+    prometheus_url: str, allocation: str, interval: float, seed: int,
 ) -> None:  # fmt: skip
     """Provide simulated GPUs on fake (KWOK) nodes: capacity, labels, and metrics that follow the pods.
 
@@ -72,6 +73,7 @@ def controller(  # noqa: PLR0913 - one for each option
         lease_seconds=lease_duration,
         runai_namespace=runai_namespace,
         reservations=reservation_namespace,
+        prometheus=prometheus_url,
         runai_seconds=runai_interval,
     )
 

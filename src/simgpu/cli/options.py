@@ -130,3 +130,11 @@ reservations = click.option(
     show_default=vocabulary.DEFAULT_RESERVATION_NAMESPACE,
     help="Namespace of Run:ai's pods that reserve GPUs for others; also from RESOURCE_RESERVATION_NAMESPACE.",
 )
+
+prometheus = click.option(
+    "--prometheus-url",
+    default=lambda: os.environ.get(vocabulary.PROMETHEUS_ENV, vocabulary.DEFAULT_PROMETHEUS),
+    show_default=vocabulary.DEFAULT_PROMETHEUS,
+    metavar="URL",
+    help="Prometheus that knows the requests of inference pods, asked if there are any; also from PROMETHEUS_URL.",
+)

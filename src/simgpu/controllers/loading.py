@@ -57,26 +57,32 @@ class PodLoads:
         checked = self._configuration.checked
         if not special and not loads.is_annotated(pod):
             return loads.plain(checked(pod, "InvalidUtilization", requests.utilisation, users.ALL))
-        default = self._default(pod) if special else users.ALL
+        kind = self._class_of(pod) if special else ""
+        default = kinds.utilisation(kind)
         span = checked(pod, "InvalidUtilization", lambda pod: requests.utilisation(pod, default), default)
         if kinds.is_idle(pod):
             span = users.NONE
-        if not loads.is_annotated(pod):
+        stated = vocabulary.UTILIZATION_ANNOTATION in pod.metadata.annotations
+        full_load = 0.0
+        if kinds.is_inference(kind) and not stated and not kinds.is_idle(pod):
+            full_load = checked(pod, "InvalidRequestsAtFullLoad", loads.read_full_load, vocabulary.DEFAULT_FULL_LOAD)
+        elif not loads.is_annotated(pod):
             return loads.plain(span)
         return loads.PodLoad(
             span,
-            special or vocabulary.UTILIZATION_ANNOTATION in pod.metadata.annotations,
+            special or stated,
             loads.started(pod),
             checked(pod, "InvalidActivityProfile", lambda pod: loads.read_profiles(pod, self.find), {}),
             checked(pod, "InvalidTimeline", loads.read_timelines, {}),
             checked(pod, "InvalidShape", loads.read_shapes, {}),
             checked(pod, "InvalidGpuMemory", loads.read_memory, {}),
+            full_load,
         )
 
-    def _default(self, pod: Pod) -> users.Range:
-        """Return the utilisation of a pod's kind."""
+    def _class_of(self, pod: Pod) -> str:
+        """Return the priority class of a pod's kind or PodGroup."""
         node = pod.spec.node_name
-        return kinds.utilisation(kinds.class_of(pod, lambda namespace, name: self.find_class(namespace, name, node)))
+        return kinds.class_of(pod, lambda namespace, name: self.find_class(namespace, name, node))
 
     def user(self, pod: Pod, load: loads.Load, ref: PodRef, room: int, total: int, *, part: float = 1.0) -> User:
         """Return a container as the user of a GPU of `total` MiB, of which it may have `room`; too much is reported."""

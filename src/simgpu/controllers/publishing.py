@@ -288,7 +288,7 @@ def _status(users: Sequence[User]) -> dict[str, Any]:
         user.pod.uid: {
             "utilization": {"min": user.utilization.low, "max": user.utilization.high},
             "fbUsed": memory[user.pod.uid],
-            "useKnativeUtilization": False,
+            "useKnativeUtilization": user.full_load > 0,
         }
         for user in users
         if not user.reserves

@@ -157,6 +157,10 @@ class Box:
         """Return the users whose plans were ended by a limit since the last call, and the reason."""
         return self._inventory.take_ended()
 
+    def request_driven(self) -> list[tuple[User, int]]:
+        """Return the users that their requests drive, and the workload of each."""
+        return self._inventory.request_driven()
+
     # Health.
 
     def fail(self, failures: Mapping[int, DeviceFailure]) -> None:

@@ -130,6 +130,10 @@ class Fleet:
         """Return the users whose plans were ended by a limit since the last call, and the reason."""
         return self._inventory.take_ended()
 
+    def request_driven(self) -> list[tuple[User, int]]:
+        """Return the users that their requests drive, and the workload of each."""
+        return self._inventory.request_driven()
+
     # Health.
 
     def fail(self, node: NodeCards, failures: Mapping[int, DeviceFailure]) -> bool:

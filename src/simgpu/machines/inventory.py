@@ -107,6 +107,7 @@ class Inventory:
         self.changed: list[Card] = []  # cards whose users were others before the last step
         self._changed: list[Card] = []  # since then
         self._planned: dict[int, User] = {}  # users with plans, by their workload
+        self._driven: dict[int, User] = {}  # users that requests drive, by their workload
         self._over: set[int] = set()  # of these workloads, those that have crossed a limit; they do not start again
         self._ended: list[tuple[User, str]] = []  # their users since the last `take_ended`, and why
 
@@ -216,7 +217,14 @@ class Inventory:
         pod = what.pod if isinstance(what, User) else card.pod(())
         if isinstance(what, User) and what.plan is not None and not rests:
             return Playing(what, rests, self._follow_plan(card, what, what.plan, profile))
-        return Playing(what, rests, self.workloads.start(profile, [[card.number]], pod=pod)[0])
+        number = self.workloads.start(profile, [[card.number]], pod=pod)[0]
+        if isinstance(what, User) and what.full_load and not rests:
+            self._driven[number] = what
+        return Playing(what, rests, number)
+
+    def request_driven(self) -> list[tuple[User, int]]:
+        """Return the users that their requests drive, and the workload of each."""
+        return [(user, number) for number, user in self._driven.items()]
 
     def _follow_plan(self, card: Card, user: User, plan: Plan, profile: activity.Profile) -> int:
         """Start a user's plan where it is by now, whenever this process began; return the workload's number."""
@@ -227,9 +235,10 @@ class Inventory:
         return number
 
     def _forget_plans(self, gone: Iterable[Playing]) -> None:
-        if self._planned:
+        if self._planned or self._driven:
             for item in gone:
                 self._planned.pop(item.number, None)
+                self._driven.pop(item.number, None)
                 self._over.discard(item.number)
 
     def take_ended(self) -> list[tuple[User, str]]:

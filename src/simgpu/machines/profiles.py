@@ -23,7 +23,7 @@ def of_user(user: User, *, resting: bool = False) -> activity.Profile:
         return activity.Profile(name, (activity.Activity({}, context=False),), repeat=0)
     if user.plan is not None and user.cpu is None:
         return _planned(name, user.plan, share=user.share)
-    return level(name, NONE if user.cpu else user.utilization, share=user.share)
+    return level(name, NONE if user.cpu or user.full_load else user.utilization, share=user.share)
 
 
 def _planned(name: str, plan: Plan, *, share: float) -> activity.Profile:

@@ -58,7 +58,7 @@ class User(msgspec.Struct, frozen=True, gc=False):
 
     `share` is the part of the device's memory that it takes, from 0 to 1, and `memory_mib` the same in MiB. One that
     `reserves` the device holds it for others. A `cpu` source or a `plan` sets the utilisation; `utilization` is then
-    the range in which it is.
+    the range in which it is. With `full_load` its requests set it: that many a second are 100 %.
     """
 
     pod: PodRef
@@ -68,6 +68,7 @@ class User(msgspec.Struct, frozen=True, gc=False):
     reserves: bool = False
     cpu: CpuSource | None = None
     plan: Plan | None = None
+    full_load: float = 0.0
 
     @property
     def key(self) -> tuple[str, str]:

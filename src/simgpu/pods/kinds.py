@@ -48,6 +48,11 @@ def class_of(pod: Pod, find: FindClass) -> str:
     return find(meta.namespace, group) if group else ""
 
 
+def is_inference(priority_class: str) -> bool:
+    """Return whether requests drive pods of a priority class."""
+    return priority_class in ("inference", "distributed-inference")
+
+
 def utilisation(priority_class: str) -> Range:
     """Return the utilisation of pods of a priority class; 100 % for others."""
     return _UTILIZATION.get(priority_class, ALL)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import functools
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -31,6 +32,8 @@ ByContainer = Mapping[str, T]  # "" is every container that is not named
 
 EVERY = ""
 _MIB = 2**20
+_NUMBER = re.compile(r"[0-9]{1,10}(?:\.[0-9]{1,9})?")
+_MAX_FULL_LOAD = 1e9
 _WHOLE = {"profile", "phases", "steps", "repeat"}  # keys of documents and timelines, in lower case
 _NOTHING: Mapping[str, Any] = {}
 
@@ -45,6 +48,7 @@ class Load(msgspec.Struct, frozen=True):
     plan: Plan | None = None
     memory_mib: int | None = None
     footprint: float = 1.0
+    full_load: float = 0.0  # requests a second that are 100 %, where requests drive it
 
     def user(self, pod: PodRef, room: int, total: int, *, part: float = 1.0) -> User:
         """Return the container as a user of a GPU of `total` MiB, of which it may have `room`.
@@ -59,7 +63,7 @@ class Load(msgspec.Struct, frozen=True):
         if part < 1:
             span = Range(round(span.low * part), round(span.high * part))
             plan = None if plan is None else replace(plan, part=part)
-        return User(pod, span, memory, memory / total if total else 0.0, plan=plan)
+        return User(pod, span, memory, memory / total if total else 0.0, plan=plan, full_load=self.full_load)
 
 
 class PodLoad(msgspec.Struct, frozen=True):
@@ -72,6 +76,7 @@ class PodLoad(msgspec.Struct, frozen=True):
     timelines: ByContainer[timelines.Timeline] = _NOTHING
     shapes: ByContainer[str] = _NOTHING
     memory: ByContainer[int] = _NOTHING
+    full_load: float = 0.0  # requests a second that are 100 %, where requests drive it
     plain: bool = False  # whether it has no annotations but that of its utilisation
 
     def of(self, container: str, *, works: bool = True) -> Load:
@@ -91,7 +96,7 @@ class PodLoad(msgspec.Struct, frozen=True):
         if shape is not None:
             steady = _steady(shape, self.utilization if self.stated else None)
             return Load(_span(steady), Plan(steady), memory, footprint)
-        return Load(self.utilization, None, memory)
+        return Load(self.utilization, None, memory, full_load=self.full_load)
 
 
 @functools.lru_cache(512)
@@ -142,6 +147,18 @@ def read_profiles(pod: Pod, find: FindText) -> ByContainer[activity.Profile]:
         elif (there := find(pod.metadata.namespace, value)) is not None:
             found[container] = _stored(there, value)
     return found
+
+
+def read_full_load(pod: Pod) -> float:
+    """Return how many requests a second are 100 % of a pod's GPUs."""
+    text = annotated.read(pod, vocabulary.FULL_LOAD_ANNOTATION)
+    if text is None:
+        return vocabulary.DEFAULT_FULL_LOAD
+    found = _NUMBER.fullmatch(text)
+    if found is None or not 0 < (value := float(text)) <= _MAX_FULL_LOAD:
+        problem = f"{text[:40]!r}: must be requests a second, above 0 and at most {_MAX_FULL_LOAD:.0f}"
+        raise errors.InputError(vocabulary.FULL_LOAD_ANNOTATION, problem)
+    return value
 
 
 def read_on_limit(pod: Pod) -> str:

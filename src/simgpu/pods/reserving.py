@@ -18,7 +18,7 @@ from simgpu.pods import annotated, requests
 from simgpu.pods.holding import Holder
 from simgpu.vocabulary import (
     FRACTION_ANNOTATION,
-    GPU_MEMORY_ANNOTATION,
+    GPU_MEMORY_KEY,
     MAX_MEMORY_MIB,
     MAX_POD_GROUPS,
     RUNAI_GROUP,
@@ -102,9 +102,9 @@ def names_reservation(pod: Pod) -> bool:
 
 def absolute_memory(pod: Pod) -> int | None:
     """Return the memory that a pod takes of each GPU that it shares, in MiB, as in Run:ai's annotation."""
-    text = annotated.read(pod, GPU_MEMORY_ANNOTATION)
+    text = annotated.read(pod, GPU_MEMORY_KEY)
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal()) or not 0 < int(text) <= MAX_MEMORY_MIB:
-        raise errors.InputError(GPU_MEMORY_ANNOTATION, f"{text[:40]!r}: must be MiB from 1 to {MAX_MEMORY_MIB}")
+        raise errors.InputError(GPU_MEMORY_KEY, f"{text[:40]!r}: must be MiB from 1 to {MAX_MEMORY_MIB}")
     return int(text)

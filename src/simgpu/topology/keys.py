@@ -5,6 +5,8 @@ All keys of fake-gpu-operator are listed, including those that have no effect he
 
 from __future__ import annotations
 
+from simgpu.vocabulary import GPU_MEMORY_KEY
+
 TOP = ("nodePools", "nodes", "nodePoolLabelKey", "migStrategy", "mig-strategy", "gpuOperator", "allocation", "dra")
 
 _ANY_POOL = (
@@ -36,7 +38,7 @@ DEVICE_DEFAULTS = (
 MEMORY = ("total_bytes", "reserved_bytes", "free_bytes", "used_bytes", "memory_bus_width")
 
 NAMED_NODE = (
-    "gpu-memory", "gpu-product", "gpus", "sharing", "failures", "settable", "utilizationFrom", "allocation", "dra",
+    GPU_MEMORY_KEY, "gpu-product", "gpus", "sharing", "failures", "settable", "utilizationFrom", "allocation", "dra",
 )  # fmt: skip
 NAMED_GPU = ("id", "metrics")
 METRICS = ("metadata", "utilization", "fb-used")

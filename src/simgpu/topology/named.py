@@ -8,7 +8,7 @@ from simgpu.topology import keys
 from simgpu.topology.checking import Checker, whole
 from simgpu.topology.devices import StaticMetrics
 from simgpu.topology.pools import ID, NodeGpu, NodeGpus
-from simgpu.vocabulary import MAX_GPUS, MAX_MEMORY_MIB
+from simgpu.vocabulary import GPU_MEMORY_KEY, MAX_GPUS, MAX_MEMORY_MIB
 
 
 def read(node: dict[str, Any], where: str, check: Checker) -> NodeGpus:
@@ -19,7 +19,7 @@ def read(node: dict[str, Any], where: str, check: Checker) -> NodeGpus:
         check.mistake(f"{where}.gpus", f"must be a list of at most {MAX_GPUS} GPUs with ids")
         return NodeGpus(())
     product = check.text(node, "gpu-product", where)
-    model = check.product(product, node.get("gpu-memory") or None, f"{where}.gpu-memory")
+    model = check.product(product, node.get(GPU_MEMORY_KEY) or None, f"{where}.{GPU_MEMORY_KEY}")
     gpus, seen = [], set[str]()
     for number, item in enumerate(listed):
         place = f"{where}.gpus[{number}]"
