@@ -89,7 +89,7 @@ class PodLoads:
         if load.memory_mib is not None and load.memory_mib > room:
             problem = f"{load.memory_mib}Mi is more than the container has of a GPU; at most {room}Mi"
             self._configuration.report(
-                subject_of(pod), "InvalidGpuMemory", f"{vocabulary.MEMORY_ANNOTATION}: {problem}"
+                subject_of(pod), "GpuMemoryExceeded", f"{vocabulary.MEMORY_ANNOTATION}: {problem}"
             )
         return load.user(ref, room, total, part=part)
 
@@ -102,7 +102,10 @@ class PodLoads:
         checked = self._configuration.checked
         fraction = checked(pod, "InvalidFraction", reserving.fraction, 1.0)
         room, load = int(memory * holder.share * fraction), self.of(pod).of(holder.container, works=works)
-        if holder.claims and (amount := checked(pod, "InvalidGpuMemory", reserving.absolute_memory, None)) is not None:
+        if (
+            holder.claims
+            and (amount := checked(pod, "InvalidSharedMemory", reserving.absolute_memory, None)) is not None
+        ):
             room, load = memory, msgspec.structs.replace(load, memory_mib=amount)
         return self.user(pod, load, ref, room, memory)
 

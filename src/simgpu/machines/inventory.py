@@ -199,8 +199,10 @@ class Inventory:
         if not users and static is not None:
             wanted[_NO_USER] = static
         targets = [(item, key in resting) for key, item in wanted.items()]
-        there = self.workloads.running.keys() | self._over if self._over else self.workloads.running
-        kept = {(item.what, item.resting): item for item in card.playing if item.number in there}
+        running, over = self.workloads.running, self._over
+        kept = {
+            (item.what, item.resting): item for item in card.playing if item.number in running or item.number in over
+        }
         if list(kept) == targets:
             return False
         playing = [kept.pop(target, None) for target in targets]
