@@ -130,11 +130,12 @@ class FakeNodes:
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and new is not None and _relevant_of_pod(old) == _relevant_of_pod(new):
             return
-        for pod in (old, new):
-            if pod is not None and pod.spec.node_name and self._concerns(pod):
+        concerned = {pod.spec.node_name: pod for pod in (old, new) if pod is not None and self._concerns(pod)}
+        for name, pod in concerned.items():
+            if name:
                 # A pod that was placed just now is about to run: one look is enough for both.
                 starting = pod.status.phase == "Pending" and old is None
-                self._queue.add_after(pod.spec.node_name, START_SECONDS if starting else 0.0)
+                self._queue.add_after(name, START_SECONDS if starting else 0.0)
 
     def _concerns(self, pod: Pod) -> bool:
         timed = vocabulary.RUN_TIME_ANNOTATION in pod.metadata.annotations

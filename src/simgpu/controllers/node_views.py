@@ -6,6 +6,8 @@ it is sent, and not at all if the node is by then as its published view shows it
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -66,19 +68,27 @@ class NodeViews:
     def publish(
         self, node: str, state: ViewState, source: Source, render: Render, *, urgent: bool, failed: Failed
     ) -> float:
-        """Write a view that differs or is due to be saved; return the seconds until it should be checked again."""
-        turn = self._turn(node)
+        """Write a view that differs, a little later, or is due to be saved; return the seconds until the next save."""
+        turn, now = self._turn(node), self._clock.steady()
         if source() == state.shown:
             state.changed = None
             if not self._due(node, state):
                 return turn
-        else:
-            now = self._clock.steady()
-            state.changed = now if state.changed is None else state.changed
-            if state.written is not None and now < state.changed + VIEW_EVERY:
-                return state.changed + VIEW_EVERY - now
+        elif state.written is not None and (state.changed is None or now < state.changed + VIEW_EVERY):
+            if state.changed is None:
+                state.changed = now
+                write = functools.partial(self._write_changed, node, state, source, render, failed=failed)
+                asyncio.get_running_loop().call_later(VIEW_EVERY, write, now)
+            return turn
         self.write(node, state, source, render, urgent=urgent, failed=failed)
         return turn
+
+    def _write_changed(
+        self, node: str, state: ViewState, source: Source, render: Render, since: float, *, failed: Failed
+    ) -> None:
+        """Write a view unless it is again, or was meanwhile, as published."""
+        if state.changed == since:
+            self.write(node, state, source, render, urgent=False, failed=failed)
 
     def write(
         self, node: str, state: ViewState, source: Source, render: Render, *, urgent: bool, failed: Failed
