@@ -25,6 +25,7 @@ from simgpu.machines.ticking import Clock
 
 VIEW_EVERY = 1.0  # seconds
 SAVE_EVERY = 300.0  # seconds
+SAVE_IDLE_EVERY = 900.0  # seconds, of a node that nobody uses: its counters grow slowly
 
 Failed = Callable[[Exception], None]
 Source = Callable[[], object]  # what a view is made of, to be compared; None if the node is gone
@@ -35,13 +36,14 @@ class ViewState(msgspec.Struct):
     """What is published of a node: its text, what that was made of, and when it was written.
 
     `shown` is None if that is unknown, `written` if nothing is published. `changed` is when a difference was first
-    seen. Times are in seconds of the steady clock.
+    seen. Times are in seconds of the steady clock. `idle` is whether nobody uses the node.
     """
 
     text: str = ""
     shown: object = None
     written: float | None = None
     changed: float | None = None
+    idle: bool = False
 
     def forget(self) -> None:
         """Write it again in any case."""
@@ -69,7 +71,7 @@ class NodeViews:
         self, node: str, state: ViewState, source: Source, render: Render, *, urgent: bool, failed: Failed
     ) -> float:
         """Write a view that differs, a little later, or is due to be saved; return the seconds until the next save."""
-        turn, now = self._turn(node), self._clock.steady()
+        turn, now = self._turn(node, state), self._clock.steady()
         if source() == state.shown:
             state.changed = None
             if not self._due(node, state):
@@ -113,12 +115,17 @@ class NodeViews:
     def _due(self, node: str, state: ViewState) -> bool:
         """Return whether a view is missing, or the time to save the counters has come."""
         since = float("inf") if state.written is None else self._clock.steady() - state.written
-        return since > SAVE_EVERY - self._turn(node)
+        return since > _every(state) - self._turn(node, state)
 
     def delete(self, node: str, *, failed: Failed | None = None) -> None:
         """Delete a node's view."""
         self._writer.delete(self.target(node), failed=failed)
 
-    def _turn(self, node: str) -> float:
+    def _turn(self, node: str, state: ViewState) -> float:
         """Return the seconds until a node's next save; a hash of its name spreads the saves of all nodes over time."""
-        return SAVE_EVERY - (self._clock.steady() + zlib.crc32(node.encode())) % SAVE_EVERY
+        every = _every(state)
+        return every - (self._clock.steady() + zlib.crc32(node.encode())) % every
+
+
+def _every(state: ViewState) -> float:
+    return SAVE_IDLE_EVERY if state.idle else SAVE_EVERY

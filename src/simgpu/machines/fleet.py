@@ -37,6 +37,11 @@ class NodeCards(msgspec.Struct):
         """The ids of the GPUs."""
         return [card.device.uuid for card in self.cards]
 
+    @property
+    def idle(self) -> bool:
+        """Whether no GPU is used, nor configured to look so."""
+        return not any(card.playing for card in self.cards)
+
     def users(self) -> dict[str, tuple[User, ...]]:
         """Return the users of each GPU that has any, by id."""
         return {card.device.uuid: card.users for card in self.cards if card.users}
