@@ -20,6 +20,7 @@ from simgpu.topology import pools
 from simgpu.topology.devices import Device
 from simgpu.vocabulary import EXPORTER
 
+_NONE = DeviceFailure.NONE
 _MAX_GONE = 100_000  # removed GPUs whose counters are kept, in case they come back
 
 
@@ -167,8 +168,7 @@ class Fleet:
         """Return all GPUs of all nodes, as one machine to render."""
         if self._machine is None:
             self._machine = self._view(self.nodes.values())
-            listed = chain.from_iterable(node.cards for node in self.nodes.values())
-            for place, card in enumerate(listed):
+            for place, card in enumerate(chain.from_iterable([node.cards for node in self.nodes.values()])):
                 card.place = place
         return self._current(self._machine)
 
@@ -178,12 +178,16 @@ class Fleet:
         return None if node is None else self._current(self._view([node]))
 
     def _view(self, nodes: Collection[NodeCards]) -> Machine:
-        """Return the machine of some nodes, with the pods of the last step, to which its readings belong."""
+        """Return the machine of some nodes, with the pods of the last step, to which its readings belong.
+
+        There may be many thousands of cards: few passes over them keep the event loop responsive.
+        """
         machine = self._inventory.machine([(node.name, node.cards) for node in nodes])
-        listed = list(chain.from_iterable(node.cards for node in nodes))
-        machine.users = {place: card.seen for place, card in enumerate(listed) if card.seen}
-        machine.set_pods({place: card.shown for place, card in enumerate(listed) if card.shown is not None})
-        machine.set_lost(_lost(nodes))
+        listed = enumerate(chain.from_iterable([node.cards for node in nodes]))
+        special = [(place, card) for place, card in listed if card.seen or card.shown or card.failure is not _NONE]
+        machine.users = {place: card.seen for place, card in special if card.seen}
+        machine.set_pods({place: card.shown for place, card in special if card.shown is not None})
+        machine.set_lost([place for place, card in special if card.failure == DeviceFailure.LOST])
         return machine
 
     def _current(self, machine: Machine) -> Machine:
