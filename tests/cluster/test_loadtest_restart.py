@@ -1,27 +1,30 @@
-"""Load tests in which a part of the cluster is restarted in mid-run: survived or reported, and never a hang."""
+"""Load tests on a cluster whose parts are restarted in mid-run or exchanged: survived or reported, never a hang."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
 from simgpu.cli import progress
-from simgpu.cluster import lifecycle, processes
+from simgpu.cluster import binaries, build, lifecycle, populate, processes
 from simgpu.kube import resources
 from simgpu.kube.client import Client
 from tests.fixtures.cluster import Cluster, eventually
 
 SIMGPU = Path(sys.executable).parent / "simgpu"
+KWOK_0_7 = Path(__file__).parent.parent / "fixtures" / "kwok_0_7"
 SETTINGS = lifecycle.UpSettings(name="restarted", nodes=1)
 POD = """
 apiVersion: v1
@@ -58,11 +61,6 @@ async def begin(cluster: Cluster, *line: str | Path, milliseconds: int) -> async
 
 async def stop(cluster: Cluster, component: str) -> None:
     await processes.stop(cluster.kubeconfig.parent, only=frozenset({component}))
-
-
-async def pods_of(client: Client, namespace: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(await client.raw(resources.PODS.path(namespace=namespace)))["items"]
-    return found
 
 
 async def test_a_run_survives_a_restart_of_the_api_server(restarted: Cluster, tmp_path: Path) -> None:
@@ -131,3 +129,86 @@ async def test_pods_whose_run_time_passed_while_kwok_was_stopped_end_when_it_is_
         process.send_signal(signal.SIGINT)
         said, _ = await process.communicate()
     assert "nothing is left" in said.decode()
+
+
+class OtherKwok(NamedTuple):
+    """A KWOK that is not the cluster's own, and its definition of stages."""
+
+    program: Path
+    definition: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def kwok_0_7() -> OtherKwok:
+    """KWOK 0.7, built once with Go into the cache of programs."""
+    if shutil.which("go") is None:
+        pytest.skip("Go is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(binaries, "MODULE", KWOK_0_7)
+        program = binaries.ALL["kwok"]
+        asyncio.run(build.build([program], progress.Plain(), disk_gib=1))
+        path = build.cached(program)
+    go = ["go", "list", "-m", "-f", "{{.Dir}}", program.module.path]
+    source = Path(subprocess.run(go, cwd=KWOK_0_7, capture_output=True, text=True, check=True).stdout.strip())
+    return OtherKwok(path, yaml.safe_load((source / "kustomize/crd/bases/kwok.x-k8s.io_stages.yaml").read_text()))
+
+
+@pytest.fixture
+async def users_kwok(restarted: Cluster, kwok_0_7: OtherKwok, tmp_path: Path) -> AsyncIterator[None]:
+    """In place of the cluster's own KWOK and stages, a KWOK 0.7 with its definition of stages and stages of a user."""
+    stages = list(yaml.safe_load_all((KWOK_0_7 / "stages.yaml").read_text()))
+    port = json.loads((restarted.kubeconfig.parent / "cluster.json").read_text())["ports"]["kwok"]
+    flags = {
+        "kubeconfig": restarted.kubeconfig,
+        "manage-all-nodes": "false",
+        "manage-nodes-with-annotation-selector": "kwok.x-k8s.io/node=fake",
+        "enable-crds": "Stage",
+        "node-ip": "127.0.0.1",
+        "node-lease-duration-seconds": 40,
+        "server-address": f"127.0.0.1:{port}",
+    }
+    await stop(restarted, "kwok")
+    async with restarted.client() as client:
+        await replace_definition(client, kwok_0_7.definition)
+        for stage in stages:
+            await client.create(resources.STAGES, stage)
+        with (tmp_path / "kwok.log").open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                kwok_0_7.program, *(f"--{name}={value}" for name, value in flags.items()), stdout=log, stderr=log
+            )
+        try:
+            yield
+        finally:
+            process.terminate()
+            await process.wait()
+            await replace_definition(client, None)
+            await lifecycle.up(SETTINGS, progress.Plain())
+
+
+async def replace_definition(client: Client, definition: dict[str, Any] | None) -> None:
+    """Delete the definition of stages, and the stages with it, and create another one."""
+    name = "stages.kwok.x-k8s.io"
+    await client.delete(resources.CUSTOM_RESOURCE_DEFINITIONS, name)
+
+    async def gone() -> bool:
+        return await client.find(resources.CUSTOM_RESOURCE_DEFINITIONS, name) is None
+
+    await eventually(gone)
+    if definition is not None:
+        await client.create(resources.CUSTOM_RESOURCE_DEFINITIONS, definition)
+        await eventually(lambda: populate.stages_served(client))
+
+
+@pytest.mark.usefixtures("users_kwok")
+async def test_a_run_works_with_kwok_0_7_and_stages_that_end_jobs_at_once(restarted: Cluster, tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    process = await begin(restarted, "kwok-dra", "--nodes", "2", "--report-dir", report, milliseconds=3000)
+    said, _ = await process.communicate()
+    assert process.returncode == 0, said.decode() + (tmp_path / "kwok.log").read_text()
+    assert "KWOK: the cluster has one" in said.decode()
+    assert "nothing is left" in said.decode()
+    results = json.loads((report / "results.json").read_text())
+    assert max(sample["running"] for sample in results["timeline"]) == 10
+    async with restarted.client() as client:
+        left = {stage.metadata.name for stage in await client.list(resources.STAGES)}
+    assert left == {"node-initialize", "node-heartbeat-with-lease", "pod-ready", "pod-complete", "pod-delete"}
