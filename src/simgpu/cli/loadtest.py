@@ -311,7 +311,9 @@ def _print_result(result: RunResult, folder: Path) -> None:
     ]
     output.print_rows(rows)
     passed = sum(not case.errors for case in result.cases)
-    verdict = click.style("failed", fg="red") if result.failed else click.style("passed", fg="green")
+    verdict = click.style("passed", fg="green")
+    if result.failed:
+        verdict = click.style("interrupted" if result.interrupted else "failed", fg="red")
     click.echo(
         f"\n{result.scenario}: {verdict}, {passed} of {len(result.cases)} checks; report: {folder / 'report.html'}"
     )
