@@ -272,7 +272,7 @@ UNINSTALL_ANNOTATION = _object(
 PROFILE_PREFIX = _object(
     "gpu-profile-",
     "ConfigMap `gpu-profile-<name>`",
-    "you",
+    "you, chart",
     "a GPU profile that pools can name",
     values="key `profile.yaml`",
 )

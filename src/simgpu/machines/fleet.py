@@ -14,7 +14,7 @@ import numpy as np
 from simgpu.machines.health import DeviceFailure, DeviceFaults
 from simgpu.machines.inventory import Card, DeviceState, Inventory
 from simgpu.machines.machine import Machine, Values
-from simgpu.machines.users import PodRef, User
+from simgpu.machines.users import User
 from simgpu.sim import cards
 from simgpu.topology import pools
 from simgpu.topology.devices import Device
@@ -80,8 +80,6 @@ class Fleet:
         exporter = known.exporter if known is not None else self._exporter(name)
         devices = pools.build(spec, name, labels=exporter)
         made = self._inventory.exchange(known.cards if known is not None else (), devices)
-        for card in made:
-            card.shown = _shown_pod(card)
         self.nodes[name] = NodeCards(name, spec, made, exporter, known.exporter_pod if known is not None else ("", ""))
         self._machine = None
         return self.nodes[name]
@@ -159,10 +157,10 @@ class Fleet:
     def step(self, now: float, *, clock: float) -> None:
         """Simulate up to `now`, in seconds; `clock` is in seconds since 1970."""
         self._inventory.step(now, clock=clock)
-        for card in self._inventory.changed:
-            card.shown = _shown_pod(card)
         if self._machine is not None and self._inventory.changed:
-            self._machine.change_users({card.place: (card.shown, card.seen) for card in self._inventory.changed})
+            self._machine.change_users(
+                {card.place: (card.pod(card.seen), card.seen) for card in self._inventory.changed}
+            )
 
     def machine(self) -> Machine:
         """Return all GPUs of all nodes, as one machine to render."""
@@ -184,9 +182,11 @@ class Fleet:
         """
         machine = self._inventory.machine([(node.name, node.cards) for node in nodes])
         listed = enumerate(chain.from_iterable([node.cards for node in nodes]))
-        special = [(place, card) for place, card in listed if card.seen or card.shown or card.failure is not _NONE]
+        special = [
+            (place, card) for place, card in listed if card.seen or card.device.static or card.failure is not _NONE
+        ]
         machine.users = {place: card.seen for place, card in special if card.seen}
-        machine.set_pods({place: card.shown for place, card in special if card.shown is not None})
+        machine.set_pods({place: pod for place, card in special if (pod := card.pod(card.seen)) is not None})
         machine.set_lost([place for place, card in special if card.failure == DeviceFailure.LOST])
         return machine
 
@@ -241,12 +241,6 @@ def _pod_usage(
             yield sharing[0].pod.uid, index, percent, sharing[0].memory_mib * 2.0**20
         else:
             yield from ((uid, index, *values) for uid, values in _divided(sharing, percent).items())
-
-
-def _shown_pod(card: Card) -> PodRef | None:
-    """Return the pod that labels a card's readings of the last step; pages of fake nodes show no uid of it."""
-    pod = card.pod(card.seen)
-    return PodRef(pod.name, pod.namespace, pod.container) if pod is not None else None
 
 
 def candidate_addresses(node: str, before: str) -> Iterator[str]:
