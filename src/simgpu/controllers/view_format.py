@@ -85,10 +85,12 @@ class View(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 class Counters(msgspec.Struct, frozen=True):
     """Counters of a node's GPUs, by id, at a `time` in seconds since 1970, and the address of its exporter.
 
-    `held` are the GPUs, or shares of them, of each pod by uid, where the users of GPUs do not tell.
+    `idle` is whether no GPU was in use. `held` are the GPUs, or shares of them, of each pod by uid, where the users of
+    GPUs do not tell.
     """
 
     time: float = 0.0
+    idle: bool = False
     address: _Name = ""
     gpus: Annotated[
         dict[_Name, Annotated[list[float], msgspec.Meta(max_length=_MAX_COUNTERS)]],
