@@ -50,6 +50,7 @@ class Fleet:
         self.engine = self._inventory.engine
         self.nodes: dict[str, NodeCards] = {}
         self._machine: Machine | None = None
+        self._machines: dict[str, Machine] = {}  # of single nodes, at this step
         self._addresses: dict[str, str] = {}
         self._taken: dict[str, str] = {}
         self._errors: dict[int, float] = {}  # of cards, by number, as last seen
@@ -77,14 +78,14 @@ class Fleet:
         for card in made:
             card.shown = _shown_pod(card)
         self.nodes[name] = NodeCards(name, spec, made, exporter, known.exporter_pod if known is not None else ("", ""))
-        self._machine = None
+        self._changed(name)
         return self.nodes[name]
 
     def remove(self, name: str) -> None:
         """Remove a node and its GPUs."""
         if known := self.nodes.pop(name, None):
             self._inventory.remove(known.cards)
-            self._machine = None
+            self._changed(name)
         if address := self._addresses.pop(name, None):
             del self._taken[address]
 
@@ -95,7 +96,7 @@ class Fleet:
             node.exporter_pod, node.exporter = (pod, address), self._exporter(name, pod, address)
             for card in node.cards:
                 card.device = msgspec.structs.replace(card.device, labels=node.exporter)
-            self._machine = None
+            self._changed(name)
 
     def _exporter(self, node: str, pod: str = "", address: str = "") -> dict[str, str]:
         digest = hashlib.sha1(node.encode(), usedforsecurity=False).hexdigest()[:10]
@@ -129,8 +130,10 @@ class Fleet:
         changed = [
             self._inventory.fail(card, failures.get(index, DeviceFailure.NONE)) for index, card in enumerate(node.cards)
         ]
-        if any(changed) and self._machine is not None:
-            self._machine.set_lost(_lost(self.nodes.values()))
+        if any(changed):
+            self._machines.pop(node.name, None)
+            if self._machine is not None:
+                self._machine.set_lost(_lost(self.nodes.values()))
         return any(changed)
 
     def faults(self, node: NodeCards) -> dict[str, DeviceFaults]:
@@ -153,6 +156,7 @@ class Fleet:
     def step(self, now: float, *, clock: float) -> None:
         """Simulate up to `now`, in seconds; `clock` is in seconds since 1970."""
         self._inventory.step(now, clock=clock)
+        self._machines.clear()
         for card in self._inventory.changed:
             card.shown = _shown_pod(card)
         if self._machine is not None and self._inventory.changed:
@@ -168,9 +172,15 @@ class Fleet:
         return self._current(self._machine)
 
     def machine_of(self, name: str) -> Machine | None:
-        """Return one node's GPUs; None for an unknown node."""
-        node = self.nodes.get(name)
-        return None if node is None else self._current(self._view([node]))
+        """Return one node's GPUs, the same machine until the next step or change; None for an unknown node."""
+        if name not in self._machines and (node := self.nodes.get(name)) is not None:
+            self._machines[name] = self._current(self._view([node]))
+        return self._machines.get(name)
+
+    def _changed(self, name: str) -> None:
+        """Make machines anew: a node has other devices."""
+        self._machine = None
+        self._machines.pop(name, None)
 
     def _view(self, nodes: Collection[NodeCards]) -> Machine:
         """Return the machine of some nodes, with the pods of the last step, to which its readings belong."""
