@@ -221,7 +221,8 @@ class FakeNodes:
         before = self._restore(node, record) if first else None
         placed = self._fleet.place(name, spec)
         if before is not None:
-            self._fleet.resume(placed, *self._saved(before))
+            self._fleet.resume(placed, *self._saved(before), before.counters.failures)
+            record.faults = self._fleet.faults(placed)
         record.restored = True
         failed, change = self._fail(node, placed, record)
         wait = self._use(placed, record, before)
@@ -427,6 +428,7 @@ class FakeNodes:
             "time": math.floor(saved * 10) / 10,
             "address": self._fleet.address(name),
             "gpus": self._fleet.counters(placed),
+            "failures": self._fleet.failures(placed),
         }
         return publishing.view(
             name, placed.ids, placed.spec, strategy=self._config.mig_strategy, users=placed.users(), counters=counters,

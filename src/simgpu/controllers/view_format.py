@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from simgpu import errors, vocabulary, yaml_text
+from simgpu.machines.health import DeviceFailure
 from simgpu.topology import allocating, pools
 
 _Name = Annotated[str, msgspec.Meta(max_length=vocabulary.MAX_NAME)]
@@ -82,7 +83,10 @@ class View(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """Counters of a node's GPUs, by id, at a `time` in seconds since 1970, and the address of its exporter."""
+    """Counters of a node's GPUs, by id, at a `time` in seconds since 1970, and the address of its exporter.
+
+    `failures` are the configured ones that the counters include already.
+    """
 
     time: float = 0.0
     address: _Name = ""
@@ -90,6 +94,7 @@ class Counters(msgspec.Struct, frozen=True):
         dict[_Name, Annotated[list[float], msgspec.Meta(max_length=_MAX_COUNTERS)]],
         msgspec.Meta(max_length=vocabulary.MAX_GPUS),
     ] = {}
+    failures: Annotated[dict[_Name, DeviceFailure], msgspec.Meta(max_length=vocabulary.MAX_GPUS)] = {}
 
 
 def read(text: str) -> View:

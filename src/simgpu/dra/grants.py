@@ -54,6 +54,11 @@ class PreparedClaim(msgspec.Struct, frozen=True, omit_defaults=True):
     devices: Annotated[tuple[GrantedDevice, ...], msgspec.Meta(max_length=MAX_CLAIM_RESULTS)] = ()
     pods: Annotated[tuple[_Text, ...], msgspec.Meta(max_length=MAX_CLAIM_USERS)] = ()
 
+    @property
+    def allocation(self) -> tuple[tuple[str, ...], ...]:
+        """The keys of the claimed devices that it was prepared for."""
+        return tuple((item.request, item.pool, item.name, item.share) for item in self.devices)
+
 
 def grant(claim: claims.AllocatedClaim, places: Mapping[str, DevicePlace], *, pool: str) -> PreparedClaim:
     """Return a claim as the node prepares it; `places` are its devices by name, and `pool` is its own.

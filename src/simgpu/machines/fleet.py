@@ -207,15 +207,31 @@ class Fleet:
         """Return a node's counters, by GPU id."""
         return self._inventory.counters(node.cards, digits=3)
 
+    def failures(self, node: NodeCards) -> dict[str, DeviceFailure]:
+        """Return the configured failures that a node's counters include, by GPU id."""
+        return {card.device.uuid: card.failure for card in node.cards if card.failure != DeviceFailure.NONE}
+
     def remember(self, saved: Mapping[str, Sequence[float]], seconds: float) -> None:
         """Keep counters of absent GPUs, saved `seconds` ago, to resume from if the GPUs come back."""
         self._inventory.remember({gpu: _state(values, seconds) for gpu, values in saved.items()})
 
-    def resume(self, node: NodeCards, saved: Mapping[str, Sequence[float]], seconds: float) -> None:
-        """Resume from counters saved `seconds` ago, plus the most that they can have grown since."""
+    def resume(
+        self,
+        node: NodeCards,
+        saved: Mapping[str, Sequence[float]],
+        seconds: float,
+        failures: Mapping[str, DeviceFailure] = {},
+    ) -> None:
+        """Resume from counters saved `seconds` ago, plus the most that they can have grown since.
+
+        They include `failures`, by GPU id, which go on and are not counted again.
+        """
         for card in node.cards:
             if (values := saved.get(card.device.uuid)) is not None:
-                self._inventory.resume(card, _state(values, seconds))
+                failure = failures.get(card.device.uuid, DeviceFailure.NONE)
+                self._inventory.resume(card, msgspec.structs.replace(_state(values, seconds), failure=failure))
+        if failures:
+            self._changed(node.name)
 
 
 def _lost(nodes: Collection[NodeCards]) -> list[int]:

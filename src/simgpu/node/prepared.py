@@ -62,11 +62,15 @@ class PreparedClaims:
                 path.unlink(missing_ok=True)
         self.changed()
 
-    async def add(self, claim: PreparedClaim) -> PreparedClaim:
-        """Make a claim prepared, unless it is, and return it as it is; nothing is left of it on a failure."""
+    async def add(self, claim: PreparedClaim, *, instead_of: PreparedClaim | None = None) -> PreparedClaim:
+        """Make a claim prepared, unless it is, and return it as it is; on a failure nothing changes.
+
+        If it is prepared as `instead_of`, it is prepared anew.
+        """
         async with self._locked():
-            known = self.claims.get(claim.uid)
-            if known is None and len(self.claims) >= vocabulary.MAX_CLAIMS:
+            before = self.claims.get(claim.uid)
+            known = None if before == instead_of else before
+            if before is None and len(self.claims) >= vocabulary.MAX_CLAIMS:
                 raise errors.InputError("claims", f"at most {vocabulary.MAX_CLAIMS} can be prepared on a node")
             kept = known or claim
             try:
@@ -74,8 +78,10 @@ class PreparedClaims:
                 if known is None:
                     self._save({**self.claims, kept.uid: kept})
             except BaseException:
-                if known is None:
+                if before is None:
                     cdi.path(self._folder, claim.uid).unlink(missing_ok=True)
+                elif known is None:
+                    self._write(before)
                 raise
         if known is None:
             self.changed()
