@@ -22,6 +22,7 @@ import msgspec
 from simgpu import errors, vocabulary
 from simgpu.dra.grants import UID, PreparedClaim
 from simgpu.node import cdi, files, granting
+from simgpu.page import writer
 
 _LOCK = "claims.lock"
 _LOCK_SECONDS = 5.0
@@ -107,7 +108,9 @@ class PreparedClaims:
     def _write(self, claim: PreparedClaim) -> None:
         """Write the CDI files that the devices of a claim are injected by, unless they are there."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        edits = {item.title: (item.gpu, item.environment) for item in claim.devices}
+        edits = {item.title: (item.id, item.environment) for item in claim.devices}
+        for item in claim.devices:  # a MIG instance has its page soon: the folder can be mounted already
+            writer.folder(self._source.pages, item.id).mkdir(parents=True, exist_ok=True)
         files.put(cdi.path(self._folder, cdi.COMMON), cdi.common(self._source, node=self._node), _MODE)
         files.put(cdi.path(self._folder, claim.uid), cdi.claim(claim.uid, edits, self._source), _MODE)
 
