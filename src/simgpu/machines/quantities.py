@@ -353,7 +353,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "copy_time": lambda machine: machine.column("memory_bytes") / machine.highest("bandwidth"),
     "idle_time": lambda machine: np.maximum(0.0, machine.now - machine.column("busy_time")),
     "clock_ticks": lambda machine: np.full(len(machine.devices), np.floor(machine.time * 1000)),
-    "healthy": lambda machine: (machine.column("uncorrected") < 1).astype(float),
+    "healthy": lambda machine: ((machine.column("uncorrected") < 1) & ~machine.lost).astype(float),
     "xid": _xid,
     "xid_none": lambda machine: np.where(_xid(machine) == 0, 0.0, np.nan),
     "xid_hang": lambda machine: np.where(_xid(machine) == HANG_XID, float(HANG_XID), np.nan),
