@@ -171,7 +171,7 @@ def _sharing(uses: Sequence[_Use], model: models.Model, loads: PodLoads) -> tupl
         part, mine = min(compute[ref], 1.0), min(memory[ref], total)
         works = requests.running(use.pod) and use.container not in requests.regular_init(use.pod)
         load = loads.of(use.pod).of(use.container, works=works)
-        found.append(loads.user(use.pod, load, ref, mine, total, part=part))
+        found.append(loads.user(use.pod, load, ref, mine, total, compute=part))
     return tuple(found)
 
 

@@ -84,21 +84,21 @@ class PodLoads:
         node = pod.spec.node_name
         return kinds.class_of(pod, lambda namespace, name: self.find_class(namespace, name, node))
 
-    def user(self, pod: Pod, load: loads.Load, ref: PodRef, room: int, total: int, *, part: float = 1.0) -> User:
+    def user(self, pod: Pod, load: loads.Load, ref: PodRef, room: int, total: int, *, compute: float = 1.0) -> User:
         """Return a container as the user of a GPU of `total` MiB, of which it may have `room`; too much is reported."""
         if load.memory_mib is not None and load.memory_mib > room:
             problem = f"{load.memory_mib}Mi is more than the container has of a GPU; at most {room}Mi"
             self._configuration.report(
                 subject_of(pod), "GpuMemoryExceeded", f"{vocabulary.MEMORY_ANNOTATION}: {problem}"
             )
-        return load.user(ref, room, total, part=part)
+        return load.user(ref, room, total, compute=compute)
 
     def holder_user(self, holder: Holder, memory: int, *, works: bool) -> User:
         """Return the container that has a GPU of `memory` MiB, or a share of it, as its user."""
         pod, meta = holder.pod, holder.pod.metadata
         ref = PodRef(meta.name, meta.namespace, holder.container, meta.uid)
         if holder.reserves or holder.observes:
-            return User(ref, share=0.0, reserves=holder.reserves)
+            return User(ref, share=0.0, reserves=holder.reserves, part=holder.part)
         checked = self._configuration.checked
         fraction = checked(pod, "InvalidFraction", reserving.fraction, 1.0)
         room, load = int(memory * holder.share * fraction), self.of(pod).of(holder.container, works=works)
@@ -107,7 +107,8 @@ class PodLoads:
             and (amount := checked(pod, "InvalidSharedMemory", reserving.absolute_memory, None)) is not None
         ):
             room, load = memory, msgspec.structs.replace(load, memory_mib=amount)
-        return self.user(pod, load, ref, room, memory)
+        user = self.user(pod, load, ref, room, memory)
+        return user if holder.part is None else msgspec.structs.replace(user, part=holder.part)
 
     def annotate_reservations(self, pods: Store[Pod], listed: Mapping[str, Sequence[User]]) -> None:
         """Annotate each reservation pod with the GPU that it holds, the first of several, unless it is already."""

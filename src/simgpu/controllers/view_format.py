@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from simgpu import errors, vocabulary, yaml_text
+from simgpu.machines.health import DeviceFailure
 from simgpu.topology import allocating, pools, sharing
 
 _Name = Annotated[str, msgspec.Meta(max_length=vocabulary.MAX_NAME)]
@@ -85,8 +86,8 @@ class View(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 class Counters(msgspec.Struct, frozen=True):
     """Counters of a node's GPUs, by id, at a `time` in seconds since 1970, and the address of its exporter.
 
-    `idle` is whether no GPU was in use. `held` are the GPUs, or shares of them, of each pod by uid, where the users of
-    GPUs do not tell.
+    `idle` is whether no GPU was in use; `failures` are the configured ones that the counters include already. `held`
+    are the GPUs, or shares of them, of each pod by uid, where the users of GPUs do not tell.
     """
 
     time: float = 0.0
@@ -100,6 +101,7 @@ class Counters(msgspec.Struct, frozen=True):
         dict[_Name, Annotated[tuple[_Name, ...], msgspec.Meta(max_length=vocabulary.MAX_DEVICES)]],
         msgspec.Meta(max_length=vocabulary.MAX_DEVICES),
     ] = {}
+    failures: Annotated[dict[_Name, DeviceFailure], msgspec.Meta(max_length=vocabulary.MAX_GPUS)] = {}
 
 
 def read(text: str) -> View:

@@ -32,8 +32,8 @@ def _planned(name: str, plan: Plan, *, share: float) -> activity.Profile:
 
     def fill(doing: activity.Activity) -> activity.Activity:
         values = dict(doing.values)
-        if plan.part < 1 and (usage := values.get(activity.USAGE)) is not None:
-            values[activity.USAGE] = replace(usage, low=usage.low * plan.part, high=usage.high * plan.part)
+        if plan.compute < 1 and (usage := values.get(activity.USAGE)) is not None:
+            values[activity.USAGE] = replace(usage, low=usage.low * plan.compute, high=usage.high * plan.compute)
         if not {activity.MEMORY, activity.YIELDING} & values.keys():
             values[activity.YIELDING] = memory
         return replace(doing, values=values)

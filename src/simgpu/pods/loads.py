@@ -50,19 +50,19 @@ class Load(msgspec.Struct, frozen=True):
     footprint: float = 1.0
     full_load: float = 0.0  # requests a second that are 100 %, where requests drive it
 
-    def user(self, pod: PodRef, room: int, total: int, *, part: float = 1.0) -> User:
+    def user(self, pod: PodRef, room: int, total: int, *, compute: float = 1.0) -> User:
         """Return the container as a user of a GPU of `total` MiB, of which it may have `room`.
 
-        `part` is how much of the GPU's compute it has, from 0 to 1.
+        `compute` is how much of the GPU's compute it has, from 0 to 1.
         """
         plan, span, memory = self.plan, self.utilization, room
         if self.memory_mib is not None:
             memory = min(self.memory_mib, room)
         elif self.footprint < 1:
             memory = int(room * self.footprint)
-        if part < 1:
-            span = Range(round(span.low * part), round(span.high * part))
-            plan = None if plan is None else replace(plan, part=part)
+        if compute < 1:
+            span = Range(round(span.low * compute), round(span.high * compute))
+            plan = None if plan is None else replace(plan, compute=compute)
         return User(pod, span, memory, memory / total if total else 0.0, plan=plan, full_load=self.full_load)
 
 
