@@ -128,6 +128,22 @@ helm.sh/chart: {{ printf "%s-%s" $context.Chart.Name $context.Chart.Version | re
 {{- end -}}
 {{- end -}}
 
+{{/* Whether the cluster is OpenShift, or the values say so: (list CONTEXT SETTINGS). */}}
+{{- define "simgpu.openshift" -}}
+{{- if or (index . 1).openshift ((index . 0).Capabilities.APIVersions.Has "security.openshift.io/v1") -}}true{{- end -}}
+{{- end -}}
+
+{{/* Security context of pods that need nothing of the node: (list CONTEXT SETTINGS). OpenShift chooses the user, from
+     those of the namespace. */}}
+{{- define "simgpu.unprivileged" -}}
+runAsNonRoot: true
+{{- if not (include "simgpu.openshift" .) }}
+runAsUser: 65532
+runAsGroup: 65532
+{{- end }}
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
 {{/* Annotations of a hook before the release is deleted: WEIGHT. */}}
 {{- define "simgpu.hook" }}
     helm.sh/hook: pre-delete
