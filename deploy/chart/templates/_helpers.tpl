@@ -162,7 +162,7 @@ seccompProfile: {type: RuntimeDefault}
   "nvidiaDraDriver" "no subcharts: SimGPU's own DRA plugin"
   "nvidia-dra-driver-gpu" "no subcharts"
   "nvmlMock" "backend mock means the same as fake: NVML is always there"
-  "migFaker" "MIG is part of the agent"
+  "migFaker" "nodes have no MIG instances yet, other than by claims (topology: dra.dynamicMIG)"
   "ubuntu" "there is no init container"
   "topologyServer" "part of the controller"
   "computeDomainController" "ComputeDomains are not simulated yet"
@@ -172,7 +172,8 @@ seccompProfile: {type: RuntimeDefault}
   "nameOverride" "see fullnameOverride"
   "namespaceOverride" "objects are in the release's namespace"
   "selectorLabelsOverride" "labels of pods are fixed; see commonLabels" -}}
-{{- if hasKey $user $key -}}{{- $found = append $found (printf "%s: %s" $key $why) -}}{{- end -}}
+{{- $off := eq (get $user $key | toJson) `{"enabled":false}` -}}
+{{- if and (hasKey $user $key) (not $off) -}}{{- $found = append $found (printf "%s: %s" $key $why) -}}{{- end -}}
 {{- end -}}
 {{- range $section, $used := dict
   "environment" (list "openshift" "resourceReservationNamespace")
