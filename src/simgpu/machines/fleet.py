@@ -20,6 +20,7 @@ from simgpu.topology import pools
 from simgpu.topology.devices import Device
 from simgpu.vocabulary import EXPORTER
 
+_NONE = DeviceFailure.NONE
 _MAX_GONE = 100_000  # removed GPUs whose counters are kept, in case they come back
 
 
@@ -36,6 +37,11 @@ class NodeCards(msgspec.Struct):
     def ids(self) -> list[str]:
         """The ids of the GPUs."""
         return [card.device.uuid for card in self.cards]
+
+    @property
+    def idle(self) -> bool:
+        """Whether no GPU is used, nor configured to look so."""
+        return not any(card.playing for card in self.cards)
 
     def users(self) -> dict[str, tuple[User, ...]]:
         """Return the users of each GPU that has any, by id."""
@@ -160,8 +166,7 @@ class Fleet:
         """Return all GPUs of all nodes, as one machine to render."""
         if self._machine is None:
             self._machine = self._view(self.nodes.values())
-            listed = chain.from_iterable(node.cards for node in self.nodes.values())
-            for place, card in enumerate(listed):
+            for place, card in enumerate(chain.from_iterable([node.cards for node in self.nodes.values()])):
                 card.place = place
         return self._current(self._machine)
 
@@ -171,12 +176,18 @@ class Fleet:
         return None if node is None else self._current(self._view([node]))
 
     def _view(self, nodes: Collection[NodeCards]) -> Machine:
-        """Return the machine of some nodes, with the pods of the last step, to which its readings belong."""
+        """Return the machine of some nodes, with the pods of the last step, to which its readings belong.
+
+        There may be many thousands of cards: few passes over them keep the event loop responsive.
+        """
         machine = self._inventory.machine([(node.name, node.cards) for node in nodes])
-        listed = list(chain.from_iterable(node.cards for node in nodes))
-        machine.users = {place: card.seen for place, card in enumerate(listed) if card.seen}
-        machine.set_pods({place: pod for place, card in enumerate(listed) if (pod := card.pod(card.seen)) is not None})
-        machine.set_lost(_lost(nodes))
+        listed = enumerate(chain.from_iterable([node.cards for node in nodes]))
+        special = [
+            (place, card) for place, card in listed if card.seen or card.device.static or card.failure is not _NONE
+        ]
+        machine.users = {place: card.seen for place, card in special if card.seen}
+        machine.set_pods({place: pod for place, card in special if (pod := card.pod(card.seen)) is not None})
+        machine.set_lost([place for place, card in special if card.failure == DeviceFailure.LOST])
         return machine
 
     def _current(self, machine: Machine) -> Machine:
