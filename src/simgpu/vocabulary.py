@@ -249,6 +249,10 @@ RUN_TIME_ANNOTATION = _pod(
 JOB_TYPE_LABEL = _pod(
     "job-type", "label", "you", "without a run time, a job's pod works for an hour", values="`long-running`"
 )
+NUDGED_ANNOTATION = _pod(
+    "simgpu.dev/nudged", "annotation", "`up`, `loadtest`",
+    "a change of it makes a KWOK that was restarted look at the pod again", values="a time",
+)  # fmt: skip
 MIRROR_ANNOTATION = _pod(
     "kubernetes.io/config.mirror", "annotation", "kubelet", "the uid by which the kubelet knows a static pod"
 )
@@ -268,7 +272,7 @@ UNINSTALL_ANNOTATION = _object(
 PROFILE_PREFIX = _object(
     "gpu-profile-",
     "ConfigMap `gpu-profile-<name>`",
-    "you",
+    "you, chart",
     "a GPU profile that pools can name",
     values="key `profile.yaml`",
 )
@@ -347,6 +351,7 @@ DRIVER_LABEL = _load("resource.k8s.io/driver", "label of these slices", "`loadte
 KWOK_NAMESPACE = _load(
     "kwok-system", "Namespace", "`loadtest`", "KWOK, where the cluster has none; deleted with the last run that uses it"
 )
+NODE_LEASES_NAMESPACE = "kube-node-lease"
 SHORT_LIVED, LONG_RUNNING = "short-lived", "long-running"  # values of label job-type
 JOB_RUNNING_TIME_ENV = _load(
     "CL2_JOB_RUNNING_TIME_MS", "environment of `loadtest`", "you",

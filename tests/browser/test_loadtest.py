@@ -28,7 +28,7 @@ def result() -> RunResult:
     return RunResult(
         scenario="waves",
         identifier="",
-        config="config.yaml",
+        config=f"/a-{'long-' * 30}path/config.yaml",
         run="abc",
         server="https://127.0.0.1:6443",
         started=1e9,

@@ -18,7 +18,7 @@ from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.kube import resources
 from simgpu.kube.client import Client
-from simgpu.topology import reading
+from simgpu.topology import pools, reading
 from tests.fixtures.cluster import Cluster, eventually
 
 ROOT = Path(__file__).parents[2]
@@ -75,10 +75,39 @@ def test_a_values_file_renders_as_expected(name: str, helm: Helm) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_the_topology_of_a_values_file_has_no_mistakes(name: str, helm: Helm) -> None:
-    found = objects(template(helm, *values(name)))["ConfigMap", "topology"]["data"]["topology.yml"]
-    topology = reading.parse(found, models.load())
+    topology = topology_of(objects(template(helm, *values(name))))
     assert topology.unknown == ()
     assert all(pool.gpus for pool in topology.pools.values())
+
+
+def topology_of(found: dict[tuple[str, str], dict[str, Any]]) -> pools.Topology:
+    """The topology as controller and agents read it, with the chart's profiles."""
+    maps = {name: item["data"] for (kind, name), item in found.items() if kind == "ConfigMap"}
+
+    def profile(name: str) -> dict[str, Any] | None:
+        data = maps.get(f"{vocabulary.PROFILE_PREFIX}{name}")
+        return None if data is None else yaml.safe_load(data[vocabulary.PROFILE_KEY])
+
+    return reading.parse(maps[vocabulary.TOPOLOGY][vocabulary.TOPOLOGY_KEY], models.load(), profile)
+
+
+def test_profiles_have_fake_gpu_operators_figures_and_a_users_come_before_them(helm: Helm, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+
+    def pool_of(name: str, overrides: dict[str, Any] | None = None, **other: Any) -> tuple[str, int, int, str]:
+        pool = {"gpu": {"profile": name, "overrides": overrides or {}}}
+        file.write_text(yaml.safe_dump({"cluster": {"nodePools": {"p": pool}}, **other}))
+        found = topology_of(objects(template(helm, "--values", str(file)))).pools["p"]
+        model = found.gpus[0].model
+        return model.product, model.memory_mib.total, len(found.gpus), found.driver
+
+    assert pool_of("t4") == ("NVIDIA T4", 16384, 4, "550.163.01")
+    assert pool_of("gb300") == ("NVIDIA GB300 NVL", 294912, 8, "570.124.06")
+    assert pool_of("h100", {"device_count": 4}) == ("NVIDIA H100 80GB HBM3", 81920, 4, "550.163.01")
+    assert pool_of("h100", {"devices": [{}, {}]}) == ("NVIDIA H100 80GB HBM3", 81920, 2, "550.163.01")
+    own = {"devices": [{}], "device_defaults": {"name": "Mine"}, "system": {"driver_version": "999.1"}}
+    assert pool_of("h100", customProfiles={"h100": own}) == ("Mine", 81559, 1, "999.1")
+    assert pool_of("t4", builtinProfiles={"enabled": False}) == ("Tesla T4", 15360, 8, "")
 
 
 def test_the_names_that_others_rely_on_are_there(helm: Helm) -> None:
@@ -118,7 +147,9 @@ def test_a_second_release_shares_no_name_with_the_first(helm: Helm) -> None:
     options = ("--set", "fullnameOverride=other", "--set", "runtimeClass.name=other")
     first, second = (objects(template(helm, *more)) for more in ((), options))
     shared = {("DeviceClass", "gpu.nvidia.com"), ("DeviceClass", "mig.nvidia.com")}  # left out where they are there
-    assert {*first} & {*second} - shared == {("ConfigMap", "topology")}  # which is in the release's own namespace
+    common = {*first} & {*second} - shared
+    assert {kind for kind, _ in common} == {"ConfigMap"}  # in the release's own namespace:
+    assert {name for _, name in common if not name.startswith(vocabulary.PROFILE_PREFIX)} == {vocabulary.TOPOLOGY}
 
 
 def test_the_pools_label_selects_nodes_for_the_agent(helm: Helm) -> None:

@@ -19,9 +19,11 @@ from tests.fixtures.agent import NAMESPACE, POOL_LABEL
 from tests.fixtures.cluster import TOLERATE
 from tests.fixtures.machine import wait_for
 from tests.fixtures.prometheus import Prometheus
-from tests.fixtures.release import A100, CONTROLLER, H100, Release, permissions, series
+from tests.fixtures.release import A100, CONTROLLER, H100, VALUES, Release, permissions, series
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "install.md"
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "guides" / "install.md"
+OLD_VALUES = ROOT / "tests" / "golden" / "chart" / "fake-gpu-operator-0.0.values.yaml"
 KWOK, HIGHEND = "kwok-gpu-node-1", "kwok-gpu-node-4"
 
 
@@ -58,7 +60,13 @@ def test_the_quick_starts_pod_runs_with_a_gpu(installed: Release) -> None:
 
 
 def test_real_and_fake_nodes_have_their_pools_gpus_at_once(installed: Release) -> None:
-    for name, product, count in ((installed.node.name, A100, 2), (KWOK, A100, 2), (HIGHEND, H100, 4)):
+    assert_pools(installed)
+
+
+def assert_pools(installed: Release) -> None:
+    """Every node has the GPUs of its pool, as fake-gpu-operator's own tests expect them of both of its formats."""
+    pools = ((installed.node.name, A100, 2, 40960), (KWOK, A100, 2, 40960), (HIGHEND, H100, 4, 81920))
+    for name, product, count, memory in pools:
         wait_for(lambda: installed.get("node", name)["status"]["allocatable"].get("nvidia.com/gpu") == str(count), name)  # noqa: B023
         labels = installed.get("node", name)["metadata"]["labels"]
         assert (labels["nvidia.com/gpu.present"], labels["run.ai/fake.gpu"]) == ("true", "true")
@@ -69,13 +77,14 @@ def test_real_and_fake_nodes_have_their_pools_gpus_at_once(installed: Release) -
         assert ("nvidia.com/gpu.deploy.device-plugin" in labels) == (name == installed.node.name)
         (view,) = installed.get("configmaps", "-n", NAMESPACE, "-l", f"node-name={name}")["items"]
         document = yaml.safe_load(view["data"]["topology.yml"])
-        assert (len(document["gpus"]), document["gpuProduct"]) == (count, product)
+        assert (len(document["gpus"]), document["gpuProduct"], document["gpuMemory"]) == (count, product, memory)
 
 
 def test_one_controller_serves_all_fake_nodes(installed: Release) -> None:
     deployment = installed.get("deployment", "nvidia-dcgm-exporter-kwok", "-n", NAMESPACE)
+    assert deployment["spec"]["replicas"] == 1
     assert deployment["spec"]["template"]["metadata"]["labels"]["app"] == "nvidia-dcgm-exporter-kwok"
-    assert len(installed.pods(CONTROLLER)) == 1
+    assert [pod["status"]["phase"] for pod in installed.pods(CONTROLLER)] == ["Running"]
     assert {item["Hostname"] for item in series(installed.controller_page())} == {KWOK, HIGHEND}
 
 
@@ -103,8 +112,7 @@ def test_series_of_real_and_fake_nodes_have_the_same_labels(installed: Release) 
     assert len(fake) == 2
     scraped = {"pod", "namespace", "container", "instance", "job", "service", "endpoint"}  # Prometheus adds or renames
     names = {key.removeprefix("exported_") for key in fake[0]} - scraped
-    assert {*real[0]} - scraped - names == {"pod_uid"}  # which pages of all nodes leave out
-    assert names <= {*real[0]}
+    assert {*real[0]} - scraped == names
     installed.node.kubectl("delete", "pod", "on-kwok", "--now")
 
 
@@ -165,18 +173,25 @@ def test_an_agents_account_changes_its_own_node_only(installed: Release) -> None
     assert attempt("PATCH", f"nodes/{node.name}") == ""
 
 
-def test_an_upgrade_keeps_the_gpus_of_running_pods(installed: Release) -> None:
+def test_an_upgrade_to_values_of_another_format_keeps_the_gpus_of_running_pods(installed: Release) -> None:
     gpus = installed.gpus
     held, energy = gpus.holds("gpu-pod", container="gpu-container"), gpus.energy()
     before = installed.exporter_of(installed.node.name)["metadata"]["name"]
+    old = yaml.safe_load(OLD_VALUES.read_text())
+    del old["environment"]  # which asks for OpenShift
+    old["statusUpdater"] |= VALUES["statusUpdater"]
     new = {"podAnnotations": {"example.com/version": "2"}}
-    installed.upgrade(agent=new, controller=new)
+    installed.upgrade(**old, cluster=None, kwokDraPlugin={"enabled": True}, agent=new, controller=new)
     wait_for(lambda: installed.exporter_of(installed.node.name)["metadata"]["name"] != before, "a new agent")
     installed.follow_agent()
     assert gpus.holds("gpu-pod", container="gpu-container") == held
     assert gpus.sees("gpu-pod") == held
     assert all(gpus.energy()[key] >= value for key, value in energy.items())
     assert installed.get("pod", "gpu-pod")["status"]["containerStatuses"][0]["restartCount"] == 0
+    other = "rdma/rdma_shared_device_a"
+    for name in (installed.node.name, KWOK):
+        wait_for(lambda: installed.get("node", name)["status"]["allocatable"].get(other) == "1", name)  # noqa: B023
+    assert_pools(installed)
 
 
 def test_the_release_takes_everything_back_and_needed_exactly_its_permissions(installed: Release) -> None:

@@ -36,6 +36,8 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["tools", "kubctl"], "no tool named 'kubctl'"),
         (["down", "--name", "A"], "--name"),
         (["no-such-command"], "No such command"),
+        (["loadtest", "x.yaml", "--testsuite=s"], "Error: --testsuite: not supported; give its scenarios one by one"),
+        (["loadtest", "x.yaml", "--prometheus-scrape-etcd"], "Error: --prometheus-scrape-etcd: not supported; --prom"),
     ],
 )
 def test_bad_input_is_named_and_ends_with_2(

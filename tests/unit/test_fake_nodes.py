@@ -19,7 +19,8 @@ from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.dra_fleet import DraFleet
-from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
+from simgpu.controllers.fake_nodes import IDLE_GROWTH, FakeNodes, FleetStores
+from simgpu.controllers.node_views import SAVE_EVERY, SAVE_IDLE_EVERY
 from simgpu.identities import identity, render
 from simgpu.kube import errors, resources, views
 from simgpu.kube.queue import WorkQueue
@@ -28,6 +29,7 @@ from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
 from simgpu.machines.fleet import Fleet, candidate_addresses, pod_usage
 from simgpu.machines.users import PodRef, Range, User
+from simgpu.sim import physics
 from simgpu.topology import inline
 from tests.fixtures.clocks import ManualClock
 
@@ -555,15 +557,18 @@ def test_a_node_that_comes_back_before_its_view_was_deleted_has_one() -> None:
     world.check_writings()
 
 
-def test_every_node_saves_its_counters_once_in_five_minutes_at_a_time_of_its_own() -> None:
+@pytest.mark.parametrize(("busy", "every"), [(True, 300), (False, 900)])
+def test_every_node_saves_its_counters_at_a_time_of_its_own(*, busy: bool, every: float) -> None:
     world = World()
     world.apply("config", "", {"x": 1})
     for node in NODES:
         world._node(node, "x")
+        if busy:
+            world._pod(f"on-{node}", (node, "Running", (1,)))
     world.settle()
     saved: dict[str, list[float]] = {node: [] for node in NODES}
     before = {item.metadata.name: item.data["counters.json"] for item in world.nodes.configuration.views()}
-    while world.clock.now < 1200:
+    while world.clock.now < 4 * every:
         world.apply("written", "", None)
         for item in world.nodes.configuration.views():
             if item.data["counters.json"] != before[item.metadata.name]:
@@ -571,7 +576,7 @@ def test_every_node_saves_its_counters_once_in_five_minutes_at_a_time_of_its_own
                 saved[item.metadata.name.removeprefix("topology-")].append(world.clock.now)
     for times in saved.values():
         assert len(times) in (3, 4)
-        assert all(after - earlier == pytest.approx(300, abs=4) for earlier, after in itertools.pairwise(times))
+        assert all(after - earlier == pytest.approx(every, abs=4) for earlier, after in itertools.pairwise(times))
     assert set(saved["a"]).isdisjoint(saved["b"])
 
 
@@ -845,3 +850,29 @@ def test_counters_that_are_saved_between_two_steps_never_fall_after_a_kill() -> 
     fresh.look()
     (after,) = fresh.fleet.counters(fresh.fleet.nodes["a"]).values()
     assert all(new >= old for old, new in zip(seen, after, strict=True))
+
+
+def test_counters_of_an_idle_node_are_saved_seldom_and_never_fall_after_a_kill() -> None:
+    world = World()
+    world.apply("config", "", {"x": 1})
+    world.apply("node", "a", "x")
+    world.settle()
+    LOOP.run(world.nodes.save())
+    world._written("", None)
+    saved = world.api.version
+    for _ in range(9):
+        world.clock.now += 90.0
+        world.fleet.step(world.clock.now, clock=world.clock.wall())
+    (seen,) = world.fleet.counters(world.fleet.nodes["a"]).values()
+    assert world.api.version == saved
+    fresh = World(world.stores)
+    fresh.clock.now = world.clock.now
+    fresh.look()
+    (after,) = fresh.fleet.counters(fresh.fleet.nodes["a"]).values()
+    assert all(new >= old for old, new in zip(seen, after, strict=True))
+
+
+@pytest.mark.parametrize("model", CATALOG.models.values(), ids=lambda model: model.key)
+def test_an_idle_gpu_draws_less_than_a_resumed_counter_allows_for(model: models.Model) -> None:
+    assert physics.constants(model).idle <= model.power_w.max * IDLE_GROWTH
+    assert SAVE_IDLE_EVERY * IDLE_GROWTH <= SAVE_EVERY

@@ -38,8 +38,7 @@ def test_users_of_one_gpu_add_up_and_the_first_is_named(fleet: Fleet, node: Node
     machine = fleet.machine()
     assert machine.column("usage").tolist() == pytest.approx([50, 0], abs=1)
     assert machine.column("memory_used")[0] == pytest.approx(0.75 * CATALOG.models["h200"].memory_mib.usable, rel=0.02)
-    assert machine.pods == {0: PodRef("a", "team", "main")}
-    assert "pod_uid" not in render.Renderer(machine, identity.load("dcgm")).page().decode()
+    assert machine.pods == {0: PodRef("a", "team", "main", "uid-a")}
 
 
 def test_each_pod_on_a_gpu_has_its_part_of_the_utilisation(fleet: Fleet, node: NodeCards) -> None:

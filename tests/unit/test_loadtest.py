@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from simgpu.kube.resources import Resource
 from simgpu.kube.views import Lease, LeaseSpec, Object, ObjectMeta
-from simgpu.loadtest import heartbeat, served
+from simgpu.loadtest import concurrency, heartbeat, served
 from simgpu.loadtest.dependencies import slices, stages
 from simgpu.loadtest.dependencies.workbench import DependencyError
 from simgpu.loadtest.gotemplate import executing, functions
@@ -31,6 +31,30 @@ from simgpu.loadtest.running.results import CaseResult, RunResult
 from simgpu.loadtest.running.timeline import MAX_SAMPLES, Census, TimelineSample
 from simgpu.loadtest.running.tuning import Tuning, delays
 from simgpu.loadtest.scenario.model import ObjectTemplate, TuningSet
+
+# The end of a run.
+
+
+async def test_teardown_goes_on_after_an_interrupt_with_a_warning_and_ends_at_the_second() -> None:
+    warnings: list[str] = []
+    finish = asyncio.Event()
+
+    async def teardown() -> None:
+        await finish.wait()
+
+    for interrupts, finished in ((1, True), (2, False)):
+        warnings.clear()
+        finish.clear()
+        task = asyncio.create_task(concurrency.insistent(teardown(), lambda: warnings.append("once more")))
+        for _ in range(interrupts):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            task.cancel()
+        await asyncio.sleep(0)
+        finish.set()
+        assert await task is finished
+        assert warnings == ["once more"]
+
 
 # Templates.
 

@@ -100,6 +100,7 @@ steps:
     ("template", "problem"),
     [
         ("apiVersion: v1\nkind: {{.Kind}}\n", "without variables"),
+        ("{apiVersion: v1, kind: {{if true}}Pod{{else}}Job{{end}}, metadata: {name: {{.Name}}}}", "without variables"),
         ("apiVersion: v1\nkind: Pod\n---\napiVersion: v1\nkind: Pod\n", "one of each kind"),
         ("apiVersion: v1\nkind: Pod\nmetadata: {{.Name\n", "unclosed action"),
         ("apiVersion: v1\nkind: Pod\nspec: [{{.Index}}\n", "not YAML"),
@@ -112,6 +113,20 @@ def test_a_template_that_cannot_be_rendered_is_reported_before_anything_runs(
     [line] = mistakes(tmp_path, GOOD)
     assert line.startswith("steps[0].phases[0].objectBundle[0].objectTemplatePath: pod.yaml")
     assert problem in line
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        '{apiVersion: v1, kind: Pod, metadata: {name: "{{.Name}}"}}',
+        "{apiVersion: v1, metadata: {name: {{.Name}}}, kind: Pod, spec: {index: {{.Index}}}}",
+        '{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "{{.Name}}"}}',
+    ],
+)
+def test_a_template_may_be_one_line_of_flow_style(tmp_path: Path, template: str) -> None:
+    (tmp_path / "pod.yaml").write_text(template)
+    load(tmp_path, GOOD)
+    assert loading.identities(tmp_path / "pod.yaml") == [("v1", "Pod")]
 
 
 def test_modules_are_replaced_by_their_steps_with_their_parameters(tmp_path: Path) -> None:

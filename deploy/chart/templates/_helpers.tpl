@@ -152,7 +152,6 @@ helm.sh/chart: {{ printf "%s-%s" $context.Chart.Name $context.Chart.Version | re
   "computeDomainController" "ComputeDomains are not simulated yet"
   "computeDomainDraPlugin" "ComputeDomains are not simulated yet"
   "kwokComputeDomainDraPlugin" "ComputeDomains are not simulated yet"
-  "builtinProfiles" "names of profiles are models of the catalog"
   "prometheus" "requests of Knative do not drive utilization yet"
   "nameOverride" "see fullnameOverride"
   "namespaceOverride" "objects are in the release's namespace"

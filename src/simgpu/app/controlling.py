@@ -170,6 +170,7 @@ class Controller:
 async def run_controller(settings: ControllerSettings, ready: Callable[[str, str], None]) -> None:
     """Run the controller with its pages until cancelled; `ready` gets the addresses of metrics and topology API."""
     responsive.keep_responsive()
+    responsive.make_way()
     async with Client(settings.target) as client, contextlib.AsyncExitStack() as stack:
         controller = Controller(settings, client)
         views = fleet_pages.FleetPages(

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import msgspec
 
+from simgpu import errors as simgpu_errors
 from simgpu.cluster import record
 from simgpu.kube import client as kube_client
 from simgpu.kube import errors, kubeconfig, resources, scraping
 from simgpu.kube.client import Client
+from simgpu.kube.kubeconfig import ClientConfig
 from simgpu.loadtest import abandoned
 from simgpu.loadtest.abandoned import AbandonedRun
 from simgpu.loadtest.run_progress import RunProgress
@@ -38,9 +40,14 @@ class LoadTestOptions(msgspec.Struct, frozen=True):
 async def run(path: Path, options: LoadTestOptions, progress: RunProgress) -> tuple[Scenario, RunResult]:
     """Load a scenario and run it."""
     local = _local_cluster(options.kubeconfig)
-    config = kubeconfig.load(local[0] if local is not None else options.kubeconfig)
+    config = _load_config(local[0] if local is not None else options.kubeconfig)
     async with kube_client.Client(config) as client:
-        nodes = options.nodes if options.nodes is not None else await _count_nodes(client)
+        try:
+            found = await _count_nodes(client)
+        except errors.ConnectError as error:
+            hint = "; 'simgpu up' starts the local cluster again" if local is not None else ""
+            raise simgpu_errors.SimgpuError(f"{error}{hint}") from None
+        nodes = options.nodes if options.nodes is not None else found
         known = variables.gather(options.overrides, os.environ, nodes)
         scenario = loading.load(
             path, known, runner.METHODS, loading.LoadOptions(nodes=nodes, seed=options.seed, note=options.note)
@@ -69,7 +76,15 @@ async def remove_abandoned(given: Path | None, run: AbandonedRun) -> list[str]:
 
 def _client(given: Path | None) -> Client:
     local = _local_cluster(given)
-    return Client(kubeconfig.load(local[0] if local is not None else given))
+    return Client(_load_config(local[0] if local is not None else given))
+
+
+def _load_config(path: Path | None) -> ClientConfig:
+    try:
+        return kubeconfig.load(path)
+    except errors.ConfigError as error:
+        hint = "; 'simgpu up' starts a local cluster" if path is None and not os.environ.get("KUBECONFIG") else ""
+        raise errors.ConfigError(f"{error}{hint}") from None
 
 
 def _local_cluster(given: Path | None) -> tuple[Path, str] | None:

@@ -26,8 +26,20 @@ _SHOWN = 20  # objects of a run that are listed before they are removed
 _IGNORED = (
     "enable-exec-service", "skip-cluster-verification", "k8s-clients-number", "enable-prometheus-server",
     "tear-down-prometheus-server", "alsologtostderr", "logtostderr", "run-from-cluster", "mastername", "masterip",
-    "kubelet-port", "prometheus-scrape-node-exporter", "prometheus-scrape-kubelets",
+    "kubelet-port", "prometheus-scrape-node-exporter", "prometheus-scrape-kubelets", "master-internal-ip",
+    "etcd-certificate", "etcd-key", "etcd-insecure-port", "apiserver-pprof-by-client-enabled", "provider-configs",
+    "kubemark-root-kubeconfig",
 )  # fmt: skip
+
+# Options of ClusterLoader2 that would change the run, and what there is instead.
+_INSTEAD = {
+    "testsuite": "give its scenarios one by one, each with --testconfig",
+    "overwrite-test-config": "edit the scenario, or set its variables by --testoverrides or CL2_ in the environment",
+    "skip-steps": "remove the steps from the scenario, or put them into an {{if}} of a variable",
+    "delete-stale-namespaces": "'simgpu loadtest cleanup' removes what killed runs left",
+    "delete-automanaged-namespaces": "set namespace.deleteAutomanagedNamespaces in the scenario",
+}
+_INSTEAD_OF_PROMETHEUS = "--prometheus URL names a Prometheus that runs already"
 
 
 class _Group(click.Group):
@@ -37,6 +49,23 @@ class _Group(click.Group):
         if not args or (args[0] not in self.commands and args[0] not in {"-h", "--help"}):
             args = ["run", *args]
         return super().parse_args(ctx, args)
+
+
+class _Run(click.Command):
+    """Reports options that only ClusterLoader2 has in one line."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        from simgpu import errors
+
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name.lstrip("-")
+            known = _INSTEAD_OF_PROMETHEUS if name.startswith(("prometheus-", "experimental-")) else None
+            instead = _INSTEAD.get(name, known)
+            if instead is None:
+                raise
+            raise errors.InputError(f"--{name}", f"not supported; {instead}") from None
 
 
 @click.group(cls=_Group, invoke_without_command=False)
@@ -62,7 +91,7 @@ def _ignored(command: Callable[..., int]) -> Callable[..., int]:
     return command
 
 
-@loadtest.command("run")
+@loadtest.command("run", cls=_Run)
 @click.argument("file", required=False)
 @click.option(
     "--testconfig", "configs", multiple=True, metavar="FILE", help="The scenario, as ClusterLoader2 spells it."
@@ -282,7 +311,9 @@ def _print_result(result: RunResult, folder: Path) -> None:
     ]
     output.print_rows(rows)
     passed = sum(not case.errors for case in result.cases)
-    verdict = click.style("failed", fg="red") if result.failed else click.style("passed", fg="green")
+    verdict = click.style("passed", fg="green")
+    if result.failed:
+        verdict = click.style("interrupted" if result.interrupted else "failed", fg="red")
     click.echo(
         f"\n{result.scenario}: {verdict}, {passed} of {len(result.cases)} checks; report: {folder / 'report.html'}"
     )

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
+import math
 import random
 import time
 from collections.abc import Coroutine, Iterator, Sequence
@@ -39,7 +40,7 @@ from simgpu.cluster.components import Component, Role
 from simgpu.cluster.progress import Progress
 from simgpu.cluster.record import Folder, Record
 from simgpu.kube import errors as kube_errors
-from simgpu.kube import kubeconfig, resources, wire
+from simgpu.kube import kubeconfig, nudging, resources, wire
 from simgpu.kube.client import Client
 from simgpu.kube.views import Node
 
@@ -50,6 +51,7 @@ _DISK_GIB = 0.5
 _ROLE_GRACE_SECONDS = 10.0
 _MANY_NODES = 500  # creating more delays the start of the API server beyond the timeouts of its clients
 _GPUS_SEEN_SECONDS = 30.0
+_TAKE_OVER_SECONDS = 60.0  # of nodes, by a KWOK that was restarted
 _CLUSTER = "cluster"
 
 
@@ -291,9 +293,19 @@ async def _start_kwok(client: Client, plane: control_plane.ControlPlane) -> None
     await populate.apply_manifest(client, "stage-crd.yaml")
     await plane.until("kube-apiserver", lambda: populate.stages_served(client), seconds=control_plane.READY_SECONDS)
     await populate.apply_manifest(client, "stages.yaml")
+    released: list[str] = []
+
+    async def release() -> None:
+        released.extend(await populate.release_nodes(client))
+
     # KWOK exits if Stage is not served when it starts, and waits for the leases of the KWOK before it to expire.
-    await plane.start("kwok", stopped=lambda: populate.release_nodes(client))
+    await plane.start("kwok", stopped=release)
     await plane.ready("kwok")
+    if released:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TAKE_OVER_SECONDS):
+                await plane.until("kwok", lambda: populate.taken_over(client, released), seconds=math.inf)
+        await nudging.nudge_pods(client)
 
 
 async def _populate(

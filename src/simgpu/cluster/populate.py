@@ -26,7 +26,6 @@ POOL_SELECTOR = f"{vocabulary.POOL_LABEL}={vocabulary.DEFAULT_POOL}"
 
 MANIFESTS = Path(__file__).parent / "manifests"
 _IN_FLIGHT = 32
-_NODE_LEASES = "kube-node-lease"  # namespace
 _NODE_AMOUNTS = {"cpu": "32", "memory": "128Gi", "pods": "110"}
 
 _RESOURCES: dict[str, Resource[Any]] = {
@@ -65,21 +64,29 @@ async def stages_served(client: Client) -> bool:
     return any(item.name == resources.STAGES.plural for item in found)
 
 
-async def release_nodes(client: Client) -> None:
+async def release_nodes(client: Client) -> list[str]:
     """Delete the node leases of a stopped KWOK, so that the next one simulates nodes and pods at once.
 
-    The kubelet of a real node holds the lease by the node's name, and keeps it.
+    The kubelet of a real node holds the lease by the node's name, and keeps it. Return the released nodes.
     """
-    leases = await client.list(resources.LEASES, namespace=_NODE_LEASES)
+    leases = await client.list(resources.LEASES, namespace=vocabulary.NODE_LEASES_NAMESPACE)
     orphans = [lease.metadata.name for lease in leases if lease.spec.holder_identity != lease.metadata.name]
     if len(orphans) == len(leases) > 0:
-        await client.delete_all(resources.LEASES, namespace=_NODE_LEASES)
+        await client.delete_all(resources.LEASES, namespace=vocabulary.NODE_LEASES_NAMESPACE)
     else:
 
         async def delete(number: int) -> None:
-            await client.delete(resources.LEASES, orphans[number], namespace=_NODE_LEASES)
+            await client.delete(resources.LEASES, orphans[number], namespace=vocabulary.NODE_LEASES_NAMESPACE)
 
         await concurrently(delete, range(len(orphans)))
+    return orphans
+
+
+async def taken_over(client: Client, released: Iterable[str]) -> bool:
+    """Return whether all released nodes that still exist have leases again."""
+    present = {node.metadata.name for node in await client.list(resources.NODES)}
+    leases = await client.list(resources.LEASES, namespace=vocabulary.NODE_LEASES_NAMESPACE)
+    return {lease.metadata.name for lease in leases} >= present.intersection(released)
 
 
 async def publish_topology(client: Client, gpus: str, *, overwrite: bool) -> None:

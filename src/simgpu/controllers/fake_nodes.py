@@ -40,6 +40,7 @@ START_SECONDS = 2.0  # that a pod may take from its node to Running, before its 
 CLAIMED_START_SECONDS = 0.15  # the same where the scheduler chose the GPUs: who has them shows within a second
 RETIRE_EVERY = 1.0  # seconds
 RETRY_AFTER = 5.0  # seconds after a write that failed
+IDLE_GROWTH = 1 / 3  # of counters, at most, relative to those of a GPU at its power limit
 MAX_SAVE_SECONDS = 6.0  # shorter than the default lease, and than the grace period of a process that is asked to end
 
 _log = logging.getLogger(__name__)
@@ -131,11 +132,12 @@ class FakeNodes:
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and new is not None and _relevant_of_pod(old) == _relevant_of_pod(new):
             return
-        for pod in (old, new):
-            if pod is not None and pod.spec.node_name and self._concerns(pod):
+        concerned = {pod.spec.node_name: pod for pod in (old, new) if pod is not None and self._concerns(pod)}
+        for name, pod in concerned.items():
+            if name:
                 # A pod that was placed just now is about to run: one look is enough for both.
                 starting = pod.status.phase == "Pending" and old is None
-                self._queue.add_after(pod.spec.node_name, _patience(pod) if starting else 0.0)
+                self._queue.add_after(name, _patience(pod) if starting else 0.0)
 
     def _concerns(self, pod: Pod) -> bool:
         timed = vocabulary.RUN_TIME_ANNOTATION in pod.metadata.annotations
@@ -232,6 +234,7 @@ class FakeNodes:
         deleting = first and not self._writer.settled(self._views.target(name), None)
         if deleting or (known is not None and known is not placed):
             record.view.forget()
+        record.view.idle = placed.idle
         urgent = first or record.view.written is None
         source, render = self._view_of_node(name)
         due = self._views.publish(name, record.view, source, render, urgent=urgent, failed=self._retry(name))
@@ -425,6 +428,7 @@ class FakeNodes:
         saved = self._fleet.time or self._clock.wall()
         counters = {
             "time": math.floor(saved * 10) / 10,
+            "idle": placed.idle,
             "address": self._fleet.address(name),
             "gpus": self._fleet.counters(placed),
             "failures": self._fleet.failures(placed),
@@ -456,15 +460,19 @@ class FakeNodes:
             await asyncio.gather(writing, return_exceptions=True)
 
     def _saved(self, before: publishing.PreviousView) -> tuple[dict[str, list[float]], float]:
-        """Return saved counters by GPU, and the seconds since the save; nothing if they are invalid.
+        """Return saved counters by GPU, and for how many seconds they may have grown; nothing if they are invalid.
 
-        If the clock was set back since, the time is unknown: then it is the longest time between two saves.
+        If the clock was set back since, the time is unknown: then it is the longest time between two saves. Counters of
+        a node that was idle grow slowly, but for the time until a save would have shown that it no longer was.
         """
         if before.broken:
             _log.warning("counters restart from zero: the saved ones are invalid: %s", before.broken)
             return {}, 0.0
         since = self._clock.wall() - before.counters.time
-        return before.counters.gpus, since if since >= 0 else SAVE_EVERY
+        since = since if since >= 0 else SAVE_EVERY
+        if before.counters.idle:
+            since = max(min(since, SAVE_EVERY), since * IDLE_GROWTH)
+        return before.counters.gpus, since
 
     def _retire(self, name: str, node: Node | None) -> float | None:
         """Remove what we own from a node that is gone or not ours any more, and then its view."""

@@ -6,6 +6,8 @@ it is sent, and not at all if the node is by then as its published view shows it
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +25,7 @@ from simgpu.machines.ticking import Clock
 
 VIEW_EVERY = 1.0  # seconds
 SAVE_EVERY = 300.0  # seconds
+SAVE_IDLE_EVERY = 900.0  # seconds, of a node that nobody uses: its counters grow slowly
 
 Failed = Callable[[Exception], None]
 Source = Callable[[], object]  # what a view is made of, to be compared; None if the node is gone
@@ -33,13 +36,14 @@ class ViewState(msgspec.Struct):
     """What is published of a node: its text, what that was made of, and when it was written.
 
     `shown` is None if that is unknown, `written` if nothing is published. `changed` is when a difference was first
-    seen. Times are in seconds of the steady clock.
+    seen. Times are in seconds of the steady clock. `idle` is whether nobody uses the node.
     """
 
     text: str = ""
     shown: object = None
     written: float | None = None
     changed: float | None = None
+    idle: bool = False
 
     def forget(self) -> None:
         """Write it again in any case."""
@@ -66,19 +70,27 @@ class NodeViews:
     def publish(
         self, node: str, state: ViewState, source: Source, render: Render, *, urgent: bool, failed: Failed
     ) -> float:
-        """Write a view that differs or is due to be saved; return the seconds until it should be checked again."""
-        turn = self._turn(node)
+        """Write a view that differs, a little later, or is due to be saved; return the seconds until the next save."""
+        turn, now = self._turn(node, state), self._clock.steady()
         if source() == state.shown:
             state.changed = None
             if not self._due(node, state):
                 return turn
-        else:
-            now = self._clock.steady()
-            state.changed = now if state.changed is None else state.changed
-            if state.written is not None and now < state.changed + VIEW_EVERY:
-                return state.changed + VIEW_EVERY - now
+        elif state.written is not None and (state.changed is None or now < state.changed + VIEW_EVERY):
+            if state.changed is None:
+                state.changed = now
+                write = functools.partial(self._write_changed, node, state, source, render, failed=failed)
+                asyncio.get_running_loop().call_later(VIEW_EVERY, write, now)
+            return turn
         self.write(node, state, source, render, urgent=urgent, failed=failed)
         return turn
+
+    def _write_changed(
+        self, node: str, state: ViewState, source: Source, render: Render, since: float, *, failed: Failed
+    ) -> None:
+        """Write a view unless it is again, or was meanwhile, as published."""
+        if state.changed == since:
+            self.write(node, state, source, render, urgent=False, failed=failed)
 
     def write(
         self, node: str, state: ViewState, source: Source, render: Render, *, urgent: bool, failed: Failed
@@ -103,12 +115,17 @@ class NodeViews:
     def _due(self, node: str, state: ViewState) -> bool:
         """Return whether a view is missing, or the time to save the counters has come."""
         since = float("inf") if state.written is None else self._clock.steady() - state.written
-        return since > SAVE_EVERY - self._turn(node)
+        return since > _every(state) - self._turn(node, state)
 
     def delete(self, node: str, *, failed: Failed | None = None) -> None:
         """Delete a node's view."""
         self._writer.delete(self.target(node), failed=failed)
 
-    def _turn(self, node: str) -> float:
+    def _turn(self, node: str, state: ViewState) -> float:
         """Return the seconds until a node's next save; a hash of its name spreads the saves of all nodes over time."""
-        return SAVE_EVERY - (self._clock.steady() + zlib.crc32(node.encode())) % SAVE_EVERY
+        every = _every(state)
+        return every - (self._clock.steady() + zlib.crc32(node.encode())) % every
+
+
+def _every(state: ViewState) -> float:
+    return SAVE_IDLE_EVERY if state.idle else SAVE_EVERY

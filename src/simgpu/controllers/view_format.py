@@ -85,10 +85,11 @@ class View(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 class Counters(msgspec.Struct, frozen=True):
     """Counters of a node's GPUs, by id, at a `time` in seconds since 1970, and the address of its exporter.
 
-    `failures` are the configured ones that the counters include already.
+    `idle` is whether no GPU was in use; `failures` are the configured ones that the counters include already.
     """
 
     time: float = 0.0
+    idle: bool = False
     address: _Name = ""
     gpus: Annotated[
         dict[_Name, Annotated[list[float], msgspec.Meta(max_length=_MAX_COUNTERS)]],

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import os
 import random
 from collections.abc import AsyncGenerator, Generator, Mapping
 from typing import NamedTuple
@@ -198,8 +199,16 @@ def lost_connection(server: str) -> Generator[None, None, None]:
         raise
     except Exception as error:
         sent = not isinstance(error, aiohttp.ClientConnectorError)
-        message = f"{server}: {str(error) or type(error).__name__}"
-        raise errors.ConnectError(message, sent=sent) from error
+        raise errors.ConnectError(f"{server}: {_reason(error)}", sent=sent) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return what went wrong; the library's text of a failed connection has the address of an object in memory."""
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
+        cause = error.os_error
+        number = cause.errno or 0  # negative if the name of the host cannot be resolved
+        return f"cannot connect: {os.strerror(number) if number > 0 else cause.strerror or cause}"
+    return str(error) or type(error).__name__
 
 
 def _may_repeat(error: errors.KubeError, call: Call) -> bool:

@@ -218,7 +218,8 @@ class Writer:
                 if self._normal.pop(key, None) is not None:
                     self._urgent[key] = write
         self._idle.clear()
-        self._wake.set()
+        if write.urgent or self._rate is None or len(self._normal) <= 1:  # others wait for their turn in any case
+            self._wake.set()
 
     def _put_in_lane(self, key: Target, write: _Write) -> None:
         if key in self._writing:

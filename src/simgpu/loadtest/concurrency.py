@@ -46,6 +46,29 @@ async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
+async def insistent(work: Coroutine[Any, Any, None], warn: Callable[[], None]) -> bool:
+    """Finish the work although it is cancelled meanwhile, which leads to a warning; a second time cancels it.
+
+    Return whether it was finished.
+    """
+    task = asyncio.ensure_future(work)
+    warned = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.done():
+                break
+            if warned:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                return False
+            warned = True
+            warn()
+    task.result()
+    return True
+
+
 async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float, poll_seconds: float = 0.2) -> bool:
     """Wait for a condition. False if it is not met in time; errors of the API meanwhile count as not yet."""
     clock = asyncio.get_running_loop().time

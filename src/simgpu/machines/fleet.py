@@ -14,12 +14,13 @@ import numpy as np
 from simgpu.machines.health import DeviceFailure, DeviceFaults
 from simgpu.machines.inventory import Card, DeviceState, Inventory
 from simgpu.machines.machine import Machine, Values
-from simgpu.machines.users import PodRef, User
+from simgpu.machines.users import User
 from simgpu.sim import cards
 from simgpu.topology import pools
 from simgpu.topology.devices import Device
 from simgpu.vocabulary import EXPORTER
 
+_NONE = DeviceFailure.NONE
 _MAX_GONE = 100_000  # removed GPUs whose counters are kept, in case they come back
 
 
@@ -36,6 +37,11 @@ class NodeCards(msgspec.Struct):
     def ids(self) -> list[str]:
         """The ids of the GPUs."""
         return [card.device.uuid for card in self.cards]
+
+    @property
+    def idle(self) -> bool:
+        """Whether no GPU is used, nor configured to look so."""
+        return not any(card.playing for card in self.cards)
 
     def users(self) -> dict[str, tuple[User, ...]]:
         """Return the users of each GPU that has any, by id."""
@@ -75,8 +81,6 @@ class Fleet:
         exporter = known.exporter if known is not None else self._exporter(name)
         devices = pools.build(spec, name, labels=exporter)
         made = self._inventory.exchange(known.cards if known is not None else (), devices)
-        for card in made:
-            card.shown = _shown_pod(card)
         self.nodes[name] = NodeCards(name, spec, made, exporter, known.exporter_pod if known is not None else ("", ""))
         self._changed(name)
         return self.nodes[name]
@@ -157,17 +161,16 @@ class Fleet:
         """Simulate up to `now`, in seconds; `clock` is in seconds since 1970."""
         self._inventory.step(now, clock=clock)
         self._machines.clear()
-        for card in self._inventory.changed:
-            card.shown = _shown_pod(card)
         if self._machine is not None and self._inventory.changed:
-            self._machine.change_users({card.place: (card.shown, card.seen) for card in self._inventory.changed})
+            self._machine.change_users(
+                {card.place: (card.pod(card.seen), card.seen) for card in self._inventory.changed}
+            )
 
     def machine(self) -> Machine:
         """Return all GPUs of all nodes, as one machine to render."""
         if self._machine is None:
             self._machine = self._view(self.nodes.values())
-            listed = chain.from_iterable(node.cards for node in self.nodes.values())
-            for place, card in enumerate(listed):
+            for place, card in enumerate(chain.from_iterable([node.cards for node in self.nodes.values()])):
                 card.place = place
         return self._current(self._machine)
 
@@ -184,12 +187,16 @@ class Fleet:
         self._machines.pop(name, None)
 
     def _view(self, nodes: Collection[NodeCards]) -> Machine:
-        """Return the machine of some nodes, with the pods of the last step, to which its readings belong."""
+        """Return the machine of some nodes, with the pods of the last step, to which its readings belong.
+
+        There may be many thousands of cards: few passes over them keep the event loop responsive.
+        """
         machine = self._inventory.machine([(node.name, node.cards) for node in nodes])
-        listed = list(chain.from_iterable(node.cards for node in nodes))
-        machine.users = {place: card.seen for place, card in enumerate(listed) if card.seen}
-        machine.set_pods({place: card.shown for place, card in enumerate(listed) if card.shown is not None})
-        machine.set_lost(_lost(nodes))
+        listed = enumerate(chain.from_iterable([node.cards for node in nodes]))
+        special = [(place, card) for place, card in listed if card.seen or card.playing or card.failure is not _NONE]
+        machine.users = {place: card.seen for place, card in special if card.seen}
+        machine.set_pods({place: pod for place, card in special if (pod := card.pod(card.seen)) is not None})
+        machine.set_lost([place for place, card in special if card.failure == DeviceFailure.LOST])
         return machine
 
     def _current(self, machine: Machine) -> Machine:
@@ -259,12 +266,6 @@ def _pod_usage(
             yield sharing[0].pod.uid, index, percent, sharing[0].memory_mib * 2.0**20
         else:
             yield from ((uid, index, *values) for uid, values in _divided(sharing, percent).items())
-
-
-def _shown_pod(card: Card) -> PodRef | None:
-    """Return the pod that labels a card's readings of the last step; pages of fake nodes show no uid of it."""
-    pod = card.pod(card.seen)
-    return PodRef(pod.name, pod.namespace, pod.container) if pod is not None else None
 
 
 def candidate_addresses(node: str, before: str) -> Iterator[str]:

@@ -69,7 +69,6 @@ class Card(msgspec.Struct, gc=False):
     place: int = -1  # in the machine that shows all cards of a fleet
     failure: DeviceFailure = DeviceFailure.NONE
     forgiven: tuple[float, ...] = ()
-    shown: PodRef | None = None  # what labels its readings there
 
     def pod(self, users: Sequence[User]) -> PodRef | None:
         """Return the pod that labels the card: of the first user, or from the configuration."""

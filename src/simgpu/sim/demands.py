@@ -36,6 +36,7 @@ _PER_CHANNEL: Final = {
 }  # fmt: skip
 
 
+_MOST = np.array([[MAX_DEMAND[name]] for name in CHANNELS])
 _NO_ROWS, _NO_COUNTS = np.zeros(0, np.intp), np.zeros(0)
 
 
@@ -110,26 +111,30 @@ class Demands:
         self, rows: Rows, doing: activity.Activity, scale: Scale, *, now: float, rng: np.random.Generator
     ) -> None:
         """Start an activity on rows."""
-        leaked = self.values[AT[MEMORY], rows].copy()
-        self.values[:, rows] = 0
+        leaked = self.values[AT[MEMORY], rows]  # a copy
         self.due[:, rows] = np.inf
         self.duty[rows], self.period[rows] = (doing.pulse.duty, doing.pulse.period) if doing.pulse else (1.0, 0.0)
         self.started[rows] = now
         self.context[rows] = doing.context or (USAGE in doing.values and doing.values[USAGE].high > 0)
+        values = np.zeros((len(CHANNELS), len(rows)))
+        chances = iter(rng.random((sum(name not in EVENTS for name in doing.values), len(rows))))
         for name, value in doing.values.items():
-            channel, factor = AT[name], scale.of(name, share=value.share)
-            low, high = (min(end * factor, MAX_DEMAND[name]) for end in (value.low, value.high))
+            channel, factor, most = AT[name], scale.of(name, share=value.share), MAX_DEMAND[name]
+            low, high = min(value.low * factor, most), min(value.high * factor, most)
             adds = value.function == "increase"
             if name not in EVENTS:
-                drawn = low + (high - low) * rng.random(len(rows))
-                grown = drawn + leaked if adds and name == MEMORY else drawn
-                self.values[channel, rows] = np.minimum(grown, MAX_DEMAND[name])
+                chance = next(chances)
+                values[channel] = low if low == high else low + (high - low) * chance
+                if adds and name == MEMORY:
+                    values[channel] += leaked
             if value.varies or (name in EVENTS and high > 0):
                 self.low[channel, rows], self.high[channel, rows] = low, high
                 self.adds[channel, rows] = adds or name in EVENTS
                 self.every[channel, rows] = value.period
                 self.due[channel, rows] = now + value.period
                 self._next_due[channel] = min(self._next_due[channel], now + value.period)
+        np.minimum(values, _MOST, out=values)
+        self.values[:, rows] = values
         if doing.context and not {MEMORY, YIELDING} & doing.values.keys():
             self.values[AT[YIELDING], rows] = scale.context
         self.changed = True

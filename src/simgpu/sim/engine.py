@@ -29,6 +29,8 @@ __all__ = ["Engine", "Outcome", "Part", "PartState", "Share", "Usages"]
 _MAX_STEP_SECONDS = 5.0  # longer steps are split
 _MAX_PIECES = 100
 
+_WHOLE, _ALL_OF_IT = np.zeros(1, np.int64), np.ones(1, np.float32)  # part and share of a workload on one card
+
 
 class Share(msgspec.Struct, frozen=True):
     """What a workload uses of a card or part of a card now."""
@@ -268,8 +270,14 @@ class Engine:
 
     def _targets(self, on: Sequence[int]) -> Targets:
         """Return the rows of cards and parts, which must be of one model."""
-        wanted = np.unique(np.asarray(on, dtype=np.int64))
         divided = self._parts.known
+        if len(on) == 1 and on[0] not in divided:
+            number, row = self._places.find(on[0])
+            if number < 0:
+                raise errors.InputError("devices", f"there is no device {on[0]}")
+            group = self._numbered[number]
+            return Targets(group, np.array([row], np.intp), _WHOLE, _ALL_OF_IT, float(group.model.memory_mib.usable))
+        wanted = np.unique(np.asarray(on, dtype=np.int64))
         known = [divided.get(item) for item in wanted.tolist()] if divided else [None] * len(wanted)
         cards_of = [item if part is None else part.card for item, part in zip(wanted.tolist(), known, strict=True)]
         numbers, rows = self._places.find_all(cards_of)

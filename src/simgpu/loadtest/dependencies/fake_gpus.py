@@ -20,7 +20,7 @@ from simgpu.kube.resources import Resource
 from simgpu.kube.store import Change, Store
 from simgpu.kube.views import Node
 from simgpu.loadtest import concurrency, ownership
-from simgpu.loadtest.dependencies import kinds, nodes, slices, stages, visibility
+from simgpu.loadtest.dependencies import kinds, nodes, restarts, slices, stages, visibility
 from simgpu.loadtest.dependencies.kwok import DEFAULT_IMAGE, Kwok
 from simgpu.loadtest.dependencies.workbench import DependencyError, Workbench
 from simgpu.loadtest.scenario import durations, fields
@@ -116,7 +116,9 @@ class FakeGpus:
         self._kwok = Kwok(bench, image=wanted.image)
         self._version = ""
         self._classes: list[str] = []
+        self._node = ""  # any of the run's nodes
         self._last = ""  # the node whose slice was written last
+        self._restarts: asyncio.Task[None] | None = None
 
     # Before anything is created.
 
@@ -164,6 +166,7 @@ class FakeGpus:
                     await self._wait_for_scheduler(deadline)
         except TimeoutError:
             raise DependencyError(f"{self._name}: not ready in {wanted.seconds:.0f} s (params.timeout)") from None
+        self._restarts = asyncio.create_task(restarts.follow(bench, self._node))
         bench.progress.done("nodes", f"{wanted.nodes} with {wanted.gpus} GPUs each are ready")
 
     @property
@@ -208,7 +211,7 @@ class FakeGpus:
         everything = asyncio.Event()
 
         def show() -> None:
-            bench.progress.update("nodes", f"created {made} of {wanted.nodes}, {ready} ready")
+            bench.progress.update("nodes", f"created {made} of {wanted.nodes}, {min(made, ready)} ready")
             if ready >= wanted.nodes:
                 everything.set()
 
@@ -241,9 +244,9 @@ class FakeGpus:
     async def _create_node(self, numbers: nodes.Numbers) -> None:
         wanted, bench = self._wanted, self._bench
         number, node = await nodes.create(bench.client, numbers, self._node_body)
+        name = self._node = node.metadata.name
         if not self._publishes or not wanted.gpus:
             return
-        name = node.metadata.name
         devices = (
             slices.kwok_devices(wanted.gpus)
             if wanted.driver == LOADTEST_DRIVER
@@ -317,6 +320,8 @@ class FakeGpus:
     async def teardown(self) -> None:
         """Remove nodes, slices, stages and class."""
         client, run = self._bench.client, self._bench.run
+        if self._restarts is not None:
+            self._restarts.cancel()
         await client.delete_all(resources.NODES, labels=run.selector)
         if self._publishes and self._version:
             await client.delete_all(kinds.slices(self._version), labels=run.selector)

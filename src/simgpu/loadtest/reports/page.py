@@ -22,7 +22,8 @@ _STYLE = """
 --good:#3fb950;--bad:#f85149;--c0:#4493f8;--c1:#d29922;--c2:#3fb950;--c3:#ab7df8}}
 *{box-sizing:border-box}body{margin:0 auto;max-width:1400px;padding:24px;background:var(--paper);color:var(--ink);
 font:15px/1.5 system-ui,sans-serif}h1{font-size:24px;margin:0}h2{font-size:18px;margin:32px 0 8px}
-p{margin:4px 0}.soft{color:var(--soft)}.verdict{font-weight:600}.good{color:var(--good)}.bad{color:var(--bad)}
+p,li{overflow-wrap:anywhere}p{margin:4px 0}.soft{color:var(--soft)}
+.verdict{font-weight:600}.good{color:var(--good)}.bad{color:var(--bad)}
 .tiles{display:flex;flex-wrap:wrap;gap:12px;margin:16px 0}.tile{background:var(--tint);border:1px solid var(--line);
 border-radius:6px;padding:8px 16px;min-width:130px}.tile b{display:block;font-size:20px}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,520px),1fr));gap:16px}
@@ -47,7 +48,8 @@ def render(result: RunResult, compared: Sequence[ComparedFigure] = (), against: 
     problems = [*result.errors, *(f"{case.name}: {error}" for case in result.cases for error in case.errors)]
     if problems:
         parts.append("<h2>What failed</h2><ul>" + "".join(f"<li>{_text(line)}</li>" for line in problems) + "</ul>")
-    parts.append('<h2>Over time</h2><div class="plots">' + "".join(_plots(result)) + "</div>")
+    explained = '<p class="soft">Dotted lines over time are the moments at which steps begin.</p>'
+    parts.append(f'<h2>Over time</h2>{explained}<div class="plots">{"".join(_plots(result))}</div>')
     if compared:
         parts.append(_comparison(compared, against))
     parts += [_measurements(result), _steps(result), _details(result)]
@@ -65,7 +67,9 @@ def _text(value: object) -> str:
 
 def _head(result: RunResult) -> str:
     when = datetime.datetime.fromtimestamp(result.started, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    verdict = '<span class="bad">failed</span>' if result.failed else '<span class="good">passed</span>'
+    verdict = '<span class="good">passed</span>'
+    if result.failed:
+        verdict = f'<span class="bad">{"interrupted" if result.interrupted else "failed"}</span>'
     return (
         f'<header><h1>{_text(result.scenario)} <span class="verdict">{verdict}</span></h1>'
         f'<p class="soft">{when}, {_text(units.format_seconds(result.seconds))}, run {_text(result.run)} on '

@@ -27,7 +27,7 @@ from simgpu.loadtest.run_progress import RunProgress
 from simgpu.loadtest.running import namespaces, phases
 from simgpu.loadtest.running.objects import Creator
 from simgpu.loadtest.running.results import CaseResult, RunResult
-from simgpu.loadtest.running.timeline import Census
+from simgpu.loadtest.running.timeline import Census, TimelineSample
 from simgpu.loadtest.scenario.model import MeasurementCall, Scenario, ScenarioStep
 from simgpu.loadtest.scenario.reading import Methods
 from simgpu.loadtest.served import Served
@@ -37,6 +37,7 @@ METHODS = Methods(fake_gpus.PARAMETERS, registry.PARAMETERS, fake_gpus.ALIASES)
 _SHOW_SECONDS = 0.5
 _TEARDOWN_SECONDS = 120.0
 _MAX_POINTS = 20_000  # of pods in the report
+_CLEANUP = "'simgpu loadtest cleanup' can remove the rest"
 
 
 class RunnerSettings(msgspec.Struct, frozen=True):
@@ -93,8 +94,13 @@ class Runner:
             self.result.errors.append(str(error) or type(error).__name__)
         finally:
             shown.cancel()
-            await concurrency.uninterrupted(self._end(shown))
+            if not await concurrency.insistent(self._end(shown), self._warn):
+                self.result.interrupted = True
+                self.result.errors.append(f"teardown was interrupted: {_CLEANUP} a minute from now")
         return self.result
+
+    def _warn(self) -> None:
+        self._progress.note(f"removing what the run made; if you interrupt it once more, {_CLEANUP}")
 
     # Working
 
@@ -251,24 +257,34 @@ class Runner:
         while True:
             await asyncio.sleep(min(_SHOW_SECONDS, self._census.interval))
             sample = self._census.sample()
-            latencies = sorted(self._census.times.latencies(2000))
-            latency = ""
-            if latencies:
-                p50, p99 = percentiles.at(latencies, 50), percentiles.at(latencies, 99)
-                latency = f"; start-up p50 {p50:.2f} s, p99 {p99:.2f} s"
             if self._phases is not None and self._phases.active:
                 done = sum(result.done for result in self._phases.active)
                 total = sum(result.total for result in self._phases.active)
                 self._progress.update("objects", f"{done} of {total} of this step")
             if sample.pending or sample.running or sample.done:
-                counts = f"{sample.pending} pending, {sample.running} running, {sample.done} done"
-                self._progress.update("pods", f"{counts}{latency}")
+                self._progress.update("pods", self._pods_line(sample))
+
+    def _pods_line(self, sample: TimelineSample) -> str:
+        counts = f"{sample.pending} pending, {sample.running} running, {sample.done} done"
+        latencies = sorted(self._census.times.latencies(2000))
+        if not latencies:
+            return counts
+        p50, p99 = percentiles.at(latencies, 50), percentiles.at(latencies, 99)
+        return f"{counts}; start-up p50 {p50:.2f} s, p99 {p99:.2f} s"
+
+    def _show_totals(self, sample: TimelineSample) -> None:
+        """Replace what was shown of the steps, which are over."""
+        if self.result.steps:
+            self._progress.done("step", f"{len(self.result.steps)} of {len(self._scenario.steps)} begun")
+        if sample.objects:
+            self._progress.done("objects", f"{sample.objects} created")
+            self._progress.done("pods", self._pods_line(sample))
 
     # The end
 
     async def _end(self, shown: asyncio.Task[None]) -> None:
         await asyncio.gather(shown, return_exceptions=True)
-        self._census.sample(last=True)
+        self._show_totals(self._census.sample(last=True))
         result, census = self.result, self._census
         result.timeline = census.samples
         result.pods = len(census.times)
@@ -277,12 +293,19 @@ class Runner:
         result.seconds = round(time.time() - census.started, 3)
         await self._watches.close()
         self._progress.update("teardown", "removing what the run made")
-        await self._tear_down()
+        if await concurrency.until(self._answers, seconds=_TEARDOWN_SECONDS):
+            await self._tear_down()
+        else:
+            result.leftovers.append(f"unknown: the API server does not answer; later {_CLEANUP}")
         if result.leftovers:
-            result.errors.append(f"{len(result.leftovers)} objects are left: {', '.join(result.leftovers[:10])}")
+            result.errors.append(f"left behind: {', '.join(result.leftovers[:10])}{_more(result.leftovers[10:])}")
             self._progress.note(result.errors[-1])
         else:
             self._progress.done("teardown", "nothing is left")
+
+    async def _answers(self) -> bool:
+        await self._client.raw("/version")
+        return True
 
     async def _tear_down(self) -> None:
         keep, errors_before = not self._scenario.namespaces.delete, len(self.result.errors)
@@ -342,6 +365,10 @@ class Runner:
 
         if not await concurrency.until(nothing, seconds=_TEARDOWN_SECONDS):
             self.result.leftovers += list(dict.fromkeys(left)) or ["unknown: the API server does not answer"]
+
+
+def _more(names: list[str]) -> str:
+    return f" and {len(names)} more" if names else ""
 
 
 def _listed(scenario: Scenario) -> list[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -162,28 +163,54 @@ def _check_object(body: Any, item: ObjectTemplate, where: str, problems: Problem
         problems.add(where, f"{item.file.name}: metadata: must be a mapping")
 
 
+_PLACEHOLDER = "simgpu-action"
+
+
+def identities(file: Path) -> list[tuple[str, str]]:
+    """Return apiVersion and kind of the objects in a template, which must not depend on variables."""
+    text = files.read(file)
+    readings = [found for found in map(_literal_identities, _readings(text)) if found is not None]
+    if not readings:
+        raise ValueError("apiVersion and kind must be given without variables")
+    found = max(readings, key=len)
+    for identity in found:
+        if found.count(identity) > 1:
+            raise ValueError(f"two objects of kind {identity[1]}: a template has one of each kind")
+    return found
+
+
+def _readings(text: str) -> Iterator[list[Any]]:
+    """Yield the documents of a template that is not rendered, by all ways in which they can be read."""
+    without = "\n".join(_blanked(line) for line in text.split("\n"))
+    for readable in (without, _with_placeholders(text)):  # the second reads objects in one line of flow style
+        with contextlib.suppress(ValueError):
+            yield yaml_text.parse_all(readable)
+    yield [
+        dict(re.findall(r"^(apiVersion|kind):[ \t]*[\"']?([\w./-]+)", part, re.MULTILINE))
+        for part in re.split(r"^---\s*$", without, flags=re.MULTILINE)
+    ]
+
+
+def _with_placeholders(text: str) -> str:
+    """Return a template with a placeholder for each action."""
+    before, *parts = text.split("{{")
+    return before + "".join(_PLACEHOLDER + part.partition("}}")[2] for part in parts)
+
+
 def _blanked(line: str) -> str:
     """Return a line without what stands from its first action to its last."""
     start, end = line.find("{{"), line.rfind("}}")
     return line[:start] + line[end + 2 :] if 0 <= start < end else line
 
 
-def identities(file: Path) -> list[tuple[str, str]]:
-    """Return apiVersion and kind of the objects in a template, which must not depend on variables."""
-    blank = "\n".join(_blanked(line) for line in files.read(file).split("\n"))
-    found: list[tuple[str, str]] = []
-    try:
-        documents = yaml_text.parse_all(blank)
-    except ValueError:
-        documents = [dict(re.findall(r"^(apiVersion|kind):[ \t]*[\"']?([\w./-]+)", part, re.MULTILINE))
-                     for part in re.split(r"^---\s*$", blank, flags=re.MULTILINE)]  # fmt: skip
+def _literal_identities(documents: list[Any]) -> list[tuple[str, str]] | None:
+    """Return apiVersion and kind of each document; None if one of them is missing or has an action in it."""
+    found = []
     for document in documents:
         if not isinstance(document, dict):
             continue
-        identity = (document.get("apiVersion"), document.get("kind"))
-        if not all(isinstance(part, str) for part in identity):
-            raise ValueError("apiVersion and kind must be given without variables")
-        if identity in found:
-            raise ValueError(f"two objects of kind {identity[1]}: a template has one of each kind")
-        found.append((str(identity[0]), str(identity[1])))
+        version, kind = document.get("apiVersion"), document.get("kind")
+        if not isinstance(version, str) or not isinstance(kind, str) or _PLACEHOLDER in version + kind:
+            return None
+        found.append((version, kind))
     return found
