@@ -369,21 +369,24 @@ async def test_limits_that_are_exceeded_and_jobs_that_do_not_start_are_failures(
     assert "no pod of the selection was scheduled" in failed["SchedulingThroughput"][0]
 
 
-async def test_two_runs_at_once_do_not_disturb_each_other(cluster: Cluster, tmp_path: Path) -> None:
+async def test_runs_at_once_do_not_disturb_each_other(cluster: Cluster, tmp_path: Path) -> None:
     async def one(name: str, file: str | Path) -> tuple[int, str]:
         return await command(
-            cluster, BIN / "simgpu", "loadtest", file, "--nodes", "2", "--report-dir", tmp_path / name, folder=ROOT
-        )
+            cluster, BIN / "simgpu", "loadtest", file, "--nodes", "1", "--report-dir", tmp_path / name, folder=ROOT,
+            CL2_JOB_RUNNING_TIME_MS="100", CL2_STARTUP_THRESHOLD="60s",
+        )  # fmt: skip
 
     # One of them writes slices and class in an older version that is served, too.
     original = (ROOT / "src/simgpu/loadtest/scenarios/burst-fill/config.yaml").read_text()
     older = tmp_path / "older.yaml"
     older.write_text(original.replace("  params:\n", "  params:\n    apiVersion: v1beta2\n"))
     assert "v1beta2" in older.read_text()
-    found = await asyncio.gather(one("a", "burst-fill"), one("b", older))
-    assert [code for code, _ in found] == [0, 0], found
-    for name in ("a", "b"):
-        assert json.loads((tmp_path / name / "results.json").read_text())["pods"] == 16
+    # Seven long jobs and a churning one with ten pods; a pod for each of eight GPUs.
+    pods = {"dra-steady-state": 17, "burst-fill": 8, str(older): 8, "extended-resources": 8, "nvidia-gpu": 8}
+    found = await asyncio.gather(*(one(f"report-{index}", file) for index, file in enumerate(pods)))
+    assert [code for code, _ in found] == [0] * len(pods), found
+    for index, count in enumerate(pods.values()):
+        assert json.loads((tmp_path / f"report-{index}" / "results.json").read_text())["pods"] == count
 
 
 async def test_what_a_run_did_not_make_it_does_not_touch(cluster: Cluster, client: Client, tmp_path: Path) -> None:

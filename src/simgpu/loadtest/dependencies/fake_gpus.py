@@ -211,7 +211,7 @@ class FakeGpus:
         everything = asyncio.Event()
 
         def show() -> None:
-            bench.progress.update("nodes", f"created {max(made, ready)} of {wanted.nodes}, {ready} ready")
+            bench.progress.update("nodes", f"created {made} of {wanted.nodes}, {min(made, ready)} ready")
             if ready >= wanted.nodes:
                 everything.set()
 
