@@ -28,7 +28,7 @@ from tests.fixtures.dra import Registry
 
 ONE, TWO = "1a0e8400-e29b-41d4-a716-446655440001", "2b0e8400-e29b-41d4-a716-446655440002"
 GPU = "GPU-0a0e8400-e29b-41d4-a716-44665544000a"
-DEVICE = GPU.lower()
+DEVICE, OTHER = GPU.lower(), "gpu-other"
 RESULT = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "node-a", "device": DEVICE}
 
 
@@ -60,7 +60,7 @@ class Agent:
 
     @staticmethod
     def _grant(claim: AllocatedClaim) -> grants.PreparedClaim:
-        return grants.grant(claim, {DEVICE: DevicePlace(GPU)}, pool="node-a")
+        return grants.grant(claim, {DEVICE: DevicePlace(GPU), OTHER: DevicePlace("GPU-other")}, pool="node-a")
 
     def files(self) -> list[str]:
         return sorted(path.name for path in self.cdi.iterdir())
@@ -147,10 +147,31 @@ async def test_repeated_calls_change_nothing(registry: Registry, agent: Agent) -
     agent.claims.clear()  # what a kubelet prepares again need not be there any more
     (agent.cdi / f"k8s.gpu.nvidia.com-gpu_{ONE}.yaml").unlink()
     assert await registry.prepare(info, [ref()]) == first
-    assert agent.reads == 1
     assert len(agent.files()) == 2
     for _ in range(2):
         assert await registry.unprepare(info, [ref(), ref("unknown", TWO)]) == {ONE: "", TWO: ""}
+
+
+async def test_a_claim_that_was_allocated_anew_after_a_lost_call_gets_its_new_device(
+    registry: Registry, agent: Agent
+) -> None:
+    info = await registry.register()
+    await registry.prepare(info, [ref()])
+    agent.claims["one"] = claim("one", results=[RESULT | {"device": OTHER}])
+    in_the_way = agent.root / "state" / ".claims.json.unfinished"
+    in_the_way.mkdir()
+    assert "Is a directory" in (await registry.prepare(info, [ref()]))[ONE].error
+    assert GPU in (agent.cdi / f"k8s.gpu.nvidia.com-gpu_{ONE}.yaml").read_text()
+    in_the_way.rmdir()
+    for _ in range(2):
+        [device] = (await registry.prepare(info, [ref()]))[ONE].devices
+        assert device.device_name == OTHER  # also when the call is repeated
+        assert [item.gpu for item in agent.prepared.claims[ONE].devices] == ["GPU-other"]
+        assert GPU not in (agent.cdi / f"k8s.gpu.nvidia.com-gpu_{ONE}.yaml").read_text()
+    agent.claims["one"] = claim("one", results=[RESULT | {"device": "gpu-elsewhere"}])
+    assert "has no device" in (await registry.prepare(info, [ref()]))[ONE].error
+    agent.claims["one"] = claim("one", allocation=None)
+    assert [item.device_name for item in (await registry.prepare(info, [ref()]))[ONE].devices] == [OTHER]
 
 
 async def test_what_is_wrong_with_one_claim_does_not_affect_another(registry: Registry, agent: Agent) -> None:

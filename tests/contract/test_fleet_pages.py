@@ -19,6 +19,7 @@ from simgpu import errors
 from simgpu.catalog import models
 from simgpu.identities import identity, labels, render
 from simgpu.machines.fleet import Fleet
+from simgpu.machines.health import DeviceFailure
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology import inline
 from simgpu.web import fleet_pages, metering, pages, server
@@ -308,6 +309,24 @@ async def test_a_nodes_page_is_compressed_if_that_is_accepted() -> None:
             assert answer.headers["Content-Encoding"] == "gzip"
         async with session.get(f"{url}/metrics/nodes/n1", headers={"Accept-Encoding": "identity"}) as answer:
             assert gzip.decompress(packed) == await answer.read()
+
+
+async def test_a_nodes_page_shows_each_step_and_what_changes_between_steps() -> None:
+    cards = Fleet(seed=1)
+    node = cards.place("n1", inline.parse("h200:2", models.load(), field="x"))
+    cards.step(1.0, clock=0.0)
+    async with showing(cards, plain=True) as url:
+        assert 'pod="train"' not in await read(f"{url}/metrics/nodes/n1")
+        cards.use(node, {node.ids[1]: (User(PodRef("train", "team", "main", "uid-1"), Range(10, 30), 143771),)})
+        cards.step(2.0, clock=1.0)
+        assert labels_of(await read(f"{url}/metrics/nodes/n1"), "1")["pod"] == "train"
+        cards.fail(node, {0: DeviceFailure.LOST})
+        assert " 79\n" in await read(f"{url}/metrics/nodes/n1")
+        cards.place("n1", inline.parse("h200:3", models.load(), field="x"))
+        assert labels_of(await read(f"{url}/metrics/nodes/n1"), "2")["gpu"] == "2"
+        cards.remove("n1")
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics/nodes/n1") as answer:
+            assert answer.status == 404
 
 
 async def test_plain_labels_are_those_of_an_exporter_on_the_node() -> None:

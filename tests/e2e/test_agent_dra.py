@@ -312,10 +312,34 @@ def test_a_change_of_allocation_gives_no_gpu_to_a_second_pod(claimed: Claimed) -
     wait_for(lambda: len(claimed.offered()) == 8, "all devices")
 
 
-def test_a_real_node_publishes_whole_gpus_and_says_so(claimed: Claimed) -> None:
-    claimed.configure({**H200, "allocation": "dra", "dra": {"dynamicMIG": True}})
-    wait_for(lambda: claimed.events("DynamicMigIgnored", claimed.node.name), "an event")
-    assert len(claimed.offered()) == 8
+def test_a_pod_has_the_mig_instance_of_its_claim_and_nothing_else(claimed: Claimed) -> None:
+    claimed.configure({"gpus": [{"type": "h200", "count": 1}], "allocation": "dra", "dra": {"dynamicMIG": True}})
+    wait_for(lambda: any("-mig-" in name for name in claimed.offered()), "MIG devices")
+    parts = {"small": ("1g.18gb", 16384), "large": ("3g.71gb", 71424)}
+    for name, (profile, _) in parts.items():
+        chosen = [{"cel": {"expression": f"device.attributes['{CLASS}'].profile == '{profile}'"}}]
+        claimed.claim(name, deviceClassName="mig.nvidia.com", selectors=chosen)
+        claimed.use(name, name, annotations={"run.ai/simulated-gpu-utilization": "60"})
+        claimed.running(name)
+
+    def seen(name: str) -> list[str]:
+        return re.findall(r"MIG (\S+) +Device", claimed.exec(name, "nvidia-smi", "-L"))
+
+    def pods() -> dict[str, str]:
+        listed = claimed.series("DCGM_FI_DEV_FB_USED")
+        return {labels["GPU_I_PROFILE"]: labels.get("pod", "") for labels, _ in listed if "GPU_I_PROFILE" in labels}
+
+    for name, (profile, memory) in parts.items():
+        wait_for(lambda name=name, profile=profile: seen(name) == [profile], "the instance")  # type: ignore[misc]
+        assert f"{memory}MiB" in claimed.exec(name, "nvidia-smi")
+        assert claimed.gpu_names(name) == set(claimed.allocated(name))
+    wait_for(lambda: pods() == {"1g.18gb": "small", "3g.71gb": "large"}, "the pods in metrics")
+    claimed.agent.stop(signal.SIGKILL)
+    claimed.node.kubectl("delete", "pod", "small", "--now", "--wait=false")  # its end waits for the agent
+    claimed.node.begin(claimed.agent)
+    claimed.wait_ready()
+    wait_for(lambda: pods() == {"3g.71gb": "large"}, "the instance to go with its pod")
+    assert seen("large") == ["3g.71gb"]
 
 
 def test_a_node_that_is_annotated_goes_back_to_the_extended_resource(claimed: Claimed) -> None:

@@ -14,6 +14,7 @@ from prometheus_client import parser
 from simgpu.catalog import models
 from simgpu.identities import identity, labels, render
 from simgpu.machines import box
+from simgpu.machines.health import DeviceFailure
 from simgpu.topology import devices
 from simgpu.workloads import documents
 from tests.fixtures import boxes
@@ -296,6 +297,11 @@ def test_errors_are_counted_by_code_once_they_came() -> None:
     made.drop(list(made.workloads()))
     made.step(30.0, clock=1_700_000_030.0)
     assert values(show(made, "nvidia-smi"), "nvidia_smi_xid_last_timestamp_seconds", "xid") == {("43",): came}
+    made.fail({0: DeviceFailure.LOST})
+    made.step(31.0, clock=1_700_000_031.0)
+    text = show(made, "nvidia-smi")
+    assert values(text, "nvidia_smi_xid_errors_total", "xid")["79",] == 1
+    assert values(text, "nvidia_smi_xid_last_timestamp_seconds", "xid").keys() == {("43",), ("79",)}
 
 
 def test_gaudi_says_where_it_runs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 from pathlib import Path
 
@@ -9,11 +10,14 @@ import pytest
 
 from simgpu import errors
 from simgpu.controllers import equipping
+from simgpu.dra.node_devices import MigPart
 from simgpu.machines.box import Box
 from simgpu.machines.users import CpuSource, PodRef, Range, User
 from simgpu.node import state
 from simgpu.page import writer
 from simgpu.topology import pools
+from simgpu.topology.devices import part_id
+from tests.fixtures import smi
 from tests.fixtures.equipment import IDS, equipment, share, shown, spec, worked
 
 
@@ -47,6 +51,53 @@ def test_a_page_is_there_for_each_gpu_and_goes_with_it(tmp_path: Path) -> None:
     made.equip(pools.NodeGpus(()))
     assert not list(made.pages.glob("GPU-*/page"))
     assert not made.box.devices
+
+
+def test_mig_instances_come_and_go_beside_each_other(tmp_path: Path) -> None:
+    first, second = MigPart("1g.18gb", 0, 7, 16384), MigPart("3g.71gb", 4, 2, 71424)
+    ids = {part: part_id(IDS[0], part.number) for part in (first, second)}
+    user = User(PodRef("p", "ns", "main", "uid-p"), Range(100, 100), 8192, 0.5, part=7)
+    made = equipment(tmp_path)
+    made.equip(spec(2), {IDS[0]: (first,)})
+    made.use({IDS[0]: (user,)})
+    made.box.step(60.0, clock=0.0)
+    made.stepped(0.0)
+
+    def listed(part: MigPart) -> str:
+        return smi.say(writer.folder(made.pages, ids[part]).parent, "-L")
+
+    assert re.findall(r"UUID: (\S+)\)", listed(first)) == [IDS[0], ids[first]]
+    page = writer.read(writer.folder(made.pages, ids[first]) / "page")
+    assert page is not None
+    [instance] = page["instances"][0][: page["instance_count"][0]]
+    assert (instance["usage"], instance["memory_used"], instance["memory_total"]) == (100, 8192 << 20, 16384 << 20)
+    machine = made.box.machine
+    assert not machine.pods
+    assert [(part.id, machine.part_pods[part.handle].name) for part in machine.parts] == [(7, "p")]
+    before, running = shown(made), list(made.box.workloads())
+
+    made.equip(spec(2), {IDS[0]: (first, second)})
+    assert (shown(made), list(made.box.workloads())) == (before, running)
+    assert {path.parent.name for path in (tmp_path / "gpus-mig").glob("*/page")} == set(ids.values())
+    assert {path.parent.name for path in made.pages.glob("*/page")} == set(IDS[:2])
+
+    made.equip(spec(2), {IDS[0]: (second,)})
+    assert shown(made) == before
+    assert not made.box.workloads()
+    assert re.findall(r"UUID: (\S+)\)", listed(second)) == [IDS[0], ids[second]]
+    made.use({IDS[0]: (user,)})  # before it is known that its claim is gone
+    made.box.step(61.0, clock=1.0)
+    assert made.box.machine.column("memory_used")[0] == 0
+    made.equip(spec(2), {IDS[0]: (second, first, MigPart("7g.141gb", 0, 0, 143771), MigPart("9g.9gb", 0, 0, 1))})
+    made.use({IDS[0]: (user,)})
+    made.box.step(62.0, clock=2.0)
+    assert {part.id: part.handle in made.box.machine.part_pods for part in made.box.machine.parts} == {
+        2: False,
+        7: True,
+    }
+    made.equip(spec(2))
+    assert not made.box.machine.parts
+    assert not list((tmp_path / "gpus-mig").glob("*/page"))
 
 
 def in_the_way(folder: Path) -> None:

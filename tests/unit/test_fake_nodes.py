@@ -392,6 +392,32 @@ def test_a_node_that_is_no_longer_fake_keeps_nothing_of_ours() -> None:
         world.check_writings()
 
 
+def test_a_failure_that_goes_on_across_a_restart_is_one_error() -> None:
+    def errors_of(world: World) -> tuple[list[float], set[str]]:
+        placed = world.fleet.nodes["a"]
+        counted = world.fleet.engine.read("uncorrected", [card.number for card in placed.cards])
+        return counted.tolist(), set(world.fleet.faults(placed))
+
+    world = World()
+    world.apply("config", "", {"x": 2})
+    world.apply("node", "a", "x")
+    world.apply("edit", "a", {"annotations": {"simgpu.dev/failures": "{unhealthy: [1]}"}})
+    world.settle()
+    bad = {world.fleet.nodes["a"].ids[1]}
+    assert errors_of(world) == ([0.0, 1.0], bad)
+    LOOP.run(world.nodes.save())
+    world.settle()
+
+    world = World(world.stores)
+    world.settle()
+    assert errors_of(world) == ([0.0, 1.0], bad)
+
+    world = World(world.stores)
+    world._edit("a", {"annotations": {"simgpu.dev/failures": None}})
+    world.settle()
+    assert errors_of(world) == ([0.0, 1.0], set())
+
+
 def test_labels_that_others_wrote_stay() -> None:
     world = World()
     unknown = {"gpuProduct": "Mystery", "gpuCount": 1, "gpuMemory": 1000}

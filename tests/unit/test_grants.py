@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 
-from simgpu import errors
 from simgpu.catalog import models
-from simgpu.dra import grants
+from simgpu.dra import grants, node_devices
 from simgpu.dra.claims import AllocatedClaim
-from simgpu.dra.node_devices import DevicePlace
+from simgpu.dra.node_devices import DevicePlace, MigPart
 from simgpu.kube import views
+from simgpu.topology import allocating, inline, pools
 
 PLACES = {"gpu-a": DevicePlace("GPU-a"), "gpu-b": DevicePlace("GPU-b")}
 
@@ -65,10 +64,19 @@ def test_a_share_is_the_memory_that_was_consumed() -> None:
     assert (device.title, device.memory_mib, device.slot) == ("gpu-a-share-1", 10240, ("GPU-a", "share-1"))
 
 
-def test_mig_devices_are_not_for_real_nodes() -> None:
-    profile = models.load().models["h200"].mig[0]
-    with pytest.raises(errors.InputError, match="MIG devices are for fake nodes"):
-        grants.grant(claim(result()), {"gpu-a": DevicePlace("GPU-a", profile)}, pool="n")
+def test_a_mig_device_is_an_instance_with_an_id_of_its_own() -> None:
+    spec = inline.parse("h200:1", models.load(), field="x")
+    options = allocating.DraOptions(dynamic_mig=True)
+    spec = msgspec.structs.replace(spec, allocation=allocating.GpuAllocation("dra", options))
+    places = node_devices.places([gpu := pools.build(spec, "n")[0]], spec)
+    name = next(name for name in places if name.endswith("-mig-1g18gb-19-6"))
+    made = grants.grant(claim(result(name), result(gpu.uuid.lower(), adminAccess=True)), places, pool="n")
+    instance, whole = made.devices
+    assert instance.part == MigPart("1g.18gb", 6, 13, 16384)
+    assert (instance.gpu, instance.id) == (gpu.uuid, f"MIG-{gpu.part_uuid(13)}")
+    assert (whole.part, whole.id) == (None, gpu.uuid)
+    assert grants.instances([made]) == {gpu.uuid: (instance.part,)}
+    assert msgspec.json.decode(msgspec.json.encode(made), type=grants.PreparedClaim) == made
 
 
 def test_a_container_uses_the_devices_of_its_requests_alone() -> None:

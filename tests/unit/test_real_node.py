@@ -182,7 +182,7 @@ async def test_gpus_that_the_kubelet_allocated_are_not_for_claims_until_their_po
     kubelet.listed = [Held("main", (IDS[1],), namespace="ns", pod="p")]
     await node.reconcile()
     assert kubelet.offered == [IDS[0]]
-    assert [event.partition(":")[0] for event in events(node)] == ["DynamicMigIgnored", "GpusHeld"]
+    assert [event.partition(":")[0] for event in events(node)] == ["GpusHeld"]
     pods.remove("ns/p")
     await node.reconcile()
     assert kubelet.offered == IDS[:2]

@@ -128,10 +128,10 @@ class Agent:
             known=self._files.known, reservations=settings.reservations, clock=self._clock,
         )  # fmt: skip
         self.kubelet.on_allocation = self.controller.expect
-        self.kubelet.prepared.changed = self.controller.wake
+        self.kubelet.prepared.changed = self.controller.claims_changed
         box, controller = self.equipment.box, self.controller
         identifier = PeerIdentifier(
-            self.stores.pods, lambda: controller.all_held, lambda: [item.uuid for item in box.devices]
+            self.stores.pods, lambda: controller.all_held, lambda: [item.uuid for item in box.devices] + box.part_ids
         )
         names = {family.name: (family.value, family.scale) for family in settings.identity.families}
         self.socket = WorkloadServer(

@@ -90,8 +90,14 @@ def place(instances: Sequence[models.MigProfile], model: models.Model, *, where:
             raise errors.InputError(f"{where}[{position}]", f"no room for {profile.name} beside {before}")
         start = options[0] if size == 1 else options[-1]
         taken.update(range(start, start + size))
-        found.append(Placement(start, size, _FIRST_NUMBER[size] + start // size))
+        found.append(placed(profile, model, start))
     return found
+
+
+def placed(profile: models.MigProfile, model: models.Model, start: int) -> Placement:
+    """Return the placement of an instance that starts at a slice."""
+    size = memory_slices(profile, model)
+    return Placement(start, size, _FIRST_NUMBER[size] + start // size)
 
 
 def _compute(model: models.Model) -> int:

@@ -7,7 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from simgpu import errors, vocabulary
+from simgpu.catalog import models, placing
+from simgpu.dra.node_devices import MigPart
 from simgpu.machines.box import Box
 from simgpu.machines.saved import Known, Saved
 from simgpu.machines.users import User
@@ -58,12 +62,16 @@ class Equipment:
         self._stale = stale
         self._control = control
         self._shown: showing.BoxPages | None = None
+        self._instances: Mapping[str, Sequence[MigPart]] = {}
 
-    def equip(self, spec: pools.NodeGpus) -> None:
-        """Give the node these GPUs. `InputError` if they cannot have pages; then nothing changes."""
-        if spec == self.spec:
+    def equip(self, spec: pools.NodeGpus, instances: Mapping[str, Sequence[MigPart]] = {}) -> None:
+        """Give the node these GPUs, and GPUs these MIG instances, by id; those that stay keep what runs on them.
+
+        `InputError` if they cannot have pages; then nothing changes.
+        """
+        if spec == self.spec and instances == self._instances:
             return
-        devices = pools.build(spec, self._node)
+        devices = [_divided(item, instances.get(item.uuid, ())) for item in pools.build(spec, self._node)]
         self.close()
         try:
             pages = self._open(devices, spec)
@@ -76,12 +84,14 @@ class Equipment:
             if self.box.devices:
                 self._show(self._open(self.box.devices, self.spec))
             raise
-        self.spec = spec
+        self.spec, self._instances = spec, instances
         self._show(pages)
 
     def _open(self, devices: Sequence[Device], spec: pools.NodeGpus) -> writer.Pages:
         control = self._control if spec.settable else ""
-        return writer.Pages(self.pages, devices, stale=self._stale, processes=layout.ALL_PROCESSES, control=control)
+        return writer.Pages(
+            self.pages, devices, stale=self._stale, processes=layout.ALL_PROCESSES, control=control, parts=True
+        )
 
     def _show(self, pages: writer.Pages) -> None:
         if not self.box.devices:
@@ -125,6 +135,23 @@ class Equipment:
         self._meter.keep(set(sources))
         for source, number in driven:
             self.box.engine.set_usage(number, busy[source.container])
+
+
+def _divided(device: Device, parts: Sequence[MigPart]) -> Device:
+    """Return a GPU with MIG instances; those that it cannot have, or that overlap with others, are left out."""
+    profiles = {profile.name: profile for profile in device.model.mig}
+    taken, chosen = set[int](), list[tuple[models.MigProfile, int]]()
+    for part in parts:
+        profile = profiles.get(part.profile)
+        if profile is None or part.start not in placing.starts(profile, device.model):
+            continue
+        slices = range(part.start, part.start + placing.memory_slices(profile, device.model))
+        if taken.isdisjoint(slices):
+            taken.update(slices)
+            chosen.append((profile, part.start))
+    return msgspec.structs.replace(
+        device, instances=tuple(item for item, _ in chosen), starts=tuple(start for _, start in chosen)
+    )
 
 
 def hostname(node: str) -> str:

@@ -37,6 +37,7 @@ from simgpu.pods import assigning, requests
 from simgpu.topology import failures, pools, sharing
 
 START_SECONDS = 2.0  # that a pod may take from its node to Running, before its GPUs are assigned anyway
+CLAIMED_START_SECONDS = 0.15  # the same where the scheduler chose the GPUs: who has them shows within a second
 RETIRE_EVERY = 1.0  # seconds
 RETRY_AFTER = 5.0  # seconds after a write that failed
 IDLE_GROWTH = 1 / 3  # of counters, at most, relative to those of a GPU at its power limit
@@ -136,7 +137,7 @@ class FakeNodes:
             if name:
                 # A pod that was placed just now is about to run: one look is enough for both.
                 starting = pod.status.phase == "Pending" and old is None
-                self._queue.add_after(name, START_SECONDS if starting else 0.0)
+                self._queue.add_after(name, _patience(pod) if starting else 0.0)
 
     def _concerns(self, pod: Pod) -> bool:
         timed = vocabulary.RUN_TIME_ANNOTATION in pod.metadata.annotations
@@ -222,7 +223,8 @@ class FakeNodes:
         before = self._restore(node, record) if first else None
         placed = self._fleet.place(name, spec)
         if before is not None:
-            self._fleet.resume(placed, *self._saved(before))
+            self._fleet.resume(placed, *self._saved(before), before.counters.failures)
+            record.faults = self._fleet.faults(placed)
         record.restored = True
         failed, change = self._fail(node, placed, record)
         wait = self._use(placed, record, before)
@@ -430,6 +432,7 @@ class FakeNodes:
             "idle": placed.idle,
             "address": self._fleet.address(name),
             "gpus": self._fleet.counters(placed),
+            "failures": self._fleet.failures(placed),
         }
         return publishing.view(
             name, placed.ids, placed.spec, strategy=self._config.mig_strategy, users=placed.users(), counters=counters,
@@ -509,6 +512,11 @@ def _wish(pod: Pod) -> assigning.Wish:
             lasting.append(item)
             sidecars += item.count if item.container in early else 0
     return assigning.Wish(pod.metadata.uid, tuple(lasting), tuple(first), tuple(beside))
+
+
+def _patience(pod: Pod) -> float:
+    """Return the seconds that a pod may take from its node to Running before a look at its node."""
+    return CLAIMED_START_SECONDS if claims.has_claims(pod) else START_SECONDS
 
 
 def _relevant_of_pod(pod: Pod) -> tuple[object, ...]:

@@ -166,10 +166,11 @@ class OwnNode:
         listed: dict[str, tuple[User, ...]] = {}
         for gpu, items in lent.items():
             ordered = holding.by_arrival(items, [user.pod.uid for user in before.get(gpu, ())])
-            users_here: dict[tuple[str, str], User] = {}  # a container that holds a GPU and claims it too is one user
+            # A container that holds a GPU and claims it too is one user.
+            users_here: dict[tuple[tuple[str, str], int | None], User] = {}
             for holder in ordered:
-                user = self._user(holder, memory[gpu], source)
-                users_here.setdefault(user.key, user)
+                user = self._user(holder, holder.memory_mib or memory[gpu], source)
+                users_here.setdefault((user.key, user.part), user)
             listed[gpu] = tuple(users_here.values())
         return listed
 
@@ -179,7 +180,7 @@ class OwnNode:
         """Yield the containers with devices of prepared claims, and the GPU of each, the oldest pod first.
 
         Containers that share a device, or a share of it, divide its memory, and so do shares that name no amount of it;
-        those with admin access have none.
+        those with admin access have none. A MIG instance is a device of its own.
         """
         prepared = grants.by_name(claims)
         pods = sorted(self._stores.pods if prepared else (), key=lambda pod: pod.metadata.seniority)
@@ -191,17 +192,19 @@ class OwnNode:
             if device.gpu in memory
         ]
         members = Counter(device.slot for _, _, device in uses if not device.admin)
-        slots = Counter({device.slot: device.gpu for _, _, device in uses if not device.admin}.values())
-        found: dict[tuple[str, str, str], holding.Holder] = {}  # several shares of one GPU are one use of it
+        slots = Counter({device.slot: device.id for _, _, device in uses if not device.admin}.values())
+        found: dict[tuple[str, str, str], tuple[str, holding.Holder]] = {}  # shares of one device are one use of it
         for pod, container, device in uses:
-            key = device.gpu, pod.metadata.uid, container
-            part = device.memory_mib / memory[device.gpu] if device.memory_mib else 1 / max(1, slots[device.gpu])
+            key, instance = (device.id, pod.metadata.uid, container), device.part
+            part = device.memory_mib / memory[device.gpu] if device.memory_mib else 1 / max(1, slots[device.id])
             mine = 0.0 if device.admin else part / members[device.slot]
-            before = found.get(key, holding.Holder(pod, container, 0.0, observes=True))
-            observes = before.observes and device.admin
-            found[key] = holding.Holder(pod, container, min(1.0, before.share + mine), observes=observes)
-        for (gpu, _, _), holder in found.items():
-            yield gpu, holder
+            _, before = found.get(key, ("", holding.Holder(pod, container, 0.0, observes=True)))
+            found[key] = device.gpu, holding.Holder(
+                pod, container, min(1.0, before.share + mine), observes=before.observes and device.admin,
+                part=None if instance is None else instance.number,
+                memory_mib=0 if instance is None else instance.memory_mib,
+            )  # fmt: skip
+        yield from found.values()
 
     def held_gpus(self, held: Sequence[holding.Held]) -> set[str]:
         """Return the GPUs that the kubelet allocated to pods that there are, by id."""
@@ -215,7 +218,7 @@ class OwnNode:
         """Return what containers have of prepared claims."""
         prepared = grants.by_name(claims)
         return [
-            holding.Held(container, (device.gpu,), uid=holding.kubelet_uid(pod))
+            holding.Held(container, (device.id,), uid=holding.kubelet_uid(pod))
             for pod in (self._stores.pods if prepared else ())
             for container, device in grants.uses(pod, prepared)
         ]
@@ -224,7 +227,7 @@ class OwnNode:
         pod, meta = holder.pod, holder.pod.metadata
         ref = PodRef(meta.name, meta.namespace, holder.container, meta.uid)
         if holder.reserves or holder.observes:
-            return User(ref, share=0.0, reserves=holder.reserves)
+            return User(ref, share=0.0, reserves=holder.reserves, part=holder.part)
         fraction = self._annotation(pod, reserving.fraction, "InvalidFraction", 1.0)
         used = int(memory * holder.share * fraction)
         span, cpu = users.NONE, None
@@ -234,7 +237,7 @@ class OwnNode:
             if chosen == vocabulary.FROM_CPU:
                 container, cores = holding.identity(pod, holder.container), requests.cores(pod, holder.container)
                 span, cpu = users.ANY, CpuSource(holding.kubelet_uid(pod), container, cores)
-        return User(ref, span, used, used / memory, cpu=cpu)
+        return User(ref, span, used, used / memory, cpu=cpu, part=holder.part)
 
     def _annotation(self, pod: Pod, read: Callable[[Pod], T], reason: str, otherwise: T) -> T:
         """Return the value of an annotation; an invalid one is reported and replaced by `otherwise`."""

@@ -123,6 +123,11 @@ class RealNode:
         """Reconcile soon: something may have changed."""
         self._wake.set()
 
+    def claims_changed(self) -> None:
+        """Create and remove MIG instances as prepared claims want them, and reconcile soon."""
+        self.equip(self._equipment.spec)
+        self.wake()
+
     def stepped(self) -> None:
         """After each step: reconcile soon if a GPU had an error."""
         errors_now = float(self._equipment.box.machine.column("xids").sum())
@@ -147,7 +152,7 @@ class RealNode:
         """Give the node these GPUs; if that fails, it keeps those that it has, and the problem is reported."""
         problem = ""
         try:
-            self._equipment.equip(spec)
+            self._equipment.equip(spec, grants.instances(self._kubelet.claims))
         except errors.InputError as error:
             problem = f"the previous GPUs stay in place: {error}"
             self._node.report("UnusableGpus", problem)
@@ -228,17 +233,13 @@ class RealNode:
         """Return what the node has with the way in which its kubelet allocates GPUs: there can be only one.
 
         Both together act as DRA where the scheduler makes claims for plain requests, else as the extended resource.
-        GPUs are not divided into MIG devices here.
         """
         allocation = spec.allocation
-        if allocation.options.dynamic_mig:
-            self._node.report("DynamicMigIgnored", "dra.dynamicMIG is for fake nodes; GPUs of this node stay whole")
         if allocation.way == vocabulary.EXTENDED:
             return spec
         self._slices.need()
         way = self._one_way() if allocation.way == vocabulary.BOTH else allocation.way
-        options = msgspec.structs.replace(allocation.options, dynamic_mig=False)
-        return msgspec.structs.replace(spec, allocation=allocating.GpuAllocation(way, options))
+        return msgspec.structs.replace(spec, allocation=allocating.GpuAllocation(way, allocation.options))
 
     def _one_way(self) -> str:
         """Return what `both` acts as. Until that is known, the way stays; without one, GPUs are allocated in none."""

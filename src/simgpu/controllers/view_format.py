@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from simgpu import errors, vocabulary, yaml_text
+from simgpu.machines.health import DeviceFailure
 from simgpu.topology import allocating, pools
 
 _Name = Annotated[str, msgspec.Meta(max_length=vocabulary.MAX_NAME)]
@@ -84,7 +85,7 @@ class View(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 class Counters(msgspec.Struct, frozen=True):
     """Counters of a node's GPUs, by id, at a `time` in seconds since 1970, and the address of its exporter.
 
-    `idle` is whether no GPU was in use.
+    `idle` is whether no GPU was in use; `failures` are the configured ones that the counters include already.
     """
 
     time: float = 0.0
@@ -94,6 +95,7 @@ class Counters(msgspec.Struct, frozen=True):
         dict[_Name, Annotated[list[float], msgspec.Meta(max_length=_MAX_COUNTERS)]],
         msgspec.Meta(max_length=vocabulary.MAX_GPUS),
     ] = {}
+    failures: Annotated[dict[_Name, DeviceFailure], msgspec.Meta(max_length=vocabulary.MAX_GPUS)] = {}
 
 
 def read(text: str) -> View:

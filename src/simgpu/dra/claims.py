@@ -44,6 +44,11 @@ class ClaimedDevice(msgspec.Struct, frozen=True, gc=False):
     admin: bool = False
     memory_mib: int | None = None
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What distinguishes it from other devices that the claim might have."""
+        return self.request, self.pool, self.device, self.share
+
 
 def devices_of(claim: AllocatedClaim) -> tuple[ClaimedDevice, ...]:
     """Return the devices of ours that are allocated to a claim; none while it is not allocated."""

@@ -10,8 +10,9 @@ import msgspec
 
 from simgpu import errors
 from simgpu.dra import claims, configs
-from simgpu.dra.node_devices import DevicePlace
+from simgpu.dra.node_devices import DevicePlace, MigPart
 from simgpu.kube import views
+from simgpu.topology.devices import part_id
 from simgpu.vocabulary import DEVICE_ENV_PREFIX, MAX_CLAIM_RESULTS, MAX_CLAIM_USERS, MAX_NAME
 
 UID = re.compile(r"\A[0-9A-Za-z][0-9A-Za-z-]{0,62}\Z")  # part of file names
@@ -22,7 +23,8 @@ _Text = Annotated[str, msgspec.Meta(max_length=2 * MAX_NAME)]
 class GrantedDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     """A device of a claim: the request that it serves, its pool and name, and the GPU by id.
 
-    `environment` describes it to containers. With `memory_mib` it stands for a part of the GPU's memory.
+    `environment` describes it to containers. With `memory_mib` it stands for a part of the GPU's memory, and with
+    `part` for a MIG instance.
     """
 
     request: _Text
@@ -33,11 +35,17 @@ class GrantedDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     share: _Text = ""
     memory_mib: Annotated[int, msgspec.Meta(ge=0)] | None = None
     admin: bool = False
+    part: MigPart | None = None
+
+    @property
+    def id(self) -> str:
+        """The id of the GPU, or of the MIG instance."""
+        return self.gpu if self.part is None else part_id(self.gpu, self.part.number)
 
     @property
     def slot(self) -> tuple[str, str]:
-        """What its users share: the GPU, or a share of it."""
-        return self.gpu, self.share
+        """What its users share: the GPU or instance, or a share of it."""
+        return self.id, self.share
 
     @property
     def title(self) -> str:
@@ -53,6 +61,11 @@ class PreparedClaim(msgspec.Struct, frozen=True, omit_defaults=True):
     name: _Text
     devices: Annotated[tuple[GrantedDevice, ...], msgspec.Meta(max_length=MAX_CLAIM_RESULTS)] = ()
     pods: Annotated[tuple[_Text, ...], msgspec.Meta(max_length=MAX_CLAIM_USERS)] = ()
+
+    @property
+    def allocation(self) -> tuple[tuple[str, ...], ...]:
+        """The keys of the claimed devices that it was prepared for."""
+        return tuple((item.request, item.pool, item.name, item.share) for item in self.devices)
 
 
 def grant(claim: claims.AllocatedClaim, places: Mapping[str, DevicePlace], *, pool: str) -> PreparedClaim:
@@ -70,15 +83,13 @@ def grant(claim: claims.AllocatedClaim, places: Mapping[str, DevicePlace], *, po
         place = places.get(item.device) if item.pool == pool else None
         if place is None:
             raise errors.InputError(field, f"the node has no device {errors.shown(item.device)} in pool {item.pool}")
-        if place.profile is not None:
-            raise errors.InputError(field, "MIG devices are for fake nodes")
         if item.share and UID.fullmatch(item.share) is None:
             raise errors.InputError(f"{field}.shareID", f"{errors.shown(item.share)} is no uid")
         sharing = claim.configs.of_request(item.request)
         granted.append(
             GrantedDevice(
                 item.request, item.pool, item.device, place.gpu, dict(_environment(item.device, sharing)),
-                item.share, item.memory_mib, item.admin,
+                item.share, item.memory_mib, item.admin, place.part,
             )
         )  # fmt: skip
     reserved = claim.status.reserved_for[:MAX_CLAIM_USERS]
@@ -121,6 +132,16 @@ def _started(pod: views.Pod) -> bool:
 def held_gpus(prepared: Iterable[PreparedClaim]) -> set[str]:
     """Return the GPUs that claims hold, by id; administrative access holds none."""
     return {device.gpu for claim in prepared for device in claim.devices if not device.admin}
+
+
+def instances(prepared: Iterable[PreparedClaim]) -> dict[str, tuple[MigPart, ...]]:
+    """Return the MIG instances that claims have, by GPU id; those of administrative access last."""
+    found: dict[str, dict[MigPart, None]] = {}
+    listed = [device for claim in prepared for device in claim.devices]
+    for device in sorted(listed, key=lambda device: device.admin):
+        if device.part is not None:
+            found.setdefault(device.gpu, {})[device.part] = None
+    return {gpu: tuple(parts) for gpu, parts in found.items()}
 
 
 def by_name(prepared: Iterable[PreparedClaim]) -> dict[tuple[str, str], PreparedClaim]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 
-from simgpu.catalog import models
+from simgpu.catalog import models, placing
 from simgpu.dra import counters, devices, names
 from simgpu.dra.devices import CounterSet, PublishedDevice
 from simgpu.machines import health
 from simgpu.topology import pools
 from simgpu.topology.devices import Device
+from simgpu.vocabulary import MAX_MEMORY_MIB, MAX_NAME
 
 Faults = Mapping[str, health.DeviceFaults]  # by GPU id; those not listed are healthy
 
@@ -23,11 +25,21 @@ class NodeDevices(msgspec.Struct, frozen=True):
     counters: tuple[CounterSet, ...] = ()
 
 
+class MigPart(msgspec.Struct, frozen=True, gc=False):
+    """A MIG instance of a GPU: its profile, its first memory slice, its number, and its memory."""
+
+    profile: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+    start: Annotated[int, msgspec.Meta(ge=0, le=7)]
+    number: Annotated[int, msgspec.Meta(ge=0, le=14)]
+    memory_mib: Annotated[int, msgspec.Meta(ge=1, le=MAX_MEMORY_MIB)]
+
+
 class DevicePlace(msgspec.Struct, frozen=True, gc=False):
-    """What a device's name stands for: a GPU by id, or a MIG instance of it by profile."""
+    """What a device's name stands for: a GPU by id, or a MIG instance of it."""
 
     gpu: str
     profile: models.MigProfile | None = None
+    part: MigPart | None = None
 
 
 def of_node(gpus: Sequence[Device], spec: pools.NodeGpus, faults: Faults) -> NodeDevices:
@@ -52,6 +64,11 @@ def places(gpus: Sequence[Device], spec: pools.NodeGpus) -> dict[str, DevicePlac
     titles = names.of_gpus(device.uuid for device in gpus)
     found = {titles[device.uuid]: DevicePlace(device.uuid) for device in gpus}
     for device in gpus if spec.allocation.options.dynamic_mig else ():
-        for name, profile, _ in counters.placements(device, titles[device.uuid]):
-            found[name] = DevicePlace(device.uuid, profile)
+        for name, profile, start in counters.placements(device, titles[device.uuid]):
+            number, memory = placing.placed(profile, device.model, start).number, _memory_mib(profile, device)
+            found[name] = DevicePlace(device.uuid, profile, MigPart(profile.name, start, number, memory))
     return found
+
+
+def _memory_mib(profile: models.MigProfile, device: Device) -> int:
+    return min(placing.memory_mib(profile, device.model), device.model.memory_mib.usable)

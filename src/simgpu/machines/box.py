@@ -17,14 +17,14 @@ from simgpu.machines.machine import DevicePart, Usage
 from simgpu.machines.registry import Ended, RunningWorkload
 from simgpu.machines.users import CpuSource, PodRef, User
 from simgpu.sim import activity, engine
-from simgpu.topology.devices import Device
+from simgpu.topology.devices import Device, part_id
 
 MAX_WORKLOADS = 100_000
 MAX_GONE = 4096  # removed devices whose state is kept, in case they come back
 
 
 class Box:
-    """Devices in order, found by name or index; `card0.1` is a part of one, by its number."""
+    """Devices in order, found by name or index; `card0.1` is a part of one, by its number, and may have an id too."""
 
     def __init__(
         self,
@@ -67,6 +67,9 @@ class Box:
         self._by_name |= {device.uuid: device.index for device in devices}
         self._part_names = {f"{devices[part.device].file}.{part.id}": part for part in self.machine.parts}
         self._parts = {part.handle: part for part in self.machine.parts}
+        self._part_ids = {
+            part_id(devices[part.device].uuid, part.id): part for part in self.machine.parts if part.profile
+        }
         self._index_of = {card.number: index for index, card in enumerate(self.cards)}
         self.machine.set_lost(index for index, card in enumerate(self.cards) if card.failure == DeviceFailure.LOST)
         self._name_users()
@@ -76,6 +79,11 @@ class Box:
     def find(self, name: str) -> int | None:
         """Return the index of a device by name or id; None if there is none."""
         return self._by_name.get(name)
+
+    @property
+    def part_ids(self) -> list[str]:
+        """The ids of all MIG instances."""
+        return list(self._part_ids)
 
     def places(self) -> list[str]:
         """Return the names of all cards, and of the instances instead for divided cards."""
@@ -113,8 +121,8 @@ class Box:
         return numbers
 
     def _target(self, item: str | int) -> tuple[int, int]:
-        if isinstance(item, str) and item in self._part_names:
-            part = self._part_names[item]
+        part = (self._part_names.get(item) or self._part_ids.get(item)) if isinstance(item, str) else None
+        if part is not None:
             return part.device, part.handle
         index = item if isinstance(item, int) else self._by_name.get(item)
         if index is None and isinstance(item, str) and item.isdecimal() and len(item) < 10:
@@ -171,7 +179,8 @@ class Box:
                     yield item.what.cpu, item.number
 
     def _name_users(self) -> None:
-        self._user_pods = {index: card.users[0].pod for index, card in enumerate(self.cards) if card.users}
+        whole = ((index, [user for user in card.users if user.part is None]) for index, card in enumerate(self.cards))
+        self._user_pods = {index: users[0].pod for index, users in whole if users}
         self._name_pods()
 
     def _name_pods(self) -> None:

@@ -56,6 +56,7 @@ class Fleet:
         self.engine = self._inventory.engine
         self.nodes: dict[str, NodeCards] = {}
         self._machine: Machine | None = None
+        self._machines: dict[str, Machine] = {}  # of single nodes, at this step
         self._addresses: dict[str, str] = {}
         self._taken: dict[str, str] = {}
         self._errors: dict[int, float] = {}  # of cards, by number, as last seen
@@ -81,14 +82,14 @@ class Fleet:
         devices = pools.build(spec, name, labels=exporter)
         made = self._inventory.exchange(known.cards if known is not None else (), devices)
         self.nodes[name] = NodeCards(name, spec, made, exporter, known.exporter_pod if known is not None else ("", ""))
-        self._machine = None
+        self._changed(name)
         return self.nodes[name]
 
     def remove(self, name: str) -> None:
         """Remove a node and its GPUs."""
         if known := self.nodes.pop(name, None):
             self._inventory.remove(known.cards)
-            self._machine = None
+            self._changed(name)
         if address := self._addresses.pop(name, None):
             del self._taken[address]
 
@@ -99,7 +100,7 @@ class Fleet:
             node.exporter_pod, node.exporter = (pod, address), self._exporter(name, pod, address)
             for card in node.cards:
                 card.device = msgspec.structs.replace(card.device, labels=node.exporter)
-            self._machine = None
+            self._changed(name)
 
     def _exporter(self, node: str, pod: str = "", address: str = "") -> dict[str, str]:
         digest = hashlib.sha1(node.encode(), usedforsecurity=False).hexdigest()[:10]
@@ -133,8 +134,10 @@ class Fleet:
         changed = [
             self._inventory.fail(card, failures.get(index, DeviceFailure.NONE)) for index, card in enumerate(node.cards)
         ]
-        if any(changed) and self._machine is not None:
-            self._machine.set_lost(_lost(self.nodes.values()))
+        if any(changed):
+            self._machines.pop(node.name, None)
+            if self._machine is not None:
+                self._machine.set_lost(_lost(self.nodes.values()))
         return any(changed)
 
     def faults(self, node: NodeCards) -> dict[str, DeviceFaults]:
@@ -157,6 +160,7 @@ class Fleet:
     def step(self, now: float, *, clock: float) -> None:
         """Simulate up to `now`, in seconds; `clock` is in seconds since 1970."""
         self._inventory.step(now, clock=clock)
+        self._machines.clear()
         if self._machine is not None and self._inventory.changed:
             self._machine.change_users(
                 {card.place: (card.pod(card.seen), card.seen) for card in self._inventory.changed}
@@ -171,9 +175,15 @@ class Fleet:
         return self._current(self._machine)
 
     def machine_of(self, name: str) -> Machine | None:
-        """Return one node's GPUs; None for an unknown node."""
-        node = self.nodes.get(name)
-        return None if node is None else self._current(self._view([node]))
+        """Return one node's GPUs, the same machine until the next step or change; None for an unknown node."""
+        if name not in self._machines and (node := self.nodes.get(name)) is not None:
+            self._machines[name] = self._current(self._view([node]))
+        return self._machines.get(name)
+
+    def _changed(self, name: str) -> None:
+        """Make machines anew: a node has other devices."""
+        self._machine = None
+        self._machines.pop(name, None)
 
     def _view(self, nodes: Collection[NodeCards]) -> Machine:
         """Return the machine of some nodes, with the pods of the last step, to which its readings belong.
@@ -182,9 +192,7 @@ class Fleet:
         """
         machine = self._inventory.machine([(node.name, node.cards) for node in nodes])
         listed = enumerate(chain.from_iterable([node.cards for node in nodes]))
-        special = [
-            (place, card) for place, card in listed if card.seen or card.device.static or card.failure is not _NONE
-        ]
+        special = [(place, card) for place, card in listed if card.seen or card.playing or card.failure is not _NONE]
         machine.users = {place: card.seen for place, card in special if card.seen}
         machine.set_pods({place: pod for place, card in special if (pod := card.pod(card.seen)) is not None})
         machine.set_lost([place for place, card in special if card.failure == DeviceFailure.LOST])
@@ -206,15 +214,31 @@ class Fleet:
         """Return a node's counters, by GPU id."""
         return self._inventory.counters(node.cards, digits=3)
 
+    def failures(self, node: NodeCards) -> dict[str, DeviceFailure]:
+        """Return the configured failures that a node's counters include, by GPU id."""
+        return {card.device.uuid: card.failure for card in node.cards if card.failure != DeviceFailure.NONE}
+
     def remember(self, saved: Mapping[str, Sequence[float]], seconds: float) -> None:
         """Keep counters of absent GPUs, saved `seconds` ago, to resume from if the GPUs come back."""
         self._inventory.remember({gpu: _state(values, seconds) for gpu, values in saved.items()})
 
-    def resume(self, node: NodeCards, saved: Mapping[str, Sequence[float]], seconds: float) -> None:
-        """Resume from counters saved `seconds` ago, plus the most that they can have grown since."""
+    def resume(
+        self,
+        node: NodeCards,
+        saved: Mapping[str, Sequence[float]],
+        seconds: float,
+        failures: Mapping[str, DeviceFailure] = {},
+    ) -> None:
+        """Resume from counters saved `seconds` ago, plus the most that they can have grown since.
+
+        They include `failures`, by GPU id, which go on and are not counted again.
+        """
         for card in node.cards:
             if (values := saved.get(card.device.uuid)) is not None:
-                self._inventory.resume(card, _state(values, seconds))
+                failure = failures.get(card.device.uuid, DeviceFailure.NONE)
+                self._inventory.resume(card, msgspec.structs.replace(_state(values, seconds), failure=failure))
+        if failures:
+            self._changed(node.name)
 
 
 def _lost(nodes: Collection[NodeCards]) -> list[int]:

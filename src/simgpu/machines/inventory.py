@@ -13,13 +13,13 @@ from itertools import chain, groupby, islice
 import msgspec
 import numpy as np
 
-from simgpu.catalog import placing
+from simgpu.catalog import models, placing
 from simgpu.machines import profiles
 from simgpu.machines.health import HANG_XID, LOST_XID, MEMORY_XID, DeviceFailure, DeviceFaults
 from simgpu.machines.machine import DevicePart, Machine, UsageLister
 from simgpu.machines.registry import WorkloadRegistry
 from simgpu.machines.users import PodRef, User
-from simgpu.sim import cards, engine
+from simgpu.sim import activity, cards, engine
 from simgpu.topology import links
 from simgpu.topology.devices import Device, StaticMetrics
 
@@ -109,7 +109,7 @@ class Inventory:
     # Devices.
 
     def exchange(self, before: Iterable[Card], devices: Sequence[Device]) -> list[Card]:
-        """Return the cards of these devices: unchanged ones from before, and new ones.
+        """Return the cards of these devices: those from before that are the same but for MIG instances, and new ones.
 
         Other cards from before are removed.
         """
@@ -119,7 +119,7 @@ class Inventory:
         found: list[Card | None] = []
         for device in devices:
             there = known.get(device.uuid, [])
-            found.append(there.pop(0) if there and _alike(there[0].device, device) else None)
+            found.append(there.pop(0) if there and there[0].device.model == device.model else None)
         absent = [device for device, card in zip(devices, found, strict=True) if card is None]
         for model in {device.model.key: device.model for device in absent}.values():
             self.engine.check_model(model)  # before anything is removed
@@ -128,7 +128,9 @@ class Inventory:
         made = [card or next(new) for card in found]
         for card, device, peers in zip(made, devices, links.peers(devices), strict=True):
             if card.device != device:
-                card.device = device
+                former, card.device = card.device, device
+                if (former.instances, former.starts) != (device.instances, device.starts):
+                    self._divide(card)
             self.engine.set_linked(card.number, linked=peers > 0)
         return made
 
@@ -158,41 +160,60 @@ class Inventory:
         self._forgive(made)
         return made
 
-    def _split(self, card: Card) -> tuple[tuple[int, str, int], ...]:
-        """Split a card into its MIG instances or tiles; return number, profile and handle of each."""
+    def _split(self, card: Card, kept: Mapping[tuple[int, str], int] = {}) -> tuple[tuple[int, str, int], ...]:
+        """Split a card into its MIG instances or tiles; return number, profile and handle of each.
+
+        `kept` are handles of instances that it has already, by number and profile.
+        """
         device, model = card.device, card.device.model
         if device.instances:
             slices = model.sm_count or 1
+            new = [(place, item) for place, item in _placed(device) if (place.number, item.name) not in kept]
             wanted = [
                 (item.name, placing.multiprocessors(item, model) / slices, placing.memory_mib(item, model))
-                for item in device.instances
+                for _, item in new
             ]
-            numbers = [place.number for place in device.placements()]
-        elif self._tiles and model.tiles > 1:
+            made = self.engine.split(card.number, wanted)
+            handles = {**kept, **{(place.number, item.name): made[at] for at, (place, item) in enumerate(new)}}
+            return tuple((place.number, item.name, handles[place.number, item.name]) for place, item in _placed(device))
+        if self._tiles and model.tiles > 1:
             memory = model.memory_mib.total // model.tiles
             wanted = [(str(tile), 1 / model.tiles, memory) for tile in range(model.tiles)]
             numbers = list(range(model.tiles))
         else:
             return ()
-        handles = self.engine.split(card.number, wanted)
-        names = [name if device.instances else "" for name, _, _ in wanted]
-        return tuple(zip(numbers, names, handles, strict=True))
+        tiles = self.engine.split(card.number, wanted)
+        return tuple((number, "", handle) for number, handle in zip(numbers, tiles, strict=True))
+
+    def _divide(self, card: Card) -> None:
+        """Change the MIG instances of a card; those that stay keep what runs on them."""
+        if not card.device.instances or not all(name for _, name, _ in card.parts):
+            gone, kept = [handle for _, _, handle in card.parts], {}
+        else:
+            wanted = {(place.number, item.name) for place, item in _placed(card.device)}
+            kept = {(number, name): handle for number, name, handle in card.parts if (number, name) in wanted}
+            gone = [handle for number, name, handle in card.parts if (number, name) not in kept]
+        self.workloads.finish(self.engine.remove_parts(gone))
+        staying = {None, *(number for number, _ in kept)}
+        playing = [item for item in card.playing if isinstance(item.what, User) and item.what.part not in staying]
+        self.workloads.drop([item.number for item in playing])  # to be started again, on the instance
+        card.kind, card.parts = "", self._split(card, kept)
 
     # Users.
 
     def use(self, card: Card, users: Sequence[User], *, resting: Collection[tuple[str, str]] = ()) -> bool:
         """Set a card's users; the first one's pod labels it. Return whether that changed anything.
 
-        Each container is one user, however often it is listed. Users that are `resting`, by uid and container, are
-        driven by workloads of their own instead.
+        Each container is one user of the card, or of an instance, however often it is listed. Users that are `resting`,
+        by uid and container, are driven by workloads of their own instead.
         """
         static = card.device.static
-        wanted: dict[tuple[str, str], User | StaticMetrics] = {}
+        wanted: dict[tuple[tuple[str, str], int | None], User | StaticMetrics] = {}
         for user in users:
-            wanted.setdefault(user.key, user)
+            wanted.setdefault((user.key, user.part), user)
         if not users and static is not None:
-            wanted[_NO_USER] = static
-        targets = [(item, key in resting) for key, item in wanted.items()]
+            wanted[_NO_USER, None] = static
+        targets = [(item, key in resting) for (key, _), item in wanted.items()]
         kept = {(item.what, item.resting): item for item in card.playing if item.number in self.workloads.running}
         if list(kept) == targets:
             return False
@@ -205,9 +226,14 @@ class Inventory:
 
     def _play(self, card: Card, target: tuple[User | StaticMetrics, bool]) -> Playing:
         what, rests = target
-        profile = profiles.of_user(what, resting=rests) if isinstance(what, User) else profiles.static(what)
-        pod = what.pod if isinstance(what, User) else card.pod(())
-        return Playing(what, rests, self.workloads.start(profile, [[card.number]], pod=pod)[0])
+        if not isinstance(what, User):
+            return Playing(what, rests, self._start(card.number, profiles.static(what), card.pod(())))
+        on = next((handle for number, _, handle in card.parts if number == what.part), card.number)
+        absent = what.part is not None and on == card.number
+        return Playing(what, rests, self._start(on, profiles.of_user(what, resting=rests or absent), what.pod))
+
+    def _start(self, handle: int, profile: activity.Profile, pod: PodRef | None) -> int:
+        return self.workloads.start(profile, [[handle]], pod=pod)[0]
 
     # Health.
 
@@ -323,11 +349,11 @@ class Inventory:
 def kind_of(card: Card) -> str:
     """Return a hash that is the same for identical cards, also in other processes."""
     if not card.kind:
-        facts = msgspec.msgpack.encode((card.device.model, card.device.instances))
+        facts = msgspec.msgpack.encode((card.device.model, card.device.instances))  # starts change nothing that is kept
         card.kind = hashlib.sha256(facts).hexdigest()[:16]
     return card.kind
 
 
-def _alike(one: Device, other: Device) -> bool:
-    """Return whether two devices are the same card."""
-    return one.model == other.model and one.instances == other.instances
+def _placed(device: Device) -> list[tuple[placing.Placement, models.MigProfile]]:
+    """Return the MIG instances of a device, each with its place."""
+    return list(zip(device.placements(), device.instances, strict=True))

@@ -152,17 +152,21 @@ def _fan_speed(machine: Machine) -> Values:
     return np.rint(idle + (highest - idle) * share)
 
 
+def _losses(machine: Machine) -> Values:
+    """How many times each card fell off the bus."""
+    return np.rint(machine.column("xids") - machine.column("hangs") - machine.column("uncorrected"))
+
+
 def _xid(machine: Machine) -> Values:
     """The last error: 43 after a hang, 48 after an uncorrected memory error, 79 after a fall off the bus.
 
     It stays when the card is healed, as in DCGM. Of errors at one time, or at unknown times, the gravest is shown.
     """
-    hangs, bad = machine.column("hangs"), machine.column("uncorrected")
-    lost = machine.column("xids") - hangs - bad
+    hangs, bad, lost = machine.column("hangs"), machine.column("uncorrected"), _losses(machine)
     found, latest = np.zeros(len(hangs)), np.full(len(hangs), -1.0)
     for xid, count, name in ((HANG_XID, hangs, "hangs"), (MEMORY_XID, bad, "uncorrected"), (LOST_XID, lost, "lost")):
         at = machine.column(f"{name}_at")
-        newer = (np.rint(count) >= 1 if name == "lost" else count >= 1) & (at >= latest)
+        newer = (count >= 1) & (at >= latest)
         np.copyto(found, float(xid), where=newer)
         np.copyto(latest, at, where=newer)
     return np.where(machine.lost, float(LOST_XID), found)
@@ -320,8 +324,10 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "hardware_throttle": column("hardware_throttle"),
     "hangs_seen": seen(lambda machine: np.floor(machine.column("hangs"))),
     "uncorrected_seen": seen(lambda machine: np.floor(machine.column("uncorrected"))),
+    "losses_seen": seen(_losses),
     "hangs_last": last("hangs"),
     "uncorrected_last": last("uncorrected"),
+    "losses_last": last("lost"),
     "hangs": lambda machine: np.floor(machine.column("hangs")),
     "corrected": lambda machine: np.floor(machine.column("corrected")),
     "uncorrected": lambda machine: np.floor(machine.column("uncorrected")),
@@ -347,7 +353,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "copy_time": lambda machine: machine.column("memory_bytes") / machine.highest("bandwidth"),
     "idle_time": lambda machine: np.maximum(0.0, machine.now - machine.column("busy_time")),
     "clock_ticks": lambda machine: np.full(len(machine.devices), np.floor(machine.time * 1000)),
-    "healthy": lambda machine: (machine.column("uncorrected") < 1).astype(float),
+    "healthy": lambda machine: ((machine.column("uncorrected") < 1) & ~machine.lost).astype(float),
     "xid": _xid,
     "xid_none": lambda machine: np.where(_xid(machine) == 0, 0.0, np.nan),
     "xid_hang": lambda machine: np.where(_xid(machine) == HANG_XID, float(HANG_XID), np.nan),

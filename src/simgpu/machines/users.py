@@ -41,7 +41,8 @@ class User(msgspec.Struct, frozen=True, gc=False):
     """A container that has a device or part of its time.
 
     `share` is the part of the device's memory that it takes, from 0 to 1, and `memory_mib` the same in MiB. One that
-    `reserves` the device holds it for others. A `cpu` source sets the utilisation instead of `utilization`.
+    `reserves` the device holds it for others. A `cpu` source sets the utilisation instead of `utilization`. With a
+    `part` it has that MIG instance of the device, by number, and `share` and utilisation are those of the instance.
     """
 
     pod: PodRef
@@ -50,6 +51,7 @@ class User(msgspec.Struct, frozen=True, gc=False):
     share: float = 1.0
     reserves: bool = False
     cpu: CpuSource | None = None
+    part: int | None = None
 
     @property
     def key(self) -> tuple[str, str]:

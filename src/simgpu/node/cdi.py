@@ -52,7 +52,7 @@ def common(source: granting.Source, *, node: str) -> bytes:
 
 
 def claim(uid: str, devices: Mapping[str, tuple[str, Mapping[str, str]]], source: granting.Source) -> bytes:
-    """Return the file of a claim; `devices` are the GPU's id and the environment of each, by name."""
+    """Return the file of a claim; `devices` are the id and the environment of each, by name."""
     return _document(
         {
             device(uid, name): _edits(environment, [granting.page(gpu, source)])

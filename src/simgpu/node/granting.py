@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from simgpu.node import files, messages
+from simgpu.page import writer
 from simgpu.topology import sharing
 from simgpu.vocabulary import (
     LIBRARY,
@@ -70,8 +71,8 @@ def gpus(ids: Sequence[str], *, node: str, source: Source) -> messages.Container
 
 
 def page(name: str, source: Source) -> messages.Mount:
-    """Return the mount of a GPU's page, by id."""
-    return _mount(f"{PAGES_DIR}/{name}", source.pages / name)
+    """Return the mount of the page of a GPU or MIG instance, by id."""
+    return _mount(f"{PAGES_DIR}/{name}", writer.folder(source.pages, name))
 
 
 def common(source: Source) -> Iterator[messages.Mount]:

@@ -22,6 +22,7 @@ import msgspec
 from simgpu import errors, vocabulary
 from simgpu.dra.grants import UID, PreparedClaim
 from simgpu.node import cdi, files, granting
+from simgpu.page import writer
 
 _LOCK = "claims.lock"
 _LOCK_SECONDS = 5.0
@@ -62,11 +63,15 @@ class PreparedClaims:
                 path.unlink(missing_ok=True)
         self.changed()
 
-    async def add(self, claim: PreparedClaim) -> PreparedClaim:
-        """Make a claim prepared, unless it is, and return it as it is; nothing is left of it on a failure."""
+    async def add(self, claim: PreparedClaim, *, instead_of: PreparedClaim | None = None) -> PreparedClaim:
+        """Make a claim prepared, unless it is, and return it as it is; on a failure nothing changes.
+
+        If it is prepared as `instead_of`, it is prepared anew.
+        """
         async with self._locked():
-            known = self.claims.get(claim.uid)
-            if known is None and len(self.claims) >= vocabulary.MAX_CLAIMS:
+            before = self.claims.get(claim.uid)
+            known = None if before == instead_of else before
+            if before is None and len(self.claims) >= vocabulary.MAX_CLAIMS:
                 raise errors.InputError("claims", f"at most {vocabulary.MAX_CLAIMS} can be prepared on a node")
             kept = known or claim
             try:
@@ -74,8 +79,10 @@ class PreparedClaims:
                 if known is None:
                     self._save({**self.claims, kept.uid: kept})
             except BaseException:
-                if known is None:
+                if before is None:
                     cdi.path(self._folder, claim.uid).unlink(missing_ok=True)
+                elif known is None:
+                    self._write(before)
                 raise
         if known is None:
             self.changed()
@@ -101,7 +108,9 @@ class PreparedClaims:
     def _write(self, claim: PreparedClaim) -> None:
         """Write the CDI files that the devices of a claim are injected by, unless they are there."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        edits = {item.title: (item.gpu, item.environment) for item in claim.devices}
+        edits = {item.title: (item.id, item.environment) for item in claim.devices}
+        for item in claim.devices:  # a MIG instance has its page soon: the folder can be mounted already
+            writer.folder(self._source.pages, item.id).mkdir(parents=True, exist_ok=True)
         files.put(cdi.path(self._folder, cdi.COMMON), cdi.common(self._source, node=self._node), _MODE)
         files.put(cdi.path(self._folder, claim.uid), cdi.claim(claim.uid, edits, self._source), _MODE)
 

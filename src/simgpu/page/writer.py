@@ -25,7 +25,7 @@ from simgpu import boot, errors, vocabulary
 from simgpu.catalog import models, placing
 from simgpu.page import apps, layout
 from simgpu.sim.parts import PartState
-from simgpu.topology.devices import Device
+from simgpu.topology.devices import MIG_PREFIX, Device, part_id
 
 MAX_SOCKET_BYTES: Final = layout.DTYPE["control"].itemsize - 1
 FILE: Final = "page"
@@ -49,7 +49,7 @@ class Pages:
 
     A reader takes a page as lost `stale` seconds after its last write. It sees these `processes` (see layout), and
     sends settings to the socket `control`. Pages of other cards, left by an earlier writer, are removed once the pages
-    of all cards exist.
+    of all cards exist. With `parts`, each MIG instance has a page too: that of its card with this instance alone.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class Pages:
         stale: float,
         processes: int = layout.NO_PROCESSES,
         control: str = "",
+        parts: bool = False,
     ) -> None:
         _check(devices)
         self.root = root
@@ -73,6 +74,8 @@ class Pages:
             _describe(row, device, devices)
             self._places.append(_describe_instances(row, device))
             self._mapped[index] = _describe_bar1(row, device)
+        named = ((index, place) for index, places in enumerate(self._places) for place in places if parts)
+        self._parts = {(index, place): _part_name(self._rows[index], place) for index, place in named}
         self._rows["stale_ns"] = self._stale
         self._rows["boot"] = boot.current().encode()
         self._rows["processes"], self._rows["control"] = processes, control.encode()
@@ -81,7 +84,9 @@ class Pages:
             with contextlib.ExitStack() as undone:
                 undone.callback(os.close, self._lock)
                 self._maps = [_map(root / device.uuid) for device in devices]
+                self._part_maps = {key: _map(folder(root, name)) for key, name in self._parts.items()}
                 _remove_others(root, {device.uuid for device in devices})
+                _remove_others(folder(root, MIG_PREFIX).parent, set(self._parts.values()))
                 undone.pop_all()
         except OSError as error:
             raise errors.InputError("pages", errors.explain(error)) from None
@@ -132,8 +137,8 @@ class Pages:
         self._sample(clock)
         alive = np.ones(len(rows), bool) if lost is None else ~lost
         rows["written_ns"], rows["stale_ns"] = monotonic_ns * alive, self._stale * alive
-        for row, mapped in zip(rows, self._maps, strict=True):
-            self._publish(row, mapped)
+        for index in range(len(rows)):
+            self._publish_card(index)
 
     def _placed(self, index: int, item: apps.App) -> apps.App:
         if item.instance < 0:
@@ -144,7 +149,14 @@ class Pages:
         """Publish the settings of one card at once; everything else follows with the next write."""
         for field in _SETTINGS:
             self._rows[index][field.name] = round(float(read(field.state)[index]) * field.scale)
+        self._publish_card(index)
+
+    def _publish_card(self, index: int) -> None:
+        """Write the page of a card, and those of its instances."""
         self._publish(self._rows[index], self._maps[index])
+        for (card, place), mapped in self._part_maps.items():
+            if card == index:
+                self._publish(_alone(self._rows[index : index + 1], place), mapped)
 
     def _sample(self, clock: float) -> None:
         rows = self._rows
@@ -171,19 +183,29 @@ class Pages:
     def remove(self) -> None:
         """Remove the pages: readers find no card, and those that have one open see it as lost."""
         self._rows["written_ns"] = self._rows["stale_ns"] = 0
-        for row, mapped, device in zip(self._rows, self._maps, self._devices, strict=True):
-            self._publish(row, mapped)
-            (self.root / device.uuid / FILE).unlink(missing_ok=True)
-        for folder in self.root.glob("*/"):
+        for index in range(len(self._rows)):
+            self._publish_card(index)
+        for name in (*(device.uuid for device in self._devices), *self._parts.values()):
+            (folder(self.root, name) / FILE).unlink(missing_ok=True)
+        for empty in (*self.root.glob("*/"), *folder(self.root, MIG_PREFIX).parent.glob("*/")):
             with contextlib.suppress(OSError):
-                folder.rmdir()
+                empty.rmdir()
         (self.root / _LOCK).unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
         """Stop writing; the pages stay for the next writer."""
         self._maps.clear()
+        self._part_maps.clear()
         os.close(self._lock)
+
+
+def folder(root: Path, name: str) -> Path:
+    """Return the folder of a page, by the id of its card or instance.
+
+    Those of instances are beside the others: programs take each page in a folder for a card.
+    """
+    return (root.with_name(f"{root.name}-mig") if name.startswith(MIG_PREFIX) else root) / name
 
 
 def control_path(socket: Path) -> str:
@@ -344,12 +366,27 @@ def _describe_instances(row: Any, device: Device) -> list[int]:
     names = [profile.name for profile in model.mig]
     for place, which in enumerate(order):
         instance, placement, mine = device.instances[which], placements[which], row["instances"][place]
-        mine["uuid"] = f"MIG-{device.part_uuid(placement.number)}".encode()
+        mine["uuid"] = part_id(device.uuid, placement.number).encode()
         mine["gpu_instance"], mine["compute_instance"] = placement.number, 0
         mine["profile"], mine["start"], mine["slices"] = names.index(instance.name), placement.start, placement.size
         memory = placing.memory_mib(instance, model) * 2**20
         mine["memory_total"] = min(memory, int(row["memory_total"] - row["memory_reserved"]))
     return [order.index(which) for which in range(len(placements))]
+
+
+def _part_name(row: Any, place: int) -> str:
+    """Return the name of an instance's page."""
+    name: str = row["instances"][place]["uuid"].decode()
+    return name
+
+
+def _alone(card: npt.NDArray[Any], place: int) -> Any:
+    """Return the page of a card with one of its instances, as a container sees it; it lists no processes."""
+    row = card.copy()[0]
+    row["instances"] = np.zeros((), row["instances"].dtype)
+    row["instances"][0] = card[0]["instances"][place]
+    row["instance_count"], row["app_count"], row["apps"] = 1, 0, np.zeros((), row["apps"].dtype)
+    return row
 
 
 def _describe_bar1(row: Any, device: Device) -> int:

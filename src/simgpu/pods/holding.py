@@ -32,7 +32,8 @@ class Holder(msgspec.Struct, frozen=True):
     """A container that has a GPU, or `share` of it.
 
     One that `reserves` it holds it for others; one that `claims` it has no allocation, but names a reservation. One
-    that `observes` it has administrative access to a GPU of others.
+    that `observes` it has administrative access to a GPU of others. With a `part` it has that MIG instance, by number,
+    or `share` of it; `memory_mib` is the instance's memory.
     """
 
     pod: Pod
@@ -41,6 +42,8 @@ class Holder(msgspec.Struct, frozen=True):
     reserves: bool = False
     claims: bool = False
     observes: bool = False
+    part: int | None = None
+    memory_mib: int = 0
 
 
 def holders(pods: Iterable[Pod], held: Sequence[Held], *, replicas: int = 1) -> dict[str, tuple[Holder, ...]]:

@@ -115,6 +115,17 @@ class Engine:
             self._parts.add(number, Part(card, name, share, memory))
         return ids
 
+    def remove_parts(self, parts: Sequence[int]) -> list[Outcome]:
+        """Remove parts of cards; workloads on them end with an error. Return their outcomes."""
+        gone, running = np.asarray(parts, dtype=np.int64), list[int]()
+        for group in self._groups.values():
+            demand = group.demands
+            running += np.unique(demand.admitted[demand.live & np.isin(demand.part, gone)]).tolist()
+        ended = [self._workloads.end(number, 1, REMOVED) for number in running]
+        self._parts.remove(parts)
+        self._places.remove(list(parts))
+        return ended
+
     def parts(self, card: int) -> dict[int, Part]:
         """Return the parts of a card by id."""
         return self._parts.of(card)

@@ -69,6 +69,11 @@ class Parts:
             del self.known[number]
         return gone
 
+    def remove(self, numbers: Sequence[int]) -> None:
+        """Remove parts."""
+        for number in numbers:
+            self._of[self.known.pop(number).card].remove(number)
+
     def states(self, ids: Sequence[int], rows: Rows, group: Group, *, start: float, now: float) -> dict[str, Values]:
         """Return the readings of parts from `start` to `now`, as columns named like the fields of `PartState`.
 

@@ -12,6 +12,8 @@ import msgspec
 from simgpu import errors, vocabulary
 from simgpu.catalog import models, placing
 
+MIG_PREFIX = "MIG-"  # of the ids of instances
+
 _NAMESPACE = uuid.UUID(int=0)
 _FILES = {"nvidia": "nvidia", "intel": "card", "amd": "card", "habana": "accel"}
 _UNITS = {
@@ -33,7 +35,10 @@ class StaticMetrics(msgspec.Struct, frozen=True):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """One device of a machine; `file` is its name below `/dev`, `labels` are extra labels of its metrics."""
+    """One device of a machine; `file` is its name below `/dev`, `labels` are extra labels of its metrics.
+
+    `starts` are the first slices of its MIG instances, where they were chosen; the driver chooses them otherwise.
+    """
 
     index: int
     model: models.Model
@@ -45,6 +50,7 @@ class Device(msgspec.Struct, frozen=True):
     instances: tuple[models.MigProfile, ...] = ()
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     static: StaticMetrics | None = None
+    starts: tuple[int, ...] = ()
 
     @property
     def pci_short(self) -> str:
@@ -64,11 +70,19 @@ class Device(msgspec.Struct, frozen=True):
 
     def placements(self) -> list[placing.Placement]:
         """Return slices and numbers of its MIG instances."""
+        if self.starts:
+            chosen = zip(self.instances, self.starts, strict=True)
+            return [placing.placed(profile, self.model, start) for profile, start in chosen]
         return placing.place(self.instances, self.model, where="mig")
 
     def part_uuid(self, number: int) -> str:
         """Return the UUID of a MIG instance, without a prefix."""
-        return str(uuid.uuid5(_NAMESPACE, f"{self.uuid}/{number}"))
+        return part_id(self.uuid, number).removeprefix(MIG_PREFIX)
+
+
+def part_id(gpu: str, number: int) -> str:
+    """Return the id of a MIG instance of a GPU."""
+    return f"{MIG_PREFIX}{uuid.uuid5(_NAMESPACE, f'{gpu}/{number}')}"
 
 
 class GpuEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,6 +19,7 @@ from simgpu.web import pages, server
 
 ENDPOINT = "gpu-metrics"
 _ROWS = 2000  # pods in a piece of a page
+_MAX_NODE_PAGES = 64  # kept, of the nodes that were read last: some 10 MiB
 
 
 class FleetView(Protocol):
@@ -78,6 +79,7 @@ class FleetPages:
         self._namespace = namespace
         self._scraped = scraped
         self._following: tuple[FleetView, pages.Following] | None = None
+        self._node_pages: dict[str, pages.Page] = {}  # the one that was read last is the last
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -107,12 +109,22 @@ class FleetPages:
         if fleet is None:
             return web.Response(status=503, text="not leading\n")
         started = time.perf_counter()
-        machine = fleet.machine_of(request.match_info["node"])
+        name = request.match_info["node"]
+        machine = fleet.machine_of(name)
         if machine is None:
             return web.Response(status=404, text="no such node\n")
-        answer = await pages.Page(render.Renderer(machine, self._node_identity))(request)
+        answer = await self._page_of_node(name, machine)(request)
         self._scraped("node", time.perf_counter() - started)
         return answer
+
+    def _page_of_node(self, name: str, machine: Machine) -> pages.Page:
+        """Return a node's page, which is rendered once per step however often it is read."""
+        known = self._node_pages.pop(name, None)
+        page = pages.Page(render.Renderer(machine, self._node_identity)) if known is None else known.on(machine)
+        self._node_pages[name] = page
+        if len(self._node_pages) > _MAX_NODE_PAGES:
+            del self._node_pages[next(iter(self._node_pages))]
+        return page
 
     async def _discovery(self, request: web.Request) -> web.StreamResponse:
         fleet = self._fleet()

@@ -41,6 +41,10 @@ class Page:
         self._cached: dict[tuple[bool, bool], bytes] = {}
         self._kept = {False: streaming.Kept(), True: streaming.Kept()}  # by whether the format is OpenMetrics
 
+    def on(self, machine: Machine) -> Page:
+        """Return the page of another machine; this one if it is of that machine. Texts of devices are kept."""
+        return self if self.renderer.machine is machine else Page(self.renderer.on(machine), self._more)
+
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         """Respond to a scrape."""
         open_metrics = self.renderer.identity.openmetrics and OPENMETRICS[:28] in request.headers.get("Accept", "")
@@ -105,8 +109,8 @@ class Following:
         machine = self._machine()
         if self._page is None:
             self._page = Page(render.Renderer(machine, self._identity), self._more)
-        elif self._page.renderer.machine is not machine:
-            self._page = Page(self._page.renderer.on(machine), self._more)
+        else:
+            self._page = self._page.on(machine)
         return self._page
 
 

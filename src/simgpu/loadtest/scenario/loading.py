@@ -163,7 +163,6 @@ def _check_object(body: Any, item: ObjectTemplate, where: str, problems: Problem
         problems.add(where, f"{item.file.name}: metadata: must be a mapping")
 
 
-_ACTION = re.compile(r"\{\{.*?\}\}")
 _PLACEHOLDER = "simgpu-action"
 
 
@@ -183,13 +182,19 @@ def identities(file: Path) -> list[tuple[str, str]]:
 def _readings(text: str) -> Iterator[list[Any]]:
     """Yield the documents of a template that is not rendered, by all ways in which they can be read."""
     without = "\n".join(_blanked(line) for line in text.split("\n"))
-    for readable in (without, _ACTION.sub(_PLACEHOLDER, text)):  # the second reads objects in one line of flow style
+    for readable in (without, _with_placeholders(text)):  # the second reads objects in one line of flow style
         with contextlib.suppress(ValueError):
             yield yaml_text.parse_all(readable)
     yield [
         dict(re.findall(r"^(apiVersion|kind):[ \t]*[\"']?([\w./-]+)", part, re.MULTILINE))
         for part in re.split(r"^---\s*$", without, flags=re.MULTILINE)
     ]
+
+
+def _with_placeholders(text: str) -> str:
+    """Return a template with a placeholder for each action."""
+    before, *parts = text.split("{{")
+    return before + "".join(_PLACEHOLDER + part.partition("}}")[2] for part in parts)
 
 
 def _blanked(line: str) -> str:
