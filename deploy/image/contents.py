@@ -107,12 +107,8 @@ def python_version(packages: Sequence[str]) -> str:
 def install(root: Path, requirements: Sequence[str], platform: str, version: str, *options: str) -> None:
     """Install Python packages below a root, as pip would do there: for that processor and that Python."""
     site = root / "usr" / "local" / "lib" / f"python{version}" / "dist-packages"
-    machine = _MACHINES[platform]
-    tags = [f"manylinux_2_{minor}_{machine}" for minor in range(_NEWEST_GLIBC, 16, -1)]
-    where = ["--target", str(site), "--python-version", version, "--implementation", "cp", "--only-binary=:all:"]
-    where += [part for tag in (*tags, f"manylinux2014_{machine}") for part in ("--platform", tag)]
-    constraint = ["--constraint", str(_ROOT / "constraints.txt")]
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", *where, *constraint, *options]
+    where = ["--target", str(site), *pip_options(platform, version)]
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", *where, *options]
     subprocess.run([*command, *requirements], check=True, timeout=600)
     (root / "usr" / "local" / "bin").mkdir(parents=True, exist_ok=True)
     for script in (site / "bin").iterdir() if (site / "bin").exists() else ():
@@ -121,6 +117,15 @@ def install(root: Path, requirements: Sequence[str], platform: str, version: str
         target.write_text(f"#!/usr/bin/python3\n{code}")
         target.chmod(0o755)
     shutil.rmtree(site / "bin", ignore_errors=True)
+
+
+def pip_options(platform: str, version: str) -> list[str]:
+    """Return options of pip for packages of that processor and that Python, in the versions that were tested."""
+    machine = _MACHINES[platform]
+    tags = [f"manylinux_2_{minor}_{machine}" for minor in range(_NEWEST_GLIBC, 16, -1)]
+    found = ["--python-version", version, "--implementation", "cp", "--only-binary=:all:"]
+    found += [part for tag in (*tags, f"manylinux2014_{machine}") for part in ("--platform", tag)]
+    return [*found, "--constraint", str(_ROOT / "constraints.txt")]
 
 
 def compile_modules(root: Path, version: str) -> None:

@@ -22,18 +22,24 @@ from tests.fixtures.prometheus import Prometheus
 from tests.fixtures.release import A100, CONTROLLER, H100, VALUES, Release, permissions, series
 
 ROOT = Path(__file__).parents[2]
-GUIDE = ROOT / "docs" / "guides" / "install.md"
+GUIDES = ROOT / "docs" / "guides"
 OLD_VALUES = ROOT / "tests" / "golden" / "chart" / "fake-gpu-operator-0.0.values.yaml"
 KWOK, HIGHEND = "kwok-gpu-node-1", "kwok-gpu-node-4"
+
+
+def commands(guide: str) -> list[str]:
+    """The blocks of commands of a guide that are tested."""
+    return re.findall(r"```shell\n(.*?)```", (GUIDES / f"{guide}.md").read_text(), re.DOTALL)
 
 
 @pytest.fixture(scope="module")
 def installed(release: Release) -> Release:
     """The release as the guide has it, then with pools for these tests, and the guide's pod on the labelled node."""
     node = release.node
-    (commands,) = re.findall(r"```shell\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    install, namespace, *_ = commands("install")
     before = release.nodes()
-    release.shell(commands)
+    release.shell(install)
+    release.shell(namespace)
     node.allocatable("nvidia.com/gpu", 2)
     assert "K80" in release.gpus.exec("gpu-pod", "nvidia-smi", "-L")
     release.before = before | {node.name: _labelled(before[node.name])}
@@ -78,6 +84,26 @@ def assert_pools(installed: Release) -> None:
         (view,) = installed.get("configmaps", "-n", NAMESPACE, "-l", f"node-name={name}")["items"]
         document = yaml.safe_load(view["data"]["topology.yml"])
         assert (len(document["gpus"]), document["gpuProduct"], document["gpuMemory"]) == (count, product, memory)
+
+
+def test_nodes_have_gpus_of_a_users_own_model(installed: Release) -> None:
+    names = (installed.node.name, KWOK)
+    for name in names:
+        installed.node.kubectl("annotate", "node", name, "simgpu.dev/gpus=mine:2")
+
+    def products() -> set[str]:
+        return {installed.get("node", name)["metadata"]["labels"]["nvidia.com/gpu.product"] for name in names}
+
+    wait_for(lambda: products() == {"My-GPU"}, f"the model, not {products()}")
+    assert "My GPU" in installed.gpus.exec("gpu-pod", "nvidia-smi", "-L")
+    for name in names:
+        installed.node.kubectl("annotate", "node", name, "simgpu.dev/gpus-")
+    wait_for(lambda: products() == {A100.replace(" ", "-")}, "the pool's GPUs")
+
+
+def test_the_guides_commands_for_problems_show_what_there_is(installed: Release) -> None:
+    (script,) = commands("troubleshooting")
+    installed.shell(script)
 
 
 def test_one_controller_serves_all_fake_nodes(installed: Release) -> None:
@@ -192,6 +218,9 @@ def test_an_upgrade_to_values_of_another_format_keeps_the_gpus_of_running_pods(i
     for name in (installed.node.name, KWOK):
         wait_for(lambda: installed.get("node", name)["status"]["allocatable"].get(other) == "1", name)  # noqa: B023
     assert_pools(installed)
+    _, _, upgrade, *_ = commands("install")
+    installed.shell(upgrade)
+    assert_pools(installed)
 
 
 def test_the_release_takes_everything_back_and_needed_exactly_its_permissions(installed: Release) -> None:
@@ -203,13 +232,15 @@ def test_the_release_takes_everything_back_and_needed_exactly_its_permissions(in
         for role in ("simgpu-controller", "simgpu-agent")
     }
     node.kubectl("delete", "pod", "gpu-pod", "--now")
-    installed.helm("uninstall", "gpu-operator", "--wait", "--timeout", "120s")
+    *_, uninstall, cleanup = commands("install")
+    installed.shell(uninstall)
     wait_for(lambda: installed.nodes() == installed.before, f"{installed.nodes()}, not {installed.before}", seconds=20)
     for kind in ("configmaps", "leases", "pods", "jobs", "serviceaccounts", "services"):
         wait_for(lambda: left(installed, kind) == [], f"{kind} to be gone: {left(installed, kind)}")  # noqa: B023
     for folder in ("/var/lib/simgpu", "/var/lib/runai"):
         assert not [*node.machine.path(folder).iterdir()], folder
     assert not [*node.machine.path("/var/lib/kubelet/device-plugins").glob("simgpu-*")]
+    installed.shell(cleanup)
     for role, allowed in roles.items():
         acts = [act[1:] for act in installed.audit() if act[0] == role]
         done = {act if act in allowed else (*act[:2], "") for act in acts}

@@ -36,6 +36,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["tools", "kubctl"], "no tool named 'kubctl'"),
         (["down", "--name", "A"], "--name"),
         (["no-such-command"], "No such command"),
+        (["loadtest", "churn", "--report-dir", "/dev/null/x"], "--report-dir: /dev/null/x: /dev/null is not a folder"),
         (["loadtest", "x.yaml", "--testsuite=s"], "Error: --testsuite: not supported; give its scenarios one by one"),
         (["loadtest", "x.yaml", "--prometheus-scrape-etcd"], "Error: --prometheus-scrape-etcd: not supported; --prom"),
     ],

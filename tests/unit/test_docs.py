@@ -36,7 +36,11 @@ def test_the_list_of_series_is_current() -> None:
     assert generate.METRICS_PAGE.read_text() == generate.metrics_reference(), "run 'make docs'"
 
 
-RUN = {"console": ("docs/guides", "README.md"), "shell": ("install.md", "real-nodes.md"), "bash": ("real-nodes.md",)}
+RUN = {
+    "console": ("docs/guides", "README.md"),
+    "shell": ("install.md", "real-nodes.md", "troubleshooting.md"),
+    "bash": ("real-nodes.md",),
+}
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *ROOT.glob("docs/**/*.md")], ids=lambda page: page.stem)

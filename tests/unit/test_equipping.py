@@ -15,6 +15,7 @@ from simgpu.machines.box import Box
 from simgpu.machines.users import CpuSource, PodRef, Range, User
 from simgpu.node import state
 from simgpu.page import writer
+from simgpu.sim import activity
 from simgpu.topology import pools
 from simgpu.topology.devices import part_id
 from tests.fixtures import smi
@@ -74,6 +75,9 @@ def test_mig_instances_come_and_go_beside_each_other(tmp_path: Path) -> None:
     machine = made.box.machine
     assert not machine.pods
     assert [(part.id, machine.part_pods[part.handle].name) for part in machine.parts] == [(7, "p")]
+    [own] = made.box.admit(activity.Profile("own", (activity.Activity({}),)), [ids[first]])
+    assert made.box.workloads()[own].handles == (machine.parts[0].handle,)
+    made.box.drop([own])
     before, running = shown(made), list(made.box.workloads())
 
     made.equip(spec(2), {IDS[0]: (first, second)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from hypothesis import given, settings
@@ -71,6 +72,30 @@ async def test_keys_are_served_in_the_order_of_their_coming() -> None:
     async with working(queue, greedy, workers=1):
         await until(lambda: served.count("greedy") == 50)
     assert served[:4] == ["greedy", "b", "c", "d"]
+
+
+async def test_keys_are_worked_on_in_turns_of_milliseconds() -> None:
+    now, turn, done = 0.0, 0, list[int]()
+
+    async def others() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def work(_key: str) -> None:
+        nonlocal now
+        now += 2**-9  # two milliseconds
+        done.append(turn)
+
+    queue: WorkQueue[str] = WorkQueue(clock=lambda: now)
+    for key in range(99):
+        queue.add(str(key))
+    async with working(queue, work, workers=1):
+        beside = asyncio.create_task(others())
+        await until(lambda: len(done) == 99)
+        beside.cancel()
+    assert set(Counter(done).values()) == {3}
 
 
 async def test_a_failing_key_comes_back_later_each_time_and_others_go_on() -> None:

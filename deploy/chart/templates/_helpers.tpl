@@ -128,6 +128,22 @@ helm.sh/chart: {{ printf "%s-%s" $context.Chart.Name $context.Chart.Version | re
 {{- end -}}
 {{- end -}}
 
+{{/* Whether the cluster is OpenShift, or the values say so: (list CONTEXT SETTINGS). */}}
+{{- define "simgpu.openshift" -}}
+{{- if or (index . 1).openshift ((index . 0).Capabilities.APIVersions.Has "security.openshift.io/v1") -}}true{{- end -}}
+{{- end -}}
+
+{{/* Security context of pods that need nothing of the node: (list CONTEXT SETTINGS). OpenShift chooses the user, from
+     those of the namespace. */}}
+{{- define "simgpu.unprivileged" -}}
+runAsNonRoot: true
+{{- if not (include "simgpu.openshift" .) }}
+runAsUser: 65532
+runAsGroup: 65532
+{{- end }}
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
 {{/* Annotations of a hook before the release is deleted: WEIGHT. */}}
 {{- define "simgpu.hook" }}
     helm.sh/hook: pre-delete
@@ -146,7 +162,7 @@ helm.sh/chart: {{ printf "%s-%s" $context.Chart.Name $context.Chart.Version | re
   "nvidiaDraDriver" "no subcharts: SimGPU's own DRA plugin"
   "nvidia-dra-driver-gpu" "no subcharts"
   "nvmlMock" "backend mock means the same as fake: NVML is always there"
-  "migFaker" "MIG is part of the agent"
+  "migFaker" "nodes have no MIG instances yet, other than by claims (topology: dra.dynamicMIG)"
   "ubuntu" "there is no init container"
   "topologyServer" "part of the controller"
   "computeDomainController" "ComputeDomains are not simulated yet"
@@ -155,7 +171,8 @@ helm.sh/chart: {{ printf "%s-%s" $context.Chart.Name $context.Chart.Version | re
   "nameOverride" "see fullnameOverride"
   "namespaceOverride" "objects are in the release's namespace"
   "selectorLabelsOverride" "labels of pods are fixed; see commonLabels" -}}
-{{- if hasKey $user $key -}}{{- $found = append $found (printf "%s: %s" $key $why) -}}{{- end -}}
+{{- $off := eq (get $user $key | toJson) `{"enabled":false}` -}}
+{{- if and (hasKey $user $key) (not $off) -}}{{- $found = append $found (printf "%s: %s" $key $why) -}}{{- end -}}
 {{- end -}}
 {{- range $section, $used := dict
   "environment" (list "openshift" "resourceReservationNamespace")

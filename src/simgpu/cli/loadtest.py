@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from simgpu.loadtest.running.results import RunResult
     from simgpu.loadtest.scenario.model import Scenario
 
+_REPORTS = Path("loadtest-reports")  # without --report-dir
 _SHOWN = 20  # objects of a run that are listed before they are removed
 
 # Options of ClusterLoader2 that mean nothing here: they are accepted, and have no effect.
@@ -259,10 +260,11 @@ def _run_one(chosen: _RunOptions) -> int:
     from simgpu.loadtest.reports import comparison, writing
 
     # The options are checked before the cluster is asked for its nodes, so that mistakes show at once.
+    _check_folder(chosen.report_dir or _REPORTS)
     with progress.shown() as shown:
         scenario, result = output.run(_work(chosen, shown), fast=True)
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
-    folder = chosen.report_dir or Path("loadtest-reports") / f"{scenario.name}-{stamp}"
+    folder = chosen.report_dir or _REPORTS / f"{scenario.name}-{stamp}"
     if chosen.several and chosen.report_dir is not None:
         folder /= scenario.name
     compared = comparison.compare(chosen.before, result) if chosen.before is not None else []
@@ -276,6 +278,15 @@ def _run_one(chosen: _RunOptions) -> int:
     if result.interrupted:
         return 130
     return 1 if result.failed else 0
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise InputError if reports cannot be written; nothing is created."""
+    from simgpu import errors
+
+    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise errors.InputError("--report-dir", f"{folder}: {nearest} is not a folder in which files can be created")
 
 
 async def _work(chosen: _RunOptions, shown: object) -> tuple[Scenario, RunResult]:

@@ -219,7 +219,6 @@ class FakeNodes:
 
     async def reconcile(self, name: str) -> float | None:
         """Reconcile one node; return the seconds until it should be reconciled again, None for never."""
-        await asyncio.sleep(0)  # let the writer run
         node, record = self._stores.nodes.get(name), self._records.get(name, NodeRecord())
         news = record.node is not node or record.topology is not self._config
         spec = self._spec(node) if news else record.spec

@@ -3,6 +3,9 @@
 It holds keys, deduplicated. A key that is added while it is being processed is processed again afterwards, never
 concurrently. Keys are processed in order of arrival, so a key that changes all the time cannot starve others. A key
 whose work failed is retried with back-off.
+
+Work that waits for nothing is done in turns of some milliseconds: fewer keys in a turn of the event loop would let a
+busy server, whose requests all have their turn each time, starve the queue; more would make others wait.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from simgpu import errors
 from simgpu.kube.backoff import Backoff
 
 K = TypeVar("K", bound=Hashable)
+
+_TURN_SECONDS = 0.005
 
 _log = logging.getLogger(__name__)
 
@@ -124,7 +129,11 @@ class WorkQueue(Generic[K]):
                 group.create_task(self._worker(work))
 
     async def _worker(self, work: Callable[[K], Awaitable[float | None]]) -> None:
+        since = self._clock()
         while True:
+            if self._clock() - since >= _TURN_SECONDS:
+                await asyncio.sleep(0)
+                since = self._clock()
             key = await self.get()
             try:
                 again = await work(key)

@@ -189,7 +189,8 @@ class Fleet:
     def machine_of(self, name: str) -> Machine | None:
         """Return one node's GPUs, the same machine until the next step or change; None for an unknown node."""
         if name not in self._machines and (node := self.nodes.get(name)) is not None:
-            self._machines[name] = self._current(self._view([node]))
+            self._machines[name] = machine = self._current(self._view([node]))
+            machine.hold(usages=False)  # reading all values at once takes a third less time
         return self._machines.get(name)
 
     def _changed(self, name: str) -> None:
