@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simgpu.catalog import models
@@ -129,8 +129,16 @@ class World:
         elif kind == "outage":
             self.answers = not self.answers
         elif kind == "kill":
+            before = self._pages()
             self.equipment.close()
             await self.start()
+            assert self._pages() == before, "programs that have them open see a lost GPU"
+
+    def _pages(self) -> dict[str, int]:
+        """The files of the node's GPUs, which programs keep open: name and inode."""
+        found = sorted((self.folder / "gpus").rglob("page"))
+        assert found
+        return {str(path.relative_to(self.folder)): path.stat().st_ino for path in found}
 
     async def check(self) -> None:
         listed = [_pod(name, claim) for name, claim in self.pods.items()]
@@ -182,6 +190,7 @@ EVENTS = st.tuples(
 
 
 @settings(max_examples=15, deadline=None)
+@example([("allocate", "c", "p", 0), ("start", "c", "p", 0), ("kill", "c", "p", 0)])
 @given(st.lists(EVENTS, max_size=20))
 def test_any_sequence_leaves_the_right_users_instances_and_files(events: list[tuple[str, str, str, int]]) -> None:
     async def play() -> None:
