@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import tempfile
 from collections.abc import Collection
 from pathlib import Path
@@ -129,16 +131,11 @@ class World:
         elif kind == "outage":
             self.answers = not self.answers
         elif kind == "kill":
-            before = self._pages()
-            self.equipment.close()
-            await self.start()
-            assert self._pages() == before, "programs that have them open see a lost GPU"
-
-    def _pages(self) -> dict[str, int]:
-        """The files of the node's GPUs, which programs keep open: name and inode."""
-        found = sorted((self.folder / "gpus").rglob("page"))
-        assert found
-        return {str(path.relative_to(self.folder)): path.stat().st_ino for path in found}
+            with contextlib.ExitStack() as stack:
+                pages = [stack.enter_context(path.open("rb")) for path in (self.folder / "gpus").rglob("page")]
+                self.equipment.close()
+                await self.start()
+                assert all(os.fstat(page.fileno()).st_nlink for page in pages), "who has a page open sees a lost GPU"
 
     async def check(self) -> None:
         listed = [_pod(name, claim) for name, claim in self.pods.items()]
