@@ -248,8 +248,7 @@ def test_values_without_a_meaning_here_are_named_after_the_install(helm: Helm, c
 async def test_the_api_server_accepts_a_release(
     name: str, helm: Helm, cluster: Cluster, client: Client, namespace: str
 ) -> None:
-    without = ("--set", "statusUpdater.runaiIntegration.enabled=false")  # whose namespaces there are not
-    options = ("--namespace", namespace, "--kubeconfig", str(cluster.kubeconfig), *without)
+    options = ("--namespace", namespace, "--kubeconfig", str(cluster.kubeconfig))
     install = ("install", f"r-{namespace}", str(CHART), *options, "--dry-run=server", *values(name))
     await asyncio.to_thread(helm, *install)
     assert await client.list(resources.DEPLOYMENTS, namespace=namespace) == []
