@@ -250,7 +250,9 @@ async def test_the_api_server_accepts_a_release(
 ) -> None:
     options = ("--namespace", namespace, "--kubeconfig", str(cluster.kubeconfig))
     install = ("install", f"r-{namespace}", str(CHART), *options, "--dry-run=server", *values(name))
-    await asyncio.to_thread(helm, *install)
+    text = await asyncio.to_thread(helm, *install)
+    there = {item.metadata.name for item in await client.list(resources.NAMESPACES)}
+    assert set(re.findall(r"^  namespace: (\S+)$", text, re.MULTILINE)) <= there  # which a dry run does not check
     assert await client.list(resources.DEPLOYMENTS, namespace=namespace) == []
 
 
