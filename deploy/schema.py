@@ -104,10 +104,10 @@ POOL: dict[str, Schema] = {
             "memPerZone": {"description": "accepted, without effect", **_SIZE},
             "distances": anything("accepted, without effect"),
         },
-        "NUMA nodes of a real node",
+        "NUMA nodes that GPUs are on",
     ),
     "sharing": anything("GPUs for several pods: the section of NVIDIA's device plugin"),
-    "failures": anything("on a real node, what fails: `refuse`, `delay`, `vanish`, `flap`, `unhealthy`, `dying`"),
+    "failures": anything("what fails: `unhealthy`, `dying`; on a real node also `refuse`, `delay`, `vanish`, `flap`"),
     "settable": flag("on a real node, whether pods may set power limits, clocks and modes of their GPUs"),
     "allocation": one_of(*vocabulary.ALLOCATIONS, about="how pods get GPUs: `nvidia.com/gpu`, claims (DRA), or both"),
     "dra": section(

@@ -260,7 +260,7 @@ def left(installed: Release, kind: str) -> list[str]:
 
 
 def exercise(installed: Release) -> None:
-    """Let every permission be used: mistakes of users twice, nodes that leave and come back, a reservation."""
+    """Use permissions that other tests do not: events of mistakes, pods that fail at a limit, a second controller."""
     node = installed.node
     for mistake in ("melt", "burst", "melt"):
         before = installed.gpus.events(mistake)

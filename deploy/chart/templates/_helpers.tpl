@@ -194,3 +194,10 @@ seccompProfile: {type: RuntimeDefault}
 {{- $number := regexFind "^[0-9]+" . | int -}}
 {{- mul $number (get (dict "s" 1 "m" 60 "h" 3600) (regexFind "[a-z]+$" .)) -}}
 {{- end -}}
+
+{{/* Whether pods may be changed in Run:ai's namespace of reservations: where it exists, because a Role in a missing one
+     fails the release; by the values where there is no cluster to ask, as in helm template. Of SETTINGS. */}}
+{{- define "simgpu.reserving" -}}
+{{- $offline := not (lookup "v1" "Namespace" "" "kube-system") -}}
+{{- if or (lookup "v1" "Namespace" "" .runai.reservationNamespace) (and .runai.enabled $offline) -}}true{{- end -}}
+{{- end -}}

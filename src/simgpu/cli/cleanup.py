@@ -22,7 +22,10 @@ _SHOWN = 20
 )  # fmt: skip
 @options.log_level
 def cleanup(kubeconfig: Path | None, namespace: str, dry_run: bool, yes: bool, wait: float) -> int:
-    """Remove labels, capacity, ConfigMaps and leases of SimGPU from a cluster.
+    """Remove labels, capacity and objects of SimGPU from a cluster.
+
+    Objects are ConfigMaps, leases, ResourceSlices, and DeviceClasses that the controller created. Recording rules in
+    Run:ai's namespace stay.
 
     Running controllers and agents are asked to do it themselves, and then wait; only agents reach files on their nodes.
     `helm uninstall` calls this before it deletes the release. What Helm made is left to it.
