@@ -116,7 +116,8 @@ class FakeGpus:
         self._kwok = Kwok(bench, image=wanted.image)
         self._version = ""
         self._classes: list[str] = []
-        self._node = ""  # any of the run's nodes
+        self._nodes = nodes.CreatedNodes()
+        self._node = ""  # any of them
         self._last = ""  # the node whose slice was written last
         self._restarts: asyncio.Task[None] | None = None
 
@@ -207,20 +208,15 @@ class FakeGpus:
     async def _create_nodes(self) -> None:
         wanted, bench = self._wanted, self._bench
         numbers = await nodes.free_numbers(bench.client)
-        made, ready = 0, 0
-        everything = asyncio.Event()
+        own, everything = self._nodes, asyncio.Event()
 
         def show() -> None:
-            bench.progress.update("nodes", f"created {made} of {wanted.nodes}, {min(made, ready)} ready")
-            if ready >= wanted.nodes:
+            bench.progress.update("nodes", f"created {len(own.names)} of {wanted.nodes}, {own.ready} ready")
+            if own.ready >= wanted.nodes:
                 everything.set()
 
         def look(change: Change[Node]) -> None:
-            nonlocal ready
-            before = change.old is not None and nodes.ready(change.old)
-            after = change.new is not None and nodes.ready(change.new)
-            if before != after and not Kwok.is_probe(change.key):
-                ready += after - before
+            if own.look(change):
                 show()
 
         store: Store[Node] = Store()
@@ -229,9 +225,7 @@ class FakeGpus:
         watching = asyncio.create_task(reflector.run())
 
         async def create(_number: int) -> None:
-            nonlocal made
             await self._create_node(numbers)
-            made += 1
             show()
 
         try:
@@ -245,6 +239,7 @@ class FakeGpus:
         wanted, bench = self._wanted, self._bench
         number, node = await nodes.create(bench.client, numbers, self._node_body)
         name = self._node = node.metadata.name
+        self._nodes.add(name)
         if not self._publishes or not wanted.gpus:
             return
         devices = (
@@ -280,10 +275,8 @@ class FakeGpus:
 
     async def _wait_for_controller(self) -> None:
         """Wait until the controller has given GPUs to all nodes: slices, or the extended resource."""
-        wanted, client, run = self._wanted, self._bench.client, self._bench.run
+        wanted, client, names = self._wanted, self._bench.client, self._nodes.names
         while True:
-            listed = await client.list(resources.NODES, labels=run.selector)
-            names = {node.metadata.name for node in listed if not Kwok.is_probe(node.metadata.name)}
             if wanted.dra:
                 slices_seen = await client.list(kinds.published(self._version), fields=f"spec.driver={DRA_DRIVER}")
                 own = [item for item in slices_seen if item.spec.node_name in names]
@@ -292,8 +285,9 @@ class FakeGpus:
                 newest = max(own, key=lambda item: int(item.metadata.resource_version), default=None)
                 last = newest.spec.node_name if newest is not None else ""
             else:
-                amount = str(wanted.gpus)
-                equipped = sum(node.status.allocatable.get(GPU_RESOURCE) == amount for node in listed)
+                listed = await client.list(resources.NODES, labels=self._bench.run.selector)
+                amounts = [node.status.allocatable.get(GPU_RESOURCE) for node in listed if node.metadata.name in names]
+                equipped = amounts.count(str(wanted.gpus))
                 last = ""
             self._bench.progress.update("nodes", f"the controller has published GPUs of {equipped} of {wanted.nodes}")
             if equipped >= wanted.nodes:

@@ -40,11 +40,6 @@ class Kwok:
         self._deleted: list[tuple[Resource[Any], str, str]] = []
         self._probe = f"{_PROBE_PREFIX}{bench.run.id}"
 
-    @staticmethod
-    def is_probe(node: str) -> bool:
-        """Return whether a node is one by which a run looks for KWOK."""
-        return node.startswith(_PROBE_PREFIX)
-
     async def setup(self, *, seconds: float) -> None:
         """Make sure that a KWOK plays nodes: the cluster's own, with its stages or ours, or one that is installed."""
         client, progress = self._bench.client, self._bench.progress
