@@ -21,6 +21,7 @@ from simgpu.cli import progress
 from simgpu.kube import resources, scraping
 from simgpu.kube.client import Client
 from simgpu.kube.resources import Resource
+from simgpu.loadtest import abandoned
 from simgpu.loadtest.dependencies import kinds
 from simgpu.loadtest.measurements import percentiles
 from simgpu.loadtest.running import runner
@@ -102,9 +103,7 @@ def plugin_nodes(count: int = 2, **params: Any) -> list[dict[str, Any]]:
     return [{"name": "nodes", "method": "DRAKWOKDriver", "params": wanted}]
 
 
-async def run(
-    cluster: Cluster, path: Path, client: Client, asked: str = "", **environ: str
-) -> tuple[runner.Runner, RunResult]:
+def prepare(cluster: Cluster, path: Path, client: Client, asked: str = "", **environ: str) -> runner.Runner:
     known = variables.gather([], environ, None)
     loaded = loading.load(path, known, runner.METHODS)
     local = json.loads((cluster.kubeconfig.parent / "cluster.json").read_text())
@@ -113,7 +112,13 @@ async def run(
     async def scheduler() -> str:
         return await scraping.page(f"https://127.0.0.1:{port}/metrics")
 
-    made = runner.Runner(client, loaded, runner.RunnerSettings(scheduler=scheduler, prometheus=asked), progress.Plain())
+    return runner.Runner(client, loaded, runner.RunnerSettings(scheduler=scheduler, prometheus=asked), progress.Plain())
+
+
+async def run(
+    cluster: Cluster, path: Path, client: Client, asked: str = "", **environ: str
+) -> tuple[runner.Runner, RunResult]:
+    made = prepare(cluster, path, client, asked, **environ)
     return made, await made.run()
 
 
@@ -347,6 +352,21 @@ async def test_a_set_up_that_runs_out_of_time_leaves_nothing_behind(
     assert result.failed
     assert "not ready in" in result.errors[0]
     assert result.leftovers == []
+
+
+async def test_anything_with_the_label_of_a_run_is_reported_at_its_end_without_a_dependency_too(
+    cluster: Cluster, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = prepare(cluster, scenario(tmp_path, [phase(1)]), client)
+    await client.create(resources.DEVICE_CLASSES, {"metadata": {"name": "left", "labels": made.run_id.labels}, "spec": {}})
+    monkeypatch.setattr(runner, "_TEARDOWN_SECONDS", 0.1)
+    result = await made.run()
+    try:
+        assert result.leftovers == ["DeviceClass left"]
+        assert result.errors == ["left behind: DeviceClass left"]
+    finally:
+        [own] = [item for item in await abandoned.find(client) if item.id == made.run_id.id]
+        assert await abandoned.remove(client, own) == []
 
 
 async def test_limits_that_are_exceeded_and_jobs_that_do_not_start_are_failures(

@@ -16,7 +16,6 @@ import msgspec
 
 from simgpu.kube import errors, resources
 from simgpu.kube.reflector import Reflector
-from simgpu.kube.resources import Resource
 from simgpu.kube.store import Change, Store
 from simgpu.kube.views import Node
 from simgpu.loadtest import concurrency, ownership
@@ -326,16 +325,3 @@ class FakeGpus:
             await ownership.release(client, resource, self._classes[-1], run)
             self._classes.pop()
         await self._kwok.teardown()
-
-    async def leftovers(self) -> list[str]:
-        """Return names of objects of this run that still exist."""
-        client, run = self._bench.client, self._bench.run
-        looked: list[Resource[Any]] = [resources.NODES, resources.STAGES]
-        found = []
-        for resource in [*looked, *([kinds.slices(self._version)] if self._version else [])]:
-            try:
-                listed = await client.list(resource, labels=run.selector)
-            except errors.NotFound:
-                continue
-            found += [f"{resource.kind} {item.metadata.name}" for item in listed]
-        return found + await self._kwok.leftovers()

@@ -40,6 +40,3 @@ class Dependency(Protocol):
 
     async def teardown(self) -> None:
         """Remove what `setup` made; it can be repeated."""
-
-    async def leftovers(self) -> list[str]:
-        """Return names of objects that should be gone."""
