@@ -502,11 +502,14 @@ async def test_what_cannot_be_set_up_is_an_error_before_anything_is_created(
     assert code == 2
     assert "dependencies[0].params.apiVersion: 'v9': must be one of v1, v1beta2, v1beta1" in said
     assert "chaosMonkey: is not supported" in said
-    modelled = scenario(tmp_path, [phase(1)], dependencies=plugin_nodes(model="h200"))
-    _, result = await run(cluster, modelled, client)
-    assert "params.model needs a running 'simgpu controller'" in result.errors[0]
-    unserved = scenario(tmp_path, [phase(1)], dependencies=plugin_nodes())
+    # Of mistakes that only the cluster shows, too, all are reported.
+    modelled = [{**item, "name": name} for name in ("some", "more") for item in plugin_nodes(model="h200")]
+    unserved = scenario(tmp_path, [phase(1)], dependencies=modelled)
     (tmp_path / "job.yaml").write_text(JOB.replace("batch/v1", "nowhere.example/v1"))
-    _, result = await run(cluster, unserved, client)
-    assert "nowhere.example/v1 Job: not served by this cluster" in result.errors[0]
+    _, result = await run(cluster, unserved, client, CL2_JOB_RUNNING_TIME_MS="-1")
+    [listed] = result.errors
+    assert "CL2_JOB_RUNNING_TIME_MS: -1: must be milliseconds" in listed
+    assert "some: params.model needs a running 'simgpu controller'" in listed
+    assert "more: params.model needs a running 'simgpu controller'" in listed
+    assert "nowhere.example/v1 Job: not served by this cluster" in listed
     assert {item.metadata.name for item in await client.list(resources.NAMESPACES)} == before

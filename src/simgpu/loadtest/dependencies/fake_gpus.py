@@ -122,20 +122,24 @@ class FakeGpus:
 
     # Before anything is created.
 
-    async def check(self) -> None:
-        """Raise if the cluster cannot have such GPUs."""
-        stages.running_milliseconds(self._bench.variables)
+    async def check(self) -> list[str]:
+        """Return why the cluster cannot have such GPUs."""
+        problems = []
+        try:
+            stages.running_milliseconds(self._bench.variables)
+        except DependencyError as error:
+            problems.append(str(error))
         if self._wanted.dra:
-            version = await self._bench.served.dra_version(self._wanted.version)
-            if version is None:
+            self._version = await self._bench.served.dra_version(self._wanted.version) or ""
+            if not self._version:
                 asked = f"resource.k8s.io/{self._wanted.version}" if self._wanted.version else "resource.k8s.io"
-                raise DependencyError(f"{self._name}: {asked} is not served by this cluster")
-            self._version = version
+                problems.append(f"{self._name}: {asked} is not served by this cluster")
         if self._wanted.model and not await self._controller_runs():
-            raise DependencyError(
+            problems.append(
                 f"{self._name}: params.model needs a running 'simgpu controller', and no lease {LEASE} is being "
                 "renewed; start one, or leave out params.model"
             )
+        return problems
 
     async def _controller_runs(self) -> bool:
         now = datetime.datetime.now(datetime.UTC)

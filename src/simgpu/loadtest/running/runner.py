@@ -129,8 +129,7 @@ class Runner:
         for call in self._scenario.dependencies:
             wanted = fake_gpus.settings(call, self._scenario.variables, self._settings.nodes)
             self._dependencies.append(fake_gpus.FakeGpus(bench, wanted, name=call.name))
-        for dependency in self._dependencies:
-            await dependency.check()
+        problems = [problem for dependency in self._dependencies for problem in await dependency.check()]
         self._bench = Bench(
             self._client,
             self._served,
@@ -141,7 +140,9 @@ class Runner:
             await self._served.dra_version(),
             self._census.spaces,
         )
-        await self._check_kinds()
+        problems += await self._check_kinds()
+        if problems:
+            raise errors.SimgpuError("; ".join(dict.fromkeys(problems)))
 
     async def _begin_heartbeat(self) -> None:
         """Show that the run is alive. Without the permission it runs too: no clean-up removes it unasked."""
@@ -150,8 +151,8 @@ class Runner:
         except kube_errors.Forbidden:
             self._note("leases cannot be created here: 'loadtest cleanup' will not know whether this run is alive")
 
-    async def _check_kinds(self) -> None:
-        """Raise for kinds of templates that the server does not serve."""
+    async def _check_kinds(self) -> list[str]:
+        """Return which kinds of templates the server does not serve."""
         problems = []
         creator = Creator(self._client, self._served, {}, frozenset(), self._census.called)
         checked = phases.Phases(self._scenario, creator, self._spaces, self._chance)
@@ -165,8 +166,7 @@ class Runner:
                             problems.append(f"{item.path}.objectTemplatePath: {error}")
         for note in self._served.notes:
             self._note(note)
-        if problems:
-            raise errors.SimgpuError("; ".join(dict.fromkeys(problems)))
+        return problems
 
     async def _set_up(self) -> None:
         wanted = self._scenario.namespaces
