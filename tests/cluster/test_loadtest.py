@@ -181,7 +181,7 @@ async def command(cluster: Cluster, *line: str | Path, folder: Path, **environ: 
     return process.returncode or 0, said.decode()
 
 
-async def test_the_commands_of_the_seed_work_as_typed(cluster: Cluster, tmp_path: Path) -> None:
+async def test_the_commands_of_the_kwok_dra_readme_work_as_typed(cluster: Cluster, tmp_path: Path) -> None:
     line = [
         "./run-e2e.sh", "cluster-loader2", "--testconfig=pkg/dependency/kwok/examples/test-config.yaml",
         "--provider=skeleton", "--nodes=3", f"--report-dir={tmp_path}",
