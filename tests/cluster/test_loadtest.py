@@ -464,7 +464,7 @@ async def test_queries_are_asked_of_a_prometheus_where_there_is_one(
     assert not without.failed, without.errors
 
 
-async def test_gpus_of_a_model_are_those_that_the_controller_publishes(
+async def test_gpus_of_a_model_are_those_that_the_controller_publishes_and_its_metrics_show_the_pods(
     cluster: Cluster, fleet: Fleet, tmp_path: Path
 ) -> None:
     await fleet.configure("", default={"gpus": [{"type": "a100", "count": 1}]})
@@ -472,10 +472,19 @@ async def test_gpus_of_a_model_are_those_that_the_controller_publishes(
     original = (ROOT / "src/simgpu/loadtest/scenarios/kwok-dra/test-config.yaml").read_text()
     config = tmp_path / "config.yaml"
     config.write_text(original.replace("gpusPerNode: 8", "gpusPerNode: 8\n    model: h200"))
-    code, said = await command(
-        cluster, BIN / "simgpu", "loadtest", config, "--nodes", "2", "--report-dir", tmp_path, folder=ROOT
-    )
+    line = [BIN / "simgpu", "loadtest", config, "--nodes", "2", "--report-dir", tmp_path]
+    running = asyncio.create_task(command(cluster, *line, folder=ROOT))
+    shown: set[str] = set()
+
+    async def shown_or_over() -> bool:
+        holders = await asyncio.to_thread(fleet.holders)
+        shown.update(pod for pod, _ in holders.values() if pod.startswith("kwok-gpu-job-"))
+        return bool(shown) or running.done()
+
+    await eventually(shown_or_over, seconds=100)
+    code, said = await running
     assert code == 0, said
+    assert shown
     assert "the controller has published GPUs of" in said
     results = json.loads((tmp_path / "results.json").read_text())
     assert max(sample["gpus"] for sample in results["timeline"]) >= 5
