@@ -358,7 +358,8 @@ async def test_anything_with_the_label_of_a_run_is_reported_at_its_end_without_a
     cluster: Cluster, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = prepare(cluster, scenario(tmp_path, [phase(1)]), client)
-    await client.create(resources.DEVICE_CLASSES, {"metadata": {"name": "left", "labels": made.run_id.labels}, "spec": {}})
+    body = {"metadata": {"name": "left", "labels": made.run_id.labels}, "spec": {}}
+    await client.create(resources.DEVICE_CLASSES, body)
     monkeypatch.setattr(runner, "_TEARDOWN_SECONDS", 0.1)
     result = await made.run()
     try:

@@ -102,7 +102,7 @@ class CreatedNodes:
     def __init__(self) -> None:
         self.names: set[str] = set()
         self.ready = 0
-        self._seen: set[str] = set()  # ready nodes of any dependency: a watch may be faster than the creation's response
+        self._seen: set[str] = set()  # ready nodes of the run: a watch may be faster than the response to a creation
 
     def add(self, name: str) -> None:
         """Count a node that was created."""
