@@ -473,7 +473,7 @@ async def test_gpus_of_a_model_are_those_that_the_controller_publishes_and_its_m
     original = (ROOT / "src/simgpu/loadtest/scenarios/kwok-dra/test-config.yaml").read_text()
     config = tmp_path / "config.yaml"
     config.write_text(original.replace("gpusPerNode: 8", "gpusPerNode: 8\n    model: h200"))
-    line = [BIN / "simgpu", "loadtest", config, "--nodes", "2", "--report-dir", tmp_path]
+    line: list[str | Path] = [BIN / "simgpu", "loadtest", config, "--nodes", "2", "--report-dir", tmp_path]
     running = asyncio.create_task(command(cluster, *line, folder=ROOT))
     shown: set[str] = set()
 

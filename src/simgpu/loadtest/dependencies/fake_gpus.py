@@ -228,7 +228,7 @@ class FakeGpus:
         watching = asyncio.create_task(reflector.run())
 
         async def create(_number: int) -> None:
-            await self._create_node(numbers)
+            own.add(await self._create_node(numbers))
             show()
 
         try:
@@ -238,13 +238,13 @@ class FakeGpus:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
-    async def _create_node(self, numbers: nodes.Numbers) -> None:
+    async def _create_node(self, numbers: nodes.Numbers) -> str:
+        """Create a node with its slices. Return its name."""
         wanted, bench = self._wanted, self._bench
         number, node = await nodes.create(bench.client, numbers, self._node_body)
         name = self._node = node.metadata.name
-        self._nodes.add(name)
         if not self._publishes or not wanted.gpus:
-            return
+            return name
         devices = (
             slices.kwok_devices(wanted.gpus)
             if wanted.driver == LOADTEST_DRIVER
@@ -261,6 +261,7 @@ class FakeGpus:
         ):
             await bench.client.create(kinds.slices(self._version), body)
         self._last = name
+        return name
 
     def _node_body(self, name: str) -> dict[str, Any]:
         wanted = self._wanted
