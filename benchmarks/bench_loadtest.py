@@ -18,7 +18,7 @@ from benchmarks import frame, scratch
 from simgpu import yaml_text
 from simgpu.kube import kubeconfig, resources, scraping
 from simgpu.kube.client import Client
-from simgpu.loadtest import concurrency, ownership
+from simgpu.loadtest import abandoned, concurrency, ownership
 from simgpu.loadtest.dependencies import kinds, nodes, slices
 from simgpu.loadtest.dependencies.fake_gpus import KWOK_DRA, FakeGpus, settings
 from simgpu.loadtest.dependencies.workbench import Workbench
@@ -123,7 +123,7 @@ async def _set_up(client: Client, count: int) -> float:
     finally:
         await made.teardown()
         await client.delete(resources.NAMESPACES, space)
-        await _gone(made.leftovers)
+        await _gone(lambda: abandoned.left_by(client, run))
     rate = count / (progress.seen[f"nodes: created {count} of {count}"] - progress.seen["KWOK done"])
     print(f"  {count} nodes: {rate:.0f} nodes/s", flush=True)
     return rate
@@ -176,7 +176,7 @@ async def _fleet(client: Client) -> AsyncIterator[None]:
         yield
     finally:
         await made.teardown()
-        await _gone(made.leftovers)
+        await _gone(lambda: abandoned.left_by(client, run))
 
 
 def _scheduled(config: Path) -> Callable[[], Awaitable[float]]:

@@ -21,6 +21,7 @@ from simgpu.cli import progress
 from simgpu.kube import resources, scraping
 from simgpu.kube.client import Client
 from simgpu.kube.resources import Resource
+from simgpu.loadtest import abandoned
 from simgpu.loadtest.dependencies import kinds
 from simgpu.loadtest.measurements import percentiles
 from simgpu.loadtest.running import runner
@@ -102,9 +103,7 @@ def plugin_nodes(count: int = 2, **params: Any) -> list[dict[str, Any]]:
     return [{"name": "nodes", "method": "DRAKWOKDriver", "params": wanted}]
 
 
-async def run(
-    cluster: Cluster, path: Path, client: Client, asked: str = "", **environ: str
-) -> tuple[runner.Runner, RunResult]:
+def prepare(cluster: Cluster, path: Path, client: Client, asked: str = "", **environ: str) -> runner.Runner:
     known = variables.gather([], environ, None)
     loaded = loading.load(path, known, runner.METHODS)
     local = json.loads((cluster.kubeconfig.parent / "cluster.json").read_text())
@@ -113,7 +112,13 @@ async def run(
     async def scheduler() -> str:
         return await scraping.page(f"https://127.0.0.1:{port}/metrics")
 
-    made = runner.Runner(client, loaded, runner.RunnerSettings(scheduler=scheduler, prometheus=asked), progress.Plain())
+    return runner.Runner(client, loaded, runner.RunnerSettings(scheduler=scheduler, prometheus=asked), progress.Plain())
+
+
+async def run(
+    cluster: Cluster, path: Path, client: Client, asked: str = "", **environ: str
+) -> tuple[runner.Runner, RunResult]:
+    made = prepare(cluster, path, client, asked, **environ)
     return made, await made.run()
 
 
@@ -176,7 +181,7 @@ async def command(cluster: Cluster, *line: str | Path, folder: Path, **environ: 
     return process.returncode or 0, said.decode()
 
 
-async def test_the_commands_of_the_seed_work_as_typed(cluster: Cluster, tmp_path: Path) -> None:
+async def test_the_commands_of_the_kwok_dra_readme_work_as_typed(cluster: Cluster, tmp_path: Path) -> None:
     line = [
         "./run-e2e.sh", "cluster-loader2", "--testconfig=pkg/dependency/kwok/examples/test-config.yaml",
         "--provider=skeleton", "--nodes=3", f"--report-dir={tmp_path}",
@@ -349,6 +354,22 @@ async def test_a_set_up_that_runs_out_of_time_leaves_nothing_behind(
     assert result.leftovers == []
 
 
+async def test_anything_with_the_label_of_a_run_is_reported_at_its_end_without_a_dependency_too(
+    cluster: Cluster, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = prepare(cluster, scenario(tmp_path, [phase(1)]), client)
+    body = {"metadata": {"name": "left", "labels": made.run_id.labels}, "spec": {}}
+    await client.create(resources.DEVICE_CLASSES, body)
+    monkeypatch.setattr(runner, "_TEARDOWN_SECONDS", 0.1)
+    result = await made.run()
+    try:
+        assert result.leftovers == ["DeviceClass left"]
+        assert result.errors == ["left behind: DeviceClass left"]
+    finally:
+        [own] = [item for item in await abandoned.find(client) if item.id == made.run_id.id]
+        assert await abandoned.remove(client, own) == []
+
+
 async def test_limits_that_are_exceeded_and_jobs_that_do_not_start_are_failures(
     cluster: Cluster, client: Client, tmp_path: Path
 ) -> None:
@@ -444,7 +465,7 @@ async def test_queries_are_asked_of_a_prometheus_where_there_is_one(
     assert not without.failed, without.errors
 
 
-async def test_gpus_of_a_model_are_those_that_the_controller_publishes(
+async def test_gpus_of_a_model_are_those_that_the_controller_publishes_and_its_metrics_show_the_pods(
     cluster: Cluster, fleet: Fleet, tmp_path: Path
 ) -> None:
     await fleet.configure("", default={"gpus": [{"type": "a100", "count": 1}]})
@@ -452,10 +473,19 @@ async def test_gpus_of_a_model_are_those_that_the_controller_publishes(
     original = (ROOT / "src/simgpu/loadtest/scenarios/kwok-dra/test-config.yaml").read_text()
     config = tmp_path / "config.yaml"
     config.write_text(original.replace("gpusPerNode: 8", "gpusPerNode: 8\n    model: h200"))
-    code, said = await command(
-        cluster, BIN / "simgpu", "loadtest", config, "--nodes", "2", "--report-dir", tmp_path, folder=ROOT
-    )
+    line: list[str | Path] = [BIN / "simgpu", "loadtest", config, "--nodes", "2", "--report-dir", tmp_path]
+    running = asyncio.create_task(command(cluster, *line, folder=ROOT))
+    shown: set[str] = set()
+
+    async def shown_or_over() -> bool:
+        holders = await asyncio.to_thread(fleet.holders)
+        shown.update(pod for pod, _ in holders.values() if pod.startswith("kwok-gpu-job-"))
+        return bool(shown) or running.done()
+
+    await eventually(shown_or_over, seconds=100)
+    code, said = await running
     assert code == 0, said
+    assert shown
     assert "the controller has published GPUs of" in said
     results = json.loads((tmp_path / "results.json").read_text())
     assert max(sample["gpus"] for sample in results["timeline"]) >= 5
@@ -482,11 +512,14 @@ async def test_what_cannot_be_set_up_is_an_error_before_anything_is_created(
     assert code == 2
     assert "dependencies[0].params.apiVersion: 'v9': must be one of v1, v1beta2, v1beta1" in said
     assert "chaosMonkey: is not supported" in said
-    modelled = scenario(tmp_path, [phase(1)], dependencies=plugin_nodes(model="h200"))
-    _, result = await run(cluster, modelled, client)
-    assert "params.model needs a running 'simgpu controller'" in result.errors[0]
-    unserved = scenario(tmp_path, [phase(1)], dependencies=plugin_nodes())
+    # Of mistakes that only the cluster shows, too, all are reported.
+    modelled = [{**item, "name": name} for name in ("some", "more") for item in plugin_nodes(model="h200")]
+    unserved = scenario(tmp_path, [phase(1)], dependencies=modelled)
     (tmp_path / "job.yaml").write_text(JOB.replace("batch/v1", "nowhere.example/v1"))
-    _, result = await run(cluster, unserved, client)
-    assert "nowhere.example/v1 Job: not served by this cluster" in result.errors[0]
+    _, result = await run(cluster, unserved, client, CL2_JOB_RUNNING_TIME_MS="-1")
+    [listed] = result.errors
+    assert "CL2_JOB_RUNNING_TIME_MS: -1: must be milliseconds" in listed
+    assert "some: params.model needs a running 'simgpu controller'" in listed
+    assert "more: params.model needs a running 'simgpu controller'" in listed
+    assert "nowhere.example/v1 Job: not served by this cluster" in listed
     assert {item.metadata.name for item in await client.list(resources.NAMESPACES)} == before

@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simgpu.kube.resources import Resource
-from simgpu.kube.views import Lease, LeaseSpec, Object, ObjectMeta
+from simgpu.kube.store import Change
+from simgpu.kube.views import Condition, Lease, LeaseSpec, Node, NodeStatus, Object, ObjectMeta
 from simgpu.loadtest import concurrency, heartbeat, served
-from simgpu.loadtest.dependencies import slices, stages
+from simgpu.loadtest.dependencies import nodes, slices, stages
 from simgpu.loadtest.dependencies.workbench import DependencyError
 from simgpu.loadtest.gotemplate import executing, functions
 from simgpu.loadtest.gotemplate.errors import TemplateError
@@ -236,6 +237,24 @@ def test_slices_are_split_at_what_the_api_allows(count: int, sizes: list[int]) -
     assert {body["spec"]["pool"]["resourceSliceCount"] for body in made} == {len(sizes)}
     names = [device["name"] for body in made for device in body["spec"]["devices"]]
     assert names == [f"gpu{index}" for index in range(count)]
+
+
+def test_of_two_dependencies_each_waits_for_the_nodes_that_it_created() -> None:
+    def change(name: str, *, ready: bool) -> Change[Node]:
+        status = NodeStatus(conditions=(Condition(type="Ready", status=str(ready)),))
+        return Change(name, None, Node(metadata=ObjectMeta(name=name), status=status))
+
+    second = nodes.CreatedNodes()
+    assert not second.look(change("first-0", ready=True))
+    second.look(change("second-0", ready=True))  # seen before the response to its creation
+    for name in ("second-0", "second-1"):
+        second.add(name)
+    assert (second.names, second.ready) == ({"second-0", "second-1"}, 1)
+    assert not second.look(change("second-0", ready=True))
+    assert second.look(change("second-1", ready=True))
+    assert second.ready == 2
+    assert second.look(Change("second-0", None, None))
+    assert second.ready == 1
 
 
 def test_running_times_come_from_the_environment() -> None:

@@ -161,7 +161,8 @@ def run(  # noqa: PLR0913 - one for each option
       simgpu loadtest --testconfig=pkg/dependency/kwok/examples/test-config.yaml --nodes=3
       CL2_JOB_RUNNING_TIME_MS=10000 simgpu loadtest churn
 
-    Exit codes: 0 if all checks passed and nothing is left behind, 1 if not, 2 if the scenario is invalid.
+    Exit codes: 0 if all checks passed and nothing is left behind, 1 if not, 2 if the scenario is invalid, 130 after
+    Ctrl-C.
     """
     from simgpu import errors
     from simgpu.loadtest.reports import comparison

@@ -1,4 +1,4 @@
-"""What runs that were killed left in a cluster: found by its label in every kind that is served, and removed.
+"""What runs left in a cluster: found by its label in every kind that is served; that of killed ones is removed.
 
 The order is that of a run's own teardown: objects, namespaces, then nodes, which pods need to end, then what runs
 share. Runs that are alive are never touched.
@@ -62,23 +62,42 @@ class AbandonedRun(msgspec.Struct):
 
 async def find(client: Client) -> list[AbandonedRun]:
     """Return the runs that have something in the cluster, those that are alive included."""
+    traces = await _traces(client, LOADTEST_LABEL)
+    # Leases are read after everything else: whatever was seen is of a run that had its lease before.
+    known = await heartbeat.read(client)
+    return [
+        AbandonedRun(run, known.get(run, Liveness.UNKNOWN), traces.get(run, [])) for run in sorted({*known, *traces})
+    ]
+
+
+async def left_by(client: Client, run: ownership.Run) -> list[Trace]:
+    """Return what one run has in the cluster beside its lease."""
+    selector = f"{LOADTEST_LABEL} in ({','.join((run.id, *sorted(ownership.SHARED_LABELS)))})"
+    return [trace for trace in (await _traces(client, selector)).get(run.id, []) if not _is_lease(trace, run.id)]
+
+
+async def _traces(client: Client, selector: str) -> dict[str, list[Trace]]:
+    """Return objects by run."""
     kinds = await _kinds(client)
     listed: dict[Resource[Any], list[Object]] = {}
 
     async def look(resource: Resource[Any]) -> None:
         with contextlib.suppress(errors.NotFound, errors.MethodNotAllowed, errors.Forbidden):
-            listed[resource] = await client.list(resource, labels=LOADTEST_LABEL)
+            listed[resource] = await client.list(resource, labels=selector)
 
     await concurrency.each(kinds, look, in_flight=8)
-    # Leases are read after everything else: whatever was seen is of a run that had its lease before.
-    known = await heartbeat.read(client)
-    found = {run: AbandonedRun(run, state) for run, state in known.items()}
+    found: dict[str, list[Trace]] = {}
     for resource in kinds:
         for item in listed.get(resource, []):
             for run, shared in _users(item):
                 trace = Trace(resource, item.metadata.namespace, item.metadata.name, shared)
-                found.setdefault(run, AbandonedRun(run, Liveness.UNKNOWN)).traces.append(trace)
-    return [found[run] for run in sorted(found)]
+                found.setdefault(run, []).append(trace)
+    return found
+
+
+def _is_lease(trace: Trace, run: str) -> bool:
+    lease = (resources.LEASES.kind, heartbeat.NAMESPACE, heartbeat.lease_name(run))
+    return (trace.resource.kind, trace.namespace, trace.name) == lease
 
 
 def _users(item: Object) -> list[tuple[str, bool]]:
@@ -97,7 +116,7 @@ async def _kinds(client: Client) -> list[Resource[Any]]:
     for api_version in ["v1", *(group.preferred_version.group_version for group in groups)]:
         try:
             served = await client.discover(api_version)
-        except errors.KubeError:
+        except (errors.NotFound, errors.Forbidden, errors.ServerError, errors.UnreadableAnswer):
             continue  # of an aggregated server that does not answer
         group, _, version = api_version.rpartition("/")
         found += [
@@ -110,12 +129,7 @@ async def _kinds(client: Client) -> list[Resource[Any]]:
 
 async def remove(client: Client, run: AbandonedRun) -> list[str]:
     """Remove what a run left. Return what is still there in the end."""
-    lease = (resources.LEASES.kind, heartbeat.NAMESPACE, heartbeat.lease_name(run.id))  # goes last
-    own = [
-        trace
-        for trace in run.traces
-        if not trace.shared and (trace.resource.kind, trace.namespace, trace.name) != lease
-    ]
+    own = [trace for trace in run.traces if not trace.shared and not _is_lease(trace, run.id)]  # the lease goes last
     spaces = {trace.name for trace in own if trace.resource.kind == resources.NAMESPACES.kind}
     used = {trace.resource: None for trace in own if trace.namespace in spaces}
     await namespaces.empty(client, spaces, used)

@@ -1,6 +1,6 @@
 """The lease of a run: renewed as long as the run lasts, and deleted when nothing of the run is left.
 
-So whatever looks at the objects of a run can tell whether somebody is still going to remove them.
+It shows whether the run is alive and will remove its objects itself.
 """
 
 from __future__ import annotations

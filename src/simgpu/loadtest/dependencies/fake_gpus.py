@@ -16,7 +16,6 @@ import msgspec
 
 from simgpu.kube import errors, resources
 from simgpu.kube.reflector import Reflector
-from simgpu.kube.resources import Resource
 from simgpu.kube.store import Change, Store
 from simgpu.kube.views import Node
 from simgpu.loadtest import concurrency, ownership
@@ -116,26 +115,31 @@ class FakeGpus:
         self._kwok = Kwok(bench, image=wanted.image)
         self._version = ""
         self._classes: list[str] = []
-        self._node = ""  # any of the run's nodes
+        self._nodes = nodes.CreatedNodes()
+        self._node = ""  # any of them
         self._last = ""  # the node whose slice was written last
         self._restarts: asyncio.Task[None] | None = None
 
     # Before anything is created.
 
-    async def check(self) -> None:
-        """Raise if the cluster cannot have such GPUs."""
-        stages.running_milliseconds(self._bench.variables)
+    async def check(self) -> list[str]:
+        """Return why the cluster cannot have such GPUs."""
+        problems = []
+        try:
+            stages.running_milliseconds(self._bench.variables)
+        except DependencyError as error:
+            problems.append(str(error))
         if self._wanted.dra:
-            version = await self._bench.served.dra_version(self._wanted.version)
-            if version is None:
+            self._version = await self._bench.served.dra_version(self._wanted.version) or ""
+            if not self._version:
                 asked = f"resource.k8s.io/{self._wanted.version}" if self._wanted.version else "resource.k8s.io"
-                raise DependencyError(f"{self._name}: {asked} is not served by this cluster")
-            self._version = version
+                problems.append(f"{self._name}: {asked} is not served by this cluster")
         if self._wanted.model and not await self._controller_runs():
-            raise DependencyError(
+            problems.append(
                 f"{self._name}: params.model needs a running 'simgpu controller', and no lease {LEASE} is being "
                 "renewed; start one, or leave out params.model"
             )
+        return problems
 
     async def _controller_runs(self) -> bool:
         now = datetime.datetime.now(datetime.UTC)
@@ -207,20 +211,15 @@ class FakeGpus:
     async def _create_nodes(self) -> None:
         wanted, bench = self._wanted, self._bench
         numbers = await nodes.free_numbers(bench.client)
-        made, ready = 0, 0
-        everything = asyncio.Event()
+        own, everything = self._nodes, asyncio.Event()
 
         def show() -> None:
-            bench.progress.update("nodes", f"created {made} of {wanted.nodes}, {min(made, ready)} ready")
-            if ready >= wanted.nodes:
+            bench.progress.update("nodes", f"created {len(own.names)} of {wanted.nodes}, {own.ready} ready")
+            if own.ready >= wanted.nodes:
                 everything.set()
 
         def look(change: Change[Node]) -> None:
-            nonlocal ready
-            before = change.old is not None and nodes.ready(change.old)
-            after = change.new is not None and nodes.ready(change.new)
-            if before != after and not Kwok.is_probe(change.key):
-                ready += after - before
+            if own.look(change):
                 show()
 
         store: Store[Node] = Store()
@@ -229,9 +228,7 @@ class FakeGpus:
         watching = asyncio.create_task(reflector.run())
 
         async def create(_number: int) -> None:
-            nonlocal made
-            await self._create_node(numbers)
-            made += 1
+            own.add(await self._create_node(numbers))
             show()
 
         try:
@@ -241,12 +238,13 @@ class FakeGpus:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
-    async def _create_node(self, numbers: nodes.Numbers) -> None:
+    async def _create_node(self, numbers: nodes.Numbers) -> str:
+        """Create a node with its slices. Return its name."""
         wanted, bench = self._wanted, self._bench
         number, node = await nodes.create(bench.client, numbers, self._node_body)
         name = self._node = node.metadata.name
         if not self._publishes or not wanted.gpus:
-            return
+            return name
         devices = (
             slices.kwok_devices(wanted.gpus)
             if wanted.driver == LOADTEST_DRIVER
@@ -263,6 +261,7 @@ class FakeGpus:
         ):
             await bench.client.create(kinds.slices(self._version), body)
         self._last = name
+        return name
 
     def _node_body(self, name: str) -> dict[str, Any]:
         wanted = self._wanted
@@ -280,10 +279,8 @@ class FakeGpus:
 
     async def _wait_for_controller(self) -> None:
         """Wait until the controller has given GPUs to all nodes: slices, or the extended resource."""
-        wanted, client, run = self._wanted, self._bench.client, self._bench.run
+        wanted, client, names = self._wanted, self._bench.client, self._nodes.names
         while True:
-            listed = await client.list(resources.NODES, labels=run.selector)
-            names = {node.metadata.name for node in listed if not Kwok.is_probe(node.metadata.name)}
             if wanted.dra:
                 slices_seen = await client.list(kinds.published(self._version), fields=f"spec.driver={DRA_DRIVER}")
                 own = [item for item in slices_seen if item.spec.node_name in names]
@@ -292,8 +289,9 @@ class FakeGpus:
                 newest = max(own, key=lambda item: int(item.metadata.resource_version), default=None)
                 last = newest.spec.node_name if newest is not None else ""
             else:
-                amount = str(wanted.gpus)
-                equipped = sum(node.status.allocatable.get(GPU_RESOURCE) == amount for node in listed)
+                listed = await client.list(resources.NODES, labels=self._bench.run.selector)
+                amounts = [node.status.allocatable.get(GPU_RESOURCE) for node in listed if node.metadata.name in names]
+                equipped = amounts.count(str(wanted.gpus))
                 last = ""
             self._bench.progress.update("nodes", f"the controller has published GPUs of {equipped} of {wanted.nodes}")
             if equipped >= wanted.nodes:
@@ -332,16 +330,3 @@ class FakeGpus:
             await ownership.release(client, resource, self._classes[-1], run)
             self._classes.pop()
         await self._kwok.teardown()
-
-    async def leftovers(self) -> list[str]:
-        """Return names of objects of this run that still exist."""
-        client, run = self._bench.client, self._bench.run
-        looked: list[Resource[Any]] = [resources.NODES, resources.STAGES]
-        found = []
-        for resource in [*looked, *([kinds.slices(self._version)] if self._version else [])]:
-            try:
-                listed = await client.list(resource, labels=run.selector)
-            except errors.NotFound:
-                continue
-            found += [f"{resource.kind} {item.metadata.name}" for item in listed]
-        return found + await self._kwok.leftovers()

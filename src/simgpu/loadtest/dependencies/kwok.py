@@ -37,13 +37,7 @@ class Kwok:
         self._bench = bench
         self._image = image
         self._shared: list[tuple[Resource[Any], str, str]] = []  # in order of creation
-        self._deleted: list[tuple[Resource[Any], str, str]] = []
         self._probe = f"{_PROBE_PREFIX}{bench.run.id}"
-
-    @staticmethod
-    def is_probe(node: str) -> bool:
-        """Return whether a node is one by which a run looks for KWOK."""
-        return node.startswith(_PROBE_PREFIX)
 
     async def setup(self, *, seconds: float) -> None:
         """Make sure that a KWOK plays nodes: the cluster's own, with its stages or ours, or one that is installed."""
@@ -104,18 +98,8 @@ class Kwok:
         while self._shared:
             resource, name, namespace = self._shared[-1]
             with contextlib.suppress(errors.NotFound):  # the definition of its kind is gone
-                if await ownership.release(self._bench.client, resource, name, self._bench.run, namespace=namespace):
-                    self._deleted.append((resource, name, namespace))
+                await ownership.release(self._bench.client, resource, name, self._bench.run, namespace=namespace)
             self._shared.pop()
-
-    async def leftovers(self) -> list[str]:
-        """Return names of what was deleted and is not gone yet."""
-        found = []
-        for resource, name, namespace in self._deleted:
-            with contextlib.suppress(errors.NotFound):
-                if await ownership.is_ending(self._bench.client, resource, name, namespace=namespace):
-                    found.append(f"{resource.kind} {name}")
-        return found
 
 
 async def _stages_served(client: Client) -> bool:

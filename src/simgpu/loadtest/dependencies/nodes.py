@@ -8,6 +8,7 @@ from typing import Any
 
 from simgpu.kube import errors, resources
 from simgpu.kube.client import Client
+from simgpu.kube.store import Change
 from simgpu.kube.views import Node
 from simgpu.vocabulary import KWOK_NODE, LOADTEST_NODE_PREFIX, NODE_TYPE_LABEL
 
@@ -93,6 +94,31 @@ async def create(client: Client, numbers: Numbers, make: Any) -> tuple[int, Node
             return number, await client.create(resources.NODES, make(f"{LOADTEST_NODE_PREFIX}{number}"))
         except errors.AlreadyExists:
             continue  # another run was faster
+
+
+class CreatedNodes:
+    """The nodes that one dependency created, and how many are ready; the run's other nodes are not counted."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.ready = 0
+        self._seen: set[str] = set()  # ready nodes of the run: a watch may be faster than the response to a creation
+
+    def add(self, name: str) -> None:
+        """Count a node that was created."""
+        self.names.add(name)
+        self.ready += name in self._seen
+
+    def look(self, change: Change[Node]) -> bool:
+        """Follow a change of any node. Return whether the number of ready ones changed."""
+        name, after = change.key, change.new is not None and ready(change.new)
+        if after == (name in self._seen):
+            return False
+        self._seen ^= {name}
+        if name not in self.names:
+            return False
+        self.ready += 1 if after else -1
+        return True
 
 
 def ready(node: Node) -> bool:

@@ -32,14 +32,11 @@ class Workbench(msgspec.Struct, frozen=True):
 class Dependency(Protocol):
     """Something that is set up before the steps and taken down after them."""
 
-    async def check(self) -> None:
-        """Raise DependencyError if it cannot be set up; nothing is created."""
+    async def check(self) -> list[str]:
+        """Return why it cannot be set up; nothing is created."""
 
     async def setup(self) -> None:
         """Set it up. What a failed one has made is removed by `teardown`."""
 
     async def teardown(self) -> None:
         """Remove what `setup` made; it can be repeated."""
-
-    async def leftovers(self) -> list[str]:
-        """Return names of objects that should be gone."""

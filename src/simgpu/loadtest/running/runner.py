@@ -16,8 +16,10 @@ import msgspec
 
 from simgpu import errors
 from simgpu.kube import errors as kube_errors
+from simgpu.kube import resources
 from simgpu.kube.client import Client
-from simgpu.loadtest import concurrency, heartbeat, ownership, watched
+from simgpu.loadtest import abandoned, concurrency, heartbeat, ownership, watched
+from simgpu.loadtest.abandoned import Trace
 from simgpu.loadtest.dependencies import fake_gpus
 from simgpu.loadtest.dependencies.workbench import Dependency, DependencyError, Workbench
 from simgpu.loadtest.gotemplate.errors import TemplateError
@@ -127,8 +129,7 @@ class Runner:
         for call in self._scenario.dependencies:
             wanted = fake_gpus.settings(call, self._scenario.variables, self._settings.nodes)
             self._dependencies.append(fake_gpus.FakeGpus(bench, wanted, name=call.name))
-        for dependency in self._dependencies:
-            await dependency.check()
+        problems = [problem for dependency in self._dependencies for problem in await dependency.check()]
         self._bench = Bench(
             self._client,
             self._served,
@@ -139,7 +140,9 @@ class Runner:
             await self._served.dra_version(),
             self._census.spaces,
         )
-        await self._check_kinds()
+        problems += await self._check_kinds()
+        if problems:
+            raise errors.SimgpuError("; ".join(dict.fromkeys(problems)))
 
     async def _begin_heartbeat(self) -> None:
         """Show that the run is alive. Without the permission it runs too: no clean-up removes it unasked."""
@@ -148,8 +151,8 @@ class Runner:
         except kube_errors.Forbidden:
             self._note("leases cannot be created here: 'loadtest cleanup' will not know whether this run is alive")
 
-    async def _check_kinds(self) -> None:
-        """Raise for kinds of templates that the server does not serve."""
+    async def _check_kinds(self) -> list[str]:
+        """Return which kinds of templates the server does not serve."""
         problems = []
         creator = Creator(self._client, self._served, {}, frozenset(), self._census.called)
         checked = phases.Phases(self._scenario, creator, self._spaces, self._chance)
@@ -163,8 +166,7 @@ class Runner:
                             problems.append(f"{item.path}.objectTemplatePath: {error}")
         for note in self._served.notes:
             self._note(note)
-        if problems:
-            raise errors.SimgpuError("; ".join(dict.fromkeys(problems)))
+        return problems
 
     async def _set_up(self) -> None:
         wanted = self._scenario.namespaces
@@ -357,14 +359,26 @@ class Runner:
             self.result.leftovers += [f"{resource.kind} {space}/{name}" for resource, space, name in listed]
 
     async def _look_for_leftovers(self) -> None:
+        """Look for anything with the run's label, and wait a while until it is gone."""
         left: list[str] = []
+        known = set(self.result.leftovers)
 
         async def nothing() -> bool:
-            left[:] = [name for item in self._dependencies for name in await item.leftovers()]
+            found = [str(item) for item in await abandoned.left_by(self._client, self.run_id) if not self._keeps(item)]
+            left[:] = [line for line in found if line not in known]
             return not left
 
         if not await concurrency.until(nothing, seconds=_TEARDOWN_SECONDS):
-            self.result.leftovers += list(dict.fromkeys(left)) or ["unknown: the API server does not answer"]
+            self.result.leftovers += left or ["unknown: the API server does not answer"]
+
+    def _keeps(self, trace: Trace) -> bool:
+        """Return whether an object is to stay: where namespaces are kept, so is what the phases created."""
+        if self._scenario.namespaces.delete:
+            return False
+        if not trace.namespace and trace.resource.kind != resources.NAMESPACES.kind:
+            scattered = self._creator.scattered if self._creator is not None else {}
+            return (trace.resource.kind, trace.name) in {(resource.kind, name) for resource, _, name in scattered}
+        return (trace.namespace or trace.name) in self._census.spaces
 
 
 def _more(names: list[str]) -> str:
