@@ -225,13 +225,32 @@ class Inventory:
         }
         if list(kept) == targets:
             return False
-        playing = [kept.pop(target, None) for target in targets]
-        self.workloads.drop([item.number for item in kept.values()])
-        self._forget_plans(kept.values())
-        card.users = tuple(users)
-        card.playing = tuple(item or self._play(card, target) for item, target in zip(playing, targets, strict=True))
+        stays = [item for target in targets if (item := kept.pop(target, None)) is not None]
+        self._end(kept.values())
+        card.users, card.playing = tuple(users), tuple(self._play_all(card, targets, stays))
         self._changed.append(card)
         return True
+
+    def _end(self, items: Collection[Playing]) -> None:
+        self.workloads.drop([item.number for item in items])
+        self._forget_plans(items)
+
+    def _play_all(
+        self, card: Card, targets: Sequence[tuple[User | StaticMetrics, bool]], stays: Sequence[Playing]
+    ) -> list[Playing]:
+        """Return what plays all targets: what `stays`, else a new workload. If one cannot start, no new one has."""
+        playing = {(item.what, item.resting): item for item in stays}
+        try:
+            for target in targets:
+                if target not in playing:
+                    playing[target] = self._play(card, target)
+        except BaseException:
+            self._end([item for item in playing.values() if item not in stays])
+            card.users = tuple(item.what for item in stays if isinstance(item.what, User))
+            card.playing = tuple(stays)
+            self._changed.append(card)
+            raise
+        return [playing[target] for target in targets]
 
     def _play(self, card: Card, target: tuple[User | StaticMetrics, bool]) -> Playing:
         what, rests = target

@@ -27,7 +27,10 @@ def of_user(user: User, *, resting: bool = False) -> activity.Profile:
 
 
 def _planned(name: str, plan: Plan, *, share: float) -> activity.Profile:
-    """Return a plan's profile; activities that state no memory hold a share of the card's, from 0 to 1."""
+    """Return a plan's profile; activities that state no memory hold a share of the card's, from 0 to 1.
+
+    It runs on any model: nobody is there to be told that it cannot.
+    """
     profile, memory = plan.profile, activity.constant(share)
 
     def fill(doing: activity.Activity) -> activity.Activity:
@@ -39,7 +42,10 @@ def _planned(name: str, plan: Plan, *, share: float) -> activity.Profile:
         return replace(doing, values=values)
 
     afterwards = None if profile.afterwards is None else fill(profile.afterwards)
-    return replace(profile, name=name, activities=tuple(map(fill, profile.activities)), afterwards=afterwards)
+    reference = None if profile.reference is None else replace(profile.reference, clamped=True)
+    return replace(
+        profile, name=name, activities=tuple(map(fill, profile.activities)), afterwards=afterwards, reference=reference
+    )
 
 
 def level(name: str, utilization: Range, *, share: float = 1.0) -> activity.Profile:
