@@ -81,7 +81,7 @@ class Card(msgspec.Struct, gc=False):
 class Inventory:
     """All cards of one engine. `saved` are states at `now`, in seconds; of absent devices `max_gone` are kept.
 
-    With `tiles`, cards of models that have tiles are split into them.
+    With `tiles`, cards of models that have tiles are split into them. `finest` is the engine's.
     """
 
     def __init__(
@@ -94,8 +94,9 @@ class Inventory:
         spread: float = 1.0,
         saved: Mapping[str, DeviceState] = {},
         parallel: cards.Parallel = cards.in_turn,
+        finest: float = activity.MIN_SECONDS,
     ) -> None:
-        self.engine = engine.Engine(seed=seed, now=now, parallel=parallel)
+        self.engine = engine.Engine(seed=seed, now=now, parallel=parallel, finest=finest)
         self.workloads = WorkloadRegistry(self.engine)
         self.steps = 0
         self.time = 0.0
