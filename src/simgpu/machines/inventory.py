@@ -201,8 +201,9 @@ class Inventory:
             gone = [handle for number, name, handle in card.parts if (number, name) not in kept]
         self.workloads.finish(self.engine.remove_parts(gone))
         staying = {None, *(number for number, _ in kept)}
-        playing = [item for item in card.playing if isinstance(item.what, User) and item.what.part not in staying]
-        self.workloads.drop([item.number for item in playing])  # to be started again, on the instance
+        stays = [item for item in card.playing if not isinstance(item.what, User) or item.what.part in staying]
+        self._end([item for item in card.playing if item not in stays])  # to be started again, on the instance
+        card.playing = tuple(stays)
         card.kind, card.parts = "", self._split(card, kept)
 
     # Users.
@@ -224,10 +225,10 @@ class Inventory:
         kept = {
             (item.what, item.resting): item for item in card.playing if item.number in running or item.number in over
         }
-        if list(kept) == targets:
+        if list(kept) == targets and len(kept) == len(card.playing):
             return False
-        stays = [item for target in targets if (item := kept.pop(target, None)) is not None]
-        self._end(kept.values())
+        stays = [kept[target] for target in targets if target in kept]
+        self._end([item for item in card.playing if item not in stays])
         card.users, card.playing = tuple(users), tuple(self._play_all(card, targets, stays))
         self._changed.append(card)
         return True
