@@ -56,7 +56,9 @@ def test_a_page_is_there_for_each_gpu_and_goes_with_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("used", [False, True])
 def test_a_mig_instance_that_goes_takes_plans_and_requests_of_its_users_along(tmp_path: Path, *, used: bool) -> None:
-    planned = User(PodRef("p", "ns", "main", "uid-p"), part=7, plan=Plan(activity.Profile("w", (activity.Activity({}),))))
+    planned = User(
+        PodRef("p", "ns", "main", "uid-p"), part=7, plan=Plan(activity.Profile("w", (activity.Activity({}),)))
+    )
     driven = User(PodRef("q", "ns", "main", "uid-q"), full_load=100.0, part=7)
     made = equipment(tmp_path)
     made.equip(spec(1), {IDS[0]: (MigPart("1g.18gb", 0, 7, 16384),)})

@@ -133,10 +133,10 @@ def test_an_init_container_that_runs_keeps_its_gpu_busy() -> None:
 def test_an_inference_pod_that_follows_its_processors_does_not_follow_its_requests_too() -> None:
     labels, wish = {"workloadKind": "InferenceWorkload"}, {vocabulary.SOURCE_ANNOTATION: "cpu"}
     found = []
-    for annotations in ({}, wish):
+    for wishes in ({}, wish):
         cluster = Cluster(TOPOLOGY)
         pod = sharing("p")
-        meta = msgspec.structs.replace(pod.metadata, labels=labels, annotations=annotations)
+        meta = msgspec.structs.replace(pod.metadata, labels=labels, annotations=wishes)
         cluster.pods.put(msgspec.structs.replace(pod, metadata=meta))
         held = [Held("main", ("g0",), uid="uid-p")]
         [user] = cluster.node.users(BEFORE, held, {"g0": 1000}, reservations="", before={})["g0"]

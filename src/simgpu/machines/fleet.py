@@ -53,7 +53,9 @@ class Fleet:
     """Cards of all nodes. Changes are idempotent; pages are rendered from `machine`."""
 
     def __init__(self, *, seed: int, parallel: cards.Parallel = cards.in_turn) -> None:
-        self._inventory = Inventory(seed=seed, max_gone=_MAX_GONE, tiles=False, parallel=parallel, finest=_FINEST_SECONDS)
+        self._inventory = Inventory(
+            seed=seed, max_gone=_MAX_GONE, tiles=False, parallel=parallel, finest=_FINEST_SECONDS
+        )
         self.engine = self._inventory.engine
         self.nodes: dict[str, NodeCards] = {}
         self._machine: Machine | None = None
