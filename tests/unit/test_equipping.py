@@ -12,7 +12,7 @@ from simgpu import errors
 from simgpu.controllers import equipping
 from simgpu.dra.node_devices import MigPart
 from simgpu.machines.box import Box
-from simgpu.machines.users import CpuSource, PodRef, Range, User
+from simgpu.machines.users import CpuSource, Plan, PodRef, Range, User
 from simgpu.node import state
 from simgpu.page import writer
 from simgpu.sim import activity
@@ -52,6 +52,22 @@ def test_a_page_is_there_for_each_gpu_and_goes_with_it(tmp_path: Path) -> None:
     made.equip(pools.NodeGpus(()))
     assert not list(made.pages.glob("GPU-*/page"))
     assert not made.box.devices
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_a_mig_instance_that_goes_takes_plans_and_requests_of_its_users_along(tmp_path: Path, *, used: bool) -> None:
+    planned = User(
+        PodRef("p", "ns", "main", "uid-p"), part=7, plan=Plan(activity.Profile("w", (activity.Activity({}),)))
+    )
+    driven = User(PodRef("q", "ns", "main", "uid-q"), full_load=100.0, part=7)
+    made = equipment(tmp_path)
+    made.equip(spec(1), {IDS[0]: (MigPart("1g.18gb", 0, 7, 16384),)})
+    made.use({IDS[0]: (planned, driven)})
+    inventory = made.box._inventory
+    assert (list(inventory._planned.values()), [user for user, _ in made.box.request_driven()]) == ([planned], [driven])
+    made.equip(spec(1))
+    made.use({IDS[0]: (planned, driven)} if used else {})
+    assert (inventory._planned, made.box.request_driven()) == ({}, [])
 
 
 def test_mig_instances_come_and_go_beside_each_other(tmp_path: Path) -> None:

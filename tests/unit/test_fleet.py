@@ -11,7 +11,8 @@ from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.identities import identity, render
 from simgpu.machines.fleet import Fleet, NodeCards, pod_usage
-from simgpu.machines.users import PodRef, Range, User
+from simgpu.machines.users import Plan, PodRef, Range, User
+from simgpu.sim import activity
 from simgpu.topology import inline, pools
 
 CATALOG = models.load()
@@ -86,6 +87,30 @@ def test_a_container_that_is_listed_twice_is_one_user(fleet: Fleet, node: NodeCa
     for _ in range(3):
         fleet.use(node, {node.ids[0]: (user("a", 30), user("b", 20), user("a", 30))})
     assert [item.what for item in node.cards[0].playing] == [user("a", 30), user("b", 20)]
+    fleet.use(node, {})
+    assert fleet.engine.workloads() == {}
+
+
+@pytest.mark.parametrize("mhz", [1e-4, 1e9])
+def test_a_profile_made_for_a_card_that_there_cannot_be_runs_all_the_same(
+    fleet: Fleet, node: NodeCards, mhz: float
+) -> None:
+    busy = activity.Activity({"usage": activity.constant(0.5)}, seconds=9.0)
+    made = activity.Profile("w", (busy,), repeat=0, reference=activity.Reference(mhz, 1e-4 if mhz < 1 else 1e9))
+    fleet.use(node, {node.ids[0]: (msgspec.structs.replace(user("a", 0), plan=Plan(made)),)})
+    fleet.step(5.0, clock=5.0)
+    assert fleet.machine().column("usage").tolist() == pytest.approx([50, 0], abs=1)
+
+
+def test_users_before_one_that_cannot_start_leave_nothing_behind(fleet: Fleet, node: NodeCards) -> None:
+    broken = msgspec.structs.replace(user("c", 0), plan=Plan(activity.Profile("w", ())))
+    fleet.use(node, {node.ids[0]: (user("a", 30),)})
+    before = fleet.engine.workloads()
+    for _ in range(2):
+        with pytest.raises(errors.InputError, match="at least one activity"):
+            fleet.use(node, {node.ids[0]: (user("a", 30), user("b", 20), broken)})
+        assert fleet.engine.workloads() == before
+        assert node.users() == {node.ids[0]: (user("a", 30),)}
     fleet.use(node, {})
     assert fleet.engine.workloads() == {}
 

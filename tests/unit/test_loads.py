@@ -120,7 +120,7 @@ def test_a_profile_can_be_in_a_configmap_of_the_pods_namespace() -> None:
 
 def test_part_of_a_gpu_does_part_of_the_work() -> None:
     user = load_of(pod(**{TIMELINE: [{"time": 9, "utilization": 50}]})).user(REF, 500, 1000, compute=0.5)
-    assert user.utilization == Range(0, 25)
+    assert (user.utilization, user.compute) == (Range(0, 25), 0.5)
     assert profiles.of_user(user).activities[0].values["usage"].high == 0.25
 
 

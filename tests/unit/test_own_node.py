@@ -130,6 +130,20 @@ def test_an_init_container_that_runs_keeps_its_gpu_busy() -> None:
     assert found == [[], [("first", 100, CpuSource("uid-p", "3b", 1.0))]]
 
 
+def test_an_inference_pod_that_follows_its_processors_does_not_follow_its_requests_too() -> None:
+    labels, wish = {"workloadKind": "InferenceWorkload"}, {vocabulary.SOURCE_ANNOTATION: "cpu"}
+    found = []
+    for wishes in ({}, wish):
+        cluster = Cluster(TOPOLOGY)
+        pod = sharing("p")
+        meta = msgspec.structs.replace(pod.metadata, labels=labels, annotations=wishes)
+        cluster.pods.put(msgspec.structs.replace(pod, metadata=meta))
+        held = [Held("main", ("g0",), uid="uid-p")]
+        [user] = cluster.node.users(BEFORE, held, {"g0": 1000}, reservations="", before={})["g0"]
+        found.append((user.cpu is not None, user.full_load))
+    assert found == [(False, 100.0), (True, 0.0)]
+
+
 def sharing(name: str) -> views.Pod:
     """A pod of the same second as all others."""
     meta = views.ObjectMeta(name=name, namespace="team", uid=f"uid-{name}", creation_timestamp="2024-01-01T00:00:00Z")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simgpu import vocabulary
 from simgpu.catalog import models
-from simgpu.sim import activity, demands, engine, limits, workloads
+from simgpu.machines.fleet import Fleet
+from simgpu.sim import activity, demands, engine, group, limits, workloads
+from tests.fixtures.equipment import equipment
 
 H200, T4 = (models.load().models[key] for key in ("h200", "t4"))
 
@@ -86,6 +91,41 @@ def test_limits_that_nobody_is_past_are_looked_at_all_at_once(monkeypatch: pytes
         ("1", "Limit runtime reached, terminated")
     ]
     assert len(looked) == 4
+
+
+@pytest.mark.parametrize(
+    ("make", "pieces"),
+    [
+        (lambda _folder: engine.Engine(seed=1), 51),
+        (lambda folder: equipment(folder).box.engine, 6),
+        (lambda _folder: Fleet(seed=1).engine, 1),
+    ],
+)
+def test_activities_split_a_step_of_many_cards_into_few_pieces_and_keep_their_time(
+    begun: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    make: Callable[[Path], engine.Engine],
+    pieces: int,
+) -> None:
+    made, taken, step = make(tmp_path), list[float](), group.Group.step
+
+    def counted(self: group.Group, start: float, now: float, rng: np.random.Generator) -> None:
+        taken.append(now - start)
+        step(self, start, now, rng)
+
+    monkeypatch.setattr(group.Group, "step", counted)
+    slow, quick = made.add_cards(H200, 2, spread=0.0)
+    made.add_workload(profile(0.7, 0.7), [slow], owner="pod a")
+    begun.clear()
+    for at in range(1, 5):
+        made.step(at * 0.503)
+    assert begun == pytest.approx([0.7, 1.4])
+    made.add_workload(profile(*[0.01] * 64), [quick], owner="pod b")
+    for at in range(5, 9):
+        taken.clear()
+        made.step(at * 0.503)
+        assert abs(len(taken) - pieces) <= pieces // 6
 
 
 def test_after_a_gap_a_workload_does_what_it_would_be_doing_by_then(begun: list[float]) -> None:

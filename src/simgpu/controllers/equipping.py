@@ -19,6 +19,8 @@ from simgpu.page import layout, showing, writer
 from simgpu.topology import pools
 from simgpu.topology.devices import Device
 
+_FINEST_SECONDS = 0.1  # of a step's pieces, into which plans of pods split it
+
 
 class State(Protocol):
     """Storage that outlives the process."""
@@ -57,8 +59,9 @@ class Equipment:
         self.pages = pages
         saved = state.saved
         self.box = Box(
-            (), seed=seed, hostname=hostname(node), now=saved.now, epoch=saved.clock - saved.now, saved=saved.devices
-        )
+            (), seed=seed, hostname=hostname(node), now=saved.now, epoch=saved.clock - saved.now, saved=saved.devices,
+            finest=_FINEST_SECONDS,
+        )  # fmt: skip
         self._node = node
         self.state = state
         self._meter = meter

@@ -238,7 +238,7 @@ class OwnNode:
             if chosen == vocabulary.FROM_CPU:
                 container, cores = holding.identity(pod, holder.container), requests.cores(pod, holder.container)
                 cpu = CpuSource(holding.kubelet_uid(pod), container, cores)
-                return msgspec.structs.replace(user, utilization=users.ANY, cpu=cpu, plan=None)
+                return msgspec.structs.replace(user, utilization=users.ANY, cpu=cpu, plan=None, full_load=0.0)
         return user
 
     # Publishing.

@@ -36,11 +36,14 @@ class Box:
         now: float = 0.0,
         epoch: float = 0.0,
         saved: Mapping[str, DeviceState] = {},
+        finest: float = activity.MIN_SECONDS,
     ) -> None:
-        """`epoch` is when `now` was 0, in seconds since 1970.
+        """`epoch` is when `now` was 0, in seconds since 1970. `finest` is the engine's.
 
         `saved` are states of devices at `now`, in seconds; those of devices absent at the first step become cold."""
-        self._inventory = Inventory(seed=seed, max_gone=MAX_GONE, tiles=True, now=now, spread=spread, saved=saved)
+        self._inventory = Inventory(
+            seed=seed, max_gone=MAX_GONE, tiles=True, now=now, spread=spread, saved=saved, finest=finest
+        )
         self.engine = self._inventory.engine
         self.engine.epoch = epoch
         self.cards: list[Card] = []

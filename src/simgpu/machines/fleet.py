@@ -21,6 +21,7 @@ from simgpu.topology.devices import Device
 from simgpu.vocabulary import EXPORTER
 
 _NONE = DeviceFailure.NONE
+_FINEST_SECONDS = 1.0  # of a step's pieces; more than the usual step, so that plans of pods split none of all cards
 _MAX_GONE = 100_000  # removed GPUs whose counters are kept, in case they come back
 
 
@@ -53,7 +54,9 @@ class Fleet:
     """Cards of all nodes. Changes are idempotent; pages are rendered from `machine`."""
 
     def __init__(self, *, seed: int, parallel: cards.Parallel = cards.in_turn) -> None:
-        self._inventory = Inventory(seed=seed, max_gone=_MAX_GONE, tiles=False, parallel=parallel)
+        self._inventory = Inventory(
+            seed=seed, max_gone=_MAX_GONE, tiles=False, parallel=parallel, finest=_FINEST_SECONDS
+        )
         self.engine = self._inventory.engine
         self.nodes: dict[str, NodeCards] = {}
         self._machine: Machine | None = None

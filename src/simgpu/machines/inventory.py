@@ -81,7 +81,7 @@ class Card(msgspec.Struct, gc=False):
 class Inventory:
     """All cards of one engine. `saved` are states at `now`, in seconds; of absent devices `max_gone` are kept.
 
-    With `tiles`, cards of models that have tiles are split into them.
+    With `tiles`, cards of models that have tiles are split into them. `finest` is the engine's.
     """
 
     def __init__(
@@ -94,8 +94,9 @@ class Inventory:
         spread: float = 1.0,
         saved: Mapping[str, DeviceState] = {},
         parallel: cards.Parallel = cards.in_turn,
+        finest: float = activity.MIN_SECONDS,
     ) -> None:
-        self.engine = engine.Engine(seed=seed, now=now, parallel=parallel)
+        self.engine = engine.Engine(seed=seed, now=now, parallel=parallel, finest=finest)
         self.workloads = WorkloadRegistry(self.engine)
         self.steps = 0
         self.time = 0.0
@@ -200,8 +201,9 @@ class Inventory:
             gone = [handle for number, name, handle in card.parts if (number, name) not in kept]
         self.workloads.finish(self.engine.remove_parts(gone))
         staying = {None, *(number for number, _ in kept)}
-        playing = [item for item in card.playing if isinstance(item.what, User) and item.what.part not in staying]
-        self.workloads.drop([item.number for item in playing])  # to be started again, on the instance
+        stays = [item for item in card.playing if not isinstance(item.what, User) or item.what.part in staying]
+        self._end([item for item in card.playing if item not in stays])  # to be started again, on the instance
+        card.playing = tuple(stays)
         card.kind, card.parts = "", self._split(card, kept)
 
     # Users.
@@ -223,15 +225,34 @@ class Inventory:
         kept = {
             (item.what, item.resting): item for item in card.playing if item.number in running or item.number in over
         }
-        if list(kept) == targets:
+        if list(kept) == targets and len(kept) == len(card.playing):
             return False
-        playing = [kept.pop(target, None) for target in targets]
-        self.workloads.drop([item.number for item in kept.values()])
-        self._forget_plans(kept.values())
-        card.users = tuple(users)
-        card.playing = tuple(item or self._play(card, target) for item, target in zip(playing, targets, strict=True))
+        stays = [kept[target] for target in targets if target in kept]
+        self._end([item for item in card.playing if item not in stays])
+        card.users, card.playing = tuple(users), tuple(self._play_all(card, targets, stays))
         self._changed.append(card)
         return True
+
+    def _end(self, items: Collection[Playing]) -> None:
+        self.workloads.drop([item.number for item in items])
+        self._forget_plans(items)
+
+    def _play_all(
+        self, card: Card, targets: Sequence[tuple[User | StaticMetrics, bool]], stays: Sequence[Playing]
+    ) -> list[Playing]:
+        """Return what plays all targets: what `stays`, else a new workload. If one cannot start, no new one has."""
+        playing = {(item.what, item.resting): item for item in stays}
+        try:
+            for target in targets:
+                if target not in playing:
+                    playing[target] = self._play(card, target)
+        except BaseException:
+            self._end([item for item in playing.values() if item not in stays])
+            card.users = tuple(item.what for item in stays if isinstance(item.what, User))
+            card.playing = tuple(stays)
+            self._changed.append(card)
+            raise
+        return [playing[target] for target in targets]
 
     def _play(self, card: Card, target: tuple[User | StaticMetrics, bool]) -> Playing:
         what, rests = target

@@ -22,24 +22,30 @@ def of_user(user: User, *, resting: bool = False) -> activity.Profile:
     if resting:
         return activity.Profile(name, (activity.Activity({}, context=False),), repeat=0)
     if user.plan is not None and user.cpu is None:
-        return _planned(name, user.plan, share=user.share)
+        return _planned(name, user.plan, share=user.share, compute=user.compute)
     return level(name, NONE if user.cpu or user.full_load else user.utilization, share=user.share)
 
 
-def _planned(name: str, plan: Plan, *, share: float) -> activity.Profile:
-    """Return a plan's profile; activities that state no memory hold a share of the card's, from 0 to 1."""
+def _planned(name: str, plan: Plan, *, share: float, compute: float) -> activity.Profile:
+    """Return a plan's profile; activities that state no memory hold a share of the card's, from 0 to 1.
+
+    It runs on any model: nobody is there to be told that it cannot.
+    """
     profile, memory = plan.profile, activity.constant(share)
 
     def fill(doing: activity.Activity) -> activity.Activity:
         values = dict(doing.values)
-        if plan.compute < 1 and (usage := values.get(activity.USAGE)) is not None:
-            values[activity.USAGE] = replace(usage, low=usage.low * plan.compute, high=usage.high * plan.compute)
+        if compute < 1 and (usage := values.get(activity.USAGE)) is not None:
+            values[activity.USAGE] = replace(usage, low=usage.low * compute, high=usage.high * compute)
         if not {activity.MEMORY, activity.YIELDING} & values.keys():
             values[activity.YIELDING] = memory
         return replace(doing, values=values)
 
     afterwards = None if profile.afterwards is None else fill(profile.afterwards)
-    return replace(profile, name=name, activities=tuple(map(fill, profile.activities)), afterwards=afterwards)
+    reference = None if profile.reference is None else replace(profile.reference, clamped=True)
+    return replace(
+        profile, name=name, activities=tuple(map(fill, profile.activities)), afterwards=afterwards, reference=reference
+    )
 
 
 def level(name: str, utilization: Range, *, share: float = 1.0) -> activity.Profile:

@@ -55,15 +55,15 @@ class Load(msgspec.Struct, frozen=True):
 
         `compute` is how much of the GPU's compute it has, from 0 to 1.
         """
-        plan, span, memory = self.plan, self.utilization, room
+        span, memory = self.utilization, room
         if self.memory_mib is not None:
             memory = min(self.memory_mib, room)
         elif self.footprint < 1:
             memory = int(room * self.footprint)
         if compute < 1:
             span = Range(round(span.low * compute), round(span.high * compute))
-            plan = None if plan is None else replace(plan, compute=compute)
-        return User(pod, span, memory, memory / total if total else 0.0, plan=plan, full_load=self.full_load)
+        share = memory / total if total else 0.0
+        return User(pod, span, memory, share, plan=self.plan, full_load=self.full_load, compute=compute)
 
 
 class PodLoad(msgspec.Struct, frozen=True):

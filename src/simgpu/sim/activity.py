@@ -80,10 +80,14 @@ class Activity(msgspec.Struct, frozen=True):
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """The card that a workload was made for: its maximum clock in MHz and its capability."""
+    """The card that a workload was made for: its maximum clock in MHz and its capability.
+
+    Where a card is too many times as fast or as slow, that is an error, or with `clamped` as much as is allowed.
+    """
 
     mhz: float
     capability: float
+    clamped: bool = False
 
 
 class Profile(msgspec.Struct, frozen=True):

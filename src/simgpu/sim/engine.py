@@ -56,12 +56,20 @@ class Engine:
     """Cards of any models, and the workloads on them. `now` is in seconds of the caller's clock, and only increases.
 
     Steps are `compiled` where the library for them is there, and those of many cards are jobs for `parallel`. Results
-    depend on neither.
+    depend on neither. A step is split where activities end, but not into pieces shorter than `finest`, in seconds: each
+    costs as much as a step of all cards.
     """
 
     def __init__(
-        self, *, seed: int, now: float = 0.0, compiled: bool = True, parallel: cards.Parallel = cards.in_turn
+        self,
+        *,
+        seed: int,
+        now: float = 0.0,
+        compiled: bool = True,
+        parallel: cards.Parallel = cards.in_turn,
+        finest: float = activity.MIN_SECONDS,
     ) -> None:
+        self._finest = finest
         self._compiled = compiled
         self._parallel = parallel
         self.now = now
@@ -307,7 +315,7 @@ class Engine:
                 break
             until = min(now, self.now + longest)
             if left > 1:
-                until = min(until, max(self._workloads.next_deadline(), self.now + activity.MIN_SECONDS))
+                until = min(until, max(self._workloads.next_deadline(), self.now + self._finest))
             ended += self._step(until if left > 1 else now, last=until == now or left == 1)
         return ended
 

@@ -286,6 +286,8 @@ def _rate(profile: activity.Profile, model: models.Model) -> float:
     reference = profile.reference
     rate = model.clocks_mhz.sm_max * model.capability / (reference.mhz * reference.capability)
     slowest, fastest = _RATES
+    if reference.clamped:
+        return min(max(rate, slowest), fastest)
     if not slowest <= rate <= fastest:
         problem = f"{model.product} is {rate:g} times as fast; from {slowest:g} to {fastest:g} times is allowed"
         raise errors.InputError("reference", problem)
