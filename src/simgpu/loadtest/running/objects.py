@@ -101,13 +101,20 @@ class Creator:
             try:
                 await self._client.create(resource, made, namespace=space)
             except errors.AlreadyExists:
-                return
+                if place in self.scattered and not await self._is_ours(*place):
+                    del self.scattered[place]
 
+        place = (resource, space, str(meta["name"]))
         if space:
             self.used[resource] = None
         if space not in self._own:
-            self.scattered[resource, space, meta["name"]] = None
+            self.scattered.setdefault(place)  # before the request: its answer may be lost
         await self._retried("create", request)
+
+    async def _is_ours(self, resource: Resource[Any], namespace: str, name: str) -> bool:
+        """Return whether an object that exists was created by this run, and only the answer was lost."""
+        found = await self._client.find(resource, name, namespace=namespace)
+        return found is not None and self._labels.items() <= found.metadata.labels.items()
 
     async def patch(self, body: dict[str, Any], namespace: str) -> None:
         """Merge a newly rendered body into an object."""
