@@ -1,6 +1,6 @@
 """Runs the levels of tests and reports what was run: `python -m tests.levels [LEVEL ...]`.
 
-Each level is a folder beside this file; `lint` is the one without. Levels do not disturb each other, so two run at a
+Each level is a folder beside this file; `lint` is the one without. Levels do not disturb each other, so three run at a
 time, and each prints its output when it ends. Before them come what they need: Python packages, the programs of
 `native/` and those of Kubernetes, side by side too; this module itself needs no more than `make setup`. With
 SIMGPU_REQUIRE=all (or a list of levels) a skipped test counts as a failure there.
@@ -29,7 +29,7 @@ SPREAD = ("unit",)  # over two processes
 
 # What is long and what others wait for starts first.
 START = ("packages", "programs", "native", "cluster", "e2e", "contract", "unit", "golden", "lint", "browser")
-AT_ONCE = 2
+AT_ONCE = 3  # they wait more than they compute
 NEEDS: dict[str, tuple[str, ...]] = {
     "native": ("packages",),
     "lint": ("packages",),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import tempfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simgpu.catalog import models
@@ -129,8 +131,11 @@ class World:
         elif kind == "outage":
             self.answers = not self.answers
         elif kind == "kill":
-            self.equipment.close()
-            await self.start()
+            with contextlib.ExitStack() as stack:
+                pages = [stack.enter_context(path.open("rb")) for path in (self.folder / "gpus").rglob("page")]
+                self.equipment.close()
+                await self.start()
+                assert all(os.fstat(page.fileno()).st_nlink for page in pages), "who has a page open sees a lost GPU"
 
     async def check(self) -> None:
         listed = [_pod(name, claim) for name, claim in self.pods.items()]
@@ -182,6 +187,7 @@ EVENTS = st.tuples(
 
 
 @settings(max_examples=15, deadline=None)
+@example([("allocate", "c", "p", 0), ("start", "c", "p", 0), ("kill", "c", "p", 0)])
 @given(st.lists(EVENTS, max_size=20))
 def test_any_sequence_leaves_the_right_users_instances_and_files(events: list[tuple[str, str, str, int]]) -> None:
     async def play() -> None:

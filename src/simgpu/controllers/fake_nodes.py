@@ -247,7 +247,7 @@ class FakeNodes:
         deleting = first and not self._writer.settled(self._views.target(name), None)
         if deleting or (known is not None and known is not placed):
             record.view.forget()
-        record.view.idle = placed.idle
+        record.view.idle = _rests(placed)
         urgent = first or record.view.written is None
         source, render = self._view_of_node(name)
         due = self._views.publish(name, record.view, source, render, urgent=urgent, failed=self._retry(name))
@@ -458,7 +458,7 @@ class FakeNodes:
         saved = self._fleet.time or self._clock.wall()
         counters = {
             "time": math.floor(saved * 10) / 10,
-            "idle": placed.idle,
+            "idle": _rests(placed),
             "address": self._fleet.address(name),
             "gpus": self._fleet.counters(placed),
             "failures": self._fleet.failures(placed),
@@ -527,6 +527,11 @@ class FakeNodes:
         if config_map is None or node is None:
             del self._records[name]
         return None
+
+
+def _rests(placed: NodeCards) -> bool:
+    """Return whether a node's counters grow so slowly that they are seldom saved."""
+    return placed.idle and placed.idle_share <= IDLE_GROWTH
 
 
 def _offered(spec: pools.NodeGpus) -> tuple[str, int]:

@@ -124,8 +124,12 @@ class RealNode:
         self._wake.set()
 
     def claims_changed(self) -> None:
-        """Create and remove MIG instances as prepared claims want them, and reconcile soon."""
-        self.equip(self._equipment.spec)
+        """Create and remove MIG instances as prepared claims want them, and reconcile soon.
+
+        While the saved claims are read at a start, the node has no GPUs yet: those come with their instances.
+        """
+        if self._equipment.spec.gpus:
+            self.equip(self._equipment.spec)
         self.wake()
 
     def stepped(self) -> None:

@@ -32,6 +32,7 @@ class NodeCards(msgspec.Struct):
     cards: list[Card]
     exporter: dict[str, str]
     exporter_pod: tuple[str, str] = ("", "")  # name and address; empty if no pod stands for it
+    idle_share: float = 0.0  # of its power limit that a GPU draws at rest: the largest
 
     @property
     def ids(self) -> list[str]:
@@ -85,7 +86,10 @@ class Fleet:
         exporter = known.exporter if known is not None else self._exporter(name)
         devices = pools.build(spec, name, labels=exporter)
         made = self._inventory.exchange(known.cards if known is not None else (), devices)
-        self.nodes[name] = NodeCards(name, spec, made, exporter, known.exporter_pod if known is not None else ("", ""))
+        pod = known.exporter_pod if known is not None else ("", "")
+        power = [card.device.model.power_w for card in made]
+        idle_share = max((item.idle / item.max for item in power), default=0.0)
+        self.nodes[name] = NodeCards(name, spec, made, exporter, pod, idle_share)
         self._changed(name)
         return self.nodes[name]
 
