@@ -431,6 +431,21 @@ async def test_what_a_run_did_not_make_it_does_not_touch(cluster: Cluster, clien
         await client.delete(resources.NODES, "kwok-node-0")
 
 
+async def test_an_object_that_existed_before_its_phase_stays(cluster: Cluster, client: Client, tmp_path: Path) -> None:
+    await client.create(resources.DEVICE_CLASSES, {"metadata": {"name": "mine-0"}, "spec": {}})
+    text = "apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: '{{.Name}}'}\nspec: {}\n"
+    (tmp_path / "class.yaml").write_text(text)
+    bundle = [{"basename": "mine", "objectTemplatePath": "class.yaml"}]
+    classes = {"replicasPerNamespace": 2, "tuningSet": "all", "objectBundle": bundle}
+    try:
+        _, result = await run(cluster, scenario(tmp_path, [{"name": "classes", "phases": [classes]}]), client)
+        assert not result.failed, result.errors
+        left_over = [item.metadata.name for item in await client.list(resources.DEVICE_CLASSES)]
+        assert ("mine-0" in left_over, "mine-1" in left_over) == (True, False)
+    finally:
+        await client.delete(resources.DEVICE_CLASSES, "mine-0")
+
+
 async def test_queries_are_asked_of_a_prometheus_where_there_is_one(
     cluster: Cluster, client: Client, tmp_path: Path, prometheus: Callable[..., Prometheus]
 ) -> None:

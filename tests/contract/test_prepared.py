@@ -200,3 +200,28 @@ def test_any_sequence_leaves_the_right_users_instances_and_files(events: list[tu
             world.equipment.close()
 
     asyncio.run(play())
+
+
+async def test_a_claim_that_is_unprepared_while_it_is_prepared_again_stays_unprepared(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.start()
+    await world.apply("allocate", "d", "p", 0)
+    ref, asked, answered = ClaimRef("ns", "uid-d", "d"), asyncio.Event(), asyncio.Event()
+    assert not (await world.preparer.prepare(ref)).error
+
+    async def slow(namespace: str, name: str) -> AllocatedClaim:
+        asked.set()
+        await answered.wait()
+        return await world._get(namespace, name)
+
+    world.preparer._get = slow
+    again = asyncio.create_task(world.preparer.prepare(ref))
+    await asked.wait()
+    ending = asyncio.create_task(world.preparer.unprepare(ref))
+    await asyncio.sleep(0)  # it comes now, and is done unless it waits
+    answered.set()
+    assert not (await again).error
+    assert not (await ending).error
+    assert world.prepared.claims == {}
+    await world.check()
+    world.equipment.close()

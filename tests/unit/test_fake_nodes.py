@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from simgpu import vocabulary
 from simgpu.catalog import models
-from simgpu.controllers import publishing
+from simgpu.controllers import claimed, publishing
 from simgpu.controllers.dra_fleet import DraFleet
 from simgpu.controllers.fake_nodes import IDLE_GROWTH, FakeNodes, FleetStores
 from simgpu.controllers.node_views import SAVE_EVERY, SAVE_IDLE_EVERY
@@ -365,6 +365,45 @@ def test_no_share_of_a_gpu_has_two_users_and_a_start_keeps_them_all(events: list
     again.look()
     assert again.nodes._records["a"].held == world.nodes._records["a"].held
     assert again.holders() == world.holders()
+
+
+def test_a_pod_leaves_a_shared_gpu_that_a_claim_owns_and_is_reported_if_there_is_no_other() -> None:
+    world = World()
+    world.apply("sliced", "", 2)
+    world.apply("node", "a", "x")
+    world.apply("pod", "p", ("a", "Running", (1,)))
+    ids = world.fleet.nodes["a"].ids
+    assert world.holders()["a"] == {ids[0]: ("uid-p-a", "c0")}
+    events: list[str] = []
+    world.nodes._recorder.record = lambda _on, _kind, reason, _message: events.append(reason)  # type: ignore[assignment]
+    claiming = (User(PodRef("q", "ns", "c0", "uid-q")),)
+
+    def claim(gpus: Sequence[str]) -> dict[str, tuple[str, str]]:
+        owners = claimed.ClaimedUsers(dict.fromkeys(gpus, claiming))
+        world.nodes._dra.users = lambda *_arguments: owners  # type: ignore[method-assign]
+        world.apply("nothing", "", None)
+        return world.holders()["a"]
+
+    assert claim(ids[:1]) == {ids[0]: ("uid-q", "c0"), ids[1]: ("uid-p-a", "c0")}
+    assert world.nodes._records["a"].missing == 0
+    for _ in range(3):
+        assert claim(ids) == dict.fromkeys(ids, ("uid-q", "c0"))
+    assert world.nodes._records["a"].missing == 1
+    assert events == ["GpusOvercommitted"]
+
+
+def test_shares_of_an_unhealthy_gpu_stay_with_their_pods_and_go_to_no_other() -> None:
+    world = World()
+    world.apply("sliced", "", 2)
+    world.apply("node", "a", "x")
+    world.apply("pod", "p", ("a", "Running", (1,)))
+    ids = world.fleet.nodes["a"].ids
+    world.apply("edit", "a", {"annotations": {"simgpu.dev/failures": "{unhealthy: [0]}"}})
+    world.settle()
+    assert world.holders()["a"] == {ids[0]: ("uid-p-a", "c0")}
+    world._pod("p", None)
+    world.apply("pod", "q", ("a", "Running", (1,)))  # at once
+    assert world.holders()["a"] == {ids[1]: ("uid-q-a", "c0")}
 
 
 def test_a_start_finds_every_container_on_the_gpu_that_was_published() -> None:

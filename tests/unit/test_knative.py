@@ -78,6 +78,20 @@ def test_the_last_answer_counts_for_a_minute_then_pods_are_idle_and_it_is_report
     assert world.rates.problem == ""
 
 
+def test_every_time_that_prometheus_is_away_is_reported_also_after_a_time_without_such_pods() -> None:
+    world = World()
+    world.answer = None
+    for _ in range(2):
+        world.driven = list(USERS)
+        world.look()
+        world.look(60.0)
+        assert world.rates.problem
+        world.driven = []
+        world.look()
+        assert world.rates.problem == ""
+    assert len(world.reported) == 2
+
+
 def test_nobody_is_asked_without_such_pods() -> None:
     world = World()
     world.driven = []

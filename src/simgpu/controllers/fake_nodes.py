@@ -341,10 +341,13 @@ class FakeNodes:
             record.held = assigning.adopt(record.held, offered)
         record.replicas = replicas
         kept = {gpu for wish in wishes for gpu in record.held.get(wish.uid, ())}  # also where it became unhealthy
-        barred = (record.unhealthy - kept) | through.owners.keys()
-        free = [gpu for gpu in placed.ids if gpu not in barred] if barred else placed.ids
         if replicas > 1:
-            free = shared_gpus.free_shares(placed.ids, replicas, record.held, barred)
+            free = shared_gpus.free_shares(
+                placed.ids, replicas, kept=kept, unhealthy=record.unhealthy, claimed=through.owners.keys()
+            )
+        else:
+            barred = (record.unhealthy - kept) | through.owners.keys()
+            free = [gpu for gpu in placed.ids if gpu not in barred] if barred else placed.ids
         record.held = assigning.assign(free, record.held, wishes) if wishes else {}
         record.shared = replicas > 1 or any(pod.metadata.namespace == self._reservations for pod, _ in there)
         if record.shared:

@@ -55,7 +55,7 @@ class RequestRates:
         """Ask once, if any user is driven by requests, and set their utilisation."""
         driven = list(self._driven())
         if not driven:
-            self._answered = self._asked_since = None
+            self._answered, self._asked_since, self.problem = None, None, ""
             return
         now = self._clock.steady()
         self._asked_since = now if self._asked_since is None else self._asked_since

@@ -7,6 +7,8 @@ import contextlib
 import logging
 from collections.abc import Callable
 
+import msgspec
+
 from simgpu import errors, vocabulary
 from simgpu.kube import errors as kube_errors
 from simgpu.kube import resources
@@ -23,6 +25,13 @@ _MAX_MAPS = 1000  # that pods of the cluster name together; further ones count a
 _log = logging.getLogger(__name__)
 
 
+class _Unusable(msgspec.Struct, frozen=True):
+    """Why a ConfigMap has no profile: the field and the problem of the error that each look at it raises anew."""
+
+    field: str
+    problem: str
+
+
 class ProfileMaps:
     """The texts of ConfigMaps by namespace and name. `changed` is called with each node whose pods name one anew."""
 
@@ -30,7 +39,7 @@ class ProfileMaps:
         self._client = client
         self._pods = pods
         self._changed = changed
-        self._known: dict[tuple[str, str], str | errors.InputError] = {}
+        self._known: dict[tuple[str, str], str | _Unusable] = {}
         self._wake = asyncio.Event()
 
     def text(self, namespace: str, name: str) -> str | None:
@@ -38,8 +47,8 @@ class ProfileMaps:
         found = self._known.get((namespace, name))
         if found is None:
             self._wake.set()
-        if isinstance(found, errors.InputError):
-            raise found
+        if isinstance(found, _Unusable):
+            raise errors.InputError(found.field, found.problem)
         return found
 
     async def run(self) -> None:
@@ -76,21 +85,21 @@ class ProfileMaps:
             if not all_of_them and isinstance(self._known.get(key), str):
                 continue
             found, before = await self._fetch(*key), self._known.get(key)
-            if str(found) != str(before):
+            if found != before:
                 self._known[key] = found
                 for node in nodes:
                     self._changed(node)
 
-    async def _fetch(self, namespace: str, name: str) -> str | errors.InputError:
+    async def _fetch(self, namespace: str, name: str) -> str | _Unusable:
         place = f"{vocabulary.ACTIVITY_ANNOTATION}: ConfigMap {name}"
         try:
             config_map = await self._client.find(resources.CONFIG_MAPS, name, namespace=namespace)
         except kube_errors.KubeError as error:
             _log.debug("ConfigMap %s/%s: %s", namespace, name, error)
             before = self._known.get((namespace, name))
-            return before if isinstance(before, str) else errors.InputError(place, f"cannot be read: {error}")
+            return before if isinstance(before, str) else _Unusable(place, f"cannot be read: {error}")
         if config_map is None:
-            return errors.InputError(place, f"there is none in namespace {namespace}")
+            return _Unusable(place, f"there is none in namespace {namespace}")
         if vocabulary.PROFILE_KEY not in config_map.data:
-            return errors.InputError(place, f"has no key {vocabulary.PROFILE_KEY}")
+            return _Unusable(place, f"has no key {vocabulary.PROFILE_KEY}")
         return config_map.data[vocabulary.PROFILE_KEY]

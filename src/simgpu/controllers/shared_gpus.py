@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from simgpu.controllers.loading import PodLoads
 from simgpu.kube.views import Pod
@@ -16,12 +16,14 @@ Wishes = Sequence[tuple[Pod, assigning.Wish]]
 
 
 def free_shares(
-    ids: Sequence[str], replicas: int, held: Mapping[str, Sequence[str]], barred: Iterable[str]
+    ids: Sequence[str], replicas: int, *, kept: Container[str], unhealthy: Container[str], claimed: Container[str]
 ) -> list[str]:
-    """Return the shares that pods may have: all of GPUs that are not `barred`, and those that they hold already."""
-    closed, kept = set(barred), {item for mine in held.values() for item in mine}
-    listed = assigning.shares(ids, replicas)
-    return [item for item in listed if sharing.device(item) not in closed or item in kept]
+    """Return the shares that pods may have: of unhealthy GPUs those that they `kept`, of claimed ones none."""
+    return [
+        item
+        for item in assigning.shares(ids, replicas)
+        if (gpu := sharing.device(item)) not in claimed and (gpu not in unhealthy or item in kept)
+    ]
 
 
 def users_of(

@@ -9,6 +9,8 @@ from simgpu.kube import views
 
 V = TypeVar("V", bound=views.HasMeta)
 
+_RESERVED = frozenset("/?#%")  # what would end a part of a path, or change it
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resource(Generic[V]):
@@ -29,7 +31,7 @@ class Resource(Generic[V]):
     def path(self, name: str = "", *, namespace: str = "", subresource: str = "") -> str:
         """Return the URL path of an object; without a name, of the collection (without a namespace, of all of them)."""
         for part in (name, namespace, subresource):
-            if "/" in part or part in (".", ".."):
+            if not _RESERVED.isdisjoint(part) or part in (".", ".."):
                 raise ValueError(f"{part!r}: not a valid part of the path of a {self.kind}")
         if name and self.namespaced and not namespace:
             raise ValueError(f"{self.kind} {name}: namespace is missing")

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
+from weakref import WeakValueDictionary
 
 from simgpu import errors
 from simgpu.dra.claims import AllocatedClaim, devices_of
@@ -38,11 +39,13 @@ class Preparer:
         self._prepared = prepared
         self._get = get
         self._grant = grant
+        self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by the uid of a claim
 
     async def prepare(self, ref: dra_messages.ClaimRef) -> dra_messages.PrepareResult:
         """Prepare a claim; a failure is the error of this claim alone."""
         try:
-            claim = await self._prepare(ref)
+            async with self._alone(ref.uid):
+                claim = await self._prepare(ref)
         except (errors.SimgpuError, OSError, ValueError) as error:
             _log.warning("claim %s/%s (%s) was not prepared: %s", ref.namespace, ref.name, ref.uid, error)
             return dra_messages.PrepareResult(error=errors.clipped(str(error), _MAX_ERROR))
@@ -51,11 +54,16 @@ class Preparer:
     async def unprepare(self, ref: dra_messages.ClaimRef) -> dra_messages.UnprepareResult:
         """Unprepare a claim, which need not exist any more."""
         try:
-            await self._prepared.remove(ref.uid)
+            async with self._alone(ref.uid):
+                await self._prepared.remove(ref.uid)
         except (errors.SimgpuError, OSError) as error:
             _log.warning("claim %s/%s (%s) was not unprepared: %s", ref.namespace, ref.name, ref.uid, error)
             return dra_messages.UnprepareResult(errors.clipped(str(error), _MAX_ERROR))
         return dra_messages.UnprepareResult()
+
+    def _alone(self, uid: str) -> asyncio.Lock:
+        """Return the lock of a claim: one that is unprepared while it is being prepared is unprepared in the end."""
+        return self._busy.setdefault(uid, asyncio.Lock())
 
     async def _prepare(self, ref: dra_messages.ClaimRef) -> PreparedClaim:
         if UID.fullmatch(ref.uid) is None:

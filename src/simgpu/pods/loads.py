@@ -33,6 +33,7 @@ ByContainer = Mapping[str, T]  # "" is every container that is not named
 EVERY = ""
 _MIB = 2**20
 _NUMBER = re.compile(r"[0-9]{1,10}(?:\.[0-9]{1,9})?")
+_DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")  # of objects
 _MAX_FULL_LOAD = 1e9
 _WHOLE = {"profile", "phases", "steps", "repeat"}  # keys of documents and timelines, in lower case
 _NOTHING: Mapping[str, Any] = {}
@@ -267,11 +268,12 @@ def _documents(text: str) -> ByContainer[activity.Profile | str]:
         if isinstance(value, str):
             prefix = vocabulary.CONFIG_MAP_PREFIX
             rest = value.removeprefix(prefix)
-            if rest == value or not 0 < len(rest) <= vocabulary.MAX_NAME:
+            if rest == value or not rest:
                 problem = f"{value[:40]!r}: must be a workload document as JSON, or {prefix}<name>"
                 raise errors.InputError(name, problem)
-            if "/" in rest or rest in (".", ".."):
-                raise errors.InputError(name, f"{value[:40]!r}: not the name of a ConfigMap")
+            if len(rest) > vocabulary.MAX_NAME or _DNS_NAME.fullmatch(rest) is None:
+                allowed = f"lower-case letters, digits, '-' and '.', at most {vocabulary.MAX_NAME} characters"
+                raise errors.InputError(name, f"{value[:40]!r}: not the name of a ConfigMap: {allowed}")
             return rest
         return _profile(value, name)
 

@@ -50,7 +50,11 @@ async def instant(server: str, query: str, *, timeout_seconds: float = 30.0) -> 
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_seconds)) as session,
             session.get(url) as response,
         ):
-            body = await response.content.read(MAX_BYTES)
+            body = bytearray()
+            async for piece in response.content.iter_any():
+                body += piece
+                if len(body) > MAX_BYTES:
+                    raise QueryError(f"{server}: the answer has more than {MAX_BYTES >> 20} MiB; ask for fewer series")
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise QueryError(f"{server}: {str(error) or type(error).__name__}") from None
     try:
