@@ -16,6 +16,7 @@ import pytest
 
 from simgpu import errors, vocabulary
 from simgpu.catalog import models
+from simgpu.identities import identity
 from simgpu.machines import box, documents
 from simgpu.machines.users import PodRef
 from simgpu.pods.guests import HOST, Guest, PeerRejected, Working
@@ -68,7 +69,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         wanted = devices.BoxConfig((devices.GpuEntry("h200", count),))
         made = box.Box(devices.build(wanted, CATALOG, node="n"), seed=1, hostname="n")
         path = tmp_path / f"{len(running)}.sock"
-        names = {"DCGM_FI_DEV_FB_USED": ("fb_used", 1.0), "DCGM_FI_DEV_GPU_UTIL": ("usage", 1.0)}
+        names = identity.limit_names(identity.load("dcgm"))
         server = WorkloadServer(made, path, read=functools.partial(documents.read, names=names), **more)
         await server.start()
         running.append(Running(made, server, path))
@@ -107,8 +108,10 @@ async def test_version_two_carries_the_message(serve: Serve) -> None:
         ({"runtime": 3}, "Limit runtime reached, terminated"),
         ({"usage": 0.05}, "Limit usage reached, terminated"),
         ({"memory": 1e9}, "Limit memory reached, terminated"),
-        ({"DCGM_FI_DEV_FB_USED": 900}, "Limit memory reached, terminated"),
-        ({"DCGM_FI_DEV_GPU_UTIL": 5}, "Limit usage reached, terminated"),
+        ({"DCGM_FI_DEV_FB_USED": 900}, "Limit DCGM_FI_DEV_FB_USED reached, terminated"),
+        ({"DCGM_FI_DEV_GPU_UTIL": 5}, "Limit DCGM_FI_DEV_GPU_UTIL reached, terminated"),
+        ({"DCGM_FI_DEV_POWER_USAGE": 80, "power": 1e6}, "Limit DCGM_FI_DEV_POWER_USAGE reached, terminated"),
+        ({"temperature": 25}, "Limit temperature reached, terminated"),
     ],
 )
 async def test_limits_end_a_workload_in_our_words_and_in_the_exporters(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from simgpu import errors
 from simgpu.catalog import models, shapes
+from simgpu.catalog.ceilings import Ceiling
 from simgpu.sim import activity, engine
 from simgpu.sim.activity import Activity, Profile, Pulse, Value, constant
 
@@ -152,6 +153,48 @@ def test_a_workload_past_a_limit_of_its_own_is_ended(
     assert step(made, after - 1) == []
     assert step(made, 1) == [engine.Outcome(number, "job", 1, f"Limit {reached} reached, terminated")]
     assert list(made.workloads()) == [other]
+
+
+def limited(**stated: dict[str, object]) -> engine.Engine:
+    """An engine with a card whose model has limits by quantity."""
+    ceilings = [{"quantity": name, **values} for name, values in stated.items()]
+    model = msgspec.structs.replace(H200, key="limited", terminate=msgspec.convert(ceilings, tuple[Ceiling, ...]))
+    made = engine.Engine(seed=7)
+    made.add_cards(model, spread=0.0)
+    return made
+
+
+def test_the_workload_that_crosses_a_limit_of_its_card_is_ended_and_others_stay() -> None:
+    made = limited(usage={"above": 0.6, "name": "power"}, bandwidth={"above": 0.4})
+    numbers = [made.add_workload(profile(using(item, 100)), [1]) for item in (0.4, 0.3, 0.1)]
+    assert step(made, 1) == [engine.Outcome(numbers[1], "job", 1, "Limit power reached, terminated")]
+    greedy = made.add_workload(profile(using(0.1, 100), using(0.1, 100, bandwidth=constant(5.0, share=False))), [1])
+    assert step(made, 3) == []
+    made.end_workload(greedy)
+    busy = made.add_workload(profile(using(Value(0.05, 0.4), 100)), [1])
+    assert [item.workload for item in step(made, 30)] == [busy]
+
+
+@pytest.mark.parametrize(
+    ("quantity", "limit"),
+    [("power", {"above": 400.0}), ("temperature", {"above": 42.0}), ("frequency", {"below": 1500.0}),
+     ("energy", {"above": 9e3})],
+)  # fmt: skip
+def test_a_reading_past_a_limit_of_its_card_ends_the_newest_workload(quantity: str, limit: dict[str, object]) -> None:
+    made = limited(**{quantity: limit})
+    work = Activity(activity.mix(shapes.load()["training"].demand, usage=constant(0.5)), seconds=600.0)
+    small = made.add_workload(profile(using(0.05, 600.0)), [1])
+    if quantity == "frequency":
+        made.set_highest_clock(1, 1000)
+    else:
+        assert step(made, 3) == []
+    first, second = (made.add_workload(profile(work), [1]) for _ in range(2))
+    ended = step(made, 60)
+    assert ended[0] == engine.Outcome(second, "job", 1, f"Limit {quantity} reached, terminated")
+    expected = [second] if quantity in ("power", "temperature") else [second, first, small]
+    assert [item.workload for item in ended] == expected  # what does not return ends one after the other
+    again = engine.Engine.restored(made.snapshot())
+    assert again.snapshot() == made.snapshot()
 
 
 def test_a_share_of_memory_is_of_the_card(made: engine.Engine) -> None:

@@ -146,7 +146,7 @@ class Agent:
         identifier = PeerIdentifier(
             self.stores.pods, lambda: controller.all_held, lambda: [item.uuid for item in box.devices] + box.part_ids
         )
-        names = {family.name: (family.value, family.scale) for family in settings.identity.families}
+        names = identities.limit_names(settings.identity)
         self.socket = WorkloadServer(
             box, links.run_folder / vocabulary.SOCKET_NAME, mode=0o666, settings=self.equipment.set,
             read=functools.partial(documents.read, names=names), identify=identifier.identify,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ class ExporterSettings(msgspec.Struct, frozen=True):
 async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None]) -> None:
     """Run a box with its metrics pages until cancelled; `ready` gets the address after the first step."""
     box = Box(settings.devices, seed=settings.seed, hostname=settings.hostname)
-    names = {f.name: (f.value, f.scale) for identity in settings.identities.values() for f in identity.families}
+    names = dict(ChainMap(*map(identities.limit_names, settings.identities.values())))
     read = functools.partial(documents.read, names=names)
     for document in settings.base_workloads:
         wanted = read(document)

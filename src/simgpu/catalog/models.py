@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from simgpu import errors, yaml_text
-from simgpu.catalog import relations
+from simgpu.catalog import ceilings, relations
 from simgpu.catalog.facts import Amount, Count, Facts
 
 DATA = Path(__file__).parent / "data" / "models"
@@ -184,6 +184,8 @@ class Model(Facts, frozen=True, kw_only=True):
     addressing_mode: str | None = None
     c2c_mode: str | None = None
     mig: tuple[MigProfile, ...] = ()
+    work_per_clock: Annotated[float, msgspec.Meta(gt=0.0, le=1e9)] | None = None
+    terminate: Annotated[tuple[ceilings.Ceiling, ...], msgspec.Meta(max_length=64)] = ()
     estimated: tuple[str, ...] = ()
 
     @property
@@ -193,8 +195,8 @@ class Model(Facts, frozen=True, kw_only=True):
 
     @property
     def capability(self) -> float:
-        """Work per clock in relation to other models: the number of SMs, or what the vendor calls them."""
-        return float(self.sm_count or 1)
+        """Work per clock in relation to other models: as stated, else the number of SMs or their like."""
+        return self.work_per_clock or float(self.sm_count or 1)
 
     def is_estimated(self, path: str) -> bool:
         """Return whether the figure at a path such as `power_w.idle` is an estimate; most relations are."""
@@ -348,6 +350,11 @@ def _contradictions(model: Model) -> Iterator[tuple[str, str]]:
     ):  # fmt: skip
         if value <= 0:
             yield field, "must be above 0"
+    for index, ceiling in enumerate(model.terminate):
+        if (ceiling.above, ceiling.below) == (None, None):
+            yield f"terminate[{index}]", "needs a value for above or below"
+        elif ceiling.below is not None and ceiling.quantity in ceilings.DEMANDS:
+            yield f"terminate[{index}].below", f"{ceiling.quantity} is what workloads demand: only above is possible"
     if len(clocks.memory) > MAX_MEMORY_CLOCKS:
         yield "clocks_mhz.memory", f"at most {MAX_MEMORY_CLOCKS} clocks, not {len(clocks.memory)}"
     if not (1 <= model.pci.generation <= 10 and 1 <= model.pci.width <= 32 and 1 <= model.tiles <= 64):

@@ -15,7 +15,7 @@ import msgspec
 from simgpu import errors
 from simgpu.catalog import models
 from simgpu.catalog.facts import Facts
-from simgpu.machines import quantities
+from simgpu.machines import documents, quantities
 
 DATA = Path(__file__).parent / "data"
 
@@ -143,6 +143,15 @@ def _derived(document: dict[str, Any], base: Any, path: Path) -> dict[str, Any]:
     result = {**parent, "families": [*families, *more], **document}
     result.pop("base", None)
     return result
+
+
+def limit_names(identity: Identity) -> dict[str, documents.LimitName]:
+    """Return the names that an exporter gives to quantities which workloads can have limits of."""
+    return {
+        family.name: documents.LimitName(family.value, family.scale, family.offset)
+        for family in identity.families
+        if family.value in documents.LIMITABLE and family.scale
+    }
 
 
 def with_workloads(identity: Identity) -> Identity:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -20,7 +21,16 @@ from simgpu.machines.users import PodRef
 from simgpu.sim import activity, playing
 from simgpu.vocabulary import MAX_NAME
 
-Names = Mapping[str, tuple[str, float]]
+
+class LimitName(msgspec.Struct, frozen=True):
+    """An exporter's name of a quantity: which one, and its unit as a factor and what is added."""
+
+    quantity: str
+    scale: float = 1.0
+    offset: float = 0.0
+
+
+Names = Mapping[str, LimitName]
 NO_NAMES: Names = {}
 
 TYPICAL = "training"
@@ -105,7 +115,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def read(document: Any, *, names: Names = NO_NAMES, peak_to_peak: bool = False) -> Wanted:
-    """Return the workload of a document in any form. `names` are an exporter's names for quantities, with their scale.
+    """Return the workload of a document in any form. `names` are an exporter's names for quantities.
 
     Fluctuation is to each side of the load; with `peak_to_peak` it is the whole width, as fakedev-exporter draws it.
     """
@@ -113,13 +123,14 @@ def read(document: Any, *, names: Names = NO_NAMES, peak_to_peak: bool = False) 
     if isinstance(document, dict) and "phases" in document:
         return _from_phases(document, names)
     form = parse(document)
-    limits = dict(_limit(name, value, names) for name, value in (form.limits or {}).items())
+    limits, limit_names = _limits(form.limits or {}, names)
     reference = form.reference
     profile = activity.Profile(
         name=form.name,
         activities=tuple(_activity(step, index, peak_to_peak=peak_to_peak) for index, step in enumerate(form.profile)),
         repeat=form.repeat,
         limits=limits,
+        limit_names=limit_names,
         reference=activity.Reference(reference.max_frequency, reference.capability) if reference else None,
     )
     activity.check(profile)
@@ -216,7 +227,7 @@ def _activity(step: Step, index: int, *, peak_to_peak: bool) -> activity.Activit
     values[activity.YIELDING] = usage
     for name, metric in (step.metrics or {}).items():
         quantity = _NAMES.get(name.lower())
-        if quantity is None or quantity == activity.RUNTIME:
+        if quantity not in activity.CHANNELS:
             raise errors.InputError(
                 f"{where}.Metrics.{name}", f"no such quantity; there are: {', '.join(activity.CHANNELS)}"
             )
@@ -235,28 +246,38 @@ def _value(metric: Metric, quantity: str) -> activity.Value:
     )
 
 
-# Our quantity, and the factor to our unit, of those exporters' quantities that can be limited.
-_LIMITABLE = {
-    "usage": ("usage", 0.01),
-    "usage_exact": ("usage", 0.01),
-    "busy": ("usage", 1.0),
-    "fb_used": ("memory", 1.0),
-    "memory": ("memory", 1 / MIB),
-}
+# The limit, and the factor to its unit, of those exporters' quantities that can be limited.
+LIMITABLE = {name: (name, 1.0) for name in activity.READINGS} | {
+    "usage": ("usage", 0.01), "usage_exact": ("usage", 0.01), "busy": ("usage", 1.0), "fb_used": ("memory", 1.0),
+    "memory": ("memory", 1 / MIB), "memory_usage_exact": ("memory_usage", 1.0), "power_whole": ("power", 1.0),
+    "sm_clock": ("frequency", 1.0),
+}  # fmt: skip
+
+
+def _limits(given: Mapping[str, float], names: Names) -> tuple[dict[str, float], dict[str, str]]:
+    """Return limits by quantity, and what the document calls them; of several for one quantity, the lowest."""
+    found: dict[str, float] = {}
+    called: dict[str, str] = {}
+    for name, value in given.items():
+        quantity, limit = _limit(name, value, names)
+        if limit < found.get(quantity, math.inf):
+            found[quantity], called[quantity] = limit, name
+    return found, {quantity: name for quantity, name in called.items() if name != quantity}
 
 
 def _limit(name: str, value: float, names: Names) -> tuple[str, float]:
-    """Return quantity and value of a limit, given by our name (memory in bytes) or by the exporter's name and unit."""
-    if (own := _NAMES.get(name.lower())) is not None:
-        return own, value / MIB if own == activity.MEMORY else value
-    quantity, scale = names.get(name, ("", 1.0))
-    if quantity not in _LIMITABLE or not scale:
-        others = ", ".join(sorted(item for item, (known, _) in names.items() if known in _LIMITABLE))
-        raise errors.InputError(
-            f"Limits.{name}", f"no such quantity; there are: {', '.join((*activity.LIMITS, others))}"
-        )
-    own, unit = _LIMITABLE[quantity]
-    return own, value / scale * unit
+    """Return quantity and value of a limit, given by the exporter's name and unit or by ours (memory in bytes)."""
+    if not math.isfinite(value):
+        raise errors.InputError(f"Limits.{name}", "must be a number")
+    if (known := names.get(name)) is not None:
+        own, unit = LIMITABLE[known.quantity]
+        if (limit := (value - known.offset) / known.scale * unit) < 0:
+            raise errors.InputError(f"Limits.{name}", f"must be at least {known.offset:g}")
+        return own, limit
+    if (ours := _NAMES.get(name.lower())) is not None:
+        return ours, value / MIB if ours == activity.MEMORY else value
+    others = ", ".join((*activity.LIMITS, *sorted(names)))
+    raise errors.InputError(f"Limits.{errors.clipped(name, 120)}", f"no such quantity; there are: {others}")
 
 
 def _from_phases(document: dict[str, Any], names: Names) -> Wanted:
@@ -273,8 +294,8 @@ def _from_phases(document: dict[str, Any], names: Names) -> Wanted:
         raise errors.InputError("workload", str(error).replace("`$.", "`")) from None
     except KeyError as error:
         raise errors.InputError("phases", f"no shape {error}; there are: {', '.join(known)}") from None
-    limits = dict(_limit(name, value, names) for name, value in form.limits.items())
-    made = activity.Profile(form.name, activities, repeat=form.repeat, limits=limits)
+    limits, limit_names = _limits(form.limits, names)
+    made = activity.Profile(form.name, activities, repeat=form.repeat, limits=limits, limit_names=limit_names)
     activity.check(made)
     return Wanted(made, tuple(form.devices), _pod(owner, form.name))
 

@@ -20,7 +20,15 @@ UNITS: Final = ("sm", "tensor", "bandwidth", "pcie", "fabric")
 EVENTS: Final = ("hangs", "corrected", "uncorrected")
 CHANNELS: Final = (USAGE, *UNITS, MEMORY, YIELDING, *EVENTS)
 RUNTIME: Final = "runtime"
-LIMITS: Final = (*CHANNELS, RUNTIME)
+# Readings of a card that limits can be set on, and their columns: W, °C, MHz, percent, J, seconds and bytes.
+READINGS: Final = {
+    "power": "power_average", "power_instant": "power_instant", "temperature": "temperature",
+    "memory_temperature": "temperature_memory", "frequency": "sm_clock", "memory_clock": "memory_clock",
+    "memory_usage": "memory_usage", "energy": "energy", "power_throttle": "power_throttle",
+    "thermal_throttle": "thermal_throttle", "memory_bytes": "memory_bytes", "pcie_bytes": "pcie_bytes",
+    "fabric_bytes": "fabric_bytes",
+}  # fmt: skip
+LIMITS: Final = (*CHANNELS, RUNTIME, *READINGS)
 FOREVER: Final = 86400.0
 MIN_SECONDS: Final = 0.01  # of activities and periods
 
@@ -93,13 +101,15 @@ class Reference(msgspec.Struct, frozen=True):
 class Profile(msgspec.Struct, frozen=True):
     """A workload: its activities, how often they repeat (0: forever), and the limits at which it is terminated.
 
-    After the last repetition it ends, unless it has an activity for the time `afterwards`.
+    After the last repetition it ends, unless it has an activity for the time `afterwards`. Limits of readings are of
+    those of its cards. `limit_names` are what messages call limits, where that differs.
     """
 
     name: str
     activities: tuple[Activity, ...]
     repeat: int = 1
     limits: dict[str, float] = {}
+    limit_names: dict[str, str] = {}
     reference: Reference | None = None
     afterwards: Activity | None = None
 

@@ -1,8 +1,9 @@
 """The engine: the interface of the simulation, to add cards, run workloads on them and advance time.
 
-A step has a fixed order: demands of active workloads are summed per card, and a workload that exceeds the memory of a
-card is terminated; sums are clamped to the card's capacity; clocks, power and temperatures follow (`physics`);
-workloads past limits of their own are terminated; activities whose time is over are followed by the next.
+A step has a fixed order: demands of active workloads are summed per card, and a workload that crosses the card's memory
+or a limit that its model states is terminated; sums are clamped to the card's capacity; clocks, power and temperatures
+follow (`physics`); workloads are terminated where these cross limits of the model, or where anything crosses limits of
+their own; activities whose time is over are followed by the next.
 
 Cards and parts of cards have ids that are never reused.
 """
@@ -79,6 +80,7 @@ class Engine:
         self._rng = np.random.Generator(np.random.SFC64([seed, 0]))
         self._groups: dict[str, Group] = {}
         self._numbered: dict[int, Group] = {}
+        self._reading_limits: dict[int, limits.ReadingLimits] = {}  # by group, where its model has any
         self._places = places.Places()
         self._parts = Parts()
         self._workloads = Workloads(self._groups, self._rng)
@@ -112,6 +114,7 @@ class Engine:
         for group in [group for group in self._groups.values() if not group.there]:
             self._places.forget(group.number)
             del self._groups[group.model.key], self._numbered[group.number]
+            self._reading_limits.pop(group.number, None)
         return ended
 
     def split(self, card: int, parts: Sequence[tuple[str, float, float]]) -> list[int]:
@@ -208,6 +211,8 @@ class Engine:
         rng = np.random.Generator(np.random.SFC64([self._seed, number + 1]))
         there = cards.Cards(model, rng, compiled=self._compiled, parallel=self._parallel)
         group = self._groups[model.key] = self._numbered[number] = Group(number, model, there)
+        if readings := limits.ReadingLimits(model.terminate):
+            self._reading_limits[number] = readings
         return group
 
     def _find(self, card: int) -> tuple[Group, int]:
@@ -324,14 +329,17 @@ class Engine:
         ended: list[Outcome] = []
         for group in self._groups.values():
             group.demands.draw(start, self._rng, events=False)
-            if group.demands.changed:
-                crossing = limits.out_of_memory(group, self._parts.known)
-                message = REACHED.format(activity.MEMORY)
-                ended += [self._workloads.end(number, 1, message) for number in crossing]
+            if group.demands.changed or (group.demands.usage_changed and group.model.terminate):
+                ended += self._end_all(limits.crossing(group, self._parts.known))
             group.step(start, now, self._rng)
+            if (readings := self._reading_limits.get(group.number)) is not None:
+                ended += self._end_all(readings.past(group, now))
         if last:
             ended += self._workloads.end_at_limits(now)
         return [*ended, *self._workloads.advance(now)]
+
+    def _end_all(self, crossing: Mapping[int, str]) -> list[Outcome]:
+        return [self._workloads.end(number, 1, REACHED.format(name)) for number, name in crossing.items()]
 
     def next_change(self) -> float:
         """Return when the demand changes next: the end of an activity, or the edge of a pulse."""
@@ -420,6 +428,7 @@ class Engine:
                 "places": self._places.snapshot(),
                 "parts": self._parts.known,
                 "workloads": self._workloads.snapshot(),
+                "readings": {number: item.snapshot() for number, item in self._reading_limits.items()},
             }
         )
 
@@ -439,6 +448,8 @@ class Engine:
         self._places.restore(kept["places"])
         self._parts.restore(kept["parts"])
         self._workloads.restore(kept["workloads"])
+        for number, item in kept["readings"].items():
+            self._reading_limits[number].restore(item)
 
 
 def _checked_inlet(celsius: float) -> float:

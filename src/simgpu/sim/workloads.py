@@ -153,7 +153,7 @@ class Workloads:
     def _hold(self, work: Workload) -> None:
         self.running[work.id] = work
         if work.profile.limits:
-            self._limited[work.id] = limits.WorkloadLimits(work.profile.limits)
+            self._limited[work.id] = limits.WorkloadLimits(work.profile)
             self._watches = None
 
     def _begin(self, work: Workload) -> None:
@@ -186,11 +186,7 @@ class Workloads:
 
     def end_at_limits(self, now: float) -> list[Outcome]:
         """End the workloads that have reached limits of their own. Return their outcomes."""
-        past = [
-            number
-            for model, watch in self._watched().items()
-            for number in watch.past(self._groups[model].demands, now)
-        ]
+        past = [number for model, watch in self._watched().items() for number in watch.past(self._groups[model], now)]
         return [outcome for number in sorted(past) if (outcome := self._end_at_limit(number, now))]
 
     def _watched(self) -> dict[str, limits.LimitWatch]:
@@ -204,8 +200,8 @@ class Workloads:
 
     def _end_at_limit(self, number: int, now: float) -> Outcome | None:
         work = self.running[number]
-        demand = self._groups[work.model].demands
-        name = self._limited[number].reached(demand, work.rows, runtime=now - work.started)
+        group = self._groups[work.model]
+        name = self._limited[number].reached(group, work.rows, runtime=now - work.started)
         return self.end(number, 1, REACHED.format(name)) if name else None
 
     def advance(self, now: float) -> list[Outcome]:

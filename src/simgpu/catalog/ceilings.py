@@ -1,0 +1,36 @@
+"""Limits of a card at which workloads on it are terminated."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from simgpu.catalog.facts import Facts
+
+DEMANDS: Final = ("usage", "sm", "tensor", "bandwidth", "pcie", "fabric", "memory")
+Number = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
+
+
+class Ceiling(Facts, frozen=True):
+    """A limit of a quantity of a card, and the `name` of the quantity in messages, if it is another.
+
+    Of what workloads demand (usage and units as shares of the card, memory in MiB) there is only a highest value: it
+    ends the workload whose addition crosses it. A reading (W, °C, MHz, joules, bytes, seconds, counts) that rises
+    `above` a value or falls `below` one ends the newest workload on the card.
+    """
+
+    quantity: Literal[
+        "usage", "sm", "tensor", "bandwidth", "pcie", "fabric", "memory",
+        "power", "power_instant", "temperature", "memory_temperature", "frequency", "memory_clock", "memory_usage",
+        "energy", "power_throttle", "thermal_throttle", "memory_bytes", "pcie_bytes", "fabric_bytes",
+        "hangs", "corrected", "uncorrected",
+    ]  # fmt: skip
+    above: Number | None = None
+    below: Number | None = None
+    name: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The name in messages."""
+        return self.name or self.quantity
