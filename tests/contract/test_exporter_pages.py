@@ -166,7 +166,8 @@ def test_large_pages_are_streamed_and_whole(exporter: Callable[..., Exporter]) -
 def test_several_models_in_one_box_and_the_other_views(exporter: Callable[..., Exporter], tmp_path: Path) -> None:
     config = tmp_path / "box.yaml"
     config.write_text(
-        "gpus: [{type: h200, count: 2}, {type: Tesla-K80, memory: 12GB}, {type: NVIDIA X1, memory: 10GiB}]"
+        "gpus: [{type: h200, count: 2, labels: {rack: r12}}, {type: Tesla-K80, memory: 12GB, labels: {zone: a}}, "
+        "{type: NVIDIA X1, memory: 10GiB}]"
     )
     running = exporter("--config", str(config), "--hostname", "box")
     devices = running.json("/api/v1/devices")
@@ -178,6 +179,9 @@ def test_several_models_in_one_box_and_the_other_views(exporter: Callable[..., E
     assert running.get("/nothing")[0] == 404
     page = running.get("/metrics")[2].decode()
     assert set(re.findall('modelName="(.*?)"', page)) == {"NVIDIA H200", "Tesla-K80", "NVIDIA X1"}
+    assert [device["labels"] for device in devices] == [{"rack": "r12"}, {"rack": "r12"}, {"zone": "a"}, {}]
+    assert len(re.findall(r'DCGM_FI_DEV_GPU_UTIL\{gpu="[01]",.*rack="r12"\} 0', page)) == 2
+    assert re.search(r'DCGM_FI_DEV_GPU_UTIL\{gpu="2",.*zone="a"\} 0', page)
     assert running.stop() == 0
 
 

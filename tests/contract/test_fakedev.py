@@ -157,6 +157,23 @@ def test_a_workload_ends_with_the_exporters_answer(fakedev: Callable[..., Fakede
     assert from_file.returncode == 0
 
 
+def test_a_workload_ends_at_a_limit_by_the_identitys_name_and_finds_devices_by_their_index(
+    fakedev: Callable[..., Fakedev], tmp_path: Path
+) -> None:
+    running = fakedev("-count", "2", "-devtype", f"{FILES}/device-type-tiles.json")
+    (tmp_path / "renderD1").touch()
+    found = ["-devices", f"{tmp_path}/renderD*", "-index-regex", "renderD([0-9])"]
+    limits = ["-limit", "xpum_temperature_celsius=1000,runtime=900", "--limit=xpum_frequency_mhz=900"]
+    ended = workload(running, *found, *limits, "-activity", "90:0:600")
+    assert (ended.communicate(timeout=30)[1], ended.returncode) == (
+        "1 Limit xpum_frequency_mhz reached, terminated\n", 1,
+    )  # fmt: skip
+    wrong = workload(running, *found, "-limit", "height=1")
+    assert "Limits.height: no such quantity; there are: usage, " in wrong.communicate(timeout=30)[1]
+    on_tile = running.request()[1].count('dev_file="card1", pci_bdf="0000:03:01.0", pci_dev="0x4905", subdevice="1"')
+    assert on_tile == 2
+
+
 @pytest.mark.parametrize(
     ("program", "arguments", "code", "says"),
     [
@@ -168,6 +185,7 @@ def test_a_workload_ends_with_the_exporters_answer(fakedev: Callable[..., Fakede
         ("fakedev-workload", ["-devices", "/no/such/*"], 1, "matches no file"),
         ("fakedev-workload", ["-devnames", "x", "-activity", "1:2:3"], 1, "activity"),
         ("fakedev-workload", ["-devnames", "x", "-name="], 1, "no name"),
+        ("fakedev-workload", ["-devnames", "x", "-limit", "power"], 1, "'power': must be NAME=NUMBER"),
         ("fakedev-workload", ["-devnames", "x", "-max-index", "3"], 1, "JOB_COMPLETION_INDEX"),
         ("fakedev-workload", ["-devnames", "x", "-socket", "/no/such"], 1, "/no/such"),
     ],

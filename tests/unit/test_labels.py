@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client import parser
 
+from simgpu import errors
 from simgpu.catalog import models
+from simgpu.fakedev import identity as fakedev
 from simgpu.identities import identity, render
 from simgpu.machines.box import Box
 from simgpu.machines.users import PodRef
@@ -80,3 +84,27 @@ def test_any_label_is_read_back_as_it_was_or_with_a_mark_where_it_was_no_text(te
 
 def test_names_that_are_no_text_are_json_too() -> None:
     assert server.json_response({"name": "\ud800"}).body == b'{"name": "\\ud800"}'
+
+
+def test_labels_of_the_configuration_come_after_the_exporters_own_and_never_twice(tmp_path: Path) -> None:
+    config = devices.BoxConfig((devices.GpuEntry("h200", labels={"rack": "r1", "owner": 'a "b"'}),))
+    made = Box(devices.build(config, CATALOG, node="n"), seed=1, hostname="n")
+    shown = identity.with_labels(identity.load("dcgm"), ["rack", "owner"], where="box.yaml: labels")
+    lines = render.Renderer(made.machine, shown).page().decode().splitlines()
+    assert all(line.partition("}")[0].endswith(r'rack="r1",owner="a \"b\""') for line in lines if line[0] != "#")
+    with pytest.raises(errors.InputError, match=r"box.yaml: labels: the exporter has a label gpu already"):
+        identity.with_labels(identity.load("dcgm"), ["gpu"], where="box.yaml: labels")
+    file = tmp_path / "mine.yaml"
+    file.write_text("{base: dcgm, labels: {shelf: '@rack'}}")
+    renamed = identity.with_labels(identity.load(str(file)), ["rack"], where="")
+    assert renamed.labels == {"shelf": "@rack"}
+    form = {"DeviceLabelMap": {"rack": "shelf", "file": ""}, "MetricMap": {"power": "watts"}}
+    assert fakedev.from_json(form, where="f", own=["rack"]).labels["shelf"] == "@rack"
+    with pytest.raises(errors.InputError, match="DeviceLabelMap: no such label for rack"):
+        fakedev.from_json(form, where="f")
+
+
+@pytest.mark.parametrize("labels", [{"__name__": "x"}, {"a-b": "x"}, {"a": 1}, {"a": "x" * 1025}, {"": "x"}])
+def test_labels_of_the_configuration_that_prometheus_would_not_take_are_refused(labels: dict[str, object]) -> None:
+    with pytest.raises(errors.InputError, match=r"box.yaml"):
+        errors.convert({"gpus": [{"type": "h200", "labels": labels}]}, devices.BoxConfig, field="box.yaml")

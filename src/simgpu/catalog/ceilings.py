@@ -13,11 +13,11 @@ Number = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 
 
 class Ceiling(Facts, frozen=True):
-    """A limit of a quantity of a card, and the `name` of the quantity in messages, if it is another.
+    """A limit of a quantity of a card or of each of its parts, and the quantity's `name` in messages, if it is another.
 
     Of what workloads demand (usage and units as shares of the card, memory in MiB) there is only a highest value: it
-    ends the workload whose addition crosses it. A reading (W, °C, MHz, joules, bytes, seconds, counts) that rises
-    `above` a value or falls `below` one ends the newest workload on the card.
+    ends the workload whose addition crosses it. A reading of a card (W, °C, MHz, joules, bytes, seconds, counts) that
+    rises `above` a value or falls `below` one ends the newest workload on the card.
     """
 
     quantity: Literal[
@@ -28,6 +28,7 @@ class Ceiling(Facts, frozen=True):
     ]  # fmt: skip
     above: Number | None = None
     below: Number | None = None
+    of: Literal["card", "part"] = "card"
     name: str = ""
 
     @property

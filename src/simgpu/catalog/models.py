@@ -256,6 +256,14 @@ def check(key: str, body: Mapping[str, Any], *, where: Path, extra: Iterable[Pat
     return _model(key, {**documents, key: document})
 
 
+def changed(model: Model, changes: Mapping[str, Any], *, where: str) -> Model:
+    """Return a model with other figures, merged field by field; raises `InputError` if they contradict each other."""
+    made = errors.convert(merged(msgspec.to_builtins(model), changes), Model, field=where)
+    for field, problem in _contradictions(made):
+        raise errors.InputError(where, f"{field}: {problem}")
+    return made
+
+
 def _documents(extra: Iterable[Path]) -> dict[str, _Document]:
     documents = {path.stem: _Document(path) for path in sorted(DATA.glob("*.yaml"))}
     for path in extra:
@@ -350,15 +358,21 @@ def _contradictions(model: Model) -> Iterator[tuple[str, str]]:
     ):  # fmt: skip
         if value <= 0:
             yield field, "must be above 0"
+    yield from _ceilings(model)
+    if len(clocks.memory) > MAX_MEMORY_CLOCKS:
+        yield "clocks_mhz.memory", f"at most {MAX_MEMORY_CLOCKS} clocks, not {len(clocks.memory)}"
+    if not (1 <= model.pci.generation <= 10 and 1 <= model.pci.width <= 32 and 1 <= model.tiles <= 64):
+        yield "pci", "generation is from 1 to 10, width from 1 to 32, and there are 1 to 64 tiles"
+
+
+def _ceilings(model: Model) -> Iterator[tuple[str, str]]:
     for index, ceiling in enumerate(model.terminate):
         if (ceiling.above, ceiling.below) == (None, None):
             yield f"terminate[{index}]", "needs a value for above or below"
         elif ceiling.below is not None and ceiling.quantity in ceilings.DEMANDS:
             yield f"terminate[{index}].below", f"{ceiling.quantity} is what workloads demand: only above is possible"
-    if len(clocks.memory) > MAX_MEMORY_CLOCKS:
-        yield "clocks_mhz.memory", f"at most {MAX_MEMORY_CLOCKS} clocks, not {len(clocks.memory)}"
-    if not (1 <= model.pci.generation <= 10 and 1 <= model.pci.width <= 32 and 1 <= model.tiles <= 64):
-        yield "pci", "generation is from 1 to 10, width from 1 to 32, and there are 1 to 64 tiles"
+        elif ceiling.of == "part" and ceiling.quantity not in ceilings.DEMANDS:
+            yield f"terminate[{index}].of", f"parts have no {ceiling.quantity} of their own"
 
 
 def _behaviour(own: Any) -> Any:

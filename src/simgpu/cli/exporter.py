@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 from pathlib import Path
@@ -62,11 +63,12 @@ def exporter(  # noqa: PLR0913 - one for each option
       simgpu exporter --model h200 --count 8 --identity dcgm-4.9 --identity nvidia-smi
       simgpu exporter --config box.yaml --socket /tmp/simgpu.sock
 
-    A configuration lists devices, also of several models; `mig` divides cards into instances:
+    A configuration lists devices, also of several models; `mig` divides cards into instances, and `labels` are added to
+    their series:
 
     \b
       gpus:
-      - {type: h200, count: 4}
+      - {type: h200, count: 4, labels: {rack: r12}}
       - {type: a100, count: 2, mig: [1g.5gb, 3g.20gb]}
       - {type: Tesla-K80, memory: 12GB, count: 2}
 
@@ -83,9 +85,13 @@ def exporter(  # noqa: PLR0913 - one for each option
     name = hostname or platform.node()
     found = find_devices(loaded, model=model, count=count, config=config, node=name)
     wanted = identities or (_own_identity(found[0].model.vendor),)
+    own = list(dict.fromkeys(name for device in found for name in device.labels))
+    loaded_as = {_short(item): known.load(item, from_json=functools.partial(fakedev.read, own=own)) for item in wanted}
     settings = exporting.ExporterSettings(
         devices=found,
-        identities={_short(item): known.load(item, from_json=fakedev.read) for item in wanted},
+        identities={
+            item: known.with_labels(identity, own, where=f"{config}: labels") for item, identity in loaded_as.items()
+        },
         listen=server.parse_address(listen, field="--listen"),
         hostname=name,
         seed=seed,
@@ -236,7 +242,10 @@ def workload(  # noqa: PLR0913 - one for each option
         devices = client.devices_by_glob(pattern or "/dev/dri/card*", index_regex)
     given = {str(key).lower(): value for key, value in read_document(profile).items()} if profile is not None else {}
     document: dict[str, Any] = {"name": name, "repeat": repeat, **given}
-    document |= {"devices": devices, "limits": {**(given.get("limits") or {}), **_limits(limits)}}
+    document |= {
+        "devices": devices,
+        "limits": {**(given.get("limits") or {}), **client.limits(limits, field="--limit")},
+    }
     if owner := _pod(pod):
         document["pod"] = owner
     if "phases" not in document:
@@ -245,19 +254,6 @@ def workload(  # noqa: PLR0913 - one for each option
     code, message = output.run(client.run({**document, "protocol": 2}, socket, reconnect=reconnect))
     click.echo(message or ("OK" if code == 0 else f"ended with {code}"))
     return code
-
-
-def _limits(items: tuple[str, ...]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for item in items:
-        name, equals, value = item.partition("=")
-        try:
-            found[name] = float(value)
-        except ValueError:
-            equals = ""
-        if not equals or not name:
-            raise errors.InputError("--limit", f"{item!r}: must be NAME=NUMBER")
-    return found
 
 
 def _pod(text: str | None) -> dict[str, str] | None:

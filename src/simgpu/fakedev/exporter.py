@@ -1,40 +1,38 @@
-"""fakedev-exporter: a simulated box with its page and its rule that every metric is its range times the load.
+"""fakedev-exporter: a simulated box with its page.
 
-Over HTTP it answers one path and one method, and rejects requests with a body.
+Every metric is its range times the load, but for those that its device type has follow the simulated card. Over HTTP it
+answers one path and one method, and rejects requests with a body.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
-import numpy as np
 from aiohttp import web
 
 from simgpu import errors
 from simgpu.app.clock import SystemClock
-from simgpu.catalog import models
-from simgpu.fakedev import files, flags, identity
+from simgpu.fakedev import device_type, files, flags, identity
 from simgpu.identities import render
-from simgpu.identities.identity import Identity
+from simgpu.identities.identity import Family, Identity
 from simgpu.machines import documents, ticking
 from simgpu.machines.box import Box
-from simgpu.machines.machine import Machine, Values
 from simgpu.topology.devices import Device
 from simgpu.web import pages, server
 from simgpu.workloads.server import WorkloadServer
 
-_MODEL = "dg1"  # the card that the original was made for
 _INTERVAL = 0.1  # seconds between steps
 
 Base = tuple[documents.Wanted, tuple[int, ...]]
 Log = Callable[[str], None]
+Read = Callable[[Any], documents.Wanted]
 
-_read = functools.partial(documents.read, peak_to_peak=True)
+_MAX_MATCHED = 256  # characters of a device name in which an index is searched
 
 
 class FakedevSettings(msgspec.Struct, frozen=True):
@@ -45,7 +43,7 @@ class FakedevSettings(msgspec.Struct, frozen=True):
     """
 
     devices: Sequence[Device]
-    ranges: files.Ranges
+    type: device_type.DeviceType
     identity: Identity
     listen: tuple[str, int]
     socket: Path
@@ -55,52 +53,95 @@ class FakedevSettings(msgspec.Struct, frozen=True):
 def settings(options: flags.Options, log: Log) -> FakedevSettings:
     """Return the settings that the options and their files describe; an invalid base workload is only logged."""
     path = Path(options["identity"])
-    identified = identity.from_json(files.read(path), where=str(path), compatible=True)
-    labels, ranges = files.device_type(Path(options["devtype"]))
-    devices = files.devices(Path(options["devlist"]), options["count"], labels, models.load().models[_MODEL])
-    families = tuple(family for family in identified.families if family.value in ranges)
-    return FakedevSettings(
+    document, kind = files.read(path), device_type.read(Path(options["devtype"]))
+    subdevices = any(metric.of_parts for metric in kind.metrics.values())
+    identified = identity.from_json(document, where=str(path), compatible=True, subdevices=subdevices)
+    identified = msgspec.structs.replace(
+        identified, families=tuple(_scoped(item, kind) for item in identified.families if item.value in kind.metrics)
+    )
+    devices = files.devices(Path(options["devlist"]), options["count"], kind.labels, kind.model)
+    found = FakedevSettings(
         devices=devices,
-        ranges=ranges,
-        identity=msgspec.structs.replace(identified, families=families),
+        type=kind,
+        identity=identified,
         listen=server.parse_address(options["address"], field="address"),
         socket=Path(options["socket"]),
-        base_workloads=tuple(_base_workloads(options, len(devices), log)),
     )
+    return msgspec.structs.replace(found, base_workloads=tuple(_base_workloads(options, reader(found), devices, log)))
 
 
-def _base_workloads(options: flags.Options, count: int, log: Log) -> Iterator[Base]:
+def _scoped(family: Family, kind: device_type.DeviceType) -> Family:
+    metric = kind.metrics[family.value]
+    if not metric.of_parts:
+        return family
+    return msgspec.structs.replace(family, of="parts" if metric.aggregate is None else "both")
+
+
+def _base_workloads(options: flags.Options, read: Read, devices: Sequence[Device], log: Log) -> Iterator[Base]:
     for name, first, step in (("wl-even", 0, 2), ("wl-odd", 1, 2), ("wl-all", 0, 1)):
         if options[name]:
             document = files.read(Path(options[name]))
             try:
-                yield _read(document), tuple(range(first, count, step))
+                yield read(document), tuple(range(first, len(devices), step))
             except errors.InputError as error:
                 log(f"WARN: {options[name]}: {error}")
 
 
-async def run(settings: FakedevSettings, log: Log) -> None:
-    """Serve until cancelled."""
-    box = Box(settings.devices, seed=time.time_ns() & 0xFFFFFFFF, hostname="", spread=0.0)
+def reader(settings: FakedevSettings) -> Read:
+    """Return the reader of workload documents: it knows the names of metrics, and finds devices by their index."""
+    names = {name: known for name, metric in settings.type.metrics.items() if (known := metric.limit_name())}
+    for family in settings.identity.families:
+        metric = settings.type.metrics[family.value]
+        if family.scale and (known := metric.limit_name(scale=family.scale, offset=family.offset)):
+            names[family.name] = known
+    listed, index = {device.file for device in settings.devices}, settings.type.index
+
+    def indexed(name: str) -> str:
+        if index is None or name.partition(".")[0] in listed or len(name) > _MAX_MATCHED:
+            return name
+        found = index.search(name)
+        return name if found is None else found[1] if found.groups() else found[0]
+
+    def read(document: Any) -> documents.Wanted:
+        wanted = documents.read(document, names=names, peak_to_peak=True)
+        return msgspec.structs.replace(wanted, devices=tuple(map(indexed, wanted.devices)))
+
+    return read
+
+
+def start(settings: FakedevSettings, log: Log, *, seed: int | None = None) -> Box:
+    """Return the box with its base workloads; those that cannot run are logged."""
+    box = Box(settings.devices, seed=time.time_ns() & 0xFFFFFFFF if seed is None else seed, hostname="", spread=0.0)
     for wanted, default in settings.base_workloads:
         if devices := wanted.devices or default:
             try:
                 box.admit(wanted.profile, devices)
             except errors.InputError as error:
                 log(f"WARN: base workload {wanted.profile.name}: {error}")
+    return box
 
-    def linear(machine: Machine, name: str) -> Values:
-        low, high = settings.ranges[name]
-        load = np.round(machine.column("busy"), 6)
-        return np.clip(low + (high - low) * load, low, high)
 
+def renderer(settings: FakedevSettings, box: Box) -> render.Renderer:
+    """Return the renderer of the page."""
+    metrics = settings.type.metrics
+    return render.Renderer(
+        box.machine,
+        settings.identity,
+        lambda machine, name: metrics[name].values(machine),
+        lambda machine, name: metrics[name].values(machine, parts=True),
+    )
+
+
+async def run(settings: FakedevSettings, log: Log) -> None:
+    """Serve until cancelled."""
+    box = start(settings, log)
     async with contextlib.AsyncExitStack() as stack:
-        sockets = WorkloadServer(box, settings.socket, read=_read)
+        sockets = WorkloadServer(box, settings.socket, read=reader(settings))
         with contextlib.suppress(FileNotFoundError):
             settings.socket.unlink()
         await sockets.start()
         stack.push_async_callback(sockets.stop)
-        http = server.HttpServer([route(pages.Page(render.Renderer(box.machine, settings.identity, linear)))])
+        http = server.HttpServer([route(pages.Page(renderer(settings, box)))])
         await http.start(*settings.listen, field="address")
         stack.push_async_callback(http.stop)
         await ticking.tick(box, _INTERVAL, SystemClock(), ready=lambda: log(f"listening on {http.address}"))

@@ -1,4 +1,4 @@
-"""The JSON files of both programs: a device type with the ranges of its metrics, and a list of devices."""
+"""The JSON files of both programs, and the list of devices."""
 
 from __future__ import annotations
 
@@ -15,18 +15,7 @@ from simgpu.topology.devices import Device
 
 _MAX_BYTES = 4 << 20
 
-Ranges = dict[str, tuple[float, float]]
 T = TypeVar("T", bound=msgspec.Struct)
-
-
-class _Range(msgspec.Struct, rename="pascal"):
-    min: float = 0.0
-    max: float = 0.0
-
-
-class _DeviceType(msgspec.Struct, rename="pascal"):
-    device_labels: dict[str, str] = {}
-    metric_limits: dict[str, Any] = {}
 
 
 class _DeviceList(msgspec.Struct, rename="pascal"):
@@ -48,19 +37,6 @@ def read(path: Path) -> Any:
 def convert(document: Any, kind: type[T], *, where: str) -> T:
     """Return a JSON value as a struct. Names of members match in any case, and null counts as absent."""
     return errors.convert(documents.named(document, kind), kind, field=where)
-
-
-def device_type(path: Path) -> tuple[dict[str, str], Ranges]:
-    """Return the labels of a device type file, and the range of each metric in its unit, from no to full load."""
-    found = convert(read(path), _DeviceType, where=str(path))
-    ranges = {}
-    for name, given in found.metric_limits.items():
-        where = f"{path}: MetricLimits.{name}"
-        limits = convert(given, _Range, where=where)
-        if limits.min > limits.max:
-            raise errors.InputError(where, f"Min {limits.min:g} is above Max {limits.max:g}")
-        ranges[name] = (limits.min, limits.max)
-    return found.device_labels, ranges
 
 
 def devices(path: Path, count: int, labels: dict[str, str], model: models.Model) -> list[Device]:

@@ -25,12 +25,16 @@ WORKLOAD = {
     "activity": ("98:1:0", "activities, <load>:<fluctuation>:<seconds>, separated by commas"),
     "devices": ("/dev/dri/card*", "glob for device files"),
     "devnames": ("", "device names, separated by commas, instead of the glob"),
+    "index-regex": ("", "regexp whose first group, or match, in each file's name is the device's index"),
     "json": ("", "workload file; its fields override the options"),
+    "limit": ("", "NAME=VALUE at which the workload ends, by the exporter's name of a metric or by ours; repeatable"),
     "max-index": (0, "INDEX in devnames is JOB_COMPLETION_INDEX modulo this"),
     "name": ("Workload", "workload name"),
     "repeat": (1, "how often the activities run, 0 for ever"),
     "socket": (SOCKET, "the exporter's socket"),
 }
+
+_REPEATABLE = ("limit",)  # values are joined by commas
 
 Known = Mapping[str, tuple[Any, str]]  # default and description by option name
 Options = dict[str, Any]
@@ -57,6 +61,8 @@ def parse(arguments: list[str], known: Known) -> Options:
             if not rest:
                 raise FlagError(f"flag needs an argument: -{name}")
             value = rest.pop(0)
+        if name in _REPEATABLE and found[name]:
+            value = f"{found[name]},{value}"
         found[name] = _typed(name, value, known[name][0])
     return found
 

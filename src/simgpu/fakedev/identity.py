@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from simgpu import errors
 from simgpu.fakedev import files
 from simgpu.identities.identity import FAMILY, Dimension, Family, Identity, Layout, checked
 
+_SUBDEVICE = "subdevice"
 _POD_LABELS = ("pod", "namespace", "container", "pod_uid")
 _ABSTRACT_LABELS = {"file": "file", "addr": "pci_short", "pciid": "pci_device", "name": "product", "uuid": "uuid"}
 
@@ -40,23 +41,28 @@ class _IdentityFile(msgspec.Struct, rename="pascal"):
     port: int = 9999
 
 
-def read(path: Path) -> Identity:
-    """Read an identity file for use with our own devices."""
-    return from_json(files.read(path), where=str(path))
+def read(path: Path, *, own: Collection[str] = ()) -> Identity:
+    """Read an identity file for use with our own devices; `own` are labels that these have in addition."""
+    return from_json(files.read(path), where=str(path), own=own)
 
 
-def from_json(document: Any, *, where: str, compatible: bool = False) -> Identity:
+def from_json(
+    document: Any, *, where: str, compatible: bool = False, own: Collection[str] = (), subdevices: bool = False
+) -> Identity:
     """Return the identity that a document describes; errors name `where`.
 
-    With `compatible`, the page has the original's layout, and labels come from the original's device files.
+    With `compatible`, the page has the original's layout, and labels come from the original's device files; those of
+    `subdevices` have the label `subdevice` in addition. Otherwise `own` are labels that devices have of their own.
     """
     form = files.convert(document, _IdentityFile, where=where)
     for name in form.metric_labels:
         if name not in form.metric_map:
             raise errors.InputError(f"{where}: MetricLabels.{name}", "is not in MetricMap")
-    known = {} if compatible else _ABSTRACT_LABELS  # its labels come from its device files
+    known = {_SUBDEVICE: "part"} if compatible else {**_ABSTRACT_LABELS, **{name: f"@{name}" for name in own}}
     labels = {(out or name): known.get(name, f"@{name}") for name, out in form.device_label_map.items()}
-    if not compatible and (unknown := [name for name, source in sorted(labels.items()) if source.startswith("@")]):
+    if subdevices and "part" not in labels.values():
+        labels[_SUBDEVICE] = "part"
+    if not compatible and (unknown := sorted(name for name in form.device_label_map if name not in known)):
         problem = f"no such label for {', '.join(unknown)}; there are: {', '.join(known)}"
         raise errors.InputError(f"{where}: DeviceLabelMap", problem)
     mapped = {**{name: item.name for name, item in form.families.items()}, **form.metric_map}

@@ -17,13 +17,13 @@ def document(options: flags.Options, environment: Mapping[str, str]) -> dict[str
     if options["devnames"]:
         devices = client.devices_by_name(options["devnames"], options["max-index"], environment)
     else:
-        devices = client.devices_by_glob(options["devices"], None)
+        devices = client.devices_by_glob(options["devices"], options["index-regex"] or None)
     found: dict[str, Any] = {
         "Name": options["name"],
         "Repeat": options["repeat"],
         "Profile": client.activities(options["activity"]),
         "Devices": devices,
-        "Limits": None,
+        "Limits": client.limits(options["limit"].split(","), field="-limit") if options["limit"] else None,
     }
     if options["json"]:
         given = files.read(Path(options["json"]))

@@ -6,7 +6,7 @@ Ours are YAML files in `data`; users write their own in the same form. A reader 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -154,6 +154,14 @@ def limit_names(identity: Identity) -> dict[str, documents.LimitName]:
     }
 
 
+def with_labels(identity: Identity, names: Iterable[str], *, where: str) -> Identity:
+    """Return the identity with labels that devices have of their own, but for those that it shows already."""
+    more = [name for name in dict.fromkeys(names) if f"@{name}" not in identity.labels.values()]
+    if (taken := next((name for name in more if name in identity.labels), None)) is not None:
+        raise errors.InputError(where, f"the exporter has a label {taken} already; choose another name")
+    return msgspec.structs.replace(identity, labels={**identity.labels, **{name: f"@{name}" for name in more}})
+
+
 def with_workloads(identity: Identity) -> Identity:
     """Return the identity with device series for each workload too, if it has a label that distinguishes them."""
     if "vgpu" not in identity.labels.values():
@@ -195,8 +203,9 @@ def _check_family(family: Family, place: str) -> None:
 
 
 def _check_source(source: str, where: str) -> None:
-    if source not in SOURCES and not source.startswith("="):
-        raise errors.InputError(where, f"no source {source!r}; there are: {', '.join(SOURCES)}, or =text")
+    if source not in SOURCES and not source.startswith(("=", "@")):
+        known = f"{', '.join(SOURCES)}, =text, or @name for a label of the devices' configuration"
+        raise errors.InputError(where, f"no source {source!r}; there are: {known}")
 
 
 def _check_labels(labels: dict[str, str], where: str) -> None:

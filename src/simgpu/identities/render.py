@@ -84,10 +84,12 @@ class Renderer:
         machine: Machine,
         identity: identities.Identity,
         lookup: Callable[[Machine, str], Values] = quantities.of_devices,
+        part_lookup: Callable[[Machine, str], Values] = quantities.of_parts,
     ) -> None:
         self.machine = machine
         self.identity = identity
         self._lookup = lookup
+        self._part_lookup = part_lookup
         self._usages = any(family.of == "workloads" for family in identity.families)
         self._before: Renderer | None = None
         self._texts: _Kept = {}
@@ -109,7 +111,7 @@ class Renderer:
 
     def on(self, machine: Machine) -> Renderer:
         """Return a renderer of another machine; texts of devices that both have are reused, at its first page."""
-        new = Renderer(machine, self.identity, self._lookup)
+        new = Renderer(machine, self.identity, self._lookup, self._part_lookup)
         new._before = self._before or self
         return new
 
@@ -186,7 +188,7 @@ class Renderer:
             devices = np.array([item.device for item in now.usages], dtype=np.intp)
             return self._masked(quantities.of_workloads(machine, now.usages, name), devices)
         if kind == "part":
-            return self._masked(quantities.of_parts(machine, name), machine.parent) if machine.parts else np.empty(0)
+            return self._masked(self._part_lookup(machine, name), machine.parent) if machine.parts else np.empty(0)
         if kind in _LINKED:
             listed = getattr(machine, kind)
             ends = np.array([link.device for link in listed], dtype=np.intp)
@@ -262,21 +264,30 @@ class Renderer:
             yield from self._lines(series, now, about)
 
     def _by_device(self, prepared: list[_Series], now: _Moment) -> Iterator[Piece]:
-        rows = range(len(self.machine.devices))
-        columns = [
-            (
-                series.family.name.encode(),
-                self._text(series, now).choose(series.own)(rows),
-                list(_numbers(_rounded(series.values, form), form, self.identity.layout.numbers)),
+        """Yield the lines of each device, and after them those of its parts."""
+        columns: dict[bool, list[tuple[bytes, list[bytes], list[str | None]]]] = {False: [], True: []}
+        for series in prepared:
+            form, style = series.family.form, self.identity.layout.numbers
+            there = ~np.isnan(series.values)
+            numbers = _numbers(_rounded(series.values[there], form), form, style)
+            texts = self._text(series, now).choose(series.own)(range(len(series.values)))
+            columns[series.kind == "part"].append(
+                (series.family.name.encode(), texts, [next(numbers) if known else None for known in there])
             )
-            for series in prepared
-            for form in (series.family.form,)
-        ]
+        parts: dict[int, list[int]] = {}
+        for row, part in enumerate(self.machine.parts):
+            parts.setdefault(part.device, []).append(row)
 
-        def line(row: int) -> bytes:
-            return b"".join(b"%b%b%b\n" % (name, texts[row], numbers[row].encode()) for name, texts, numbers in columns)
+        def line(device: int) -> bytes:
+            rows = [(False, device), *((True, row) for row in parts.get(device, ()))]
+            return b"".join(
+                b"%b%b%b\n" % (name, texts[row], number.encode())
+                for of_parts, row in rows
+                for name, texts, numbers in columns[of_parts]
+                if (number := numbers[row]) is not None
+            )
 
-        yield from (Piece(functools.partial(line, row)) for row in rows)
+        yield from (Piece(functools.partial(line, device)) for device in range(len(self.machine.devices)))
 
     # Labels.
 

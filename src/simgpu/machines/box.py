@@ -252,7 +252,7 @@ class Box:
             {
                 "index": device.index, "file": device.file, "uuid": device.uuid, "model": device.model.key,
                 "product": device.model.product, "pci_bus_id": device.pci_bus_id,
-                "memory_total_mib": device.model.memory_mib.total,
+                "memory_total_mib": device.model.memory_mib.total, "labels": device.labels,
                 **{name: values[row] for name, values in columns.items()},
             }
             for row, device in enumerate(self.devices)

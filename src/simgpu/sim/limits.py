@@ -63,22 +63,29 @@ def _memory_rooms(group: Group, parts: Mapping[int, Part]) -> Iterator[_Room]:
 
 
 def _stated_rooms(group: Group) -> Iterator[_Room]:
-    """Yield the cards on which demands are above limits that the model states."""
+    """Yield the cards, or parts, on which demands are above limits that the model states."""
     demand = group.demands
     for ceiling in group.model.terminate:
-        if ceiling.quantity in ceilings.DEMANDS and ceiling.above is not None:
-            wanted = _demanded(demand, ceiling.quantity)
-            room = ceiling.above * (1 + 1e-6)  # of sums in single precision
-            for row in np.flatnonzero(demand.summed(wanted, group.cards.count) > room):
-                rows = np.flatnonzero(demand.live & (demand.card == row))
+        if ceiling.quantity not in ceilings.DEMANDS or ceiling.above is None:
+            continue
+        room = ceiling.above * (1 + 1e-6)  # of sums in single precision
+        wanted = _demanded(demand, ceiling.quantity, of=ceiling.of)
+        for row in np.flatnonzero(demand.summed(wanted, group.cards.count) > room):
+            rows = np.flatnonzero(demand.live & (demand.card == row))
+            if ceiling.of == "card":
                 yield _Room(ceiling.shown, rows, wanted[rows], room)
+                continue
+            whole = 1 / group.model.tiles if ceiling.quantity == activity.MEMORY else 1.0  # on each part
+            for part in sorted(set(demand.part[rows].tolist())):
+                there = rows[(demand.part[rows] == part) | (demand.part[rows] == 0)]
+                yield _Room(ceiling.shown, there, np.where(demand.part[there] == 0, whole, 1.0) * wanted[there], room)
 
 
-def _demanded(demand: demands.Demands, name: str) -> demands.Doubles:
-    """Return how much of a card's quantity each row demands."""
+def _demanded(demand: demands.Demands, name: str, *, of: str) -> demands.Doubles:
+    """Return how much of a quantity of its card, or part, each row demands."""
     if name == activity.MEMORY:
         return demand.memory(slice(None)).astype(float)
-    usage = demand.values[demands.AT[activity.USAGE]] * demand.share
+    usage = demand.values[demands.AT[activity.USAGE]] * (demand.share if of == "card" else 1.0)
     return np.asarray(usage if name == activity.USAGE else usage * demand.values[demands.AT[name]], float)
 
 

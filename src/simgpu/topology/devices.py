@@ -85,13 +85,21 @@ def part_id(gpu: str, number: int) -> str:
     return f"{MIG_PREFIX}{uuid.uuid5(_NAMESPACE, f'{gpu}/{number}')}"
 
 
+LabelName = Annotated[str, msgspec.Meta(pattern="^(?!__)[a-zA-Z_][a-zA-Z0-9_]*$", max_length=vocabulary.MAX_NAME)]
+LabelValue = Annotated[str, msgspec.Meta(max_length=1024)]
+
+
 class GpuEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Devices of one model or product: how many, their memory if it differs, and their MIG instances by profile."""
+    """Devices of one model or product: how many, their memory if it differs, and their MIG instances by profile.
+
+    `labels` are added to all series of the devices.
+    """
 
     type: str
     count: Annotated[int, msgspec.Meta(ge=1, le=vocabulary.MAX_MACHINE_GPUS)] = 1
     memory: str | int | None = None
     mig: tuple[str, ...] = ()
+    labels: Annotated[dict[LabelName, LabelValue], msgspec.Meta(max_length=32)] = {}
 
 
 class BoxConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,7 +118,8 @@ def build(config: BoxConfig, catalog: models.Catalog, *, node: str) -> list[Devi
         if len(found) + entry.count > vocabulary.MAX_MACHINE_GPUS:
             raise errors.InputError(f"{where}.count", f"more than {vocabulary.MAX_MACHINE_GPUS} devices")
         found += (
-            device(node, index, model, instances=instances) for index in range(len(found), len(found) + entry.count)
+            device(node, index, model, instances=instances, labels=entry.labels)
+            for index in range(len(found), len(found) + entry.count)
         )
     return found
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import glob
 import json
+import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,21 @@ def activities(text: str) -> list[dict[str, int]]:
             raise errors.InputError("--activity", f"{item!r}: load is at most 100 and fluctuation at most load")
         result.append({"Load": load, "Fluctuation": fluctuation, "Seconds": seconds})
     return result
+
+
+def limits(items: Iterable[str], *, field: str) -> dict[str, float]:
+    """Return limits by name, each given as `NAME=NUMBER`."""
+    found: dict[str, float] = {}
+    for item in items:
+        name, _, value = item.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not name or not math.isfinite(number):
+            raise errors.InputError(field, f"{item!r}: must be NAME=NUMBER")
+        found[name] = number
+    return found
 
 
 async def run(document: dict[str, Any], socket: Path, *, reconnect: float = 0.0) -> tuple[int, str]:
