@@ -6,7 +6,7 @@ NEEDS := pyproject.toml constraints.txt dev/environment.py
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup dev native image run stop test check lint bench fidelity docs clean
+.PHONY: help setup dev native image run stop test check lint fuzz bench fidelity docs clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ check: setup ## Lint, types, layers and unit tests
 
 lint: setup ## Lint, types and layers only
 	@$(BIN)/python -m tests.levels lint
+
+fuzz: dev native ## Try every parser of annotations with a million inputs; FUZZ="--inputs 10000 NAME" tries fewer
+	@$(BIN)/python -m tests.fuzz $(FUZZ)
 
 bench: dev native ## Run the benchmarks and write benchmarks/results.json
 	@$(BIN)/python -m benchmarks
