@@ -26,7 +26,7 @@ from tests.fixtures.fuzzing import INPUTS_ENV
 ROOT = Path(__file__).parent.parent
 INPUTS = 1_000_000
 ROUND = 100_000  # inputs of one process
-PROPERTIES = ("tests/contract/test_annotated.py",)
+PROPERTIES = ("tests/contract/test_annotated.py", "tests/contract/test_device_type.py")
 
 
 class Target(NamedTuple):

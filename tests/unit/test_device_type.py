@@ -81,6 +81,19 @@ def test_a_metric_may_follow_another_quantity_and_one_without_a_range_is_a_count
     assert fake.value("load_ratio") == 0.4
 
 
+def test_a_metric_has_a_series_for_every_value_of_its_extra_labels(tmp_path: Path) -> None:
+    metrics = {"power": {**RANGES["power"], "Dims": {"rail": {"core": 0.75, "memory": 0.25}, "phase": ["a", "b"]}}}
+    fake = Fake(tmp_path, {"MetricLimits": metrics})
+    fake.work(**load(100))
+    fake.run(1)
+    found = {
+        (rail, phase): fake.value("xpum_power_watts", rail=rail, phase=phase)
+        for rail in ("core", "memory")
+        for phase in "ab"
+    }
+    assert found == {("core", "a"): 26.25, ("core", "b"): 26.25, ("memory", "a"): 8.75, ("memory", "b"): 8.75}
+
+
 def test_subdevices_have_series_and_workloads_of_their_own_and_add_up(tmp_path: Path) -> None:
     identity = json.loads((FILES / "identity.json").read_text())
     identity["DeviceLabelMap"]["subdevice"] = "sub_dev"
@@ -185,6 +198,8 @@ def test_devices_are_found_by_the_index_in_the_names_of_their_files(tmp_path: Pa
         ({"MetricLimits": {"power": {"TerminateAbove": 1}}}, "power: nothing can end at a limit"),
         ({"MetricLimits": {"power": {"Scope": "moon"}}}, "MetricLimits.power: Invalid enum value 'moon'"),
         ({"MetricLimits": {"power": {"Max": 1e999}}}, "MetricLimits.power: "),
+        ({"MetricLimits": {"power": {"Dims": {"a": [str(at) for at in range(2000)]}}}}, "power.Dims: more than"),
+        ({"MetricLimits": {"power": {"Dims": {"a": {"b": 2}}}}}, "Expected `float` <= 1.0"),
         ({"Model": "abacus"}, "Model: no GPU model 'abacus'"),
         ({"SubDevices": 0}, "SubDevices"),
         ({"Capability": {"Relative": 0}}, "Capability: Expected"),

@@ -193,7 +193,7 @@ def read_document(path: Path) -> dict[str, Any]:
     "limits",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Fail above this: memory (bytes), runtime (seconds), usage, or the exporter's name of a quantity.",
+    help="Fail above this: memory (bytes), runtime (seconds), usage, temperature, or a name on the exporter's page.",
 )
 @click.option(
     "--pod",

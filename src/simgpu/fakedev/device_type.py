@@ -6,6 +6,9 @@ the simulated card, which is made to fit the ranges.
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +18,7 @@ import numpy as np
 
 from simgpu import errors
 from simgpu.catalog import ceilings, models
+from simgpu.catalog.facts import Share
 from simgpu.fakedev import files
 from simgpu.machines import documents, quantities
 from simgpu.machines.machine import Machine, Values
@@ -22,6 +26,7 @@ from simgpu.machines.machine import Machine, Values
 _DEFAULT_MODEL = "dg1"  # the card that the original was made for
 _READINGS = ("hangs", "corrected", "uncorrected")  # that only cards have limits of
 _MAX_SUBDEVICES = 64
+_MAX_SERIES = 1000  # of one metric and device
 
 Number = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 
@@ -33,6 +38,7 @@ class _MetricForm(msgspec.Struct, rename="pascal"):
     quantity: str = ""
     scope: Literal["device", "subdevice"] = "device"
     aggregate: Literal["sum", "avg", "max"] | None = None
+    dims: Annotated[dict[str, list[str] | dict[str, Share]], msgspec.Meta(max_length=8)] = {}
     terminate_above: Number | None = None
     terminate_below: Number | None = None
 
@@ -61,7 +67,8 @@ class _Form(msgspec.Struct, rename="pascal"):
 class DeviceMetric(msgspec.Struct, frozen=True):
     """A metric: its range, the simulated quantity that it follows (none: the load), and of what there are values.
 
-    With an `aggregate`, a metric of sub-devices has a value of the whole device too.
+    With an `aggregate`, a metric of sub-devices has a value of the whole device too. `dims` are the labels of several
+    series of it, and which share of the value each has.
     """
 
     low: float
@@ -69,6 +76,7 @@ class DeviceMetric(msgspec.Struct, frozen=True):
     follows: str = ""
     of_parts: bool = False
     aggregate: Literal["sum", "avg", "max"] | None = None
+    dims: tuple[tuple[dict[str, str], float], ...] = ()
 
     def values(self, machine: Machine, *, parts: bool = False) -> Values:
         """Return the values of all devices, or of all sub-devices."""
@@ -137,7 +145,25 @@ def _metric(name: str, wanted: _MetricForm, form: _Form, place: str) -> DeviceMe
         raise errors.InputError(f"{place}.Scope", "there are no sub-devices; state how many as SubDevices")
     if wanted.aggregate is not None and not parts:
         raise errors.InputError(f"{place}.Aggregate", "is for metrics with the scope subdevice")
-    return DeviceMetric(low, high, quantity if role == "dependent" else "", parts, wanted.aggregate)
+    follows = quantity if role == "dependent" else ""
+    return DeviceMetric(low, high, follows, parts, wanted.aggregate, _dims(wanted, place))
+
+
+def _dims(wanted: _MetricForm, place: str) -> tuple[tuple[dict[str, str], float], ...]:
+    """Return every combination of the values of extra labels, and the share of each."""
+    shares = [
+        [
+            (name, value, share)
+            for value, share in (given if isinstance(given, dict) else dict.fromkeys(given, 1.0)).items()
+        ]
+        for name, given in wanted.dims.items()
+    ]
+    if math.prod(map(len, shares)) > _MAX_SERIES:
+        raise errors.InputError(f"{place}.Dims", f"more than {_MAX_SERIES} combinations")
+    return tuple(
+        ({name: value for name, value, _ in labels}, math.prod(share for _, _, share in labels))
+        for labels in (itertools.product(*shares) if shares else ())
+    )
 
 
 def _ceilings(name: str, wanted: _MetricForm, metric: DeviceMetric, place: str) -> list[dict[str, Any]]:
@@ -166,7 +192,7 @@ def _ceilings(name: str, wanted: _MetricForm, metric: DeviceMetric, place: str) 
 
 def _model(form: _Form, metrics: dict[str, DeviceMetric], terminate: list[dict[str, Any]], where: str) -> models.Model:
     """Return the catalog's model with the ranges of the metrics that follow it."""
-    base = models.load().get(form.model, field=f"{where}: Model")
+    base = _catalog().get(form.model, field=f"{where}: Model")
     capability = _Capability()
     if form.capability is not None:
         capability = files.convert(form.capability, _Capability, where=f"{where}: Capability")
@@ -197,6 +223,11 @@ def _model(form: _Form, metrics: dict[str, DeviceMetric], terminate: list[dict[s
     return models.changed(base, changes, where=where)
 
 
+@functools.cache
+def _catalog() -> models.Catalog:
+    return models.load()
+
+
 def _index(form: _Form, where: str) -> re.Pattern[str] | None:
     if form.device_file is None:
         return None
@@ -204,5 +235,5 @@ def _index(form: _Form, where: str) -> re.Pattern[str] | None:
     text = files.convert(form.device_file, _DeviceFile, where=place).index_regex
     try:
         return re.compile(text) if text else None
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise errors.InputError(f"{place}.IndexRegex", f"{errors.shown(text)}: {error}") from None

@@ -19,7 +19,7 @@ from simgpu import errors
 from simgpu.app.clock import SystemClock
 from simgpu.fakedev import device_type, files, flags, identity
 from simgpu.identities import render
-from simgpu.identities.identity import Family, Identity
+from simgpu.identities.identity import Dimension, Family, Identity
 from simgpu.machines import documents, ticking
 from simgpu.machines.box import Box
 from simgpu.topology.devices import Device
@@ -57,7 +57,7 @@ def settings(options: flags.Options, log: Log) -> FakedevSettings:
     subdevices = any(metric.of_parts for metric in kind.metrics.values())
     identified = identity.from_json(document, where=str(path), compatible=True, subdevices=subdevices)
     identified = msgspec.structs.replace(
-        identified, families=tuple(_scoped(item, kind) for item in identified.families if item.value in kind.metrics)
+        identified, families=tuple(scoped(item, kind) for item in identified.families if item.value in kind.metrics)
     )
     devices = files.devices(Path(options["devlist"]), options["count"], kind.labels, kind.model)
     found = FakedevSettings(
@@ -70,11 +70,15 @@ def settings(options: flags.Options, log: Log) -> FakedevSettings:
     return msgspec.structs.replace(found, base_workloads=tuple(_base_workloads(options, reader(found), devices, log)))
 
 
-def _scoped(family: Family, kind: device_type.DeviceType) -> Family:
+def scoped(family: Family, kind: device_type.DeviceType) -> Family:
+    """Return a family with the sub-devices and the extra labels of its metric."""
     metric = kind.metrics[family.value]
-    if not metric.of_parts:
-        return family
-    return msgspec.structs.replace(family, of="parts" if metric.aggregate is None else "both")
+    if metric.of_parts:
+        family = msgspec.structs.replace(family, of="parts" if metric.aggregate is None else "both")
+    if metric.dims and not family.dimensions:
+        dimensions = (Dimension(labels, scale=family.scale * share) for labels, share in metric.dims)
+        family = msgspec.structs.replace(family, dimensions=tuple(dimensions))
+    return family
 
 
 def _base_workloads(options: flags.Options, read: Read, devices: Sequence[Device], log: Log) -> Iterator[Base]:

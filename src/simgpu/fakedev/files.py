@@ -27,11 +27,13 @@ def read(path: Path) -> Any:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise errors.InputError(str(path), f"larger than {_MAX_BYTES} bytes")
-        return json.loads(path.read_text())
+        document = json.loads(path.read_text())
+        json.dumps(document, ensure_ascii=False, allow_nan=False).encode()  # all of it can be printed on a page
     except OSError as error:
         raise errors.InputError(str(path), error.strerror or str(error)) from None
     except (ValueError, RecursionError) as error:
         raise errors.InputError(str(path), f"not JSON: {error}") from None
+    return document
 
 
 def convert(document: Any, kind: type[T], *, where: str) -> T:

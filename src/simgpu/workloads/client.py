@@ -31,7 +31,7 @@ def devices_by_glob(pattern: str, index_regex: str | None) -> list[str]:
         return names
     try:
         expression = re.compile(index_regex)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise errors.InputError("--index-regex", f"{index_regex!r}: {error}") from None
     matches = [(path, expression.search(path)) for path in found]
     missing = [path for path, match in matches if match is None]
