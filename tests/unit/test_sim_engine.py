@@ -197,6 +197,14 @@ def test_a_reading_past_a_limit_of_its_card_ends_the_newest_workload(quantity: s
     assert again.snapshot() == made.snapshot()
 
 
+def test_a_clock_that_has_yet_to_rise_ends_nothing() -> None:
+    made = limited(frequency={"below": 500.0})
+    number = made.add_workload(profile(using(0.5, 600.0)), [1])
+    assert [outcome for tenth in range(1, 60) for outcome in made.step(tenth / 10)] == []
+    made.set_highest_clock(1, 400)
+    assert [outcome.workload for outcome in step(made, 5)] == [number]
+
+
 def test_a_share_of_memory_is_of_the_card(made: engine.Engine) -> None:
     made.add_workload(profile(using(0.2, 100, memory=constant(0.5))), [1])
     step(made, 1)

@@ -333,7 +333,7 @@ class Engine:
                 ended += self._end_all(limits.crossing(group, self._parts.known))
             group.step(start, now, self._rng)
             if (readings := self._reading_limits.get(group.number)) is not None:
-                ended += self._end_all(readings.past(group, now))
+                ended += self._end_all(readings.past(group, now, self._workloads.started))
         if last:
             ended += self._workloads.end_at_limits(now)
         return [*ended, *self._workloads.advance(now)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,7 @@ from simgpu.sim.parts import Part
 
 _MEMORY = demands.AT[activity.MEMORY]
 _SLACK = 0.5  # MiB by which memory may be exceeded
-_SETTLING = 2.0  # seconds in which a reading may follow the end of a workload, before the next one ends
+_SETTLING = 2.0  # seconds in which a reading may follow the start or end of a workload, before one ends
 _ORDER: Final = (*activity.CHANNELS, *activity.READINGS)
 _COLUMNS: Final = {**activity.READINGS, **{name: name for name in activity.EVENTS}}
 
@@ -105,8 +105,11 @@ class ReadingLimits:
     def __bool__(self) -> bool:
         return bool(self._stated)
 
-    def past(self, group: Group, now: float) -> dict[int, str]:
-        """Return the workloads to end, and the name of the limit."""
+    def past(self, group: Group, now: float, started: Callable[[int], float]) -> dict[int, str]:
+        """Return the workloads to end, and the name of the limit.
+
+        `started` returns when a workload did: readings of a card at rest are below limits of one at work.
+        """
         ended: dict[int, str] = {}
         demand, count = group.demands, group.cards.count
         newest = np.zeros(count, np.int64)
@@ -116,6 +119,8 @@ class ReadingLimits:
             excess = _excess(ceiling, group.cards[_COLUMNS[ceiling.quantity]])
             worst[excess <= 0] = 0.0
             chosen = np.flatnonzero((excess > 0) & (newest > 0) & (now >= until) & (excess >= worst))
+            if ceiling.below is not None and len(chosen):
+                chosen = chosen[[now - started(number) >= _SETTLING for number in newest[chosen].tolist()]]
             until[chosen], worst[chosen] = now + _SETTLING, excess[chosen]
             self._last[at] = (until, worst)
             for number in newest[chosen].tolist():

@@ -144,6 +144,10 @@ class Workloads:
         self.drop(number)
         return Outcome(number, name, exit_code, message)
 
+    def started(self, number: int) -> float:
+        """Return when a workload started."""
+        return self.running[number].started
+
     def on(self, group: Group, rows: list[int]) -> list[int]:
         """Return the workloads that run on some cards."""
         demand = group.demands
