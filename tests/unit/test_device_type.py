@@ -178,6 +178,11 @@ def test_capability_scales_the_time_of_workloads_made_for_another_device(tmp_pat
     assert fake.ended == ["0 OK"] * 2
 
 
+def test_the_guide_shows_the_example_as_it_is() -> None:
+    text = (FILES.parent.parent / "docs" / "guides" / "from-fakedev-exporter.md").read_text()
+    assert (FILES / "device-type-tiles.json").read_text() in text
+
+
 def test_devices_are_found_by_the_index_in_the_names_of_their_files(tmp_path: Path) -> None:
     fake = Fake(tmp_path, {"MetricLimits": RANGES, "DeviceFile": {"IndexRegex": "renderD12([0-9])"}})
     fake.work(Profile=[{"Load": 50}], Devices=["renderD121"])
@@ -194,7 +199,7 @@ def test_devices_are_found_by_the_index_in_the_names_of_their_files(tmp_path: Pa
         ({"MetricLimits": {"height": {"Role": "dependent"}}}, "height.Quantity: no quantity 'height'; there are: "),
         ({"MetricLimits": {"power": {"Scope": "subdevice"}}}, "power.Scope: there are no sub-devices"),
         ({"MetricLimits": {"power": {"Aggregate": "sum"}}}, "power.Aggregate: is for metrics with the scope"),
-        ({"MetricLimits": {"power": {"Max": 9, "TerminateBelow": 1}}}, "power.TerminateBelow: is for dependent"),
+        ({"MetricLimits": {"power": {"Max": 9, "TerminateBelow": 1}}}, "power.TerminateBelow: is for readings"),
         ({"MetricLimits": {"power": {"TerminateAbove": 1}}}, "power: nothing can end at a limit"),
         ({"MetricLimits": {"power": {"Scope": "moon"}}}, "MetricLimits.power: Invalid enum value 'moon'"),
         ({"MetricLimits": {"power": {"Max": 1e999}}}, "not JSON: Out of range"),

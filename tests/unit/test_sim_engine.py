@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import typing
 
 import msgspec
 import pytest
@@ -195,6 +196,11 @@ def test_a_reading_past_a_limit_of_its_card_ends_the_newest_workload(quantity: s
     assert [item.workload for item in ended] == expected  # what does not return ends one after the other
     again = engine.Engine.restored(made.snapshot())
     assert again.snapshot() == made.snapshot()
+
+
+def test_models_can_state_limits_of_whatever_workloads_can() -> None:
+    [field] = [item for item in msgspec.structs.fields(Ceiling) if item.name == "quantity"]
+    assert set(typing.get_args(field.type)) == {"usage", *activity.UNITS, "memory", *activity.READINGS}
 
 
 def test_a_clock_that_has_yet_to_rise_ends_nothing() -> None:

@@ -23,8 +23,8 @@ class Ceiling(Facts, frozen=True):
     quantity: Literal[
         "usage", "sm", "tensor", "bandwidth", "pcie", "fabric", "memory",
         "power", "power_instant", "temperature", "memory_temperature", "frequency", "memory_clock", "memory_usage",
-        "energy", "power_throttle", "thermal_throttle", "memory_bytes", "pcie_bytes", "fabric_bytes",
-        "hangs", "corrected", "uncorrected",
+        "energy", "power_throttle", "thermal_throttle", "hardware_throttle", "busy_time",
+        "memory_bytes", "pcie_bytes", "fabric_bytes", "hang_count", "corrected_count", "uncorrected_count", "xid_count",
     ]  # fmt: skip
     above: Number | None = None
     below: Number | None = None

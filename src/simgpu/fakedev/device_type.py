@@ -24,7 +24,6 @@ from simgpu.machines import documents, quantities
 from simgpu.machines.machine import Machine, Values
 
 _DEFAULT_MODEL = "dg1"  # the card that the original was made for
-_READINGS = ("hangs", "corrected", "uncorrected")  # that only cards have limits of
 _MAX_SUBDEVICES = 64
 _MAX_SERIES = 1000  # of one metric and device
 
@@ -171,20 +170,17 @@ def _ceilings(name: str, wanted: _MetricForm, metric: DeviceMetric, place: str) 
     above, below = wanted.terminate_above, wanted.terminate_below
     if above is None and below is None:
         return []
-    if metric.follows in _READINGS:
-        quantity, scale, offset = metric.follows, 1.0, 0.0
-    else:
-        known = metric.limit_name()
-        if known is None:
-            there = ", ".join(sorted({*documents.LIMITABLE, *_READINGS}))
-            raise errors.InputError(place, f"nothing can end at a limit of this metric; of these it can: {there}")
-        quantity, unit = documents.LIMITABLE[known.quantity]
-        scale, offset = unit / known.scale, known.offset
+    known = metric.limit_name()
+    if known is None:
+        there = ", ".join(sorted(documents.LIMITABLE))
+        raise errors.InputError(place, f"nothing can end at a limit of this metric; of these it can: {there}")
+    quantity, unit = documents.LIMITABLE[known.quantity]
+    scale, offset = unit / known.scale, known.offset
     demanded = quantity in ceilings.DEMANDS
     if demanded and below is not None:
-        raise errors.InputError(f"{place}.TerminateBelow", "is for dependent metrics other than usage and memory")
+        raise errors.InputError(f"{place}.TerminateBelow", "is for readings, not for what workloads demand")
     if metric.of_parts and not demanded:
-        raise errors.InputError(f"{place}.TerminateAbove", "of sub-devices, only load, usage and memory have a limit")
+        raise errors.InputError(f"{place}.TerminateAbove", "of sub-devices, only what workloads demand has a limit")
     limits = {"above": above, "below": below}
     converted = {side: (value - offset) * scale for side, value in limits.items() if value is not None}
     return [{"quantity": quantity, "name": name, "of": "part" if metric.of_parts else "card", **converted}]

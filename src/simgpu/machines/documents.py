@@ -250,7 +250,10 @@ def _value(metric: Metric, quantity: str) -> activity.Value:
 LIMITABLE = {name: (name, 1.0) for name in activity.READINGS} | {
     "usage": ("usage", 0.01), "usage_exact": ("usage", 0.01), "busy": ("usage", 1.0), "fb_used": ("memory", 1.0),
     "memory": ("memory", 1 / MIB), "memory_usage_exact": ("memory_usage", 1.0), "power_whole": ("power", 1.0),
-    "sm_clock": ("frequency", 1.0),
+    "sm_clock": ("frequency", 1.0), "sm_occupancy": ("sm", 1.0), "tensor_active": ("tensor", 1.0),
+    "dram_active": ("bandwidth", 1.0), "fabric_share": ("fabric", 1.0), "hangs": ("hang_count", 1.0),
+    "corrected": ("corrected_count", 1.0), "uncorrected": ("uncorrected_count", 1.0), "xids": ("xid_count", 1.0),
+    "ecc_corrected": ("corrected_count", 1.0), "ecc_uncorrected": ("uncorrected_count", 1.0),
 }  # fmt: skip
 
 

@@ -20,13 +20,14 @@ UNITS: Final = ("sm", "tensor", "bandwidth", "pcie", "fabric")
 EVENTS: Final = ("hangs", "corrected", "uncorrected")
 CHANNELS: Final = (USAGE, *UNITS, MEMORY, YIELDING, *EVENTS)
 RUNTIME: Final = "runtime"
-# Readings of a card that limits can be set on, and their columns: W, °C, MHz, percent, J, seconds and bytes.
+# Readings of a card that limits can be set on, and their columns: W, °C, MHz, percent, J, seconds, bytes and counts.
 READINGS: Final = {
     "power": "power_average", "power_instant": "power_instant", "temperature": "temperature",
     "memory_temperature": "temperature_memory", "frequency": "sm_clock", "memory_clock": "memory_clock",
     "memory_usage": "memory_usage", "energy": "energy", "power_throttle": "power_throttle",
     "thermal_throttle": "thermal_throttle", "memory_bytes": "memory_bytes", "pcie_bytes": "pcie_bytes",
-    "fabric_bytes": "fabric_bytes",
+    "fabric_bytes": "fabric_bytes", "hardware_throttle": "hardware_throttle", "busy_time": "busy_time",
+    "hang_count": "hangs", "corrected_count": "corrected", "uncorrected_count": "uncorrected", "xid_count": "xids",
 }  # fmt: skip
 LIMITS: Final = (*CHANNELS, RUNTIME, *READINGS)
 FOREVER: Final = 86400.0

@@ -19,7 +19,6 @@ _MEMORY = demands.AT[activity.MEMORY]
 _SLACK = 0.5  # MiB by which memory may be exceeded
 _SETTLING = 2.0  # seconds in which a reading may follow the start or end of a workload, before one ends
 _ORDER: Final = (*activity.CHANNELS, *activity.READINGS)
-_COLUMNS: Final = {**activity.READINGS, **{name: name for name in activity.EVENTS}}
 
 
 class _Room(NamedTuple):
@@ -97,7 +96,7 @@ class ReadingLimits:
     """
 
     def __init__(self, stated: Sequence[ceilings.Ceiling]) -> None:
-        self._stated = tuple(item for item in stated if item.quantity in _COLUMNS)
+        self._stated = tuple(item for item in stated if item.quantity in activity.READINGS)
         self._last: list[tuple[demands.Doubles, demands.Doubles]] = [
             (np.zeros(0), np.zeros(0)) for _ in self._stated
         ]  # by card: until when it settles, and how far it was past the limit
@@ -116,7 +115,7 @@ class ReadingLimits:
         np.maximum.at(newest, demand.card[demand.live], demand.admitted[demand.live])
         for at, ceiling in enumerate(self._stated):
             until, worst = (np.pad(item, (0, count - len(item))) for item in self._last[at])
-            excess = _excess(ceiling, group.cards[_COLUMNS[ceiling.quantity]])
+            excess = _excess(ceiling, group.cards[activity.READINGS[ceiling.quantity]])
             worst[excess <= 0] = 0.0
             chosen = np.flatnonzero((excess > 0) & (newest > 0) & (now >= until) & (excess >= worst))
             if ceiling.below is not None and len(chosen):
