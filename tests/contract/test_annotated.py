@@ -87,6 +87,8 @@ def _profile(value: Any) -> bool:
 
 def _timeline(value: Any) -> bool:
     longest = vocabulary.MAX_TIMELINE_SECONDS
+    assert value.repeat >= 0
+    assert _range(value.span)
     return bool(value.steps) and all(_range(item.utilization) and 0 < item.seconds <= longest for item in value.steps)
 
 

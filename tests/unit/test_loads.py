@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from simgpu import errors, vocabulary
 from simgpu.kube import views
 from simgpu.machines import profiles
-from simgpu.machines.users import NONE, PodRef, Range, User
+from simgpu.machines.users import NONE, PodRef, Range
 from simgpu.pods import loads, requests
-from simgpu.sim import activity
-from tests.fixtures.strategies import JSON_VALUES, TIMELINES
 
 TIMELINE, SHAPE = vocabulary.TIMELINE_ANNOTATION, vocabulary.SHAPE_ANNOTATION
 PROFILE, MEMORY = vocabulary.ACTIVITY_ANNOTATION, vocabulary.MEMORY_ANNOTATION
@@ -149,33 +147,6 @@ def test_a_bad_value_is_an_error_with_the_annotation_and_what_is_allowed(name: s
         load_of(pod(**{name: value}))
     assert str(caught.value).startswith(name)
     assert problem in str(caught.value)
-
-
-WORKLOADS = st.fixed_dictionaries(
-    {
-        "Profile": st.lists(st.fixed_dictionaries({"Load": JSON_VALUES, "Seconds": JSON_VALUES}), max_size=2)
-        | JSON_VALUES
-    },
-    optional={"Limits": JSON_VALUES, "Repeat": JSON_VALUES, "phases": JSON_VALUES},
-)
-VALUES = TIMELINES | WORKLOADS | st.sampled_from(["idle", "20Gi", "configmap/x", "configmap/", "{", "[1", "-1"])
-
-
-@given(
-    st.sampled_from([TIMELINE, SHAPE, PROFILE, MEMORY]), VALUES | st.dictionaries(st.just("main"), VALUES), st.text()
-)
-def test_an_annotation_is_followed_or_refused(name: str, value: Any, stored: str) -> None:
-    made = pod(**{name: value})
-    try:
-        found = load_of(made, find=lambda *_key: stored)
-    except errors.InputError as error:
-        assert str(error).startswith(name)  # noqa: PT017 - either is right
-        return
-    user = found.user(REF, 500, 1000)
-    assert 0 <= user.utilization.low <= user.utilization.high <= 100
-    assert 0 <= user.memory_mib <= 500
-    activity.check(profiles.of_user(user))
-    assert msgspec.json.decode(msgspec.json.encode(user), type=User) == user
 
 
 @given(st.text(max_size=30) | st.datetimes().map(str))
