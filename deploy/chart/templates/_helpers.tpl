@@ -189,6 +189,18 @@ seccompProfile: {type: RuntimeDefault}
 {{- sortAlpha $found | toJson -}}
 {{- end -}}
 
+{{/* Whether NUMA zones of nodes are published: where their type is served, and a pool has any, or may have. */}}
+{{- define "simgpu.zones" -}}
+{{- if .Capabilities.APIVersions.Has "topology.node.k8s.io/v1alpha2" -}}
+{{- $settings := include "simgpu.settings" . | fromJson -}}
+{{- $found := not $settings.topologyConfigMap.enabled -}}
+{{- range $pool := (include "simgpu.topology" . | fromYaml).nodePools -}}
+{{- if and (kindIs "map" $pool) $pool.numa }}{{ $found = true }}{{ end -}}
+{{- end -}}
+{{- if $found -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Seconds of a time such as 90s or 2m. */}}
 {{- define "simgpu.seconds" -}}
 {{- $number := regexFind "^[0-9]+" . | int -}}

@@ -9,17 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from simgpu import errors, vocabulary
+from simgpu.controllers import numa_zones
 from simgpu.controllers.equipping import Equipment
+from simgpu.controllers.node_topologies import NodeTopologies
 from simgpu.controllers.own_node import OwnNode
 from simgpu.controllers.own_slices import OwnSlices
 from simgpu.dra import grants
 from simgpu.dra.grants import PreparedClaim
+from simgpu.kube.views import Node
 from simgpu.machines import health
 from simgpu.machines.health import DeviceFaults
 from simgpu.machines.saved import Known
@@ -91,6 +95,7 @@ class RealNode:
         self.following = asyncio.Event()
         self.held: Sequence[Held] | None = None
         self.failures = failures.NONE
+        self.topologies: NodeTopologies | None = None
         self._working = working
         self._node = node
         self._equipment = equipment
@@ -213,9 +218,21 @@ class RealNode:
         if following and known and (node := self._node.node) is not None:
             free = [device for device in devices if device.uuid not in occupied]
             self._slices.publish(node, spec, free, self._faults)
+            if self.topologies is not None:
+                self.topologies.want(node.metadata.name, self._zones(node, spec, list(memory)))
         again = self._node.publish(spec, list(memory), self._users, equipment.box.counters)
         self.reconciled = True
         return min(again, RECONCILE_SECONDS, change, self._awaited())
+
+    def _zones(self, node: Node, spec: pools.NodeGpus, ids: Collection[str]) -> numa_zones.NodeZones | None:
+        """Return the NUMA zones of the node, with the GPUs that pods have."""
+        if spec.numa is None:
+            return None
+        taken = dict.fromkeys((gpu for gpu, users in self._users.items() if users), 1)
+        if spec.slicing.replicas(vocabulary.GPU_RESOURCE) > 1:
+            taken = Counter(map(sharing.device, {name for held in self.held or () for name in held.ids}))
+        unhealthy = {gpu for gpu, wrong in self._faults.items() if wrong.unhealthy}
+        return numa_zones.zones_of(node, spec, ids, taken, unhealthy)
 
     def apply_users(self) -> None:
         """Apply the users to the GPUs; containers with workloads of their own are driven by these."""

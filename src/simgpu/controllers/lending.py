@@ -1,0 +1,83 @@
+"""The GPUs that a pod of a real node shares by naming reservations, for the container that is being created."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+
+from simgpu.controllers.configuring import Configuration, subject_of
+from simgpu.kube.store import Change, Store
+from simgpu.kube.views import Pod
+from simgpu.pods import holding, reserving
+
+PATIENCE = 0.5  # seconds for a pod to be known that its kubelet knows already; other containers wait meanwhile
+_LOOK = 0.05  # seconds
+
+
+class LentGpus:
+    """Finds the GPUs of a sharing pod's container.
+
+    `pods` are those of the node, `held` returns what its kubelet allocated, None until that is known, and `devices` the
+    ids of its GPUs. `namespace` has the reservation pods.
+    """
+
+    def __init__(
+        self,
+        pods: Store[Pod],
+        held: Callable[[], Sequence[holding.Held] | None],
+        devices: Callable[[], Collection[str]],
+        configuration: Configuration,
+        *,
+        namespace: str,
+    ) -> None:
+        self._pods = pods
+        self._held = held
+        self._devices = devices
+        self._configuration = configuration
+        self._namespace = namespace
+        self._reserved = asyncio.Event()
+
+    async def wait_reserved(self) -> None:
+        """Wait until a reservation pod is on the node: before that, no pod can share anything."""
+        self._pods.listen(self._follow)
+        await self._reserved.wait()
+
+    def _follow(self, change: Change[Pod]) -> None:
+        if change.new is not None and change.new.metadata.namespace == self._namespace:
+            self._reserved.set()
+
+    async def find(self, uid: str, container: str) -> tuple[str, ...]:
+        """Return the GPUs of a container by its pod's uid in the kubelet; an event reports a reservation not found."""
+        pod, held = self._look(uid)
+        for _ in range(round(PATIENCE / _LOOK)):
+            if pod is not None and held is not None:
+                break
+            await asyncio.sleep(_LOOK)
+            pod, held = self._look(uid)
+        if pod is None or not reserving.names_reservation(pod) or not reserving.shares_in(pod, container):
+            return ()
+        own = self._devices()
+        found = reserving.lent(self._pods, held or (), namespace=self._namespace)
+        gpus = tuple(gpu for gpu in found.get(pod.metadata.uid, ()) if gpu in own)
+        if not gpus and pod.metadata.namespace != self._namespace:
+            self._configuration.report(
+                subject_of(pod),
+                "ReservationUnknown",
+                f"container {container} sees no GPU: no reservation that the pod names has one on this node yet; "
+                "delete the pod to start it again",
+            )
+        return gpus
+
+    def held(self) -> list[holding.Held]:
+        """Return what containers share now."""
+        if not self._reserved.is_set():
+            return []
+        found = reserving.lent(self._pods, self._held() or (), namespace=self._namespace)
+        return [
+            holding.Held(pod.spec.containers[0].name, gpus, uid=holding.kubelet_uid(pod), lent=True)
+            for pod in self._pods
+            if pod.spec.containers and (gpus := found.get(pod.metadata.uid, ()))
+        ]
+
+    def _look(self, uid: str) -> tuple[Pod | None, Sequence[holding.Held] | None]:
+        return holding.by_kubelet_uid(self._pods).get(uid), self._held()
