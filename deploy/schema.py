@@ -191,7 +191,7 @@ OURS: dict[str, Schema] = {
     "agent": section(
         {
             **_PROCESS, "onKwokNodes": flag(), "updateStrategy": anything(), "kubeletDir": text(pattern="^/"),
-            "cdiDir": text(pattern="^/"),
+            "cdiDir": text(pattern="^/"), "zoneView": section({"enabled": flag(), "dir": text(pattern="^/")}),
         }
     ),
     "runtimeClass": section({"enabled": flag(), "name": text(), "handler": text()}),

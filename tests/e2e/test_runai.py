@@ -284,3 +284,13 @@ def test_a_workload_in_a_pod_that_shares_a_gpu_drives_it_but_sets_nothing(sharin
     sharing.gpus.running(name)
     wait_for(lambda: sharing.shown(gpu, "DCGM_FI_DEV_GPU_UTIL") == (reservation, 70), "70 %", seconds=30)
     assert "code 4" in sharing.gpus.exec(name, "sh", "-c", "nvidia-smi -pl 500 >/dev/null; echo code $?")
+
+
+def test_the_files_of_a_pod_that_shares_a_gpu_follow_its_timeline(sharing: Sharing) -> None:
+    _, gpu = sharing.reserve_and_wait()
+    steps = json.dumps([{"time": "500ms", "utilization": 90}, {"time": "1h", "utilization": 35}])
+    name = sharing.share("0.5", 10, annotations={"simgpu.dev/utilization-timeline": steps})
+    sharing.gpus.running(name)
+    index = next(place for place, item in enumerate(sharing.view()) if item["id"] == gpu)
+    expected = files(sharing.uid(name), index, 35, MEMORY // 2)
+    wait_for(lambda: sharing.tree() == expected, "the second step", seconds=20)

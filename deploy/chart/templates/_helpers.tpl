@@ -35,6 +35,9 @@
 {{- $_ := set $found "allocations" (dict "real" $real "fake" $fake) -}}
 {{- $agent := and (dig "agent" "enabled" true .) (or $device $dra $exporter) -}}
 {{- $_ := set $found "agent" (dict "enabled" $agent) -}}
+{{- if dig "statusExporter" "podResources" "enabled" false . -}}
+{{- $_ := set $found "agent" (dict "enabled" $agent "zoneView" (dict "enabled" true)) -}}
+{{- end -}}
 {{- $_ := set $found "controller" (dict "enabled" (and (dig "controller" "enabled" true .) (dig "statusUpdater" "enabled" true .))) -}}
 {{- $runai := dict -}}
 {{- if dig "statusUpdater" "runaiIntegration" "enabled" false . -}}
@@ -180,7 +183,7 @@ seccompProfile: {type: RuntimeDefault}
   "draPlugin" (list "enabled")
   "kwokGpuDevicePlugin" (list "enabled")
   "kwokDraPlugin" (list "enabled")
-  "statusExporter" (list "enabled")
+  "statusExporter" (list "enabled" "nodeResourceTopology" "podResources")
   "statusUpdater" (list "enabled" "runaiIntegration") -}}
 {{- range $key, $_ := dig $section dict $user -}}
 {{- if not (has $key $used) -}}{{- $found = append $found (printf "%s.%s: see controller and agent" $section $key) -}}{{- end -}}

@@ -37,11 +37,12 @@ from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
 from simgpu.machines import documents, ticking
 from simgpu.machines.box import Box
-from simgpu.node import cpu, files, granting, nri, runai
+from simgpu.node import cpu, files, granting, nri, runai, zone_view
 from simgpu.node.identifying import PeerIdentifier
 from simgpu.node.kubelet import KubeletFolders, NodeKubelet
 from simgpu.node.state import StateFiles, load_known
 from simgpu.page import native, showing
+from simgpu.pods import requests
 from simgpu.promql import asking
 from simgpu.topology import pools
 from simgpu.web import health, pages, server
@@ -67,6 +68,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     reservations: str  # namespace of Run:ai's reservation pods
     runai: Path  # folder of files for Run:ai's container toolkit
     nri: Path  # socket of the container runtime for plugins that adjust containers
+    zone_view: Path | None = None  # folder of the pod resources interface with the pool's NUMA zones
     prometheus: str = vocabulary.DEFAULT_PROMETHEUS  # which knows the requests of inference pods
     allocation: str = vocabulary.EXTENDED  # how pods get GPUs where the topology does not say it
     seed: int = 1  # of the simulation's randomness
@@ -170,6 +172,7 @@ class Agent:
             read=functools.partial(documents.read, names=names), identify=identifier.identify,
             changed=controller.apply_users,
         )  # fmt: skip
+        self._zone_view = zone_view.ZoneView(settings.zone_view, self._zoned) if settings.zone_view else None
         self._tree = runai.Tree(settings.runai, runai.programs(links.programs.tool, native.preloader()))
 
     @property
@@ -215,11 +218,26 @@ class Agent:
             )  # fmt: skip
             group.create_task(tick)
             group.create_task(self._show_shared())
+            if self._zone_view is not None:
+                group.create_task(self._zone_view.run())
 
     async def _show_shared(self) -> None:
         """Show pods the GPUs that they share, until cancelled: only where GPUs are reserved at all."""
         await self.lent.wait_reserved()
         await self._nri.run()
+
+    def _zoned(self) -> zone_view.ZonedNode:
+        """Return the node's NUMA zones, and its pods with GPUs."""
+        zones = self.controller.zones()
+        if zones is None:
+            return zone_view.ZonedNode()
+        cores = ((zones.cores or 0) + 500) // 1000
+        pods = zone_view.zoned(self.controller.owners(), self._requested)
+        return zone_view.ZonedNode(zones.numa.zones, cores, zones.resource, pods)
+
+    def _requested(self, namespace: str, name: str) -> tuple[int, int]:
+        pod = self.stores.pods.get(name, namespace=namespace)
+        return requests.reserved(pod) if pod is not None else (0, 0)
 
     async def _await_stores(self) -> None:
         """Wait until all stores are filled, then reconcile from the cluster instead of the saved state."""
@@ -236,6 +254,8 @@ class Agent:
         now = self._clock.steady()
         self.equipment.stepped(now)
         self.controller.stepped()
+        if self._zone_view is not None:
+            self._zone_view.show()
         if self.controller.shares_known:
             machine, namespace = self.equipment.box.machine, self._settings.reservations
             self._tree.show(lambda: runai.entries(machine, namespace=namespace), now=now)
@@ -245,6 +265,8 @@ class Agent:
         self.kubelet.remove_files()
         files.remove_contents(self._settings.state)
         self._tree.remove()
+        if self._zone_view is not None:
+            self._zone_view.remove()
 
 
 async def run_agent(settings: AgentSettings, ready: Callable[[str], None]) -> None:

@@ -61,6 +61,13 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
     "not exist.",
     metavar="PATH",
 )
+@click.option(
+    "--zone-view",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Show pods with GPUs in the NUMA zones of the node's pool: a pod resources interface, "
+    "DIR/pod-resources/kubelet.sock, and the CPUs of each zone below DIR/sys.",
+)
 @_place(
     "--cgroups",
     "/sys/fs/cgroup",
@@ -74,8 +81,8 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
 def agent(  # noqa: PLR0913 - one for each option
     node: str | None, kubeconfig: Path | None, namespace: str, listen: str, identity: str, state_dir: Path,
     plugin_dir: Path, pod_resources: Path, dra_plugin_dir: Path, registry_dir: Path, cdi_dir: Path, pod_uid: str,
-    reservation_namespace: str, prometheus_url: str, runai_dir: Path, nri_socket: Path, cgroups: Path,
-    files: tuple[Path, ...], allocation: str, interval: float, seed: int,
+    reservation_namespace: str, prometheus_url: str, runai_dir: Path, nri_socket: Path, zone_view: Path | None,
+    cgroups: Path, files: tuple[Path, ...], allocation: str, interval: float, seed: int,
 ) -> None:  # fmt: skip
     """Provide simulated GPUs on a real node: pods that request nvidia.com/gpu, or claim them, get them.
 
@@ -115,6 +122,7 @@ def agent(  # noqa: PLR0913 - one for each option
         prometheus=prometheus_url,
         runai=runai_dir.absolute(),
         nri=nri_socket.absolute(),
+        zone_view=zone_view.absolute() if zone_view is not None else None,
         allocation=allocation,
         seed=seed,
         interval=interval,
