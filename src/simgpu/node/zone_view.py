@@ -19,8 +19,9 @@ import msgspec
 from simgpu import errors
 from simgpu.node import files, messages, rpc
 from simgpu.node.runai import split
+from simgpu.vocabulary import KUBELET_SOCKET
 
-_SOCKET = Path("pod-resources") / "kubelet.sock"
+_SOCKET = Path("pod-resources") / KUBELET_SOCKET
 _ZONES = Path("sys") / "devices" / "system" / "node"
 _MEMORY = "memory"
 _MODE = 0o644
