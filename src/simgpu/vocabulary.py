@@ -533,6 +533,10 @@ SOCKET_ENV = _variable(
     "SIMGPU_SOCKET", "`workload`, containers with GPUs, commands of `run`", "the agent, `run`, you",
     "the workload socket", default="`/tmp/simgpu.sock`",
 )  # fmt: skip
+SHARED_MEMORY_ENV = _variable(
+    "SIMGPU_MEMORY_MIB", "containers that share GPUs by a reservation", "the agent",
+    "memory of each GPU that the container's processes show at most, in MiB",
+)  # fmt: skip
 PAGES_ENV = _variable(
     "SIMGPU_PAGES", "libnvidia-ml.so.1 and nvidia-smi", "`run`, you", "folder of the GPUs' state pages",
     default="`/var/lib/simgpu/gpus`",

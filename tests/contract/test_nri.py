@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from simgpu.node.protobuf import Message
 from simgpu.node.ttrpc import REQUEST, RESPONSE, TtrpcMessage, TtrpcRequest, TtrpcResponse, TtrpcTrunk
 
 GROUP = {"runai-gpu-group": "g"}
-GPUS = [f"GPU-{number}" for number in range(40)]  # whose mounts do not fit in one frame
+GPUS = {f"GPU-{number}": 1000 for number in range(40)}  # whose mounts do not fit in one frame
 
 
 class Runtime:
@@ -86,7 +86,7 @@ class Connection:
         return api.CreateContainerResponse.decode(payload).adjust
 
 
-Find = Callable[[str, str], Awaitable[Sequence[str]]]
+Find = Callable[[str, str], Awaitable[Mapping[str, int]]]
 
 
 @contextlib.asynccontextmanager
@@ -110,8 +110,8 @@ async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
 
 
 async def test_a_container_of_a_pod_that_names_a_reservation_gets_its_gpus_and_others_nothing(runtime: Runtime) -> None:
-    async def find(uid: str, container: str) -> Sequence[str]:
-        return GPUS if (uid, container) == ("uid-p", "main") else ()
+    async def find(uid: str, container: str) -> Mapping[str, int]:
+        return GPUS if (uid, container) == ("uid-p", "main") else {}
 
     await runtime.start()
     async with serving(runtime, find):
@@ -126,6 +126,7 @@ async def test_a_container_of_a_pod_that_names_a_reservation_gets_its_gpus_and_o
         assert {item.key: item.value for item in got.env} == {
             "NVIDIA_VISIBLE_DEVICES": ",".join(GPUS), "MOCK_NVIDIA_VISIBLE_DEVICES": ",".join(GPUS),
             "NODE_NAME": "node-a", "SIMGPU_SOCKET": "/run/simgpu/workload.sock",
+            "SIMGPU_MEMORY_MIB": "1000",
         }  # fmt: skip
         mounts = {item.destination: item for item in got.mounts}
         assert mounts["/var/lib/simgpu/gpus/GPU-7"].source == "/pages/GPU-7"
@@ -140,7 +141,7 @@ async def test_a_container_of_a_pod_that_names_a_reservation_gets_its_gpus_and_o
 async def test_whatever_goes_wrong_the_container_is_created(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nri, "ANSWER_SECONDS", 0.05)
 
-    async def find(_uid: str, container: str) -> Sequence[str]:
+    async def find(_uid: str, container: str) -> Mapping[str, int]:
         if container == "main":
             await asyncio.Event().wait()
         raise ZeroDivisionError
@@ -160,8 +161,8 @@ async def test_a_plugin_registers_when_the_socket_appears_and_again_when_its_con
 ) -> None:
     monkeypatch.setattr(Backoff, "pause", lambda _self, _failures: 0.01)
 
-    async def find(_uid: str, _container: str) -> Sequence[str]:
-        return ("GPU-1",)
+    async def find(_uid: str, _container: str) -> Mapping[str, int]:
+        return {"GPU-1": 1000}
 
     async with serving(runtime, find):
         await runtime.start()

@@ -157,8 +157,9 @@ class Agent:
         self.kubelet.prepared.changed = self.controller.claims_changed
         box, controller = self.equipment.box, self.controller
         self.lent = LentGpus(
-            self.stores.pods, lambda: controller.held, lambda: [item.uuid for item in box.devices],
-            self.node.configuration, namespace=settings.reservations,
+            self.stores.pods, lambda: controller.held,
+            lambda: {item.uuid: item.model.memory_mib.usable for item in box.devices}, self.node.loads,
+            configuration=self.node.configuration, namespace=settings.reservations,
         )  # fmt: skip
         adjust = nri.shared_gpus(self.lent.find, node=settings.node, source=links.source)
         self._nri = nri.NriPlugin(settings.nri, adjust)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from simgpu.controllers.configuring import Configuration, subject_of
+from simgpu.controllers.loading import PodLoads
 from simgpu.kube.store import Change, Store
 from simgpu.kube.views import Pod
 from simgpu.pods import holding, reserving
@@ -17,22 +18,24 @@ _LOOK = 0.05  # seconds
 class LentGpus:
     """Finds the GPUs of a sharing pod's container.
 
-    `pods` are those of the node, `held` returns what its kubelet allocated, None until that is known, and `devices` the
-    ids of its GPUs. `namespace` has the reservation pods.
+    `pods` are those of the node, `held` returns what its kubelet allocated, None until that is known, and `memory` the
+    usable MiB of its GPUs, by id. `namespace` has the reservation pods.
     """
 
     def __init__(
         self,
         pods: Store[Pod],
         held: Callable[[], Sequence[holding.Held] | None],
-        devices: Callable[[], Collection[str]],
-        configuration: Configuration,
+        memory: Callable[[], Mapping[str, int]],
+        loads: PodLoads,
         *,
+        configuration: Configuration,
         namespace: str,
     ) -> None:
         self._pods = pods
         self._held = held
-        self._devices = devices
+        self._memory = memory
+        self._loads = loads
         self._configuration = configuration
         self._namespace = namespace
         self._reserved = asyncio.Event()
@@ -46,8 +49,11 @@ class LentGpus:
         if change.new is not None and change.new.metadata.namespace == self._namespace:
             self._reserved.set()
 
-    async def find(self, uid: str, container: str) -> tuple[str, ...]:
-        """Return the GPUs of a container by its pod's uid in the kubelet; an event reports a reservation not found."""
+    async def find(self, uid: str, container: str) -> dict[str, int]:
+        """Return the GPUs of a container by its pod's uid in the kubelet, with the MiB that it has of each.
+
+        An event reports a reservation that is not found.
+        """
         pod, held = self._look(uid)
         for _ in range(round(PATIENCE / _LOOK)):
             if pod is not None and held is not None:
@@ -55,10 +61,14 @@ class LentGpus:
             await asyncio.sleep(_LOOK)
             pod, held = self._look(uid)
         if pod is None or not reserving.names_reservation(pod) or not reserving.shares_in(pod, container):
-            return ()
-        own = self._devices()
-        found = reserving.lent(self._pods, held or (), namespace=self._namespace)
-        gpus = tuple(gpu for gpu in found.get(pod.metadata.uid, ()) if gpu in own)
+            return {}
+        memory = self._memory()
+        lent = reserving.lent(self._pods, held or (), namespace=self._namespace).get(pod.metadata.uid, {})
+        gpus = {
+            gpu: self._loads.holder_user(holder, memory[gpu], works=True).memory_mib
+            for gpu, holder in lent.items()
+            if gpu in memory
+        }
         if not gpus and pod.metadata.namespace != self._namespace:
             self._configuration.report(
                 subject_of(pod),
@@ -74,9 +84,9 @@ class LentGpus:
             return []
         found = reserving.lent(self._pods, self._held() or (), namespace=self._namespace)
         return [
-            holding.Held(pod.spec.containers[0].name, gpus, uid=holding.kubelet_uid(pod), lent=True)
-            for pod in self._pods
-            if pod.spec.containers and (gpus := found.get(pod.metadata.uid, ()))
+            holding.Held(holder.container, (gpu,), uid=holding.kubelet_uid(holder.pod), lent=True)
+            for gpus in found.values()
+            for gpu, holder in gpus.items()
         ]
 
     def _look(self, uid: str) -> tuple[Pod | None, Sequence[holding.Held] | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 
 from simgpu.kube.backoff import Backoff
@@ -27,7 +27,7 @@ from simgpu.node.ttrpc import (
     TtrpcTrunk,
 )
 from simgpu.pods import reserving
-from simgpu.vocabulary import PAGES_DIR
+from simgpu.vocabulary import PAGES_DIR, SHARED_MEMORY_ENV
 
 ANSWER_SECONDS = 1.0  # the runtime drops a plugin that takes 2, and meanwhile creates no other container
 _CONNECT_SECONDS = 5.0
@@ -122,10 +122,14 @@ def _good(answer: Message) -> TtrpcResponse:
 
 
 def adjustment(
-    gpus: Sequence[str], *, node: str, source: granting.Source, mounted: Collection[str]
+    gpus: Mapping[str, int], *, node: str, source: granting.Source, mounted: Collection[str]
 ) -> api.ContainerAdjustment:
-    """Return what lets a container see GPUs, by id; nothing is mounted over what is `mounted` already."""
-    granted = granting.gpus(gpus, node=node, source=source)
+    """Return what lets a container see GPUs; nothing is mounted over what is `mounted` already.
+
+    `gpus` are the MiB that it has of each, by id: processes show as much as it has of the first.
+    """
+    granted = granting.gpus(list(gpus), node=node, source=source)
+    environment = {**granted.envs, SHARED_MEMORY_ENV: str(next(iter(gpus.values())))}
     return api.ContainerAdjustment(
         mounts=tuple(
             api.NriMount(item.container_path, "bind", item.host_path, _OPTIONS)
@@ -134,12 +138,17 @@ def adjustment(
         ),
         env=()
         if any(path.startswith(f"{PAGES_DIR}/") for path in mounted)  # it has GPUs of its own, which these name
-        else tuple(api.KeyValue(key, value) for key, value in granted.envs.items()),
+        else tuple(api.KeyValue(key, value) for key, value in environment.items()),
     )
 
 
-def shared_gpus(find: Callable[[str, str], Awaitable[Sequence[str]]], *, node: str, source: granting.Source) -> Adjust:
-    """Return what adjusts containers of pods that name reservations; `find` returns their GPUs, by pod uid and name."""
+def shared_gpus(
+    find: Callable[[str, str], Awaitable[Mapping[str, int]]], *, node: str, source: granting.Source
+) -> Adjust:
+    """Return what adjusts containers of pods that name reservations.
+
+    `find` is called with the uid of the pod and the name of the container; it returns the MiB of each GPU, by id.
+    """
 
     async def adjust(pod: api.PodSandbox, container: api.NriContainer) -> api.ContainerAdjustment | None:
         named = Pod(metadata=ObjectMeta(labels=pod.labels, annotations=pod.annotations))

@@ -64,14 +64,14 @@ def lend(pods: Iterable[Pod], held: Holders, *, namespace: str) -> dict[str, tup
     return found
 
 
-def lent(pods: Iterable[Pod], held: Sequence[Held], *, namespace: str) -> dict[str, tuple[str, ...]]:
-    """Return the GPUs that each pod shares by naming reservations, by the pod's uid."""
+def lent(pods: Iterable[Pod], held: Sequence[Held], *, namespace: str) -> dict[str, dict[str, Holder]]:
+    """Return the GPUs that each pod shares by naming reservations: its hold on each by id, by the pod's uid."""
     listed = list(pods)
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[str, dict[str, Holder]] = {}
     for gpu, items in lend(listed, holders(listed, held), namespace=namespace).items():
         for item in items:
             if item.claims:
-                found[item.pod.metadata.uid] = (*found.get(item.pod.metadata.uid, ()), gpu)
+                found.setdefault(item.pod.metadata.uid, {})[gpu] = item
     return found
 
 
