@@ -174,6 +174,23 @@ def test_run_ai_gets_its_rules_once_its_namespace_exists(installed: Release) -> 
     assert len(rule["spec"]["groups"][0]["rules"]) == 3
 
 
+def test_a_pod_sees_the_gpu_that_it_shares_by_a_reservation(installed: Release) -> None:
+    node, labels = installed.node, {"runai-gpu-group": "shared"}
+    limits, namespace = {"limits": {"nvidia.com/gpu": 1}}, ("--namespace", "runai-reservation")
+    node.pod("holds", "sleep 1000", namespace="runai-reservation", labels=labels, resources=limits)
+
+    def told() -> str:
+        annotation = "jsonpath={.metadata.annotations.run\\.ai/reserve_for_gpu_index}"
+        return node.kubectl("get", "pod", "holds", *namespace, "-o", annotation)
+
+    wait_for(told, "the reservation to be told its GPU")
+    node.pod("shares", "sleep 1000", labels=labels, annotations={"gpu-fraction": "0.5"})
+    installed.gpus.running("shares")
+    assert installed.gpus.sees("shares") == [told()]
+    node.kubectl("delete", "pod", "shares", "--now")
+    node.kubectl("delete", "pod", "holds", *namespace, "--now")
+
+
 def test_an_agents_account_changes_its_own_node_only(installed: Release) -> None:
     node, agent = installed.node, installed.exporter_of(installed.node.name)["metadata"]["name"]
     bound = ("--bound-object-kind=Pod", f"--bound-object-name={agent}")
