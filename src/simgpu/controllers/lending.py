@@ -39,6 +39,7 @@ class LentGpus:
         self._configuration = configuration
         self._namespace = namespace
         self._reserved = asyncio.Event()
+        self._shared: tuple[Sequence[holding.Held] | None, list[holding.Held]] | None = None  # with what it is made of
 
     async def wait_reserved(self) -> None:
         """Wait until a reservation pod is on the node: before that, no pod can share anything."""
@@ -46,6 +47,7 @@ class LentGpus:
         await self._reserved.wait()
 
     def _follow(self, change: Change[Pod]) -> None:
+        self._shared = None
         if change.new is not None and change.new.metadata.namespace == self._namespace:
             self._reserved.set()
 
@@ -82,7 +84,13 @@ class LentGpus:
         """Return what containers share now."""
         if not self._reserved.is_set():
             return []
-        found = reserving.lent(self._pods, self._held() or (), namespace=self._namespace)
+        held = self._held()
+        if self._shared is None or self._shared[0] is not held:  # peers may ask very often
+            self._shared = held, self._find_shared(held or ())
+        return self._shared[1]
+
+    def _find_shared(self, held: Sequence[holding.Held]) -> list[holding.Held]:
+        found = reserving.lent(self._pods, held, namespace=self._namespace)
         return [
             holding.Held(holder.container, (gpu,), uid=holding.kubelet_uid(holder.pod), lent=True)
             for gpus in found.values()

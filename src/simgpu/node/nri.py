@@ -60,7 +60,7 @@ class NriPlugin:
                 failures = 0 if self.registered > before else failures + 1
                 if (found := f"{type(error).__name__}: {error}") != problem:
                     problem = found
-                    _log.info("pods that share GPUs do not see them until %s answers: %s", self._socket, found)
+                    _log.warning("pods that share GPUs do not see them until %s answers: %s", self._socket, found)
             if self.registered > before:
                 problem = ""
             await asyncio.sleep(self._backoff.pause(failures))
