@@ -17,6 +17,9 @@ FILE = Path(__file__).parent / "chart" / "values.schema.json"
 
 Schema = dict[str, Any]
 
+_IN_OBJECT = "in the NodeResourceTopology: the topology manager's"
+_EQUAL = "by default an equal part of the node's"
+
 
 def _of(kind: str, about: str = "", **more: Any) -> Schema:
     found: Schema = {"type": [kind, "null"], **more}
@@ -96,15 +99,18 @@ POOL: dict[str, Schema] = {
     "resources": several(by_name(_COUNT), "the same, as a list of mappings with one entry: `rdma/hca: 1`"),
     "numa": section(
         {
-            "zones": number("NUMA nodes", highest=64),
+            "zones": number("NUMA nodes", highest=vocabulary.MAX_NUMA_ZONES),
             "gpusPerZone": several(number(highest=vocabulary.MAX_GPUS), "GPUs of each; by default evenly"),
-            "topologyManagerPolicy": text("accepted, without effect"),
-            "topologyManagerScope": text("accepted, without effect"),
-            "cpuPerZone": {"description": "accepted, without effect", "type": ["string", "integer", "null"]},
-            "memPerZone": {"description": "accepted, without effect", **_SIZE},
-            "distances": anything("accepted, without effect"),
+            "topologyManagerPolicy": one_of(*vocabulary.TOPOLOGY_POLICIES, about=f"{_IN_OBJECT} policy"),
+            "topologyManagerScope": one_of(*vocabulary.TOPOLOGY_SCOPES, about=f"{_IN_OBJECT} scope"),
+            "cpuPerZone": {"description": f"cores of each; {_EQUAL}", "type": ["string", "integer", "null"]},
+            "memPerZone": {"description": f"memory of each, such as `64Gi`; {_EQUAL}", **_SIZE},
+            "distances": section(
+                {name: number(highest=vocabulary.MAX_NUMA_DISTANCE) for name in keys.DISTANCES},
+                "of a NUMA node from itself and from others, 10 and 21 by default",
+            ),
         },
-        "NUMA nodes that GPUs are on",
+        "NUMA nodes that GPUs are on, also as NodeResourceTopology where that is served",
     ),
     "sharing": anything("GPUs for several pods: the section of NVIDIA's device plugin"),
     "failures": anything("what fails: `unhealthy`, `dying`; on a real node also `refuse`, `delay`, `vanish`, `flap`"),
@@ -185,13 +191,16 @@ OURS: dict[str, Schema] = {
     "agent": section(
         {
             **_PROCESS, "onKwokNodes": flag(), "updateStrategy": anything(), "kubeletDir": text(pattern="^/"),
-            "cdiDir": text(pattern="^/"),
+            "cdiDir": text(pattern="^/"), "zoneView": section({"enabled": flag(), "dir": text(pattern="^/")}),
         }
     ),
     "runtimeClass": section({"enabled": flag(), "name": text(), "handler": text()}),
     "serviceMonitor": section({"enabled": flag(), "interval": _DURATION, "labels": by_name(text())}),
     "runai": section(
-        {"enabled": flag(), "namespace": text(), "reservationNamespace": text(), "pollingInterval": _DURATION}
+        {
+            "enabled": flag(), "namespace": text(), "reservationNamespace": text(), "pollingInterval": _DURATION,
+            "nri": flag(),
+        }
     ),
     "admissionPolicy": section({"enabled": flag()}),
     "cleanup": section({"enabled": flag(), "timeout": _DURATION}),

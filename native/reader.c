@@ -252,10 +252,19 @@ unsigned process_list(const struct page *page, struct process *into, unsigned mo
     return kept;
 }
 
+/* What the reader's processes have of a card's memory in use: all of it, or as much as its container may have. */
+static uint64_t own_memory(uint64_t used)
+{
+    const char *given = HAS_ENVIRONMENT ? getenv("SIMGPU_MEMORY_MIB") : 0;
+    uint64_t mib = 0;
+    for (; given && is_digit(*given) && mib < 1u << 30; given++) mib = mib * 10 + (uint64_t)(*given - '0');
+    return mib && mib << 20 < used ? mib << 20 : used;
+}
+
 void process_shares(const struct page *page, struct process *processes, unsigned count)
 {
     const struct instance *instance = page->mig_mode ? busiest(page) : 0;
-    uint64_t memory = instance ? instance->memory_used : page->memory_used;
+    uint64_t memory = own_memory(instance ? instance->memory_used : page->memory_used);
     for (unsigned i = 0; i < count; i++) {
         struct process *process = &processes[i];
         process->memory = memory / count + (i < memory % count);

@@ -14,7 +14,7 @@ struct cards { unsigned count; struct card card[MAX_CARDS]; };
 
 struct process {
     int pid;
-    uint64_t memory;           /* bytes; those of all processes add up to what the card has in use */
+    uint64_t memory;           /* bytes; together what the card has in use, or the reader's container of it */
     unsigned usage, memory_usage; /* percent */
     int gpu_instance, compute_instance; /* -1 without MIG */
     char name[PROCESS_NAME];

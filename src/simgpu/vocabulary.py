@@ -75,6 +75,11 @@ DEFAULT_NODES = 3  # of `simgpu up`
 DEFAULT_PROMETHEUS = "http://prometheus-operated.runai:9090"
 DEFAULT_DRIVER, DEFAULT_CUDA = "580.159.04", "13.0"  # of models that state none
 
+DEFAULT_TOPOLOGY_POLICY, DEFAULT_TOPOLOGY_SCOPE = "single-numa-node", "container"  # of pools with `numa`
+TOPOLOGY_POLICIES = (DEFAULT_TOPOLOGY_POLICY, "restricted", "best-effort", "none")
+TOPOLOGY_SCOPES = (DEFAULT_TOPOLOGY_SCOPE, "pod")
+DEFAULT_NUMA_DISTANCES = (10, 21)  # of a NUMA node from itself, and from others
+
 # Limits.
 
 MAX_GPUS = _limit(1024, "GPUs of a node in the topology", "all of them on a fake node")
@@ -87,6 +92,8 @@ MAX_DEVICES = _limit(
     10_000, "devices of a resource, shares included", "the kubelet takes the list of them in one message of 4 MiB"
 )
 MAX_RESOURCES = _limit(64, "other resources of a node", "each has a device plugin of its own")
+MAX_NUMA_ZONES = _limit(64, "NUMA nodes of a node (`zones` of `numa`)")
+MAX_NUMA_DISTANCE = _limit(255, "distance of NUMA nodes (`distances` of `numa`)", "firmware states it in one byte")
 MAX_MEMORY_MIB = _limit(100_000_000, "MiB of a GPU's memory")
 MAX_NAME = _limit(253, "characters of a pool's, node's or product's name", "as many as names of nodes have")
 MAX_LABEL = _limit(63, "characters of a label's value", "Kubernetes allows no more")
@@ -436,7 +443,15 @@ SLICE_PREFIX = _object(
     "GPUs of a fake node; its pool has the node's name",
 )  # fmt: skip
 SLICE_SUFFIX = "-gpu"
-SLICE_LABEL = _object("simgpu.dev/fake-node", "label of that slice", "SimGPU", "it is a fake node's", values="`true`")
+SLICE_LABEL = _object(
+    "simgpu.dev/fake-node", "label of that slice, and of NodeResourceTopologies", "SimGPU", "it is a fake node's",
+    values="`true`",
+)  # fmt: skip
+ZONES_LABEL = _object(
+    "simgpu.dev/numa", "label of NodeResourceTopologies", "SimGPU",
+    "the NUMA zones of a node of a pool with `numa`, where `topology.node.k8s.io/v1alpha2` is served",
+    values="the namespace of the topology",
+)  # fmt: skip
 CONFIG_API = _object(
     "resource.nvidia.com/v1beta1", "opaque configuration in claims and classes", "you",
     "kinds `GpuConfig` and `MigDeviceConfig`: `sharing` by `TimeSlicing` or `MPS`",
@@ -517,6 +532,10 @@ DEVICE_ENV_PREFIX = _variable(
 SOCKET_ENV = _variable(
     "SIMGPU_SOCKET", "`workload`, containers with GPUs, commands of `run`", "the agent, `run`, you",
     "the workload socket", default="`/tmp/simgpu.sock`",
+)  # fmt: skip
+SHARED_MEMORY_ENV = _variable(
+    "SIMGPU_MEMORY_MIB", "containers that share GPUs by a reservation", "the agent",
+    "memory of each GPU that the container's processes show at most, in MiB",
 )  # fmt: skip
 PAGES_ENV = _variable(
     "SIMGPU_PAGES", "libnvidia-ml.so.1 and nvidia-smi", "`run`, you", "folder of the GPUs' state pages",
@@ -602,3 +621,7 @@ CDI_DIR = _file(
 AGENT_LOCK = _file("agent.lock", "node, in the state folder", "the agent", "held by the agent that runs on the node")
 CLAIMS_FILE = _file("claims.json", "node, in the state folder", "the agent", "the claims that are prepared on the node")
 RUNAI_DIR = _file("/var/lib/runai", "node", "the agent", "what Run:ai's container toolkit reads")
+NRI_SOCKET = _file(
+    "/var/run/nri/nri.sock", "node", "the container runtime",
+    "where the agent adjusts containers of pods that share GPUs by a reservation",
+)  # fmt: skip

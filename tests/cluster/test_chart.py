@@ -156,6 +156,38 @@ def test_openshift_chooses_the_user_of_pods_and_gives_agents_the_folders_of_the_
         assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
+def test_agents_have_the_runtimes_plugin_socket_only_beside_run_ai(helm: Helm) -> None:
+    def folders(*options: str) -> set[str]:
+        spec = objects(template(helm, *options))["DaemonSet", "nvidia-dcgm-exporter"]["spec"]["template"]["spec"]
+        mounts = {item["mountPath"]: item for item in spec["containers"][0]["volumeMounts"]}
+        assert {volume["name"] for volume in spec["volumes"]} == {item["name"] for item in mounts.values()}
+        return set(mounts)
+
+    plain, runai = folders(), ("--set", "runai.enabled=true")
+    assert folders(*runai) - plain == {"/var/run/nri"}
+    assert folders(*runai, "--set", "runai.nri=false") == plain
+
+
+def test_numa_zones_are_written_only_where_their_type_is_served_and_a_pool_has_any(helm: Helm) -> None:
+    served = (*SERVED, "topology.node.k8s.io/v1alpha2")
+    numa = ("--set", "topology.nodePools.p.gpus[0].type=h200", "--set", "topology.nodePools.p.numa.zones=2")
+
+    def verbs(*options: str, served: tuple[str, ...] = served) -> dict[str, list[str]]:
+        found = objects(template(helm, *options, served=served))
+        return {
+            name: rule["verbs"]
+            for (kind, name), item in found.items()
+            if kind == "ClusterRole"
+            for rule in item["rules"]
+            if rule["resources"] == ["noderesourcetopologies"]
+        }
+
+    assert verbs() == verbs(*numa, served=SERVED) == {}
+    written = ["list", "watch", "create", "patch", "delete"]
+    expected = {"simgpu-controller": written, "simgpu-agent": written, "simgpu-cleanup": ["list", "delete"]}
+    assert verbs(*numa) == verbs("--set", "topologyConfigMap.enabled=false") == expected
+
+
 def test_models_of_a_user_are_known_to_controller_and_agents(helm: Helm) -> None:
     found = objects(template(helm, "--set", r"catalog.mine\.yaml.base=h200"))
     assert found["ConfigMap", "simgpu-catalog"]["data"] == {"mine.yaml": "base: h200\n"}

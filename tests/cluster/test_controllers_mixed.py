@@ -36,7 +36,7 @@ async def test_an_agent_watches_its_own_view_and_the_configuration_but_no_fake_n
                 dra_plugins=tmp_path / "plugins", registry=tmp_path / "registry", cdi=tmp_path / "cdi",
             ),
         cgroups=tmp_path, reservations="none",
-        runai=tmp_path / "runai",
+        runai=tmp_path / "runai", nri=tmp_path / "nri.sock",
     )  # fmt: skip
     agent = Agent(settings, client)
     running = asyncio.create_task(agent.run(lambda: None))

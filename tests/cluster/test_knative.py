@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
-import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,35 +10,8 @@ import yaml
 from simgpu.kube import resources
 from tests.fixtures.cluster import eventually
 from tests.fixtures.controller import Fleet
+from tests.fixtures.knative import Requests
 from tests.fixtures.prometheus import Prometheus
-
-
-class Requests:
-    """A page with the counter of a pod's requests, of which there are so many a second."""
-
-    def __init__(self, namespace: str) -> None:
-        self.rate, self._count, self._since = 400.0, 0.0, time.monotonic()
-        page = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                labels = f'namespace_name="{namespace}",pod_name="served",response_code="200"'
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain")
-                self.end_headers()
-                self.wfile.write(f"revision_app_request_count{{{labels}}} {page.count()}\n".encode())
-
-            def log_message(self, *_arguments: object) -> None:
-                """Keep quiet."""
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def count(self) -> float:
-        now = time.monotonic()
-        self._count, self._since = self._count + self.rate * (now - self._since), now
-        return self._count
 
 
 @pytest.fixture

@@ -241,6 +241,10 @@ async def test_pods_share_the_gpus_of_reservations(fleet: Fleet) -> None:
 
         await eventually(shared, seconds=30)
         assert by_pod(fleet)["reserve-x", "c0"] == 40
+        steps = [{"time": "500ms", "utilization": 90}, {"time": "1h", "utilization": 25}]
+        await annotate(fleet, "half", {TIMELINE: json.dumps(steps)})
+        expected[one, held["x"]] = (25.0, float(MEMORY_MIB // 2))
+        await eventually(shared, seconds=30)
         await fleet.client.delete(resources.PODS, "other", namespace=fleet.namespace)
         assert fleet.controller.stop() == 0
         await fleet.start("--reservation-namespace", place)

@@ -44,7 +44,7 @@ def settings(kubelet: Kubelet, tmp_path: Path) -> Iterator[AgentSettings]:
                 dra_plugins=tmp_path / "plugins", registry=tmp_path / "registry", cdi=tmp_path / "cdi",
             ),
             cgroups=tmp_path / "cgroups", reservations="reservations",
-            runai=tmp_path / "runai", interval=0.1,
+            runai=tmp_path / "runai", nri=tmp_path / "nri.sock", interval=0.1,
         )  # fmt: skip
 
 

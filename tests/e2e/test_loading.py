@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Callable
 
-from tests.fixtures.agent import Gpus
+import yaml
+
+from tests.fixtures.agent import NAMESPACE, Gpus
+from tests.fixtures.knative import Requests, forwarded
 from tests.fixtures.machine import wait_for
+from tests.fixtures.prometheus import Prometheus
 
 TIMELINE, SHAPE, MEMORY, PROFILE = (
     f"simgpu.dev/{name}" for name in ("utilization-timeline", "shape", "gpu-memory", "activity-profile")
@@ -54,3 +59,34 @@ def test_a_pod_that_crosses_a_limit_ends_if_it_asks_for_that(gpus: Gpus) -> None
     events = gpus.node.kubectl("get", "events", "--field-selector", f"involvedObject.name={name}")
     assert "container main: Limit runtime reached, terminated" in events
     wait_for(lambda: name not in {labels.get("pod") for labels, _ in gpus.series()}, "the GPU to be free", seconds=30)
+
+
+def test_a_pods_kind_and_requests_decide_where_it_says_nothing(
+    gpus: Gpus, prometheus: Callable[..., Prometheus]
+) -> None:
+    labels = {"workloadKind": "InferenceWorkload"}
+    served = gpus.pod(labels=labels, annotations={"simgpu.dev/requests-at-full-load": "50"})
+    unasked, trains = gpus.pod(labels=labels), gpus.pod(labels={"workloadKind": "TrainingWorkload"})
+    edits = gpus.pod(labels={"workloadKind": "InteractiveWorkload"})
+    requests = Requests("default", served)
+    started = prometheus(requests.address)
+    with forwarded(gpus.node.machine.outside, started.url) as url:
+        gpus.agent.stop(signal.SIGTERM)
+        gpus.agent.start("--prometheus-url", url)
+        try:
+            gpus.wait_ready()
+            gpus.running(served, unasked, trains, edits)
+            wait_for(lambda: (shown(gpus, trains) or 0) >= 80, "training", seconds=15)
+            wait_for(lambda: (shown(gpus, served), shown(gpus, unasked)) == (100, 0), "its requests", seconds=60)
+            assert shown(gpus, edits) == 0
+            view = json.loads(
+                gpus.node.kubectl("get", "configmap", f"topology-{gpus.node.name}", "-n", NAMESPACE, "-o", "json")
+            )
+            used = [gpu["status"]["podGpuUsageStatus"] for gpu in yaml.safe_load(view["data"]["topology.yml"])["gpus"]]
+            assert [item["useKnativeUtilization"] for gpu in used for item in gpu.values()].count(True) == 2
+        finally:
+            gpus.agent.stop(signal.SIGTERM)
+            gpus.agent.start()
+            gpus.wait_ready()
+            requests.server.shutdown()
+            requests.server.server_close()

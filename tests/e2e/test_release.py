@@ -24,6 +24,7 @@ from tests.fixtures.release import A100, CONTROLLER, H100, VALUES, Release, perm
 ROOT = Path(__file__).parents[2]
 GUIDES = ROOT / "docs" / "guides"
 OLD_VALUES = ROOT / "tests" / "golden" / "chart" / "fake-gpu-operator-0.0.values.yaml"
+RESERVATIONS = "runai-reservation"
 KWOK, HIGHEND = "kwok-gpu-node-1", "kwok-gpu-node-4"
 
 
@@ -174,6 +175,25 @@ def test_run_ai_gets_its_rules_once_its_namespace_exists(installed: Release) -> 
     assert len(rule["spec"]["groups"][0]["rules"]) == 3
 
 
+def test_a_pod_sees_the_gpu_that_it_shares_by_a_reservation(installed: Release) -> None:
+    node, labels = installed.node, {"runai-gpu-group": "shared"}
+    fake: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": KWOK}, "tolerations": TOLERATE}
+    limits = {"limits": {"nvidia.com/gpu": 1}}
+    for name, place in {"holds": {}, "fakes": fake}.items():
+        node.pod(name, "sleep 1000", namespace=RESERVATIONS, labels=labels, resources=limits, **place)
+
+    def told(name: str) -> str:
+        annotation = "jsonpath={.metadata.annotations.run\\.ai/reserve_for_gpu_index}"
+        return node.kubectl("get", "pod", name, "-n", RESERVATIONS, "-o", annotation)
+
+    wait_for(lambda: told("holds") and told("fakes"), "the reservations to be told their GPUs")
+    node.pod("shares", "sleep 1000", labels=labels, annotations={"gpu-fraction": "0.5"})
+    installed.gpus.running("shares")
+    assert installed.gpus.sees("shares") == [told("holds")]
+    node.kubectl("delete", "pod", "shares", "--now")
+    node.kubectl("delete", "pod", "holds", "fakes", "-n", RESERVATIONS, "--now")
+
+
 def test_an_agents_account_changes_its_own_node_only(installed: Release) -> None:
     node, agent = installed.node, installed.exporter_of(installed.node.name)["metadata"]["name"]
     bound = ("--bound-object-kind=Pod", f"--bound-object-name={agent}")
@@ -229,6 +249,7 @@ def test_the_release_takes_everything_back_and_needed_exactly_its_permissions(in
     roles = {
         role: permissions(installed.get("clusterrole", role)["rules"], "")
         | permissions(installed.get("role", role, "-n", NAMESPACE)["rules"], NAMESPACE)
+        | permissions(installed.get("role", role, "-n", RESERVATIONS)["rules"], RESERVATIONS)
         for role in ("simgpu-controller", "simgpu-agent")
     }
     node.kubectl("delete", "pod", "gpu-pod", "--now")

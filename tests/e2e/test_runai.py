@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.fixtures.agent import NAMESPACE, Gpus
+from tests.fixtures.agent import H200, NAMESPACE, Gpus
 from tests.fixtures.machine import wait_for
 
 RESERVATIONS = "runai-reservation"
@@ -38,12 +38,20 @@ class Sharing:
         )  # fmt: skip
         return name
 
-    def share(self, fraction: str, utilization: int) -> str:
+    def share(self, fraction: str, utilization: int, script: str = "sleep 1000", **more: Any) -> str:
         """A pod that shares the reservation's GPU; its name."""
         name = f"shared-{uuid.uuid4().hex[:8]}"
         said = {"gpu-fraction": fraction, "run.ai/simulated-gpu-utilization": str(utilization)}
-        self.node.pod(name, "sleep 1000", labels={"runai-gpu-group": self.group}, annotations=said)
+        said |= more.pop("annotations", {})
+        self.node.pod(name, script, labels={"runai-gpu-group": self.group}, annotations=said, **more)
         return name
+
+    def reserve_and_wait(self) -> tuple[str, str]:
+        """A reservation pod that has learnt its GPU, as schedulers wait for it; its name and the GPU."""
+        name = self.reserve()
+        [gpu] = self.gpus.holds(name)
+        wait_for(lambda: self.told(name) == gpu, "the reservation to be told its GPU", seconds=15)
+        return name, gpu
 
     def get(self, kind: str, name: str, namespace: str = "default") -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.node.kubectl("get", kind, name, "-n", namespace, "-o", "json"))
@@ -219,3 +227,73 @@ def test_a_pod_shares_gpus_of_several_reservations_and_takes_mebibytes_of_them(s
     uid = sharing.uid(name)
     wait_for(lambda: sharing.used() == {gpu: {uid: (30, 1000)} for gpu in gpus}, "the view", seconds=15)
     wait_for(lambda: sharing.shown(gpus[1], "DCGM_FI_DEV_GPU_UTIL") == (f"holds-{groups[1]}", 30), "30 %", seconds=15)
+    assert sorted(sharing.gpus.sees(name)) == sorted(gpus)
+
+
+def test_a_pod_that_shares_a_gpu_sees_exactly_this_one_also_after_a_restart_of_the_agent(sharing: Sharing) -> None:
+    _, gpu = sharing.reserve_and_wait()
+    other = sharing.gpus.pod()
+    one = sharing.share("0.5", 30)
+    sharing.gpus.running(one, other)
+    assert sharing.gpus.sees(one) == [gpu]
+    assert sharing.gpus.exec(one, "nvidia-smi", "-L").count("GPU ") == 1
+    assert sharing.gpus.exec(one, "sh", "-c", "echo $NVIDIA_VISIBLE_DEVICES").strip() == gpu
+    query = ("nvidia-smi", "--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader")
+    wait_for(lambda: sharing.gpus.exec(one, *query).strip() == f"30 %, {MEMORY // 2} MiB", "its share", seconds=15)
+    query = ("nvidia-smi", "--query-compute-apps=gpu_uuid,process_name,used_memory", "--format=csv,noheader")
+    assert sharing.gpus.exec(one, *query).strip() == f"{gpu}, sleep, {MEMORY // 2} MiB"
+    before = sharing.gpus.logged("registered with the container runtime")
+    sharing.gpus.agent.stop(signal.SIGKILL)
+    sharing.gpus.agent.start()
+    sharing.gpus.wait_ready()
+    assert sharing.gpus.sees(one) == [gpu]
+    wait_for(lambda: sharing.gpus.logged("registered with the container runtime") > before, "the plugin", seconds=15)
+    two = sharing.share("0.25", 20)
+    sharing.gpus.running(two)
+    assert sharing.gpus.sees(two) == [gpu]
+    quarter = f"{gpu}, sleep, {MEMORY // 4} MiB"
+    wait_for(lambda: sharing.gpus.exec(two, *query).strip() == quarter, "the memory of its own process", seconds=15)
+
+
+def test_containers_start_without_an_agent_and_the_runtime_gets_it_back_after_its_own_restart(sharing: Sharing) -> None:
+    gpus = sharing.gpus
+    _, gpu = sharing.reserve_and_wait()
+    with gpus.agent.standing():
+        one = sharing.share("0.5", 30)
+        gpus.running(one)
+    assert gpus.sees(one) == []
+    before = gpus.logged("registered with the container runtime")
+    sharing.node.containerd.stop(signal.SIGTERM)
+    sharing.node.begin(sharing.node.containerd)
+    wait_for(lambda: gpus.logged("registered with the container runtime") > before, "the plugin", seconds=40)
+    two = sharing.share("0.25", 20)
+    gpus.running(two)
+    assert gpus.sees(two) == [gpu]
+
+
+def test_a_pod_whose_reservation_is_unknown_starts_without_a_gpu_and_gets_an_event(sharing: Sharing) -> None:
+    sharing.reserve_and_wait()
+    sharing.node.pod("lost", "sleep 1000", labels={"runai-gpu-group": "nobody"})
+    sharing.gpus.running("lost")
+    assert sharing.gpus.sees("lost") == []
+    wait_for(lambda: sharing.gpus.events("ReservationUnknown", "lost", "container main sees no GPU"), "it", seconds=15)
+
+
+def test_a_workload_in_a_pod_that_shares_a_gpu_drives_it_but_sets_nothing(sharing: Sharing, python_image: str) -> None:
+    sharing.gpus.configure({**H200, "settable": True})
+    reservation, gpu = sharing.reserve_and_wait()
+    name = sharing.share("0.5", 30, "exec simgpu workload --activity 70:0:3600", image=python_image)
+    sharing.gpus.running(name)
+    wait_for(lambda: sharing.shown(gpu, "DCGM_FI_DEV_GPU_UTIL") == (reservation, 70), "70 %", seconds=30)
+    with pytest.raises(AssertionError, match="Insufficient Permissions"):
+        sharing.gpus.exec(name, "nvidia-smi", "-pl", "500")
+
+
+def test_the_files_of_a_pod_that_shares_a_gpu_follow_its_timeline(sharing: Sharing) -> None:
+    _, gpu = sharing.reserve_and_wait()
+    steps = json.dumps([{"time": "500ms", "utilization": 90}, {"time": "1h", "utilization": 35}])
+    name = sharing.share("0.5", 10, annotations={"simgpu.dev/utilization-timeline": steps})
+    sharing.gpus.running(name)
+    index = next(place for place, item in enumerate(sharing.view()) if item["id"] == gpu)
+    expected = files(sharing.uid(name), index, 35, MEMORY // 2)
+    wait_for(lambda: sharing.tree() == expected, "the second step", seconds=20)

@@ -54,6 +54,24 @@ def test_each_pod_on_a_gpu_has_its_part_of_the_utilisation(fleet: Fleet, node: N
     }
 
 
+def test_the_part_of_a_pod_with_a_plan_follows_the_plan(fleet: Fleet, node: NodeCards) -> None:
+    made = activity.Profile("w", (activity.Activity({"usage": activity.constant(0.25)}, seconds=900.0),), repeat=0)
+    planned = msgspec.structs.replace(user("a", 90), plan=Plan(made))
+    fleet.use(node, {node.ids[0]: (planned, user("b", 10))})
+    fleet.step(5.0, clock=0.0)
+
+    def parts() -> dict[str, float]:
+        return {uid: percent for uid, _, percent, _ in pod_usage(fleet.machine())}
+
+    assert parts() == {"uid-a": 25, "uid-b": 10}
+    fleet.use(node, {node.ids[0]: (user("a", 30), user("b", 10))})
+    fleet.step(10.0, clock=5.0)
+    assert parts() == {"uid-a": 30, "uid-b": 10}
+    fleet.use(node, {node.ids[0]: (planned, user("b", 10))})
+    fleet.remove("n")
+    assert fleet._demands() == {}
+
+
 def test_the_view_of_a_node_lists_all_users_of_a_gpu(fleet: Fleet, node: NodeCards) -> None:
     fleet.use(node, {node.ids[1]: (user("a", 30), user("b", 20))})
     body = publishing.view("n", node.ids, node.spec, strategy="mixed", users=node.users(), counters={})

@@ -31,6 +31,18 @@ def test_a_container_is_found_by_the_uid_that_the_kubelet_has_of_its_pod(annotat
     assert identifier._find(peers.Peer("another", ID)) is None
 
 
+def test_a_pod_acts_on_a_gpu_that_it_shares_by_a_reservation_but_sets_only_its_own() -> None:
+    pod = views.Pod(
+        metadata=views.ObjectMeta(name="p", namespace="ns", uid="u"),
+        spec=views.PodSpec(containers=(views.Container(name="main"),), node_name="n"),
+    )
+    held = [Held("main", ("g0",), uid="u"), Held("main", ("g1",), uid="u", lent=True)]
+    found = PeerIdentifier([pod], lambda: held, lambda: ["g0", "g1", "g2"])._find(peers.Peer("u", ID))
+    assert found is not None
+    assert found.choose(()) == ("g0", "g1")
+    assert [found.may_set(gpu) for gpu in ("g0", "g1", "g2")] == [True, False, False]
+
+
 def test_a_process_is_not_taken_for_one_of_a_pod_that_claims_to_be_the_mirror_of_its_own() -> None:
     container = (views.Container(name="main"),)
     forged, real = (

@@ -35,6 +35,9 @@
 {{- $_ := set $found "allocations" (dict "real" $real "fake" $fake) -}}
 {{- $agent := and (dig "agent" "enabled" true .) (or $device $dra $exporter) -}}
 {{- $_ := set $found "agent" (dict "enabled" $agent) -}}
+{{- if dig "statusExporter" "podResources" "enabled" false . -}}
+{{- $_ := set $found "agent" (dict "enabled" $agent "zoneView" (dict "enabled" true)) -}}
+{{- end -}}
 {{- $_ := set $found "controller" (dict "enabled" (and (dig "controller" "enabled" true .) (dig "statusUpdater" "enabled" true .))) -}}
 {{- $runai := dict -}}
 {{- if dig "statusUpdater" "runaiIntegration" "enabled" false . -}}
@@ -180,13 +183,25 @@ seccompProfile: {type: RuntimeDefault}
   "draPlugin" (list "enabled")
   "kwokGpuDevicePlugin" (list "enabled")
   "kwokDraPlugin" (list "enabled")
-  "statusExporter" (list "enabled")
+  "statusExporter" (list "enabled" "nodeResourceTopology" "podResources")
   "statusUpdater" (list "enabled" "runaiIntegration") -}}
 {{- range $key, $_ := dig $section dict $user -}}
 {{- if not (has $key $used) -}}{{- $found = append $found (printf "%s.%s: see controller and agent" $section $key) -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- sortAlpha $found | toJson -}}
+{{- end -}}
+
+{{/* Whether NUMA zones of nodes are published: where their type is served, and a pool has any, or may have. */}}
+{{- define "simgpu.zones" -}}
+{{- if .Capabilities.APIVersions.Has "topology.node.k8s.io/v1alpha2" -}}
+{{- $settings := include "simgpu.settings" . | fromJson -}}
+{{- $found := not $settings.topologyConfigMap.enabled -}}
+{{- range $pool := (include "simgpu.topology" . | fromYaml).nodePools -}}
+{{- if and (kindIs "map" $pool) $pool.numa }}{{ $found = true }}{{ end -}}
+{{- end -}}
+{{- if $found -}}true{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Seconds of a time such as 90s or 2m. */}}

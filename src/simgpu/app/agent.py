@@ -20,6 +20,8 @@ from simgpu.cluster import locks
 from simgpu.controllers import publishing
 from simgpu.controllers.equipping import Equipment
 from simgpu.controllers.knative import RequestRates
+from simgpu.controllers.lending import LentGpus
+from simgpu.controllers.node_topologies import NodeTopologies
 from simgpu.controllers.own_node import NodeStores, OwnNode
 from simgpu.controllers.own_slices import OwnSlices
 from simgpu.controllers.pod_groups import PodGroups
@@ -35,11 +37,12 @@ from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
 from simgpu.machines import documents, ticking
 from simgpu.machines.box import Box
-from simgpu.node import cpu, files, granting, runai
+from simgpu.node import cpu, files, granting, nri, runai, zone_view
 from simgpu.node.identifying import PeerIdentifier
 from simgpu.node.kubelet import KubeletFolders, NodeKubelet
 from simgpu.node.state import StateFiles, load_known
 from simgpu.page import native, showing
+from simgpu.pods import requests
 from simgpu.promql import asking
 from simgpu.topology import pools
 from simgpu.web import health, pages, server
@@ -64,6 +67,8 @@ class AgentSettings(msgspec.Struct, frozen=True):
     cgroups: Path  # the cgroup file system
     reservations: str  # namespace of Run:ai's reservation pods
     runai: Path  # folder of files for Run:ai's container toolkit
+    nri: Path  # socket of the container runtime for plugins that adjust containers
+    zone_view: Path | None = None  # folder of the pod resources interface with the pool's NUMA zones
     prometheus: str = vocabulary.DEFAULT_PROMETHEUS  # which knows the requests of inference pods
     allocation: str = vocabulary.EXTENDED  # how pods get GPUs where the topology does not say it
     seed: int = 1  # of the simulation's randomness
@@ -81,11 +86,11 @@ class NodeLinks:
         self.run_folder.mkdir(parents=True, exist_ok=True)
         self.pages = settings.state / "gpus"
         self.programs = granting.install(native.library(), native.tool(), settings.state)
+        self.source = granting.Source(self.pages, self.run_folder, self.programs)
         self.recorder = Recorder(client, component=vocabulary.AGENT_MANAGER)
         self.slices = OwnSlices(client, self.recorder, settings.node)
         self.kubelet = NodeKubelet(
-            settings.node, granting.Source(self.pages, self.run_folder, self.programs),
-            folders=settings.kubelet, state=settings.state, get=self.slices.claim,
+            settings.node, self.source, folders=settings.kubelet, state=settings.state, get=self.slices.claim,
         )  # fmt: skip
         self.standing_by = False
         self._settings = settings
@@ -135,6 +140,14 @@ class Agent:
             self.node, self.equipment, self.kubelet, self.slices, working=lambda: self.socket.working,
             known=self._files.known, reservations=settings.reservations, clock=self._clock,
         )  # fmt: skip
+        self.topologies = NodeTopologies(
+            client,
+            self._writer,
+            lambda _node: self.controller.wake(),
+            namespace=settings.namespace,
+            node=settings.node,
+        )
+        self.controller.topologies = self.topologies
         self.rates = RequestRates(
             lambda query, seconds: asking.instant(settings.prometheus, query, timeout_seconds=seconds),
             self.equipment.box.request_driven, self.equipment.box.engine.set_usage, self._clock,
@@ -143,15 +156,24 @@ class Agent:
         self.kubelet.on_allocation = self.controller.expect
         self.kubelet.prepared.changed = self.controller.claims_changed
         box, controller = self.equipment.box, self.controller
+        self.lent = LentGpus(
+            self.stores.pods, lambda: controller.held,
+            lambda: {item.uuid: item.model.memory_mib.usable for item in box.devices}, self.node.loads,
+            configuration=self.node.configuration, namespace=settings.reservations,
+        )  # fmt: skip
+        adjust = nri.shared_gpus(self.lent.find, node=settings.node, source=links.source)
+        self._nri = nri.NriPlugin(settings.nri, adjust)
         identifier = PeerIdentifier(
-            self.stores.pods, lambda: controller.all_held, lambda: [item.uuid for item in box.devices] + box.part_ids
-        )
+            self.stores.pods, lambda: (*controller.all_held, *self.lent.held()),
+            lambda: [item.uuid for item in box.devices] + box.part_ids,
+        )  # fmt: skip
         names = identities.limit_names(settings.identity)
         self.socket = WorkloadServer(
             box, links.run_folder / vocabulary.SOCKET_NAME, mode=0o666, settings=self.equipment.set,
             read=functools.partial(documents.read, names=names), identify=identifier.identify,
             changed=controller.apply_users,
         )  # fmt: skip
+        self._zone_view = zone_view.ZoneView(settings.zone_view, self._zoned) if settings.zone_view else None
         self._tree = runai.Tree(settings.runai, runai.programs(links.programs.tool, native.preloader()))
 
     @property
@@ -180,6 +202,7 @@ class Agent:
             group.create_task(self.slices.run())
             group.create_task(self.profiles.run())
             group.create_task(self.groups.run())
+            group.create_task(self.topologies.run())
             group.create_task(self.rates.run())
             await self.kubelet.restore()
             controller.equip(self._files.known.spec)
@@ -195,6 +218,27 @@ class Agent:
                 ready=ready, after=self._stepped, since=self._files.age(),
             )  # fmt: skip
             group.create_task(tick)
+            group.create_task(self._show_shared())
+            if self._zone_view is not None:
+                group.create_task(self._zone_view.run())
+
+    async def _show_shared(self) -> None:
+        """Show pods the GPUs that they share, until cancelled: only where GPUs are reserved at all."""
+        await self.lent.wait_reserved()
+        await self._nri.run()
+
+    def _zoned(self) -> zone_view.ZonedNode:
+        """Return the node's NUMA zones, and its pods with GPUs."""
+        zones = self.controller.zones()
+        if zones is None:
+            return zone_view.ZonedNode()
+        cores = ((zones.cores or 0) + 500) // 1000
+        pods = zone_view.zoned(self.controller.owners(), self._requested)
+        return zone_view.ZonedNode(zones.numa.zones, cores, zones.resource, pods)
+
+    def _requested(self, namespace: str, name: str) -> tuple[int, int]:
+        pod = self.stores.pods.get(name, namespace=namespace)
+        return requests.reserved(pod) if pod is not None else (0, 0)
 
     async def _await_stores(self) -> None:
         """Wait until all stores are filled, then reconcile from the cluster instead of the saved state."""
@@ -206,11 +250,13 @@ class Agent:
 
     def _stepped(self) -> None:
         """Write what depends on the step; shares of GPUs only once they are known."""
-        if self.node.withdrawn and self.slices.removed:
+        if self.node.withdrawn and self.slices.removed and self.topologies.cleared:
             raise withdrawing.Withdrawn
         now = self._clock.steady()
         self.equipment.stepped(now)
         self.controller.stepped()
+        if self._zone_view is not None:
+            self._zone_view.show()
         if self.controller.shares_known:
             machine, namespace = self.equipment.box.machine, self._settings.reservations
             self._tree.show(lambda: runai.entries(machine, namespace=namespace), now=now)
@@ -220,6 +266,8 @@ class Agent:
         self.kubelet.remove_files()
         files.remove_contents(self._settings.state)
         self._tree.remove()
+        if self._zone_view is not None:
+            self._zone_view.remove()
 
 
 async def run_agent(settings: AgentSettings, ready: Callable[[str], None]) -> None:

@@ -20,6 +20,7 @@ from simgpu.controllers.budgeting import ViewBudget
 from simgpu.controllers.dra_fleet import DraFleet
 from simgpu.controllers.fake_nodes import FakeNodes, FleetStores
 from simgpu.controllers.knative import RequestRates
+from simgpu.controllers.node_topologies import NodeTopologies
 from simgpu.controllers.pod_groups import PodGroups
 from simgpu.controllers.profile_maps import ProfileMaps
 from simgpu.identities import identity as identities
@@ -89,10 +90,11 @@ class Controller:
         self._dra = DraFleet(
             client, self._recorder, self._stores.pods, changed=self._queue.add, namespace=settings.namespace
         )
+        self._topologies = NodeTopologies(client, self._writer, self._queue.add, namespace=settings.namespace)
         self.nodes = FakeNodes(
             self._stores, self.fleet, self._queue, self._writer, self._recorder,
             namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, dra=self._dra,
-            allocation=settings.allocation, reservations=settings.reservations,
+            allocation=settings.allocation, reservations=settings.reservations, topologies=self._topologies,
         )  # fmt: skip
         self._profiles = ProfileMaps(client, self._stores.pods, self._queue.add)
         self.nodes.loads.find = self._profiles.text
@@ -135,6 +137,7 @@ class Controller:
                 group.create_task(self._dra.run())
                 group.create_task(self._profiles.run())
                 group.create_task(self._groups.run())
+                group.create_task(self._topologies.run())
                 group.create_task(self._rates.run())
                 await asyncio.gather(*(reflector.store.synced.wait() for reflector in reflectors))
                 self.fleet.begin(self._clock.wall())

@@ -55,6 +55,20 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
 @options.prometheus
 @_place("--runai-dir", vocabulary.RUNAI_DIR, "Shares of GPUs per pod, as files for Run:ai's container toolkit.")
 @_place(
+    "--nri-socket",
+    vocabulary.NRI_SOCKET,
+    "The container runtime's socket for plugins (NRI), to show pods the GPUs that they share by a reservation; it need "
+    "not exist.",
+    metavar="PATH",
+)
+@click.option(
+    "--zone-view",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Show pods with GPUs in the NUMA zones of the node's pool: a pod resources interface, "
+    "DIR/pod-resources/kubelet.sock, and the CPUs of each zone below DIR/sys.",
+)
+@_place(
     "--cgroups",
     "/sys/fs/cgroup",
     "Cgroup file system, to read containers' CPU usage for pods whose GPU usage follows it.",
@@ -67,8 +81,8 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
 def agent(  # noqa: PLR0913 - one for each option
     node: str | None, kubeconfig: Path | None, namespace: str, listen: str, identity: str, state_dir: Path,
     plugin_dir: Path, pod_resources: Path, dra_plugin_dir: Path, registry_dir: Path, cdi_dir: Path, pod_uid: str,
-    reservation_namespace: str, prometheus_url: str, runai_dir: Path, cgroups: Path, files: tuple[Path, ...],
-    allocation: str, interval: float, seed: int,
+    reservation_namespace: str, prometheus_url: str, runai_dir: Path, nri_socket: Path, zone_view: Path | None,
+    cgroups: Path, files: tuple[Path, ...], allocation: str, interval: float, seed: int,
 ) -> None:  # fmt: skip
     """Provide simulated GPUs on a real node: pods that request nvidia.com/gpu, or claim them, get them.
 
@@ -107,6 +121,8 @@ def agent(  # noqa: PLR0913 - one for each option
         reservations=reservation_namespace,
         prometheus=prometheus_url,
         runai=runai_dir.absolute(),
+        nri=nri_socket.absolute(),
+        zone_view=zone_view.absolute() if zone_view is not None else None,
         allocation=allocation,
         seed=seed,
         interval=interval,

@@ -69,16 +69,18 @@ class Leftovers(msgspec.Struct, frozen=True):
     leases: tuple[str, ...] = ()
     slices: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()
     topology: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.nodes or self.config_maps or self.leases or self.slices or self.classes)
+        found = (self.nodes, self.config_maps, self.leases, self.slices, self.classes, self.zones)
+        return any(found)
 
     @property
     def waiting(self) -> bool:
         """Whether there is anything that controllers and agents remove themselves when they are asked to."""
         views = [name for name in self.config_maps if name.startswith(vocabulary.VIEW_PREFIX)]
-        return bool(self.nodes or views or self.leases or self.slices)
+        return bool(self.nodes or views or self.leases or self.slices or self.zones)
 
     def lines(self) -> list[str]:
         """Return a line for each object."""
@@ -87,8 +89,8 @@ class Leftovers(msgspec.Struct, frozen=True):
             for item in self.nodes
         ]
         named = {
-            "resourceslice": self.slices, "deviceclass": self.classes, "configmap": self.config_maps,
-            "lease": self.leases,
+            "resourceslice": self.slices, "deviceclass": self.classes, "noderesourcetopology": self.zones,
+            "configmap": self.config_maps, "lease": self.leases,
         }  # fmt: skip
         return [*found, *(f"{kind} {name}" for kind, names in named.items() for name in names)]
 
@@ -107,6 +109,7 @@ async def find(client: Client, namespace: str) -> Leftovers:
         leases=tuple(item.metadata.name for item in leases),
         slices=tuple(item.metadata.name for item in await _listed(client, api, SLICES) if is_our_slice(item)),
         classes=tuple(item.metadata.name for item in await _listed(client, api, _CLASSES) if is_our_class(item)),
+        zones=tuple(await _zones(client, namespace)),
         topology=any(item.metadata.name == vocabulary.TOPOLOGY for item in maps),
     )
 
@@ -116,6 +119,17 @@ async def _listed(client: Client, api: ServedApi | None, resource: Resource[V]) 
     try:
         return await client.list(api.of(resource)) if api is not None else []
     except errors.Forbidden:
+        return []
+
+
+async def _zones(client: Client, namespace: str) -> list[str]:
+    """Return the names of our NodeResourceTopologies; none where they are not served, or not ours to read."""
+    resource, labels = resources.NODE_RESOURCE_TOPOLOGIES, f"{vocabulary.ZONES_LABEL}={namespace}"
+    try:
+        if resource.plural not in {item.name for item in await client.discover(resource.api_version)}:
+            return []
+        return [item.metadata.name for item in await client.list(resource, labels=labels)]
+    except (errors.NotFound, errors.Forbidden):
         return []
 
 
@@ -179,6 +193,8 @@ async def remove(client: Client, namespace: str, found: Leftovers) -> None:
             group.create_task(_patch(client, item, turns))
     if found.slices or found.classes:
         await _remove_dra(client, found)
+    for name in found.zones:
+        await client.delete(resources.NODE_RESOURCE_TOPOLOGIES, name)
     for name in _views_first(found.config_maps):
         await client.delete(resources.CONFIG_MAPS, name, namespace=namespace)
     for name in found.leases:

@@ -10,6 +10,7 @@ import asyncio
 import functools
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,9 +18,10 @@ import msgspec
 
 from simgpu import vocabulary
 from simgpu.catalog import models
-from simgpu.controllers import claimed, configuring, publishing, shared_gpus
+from simgpu.controllers import claimed, configuring, numa_zones, publishing, shared_gpus
 from simgpu.controllers.dra_fleet import DraFleet
 from simgpu.controllers.loading import PodLoads
+from simgpu.controllers.node_topologies import NodeTopologies
 from simgpu.controllers.node_views import SAVE_EVERY, NodeViews, Render, Source, ViewState
 from simgpu.dra import claims
 from simgpu.kube import resources
@@ -35,7 +37,7 @@ from simgpu.machines.health import DeviceFaults
 from simgpu.machines.ticking import Clock
 from simgpu.machines.users import PodRef, User
 from simgpu.pods import assigning, requests, reserving
-from simgpu.topology import failures, pools
+from simgpu.topology import failures, pools, sharing
 
 START_SECONDS = 2.0  # that a pod may take from its node to Running, before its GPUs are assigned anyway
 CLAIMED_START_SECONDS = 0.15  # the same where the scheduler chose the GPUs: who has them shows within a second
@@ -104,8 +106,10 @@ class FakeNodes:
         dra: DraFleet,
         allocation: str = vocabulary.EXTENDED,
         reservations: str = vocabulary.DEFAULT_RESERVATION_NAMESPACE,
+        topologies: NodeTopologies | None = None,
     ) -> None:
         self._dra = dra
+        self._topologies = topologies
         self._stores = stores
         self._fleet = fleet
         self._queue = queue
@@ -213,7 +217,8 @@ class FakeNodes:
     def withdrawn(self) -> bool:
         """Whether everything was removed from nodes for an uninstall."""
         left = self._records or self.unseen or self.configuration.views()
-        return self.configuration.uninstalling and not left and self._dra.cleared
+        cleared = self._dra.cleared and (self._topologies is None or self._topologies.cleared)
+        return self.configuration.uninstalling and not left and cleared
 
     # One node.
 
@@ -240,6 +245,8 @@ class FakeNodes:
         record.restored = True
         failed, change = self._fail(node, placed, record)
         wait = self._use(placed, record, before)
+        if self._topologies is not None:
+            self._topologies.want(name, _zones(node, placed, record))
         if news or failed:
             self._publish_node(node, placed.spec, record)
             self._dra.publish(node.metadata, placed, record.faults)
@@ -512,6 +519,8 @@ class FakeNodes:
         self._fleet.remove(name)
         self._struck.discard(name)
         self._dra.retire(name)
+        if self._topologies is not None:
+            self._topologies.drop(name)
         record = self._records.get(name, NodeRecord())
         config_map = self._view_of(name)
         before = publishing.read_previous(config_map)
@@ -533,6 +542,16 @@ class FakeNodes:
 def _rests(placed: NodeCards) -> bool:
     """Return whether a node's counters grow so slowly that they are seldom saved."""
     return placed.idle and placed.idle_share <= IDLE_GROWTH
+
+
+def _zones(node: Node, placed: NodeCards, record: NodeRecord) -> numa_zones.NodeZones | None:
+    """Return the NUMA zones of a node, with the GPUs that pods have."""
+    if placed.spec.numa is None:
+        return None
+    taken = dict.fromkeys(placed.users(), 1)
+    if record.replicas > 1:
+        taken = Counter(sharing.device(item) for items in record.held.values() for item in items if item)
+    return numa_zones.zones_of(node, placed.spec, placed.ids, taken, record.unhealthy)
 
 
 def _offered(spec: pools.NodeGpus) -> tuple[str, int]:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from simgpu import errors, vocabulary
+from simgpu.controllers import numa_zones
 from simgpu.controllers.equipping import Equipment
+from simgpu.controllers.node_topologies import NodeTopologies
 from simgpu.controllers.own_node import OwnNode
 from simgpu.controllers.own_slices import OwnSlices
 from simgpu.dra import grants
@@ -91,6 +94,7 @@ class RealNode:
         self.following = asyncio.Event()
         self.held: Sequence[Held] | None = None
         self.failures = failures.NONE
+        self.topologies: NodeTopologies | None = None
         self._working = working
         self._node = node
         self._equipment = equipment
@@ -213,9 +217,31 @@ class RealNode:
         if following and known and (node := self._node.node) is not None:
             free = [device for device in devices if device.uuid not in occupied]
             self._slices.publish(node, spec, free, self._faults)
+            if self.topologies is not None:
+                self.topologies.want(node.metadata.name, self.zones())
         again = self._node.publish(spec, list(memory), self._users, equipment.box.counters)
         self.reconciled = True
         return min(again, RECONCILE_SECONDS, change, self._awaited())
+
+    def zones(self) -> numa_zones.NodeZones | None:
+        """Return the NUMA zones of the node, with the GPUs that pods have; None if its pool has none."""
+        node, spec = self._node.node, self._equipment.spec
+        if node is None or spec.numa is None:
+            return None
+        taken = dict.fromkeys((gpu for gpu, users in self._users.items() if users), 1)
+        if spec.slicing.replicas(vocabulary.GPU_RESOURCE) > 1:
+            taken = Counter(map(sharing.device, {name for held in self.held or () for name in held.ids}))
+        unhealthy = {gpu for gpu, wrong in self._faults.items() if wrong.unhealthy}
+        ids = [device.uuid for device in self._equipment.box.devices]
+        return numa_zones.zones_of(node, spec, ids, taken, unhealthy)
+
+    def owners(self) -> list[tuple[str, int, tuple[str, str]]]:
+        """Return the GPUs that pods have: id, NUMA node, and namespace and name of the pod that metrics name."""
+        return [
+            (device.uuid, device.numa, (users[0].pod.namespace, users[0].pod.name))
+            for device in self._equipment.box.devices
+            if (users := self._users.get(device.uuid, ()))
+        ]
 
     def apply_users(self) -> None:
         """Apply the users to the GPUs; containers with workloads of their own are driven by these."""

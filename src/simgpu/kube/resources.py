@@ -66,3 +66,11 @@ CUSTOM_RESOURCE_DEFINITIONS = Resource(
 STAGES = Resource("Stage", "stages", views.Object, group="kwok.x-k8s.io", version="v1alpha1", namespaced=False)
 PROMETHEUS_RULES = Resource("PrometheusRule", "prometheusrules", views.Object, group="monitoring.coreos.com")
 POD_GROUPS = Resource("PodGroup", "podgroups", views.PodGroup, group="scheduling.run.ai", version="v2alpha2")
+NODE_RESOURCE_TOPOLOGIES = Resource(
+    "NodeResourceTopology",
+    "noderesourcetopologies",
+    views.NodeResourceTopology,
+    group="topology.node.k8s.io",
+    version="v1alpha2",
+    namespaced=False,
+)

@@ -228,6 +228,14 @@ class Pod(Object, frozen=True):
     status: PodStatus = PodStatus()
 
 
+class NodeResourceTopology(Object, frozen=True):
+    """The NUMA zones of a node, and the resources of each, as plain JSON."""
+
+    topology_policies: tuple[str, ...] = ()
+    attributes: tuple[Any, ...] = ()
+    zones: tuple[Any, ...] = ()
+
+
 class PodGroupSpec(ApiView, frozen=True):
     """`spec` of a pod group."""
 

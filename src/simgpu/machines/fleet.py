@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from simgpu.machines.health import DeviceFailure, DeviceFaults
 from simgpu.machines.inventory import Card, DeviceState, Inventory
@@ -64,6 +65,7 @@ class Fleet:
         self._addresses: dict[str, str] = {}
         self._taken: dict[str, str] = {}
         self._errors: dict[int, float] = {}  # of cards, by number, as last seen
+        self._driven: dict[int, Card] = {}  # cards that several users share and plans or requests drive, by number
 
     @property
     def steps(self) -> int:
@@ -89,6 +91,9 @@ class Fleet:
         exporter = known.exporter if known is not None else self._exporter(name)
         devices = pools.build(spec, name, labels=exporter)
         made = self._inventory.exchange(known.cards if known is not None else (), devices)
+        if known is not None and self._driven:
+            kept = {card.number for card in made}
+            self._forget([card for card in known.cards if card.number not in kept])
         pod = known.exporter_pod if known is not None else ("", "")
         power = [card.device.model.power_w for card in made]
         idle_share = max((item.idle / item.max for item in power), default=0.0)
@@ -100,9 +105,14 @@ class Fleet:
         """Remove a node and its GPUs."""
         if known := self.nodes.pop(name, None):
             self._inventory.remove(known.cards)
+            self._forget(known.cards)
             self._changed(name)
         if address := self._addresses.pop(name, None):
             del self._taken[address]
+
+    def _forget(self, gone: Iterable[Card]) -> None:
+        for card in gone if self._driven else ():
+            self._driven.pop(card.number, None)
 
     def name_exporter(self, name: str, pod: str, address: str) -> None:
         """Set the pod that stands for a node's exporter; empty for a generated name and address."""
@@ -136,7 +146,28 @@ class Fleet:
             wanted = users.get(card.device.uuid, ())
             if wanted != card.users or (not wanted and (card.playing or card.device.static)):
                 changed |= self._inventory.use(card, wanted)
+                if len(wanted) > 1 and any(user.plan or user.full_load for user in wanted):
+                    self._driven[card.number] = card
+                else:
+                    self._driven.pop(card.number, None)
         return changed
+
+    def _demands(self) -> dict[int, Counter[str]]:
+        """Return what users ask for now of shared cards that plans or requests drive, by the card's number and uid."""
+        if not self._driven:
+            return {}
+        running, found = self._inventory.workloads.running, dict[int, Counter[str]]()
+        pods = {
+            item.number: (number, item.what.pod.uid)
+            for number, card in self._driven.items()
+            for item in card.playing
+            if isinstance(item.what, User) and item.number in running
+        }
+        usages = self.engine.usages(list(pods))
+        for workload, usage in zip(usages.workload.tolist(), usages.usage.tolist(), strict=True):
+            number, uid = pods[workload]
+            found.setdefault(number, Counter())[uid] += usage
+        return found
 
     def take_ended(self) -> list[tuple[User, str]]:
         """Return the users whose plans were ended by a limit since the last call, and the reason."""
@@ -216,6 +247,7 @@ class Fleet:
         machine.users = {place: card.seen for place, card in special if card.seen}
         machine.set_pods({place: pod for place, card in special if (pod := card.pod(card.seen)) is not None})
         machine.set_lost([place for place, card in special if card.failure == DeviceFailure.LOST])
+        machine.demands = self._demands
         return machine
 
     def _current(self, machine: Machine) -> Machine:
@@ -273,18 +305,28 @@ def pod_usage(machine: Machine) -> Iterator[tuple[str, int, float, float]]:
     Pods that share a GPU split its utilisation in proportion to what they ask for. The values are of the moment of the
     call.
     """
-    return _pod_usage(machine.devices, machine.users, machine.column("usage"))
+    usage, demands = machine.column("usage"), machine.demands()
+    asked = {int(place): demands[int(machine.ids[place])] for place in _places(machine, demands)} if demands else {}
+    return _pod_usage(machine.devices, machine.users, usage, asked)
+
+
+def _places(machine: Machine, numbers: Collection[int]) -> npt.NDArray[np.intp]:
+    """Return the places of cards, by number, in a machine."""
+    return np.flatnonzero(np.isin(machine.ids, list(numbers)))
 
 
 def _pod_usage(
-    devices: Sequence[Device], users: Mapping[int, tuple[User, ...]], usage: Values
+    devices: Sequence[Device],
+    users: Mapping[int, tuple[User, ...]],
+    usage: Values,
+    asked: Mapping[int, Mapping[str, float]],
 ) -> Iterator[tuple[str, int, float, float]]:
     for place, sharing in sorted(users.items()):
         index, percent = devices[place].index, float(np.rint(usage[place]))
         if len(sharing) == 1 and not sharing[0].reserves:
             yield sharing[0].pod.uid, index, percent, sharing[0].memory_mib * 2.0**20
         else:
-            yield from ((uid, index, *values) for uid, values in _divided(sharing, percent).items())
+            yield from ((uid, index, *values) for uid, values in _divided(sharing, percent, asked.get(place)).items())
 
 
 def candidate_addresses(node: str, before: str) -> Iterator[str]:
@@ -302,13 +344,19 @@ def _state(values: Sequence[float], seconds: float) -> DeviceState:
     return DeviceState("", dict(zip(cards.COUNTERS, values, strict=True)) if known else {}, max(0.0, seconds))
 
 
-def _divided(users: Sequence[User], percent: float) -> dict[str, tuple[float, float]]:
-    """Utilisation in percent and memory in bytes of each pod, by uid: to each the part that it asks for."""
+def _divided(
+    users: Sequence[User], percent: float, demands: Mapping[str, float] | None
+) -> dict[str, tuple[float, float]]:
+    """Utilisation in percent and memory in bytes of each pod, by uid: to each the part that it asks for.
+
+    That is as its annotation says, or its `demands` of the moment.
+    """
     asked, memory = Counter[str](), Counter[str]()
     for user in users:
         if user.reserves:  # it holds the GPU for the others
             continue
         asked[user.pod.uid] += user.utilization.low + user.utilization.high
         memory[user.pod.uid] += user.memory_mib
-    whole = asked.total() or 1
-    return {uid: (round(percent * asked[uid] / whole), memory[uid] * 2.0**20) for uid in asked}
+    parts: Mapping[str, float] = asked if demands is None else {uid: demands.get(uid, 0.0) for uid in asked}
+    whole = sum(parts.values()) or 1
+    return {uid: (round(percent * part / whole), memory[uid] * 2.0**20) for uid, part in parts.items()}

@@ -70,6 +70,8 @@ class Machine:
         self.part_pods: dict[int, PodRef] = {}
         self.lost: npt.NDArray[np.bool_] = np.zeros(len(devices), bool)
         self.users: dict[int, tuple[User, ...]] = {}  # of a fleet's devices
+        # What users of devices ask for that several share and plans or requests drive, by the engine's number and uid.
+        self.demands: Callable[[], Mapping[int, Mapping[str, float]]] = dict
         self._list_usages = list_usages
         self._usages: tuple[Usage, ...] = ()
         self._listed_at = -1

@@ -148,13 +148,24 @@ class ContainerDevices(Message, frozen=True):
 
     resource: Annotated[str, 1] = ""
     ids: Annotated[tuple[str, ...], 2] = ()
+    topology: Annotated[TopologyInfo | None, 3] = None
+
+
+class ContainerMemory(Message, frozen=True):
+    """Memory that a container has of NUMA nodes, in bytes."""
+
+    type: Annotated[str, 1] = ""
+    size: Annotated[int, 2] = 0
+    topology: Annotated[TopologyInfo | None, 3] = None
 
 
 class ContainerResources(Message, frozen=True):
-    """The devices of a container."""
+    """The devices, CPUs and memory of a container. CPUs are written one by one, and not read."""
 
     name: Annotated[str, 1] = ""
     devices: Annotated[tuple[ContainerDevices, ...], 2] = ()
+    cpu_ids: Annotated[tuple[int, ...], 3] = ()
+    memory: Annotated[tuple[ContainerMemory, ...], 4] = ()
 
 
 class PodResources(Message, frozen=True):

@@ -1,8 +1,8 @@
 """Protocol buffers, as much of them as the kubelet's interfaces use: structs to bytes and back.
 
-A field is annotated with its number, as in `name: Annotated[str, 1] = ""`, and may be a string, a bool, an int, another
-message, a tuple of strings or messages, or a map from string to string or message. Unknown fields are skipped, and
-missing fields have their defaults, so either side may be older or newer than the other.
+A field is annotated with its number, as in `name: Annotated[str, 1] = ""`, and may be a string, bytes, a bool, an int,
+another message, a tuple of strings or messages, or a map from string to string or message. Unknown fields are skipped,
+and missing fields have their defaults, so either side may be older or newer than the other.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ class _Scalar(msgspec.Struct, frozen=True):
 def _scalar(kind: Any) -> _Scalar:
     if kind is str:
         return _Scalar(_BYTES, lambda value: _length_delimited(value.encode()), lambda data: data.decode())
+    if kind is bytes:
+        return _Scalar(_BYTES, _length_delimited, bytes)
     if kind is bool:
         return _Scalar(_VARINT, _varint, bool)
     if kind is int:

@@ -16,16 +16,18 @@ Working = Callable[[], contextlib.AbstractContextManager[None]]  # entered while
 class Guest(msgspec.Struct, frozen=True):
     """A pod's container, with its devices by id and in its order; or a process that may act on all of them.
 
-    Connections are counted by `name`.
+    Connections are counted by `name`. Of devices that are `lent`, it changes no settings: any pod can name a
+    reservation.
     """
 
     name: str = ""
     pod: PodRef | None = None
     devices: tuple[str, ...] | None = None
+    lent: tuple[str, ...] = ()
 
     def may_set(self, device: str) -> bool:
         """Return whether it may change settings of a device, by id."""
-        return self.devices is None or device in self.devices
+        return self.devices is None or (device in self.devices and device not in self.lent)
 
     def choose(self, wanted: Sequence[str]) -> tuple[str, ...]:
         """Return the ids of the devices that it names by id or by its own index; all of its own if it names none."""

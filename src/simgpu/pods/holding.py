@@ -19,13 +19,17 @@ _API_UID = re.compile("[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Devices that the kubelet allocated to a container; its pod is known by uid, or else by its names."""
+    """Devices that the kubelet allocated to a container; its pod is known by uid, or else by its names.
+
+    Those that are `lent` it has only because its pod names a reservation.
+    """
 
     container: str
     ids: tuple[str, ...]
     uid: str = ""
     namespace: str = ""
     pod: str = ""
+    lent: bool = False
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -129,7 +133,11 @@ def guest(
     own = tuple(item for item in devices if item in mine)
     if not name or not own:
         return None
-    return Guest(f"pod {meta.namespace}/{meta.name}", PodRef(meta.name, meta.namespace, name, meta.uid), own)
+    lent = {device for item in held if item.lent and item.uid == uid for device in item.ids}
+    return Guest(
+        f"pod {meta.namespace}/{meta.name}", PodRef(meta.name, meta.namespace, name, meta.uid), own,
+        lent=tuple(item for item in own if item in lent),
+    )  # fmt: skip
 
 
 def identity(pod: Pod, container: str) -> str:

@@ -137,6 +137,23 @@ def cores(pod: Pod, container: str) -> float:
     return amount if amount > 0 else 1.0
 
 
+def reserved(pod: Pod) -> tuple[int, int]:
+    """Return what a pod's containers request together: CPU in thousandths of a core, and memory in bytes."""
+    return _summed(pod, "cpu", 1000), _summed(pod, "memory", 1)
+
+
+def _summed(pod: Pod, resource: str, scale: int) -> int:
+    amounts = (item.resources.requests.get(resource, "0") for item in pod.spec.containers or ())
+    return sum(_scaled(amount, scale) for amount in amounts)
+
+
+def _scaled(amount: str, scale: int) -> int:
+    try:
+        return max(0, int(quantity.parse(amount) * scale))
+    except ValueError:
+        return 0
+
+
 def check_run_time(pod: Pod) -> None:
     """Check the run time of a job's pod; `InputError` if KWOK cannot read it."""
     if not any(owner.kind == "Job" for owner in pod.metadata.owner_references):

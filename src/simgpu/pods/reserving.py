@@ -15,7 +15,7 @@ import msgspec
 from simgpu import errors
 from simgpu.kube.views import Pod
 from simgpu.pods import annotated, requests
-from simgpu.pods.holding import Holder
+from simgpu.pods.holding import Held, Holder, holders
 from simgpu.vocabulary import (
     FRACTION_ANNOTATION,
     GPU_MEMORY_KEY,
@@ -43,14 +43,14 @@ def fraction(pod: Pod) -> float:
     return value
 
 
-def lend(pods: Iterable[Pod], holders: Holders, *, namespace: str) -> dict[str, tuple[Holder, ...]]:
+def lend(pods: Iterable[Pod], held: Holders, *, namespace: str) -> dict[str, tuple[Holder, ...]]:
     """Return the holders of each GPU, reservations first and pods that share them last.
 
     Of a reservation with several GPUs, the first one is shared.
     """
     found = {
         gpu: tuple(sorted((_reserving(item, namespace) for item in items), key=lambda item: not item.reserves))
-        for gpu, items in holders.items()
+        for gpu, items in held.items()
     }
     reserved: dict[str, tuple[str, Holder]] = {}
     for gpu, items in found.items():
@@ -62,6 +62,22 @@ def lend(pods: Iterable[Pod], holders: Holders, *, namespace: str) -> dict[str, 
             for gpu, item in _named(pod, list(reserved.values())):
                 found[gpu] += (Holder(pod, pod.spec.containers[0].name, item.share, claims=True),)
     return found
+
+
+def lent(pods: Iterable[Pod], held: Sequence[Held], *, namespace: str) -> dict[str, dict[str, Holder]]:
+    """Return the GPUs that each pod shares by naming reservations: its hold on each by id, by the pod's uid."""
+    listed = list(pods)
+    found: dict[str, dict[str, Holder]] = {}
+    for gpu, items in lend(listed, holders(listed, held), namespace=namespace).items():
+        for item in items:
+            if item.claims:
+                found.setdefault(item.pod.metadata.uid, {})[gpu] = item
+    return found
+
+
+def shares_in(pod: Pod, container: str) -> bool:
+    """Return whether a container is the one that uses what its pod shares: the first."""
+    return [item.name for item in pod.spec.containers or ()][:1] == [container]
 
 
 def _reserving(item: Holder, namespace: str) -> Holder:

@@ -21,6 +21,7 @@ OTHER_DEVICE = ("name", "count")
 NUMA = (
     "zones", "gpusPerZone", "topologyManagerPolicy", "topologyManagerScope", "cpuPerZone", "memPerZone", "distances",
 )  # fmt: skip
+DISTANCES = ("self", "remote")
 
 PROFILED_GPU = ("backend", "profile", "overrides")
 OVERRIDES = (

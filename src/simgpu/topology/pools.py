@@ -32,10 +32,20 @@ class NodeGpu(msgspec.Struct, frozen=True):
 
 
 class Numa(msgspec.Struct, frozen=True):
-    """NUMA zones of a node: how many, and GPUs in each (even where `per_zone` is empty)."""
+    """NUMA zones of a node: how many, and GPUs in each (even where `per_zone` is empty).
+
+    `policy` and `scope` are the topology manager's, `cpu` and `memory` quantities of each zone (empty for an equal part
+    of the node's), and `near` and `far` the distances of a zone from itself and from others.
+    """
 
     zones: int = 1
     per_zone: tuple[int, ...] = ()
+    policy: str = vocabulary.DEFAULT_TOPOLOGY_POLICY
+    scope: str = vocabulary.DEFAULT_TOPOLOGY_SCOPE
+    cpu: str = ""
+    memory: str = ""
+    near: int = vocabulary.DEFAULT_NUMA_DISTANCES[0]
+    far: int = vocabulary.DEFAULT_NUMA_DISTANCES[1]
 
     def zone(self, index: int, count: int) -> int:
         """Return the zone of a GPU: `per_zone` in each, else evenly, those left over in the lowest zones."""

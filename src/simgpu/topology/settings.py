@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from simgpu import errors
 from simgpu.topology import failures, keys, sharing
 from simgpu.topology.checking import Checker, whole
 from simgpu.topology.pools import NodeGpus, Numa, is_resource_name
-from simgpu.vocabulary import FROM_POD, GPU_RESOURCE, MAX_DEVICES, MAX_GPUS, MAX_RESOURCES, UTILIZATION_SOURCES
+from simgpu.vocabulary import (
+    DEFAULT_NUMA_DISTANCES,
+    FROM_POD,
+    GPU_RESOURCE,
+    MAX_DEVICES,
+    MAX_GPUS,
+    MAX_NUMA_DISTANCE,
+    MAX_NUMA_ZONES,
+    MAX_RESOURCES,
+    TOPOLOGY_POLICIES,
+    TOPOLOGY_SCOPES,
+    UTILIZATION_SOURCES,
+)
+
+_QUANTITY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?(m|k|[KMGTPE]i?)?")
 
 
 def read(holder: Mapping[str, Any], where: str, check: Checker) -> dict[str, Any]:
@@ -80,11 +95,11 @@ def _counted(pairs: Iterable[tuple[Any, Any]], where: str, check: Checker) -> di
 
 
 def numa(document: Any, *, where: str, gpus: int, check: Checker) -> Numa | None:
-    """Return how many NUMA zones there are, and GPUs in each; None if not configured."""
+    """Return the NUMA zones of a node; None if not configured."""
     if document is None:
         return None
-    if not isinstance(document, dict) or not whole(document.get("zones", 1), 64):
-        check.mistake(where, "must have zones, a whole number up to 64")
+    if not isinstance(document, dict) or not whole(document.get("zones", 1), MAX_NUMA_ZONES):
+        check.mistake(where, f"must have zones, a whole number up to {MAX_NUMA_ZONES}")
         return None
     check.known(document, keys.NUMA, where)
     zones = int(document.get("zones", 1))
@@ -96,4 +111,45 @@ def numa(document: Any, *, where: str, gpus: int, check: Checker) -> Numa | None
         return None
     if spread and gpus and (len(spread) != zones or sum(spread) != gpus):
         check.mistake(f"{where}.gpusPerZone", f"must have {zones} entries that add up to {gpus} GPUs")
-    return Numa(zones, tuple(int(item) for item in spread))
+    near, far = _distances(document, where, check)
+    return Numa(
+        zones, tuple(int(item) for item in spread),
+        policy=_chosen(document, "topologyManagerPolicy", TOPOLOGY_POLICIES, where, check),
+        scope=_chosen(document, "topologyManagerScope", TOPOLOGY_SCOPES, where, check),
+        cpu=_amount(document, "cpuPerZone", "4 or 3500m", where, check),
+        memory=_amount(document, "memPerZone", "64Gi", where, check),
+        near=near, far=far,
+    )  # fmt: skip
+
+
+def _chosen(document: Mapping[str, Any], name: str, allowed: Sequence[str], where: str, check: Checker) -> str:
+    """Return one of the allowed values; the first if there is none."""
+    found = document.get(name) or allowed[0]
+    if found not in allowed:
+        check.mistake(f"{where}.{name}", f"{errors.shown(found)}: must be one of {', '.join(allowed)}")
+    return str(found)
+
+
+def _amount(document: Mapping[str, Any], name: str, example: str, where: str, check: Checker) -> str:
+    """Return a quantity, as text; empty if there is none."""
+    found = document.get(name)
+    if found is None or found == "":
+        return ""
+    if isinstance(found, bool) or not isinstance(found, str | int) or not _QUANTITY.fullmatch(str(found)):
+        check.mistake(f"{where}.{name}", f"{errors.shown(found)}: must be a quantity such as {example}")
+        return ""
+    return str(found)
+
+
+def _distances(document: Mapping[str, Any], where: str, check: Checker) -> tuple[int, int]:
+    given = check.mapping(document, "distances", f"{where}.")
+    check.known(given, keys.DISTANCES, f"{where}.distances")
+    found = []
+    for name, default in zip(keys.DISTANCES, DEFAULT_NUMA_DISTANCES, strict=True):
+        value = given.get(name, default)
+        if not whole(value, MAX_NUMA_DISTANCE):
+            problem = f"{errors.shown(value)}: must be a whole number up to {MAX_NUMA_DISTANCE}"
+            check.mistake(f"{where}.distances.{name}", problem)
+            value = default
+        found.append(int(value))
+    return found[0], found[1]
