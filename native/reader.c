@@ -98,6 +98,7 @@ static void bound(struct page *page)
     for (unsigned i = 0; i < PAGE_INSTANCES; i++) END(instances[i].uuid)
 #undef END
     if (page->instance_count > PAGE_INSTANCES) page->instance_count = PAGE_INSTANCES;
+    if (page->bare_count > PAGE_INSTANCES - page->instance_count) page->bare_count = PAGE_INSTANCES - page->instance_count;
     if (page->app_count > PAGE_APPS) page->app_count = PAGE_APPS;
 }
 

@@ -58,6 +58,9 @@ static inline int has_application_clocks(const struct page *page)
     return *brand != *other;
 }
 
+/* All GPU instances of a card: its MIG devices, and after them those without a compute instance. */
+static inline unsigned gpu_instance_count(const struct page *page) { return page->instance_count + page->bare_count; }
+
 /* The n-th clock that the memory can have, highest first; 0 after the last. */
 enum { MAX_MEMORY_CLOCKS = 8 };
 static inline unsigned memory_clock_at(const struct page *page, unsigned n)

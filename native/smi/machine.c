@@ -18,7 +18,7 @@ static void tame(struct page *page)
     for (unsigned i = 0; i < PAGE_PROFILES; i++) page->profiles[i].name[sizeof page->profiles[i].name - 1] = 0;
     for (unsigned i = 0; i < PAGE_INSTANCES; i++) page->instances[i].uuid[sizeof page->instances[i].uuid - 1] = 0;
     if (page->instance_count > PAGE_INSTANCES) page->instance_count = PAGE_INSTANCES;
-    if (!page->mig_mode) page->instance_count = 0;
+    if (!page->mig_mode) page->instance_count = page->bare_count = 0;
     if (page->links > MAX_LINKS) page->links = MAX_LINKS;
 }
 
@@ -101,6 +101,13 @@ int machine_read(struct machine *machine, const char *ids)
         return EXIT_NO_DEVICES;
     }
     return machine->count ? EXIT_GOOD : READ_LOST;
+}
+
+int gpu_refresh(const struct machine *machine, struct gpu *gpu)
+{
+    int code = card_read(&machine->cards.card[gpu->index], &gpu->page);
+    tame(&gpu->page);
+    return code;
 }
 
 static int say_unreadable(int code)

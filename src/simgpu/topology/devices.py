@@ -37,7 +37,9 @@ class StaticMetrics(msgspec.Struct, frozen=True):
 class Device(msgspec.Struct, frozen=True):
     """One device of a machine; `file` is its name below `/dev`, `labels` are extra labels of its metrics.
 
-    `starts` are the first slices of its MIG instances, where they were chosen; the driver chooses them otherwise.
+    `starts` are the first slices of its MIG instances, where they were chosen; the driver chooses them otherwise. Those
+    with the numbers in `bare` have no compute instance, and so are no MIG devices. With `mig` its MIG mode is on, even
+    without instances.
     """
 
     index: int
@@ -51,6 +53,13 @@ class Device(msgspec.Struct, frozen=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     static: StaticMetrics | None = None
     starts: tuple[int, ...] = ()
+    bare: tuple[int, ...] = ()
+    mig: bool = False
+
+    @property
+    def mig_enabled(self) -> bool:
+        """Whether its MIG mode is on."""
+        return self.mig or bool(self.instances)
 
     @property
     def pci_short(self) -> str:
@@ -74,6 +83,11 @@ class Device(msgspec.Struct, frozen=True):
             chosen = zip(self.instances, self.starts, strict=True)
             return [placing.placed(profile, self.model, start) for profile, start in chosen]
         return placing.place(self.instances, self.model, where="mig")
+
+    def mig_devices(self) -> list[tuple[placing.Placement, models.MigProfile]]:
+        """Return its MIG devices: the instances that have a compute instance, each with its place."""
+        pairs = zip(self.placements(), self.instances, strict=True)
+        return [(place, profile) for place, profile in pairs if place.number not in self.bare]
 
     def part_uuid(self, number: int) -> str:
         """Return the UUID of a MIG instance, without a prefix."""
