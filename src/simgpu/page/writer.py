@@ -357,7 +357,7 @@ def _describe_cpus(row: Any, device: Device, all_devices: Sequence[Device]) -> N
 def _describe_instances(row: Any, device: Device) -> list[int]:
     """Fill in the card's profiles and instances by number, and return the place of each instance on the page."""
     model = device.model
-    row["mig_capable"], row["mig_mode"] = bool(model.mig), bool(device.instances)
+    row["mig_capable"], row["mig_mode"] = bool(model.mig), device.mig_mode
     row["instance_count"] = len(device.instances)
     for place, profile in enumerate(model.mig[: layout.PROFILES]):
         row["profiles"][place] = _profile(profile, model)

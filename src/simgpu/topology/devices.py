@@ -37,7 +37,8 @@ class StaticMetrics(msgspec.Struct, frozen=True):
 class Device(msgspec.Struct, frozen=True):
     """One device of a machine; `file` is its name below `/dev`, `labels` are extra labels of its metrics.
 
-    `starts` are the first slices of its MIG instances, where they were chosen; the driver chooses them otherwise.
+    `starts` are the first slices of its MIG instances, where they were chosen; the driver chooses them otherwise. With
+    `mig_enabled` it is in MIG mode also without instances.
     """
 
     index: int
@@ -51,6 +52,12 @@ class Device(msgspec.Struct, frozen=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     static: StaticMetrics | None = None
     starts: tuple[int, ...] = ()
+    mig_enabled: bool = False
+
+    @property
+    def mig_mode(self) -> bool:
+        """Whether it is in MIG mode."""
+        return self.mig_enabled or bool(self.instances)
 
     @property
     def pci_short(self) -> str:
