@@ -89,6 +89,7 @@ MAX_DEVICES = _limit(
 MAX_RESOURCES = _limit(64, "other resources of a node", "each has a device plugin of its own")
 MAX_MEMORY_MIB = _limit(100_000_000, "MiB of a GPU's memory")
 MAX_NAME = _limit(253, "characters of a pool's, node's or product's name", "as many as names of nodes have")
+MAX_MIG_CONFIGS = _limit(256, "layouts of `mig-configs`, and of a mig-parted file")
 MAX_LABEL = _limit(63, "characters of a label's value", "Kubernetes allows no more")
 MAX_POD_ANNOTATION = _limit(
     64,
@@ -170,6 +171,32 @@ FAILURES_ANNOTATION = _node(
     "[what fails](../guides/real-nodes.md#failures), on a fake node its GPUs alone; comes before the pool's",
     values="YAML, such as `{refuse: true}`", default="the pool's",
 )  # fmt: skip
+MIG_STRATEGIES = MIG_NONE, MIG_SINGLE, MIG_MIXED = ("none", "single", "mixed")
+MIG_RESOURCE_PREFIX = _node(
+    "nvidia.com/mig-", "capacity, allocatable, such as `nvidia.com/mig-1g.18gb`", "SimGPU",
+    "[MIG instances](../guides/mig.md) of a profile with the strategy `mixed`; a `+` of its name is a `.` here",
+    values="a number",
+)  # fmt: skip
+MIG_CONFIG = _node(
+    "nvidia.com/mig.config", "label", "you",
+    "[the layout of MIG instances](../guides/mig.md) that the node's GPUs get, as NVIDIA's MIG manager applies it",
+    values="a layout's name, such as `all-balanced`", default="that of `run.ai/mig.config`, else the pool's",
+)  # fmt: skip
+MIG_STATES = MIG_PENDING, MIG_REBOOTING, MIG_SUCCESS, MIG_FAILED = ("pending", "rebooting", "success", "failed")
+MIG_CONFIG_STATE = _node(
+    "nvidia.com/mig.config.state", "label", "SimGPU",
+    "how far the change of layout is; the event of a failed one has the reason, and the node keeps what it had",
+    values=", ".join(f"`{state}`" for state in MIG_STATES),
+)  # fmt: skip
+RUNAI_MIG_CONFIG = _node(
+    "run.ai/mig.config", "annotation", "you, Run:ai", "the same as a document",
+    values="a mig-parted file whose layout is called `selected`", default="the pool's layout",
+)  # fmt: skip
+RUNAI_MIG_SELECTED = "selected"
+RUNAI_MIG_MAPPING = _node(
+    "run.ai/mig-mapping", "annotation", "SimGPU", "the instances that `run.ai/mig.config` has led to, by GPU",
+    values="JSON in base64",
+)  # fmt: skip
 AGENT_LABEL = _node(
     "simgpu.dev/agent", "label", "you",
     "a real node for [the agent's DaemonSet](../guides/real-nodes.md#as-a-daemonset)", values='`"true"`',
@@ -201,7 +228,10 @@ CUDA_FULL = _discovered("cuda.runtime-version.full", "CUDA version")
 CUDA_MAJOR = _discovered("cuda.runtime-version.major", "its first part")
 CUDA_MINOR = _discovered("cuda.runtime-version.minor", "its second part")
 MIG_CAPABLE = _discovered("mig.capable", "whether the first GPU can be divided", values="`true`, `false`")
-MIG_STRATEGY = _discovered("mig.strategy", "`migStrategy` of the topology", values="`none`, `single`, `mixed`")
+MIG_STRATEGY = _discovered(
+    "mig.strategy", "the pool's `mig.strategy`, else the topology's `migStrategy`",
+    values=", ".join(f"`{name}`" for name in MIG_STRATEGIES),
+)  # fmt: skip
 MPS_CAPABLE = _discovered("mps.capable", "whether GPUs are shared by MPS", values="`false`")
 DEPLOYED_LABELS = (_discovered("gpu.deploy.dcgm-exporter", "the node gets an exporter", values="`true`"),)
 DEPLOYED_ON_REAL_LABELS = (

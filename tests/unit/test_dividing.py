@@ -57,8 +57,8 @@ def test_an_instance_is_created_exactly_where_the_card_has_room(data: st.DataObj
     assert len({*numbers}) == len(numbers)
     for number in data.draw(st.permutations(numbers)):
         device = change(device, "destroy_gpu_instance", number)
-    assert device.mig_enabled
-    assert not change(device, "mig_mode", 0).mig_enabled
+    assert device.mig_mode
+    assert not change(device, "mig_mode", 0).mig_mode
 
 
 def test_an_instance_is_a_mig_device_once_it_has_a_compute_instance() -> None:

@@ -212,7 +212,7 @@ def _c2c_mode(device: Device) -> float:
 
 
 def _mig_mode(device: Device) -> float:
-    return float(device.mig_enabled)
+    return float(device.mig_mode)
 
 
 def _module(device: Device) -> float:

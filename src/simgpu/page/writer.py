@@ -368,7 +368,7 @@ def _describe_instances(row: Any, device: Device) -> list[int]:
     MIG devices come first, by number; then the instances that have no compute instance.
     """
     model = device.model
-    row["mig_capable"], row["mig_mode"] = bool(model.mig), device.mig_enabled
+    row["mig_capable"], row["mig_mode"] = bool(model.mig), device.mig_mode
     row["instances"] = np.zeros((), row["instances"].dtype)
     row["bare_count"] = len(device.bare)
     row["instance_count"] = len(device.instances) - len(device.bare)

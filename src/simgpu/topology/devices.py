@@ -38,8 +38,8 @@ class Device(msgspec.Struct, frozen=True):
     """One device of a machine; `file` is its name below `/dev`, `labels` are extra labels of its metrics.
 
     `starts` are the first slices of its MIG instances, where they were chosen; the driver chooses them otherwise. Those
-    with the numbers in `bare` have no compute instance, and so are no MIG devices. With `mig` its MIG mode is on, even
-    without instances.
+    with the numbers in `bare` have no compute instance, and so are no MIG devices. With `mig_enabled` it is in MIG mode
+    also without instances.
     """
 
     index: int
@@ -54,12 +54,12 @@ class Device(msgspec.Struct, frozen=True):
     static: StaticMetrics | None = None
     starts: tuple[int, ...] = ()
     bare: tuple[int, ...] = ()
-    mig: bool = False
+    mig_enabled: bool = False
 
     @property
-    def mig_enabled(self) -> bool:
-        """Whether its MIG mode is on."""
-        return self.mig or bool(self.instances)
+    def mig_mode(self) -> bool:
+        """Whether it is in MIG mode."""
+        return self.mig_enabled or bool(self.instances)
 
     @property
     def pci_short(self) -> str:

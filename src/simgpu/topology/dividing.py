@@ -39,7 +39,7 @@ def change(device: Device, setting: str, values: Sequence[int], *, busy: Busy, i
         raise MigRefused(UNSUPPORTED, f"{device.model.product} has no MIG")
     if setting == MODE:
         return _set_mode(device, values[0], is_open=is_open)
-    if not device.mig_enabled:
+    if not device.mig_mode:
         raise MigRefused(UNSUPPORTED, "MIG mode is off")
     return _CHANGES[setting](device, values, busy)
 
@@ -47,11 +47,11 @@ def change(device: Device, setting: str, values: Sequence[int], *, busy: Busy, i
 def _set_mode(device: Device, mode: int, *, is_open: bool) -> Device:
     if mode not in (0, 1):
         raise MigRefused(INVALID, f"no MIG mode {mode}")
-    if bool(mode) == device.mig_enabled:
-        return msgspec.structs.replace(device, mig=bool(mode))
+    if bool(mode) == device.mig_mode:
+        return msgspec.structs.replace(device, mig_enabled=bool(mode))
     if device.instances or is_open:
         raise MigRefused(IN_USE, "the card is in use")
-    return msgspec.structs.replace(device, mig=bool(mode))
+    return msgspec.structs.replace(device, mig_enabled=bool(mode))
 
 
 def _create(device: Device, values: Sequence[int], _busy: Busy) -> Device:
@@ -69,7 +69,7 @@ def _create(device: Device, values: Sequence[int], _busy: Busy) -> Device:
     if sum(item.name == profile.name for item in device.instances) >= profile.count:
         raise MigRefused(NO_RESOURCES, f"at most {profile.count} of {profile.name}")
     return msgspec.structs.replace(
-        device, mig=True, instances=(*device.instances, profile),
+        device, mig_enabled=True, instances=(*device.instances, profile),
         starts=(*(place.start for place in there), start),
         bare=(*device.bare, placing.placed(profile, device.model, start).number),
     )  # fmt: skip
@@ -81,7 +81,7 @@ def _destroy(device: Device, values: Sequence[int], busy: Busy) -> Device:
         raise MigRefused(IN_USE, f"instance {number} has a compute instance")
     kept = [at for at, place in enumerate(there) if place.number != number]
     return msgspec.structs.replace(
-        device, mig=True, instances=tuple(device.instances[at] for at in kept),
+        device, mig_enabled=True, instances=tuple(device.instances[at] for at in kept),
         starts=tuple(there[at].start for at in kept), bare=tuple(item for item in device.bare if item != number),
     )  # fmt: skip
 
