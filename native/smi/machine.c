@@ -60,7 +60,7 @@ static void say_lost(const struct gpu *gpu)
 }
 
 /* Looking for processes takes longer than all else, and where they are all in /proc, every card has the same. */
-static struct { struct process list[MAX_PROCESSES]; unsigned count, known; } processes;
+static struct { struct process all[MAX_PROCESSES], list[MAX_PROCESSES]; unsigned count, known; } processes;
 
 unsigned gpu_processes(const struct gpu *gpu, const struct process **found)
 {
@@ -71,10 +71,9 @@ unsigned gpu_processes(const struct gpu *gpu, const struct process **found)
         processes.known = 0;
         return card_processes(page, processes.list, MAX_PROCESSES);
     }
-    if (!processes.known) processes.count = process_list(page, processes.list, MAX_PROCESSES);
+    if (!processes.known) processes.count = process_list(page, processes.all, MAX_PROCESSES);
     processes.known = 1;
-    process_shares(page, processes.list, processes.count);
-    return processes.count;
+    return process_shares(page, processes.all, processes.count, processes.list, MAX_PROCESSES);
 }
 
 int machine_read(struct machine *machine, const char *ids)
