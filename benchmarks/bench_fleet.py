@@ -179,7 +179,9 @@ async def bare_writes(client: Client, names: list[str]) -> float:
     labels = {
         name.replace("nvidia.com", "bare.test"): value for name, value in publishing.labels(spec, "mixed").items()
     }
-    amounts = {name.replace("nvidia.com", "bare.test"): value for name, value in publishing.amounts(spec).items()}
+    amounts = {
+        name.replace("nvidia.com", "bare.test"): value for name, value in publishing.amounts(spec, "mixed").items()
+    }
     wanted = {"metadata": {"labels": labels}}
     capacity = {"status": {"capacity": amounts, "allocatable": amounts}}
     bodies = []

@@ -273,7 +273,7 @@ class World:
             name = node.metadata.name
             placed = self.fleet.nodes.get(name)
             labels, capacity = self.on(name)
-            assert capacity == (publishing.amounts(placed.spec) if placed else {})
+            assert capacity == (publishing.amounts(placed.spec, "mixed") if placed else {})
             ours = {item: value for item, value in labels.items() if (item, value) not in MINE.items()}
             assert ours == (publishing.labels(placed.spec, "mixed") if placed else {})
         views_of = {item.metadata.name for item in self.stores.config_maps} - {"topology"}

@@ -81,7 +81,7 @@ def test_every_model_with_mig_has_the_well_known_layouts_of_its_profiles(model: 
 
 def test_a_balanced_h200_has_its_instances_where_the_driver_puts_them() -> None:
     balanced = mig_layouts.well_known(H200)["all-balanced"]
-    assert names(balanced) == [("3g.71gb", 4), ("2g.35gb", 2), ("1g.18gb", 0), ("1g.18gb", 1)]
+    assert names(balanced) == [("1g.18gb", 0), ("1g.18gb", 1), ("2g.35gb", 2), ("3g.71gb", 4)]
 
 
 def test_a_card_that_cannot_be_divided_has_no_layout_but_the_disabled_one() -> None:
@@ -109,7 +109,7 @@ mig-configs:
 """
     whole, h200, a30 = divided(text, H200, H200, A30)
     assert whole == mig_layouts.WHOLE
-    assert names(h200) == [("3g.71gb", 4), ("1g.18gb", 0)]
+    assert names(h200) == [("1g.18gb", 0), ("3g.71gb", 4)]
     assert a30 is None
 
 

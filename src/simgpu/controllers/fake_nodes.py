@@ -35,7 +35,7 @@ from simgpu.machines.health import DeviceFaults
 from simgpu.machines.ticking import Clock
 from simgpu.machines.users import PodRef, User
 from simgpu.pods import assigning, requests, reserving
-from simgpu.topology import failures, pools
+from simgpu.topology import failures, mig_choice, pools
 
 START_SECONDS = 2.0  # that a pod may take from its node to Running, before its GPUs are assigned anyway
 CLAIMED_START_SECONDS = 0.15  # the same where the scheduler chose the GPUs: who has them shows within a second
@@ -196,7 +196,7 @@ class FakeNodes:
     def describe_node(self, name: str) -> dict[str, Any] | None:
         """Return a node for the topology API, a real one from its view; None if there is none."""
         if (placed := self._fleet.nodes.get(name)) is not None:
-            strategy = self._config.mig_strategy
+            strategy = self._strategy(placed.spec)
             return publishing.node_json(
                 publishing.document(placed.ids, placed.spec, strategy=strategy, users=placed.users())
             )
@@ -208,6 +208,9 @@ class FakeNodes:
         """The configuration in force: nodes are reconciled only after the first read."""
         assert self.configuration.current is not None  # noqa: S101
         return self.configuration.current
+
+    def _strategy(self, spec: pools.NodeGpus) -> str:
+        return mig_choice.strategy(spec, self._config)
 
     @property
     def withdrawn(self) -> bool:
@@ -241,7 +244,7 @@ class FakeNodes:
         failed, change = self._fail(node, placed, record)
         wait = self._use(placed, record, before)
         if news or failed:
-            self._publish_node(node, placed.spec, record)
+            self._publish_node(node, placed, record)
             self._dra.publish(node.metadata, placed, record.faults)
         # A node that left and came back: a delete of its view may still be pending.
         deleting = first and not self._writer.settled(self._views.target(name), None)
@@ -401,15 +404,17 @@ class FakeNodes:
 
     # Writing.
 
-    def _publish_node(self, node: Node, spec: pools.NodeGpus, record: NodeRecord) -> None:
+    def _publish_node(self, node: Node, placed: NodeCards, record: NodeRecord) -> None:
         """Write labels and capacity, until the node has them and all our writes are seen."""
+        spec, strategy = placed.spec, self._strategy(placed.spec)
         owned = record.owned = record.owned or publishing.OwnedFields(set(), set())
         record.leaving = False
         settled = self._writer.settled(Target(resources.NODES, node.metadata.name), node)
         if settled:
             owned.drop_missing(node)
-        labels, amounts = publishing.labels(spec, self._config.mig_strategy), publishing.amounts(spec)
-        allocatable = publishing.amounts(spec, unhealthy=len(record.unhealthy))
+        sick = [place for place, gpu in enumerate(placed.ids) if gpu in record.unhealthy] if record.faults else []
+        labels, amounts = publishing.labels(spec, strategy), publishing.amounts(spec, strategy)
+        allocatable = publishing.amounts(spec, strategy, unhealthy=sick)
         owned.labels.update(labels)
         owned.resources.update(amounts)
         patch = publishing.node_patch(labels, amounts, owned, allocatable=allocatable)
@@ -448,7 +453,7 @@ class FakeNodes:
         def source() -> object:
             if (placed := self._fleet.nodes.get(name)) is None:
                 return None
-            return placed.spec, self._config.mig_strategy, [card.users for card in placed.cards]
+            return placed.spec, self._strategy(placed.spec), [card.users for card in placed.cards]
 
         return source, functools.partial(self._render, name)
 
@@ -466,8 +471,8 @@ class FakeNodes:
         if self._records[name].shared:
             counters["held"] = self._records[name].held
         return publishing.view(
-            name, placed.ids, placed.spec, strategy=self._config.mig_strategy, users=placed.users(), counters=counters,
-            labelled=owned.labels if owned is not None else (),
+            name, placed.ids, placed.spec, strategy=self._strategy(placed.spec), users=placed.users(),
+            counters=counters, labelled=owned.labels if owned is not None else (),
         )  # fmt: skip
 
     async def save(self) -> None:

@@ -30,7 +30,7 @@ from simgpu.machines import users
 from simgpu.machines.ticking import Clock
 from simgpu.machines.users import CpuSource, User
 from simgpu.pods import holding, requests, reserving
-from simgpu.topology import failures, pools
+from simgpu.topology import failures, mig_choice, pools
 
 _NOTHING = pools.NodeGpus(())
 
@@ -256,7 +256,7 @@ class OwnNode:
         if node is None or fleet is None:
             return SAVE_EVERY
         config_map = self._views.get(self.name)
-        labels = publishing.labels_of_real(spec, fleet.mig_strategy) if spec.gpus or spec.other else {}
+        labels = publishing.labels_of_real(spec, mig_choice.strategy(spec, fleet)) if spec.gpus or spec.other else {}
         if labels or config_map is not None or self.configuration.uninstalling:
             labels[vocabulary.MANAGED_LABEL] = "true"  # the last to be removed; in an uninstall, by the agent itself
         self._labelled.update(labels, publishing.owned_labels(config_map))
@@ -268,7 +268,7 @@ class OwnNode:
             if config_map is not None:
                 self._views.delete(self.name)
             return SAVE_EVERY
-        self._shown = _Shown(spec, tuple(ids), dict(listed), tuple(labels), fleet.mig_strategy)
+        self._shown = _Shown(spec, tuple(ids), dict(listed), tuple(labels), mig_choice.strategy(spec, fleet))
         self._counters = counters
         urgent = self._view.written is None and config_map is None
         return self._views.publish(

@@ -180,9 +180,10 @@ class Fleet:
         """Simulate up to `now`, in seconds; `clock` is in seconds since 1970."""
         self._inventory.step(now, clock=clock)
         self._machines.clear()
-        if self._machine is not None and self._inventory.changed:
+        if self._machine is not None and (changed := self._inventory.changed):
             self._machine.change_users(
-                {card.place: (card.pod(card.seen), card.seen) for card in self._inventory.changed}
+                {card.place: (card.pod(card.seen), card.seen) for card in changed},
+                {card.place: card.part_pods(card.seen) for card in changed if card.parts},
             )
 
     def machine(self) -> Machine:
@@ -214,7 +215,10 @@ class Fleet:
         listed = enumerate(chain.from_iterable([node.cards for node in nodes]))
         special = [(place, card) for place, card in listed if card.seen or card.playing or card.failure is not _NONE]
         machine.users = {place: card.seen for place, card in special if card.seen}
-        machine.set_pods({place: pod for place, card in special if (pod := card.pod(card.seen)) is not None})
+        machine.set_pods(
+            {place: pod for place, card in special if (pod := card.pod(card.seen)) is not None},
+            {handle: pod for _, card in special if card.parts for handle, pod in card.part_pods(card.seen).items()},
+        )
         machine.set_lost([place for place, card in special if card.failure == DeviceFailure.LOST])
         return machine
 

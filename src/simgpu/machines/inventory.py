@@ -70,10 +70,15 @@ class Card(msgspec.Struct, gc=False):
     failure: DeviceFailure = DeviceFailure.NONE
     forgiven: tuple[float, ...] = ()
 
+    def part_pods(self, users: Sequence[User]) -> dict[int, PodRef]:
+        """Return the pods that label its MIG instances, by handle: of the first user of each."""
+        first = {user.part: user.pod for user in reversed(users)}
+        return {handle: first[number] for number, _, handle in self.parts if number in first}
+
     def pod(self, users: Sequence[User]) -> PodRef | None:
-        """Return the pod that labels the card: of the first user, or from the configuration."""
+        """Return the pod that labels the card: of the first user of all of it, or from the configuration."""
         if users:
-            return users[0].pod
+            return next((user.pod for user in users if user.part is None), None) if self.parts else users[0].pod
         reading = self.device.static
         return PodRef(reading.pod, reading.namespace, reading.container) if reading and reading.pod else None
 

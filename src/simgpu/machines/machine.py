@@ -196,13 +196,36 @@ class Machine:
             self.pods, self.part_pods = dict(pods), dict(parts)
             self.version += 1
 
-    def change_users(self, changed: Mapping[int, tuple[PodRef | None, tuple[User, ...]]]) -> None:
-        """Set the pod that labels a device, and its users, for some devices, by index; snapshots keep theirs."""
+    def change_users(
+        self,
+        changed: Mapping[int, tuple[PodRef | None, tuple[User, ...]]],
+        parts: Mapping[int, Mapping[int, PodRef]] = {},
+    ) -> None:
+        """Set the pod that labels a device, and its users, for some devices, by index; snapshots keep theirs.
+
+        `parts` are the pods that label the parts of divided ones among them, by index and handle.
+        """
         self.pods, self.users = dict(self.pods), dict(self.users)
         for place, (pod, users) in changed.items():
             _put(self.pods, place, pod)
             _put(self.users, place, users)
+        if parts:
+            self.part_pods = dict(self.part_pods)
+            for place, pods in parts.items():
+                for handle in self.handles_of.get(place, ()):
+                    _put(self.part_pods, handle, pods.get(handle))
         self.version += 1
+
+    @property
+    def handles_of(self) -> dict[int, list[int]]:
+        """The handles of the parts of each divided device, by index."""
+        return self._once("handles", self._by_device)
+
+    def _by_device(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for part in self.parts:
+            found.setdefault(part.device, []).append(part.handle)
+        return found
 
 
 def _put(items: dict[int, T], place: int, value: T | None) -> None:

@@ -20,7 +20,7 @@ _BALANCED = {7: (1, 1, 2, 3), 4: (1, 1, 2)}  # slices of compute of the instance
 
 
 class CardLayout(msgspec.Struct, frozen=True):
-    """How a card is divided: whether MIG is enabled, its instances, and the first memory slice of each."""
+    """How a card is divided: whether MIG is enabled, its instances in the order of slices, and each one's first."""
 
     enabled: bool = False
     instances: tuple[models.MigProfile, ...] = ()
@@ -138,7 +138,7 @@ def placed(wanted: Sequence[tuple[str, int | None]], model: models.Model, *, fie
         raise errors.InputError(
             field, f"{_counted(ordered)} does not fit on {model.product}: {error.problem}"
         ) from None
-    return CardLayout(enabled=True, instances=tuple(ordered), starts=tuple(place.start for place in places))
+    return _at(ordered, [place.start for place in places])
 
 
 def _chosen(wanted: Sequence[tuple[models.MigProfile, int | None]], model: models.Model, *, field: str) -> CardLayout:
@@ -153,7 +153,15 @@ def _chosen(wanted: Sequence[tuple[models.MigProfile, int | None]], model: model
             raise errors.InputError(field, f"{profile.name} at slice {start} overlaps with another instance")
         taken.update(slices)
         starts.append(start)
-    return CardLayout(enabled=True, instances=tuple(profile for profile, _ in wanted), starts=tuple(starts))
+    return _at([profile for profile, _ in wanted], starts)
+
+
+def _at(profiles: Sequence[models.MigProfile], starts: Sequence[int]) -> CardLayout:
+    """Return a layout whose instances are in the order of their slices, so that equal ones compare so."""
+    ordered = sorted(zip(starts, profiles, strict=True), key=lambda pair: pair[0])
+    return CardLayout(
+        enabled=True, instances=tuple(profile for _, profile in ordered), starts=tuple(start for start, _ in ordered)
+    )
 
 
 def _divided(entry: LayoutEntry, index: int, model: models.Model, where: str) -> CardLayout:
