@@ -407,8 +407,8 @@ def test_a_container_with_two_instances_of_a_card_sees_one_card_with_two(tmp_pat
             "[N.nvmlDeviceGetUUID(N.nvmlDeviceGetMigDeviceHandleByIndex(card, i)) for i in range(2)]",
             "N.nvmlDeviceGetMigDeviceHandleByIndex(card, 2)",
             "[N.nvmlDeviceGetGpuInstanceId(N.nvmlDeviceGetMigDeviceHandleByIndex(card, i)) for i in range(2)]",
-            "[sum(p.usedGpuMemory for p in N.nvmlDeviceGetComputeRunningProcesses("
-            "N.nvmlDeviceGetMigDeviceHandleByIndex(card, i))) >> 30 for i in range(2)]",
+            "[[sum(p.usedGpuMemory for p in N.nvmlDeviceGetComputeRunningProcesses(part)) >> 30"
+            + " for part in [N.nvmlDeviceGetMigDeviceHandleByIndex(card, i)]][0] for i in range(2)]",
         ],
     )
 
