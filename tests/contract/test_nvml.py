@@ -408,7 +408,7 @@ def test_a_container_with_two_instances_of_a_card_sees_one_card_with_two(tmp_pat
             "N.nvmlDeviceGetMigDeviceHandleByIndex(card, 2)",
             "[N.nvmlDeviceGetGpuInstanceId(N.nvmlDeviceGetMigDeviceHandleByIndex(card, i)) for i in range(2)]",
             "[[sum(p.usedGpuMemory for p in N.nvmlDeviceGetComputeRunningProcesses(part)) >> 30"
-             " for part in [N.nvmlDeviceGetMigDeviceHandleByIndex(card, i)]][0] for i in range(2)]",
+            " for part in [N.nvmlDeviceGetMigDeviceHandleByIndex(card, i)]][0] for i in range(2)]",
         ],
     )
 

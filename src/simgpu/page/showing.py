@@ -13,7 +13,7 @@ from simgpu.machines import quantities
 from simgpu.machines.box import Box
 from simgpu.machines.machine import DevicePart
 from simgpu.page import apps, layout, writer
-from simgpu.topology import dividing
+from simgpu.topology import mig_by_hand
 from simgpu.topology.devices import Device
 
 OK, INVALID, UNSUPPORTED, NO_PERMISSION, NOT_FOUND = 0, 2, 3, 4, 6  # NVML's codes
@@ -64,7 +64,7 @@ class BoxPages:
         index = self._box.find(device)
         if index is None:
             return NOT_FOUND
-        if setting in dividing.SETTINGS:
+        if setting in mig_by_hand.SETTINGS:
             return self._divide(index, setting, values)
         engine, card = self._box.engine, int(self._box.machine.ids[index])
         try:
@@ -89,7 +89,7 @@ class BoxPages:
         """Change a card's MIG mode or instances, and show it at once; return one of NVML's codes."""
         try:
             changed = divided(self._box, index, setting, values)
-        except dividing.MigRefused as error:
+        except mig_by_hand.MigRefused as error:
             return error.code
         self._box.change([changed if at == index else item for at, item in enumerate(self._box.devices)])
         self.pages.divide(index, changed)
@@ -100,7 +100,7 @@ class BoxPages:
 def divided(box: Box, index: int, setting: str, values: Sequence[int]) -> Device:
     """Return a card of a box after a change of its MIG mode or instances; raises `MigRefused`."""
     busy, is_open = box.open_parts(index), box.is_open(index)
-    return dividing.change(box.devices[index], setting, values, busy=busy, is_open=is_open)
+    return mig_by_hand.change(box.devices[index], setting, values, busy=busy, is_open=is_open)
 
 
 def open_pages(box: Box, folder: Path, *, interval: float, control: str) -> BoxPages:
