@@ -12,14 +12,54 @@ from typing import Final
 import msgspec
 
 from simgpu import errors
-from simgpu.catalog import placing
+from simgpu.catalog import models, placing
 from simgpu.topology.devices import Device
+from simgpu.topology.mig_choice import LayoutChoice, laid_out
+from simgpu.topology.mig_layouts import CardLayout
+from simgpu.topology.pools import NodeGpus
 
 INVALID, UNSUPPORTED, NOT_FOUND, IN_USE, NO_RESOURCES = 2, 3, 6, 19, 23  # NVML's codes
 
 ANYWHERE: Final = 255  # in place of a first slice: where the driver places it
 
 Busy = Collection[int]  # numbers of the instances that programs have open
+
+
+class HandCard(msgspec.Struct, frozen=True):
+    """How a card was divided by hand: its MIG devices, and other instances by profile and first slice."""
+
+    layout: CardLayout
+    bare: tuple[tuple[str, int], ...] = ()
+
+
+class HandMade(msgspec.Struct, frozen=True):
+    """The cards of a node that were divided by hand, by index, and the choice of layout that this comes before."""
+
+    choice: LayoutChoice
+    cards: dict[int, HandCard] = {}
+
+    def over(self, spec: NodeGpus) -> NodeGpus:
+        """Return what a node has with these cards divided like this, if they still can be."""
+        found = [
+            self.cards[index].layout if index in self.cards and _possible(self.cards[index], gpu.model) else None
+            for index, gpu in enumerate(spec.gpus)
+        ]
+        return msgspec.structs.replace(spec, gpus=laid_out(spec.gpus, found))
+
+    def with_card(self, device: Device) -> HandMade:
+        """Return the same with a card as it is divided now."""
+        pairs = sorted(zip(device.placements(), device.instances, strict=True), key=lambda pair: pair[0].start)
+        mine = [(place, profile) for place, profile in pairs if place.number not in device.bare]
+        card = HandCard(
+            CardLayout(device.mig_mode, tuple(item for _, item in mine), tuple(place.start for place, _ in mine)),
+            tuple((profile.name, place.start) for place, profile in pairs if place.number in device.bare),
+        )
+        return HandMade(self.choice, {**self.cards, device.index: card})
+
+
+def _possible(card: HandCard, model: models.Model) -> bool:
+    names = {profile.name for profile in model.mig}
+    return {profile.name for profile in card.layout.instances} | {name for name, _ in card.bare} <= names
 
 
 class MigRefused(errors.SimgpuError):

@@ -73,6 +73,23 @@ def strategy(pool: NodeGpus, topology: Topology) -> str:
     return pool.mig.strategy or topology.mig_strategy
 
 
+def with_strategy(pool: NodeGpus, topology: Topology | None) -> NodeGpus:
+    """Return a pool whose MIG strategy is its own: without one, the topology's."""
+    if pool.mig.strategy or topology is None or not pool.gpus:
+        return pool
+    return msgspec.structs.replace(pool, mig=msgspec.structs.replace(pool.mig, strategy=topology.mig_strategy))
+
+
+def kept(pool: NodeGpus, current: NodeGpus) -> NodeGpus:
+    """Return what a node of a pool has while its GPUs stay divided as they are."""
+    had = dict(enumerate(current.gpus))
+    layouts = [
+        had[index].layout if index in had and had[index].model == gpu.model else None
+        for index, gpu in enumerate(pool.gpus)
+    ]
+    return msgspec.structs.replace(pool, gpus=laid_out(pool.gpus, layouts))
+
+
 def laid_out(gpus: Sequence[NodeGpu], layouts: Sequence[mig_layouts.CardLayout | None]) -> tuple[NodeGpu, ...]:
     """Return GPUs with layouts; those whose layout is None stay as they are."""
     return tuple(
