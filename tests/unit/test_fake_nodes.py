@@ -74,7 +74,8 @@ class Api:
         old, status = node.metadata, body.get("status", {})
         labels = _merged(old.labels, body.get("metadata", {}).get("labels", {}))
         amounts: Any = {part: _merged(getattr(node.status, part), status.get(part, {})) for part in CAPACITY}
-        meta = self.meta(name, labels=labels, annotations=old.annotations)
+        annotations = _merged(old.annotations, body.get("metadata", {}).get("annotations", {}))
+        meta = self.meta(name, labels=labels, annotations=annotations)
         self.stores.nodes.put(views.Node(metadata=meta, status=views.NodeStatus(**amounts)))
 
 
