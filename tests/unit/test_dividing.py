@@ -14,7 +14,7 @@ from simgpu.identities import identity, render
 from simgpu.kube import views
 from simgpu.machines.fleet import pod_usage
 from simgpu.topology.devices import part_id
-from tests.unit.test_fake_nodes import World
+from tests.fixtures.fake_worlds import LOOP, World
 
 CONFIG, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 RUNAI, MAPPING = "run.ai/mig.config", "run.ai/mig-mapping"
@@ -156,8 +156,6 @@ def test_pods_get_instances_packed_on_cards_and_keep_them_over_a_restart() -> No
 
 
 def _save(world: MigWorld) -> None:
-    from tests.unit.test_fake_nodes import LOOP  # noqa: PLC0415
-
     LOOP.run(world.nodes.save())
     world._written("", None)
 
