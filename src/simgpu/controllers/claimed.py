@@ -42,6 +42,11 @@ class ClaimedUsers(msgspec.Struct):
     observers: dict[str, tuple[User, ...]] = {}
     problems: list[Trouble] = []
 
+    @property
+    def taken(self) -> set[str]:
+        """The ids of GPUs that claims hold."""
+        return set(self.owners)
+
     def joined(self, assigned: Mapping[str, tuple[User, ...]]) -> dict[str, tuple[User, ...]]:
         """Return these users together with those that GPUs were assigned to; administrators come last."""
         found = {**assigned, **self.owners}

@@ -17,7 +17,7 @@ import msgspec
 
 from simgpu import vocabulary
 from simgpu.catalog import models
-from simgpu.controllers import claimed, configuring, publishing, shared_gpus
+from simgpu.controllers import claimed, configuring, dividing, instance_users, publishing, shared_gpus
 from simgpu.controllers.dra_fleet import DraFleet
 from simgpu.controllers.loading import PodLoads
 from simgpu.controllers.node_views import SAVE_EVERY, NodeViews, Render, Source, ViewState
@@ -35,7 +35,7 @@ from simgpu.machines.health import DeviceFaults
 from simgpu.machines.ticking import Clock
 from simgpu.machines.users import PodRef, User
 from simgpu.pods import assigning, requests, reserving
-from simgpu.topology import failures, mig_choice, pools
+from simgpu.topology import failures, mig_choice, mig_offers, pools
 
 START_SECONDS = 2.0  # that a pod may take from its node to Running, before its GPUs are assigned anyway
 CLAIMED_START_SECONDS = 0.15  # the same where the scheduler chose the GPUs: who has them shows within a second
@@ -43,6 +43,8 @@ RETIRE_EVERY = 1.0  # seconds
 RETRY_AFTER = 5.0  # seconds after a write that failed
 IDLE_GROWTH = 1 / 3  # of counters, at most, relative to those of a GPU at its power limit
 MAX_SAVE_SECONDS = 6.0  # shorter than the default lease, and than the grace period of a process that is asked to end
+
+_NOTHING = pools.NodeGpus(())
 
 _log = logging.getLogger(__name__)
 
@@ -119,6 +121,7 @@ class FakeNodes:
             stores.config_maps, recorder, namespace=namespace, catalog=catalog, allocation=allocation
         )
         self.loads = PodLoads(self.configuration, writer)
+        self.divisions = dividing.Divisions(self.configuration)
         self._reservations = reservations
         self._renamed: set[str] = set()  # other names under which nodes offer GPUs
         self._records: dict[str, NodeRecord] = {}
@@ -235,8 +238,8 @@ class FakeNodes:
         first, known = not record.restored, self._fleet.nodes.get(name)
         before = self._restore(node, record) if first else None
         placed = self._fleet.place(name, spec)
-        if news and _offered(spec)[0] != vocabulary.GPU_RESOURCE:
-            self._renamed.add(_offered(spec)[0])
+        if news:
+            self._renamed.update(_other_names(spec, self._strategy(spec)))
         if before is not None:
             self._fleet.resume(placed, *self._saved(before), before.counters.failures)
             record.faults = self._fleet.faults(placed)
@@ -294,7 +297,19 @@ class FakeNodes:
         meta = node.metadata
         if meta.annotations.get(vocabulary.KWOK_NODE) != "fake" or meta.deletion_timestamp:
             return None
-        return self.configuration.gpus_of(node, self._last_good)
+        found = self.configuration.gpus_of(node, self._last_good)
+        if found is None:
+            return None
+        name = node.metadata.name
+        return self.divisions.of(
+            node, found, self._config, current=lambda: self._last_good(name), users=lambda gpu: self._pods_on(name, gpu)
+        )
+
+    def _pods_on(self, name: str, gpu: int) -> list[str]:
+        """Return the pods that have a GPU of a node, or a part of it."""
+        placed = self._fleet.nodes.get(name)
+        users = placed.cards[gpu].users if placed is not None and gpu < len(placed.cards) else ()
+        return list(dict.fromkeys(f"{user.pod.namespace}/{user.pod.name}" for user in users))
 
     def _last_good(self, name: str) -> pools.NodeGpus | None:
         """Return what a node has, or had according to its view."""
@@ -333,8 +348,14 @@ class FakeNodes:
             self._check_run_time(pod)
         self._fleet.name_exporter(placed.name, *self._exporter(pods))
         through = self._dra.users(placed, pods, self.loads)
+        if placed.spec.divided:
+            return self._use_instances(placed, record, before, pods, through)
         resource, replicas = _offered(placed.spec)
-        holding = ((pod, _wish(pod, resource)) for pod in pods if requests.holds(pod) and not claims.has_gpu_claim(pod))
+        holding = (
+            (pod, assigning.wish_of(pod, resource))
+            for pod in pods
+            if requests.holds(pod) and not claims.has_gpu_claim(pod)
+        )
         there = sorted((pair for pair in holding if pair[1].count), key=lambda pair: pair[0].metadata.seniority)
         wishes = [wish for _, wish in there]
         if before is not None:
@@ -364,6 +385,27 @@ class FakeNodes:
         found = through.joined(assigned)
         self._fleet.use(placed, found)
         return self._report_problems(record, through, {wish.uid: (pod, wish) for pod, wish in there})
+
+    def _use_instances(
+        self,
+        placed: NodeCards,
+        record: NodeRecord,
+        before: publishing.PreviousView | None,
+        pods: Sequence[Pod],
+        through: claimed.ClaimedUsers,
+    ) -> float | None:
+        """The same for a node whose GPUs are divided."""
+        found = instance_users.assign(
+            placed,
+            [pod for pod in pods if not claims.has_gpu_claim(pod)],
+            before.counters.held if before is not None else record.held,
+            strategy=self._strategy(placed.spec),
+            loads=self.loads,
+            barred=record.unhealthy | through.taken,
+        )
+        record.held, record.shared, record.replicas = found.held, bool(found.held), 1
+        self._fleet.use(placed, through.joined(found.users))
+        return self._report_problems(record, through, {wish.uid: (pod, wish) for pod, wish in found.wishes})
 
     def _assigned(
         self, there: Sequence[tuple[Pod, assigning.Wish]], placed: NodeCards, held: Mapping[str, Sequence[str]]
@@ -415,9 +457,11 @@ class FakeNodes:
         sick = [place for place, gpu in enumerate(placed.ids) if gpu in record.unhealthy] if record.faults else []
         labels, amounts = publishing.labels(spec, strategy), publishing.amounts(spec, strategy)
         allocatable = publishing.amounts(spec, strategy, unhealthy=sick)
+        labels |= self.divisions.labels(placed.name)
         owned.labels.update(labels)
         owned.resources.update(amounts)
         patch = publishing.node_patch(labels, amounts, owned, allocatable=allocatable)
+        patch["metadata"] |= self.divisions.annotations(node, spec, placed.ids)
         done = not self._write_node(node, patch) and settled
         record.node, record.topology, record.spec = node if done else None, self._config, spec
 
@@ -425,7 +469,9 @@ class FakeNodes:
         """Remove what we own from a node, once: what appears there later is not ours."""
         if not record.leaving:
             record.leaving = True
-            self._write_node(node, publishing.node_patch({}, {}, owned))
+            patch = publishing.node_patch({}, {}, owned)
+            patch["metadata"] |= self.divisions.annotations(node, _NOTHING, ())
+            self._write_node(node, patch)
 
     def _write_node(self, node: Node, patch: dict[str, Any]) -> bool:
         """Write labels and capacity in one request, as a patch of a node's status may change its metadata too.
@@ -516,6 +562,7 @@ class FakeNodes:
         self._fleet.remove(name)
         self._struck.discard(name)
         self._dra.retire(name)
+        self.divisions.forget(name)
         record = self._records.get(name, NodeRecord())
         config_map = self._view_of(name)
         before = publishing.read_previous(config_map)
@@ -546,26 +593,18 @@ def _offered(spec: pools.NodeGpus) -> tuple[str, int]:
     return spec.slicing.name(vocabulary.GPU_RESOURCE), spec.slicing.replicas(vocabulary.GPU_RESOURCE)
 
 
+def _other_names(spec: pools.NodeGpus, strategy: str) -> set[str]:
+    """Return the names of resources, besides that of GPUs, under which a node offers GPUs and MIG instances."""
+    if not spec.slicing.resources and not spec.divided:
+        return set()
+    names = mig_offers.offered(spec, strategy) if spec.divided else (vocabulary.GPU_RESOURCE,)
+    return {spec.slicing.name(name) for name in names} - {vocabulary.GPU_RESOURCE}
+
+
 def _restored(wish: assigning.Wish, before: publishing.PreviousView) -> tuple[str, ...]:
     """Return what a pod held according to a view."""
     saved = before.counters.held.get(wish.uid, ())
     return saved if len(saved) == wish.count else assigning.places(wish, before.held.get(wish.uid, ()))
-
-
-def _wish(pod: Pod, resource: str) -> assigning.Wish:
-    """Return the requests of a pod's containers, by when they run."""
-    if not pod.spec.init_containers:
-        return assigning.Wish(pod.metadata.uid, requests.requests(pod, resource))
-    lasting, first, beside, sidecars = [], [], [], 0
-    early, init = {item.name for item in pod.spec.init_containers}, requests.regular_init(pod)
-    for item in requests.requests(pod, resource):
-        if item.container in init:
-            first.append(item)
-            beside.append(sidecars)
-        else:
-            lasting.append(item)
-            sidecars += item.count if item.container in early else 0
-    return assigning.Wish(pod.metadata.uid, tuple(lasting), tuple(first), tuple(beside))
 
 
 def _patience(pod: Pod) -> float:

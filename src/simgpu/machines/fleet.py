@@ -17,7 +17,6 @@ from simgpu.machines.machine import Machine, Values
 from simgpu.machines.users import User
 from simgpu.sim import cards
 from simgpu.topology import pools
-from simgpu.topology.devices import Device
 from simgpu.vocabulary import EXPORTER
 
 _NONE = DeviceFailure.NONE
@@ -274,21 +273,37 @@ def _lost(nodes: Collection[NodeCards]) -> list[int]:
 def pod_usage(machine: Machine) -> Iterator[tuple[str, int, float, float]]:
     """Return pod uid, index of the GPU, utilisation in percent, and memory in bytes, for each pod on each GPU.
 
-    Pods that share a GPU split its utilisation in proportion to what they ask for. The values are of the moment of the
-    call.
+    Pods that share a GPU split its utilisation in proportion to what they ask for; one with MIG instances of it has
+    the utilisation of these. The values are of the moment of the call.
     """
-    return _pod_usage(machine.devices, machine.users, machine.column("usage"))
+    parts = machine.part_column("usage") if machine.parts else np.empty(0)
+    return _pod_usage(machine, machine.users, machine.column("usage"), parts)
 
 
 def _pod_usage(
-    devices: Sequence[Device], users: Mapping[int, tuple[User, ...]], usage: Values
+    machine: Machine, users: Mapping[int, tuple[User, ...]], usage: Values, parts: Values
 ) -> Iterator[tuple[str, int, float, float]]:
+    devices = machine.devices
     for place, sharing in sorted(users.items()):
         index, percent = devices[place].index, float(np.rint(usage[place]))
-        if len(sharing) == 1 and not sharing[0].reserves:
+        if sharing[0].part is not None:
+            rows = machine.part_rows[place]
+            yield from ((uid, index, *values) for uid, values in _on_parts(sharing, rows, parts).items())
+        elif len(sharing) == 1 and not sharing[0].reserves:
             yield sharing[0].pod.uid, index, percent, sharing[0].memory_mib * 2.0**20
         else:
             yield from ((uid, index, *values) for uid, values in _divided(sharing, percent).items())
+
+
+def _on_parts(users: Sequence[User], rows: Mapping[int, int], usage: Values) -> dict[str, tuple[float, float]]:
+    """Utilisation in percent and memory in bytes of each pod, by uid, from the rows of parts by number."""
+    found: dict[str, list[float]] = {}
+    memory = Counter[str]()
+    for user in users:
+        if user.part is not None and user.part in rows:
+            found.setdefault(user.pod.uid, []).append(float(usage[rows[user.part]]))
+            memory[user.pod.uid] += user.memory_mib
+    return {uid: (round(sum(values) / len(values)), memory[uid] * 2.0**20) for uid, values in found.items()}
 
 
 def candidate_addresses(node: str, before: str) -> Iterator[str]:

@@ -212,19 +212,20 @@ class Machine:
         if parts:
             self.part_pods = dict(self.part_pods)
             for place, pods in parts.items():
-                for handle in self.handles_of.get(place, ()):
+                for row in self.part_rows[place].values():
+                    handle = self.parts[row].handle
                     _put(self.part_pods, handle, pods.get(handle))
         self.version += 1
 
     @property
-    def handles_of(self) -> dict[int, list[int]]:
-        """The handles of the parts of each divided device, by index."""
-        return self._once("handles", self._by_device)
+    def part_rows(self) -> dict[int, dict[int, int]]:
+        """Where the parts of each divided device are in `parts`: by the device's index and the part's number."""
+        return self._once("parts", self._part_rows)
 
-    def _by_device(self) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
-        for part in self.parts:
-            found.setdefault(part.device, []).append(part.handle)
+    def _part_rows(self) -> dict[int, dict[int, int]]:
+        found: dict[int, dict[int, int]] = {}
+        for row, part in enumerate(self.parts):
+            found.setdefault(part.device, {})[part.id] = row
         return found
 
 

@@ -1,0 +1,152 @@
+"""Users of a fake node's GPUs where these are divided by MIG: pods get instances, packed on as few cards as possible.
+
+A pod keeps its instances while it and they exist. What it holds is one list for all resources that it requests, in the
+order of their names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from simgpu.catalog import placing
+from simgpu.controllers.loading import PodLoads
+from simgpu.kube.views import Pod
+from simgpu.machines.fleet import NodeCards
+from simgpu.machines.inventory import Card
+from simgpu.machines.users import User
+from simgpu.pods import assigning, requests
+from simgpu.pods.holding import Holder
+from simgpu.topology import devices, mig_offers, sharing
+from simgpu.topology.mig_offers import OfferedDevice
+
+Held = dict[str, tuple[str, ...]]  # ids of GPUs and instances, or of shares of them, by the pod's uid
+Wishes = list[tuple[Pod, assigning.Wish]]
+
+
+class _Resource(msgspec.Struct, frozen=True):
+    """What a node offers under one name: devices by id, each so many times."""
+
+    name: str
+    devices: dict[str, OfferedDevice]
+    replicas: int
+
+
+class AssignedInstances(msgspec.Struct, frozen=True):
+    """What each pod holds, the users of GPUs by id, and all that pods request of the node."""
+
+    held: Held
+    users: dict[str, tuple[User, ...]]
+    wishes: Wishes
+
+
+def resources_of(placed: NodeCards, strategy: str) -> list[_Resource]:
+    """Return what a node offers, by the names that pods request it under, in order."""
+    found, slicing = list[_Resource](), placed.spec.slicing
+    for resource, offered in mig_offers.offered(placed.spec, strategy).items():
+        by_id = {_id(placed.cards[item.gpu], item): item for item in offered}
+        found.append(_Resource(slicing.name(resource), by_id, slicing.replicas(resource)))
+    return sorted(found, key=lambda item: item.name)
+
+
+def assign(
+    placed: NodeCards,
+    pods: Sequence[Pod],
+    before: Mapping[str, Sequence[str]],
+    *,
+    strategy: str,
+    loads: PodLoads,
+    barred: Collection[str],
+) -> AssignedInstances:
+    """Assign a node's GPUs and instances to its pods; `barred` are ids of those that nothing new gets."""
+    offers = [(item, _wishes(pods, item.name)) for item in resources_of(placed, strategy)]
+    wishes: dict[str, tuple[Pod, list[assigning.Wish]]] = {}
+    for _, there in offers:
+        for pod, wish in there:
+            wishes.setdefault(wish.uid, (pod, []))[1].append(wish)
+    totals = {uid: sum(wish.count for wish in listed) for uid, (_, listed) in wishes.items()}
+    held: dict[str, list[str]] = {uid: [] for uid in wishes}
+    holders: dict[str, list[Holder]] = {}
+    for resource, there in offers:
+        kept = {
+            wish.uid: _mine(before.get(wish.uid, ()), resource, wish, len(held[wish.uid]), totals[wish.uid])
+            for _, wish in there
+        }
+        found = assigning.assign(_free(placed, resource, kept, barred), kept, [wish for _, wish in there])
+        for pod, wish in there:
+            held[wish.uid] += found[wish.uid]
+            for gpu, holder in _holders(placed, resource, pod, zip(_owners(pod, wish), found[wish.uid], strict=True)):
+                holders.setdefault(gpu, []).append(holder)
+    memory = {card.device.uuid: card.device.model.memory_mib.usable for card in placed.cards}
+    users = {
+        gpu: tuple(loads.holder_user(item, item.memory_mib or memory[gpu], works=_works(item)) for item in items)
+        for gpu, items in holders.items()
+    }
+    both = [(pod, _together(uid, listed)) for uid, (pod, listed) in wishes.items()]
+    return AssignedInstances({uid: tuple(mine) for uid, mine in held.items()}, users, both)
+
+
+def _wishes(pods: Iterable[Pod], resource: str) -> Wishes:
+    pairs = ((pod, assigning.wish_of(pod, resource)) for pod in pods if requests.holds(pod))
+    return sorted((pair for pair in pairs if pair[1].count), key=lambda pair: pair[0].metadata.seniority)
+
+
+def _mine(before: Sequence[str], resource: _Resource, wish: assigning.Wish, first: int, total: int) -> list[str]:
+    """Return what a pod held of a resource, from the place `first` of its list, if that is as long as it is now."""
+    if len(before) == total:
+        return list(before[first : first + wish.count])
+    return [item for item in before if sharing.device(item) in resource.devices][: wish.count]
+
+
+def _free(
+    placed: NodeCards, resource: _Resource, kept: Mapping[str, Sequence[str]], barred: Collection[str]
+) -> list[str]:
+    """Return what pods may have: what they have, and then all that is not barred, of the fullest cards first."""
+    taken = {item for mine in kept.values() for item in mine}
+    known = (resource.devices.get(sharing.device(item)) for item in taken)
+    used = Counter(item.gpu for item in known if item is not None)
+    ordered = sorted(resource.devices.items(), key=lambda pair: (-used[pair[1].gpu], pair[1].gpu))
+    ids = [name for name, _ in ordered]
+    shares = assigning.shares(ids, resource.replicas) if resource.replicas > 1 else ids
+    uuids = [card.device.uuid for card in placed.cards]
+
+    def is_barred(item: str) -> bool:
+        name = sharing.device(item)
+        return name in barred or uuids[resource.devices[name].gpu] in barred
+
+    return [item for item in shares if item in taken or not is_barred(item)]
+
+
+def _owners(pod: Pod, wish: assigning.Wish) -> tuple[str, ...]:
+    return wish.owners(started=requests.running(pod))
+
+
+def _holders(
+    placed: NodeCards, resource: _Resource, pod: Pod, mine: Iterable[tuple[str, str]]
+) -> Iterator[tuple[str, Holder]]:
+    """Yield the GPU, by id, and the holder for each container of a pod and device, or instance, that it has."""
+    shares = Counter((container, sharing.device(item)) for container, item in mine if item)
+    for (container, name), count in shares.items():
+        offered, share = resource.devices[name], min(1.0, count / resource.replicas)
+        device, room = placed.cards[offered.gpu].device, 0
+        if offered.profile is not None:
+            room = min(placing.memory_mib(offered.profile, device.model), device.model.memory_mib.usable)
+        yield device.uuid, Holder(pod, container, share, part=offered.part, memory_mib=room)
+
+
+def _together(uid: str, wishes: Sequence[assigning.Wish]) -> assigning.Wish:
+    """Return all that a pod requests of a node as one wish, to be counted."""
+    if len(wishes) == 1:
+        return wishes[0]
+    return assigning.Wish(uid, tuple(requests.Request("", wish.count) for wish in wishes))
+
+
+def _works(holder: Holder) -> bool:
+    return requests.running(holder.pod) and holder.container not in requests.regular_init(holder.pod)
+
+
+def _id(card: Card, item: OfferedDevice) -> str:
+    gpu = card.device.uuid
+    return gpu if item.part is None else devices.part_id(gpu, item.part)
