@@ -182,6 +182,7 @@ class RealNode:
         except mig_by_hand.MigRefused as error:
             return error.code
         self.equip(self._layouts.hand.over(equipment.spec))
+        equipment.remember(self._users)
         self.wake()
         return 0
 
