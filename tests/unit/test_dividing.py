@@ -228,6 +228,35 @@ def test_series_of_instances_have_their_profile_their_number_and_their_pod() -> 
     assert not [line for line in _lines(world, "DCGM_FI_DEV_FB_USED") if "pod=" in line]
 
 
+def test_a_page_that_is_kept_up_to_date_is_the_page_that_a_new_one_would_be() -> None:
+    world = MigWorld()
+    shown = identity.load("dcgm-4.8.3")
+    kept = render.Renderer(world.fleet.machine(), shown)
+
+    def check() -> bytes:
+        nonlocal kept
+        machine = world.fleet.machine()
+        kept = kept if kept.machine is machine else kept.on(machine)
+        page = kept.page()
+        assert page == render.Renderer(machine, shown).page()
+        return page
+
+    check()
+    world.label("all-balanced")
+    assert b"GPU_I_PROFILE" in check()
+    for name, profile in (("p", "1g.18gb"), ("q", "3g.71gb"), ("r", "1g.18gb")):
+        world.add(name, {f"nvidia.com/mig-{profile}": 1})
+        assert f'pod="{name}"'.encode() in check()
+    world.apply("pod", "p", None)
+    world.apply("node", "b", "x")
+    world.settle()
+    check()
+    world.apply("pod", "q", None)
+    world.apply("pod", "r", None)
+    world.label("all-disabled")
+    assert b"GPU_I_PROFILE" not in check()
+
+
 def test_runais_series_have_the_utilisation_of_a_pods_instances() -> None:
     world = MigWorld(config="all-1g.18gb")
     world.add("p", {"nvidia.com/mig-1g.18gb": 2})
