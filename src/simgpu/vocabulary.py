@@ -357,6 +357,13 @@ UNINSTALL_ANNOTATION = _object(
     "simgpu.dev/uninstall", "annotation of that ConfigMap", "`cleanup`",
     "controllers and agents remove everything that they put on nodes, and then wait", values="`true`",
 )  # fmt: skip
+MIG_FILE = _object(
+    "default-mig-parted-config", f"ConfigMap in namespace `{DEFAULT_NAMESPACE}`", "you, NVIDIA's GPU operator",
+    "[layouts of MIG instances](../guides/mig.md) by name: a file of NVIDIA's mig-parted. Those of the topology's "
+    "`mig-configs` come first",
+    values="key `config.yaml`",
+)  # fmt: skip
+MIG_FILE_KEY = "config.yaml"
 PROFILE_PREFIX = _object(
     "gpu-profile-",
     "ConfigMap `gpu-profile-<name>`",

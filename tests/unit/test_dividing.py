@@ -199,6 +199,34 @@ def test_runais_annotation_divides_a_node_and_gets_its_answer() -> None:
     assert world.capacity == {"nvidia.com/gpu": "2"}
 
 
+FILE = """
+version: v1
+mig-configs:
+  halves:
+  - {devices: all, mig-enabled: true, mig-devices: {3g.71gb: 2}}
+"""
+
+
+def test_a_mig_parted_file_in_its_config_map_names_layouts_and_a_wrong_one_changes_nothing() -> None:
+    world = MigWorld()
+    world.label("halves")
+    assert world.states[-1] == "failed"
+
+    def write(text: str) -> None:
+        meta = world.api.meta("default-mig-parted-config", namespace="ns")
+        world.stores.config_maps.put(views.ConfigMap(metadata=meta, data={"config.yaml": text}))
+        world.settle()
+
+    write(FILE)
+    assert world.states[-1] == "success"
+    assert world.capacity == {"nvidia.com/mig-3g.71gb": "4"}
+    write("mig-configs: {halves: 7}")
+    assert (
+        "ConfigMap default-mig-parted-config: config.yaml.mig-configs.halves" in world.nodes.configuration.problems[0]
+    )
+    assert world.capacity == {"nvidia.com/mig-3g.71gb": "4"}
+
+
 def test_a_node_that_leaves_loses_all_of_it() -> None:
     world = MigWorld(config="all-1g.18gb")
     world.apply("edit", "a", {"labels": {"run.ai/simulated-gpu-node-pool": None}})
