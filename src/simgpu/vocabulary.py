@@ -357,6 +357,13 @@ UNINSTALL_ANNOTATION = _object(
     "simgpu.dev/uninstall", "annotation of that ConfigMap", "`cleanup`",
     "controllers and agents remove everything that they put on nodes, and then wait", values="`true`",
 )  # fmt: skip
+MIG_FILE = _object(
+    "default-mig-parted-config", f"ConfigMap in namespace `{DEFAULT_NAMESPACE}`", "you, NVIDIA's GPU operator",
+    "[layouts of MIG instances](../guides/mig.md) by name: a file of NVIDIA's mig-parted. Those of the topology's "
+    "`mig-configs` come first",
+    values="key `config.yaml`",
+)  # fmt: skip
+MIG_FILE_KEY = "config.yaml"
 PROFILE_PREFIX = _object(
     "gpu-profile-",
     "ConfigMap `gpu-profile-<name>`",
@@ -460,7 +467,9 @@ DRA_DRIVER = _object(
     "gpu.nvidia.com", "DRA driver, DeviceClass", "SimGPU", "GPUs of nodes, and the class of whole ones"
 )
 CDI_KIND = _object("k8s.gpu.nvidia.com/gpu", "CDI devices", "the agent", "GPUs of claims on a real node")
-MIG_CLASS = _object("mig.nvidia.com", "DeviceClass", "SimGPU", "MIG devices of GPUs that DRA divides")
+MIG_CLASS = _object(
+    "mig.nvidia.com", "DeviceClass", "SimGPU", "MIG devices: instances of divided GPUs, or those that DRA makes"
+)
 SLICE_PREFIX = _object(
     "kwok-", "ResourceSlice `kwok-<node>-gpu`, then `-1`, `-2`", "SimGPU",
     "GPUs of a fake node; its pool has the node's name",
@@ -480,7 +489,7 @@ XID_TAINT = _object(
 )
 LOST_TAINT = _object("gpu.nvidia.com/gpu-lost", "taint of a DRA device", "SimGPU", "the GPU does not answer any more")
 TYPE_ATTRIBUTE = _attribute("type", "every device", "what it is", values="`gpu`, `mig`")
-UUID_ATTRIBUTE = _attribute("uuid", "GPUs", "its id")
+UUID_ATTRIBUTE = _attribute("uuid", "GPUs, and MIG instances of divided ones", "its id")
 MODEL_ATTRIBUTE = _attribute("model", "GPUs", "product, as fake-gpu-operator names it")
 PRODUCT_ATTRIBUTE = _attribute("productName", "every device", "product, such as `NVIDIA H200`")
 BRAND_ATTRIBUTE = _attribute("brand", "devices of NVIDIA", "brand, such as `Nvidia`")

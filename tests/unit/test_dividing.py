@@ -199,6 +199,34 @@ def test_runais_annotation_divides_a_node_and_gets_its_answer() -> None:
     assert world.capacity == {"nvidia.com/gpu": "2"}
 
 
+FILE = """
+version: v1
+mig-configs:
+  halves:
+  - {devices: all, mig-enabled: true, mig-devices: {3g.71gb: 2}}
+"""
+
+
+def test_a_mig_parted_file_in_its_config_map_names_layouts_and_a_wrong_one_changes_nothing() -> None:
+    world = MigWorld()
+    world.label("halves")
+    assert world.states[-1] == "failed"
+
+    def write(text: str) -> None:
+        meta = world.api.meta("default-mig-parted-config", namespace="ns")
+        world.stores.config_maps.put(views.ConfigMap(metadata=meta, data={"config.yaml": text}))
+        world.settle()
+
+    write(FILE)
+    assert world.states[-1] == "success"
+    assert world.capacity == {"nvidia.com/mig-3g.71gb": "4"}
+    write("mig-configs: {halves: 7}")
+    assert (
+        "ConfigMap default-mig-parted-config: config.yaml.mig-configs.halves" in world.nodes.configuration.problems[0]
+    )
+    assert world.capacity == {"nvidia.com/mig-3g.71gb": "4"}
+
+
 def test_a_node_that_leaves_loses_all_of_it() -> None:
     world = MigWorld(config="all-1g.18gb")
     world.apply("edit", "a", {"labels": {"run.ai/simulated-gpu-node-pool": None}})
@@ -226,6 +254,35 @@ def test_series_of_instances_have_their_profile_their_number_and_their_pod() -> 
     world.apply("pod", "p", None)
     world.settle()
     assert not [line for line in _lines(world, "DCGM_FI_DEV_FB_USED") if "pod=" in line]
+
+
+def test_a_page_that_is_kept_up_to_date_is_the_page_that_a_new_one_would_be() -> None:
+    world = MigWorld()
+    shown = identity.load("dcgm-4.8.3")
+    kept = render.Renderer(world.fleet.machine(), shown)
+
+    def check() -> bytes:
+        nonlocal kept
+        machine = world.fleet.machine()
+        kept = kept if kept.machine is machine else kept.on(machine)
+        page = kept.page()
+        assert page == render.Renderer(machine, shown).page()
+        return page
+
+    check()
+    world.label("all-balanced")
+    assert b"GPU_I_PROFILE" in check()
+    for name, profile in (("p", "1g.18gb"), ("q", "3g.71gb"), ("r", "1g.18gb")):
+        world.add(name, {f"nvidia.com/mig-{profile}": 1})
+        assert f'pod="{name}"'.encode() in check()
+    world.apply("pod", "p", None)
+    world.apply("node", "b", "x")
+    world.settle()
+    check()
+    world.apply("pod", "q", None)
+    world.apply("pod", "r", None)
+    world.label("all-disabled")
+    assert b"GPU_I_PROFILE" not in check()
 
 
 def test_runais_series_have_the_utilisation_of_a_pods_instances() -> None:

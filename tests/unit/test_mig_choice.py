@@ -44,6 +44,7 @@ def test_layouts_of_a_mig_parted_file_in_the_topology_come_before_the_well_known
         ("{layout: x}", "nodePools.p.mig: 'layout': no such key"),
         ("7", "nodePools.p.mig: must be a mapping"),
         ("{config: 7}", "nodePools.p.mig.config: must be"),
+        ("{config: all-balanced}, allocation: dra, dra: {dynamicMIG: true}", "mig.config: the pool has dra.dynamicMIG"),
     ],
 )
 def test_a_wrong_mig_section_is_a_mistake_with_its_path(mig: str, problem: str) -> None:

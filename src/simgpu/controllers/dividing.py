@@ -1,7 +1,7 @@
 """Changes of a node's MIG layout, as NVIDIA's MIG manager makes them, for fake and real nodes.
 
 The state label goes from `pending` over `rebooting`, where a card's mode changes only with a restart, to `success` or
-`failed`. A card that pods use is not changed. What failed is not tried again until the choice of layout changes.
+`failed`. A card that pods use is not changed. What failed is tried again once the choice or the configuration changes.
 
 Level-triggered: each step follows from the node as it is seen. A node that is seen for the first time gets its layout
 at once; a controller that starts again resumes from what the node has.
@@ -29,10 +29,11 @@ _MAX_NAMED = 3  # pods in a message
 
 
 class Division(msgspec.Struct):
-    """The choice of a node's layout that is being dealt with, and the state of the change."""
+    """The choice of a node's layout that is being dealt with, the state of the change, and the configuration then."""
 
     choice: LayoutChoice
     state: str = ""
+    topology: Topology | None = None
 
 
 class Divisions:
@@ -62,8 +63,9 @@ class Divisions:
             if not choice and vocabulary.MIG_CONFIG_STATE not in node.metadata.labels:
                 return pool
             division = self._known[node.metadata.name] = Division(choice)
-        if division.choice != choice:
+        if division.choice != choice or (division.state == MIG_FAILED and division.topology is not topology):
             division.choice, division.state = choice, ""
+        division.topology = topology
         had = _layouts(current(), pool)
         kept = msgspec.structs.replace(pool, gpus=mig_choice.laid_out(pool.gpus, had))
         try:

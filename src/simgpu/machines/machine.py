@@ -105,7 +105,7 @@ class Machine:
         self._usages, self._listed_at = self.usages if usages else (), self.step
         self._columns, self._at = self.engine.read_all(self.ids), self.step
         if self.parts:
-            states = self.engine.read_parts([part.handle for part in self.parts])
+            states = self.engine.read_parts(self._handles)
             self._columns |= {f"part.{field}": values for field, values in states.items()}
 
     @property
@@ -127,7 +127,7 @@ class Machine:
         key = f"part.{name}"
         if self._at != self.step or key not in self._columns:
             self.column("power")  # start the step's cache
-            states = self.engine.read_parts([part.handle for part in self.parts])
+            states = self.engine.read_parts(self._handles)
             self._columns |= {f"part.{field}": values for field, values in states.items()}
         return self._columns[key]
 
@@ -216,6 +216,15 @@ class Machine:
                     handle = self.parts[row].handle
                     _put(self.part_pods, handle, pods.get(handle))
         self.version += 1
+
+    @property
+    def _handles(self) -> npt.NDArray[np.int64]:
+        return self._once("handles", lambda: np.array([part.handle for part in self.parts], dtype=np.int64))
+
+    @property
+    def rows_of_handles(self) -> dict[int, int]:
+        """Where parts are in `parts`, by handle."""
+        return self._once("rows", lambda: {part.handle: row for row, part in enumerate(self.parts)})
 
     @property
     def part_rows(self) -> dict[int, dict[int, int]]:

@@ -46,6 +46,7 @@ def apply(choice: LayoutChoice, pool: NodeGpus, topology: Topology) -> NodeGpus:
     """
     if not choice.key:
         return pool
+    _check_static(pool, choice.key)
     cards = [gpu.model for gpu in pool.gpus]
     if choice.key == MIG_CONFIG:
         if len(choice.text) > MAX_LABEL:
@@ -59,6 +60,8 @@ def apply(choice: LayoutChoice, pool: NodeGpus, topology: Topology) -> NodeGpus:
 def divided(pool: NodeGpus, configs: Mapping[str, mig_layouts.Layout], *, field: str) -> NodeGpus:
     """Return a pool with the layout of its own settings."""
     cards, own = [gpu.model for gpu in pool.gpus], pool.mig
+    if own.layout or own.config:
+        _check_static(pool, field)
     if own.layout:
         found = mig_layouts.divide(own.layout, cards, field=field)
     elif own.config:
@@ -96,6 +99,11 @@ def laid_out(gpus: Sequence[NodeGpu], layouts: Sequence[mig_layouts.CardLayout |
         gpu if layout is None or layout == gpu.layout else msgspec.structs.replace(gpu, layout=layout)
         for gpu, layout in zip(gpus, layouts, strict=True)
     )
+
+
+def _check_static(pool: NodeGpus, field: str) -> None:
+    if pool.allocation.by_claims and pool.allocation.options.dynamic_mig:
+        raise errors.InputError(field, "the pool has dra.dynamicMIG: its GPUs are divided by claims, not by a layout")
 
 
 def _selected(text: str) -> mig_layouts.Layout:

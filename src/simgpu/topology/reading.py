@@ -30,14 +30,19 @@ def parse(
     profiles: profiled.Profiles = lambda _name: None,
     *,
     allocation: str = EXTENDED,
+    mig_configs: Mapping[str, Layout] = {},
 ) -> Topology:
     """Return the topology of a document; raises `checking.Mistakes` if it has any.
 
-    `allocation` is how pods get GPUs where the document does not say it.
+    `allocation` is how pods get GPUs where the document does not say it; `mig_configs` are layouts besides its own.
     """
     check = Checker(catalog)
     document = _document(text, check)
-    found = Topology() if document is None else _topology(document, check, profiles, allocation)
+    if document is not None:
+        known = {**mig_configs, **_mig_configs(document, check)}
+        found = _topology(document, check, profiles, allocation, known)
+    else:
+        found = Topology()
     check.raise_mistakes()
     return found
 
@@ -57,7 +62,13 @@ def _document(text: str, check: Checker) -> Mapping[str, Any] | None:
     return document
 
 
-def _topology(document: Mapping[str, Any], check: Checker, profiles: profiled.Profiles, allocation: str) -> Topology:
+def _topology(
+    document: Mapping[str, Any],
+    check: Checker,
+    profiles: profiled.Profiles,
+    allocation: str,
+    configs: dict[str, Layout],
+) -> Topology:
     check.known(document, keys.TOP, "")
     by_pool, by_node = check.mapping(document, "nodePools"), check.mapping(document, "nodes")
     if "nodePools" not in document and "nodes" not in document:
@@ -69,7 +80,6 @@ def _topology(document: Mapping[str, Any], check: Checker, profiles: profiled.Pr
     if not isinstance(key, str) or not _LABEL_KEY.fullmatch(key):
         check.mistake("nodePoolLabelKey", f"{errors.shown(key)} is no label key")
     default = allocating.read(document, "", check, otherwise=allocating.GpuAllocation(allocation))
-    configs = _mig_configs(document, check)
 
     def read_pool(pool: dict[str, Any], where: str) -> NodeGpus:
         return _allocated(_pool(pool, where, check, profiles), pool, where)
