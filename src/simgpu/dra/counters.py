@@ -72,7 +72,7 @@ def static_instances(
     """Return the MIG instances that a GPU with this device name is divided into, sorted by name."""
     common, model = described("mig", device, driver=driver, cuda=cuda), device.model
     found: list[PublishedDevice] = []
-    for profile, place in zip(device.instances, device.placements(), strict=True):
+    for place, profile in device.mig_devices():
         attributes = {
             **common,
             vocabulary.UUID_ATTRIBUTE: {"string": part_id(device.uuid, place.number)},

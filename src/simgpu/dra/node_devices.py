@@ -75,8 +75,8 @@ def places(gpus: Sequence[Device], spec: pools.NodeGpus) -> dict[str, DevicePlac
         if dynamic:
             parts = list(counters.placements(device, title))
         elif device.mig_mode:
-            pairs = zip(device.instances, device.placements(), strict=True)
-            parts = [(names.of_mig(title, profile, place.start), profile, place.start) for profile, place in pairs]
+            pairs = device.mig_devices()
+            parts = [(names.of_mig(title, profile, place.start), profile, place.start) for place, profile in pairs]
         for name, profile, start in parts:
             number, memory = placing.placed(profile, device.model, start).number, _memory_mib(profile, device)
             found[name] = DevicePlace(device.uuid, profile, MigPart(profile.name, start, number, memory))
