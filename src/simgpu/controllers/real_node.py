@@ -284,9 +284,11 @@ class RealNode:
         return self._layouts.settle(node, spec, topology, current=current, users=self._pods_on)
 
     def _pods_on(self, index: int) -> list[str]:
-        """Return the pods that have a GPU, by index, or a part of it."""
+        """Return the pods that have a GPU, by index, or a part of it; one that is being started has no name yet."""
         gpu = self._equipment.box.devices[index].uuid
-        return list(dict.fromkeys(f"{user.pod.namespace}/{user.pod.name}" for user in self._users.get(gpu, ())))
+        pods = list(dict.fromkeys(f"{user.pod.namespace}/{user.pod.name}" for user in self._users.get(gpu, ())))
+        starting = gpus_of({sharing.device(name) for name in self._expected}, self._instances())
+        return pods or (["a pod that is being started"] if gpu in starting else [])
 
     def _instances(self) -> dict[str, HeldInstance]:
         return instances(self._equipment.box.devices, self._equipment.spec.mig.strategy)
