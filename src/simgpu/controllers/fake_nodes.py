@@ -17,7 +17,16 @@ import msgspec
 
 from simgpu import vocabulary
 from simgpu.catalog import models
-from simgpu.controllers import claimed, configuring, dividing, instance_users, publishing, shared_gpus
+from simgpu.controllers import (
+    claimed,
+    configuring,
+    dividing,
+    instance_users,
+    publishing,
+    relevance,
+    shared_gpus,
+    whole_users,
+)
 from simgpu.controllers.dra_fleet import DraFleet
 from simgpu.controllers.loading import PodLoads
 from simgpu.controllers.node_views import SAVE_EVERY, NodeViews, Render, Source, ViewState
@@ -29,16 +38,13 @@ from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Writer
-from simgpu.machines import health, users
+from simgpu.machines import health
 from simgpu.machines.fleet import Fleet, NodeCards
 from simgpu.machines.health import DeviceFaults
 from simgpu.machines.ticking import Clock
-from simgpu.machines.users import PodRef, User
 from simgpu.pods import assigning, requests, reserving
 from simgpu.topology import failures, mig_choice, mig_offers, pools
 
-START_SECONDS = 2.0  # that a pod may take from its node to Running, before its GPUs are assigned anyway
-CLAIMED_START_SECONDS = 0.15  # the same where the scheduler chose the GPUs: who has them shows within a second
 RETIRE_EVERY = 1.0  # seconds
 RETRY_AFTER = 5.0  # seconds after a write that failed
 IDLE_GROWTH = 1 / 3  # of counters, at most, relative to those of a GPU at its power limit
@@ -137,18 +143,18 @@ class FakeNodes:
         self._stores.config_maps.listen(lambda change: self._config_map_changed(change.key, change.old, change.new))
 
     def _node_changed(self, name: str, old: Node | None, new: Node | None) -> None:
-        if old is None or new is None or _relevant(old) != _relevant(new):
+        if old is None or new is None or relevance.of_node(old) != relevance.of_node(new):
             self._queue.add(name)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        if old is not None and new is not None and _relevant_of_pod(old) == _relevant_of_pod(new):
+        if old is not None and new is not None and relevance.of_pod(old) == relevance.of_pod(new):
             return
         concerned = {pod.spec.node_name: pod for pod in (old, new) if pod is not None and self._concerns(pod)}
         for name, pod in concerned.items():
             if name:
                 # A pod that was placed just now is about to run: one look is enough for both.
                 starting = pod.status.phase == "Pending" and old is None
-                self._queue.add_after(name, _patience(pod) if starting else 0.0)
+                self._queue.add_after(name, relevance.patience(pod) if starting else 0.0)
 
     def _concerns(self, pod: Pod) -> bool:
         timed = vocabulary.RUN_TIME_ANNOTATION in pod.metadata.annotations
@@ -239,7 +245,7 @@ class FakeNodes:
         before = self._restore(node, record) if first else None
         placed = self._fleet.place(name, spec)
         if news:
-            self._renamed.update(_other_names(spec, self._strategy(spec)))
+            self._renamed.update(mig_offers.other_names(spec, self._strategy(spec)))
         if before is not None:
             self._fleet.resume(placed, *self._saved(before), before.counters.failures)
             record.faults = self._fleet.faults(placed)
@@ -381,7 +387,7 @@ class FakeNodes:
             )  # fmt: skip
             self.loads.annotate_reservations(self._stores.pods, assigned)
         else:
-            assigned = self._assigned(there, placed, record.held)
+            assigned = whole_users.users_of(there, placed, record.held, self.loads)
         found = through.joined(assigned)
         self._fleet.use(placed, found)
         return self._report_problems(record, through, {wish.uid: (pod, wish) for pod, wish in there})
@@ -406,26 +412,6 @@ class FakeNodes:
         record.held, record.shared, record.replicas = found.held, bool(found.held), 1
         self._fleet.use(placed, through.joined(found.users))
         return self._report_problems(record, through, {wish.uid: (pod, wish) for pod, wish in found.wishes})
-
-    def _assigned(
-        self, there: Sequence[tuple[Pod, assigning.Wish]], placed: NodeCards, held: Mapping[str, Sequence[str]]
-    ) -> dict[str, tuple[User, ...]]:
-        """Return the users of GPUs that were assigned to pods, by id."""
-        memory = {card.device.uuid: card.device.model.memory_mib.usable for card in placed.cards} if there else {}
-        found: dict[str, tuple[User, ...]] = {}
-        for pod, wish in there:
-            load, meta, running = self.loads.of(pod), pod.metadata, requests.running(pod)
-            owners, init = wish.owners(started=running), requests.regular_init(pod)
-            for container, gpu in zip(owners, held[wish.uid], strict=True):
-                if gpu:
-                    ref = PodRef(meta.name, meta.namespace, container, meta.uid)
-                    works = running and container not in init
-                    if load.plain:  # as almost all are, and there can be very many
-                        found[gpu] = (User(ref, load.utilization if works else users.NONE, memory[gpu]),)
-                    else:
-                        does = load.of(container, works=works)
-                        found[gpu] = (self.loads.user(pod, does, ref, memory[gpu], memory[gpu]),)
-        return found
 
     def _report_problems(
         self, record: NodeRecord, through: claimed.ClaimedUsers, wishes: Mapping[str, tuple[Pod, assigning.Wish]]
@@ -593,36 +579,7 @@ def _offered(spec: pools.NodeGpus) -> tuple[str, int]:
     return spec.slicing.name(vocabulary.GPU_RESOURCE), spec.slicing.replicas(vocabulary.GPU_RESOURCE)
 
 
-def _other_names(spec: pools.NodeGpus, strategy: str) -> set[str]:
-    """Return the names of resources, besides that of GPUs, under which a node offers GPUs and MIG instances."""
-    if not spec.slicing.resources and not spec.divided:
-        return set()
-    names = mig_offers.offered(spec, strategy) if spec.divided else (vocabulary.GPU_RESOURCE,)
-    return {spec.slicing.name(name) for name in names} - {vocabulary.GPU_RESOURCE}
-
-
 def _restored(wish: assigning.Wish, before: publishing.PreviousView) -> tuple[str, ...]:
     """Return what a pod held according to a view."""
     saved = before.counters.held.get(wish.uid, ())
     return saved if len(saved) == wish.count else assigning.places(wish, before.held.get(wish.uid, ()))
-
-
-def _patience(pod: Pod) -> float:
-    """Return the seconds that a pod may take from its node to Running before a look at its node."""
-    return CLAIMED_START_SECONDS if claims.has_claims(pod) else START_SECONDS
-
-
-def _relevant_of_pod(pod: Pod) -> tuple[object, ...]:
-    """Return the fields of a pod that matter here; conditions and deletion marks are not among them."""
-    meta, spec, status = pod.metadata, pod.spec, pod.status
-    return (
-        meta.uid, meta.annotations, meta.labels, meta.owner_references, spec.node_name, spec.init_containers,
-        spec.containers, status.phase, status.pod_ip, status.resource_claim_statuses,
-        status.extended_resource_claim_status,
-    )  # fmt: skip
-
-
-def _relevant(node: Node) -> tuple[object, ...]:
-    """Return the fields of a node that matter here; heartbeats change none of them."""
-    meta, status = node.metadata, node.status
-    return meta.uid, meta.labels, meta.annotations, meta.deletion_timestamp, status.capacity, status.allocatable

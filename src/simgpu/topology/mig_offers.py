@@ -43,6 +43,14 @@ def offered(spec: NodeGpus, strategy: str) -> Offers:
     return {name: tuple(items) for name, items in found.items()}
 
 
+def other_names(spec: NodeGpus, strategy: str) -> set[str]:
+    """Return the names of resources, besides that of GPUs, under which a node offers GPUs and MIG instances."""
+    if not spec.slicing.resources and not spec.divided:
+        return set()
+    names = offered(spec, strategy) if spec.divided else (GPU_RESOURCE,)
+    return {spec.slicing.name(name) for name in names} - {GPU_RESOURCE}
+
+
 def single_profile(spec: NodeGpus) -> models.MigProfile | None:
     """Return the profile of all instances of a node; None if they differ, or if a card is whole or has none."""
     profiles = {profile.name: profile for gpu in spec.gpus for profile in gpu.layout.instances}
