@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import parser
 
@@ -487,3 +488,13 @@ def test_a_workload_over_several_models_ends_as_one() -> None:
     made.step(1.0, clock=0.0)
     assert ended == [(1, "Limit memory reached, terminated")]
     assert not made.workloads()
+
+
+def test_a_card_in_mig_mode_has_no_utilisation_of_its_own_even_without_instances() -> None:
+    [card] = devices.build(devices.BoxConfig((devices.GpuEntry("h200"),)), models.load(), node="n")
+    made = box.Box([msgspec.structs.replace(card, mig_enabled=True)], seed=1, hostname="n")
+    made.step(1.0, clock=1.0)
+    text = render.Renderer(made.machine, identity.load("dcgm")).page()
+
+    assert b"DCGM_FI_DEV_GPU_UTIL{" not in text
+    assert b"DCGM_FI_DEV_POWER_USAGE{" in text

@@ -23,14 +23,14 @@ from simgpu.machines import quantities
 from simgpu.machines.machine import Machine, Usage, Values
 from simgpu.machines.users import PodRef
 
-_WHOLE_DEVICES = ("device", "rest")
+_WHOLE_DEVICES = ("device", "rest", "whole")
 _KINDS: dict[str, tuple[str, ...]] = {
     "devices": ("device",),
     "parts": ("part",),
     "both": ("device", "part"),
     "cards": ("device", "part", "card"),
     "parts-or-devices": ("rest", "part"),
-    "undivided": ("rest",),
+    "undivided": ("whole",),
     "links": ("links",),
     "topology": ("topology",),
     "ports": ("ports",),
@@ -193,9 +193,11 @@ class Renderer:
             ends = np.array([link.device for link in listed], dtype=np.intp)
             return self._masked(quantities.of_links(machine, listed, name), ends)
         values = self._masked(self._lookup(machine, name), slice(None))
-        if kind == "rest" and machine.parts:  # devices that have no parts
+        if kind in ("rest", "whole") and machine.parts:  # devices that have no parts
             values = values.copy()
             values[machine.parent] = np.nan
+        if kind == "whole" and (divisible := quantities.of_devices(machine, "mig_mode") > 0).any():
+            values = np.where(divisible, np.nan, values)
         return values[self._firsts] if kind == "node" else values
 
     def _masked(self, values: Values, devices: npt.NDArray[np.intp] | slice) -> Values:
