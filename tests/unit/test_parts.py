@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simgpu.catalog import models
-from simgpu.machines import documents
+from simgpu.machines import documents, quantities
 from simgpu.machines.box import Box
 from simgpu.sim import engine
 from simgpu.topology import devices
@@ -41,6 +41,8 @@ def test_load_on_one_instance_does_not_slow_another() -> None:
 
     assert readings(alone)[2] == readings(together)[2] == (100, 784)
     assert readings(alone)[7] == (0, 0)
+    tensor = [quantities.of_parts(box.machine, "tensor_active")[0] for box in (alone, together)]
+    assert tensor == [pytest.approx(1.0)] * 2
     clocks = [float(box.machine.column("sm_clock")[0]) for box in (alone, together)]
     assert clocks[0] == clocks[1] == CATALOG.models["h200"].clocks_mhz.sm_max
 
@@ -53,6 +55,19 @@ def test_power_and_heat_of_instances_add_up_on_their_card() -> None:
     degrees = [float(box.machine.column("temperature")[0]) for box in (rest, second, first, both)]
     assert degrees == sorted(degrees)
     assert degrees[0] < degrees[1] < degrees[2] < degrees[3]
+
+
+def test_units_of_an_instance_are_busy_with_its_own_work_alone() -> None:
+    box = loaded("nvidia0.2")
+    copying = documents.read({"name": "y", "phases": [{"seconds": 86400, "shape": "memcopy"}], "repeat": 0}).profile
+    box.admit(copying, ["nvidia0.7"])
+    for second in range(41, 51):
+        box.step(float(second), clock=float(second))
+    tensor, memory = (quantities.of_parts(box.machine, name) for name in ("tensor_active", "dram_active"))
+
+    assert [part.id for part in box.machine.parts] == [2, 7, 8]
+    assert tensor.round(2).tolist() == [1.0, 0.0, 0.0]
+    assert memory.round(2).tolist() == [0.35, 1.0, 0.0]
 
 
 def test_an_instance_draws_what_a_real_one_was_recorded_to_draw() -> None:

@@ -216,6 +216,7 @@ class RealNode:
             if self.held is None:
                 await self._look()  # GPUs that pods have stay divided as they are
             self.equip(self._divided(self._allocated(self._node.spec())))
+            equipment.remember(self._users)  # the next agent has these GPUs, whatever comes between
         spec, devices, parts = equipment.spec, equipment.box.devices, self._instances()
         memory = {device.uuid: device.model.memory_mib.usable for device in devices}
         await self._look()

@@ -180,6 +180,11 @@ class Machine:
         """How many others each device is linked to."""
         return self._once("peers", lambda: np.array(fabric.peers(self.devices), dtype=np.intp))
 
+    @property
+    def instances(self) -> npt.NDArray[np.bool_]:
+        """Which parts are MIG instances; others are tiles."""
+        return self._once("instances", lambda: np.array([bool(part.profile) for part in self.parts], bool))
+
     def _once(self, key: object, make: Callable[[], T]) -> T:
         if key not in self._static:
             self._static[key] = make()

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simgpu import errors
-from simgpu.sim import places
+from simgpu.sim import demands, places
 from simgpu.sim.cards import Rows
 from simgpu.sim.group import Group
 
@@ -18,6 +18,7 @@ Values = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 
 _MAX_MEMORY_MIB = 1e9
+_UNITS = {"sm": "sm", "tensor": "tensor", "traffic": "bandwidth"}  # fields of PartState, and what is asked of each
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -30,13 +31,20 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class PartState(msgspec.Struct, frozen=True):
-    """Readings of a part of a card; `share` is its share of the card's compute, `usage` is in percent."""
+    """Readings of a part of a card; `share` is its share of the card's compute, `usage` is in percent.
+
+    `sm`, `tensor` and `traffic` are how busy its own workloads keep its multiprocessors, tensor pipes and part of the
+    memory interface, from 0 to 1, at the card's clock.
+    """
 
     share: float
     usage: float
     memory_mib: float
     memory_total_mib: float
     power_w: float
+    sm: float = 0.0
+    tensor: float = 0.0
+    traffic: float = 0.0
 
 
 class Parts:
@@ -97,16 +105,20 @@ class Parts:
         share, room = self._shares[slots], self._rooms[slots]
         of_whole = room * self._of_whole[slots]
         demand, idle = group.demands, group.cards.constants.idle
-        usage = np.zeros(len(ids))
+        usage, asked = np.zeros(len(ids)), dict.fromkeys(_UNITS, np.zeros(len(ids)))
         if now > start:
-            usage = np.minimum(1.0, demand.of_parts(demand.usage(start, now), ids, rows, of_whole > 0))
+            busy_rows = demand.usage(start, now)
+            usage = np.minimum(1.0, demand.of_parts(busy_rows, ids, rows, of_whole > 0))
+            for name, unit in _UNITS.items():
+                work = busy_rows * np.minimum(demand.values[demands.AT[unit]], 1)
+                asked[name] = np.minimum(1.0, demand.of_parts(work, ids, rows, of_whole > 0))
         memory = np.minimum(room, demand.of_parts(demand.memory(slice(None)), ids, rows, of_whole))
         busy = group.cards["busy"][rows].astype(float)
         working = np.maximum(0.0, group.cards["power_average"][rows] - idle)
         doing = np.divide(working * usage, busy, out=np.zeros(len(ids)), where=busy > 0)
         return {
             "share": share, "usage": 100 * usage, "memory_mib": memory, "memory_total_mib": room,
-            "power_w": share * (idle + doing),
+            "power_w": share * (idle + doing), **_served(asked, usage, group, rows),
         }  # fmt: skip
 
     def _update(self) -> None:
@@ -132,6 +144,15 @@ class Parts:
         """Restore a snapshot of `known`."""
         for number, part in kept.items():
             self.add(number, msgspec.convert(part, Part))
+
+
+def _served(asked: Mapping[str, Values], usage: Values, group: Group, rows: Rows) -> dict[str, Values]:
+    """Return what parts get of the units that they ask for; a lower clock, or much traffic, slows each on its own."""
+    slower = 1 / np.maximum(group.cards["clock"][rows].astype(float), 1e-9)
+    compute, traffic = np.maximum(asked["sm"], asked["tensor"]), asked["traffic"]
+    needed = np.maximum(compute * slower, traffic * np.maximum(slower * group.cards.constants.reach, 1))
+    rate = usage / np.maximum(needed, np.maximum(usage, 1e-9))
+    return {name: values * rate for name, values in asked.items()}
 
 
 def _memory_share(parts: Collection[Part]) -> float:
