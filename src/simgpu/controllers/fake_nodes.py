@@ -411,7 +411,7 @@ class FakeNodes:
         )
         record.held, record.shared, record.replicas = found.held, bool(found.held), 1
         self._fleet.use(placed, through.joined(found.users))
-        return self._report_problems(record, through, {wish.uid: (pod, wish) for pod, wish in found.wishes})
+        return self._report_problems(record, through, found.wishes)
 
     def _report_problems(
         self, record: NodeRecord, through: claimed.ClaimedUsers, there: Sequence[tuple[Pod, assigning.Wish]]
