@@ -187,6 +187,20 @@ def test_with_the_strategy_none_a_pod_has_the_whole_card() -> None:
     assert world.parts() == {"p": [(0, None)]}
 
 
+def test_another_strategy_of_the_topology_changes_the_resources_and_nothing_else() -> None:
+    world = MigWorld(config="all-3g.71gb")
+    pool = {"gpus": [{"type": "h200", "count": 2}], "mig": {"config": "all-3g.71gb"}}
+    world._topology("", {"nodePools": {"x": pool}, "migStrategy": "single"})
+    world.settle()
+    assert world.capacity == {"nvidia.com/gpu": "4"}
+    world.add("p", {"nvidia.com/gpu": 1})
+    assert world.parts() == {"p": [(0, 1)]}
+    world._topology("", {"nodePools": {"x": pool}, "migStrategy": "mixed"})
+    world.settle()
+    assert world.capacity == {"nvidia.com/mig-3g.71gb": "4"}
+    assert world.states[-1] == "success"
+
+
 def test_runais_annotation_divides_a_node_and_gets_its_answer() -> None:
     world = MigWorld()
     text = "mig-configs: {selected: [{devices: [1], mig-enabled: true, mig-devices: [{name: 3g.71gb, position: 4}]}]}"
