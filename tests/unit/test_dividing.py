@@ -187,6 +187,20 @@ def test_with_the_strategy_none_a_pod_has_the_whole_card() -> None:
     assert world.parts() == {"p": [(0, None)]}
 
 
+def test_instances_can_be_shared_by_time_slicing() -> None:
+    world = MigWorld()
+    slicing = {"timeSlicing": {"resources": [{"name": "nvidia.com/mig-3g.71gb", "replicas": 2}]}}
+    pool = {"gpus": [{"type": "h200", "count": 1}], "mig": {"config": "all-3g.71gb"}, "sharing": slicing}
+    world._topology("", {"nodePools": {"x": pool}})
+    world.settle()
+    assert world.capacity == {"nvidia.com/mig-3g.71gb": "4"}
+    for name in ("p", "q", "r"):
+        world.add(name, {"nvidia.com/mig-3g.71gb": 1})
+    assert world.parts() == {"p": [(0, 1)], "q": [(0, 2)], "r": [(0, 1)]}
+    [first, *_] = world.fleet.nodes["a"].cards[0].users
+    assert first.memory_mib == 71424 // 2
+
+
 def test_another_strategy_of_the_topology_changes_the_resources_and_nothing_else() -> None:
     world = MigWorld(config="all-3g.71gb")
     pool = {"gpus": [{"type": "h200", "count": 2}], "mig": {"config": "all-3g.71gb"}}
