@@ -119,7 +119,7 @@ POOL: dict[str, Schema] = {
     ),
     "mig": section(
         {
-            "strategy": one_of(*vocabulary.MIG_STRATEGIES, about="how pods request instances; by default `migStrategy`"),
+            "strategy": one_of(*vocabulary.MIG_STRATEGIES, about="how pods request them; by default `migStrategy`"),
             "config": {"description": "layout of instances: its name, profiles with counts, or entries of mig-parted"},
         },
         "MIG instances that GPUs are divided into",

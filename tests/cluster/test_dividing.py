@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import re
 import signal
 from typing import Any
@@ -134,6 +136,21 @@ async def test_with_the_strategy_single_the_scheduler_counts_instances_as_gpus(f
     await held(fleet, {("0", "1", "3g.71gb"): "p", ("0", "2", "3g.71gb"): "p", ("1", "1", "3g.71gb"): "p"})
     await divide(fleet, node, "all-1g.5gb")  # which an H200 does not have
     await offers(fleet, node, "failed", gpu=4)
+
+
+async def test_runais_annotation_gets_its_answer(fleet: Fleet) -> None:
+    await fleet.configure("", default=two())
+    node = await fleet.node("a")
+    await fleet.start()
+    await offers(fleet, node, "", gpu=2)
+    text = "mig-configs: {selected: [{devices: [0], mig-enabled: true, mig-devices: [{name: 3g.71gb, position: 0}]}]}"
+    await fleet.client.merge_patch(resources.NODES, node, {"metadata": {"annotations": {"run.ai/mig.config": text}}})
+    seen = await offers(fleet, node, "success", **{"gpu": 1, "mig-3g.71gb": 1})
+    [[answer]] = json.loads(base64.b64decode(seen.metadata.annotations["run.ai/mig-mapping"])).values()
+    assert (answer["position"], answer["gpu_instance_id"], answer["device_uuid"][:4]) == (0, 9, "MIG-")
+    await fleet.client.merge_patch(resources.NODES, node, {"metadata": {"labels": {fleet.label: None}}})
+    gone = await offers(fleet, node, "")
+    assert "run.ai/mig-mapping" not in gone.metadata.annotations
 
 
 @pytest.mark.parametrize("way", ["dra", "both"])

@@ -9,7 +9,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from simgpu.controllers import publishing
 from simgpu.identities import identity, render
 from simgpu.kube import views
 from simgpu.machines.fleet import pod_usage
@@ -184,6 +187,34 @@ def test_with_the_strategy_none_a_pod_has_the_whole_card() -> None:
     assert world.parts() == {"p": [(0, None)]}
 
 
+def test_instances_can_be_shared_by_time_slicing() -> None:
+    world = MigWorld()
+    slicing = {"timeSlicing": {"resources": [{"name": "nvidia.com/mig-3g.71gb", "replicas": 2}]}}
+    pool = {"gpus": [{"type": "h200", "count": 1}], "mig": {"config": "all-3g.71gb"}, "sharing": slicing}
+    world._topology("", {"nodePools": {"x": pool}})
+    world.settle()
+    assert world.capacity == {"nvidia.com/mig-3g.71gb": "4"}
+    for name in ("p", "q", "r"):
+        world.add(name, {"nvidia.com/mig-3g.71gb": 1})
+    assert world.parts() == {"p": [(0, 1)], "q": [(0, 2)], "r": [(0, 1)]}
+    [first, *_] = world.fleet.nodes["a"].cards[0].users
+    assert first.memory_mib == 71424 // 2
+
+
+def test_another_strategy_of_the_topology_changes_the_resources_and_nothing_else() -> None:
+    world = MigWorld(config="all-3g.71gb")
+    pool = {"gpus": [{"type": "h200", "count": 2}], "mig": {"config": "all-3g.71gb"}}
+    world._topology("", {"nodePools": {"x": pool}, "migStrategy": "single"})
+    world.settle()
+    assert world.capacity == {"nvidia.com/gpu": "4"}
+    world.add("p", {"nvidia.com/gpu": 1})
+    assert world.parts() == {"p": [(0, 1)]}
+    world._topology("", {"nodePools": {"x": pool}, "migStrategy": "mixed"})
+    world.settle()
+    assert world.capacity == {"nvidia.com/mig-3g.71gb": "4"}
+    assert world.states[-1] == "success"
+
+
 def test_runais_annotation_divides_a_node_and_gets_its_answer() -> None:
     world = MigWorld()
     text = "mig-configs: {selected: [{devices: [1], mig-enabled: true, mig-devices: [{name: 3g.71gb, position: 4}]}]}"
@@ -303,3 +334,63 @@ def test_a_view_has_the_instances_and_their_users() -> None:
     assert first["Status"]["AllocatedBy"]["Pod"] == "p"
     assert [item["Start"] for item in first["Mig"]["Instances"]] == [0, 4]
     assert msgspec.json.encode(found)
+
+
+NAMES = st.sampled_from(["all-disabled", "all-balanced", "all-1g.35gb", "all-3g.71gb", "all-enabled", "nonsense", None])
+WANTED = st.sampled_from(["gpu", "mig-1g.18gb", "mig-1g.35gb", "mig-2g.35gb", "mig-3g.71gb"])
+PODS = st.sampled_from(["p", "q", "r", "s"])
+HISTORY = st.lists(
+    st.one_of(
+        st.tuples(st.just("label"), NAMES),
+        st.tuples(st.just("add"), st.tuples(PODS, WANTED, st.integers(1, 2), st.integers(1, 2))),
+        st.tuples(st.just("remove"), PODS),
+        st.tuples(st.just("restart"), st.none()),
+    ),
+    max_size=10,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(HISTORY, st.sampled_from(["single", "mixed"]))
+def test_whatever_happens_each_instance_has_one_pod_and_pods_keep_theirs(history: list[Any], strategy: str) -> None:
+    world = MigWorld(strategy=strategy)
+    for kind, value in history:
+        before = world.parts()
+        if kind == "label":
+            world.label(value)
+            assert before == world.parts()  # what is in use is not changed
+        elif kind == "add" and not world.stores.pods.get(value[0], namespace="ns"):
+            name, resource, count, containers = value
+            if count * containers <= _free(world, f"nvidia.com/{resource}"):  # as the scheduler sees to
+                world.add(name, {f"nvidia.com/{resource}": count}, containers)
+                assert len(world.parts()[name]) == count * containers
+        elif kind == "remove":
+            world.apply("pod", value, None)
+            world.settle()
+        elif kind == "restart":
+            _save(world)
+            world = MigWorld(world)
+            assert world.parts() == before
+        _check(world)
+
+
+def _free(world: MigWorld, resource: str) -> int:
+    used = sum(
+        int(item.resources.limits.get(resource, "0")) for pod in world.stores.pods for item in pod.spec.containers or ()
+    )
+    return int(world.capacity.get(resource, "0")) - used
+
+
+def _check(world: MigWorld) -> None:
+    cards = world.fleet.nodes["a"].cards
+    for card in cards:
+        used = [user.part for user in card.users]
+        assert len(used) == len(set(used))
+        whole: set[int | None] = {None}
+        assert set(used) <= ({number for number, _, _ in card.parts} or whole)
+    spec = world.fleet.nodes["a"].spec
+    strategy = world.nodes._strategy(spec)
+    assert world.capacity == publishing.amounts(spec, strategy)
+    held = {pod.metadata.name for pod in world.stores.pods}
+    assert held == world.parts().keys()
+    assert len(world.fleet.engine.workloads()) == sum(len(card.users) for card in cards)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from simgpu import errors
 from simgpu.catalog import models
+from simgpu.cli import main
 from simgpu.topology import checking, mig_choice, pools, reading
 from simgpu.vocabulary import MIG_CONFIG, RUNAI_MIG_CONFIG
 
@@ -99,3 +102,18 @@ def test_the_pools_strategy_wins_over_the_topologys() -> None:
     assert mig_choice.strategy(made.pools["p"], made) == "single"
     made = topology("{}", "migStrategy: none")
     assert mig_choice.strategy(made.pools["p"], made) == "none"
+
+
+def test_config_show_lists_instances_and_config_check_reads_a_mig_parted_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet, layouts = tmp_path / "fleet.yaml", tmp_path / "config.yaml"
+    fleet.write_text("nodePools: {p: {gpus: [{type: h200, count: 2}], mig: {config: all-balanced}}}")
+    assert main.run(["config", "show", str(fleet)]) == 0
+    assert "2 x NVIDIA H200 (143771 MiB), divided into 4 x 1g.18gb, 2 x 2g.35gb, 2 x 3g.71gb" in capsys.readouterr().out
+    layouts.write_text("version: v1\nmig-configs: {a: [{devices: all, mig-enabled: false}]}")
+    assert main.run(["config", "check", str(layouts)]) == 0
+    assert "1 MIG layouts, no errors" in capsys.readouterr().out
+    layouts.write_text("version: v1\nmig-configs: {a: [{devices: all}]}")
+    assert main.run(["config", "check", str(layouts)]) == 2
+    assert "mig-configs.a[0].mig-enabled: None: must be true or false" in capsys.readouterr().err

@@ -70,7 +70,8 @@ class NodeRecord(msgspec.Struct):
     removed, `restored` once the saved counters were resumed. `spec` follows from `node` and `topology`, as they were
     when the node had all of it; `node` is None until then. `troubles` are problems with claims, and `missing` is how
     many GPUs pods lack. `failures` are the configured ones, and `faults` what is wrong with GPUs, by id.
-    GPUs are `shared` by time-slicing, with so many `replicas`, or by reservations: then `held` is saved.
+    GPUs are `shared` by time-slicing, with so many `replicas`, by reservations or by MIG: then `held` is saved.
+    `offers` are the resources of GPUs that are divided.
     """
 
     view: ViewState = msgspec.field(default_factory=ViewState)
@@ -88,6 +89,7 @@ class NodeRecord(msgspec.Struct):
     faults: Mapping[str, DeviceFaults] = {}
     replicas: int = 1
     shared: bool = False
+    offers: tuple[NodeCards, str, list[instance_users.OfferedResource]] | None = None
 
     @property
     def unhealthy(self) -> set[str]:
@@ -401,11 +403,14 @@ class FakeNodes:
         through: claimed.ClaimedUsers,
     ) -> float | None:
         """The same for a node whose GPUs are divided."""
+        strategy = self._strategy(placed.spec)
+        if record.offers is None or record.offers[0] is not placed or record.offers[1] != strategy:
+            record.offers = placed, strategy, instance_users.resources_of(placed, strategy)
         found = instance_users.assign(
             placed,
             [pod for pod in pods if not claims.has_gpu_claim(pod)],
             before.counters.held if before is not None else record.held,
-            strategy=self._strategy(placed.spec),
+            resources=record.offers[2],
             loads=self.loads,
             barred=record.unhealthy | through.taken,
         )

@@ -26,7 +26,7 @@ Held = dict[str, tuple[str, ...]]  # ids of GPUs and instances, or of shares of 
 Wishes = list[tuple[Pod, assigning.Wish]]
 
 
-class _Resource(msgspec.Struct, frozen=True):
+class OfferedResource(msgspec.Struct, frozen=True):
     """What a node offers under one name: devices by id, each so many times."""
 
     name: str
@@ -42,12 +42,12 @@ class AssignedInstances(msgspec.Struct, frozen=True):
     wishes: Wishes
 
 
-def resources_of(placed: NodeCards, strategy: str) -> list[_Resource]:
+def resources_of(placed: NodeCards, strategy: str) -> list[OfferedResource]:
     """Return what a node offers, by the names that pods request it under, in order."""
-    found, slicing = list[_Resource](), placed.spec.slicing
+    found, slicing = list[OfferedResource](), placed.spec.slicing
     for resource, offered in mig_offers.offered(placed.spec, strategy).items():
         by_id = {_id(placed.cards[item.gpu], item): item for item in offered}
-        found.append(_Resource(slicing.name(resource), by_id, slicing.replicas(resource)))
+        found.append(OfferedResource(slicing.name(resource), by_id, slicing.replicas(resource)))
     return sorted(found, key=lambda item: item.name)
 
 
@@ -56,12 +56,14 @@ def assign(
     pods: Sequence[Pod],
     before: Mapping[str, Sequence[str]],
     *,
-    strategy: str,
+    resources: Sequence[OfferedResource],
     loads: PodLoads,
     barred: Collection[str],
 ) -> AssignedInstances:
-    """Assign a node's GPUs and instances to its pods; `barred` are ids of those that nothing new gets."""
-    offers = [(item, _wishes(pods, item.name)) for item in resources_of(placed, strategy)]
+    """Assign a node's `resources` to its pods; `barred` are ids of GPUs and instances that nothing new gets."""
+    if not any(map(requests.holds, pods)):
+        return AssignedInstances({}, {}, [])
+    offers = [(item, _wishes(pods, item.name)) for item in resources]
     wishes: dict[str, tuple[Pod, list[assigning.Wish]]] = {}
     for _, there in offers:
         for pod, wish in there:
@@ -93,7 +95,7 @@ def _wishes(pods: Iterable[Pod], resource: str) -> Wishes:
     return sorted((pair for pair in pairs if pair[1].count), key=lambda pair: pair[0].metadata.seniority)
 
 
-def _mine(before: Sequence[str], resource: _Resource, wish: assigning.Wish, first: int, total: int) -> list[str]:
+def _mine(before: Sequence[str], resource: OfferedResource, wish: assigning.Wish, first: int, total: int) -> list[str]:
     """Return what a pod held of a resource, from the place `first` of its list, if that is as long as it is now."""
     if len(before) == total:
         return list(before[first : first + wish.count])
@@ -101,7 +103,7 @@ def _mine(before: Sequence[str], resource: _Resource, wish: assigning.Wish, firs
 
 
 def _free(
-    placed: NodeCards, resource: _Resource, kept: Mapping[str, Sequence[str]], barred: Collection[str]
+    placed: NodeCards, resource: OfferedResource, kept: Mapping[str, Sequence[str]], barred: Collection[str]
 ) -> list[str]:
     """Return what pods may have: what they have, and then all that is not barred, of the fullest cards first."""
     taken = {item for mine in kept.values() for item in mine}
@@ -124,7 +126,7 @@ def _owners(pod: Pod, wish: assigning.Wish) -> tuple[str, ...]:
 
 
 def _holders(
-    placed: NodeCards, resource: _Resource, pod: Pod, mine: Iterable[tuple[str, str]]
+    placed: NodeCards, resource: OfferedResource, pod: Pod, mine: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[str, Holder]]:
     """Yield the GPU, by id, and the holder for each container of a pod and device, or instance, that it has."""
     shares = Counter((container, sharing.device(item)) for container, item in mine if item)

@@ -174,7 +174,7 @@ def document(
         if spec.mixed:
             entry |= {"gpuProduct": gpu.model.product, "gpuMemory": gpu.model.memory_mib.total}
         if gpu.layout.enabled:
-            entry["mig"] = _divided(gpu_id, gpu, users.get(gpu_id, ()))
+            entry["mig"] = {"instances": _instances(gpu_id, gpu, there)}
         gpus.append(entry)
     found: dict[str, Any] = {"gpuMemory": spec.memory_mib, "gpuProduct": spec.product}
     if spec.driver:
@@ -194,18 +194,16 @@ def document(
     return found
 
 
-def _divided(gpu_id: str, gpu: pools.NodeGpu, users: Sequence[User]) -> dict[str, Any]:
+def _instances(gpu_id: str, gpu: pools.NodeGpu, users: Sequence[User]) -> list[dict[str, Any]]:
     """Return the MIG instances of a GPU, with their ids, and the container that has each."""
     owners = {user.part: user.pod for user in reversed(users)}
-    instances: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for start, number, profile in mig_offers.numbered(gpu.layout, gpu.model):
         entry: dict[str, Any] = {"id": devices.part_id(gpu_id, number), "profile": profile.name, "start": start}
         if (owner := owners.get(number)) is not None:
-            entry["allocatedBy"] = {
-                "namespace": owner.namespace, "pod": owner.name, "container": owner.container,
-            }  # fmt: skip
-        instances.append(entry)
-    return {"instances": instances}
+            entry["allocatedBy"] = {"namespace": owner.namespace, "pod": owner.name, "container": owner.container}
+        found.append(entry)
+    return found
 
 
 def view(
@@ -321,6 +319,7 @@ def _status(users: Sequence[User]) -> dict[str, Any]:
 
 
 _UNUSED = _status(())
+_PLAIN_INSTANCE = 3  # fields of a MIG instance that nobody has
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._/-]*( [A-Za-z0-9._/-]+)*")
 _WORDS = frozenset(("true", "false", "yes", "no", "on", "off", "null", "y", "n"))
@@ -338,6 +337,10 @@ def _lines(value: Mapping[str, Any], depth: int) -> Iterator[str]:
         elif isinstance(item, list) and item:
             yield f"{pad}{_scalar(key)}:\n"
             for entry in item:
+                if len(entry) == _PLAIN_INSTANCE and "profile" in entry:  # of which there are many
+                    yield f"{pad}- id: {entry['id']}\n{pad}  profile: {_scalar(entry['profile'])}\n"
+                    yield f"{pad}  start: {entry['start']}\n"
+                    continue
                 inner = "".join(_lines(entry, depth + 1))
                 yield f"{pad}- {inner[len(pad) + 2 :]}"
         else:

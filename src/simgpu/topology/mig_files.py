@@ -57,6 +57,15 @@ def parse_name(name: Any, *, field: str) -> str:
     return name
 
 
+def is_file_of_layouts(text: str) -> bool:
+    """Return whether a text is a file of mig-parted, and not a topology, which may have layouts too."""
+    try:
+        document = yaml_text.parse(text)
+    except ValueError:
+        return False
+    return isinstance(document, dict) and "mig-configs" in document and {*document} <= {"version", "mig-configs"}
+
+
 def read(text: str, *, field: str) -> dict[str, Layout]:
     """Return the layouts in the text of a mig-parted file, by name."""
     try:
