@@ -270,6 +270,8 @@ class OwnNode:
         self._labelled.update(labels, publishing.owned_labels(config_map))
         if config_map is None and vocabulary.MANAGED_LABEL in node.metadata.labels:  # an agent did not get further
             self._labelled.update(publishing.ALL_LABELS)
+        if not spec.gpus:
+            self.divisions.forget(self.name)
         patch = publishing.label_patch(labels, self._labelled)
         patch["metadata"] |= self.divisions.annotations(node, spec, ids)
         self._writer.merge(Target(resources.NODES, self.name), patch, observed=node, urgent=True)
