@@ -66,7 +66,7 @@ def test_pods_have_instances_whose_layout_a_label_changes_and_a_restart_keeps(di
     assert "71424MiB" in gpus.exec(one, "nvidia-smi")
     on_instance = re.compile(
         r"\|    0    2    0 +\d+      C   "
-    )  # of the GPU that the container has, its GPU instance 2
+    )  # GPU, GPU instance, compute instance
     wait_for(lambda: on_instance.search(gpus.exec(one, "nvidia-smi")) is not None, "its processes", seconds=15)
 
     def shown() -> dict[str, list[str]]:
