@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simgpu.controllers import publishing
+from simgpu.controllers import claimed, publishing
 from simgpu.identities import identity, render
 from simgpu.kube import views
 from simgpu.machines.fleet import pod_usage
+from simgpu.machines.users import PodRef, User
 from simgpu.topology.devices import part_id
 from tests.fixtures.fake_worlds import LOOP, World
 
@@ -199,6 +200,22 @@ def test_instances_can_be_shared_by_time_slicing() -> None:
     assert world.parts() == {"p": [(0, 1)], "q": [(0, 2)], "r": [(0, 1)]}
     [first, *_] = world.fleet.nodes["a"].cards[0].users
     assert first.memory_mib == 71424 // 2
+
+
+def test_unhealthy_cards_and_claims_leave_their_instances_to_nobody_else() -> None:
+    world = MigWorld(config="all-3g.71gb")
+    world.add("p", {"nvidia.com/mig-3g.71gb": 1})
+    world.apply("edit", "a", {"annotations": {"simgpu.dev/failures": "{unhealthy: [0]}"}})
+    world.settle()
+    assert world.node.status.allocatable == {"nvidia.com/mig-3g.71gb": "2"}
+    world.add("q", {"nvidia.com/mig-3g.71gb": 1})
+    assert world.parts() == {"p": [(0, 1)], "q": [(1, 1)]}
+    gpu = world.fleet.nodes["a"].ids[1]
+    claiming = User(PodRef("c", "ns", "main", "uid-c"), part=1)
+    owners = claimed.ClaimedUsers({gpu: (claiming,)}, instances={gpu: [part_id(gpu, 1)]})
+    world.nodes._dra.users = lambda *_arguments: owners  # type: ignore[method-assign]
+    world.apply("nothing", "", None)
+    assert world.parts() == {"p": [(0, 1)], "c": [(1, 1)], "q": [(1, 2)]}
 
 
 def test_another_strategy_of_the_topology_changes_the_resources_and_nothing_else() -> None:

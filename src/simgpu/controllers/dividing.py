@@ -26,6 +26,7 @@ from simgpu.vocabulary import MIG_FAILED, MIG_PENDING, MIG_REBOOTING, MIG_SUCCES
 _REASON = "MigConfigFailed"
 _RESTARTED = "8."  # compute capability of cards whose MIG mode changes only with a restart
 _MAX_NAMED = 3  # pods in a message
+_MAX_APPLIED = 1024  # layouts of pools that are kept
 
 
 class Division(msgspec.Struct):
@@ -101,8 +102,8 @@ class Divisions:
         key = choice, id(pool)
         known = self._applied.get(key)
         if known is None or known[0] is not pool or known[1] is not topology:
-            if known is not None:
-                self._applied.clear()  # of an earlier topology
+            if known is not None or len(self._applied) >= _MAX_APPLIED:
+                self._applied.clear()  # of an earlier topology, or of earlier choices
             known = self._applied[key] = pool, topology, mig_choice.apply(choice, pool, topology)
         return known[2]
 

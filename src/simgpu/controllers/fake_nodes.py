@@ -412,7 +412,8 @@ class FakeNodes:
             before.counters.held if before is not None else record.held,
             resources=record.offers[2],
             loads=self.loads,
-            barred=record.unhealthy | through.taken,
+            unhealthy=record.unhealthy,
+            claimed=through.taken,
         )
         record.held, record.shared, record.replicas = found.held, bool(found.held), 1
         self._fleet.use(placed, through.joined(found.users))

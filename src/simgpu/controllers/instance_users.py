@@ -58,9 +58,13 @@ def assign(
     *,
     resources: Sequence[OfferedResource],
     loads: PodLoads,
-    barred: Collection[str],
+    unhealthy: Collection[str],
+    claimed: Collection[str],
 ) -> AssignedInstances:
-    """Assign a node's `resources` to its pods; `barred` are ids of GPUs and instances that nothing new gets."""
+    """Assign a node's `resources` to its pods, but for those that are `claimed`, by the ids of GPUs and instances.
+
+    Of `unhealthy` GPUs, by id, pods keep what they have.
+    """
     if not any(map(requests.holds, pods)):
         return AssignedInstances({}, {}, [])
     offers = [(item, _wishes(pods, item.name)) for item in resources]
@@ -76,7 +80,8 @@ def assign(
             wish.uid: _mine(before.get(wish.uid, ()), resource, wish, len(held[wish.uid]), totals[wish.uid])
             for _, wish in there
         }
-        found = assigning.assign(_free(placed, resource, kept, barred), kept, [wish for _, wish in there])
+        free = _free(resource, kept, _barred(placed, resource, unhealthy), _barred(placed, resource, claimed))
+        found = assigning.assign(free, kept, [wish for _, wish in there])
         for pod, wish in there:
             held[wish.uid] += found[wish.uid]
             for gpu, holder in _holders(placed, resource, pod, zip(_owners(pod, wish), found[wish.uid], strict=True)):
@@ -102,23 +107,25 @@ def _mine(before: Sequence[str], resource: OfferedResource, wish: assigning.Wish
     return [item for item in before if sharing.device(item) in resource.devices][: wish.count]
 
 
+def _barred(placed: NodeCards, resource: OfferedResource, ids: Collection[str]) -> set[str]:
+    """Return the devices of a resource that are among ids of GPUs and instances, or of a GPU among them."""
+    if not ids:
+        return set()
+    gpus = {index for index, card in enumerate(placed.cards) if card.device.uuid in ids}
+    return {name for name, item in resource.devices.items() if name in ids or item.gpu in gpus}
+
+
 def _free(
-    placed: NodeCards, resource: OfferedResource, kept: Mapping[str, Sequence[str]], barred: Collection[str]
+    resource: OfferedResource, kept: Mapping[str, Sequence[str]], unhealthy: Collection[str], claimed: Collection[str]
 ) -> list[str]:
-    """Return what pods may have: what they have, and then all that is not barred, of the fullest cards first."""
+    """Return what pods may have, of the fullest cards first: of what is unhealthy, only what they have."""
     taken = {item for mine in kept.values() for item in mine}
     known = (resource.devices.get(sharing.device(item)) for item in taken)
     used = Counter(item.gpu for item in known if item is not None)
     ordered = sorted(resource.devices.items(), key=lambda pair: (-used[pair[1].gpu], pair[1].gpu))
-    ids = [name for name, _ in ordered]
+    ids = [name for name, _ in ordered if name not in claimed]
     shares = assigning.shares(ids, resource.replicas) if resource.replicas > 1 else ids
-    uuids = [card.device.uuid for card in placed.cards]
-
-    def is_barred(item: str) -> bool:
-        name = sharing.device(item)
-        return name in barred or uuids[resource.devices[name].gpu] in barred
-
-    return [item for item in shares if item in taken or not is_barred(item)]
+    return [item for item in shares if item in taken or sharing.device(item) not in unhealthy]
 
 
 def _owners(pod: Pod, wish: assigning.Wish) -> tuple[str, ...]:
