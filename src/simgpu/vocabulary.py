@@ -554,8 +554,8 @@ DEVICE_ENV_PREFIX = _variable(
     "with `_SHARING_STRATEGY`, `_TIMESLICE_INTERVAL` or `_PARTITION_COUNT` after it, how it is shared",
 )  # fmt: skip
 SOCKET_ENV = _variable(
-    "SIMGPU_SOCKET", "`workload`, containers with GPUs, commands of `run`", "the agent, `run`, you",
-    "the workload socket", default="`/tmp/simgpu.sock`",
+    "SIMGPU_SOCKET", "`workload`, libnvidia-ml.so.1 and nvidia-smi, containers with GPUs, commands of `run`",
+    "the agent, `run`, you", "the workload socket, which also takes settings", default="`/tmp/simgpu.sock`",
 )  # fmt: skip
 PAGES_ENV = _variable(
     "SIMGPU_PAGES", "libnvidia-ml.so.1 and nvidia-smi", "`run`, you", "folder of the GPUs' state pages",

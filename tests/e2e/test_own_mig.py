@@ -64,9 +64,7 @@ def test_pods_have_instances_whose_layout_a_label_changes_and_a_restart_keeps(di
     assert len(instances(gpus, one)) == 1
     assert len(gpus.sees(two)) == 1  # both of one card, whatever the pod beside it has
     assert "71424MiB" in gpus.exec(one, "nvidia-smi")
-    on_instance = re.compile(
-        r"\|    0    2    0 +\d+      C   "
-    )  # GPU, GPU instance, compute instance
+    on_instance = re.compile(r"\|    0    2    0 +\d+      C   ")  # GPU, GPU instance, compute instance
     wait_for(lambda: on_instance.search(gpus.exec(one, "nvidia-smi")) is not None, "its processes", seconds=15)
 
     def shown() -> dict[str, list[str]]:
@@ -105,3 +103,25 @@ def test_instances_are_gpus_with_the_strategy_single(gpus: Gpus) -> None:
     pod = gpus.pod()
     gpus.running(pod)
     assert len(instances(gpus, pod)) == 1
+
+
+def test_root_on_the_node_divides_a_card_by_hand_and_the_nodes_resources_follow(gpus: Gpus) -> None:
+    gpus.configure({**pool("mixed"), "settable": True})
+    gpus.have(2)
+
+    def smi(words: str) -> str:
+        socket, tool = "SIMGPU_SOCKET=/var/lib/simgpu/run/workload.sock", "/var/lib/simgpu/programs/*/nvidia-smi"
+        return gpus.node.machine.run("sh", "-c", f"{socket} {tool} {words}")
+
+    assert smi("-i 0 -mig 1").startswith("Enabled MIG Mode")
+    assert smi("mig -cgi 9,19 -C").count("Successfully created") == 4
+    gpus.have(1, LARGE)
+    gpus.have(1, SMALL)
+    gpus.have(1)
+    pod = gpus.pod(resource=SMALL)
+    gpus.running(pod)
+    assert len(instances(gpus, pod)) == 1
+    gpus.delete(pod)
+    label(gpus, "all-disabled")  # comes before what was set by hand
+    gpus.have(2)
+    label(gpus, "")
