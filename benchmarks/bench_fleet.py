@@ -173,13 +173,15 @@ async def bring_up(client: Client, controller: Controller) -> AsyncIterator[fram
     yield frame.Figure("fleet.bring_up_whole", whole, around, "nodes/s", against, "higher")
 
 
-async def bare_writes(client: Client, names: list[str]) -> float:
+async def bare_writes(client: Client, names: list[str], wanted_spec: pools.NodeGpus | None = None) -> float:
     """Nodes in a second that a writer alone gives labels, capacity and a view."""
-    spec = inline.parse(f"h200:{GPUS}", models.load(), field="x")
+    spec = wanted_spec or inline.parse(f"h200:{GPUS}", models.load(), field="x")
     labels = {
         name.replace("nvidia.com", "bare.test"): value for name, value in publishing.labels(spec, "mixed").items()
     }
-    amounts = {name.replace("nvidia.com", "bare.test"): value for name, value in publishing.amounts(spec).items()}
+    amounts = {
+        name.replace("nvidia.com", "bare.test"): value for name, value in publishing.amounts(spec, "mixed").items()
+    }
     wanted = {"metadata": {"labels": labels}}
     capacity = {"status": {"capacity": amounts, "allocatable": amounts}}
     bodies = []

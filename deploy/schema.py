@@ -123,6 +123,13 @@ POOL: dict[str, Schema] = {
         },
         "how DRA offers GPUs, named as options of NVIDIA's driver",
     ),
+    "mig": section(
+        {
+            "strategy": one_of(*vocabulary.MIG_STRATEGIES, about="how pods request them; by default `migStrategy`"),
+            "config": {"description": "layout of instances: its name, profiles with counts, or entries of mig-parted"},
+        },
+        "MIG instances that GPUs are divided into",
+    ),
     "utilizationFrom": one_of(
         *vocabulary.UTILIZATION_SOURCES, about="on a real node, what keeps GPUs busy: an annotation or CPU use"
     ),
@@ -140,13 +147,15 @@ NODE: dict[str, Schema] = {
         ),
         "the node's GPUs",
     ),
-    **{name: POOL[name] for name in ("sharing", "failures", "settable", "utilizationFrom", "allocation", "dra")},
+    **{name: POOL[name] for name in ("sharing", "failures", "settable", "utilizationFrom", "allocation", "dra", "mig")},
 }
 
 TOPOLOGY: dict[str, Schema] = {
     "nodePoolLabelKey": text(f"label by which nodes are in a pool; by default `{vocabulary.POOL_LABEL}`"),
-    "migStrategy": one_of("none", "single", "mixed", about="value of the label `nvidia.com/mig.strategy`; `mixed`"),
-    "mig-strategy": one_of("none", "single", "mixed", about="the same, as an older form spells it"),
+    "migStrategy": one_of(*vocabulary.MIG_STRATEGIES, about="how pods request MIG instances; by default `mixed`"),
+    "mig-strategy": one_of(*vocabulary.MIG_STRATEGIES, about="the same, as an older form spells it"),
+    "mig-configs": by_name({"type": ["array", "object"]}, "layouts of MIG instances by name, as in mig-parted's files"),
+    "version": text("of such a file: `v1`"),
     "nodePools": by_name(section(POOL), "pools by name: what each node of a pool has"),
     "nodes": by_name(section(NODE), "nodes by name, instead of a pool or besides one"),
     "gpuOperator": anything("accepted, without effect"),

@@ -18,7 +18,7 @@ static const char *pages_folder(void)
     return given && *given ? given : DEFAULT_PAGES;
 }
 
-static int map_page(const char *path, struct card *card)
+static int map_page(const char *path, struct mapped *mapped)
 {
     int file = sys_open(path);
     if (file < 0) return file == -13 ? READ_NO_PERMISSION : READ_LOST;
@@ -26,15 +26,37 @@ static int map_page(const char *path, struct card *card)
     void *at = size >= 64 ? sys_map(file, (size_t)size) : (void *)-1;
     sys_close(file);
     if (sys_failed(at)) return READ_LOST;
-    card->page = at;
-    card->size = (size_t)size;
+    mapped->page = at;
+    mapped->size = (size_t)size;
     return READ_OK;
+}
+
+static const struct page *first_page(const struct cards *cards, unsigned card) { return cards->card[card].pages[0].page; }
+
+static int is_same_card(const struct page *a, const struct page *b)
+{
+    if (a->index != b->index || !a->uuid[0]) return 0;
+    for (unsigned i = 0; i < sizeof a->uuid; i++)
+        if (a->uuid[i] != b->uuid[i]) return 0;
+    return 1;
+}
+
+/* Pages of one card become one; they are next to each other. */
+static void join_pages(struct cards *cards)
+{
+    unsigned kept = 0;
+    for (unsigned i = 0; i < cards->count; i++) {
+        struct card *last = kept ? &cards->card[kept - 1] : 0;
+        if (!last || last->count == PAGE_INSTANCES || !is_same_card(last->pages[0].page, first_page(cards, i))) cards->card[kept++] = cards->card[i];
+        else last->pages[last->count++] = cards->card[i].pages[0];
+    }
+    cards->count = kept;
 }
 
 static void sort_by_index(struct cards *cards)
 {
     for (unsigned i = 1; i < cards->count; i++)
-        for (unsigned j = i; j > 0 && cards->card[j].page->index < cards->card[j - 1].page->index; j--) {
+        for (unsigned j = i; j > 0 && first_page(cards, j)->index < first_page(cards, j - 1)->index; j--) {
             struct card other = cards->card[j];
             cards->card[j] = cards->card[j - 1];
             cards->card[j - 1] = other;
@@ -60,8 +82,9 @@ int cards_open(struct cards *cards)
             end = text_add(path, end, entry->name, LONGEST);
             text_add(path, end, "/page", LONGEST);
             struct card *card = &cards->card[cards->count];
-            int result = map_page(path, card);
-            if (result == READ_OK && card->page->magic == PAGE_MAGIC && card->page->major != PAGE_MAJOR)
+            card->count = 1;
+            int result = map_page(path, &card->pages[0]);
+            if (result == READ_OK && card->pages[0].page->magic == PAGE_MAGIC && card->pages[0].page->major != PAGE_MAJOR)
                 worst = READ_OTHER_VERSION;
             if (result == READ_OK) cards->count++;
             else if (result == READ_NO_PERMISSION && worst == READ_OK) worst = result;
@@ -69,13 +92,17 @@ int cards_open(struct cards *cards)
     sys_close(file);
     if (worst == READ_OK && cards->count == 0) worst = READ_NOT_LOADED;
     if (worst != READ_OK) cards_close(cards);
-    else sort_by_index(cards);
+    else {
+        sort_by_index(cards);
+        join_pages(cards);
+    }
     return worst;
 }
 
 void cards_close(struct cards *cards)
 {
-    for (unsigned i = 0; i < cards->count; i++) sys_unmap((void *)cards->card[i].page, cards->card[i].size);
+    for (unsigned i = 0; i < cards->count; i++)
+        for (unsigned j = 0; j < cards->card[i].count; j++) sys_unmap((void *)cards->card[i].pages[j].page, cards->card[i].pages[j].size);
     cards->count = 0;
 }
 
@@ -98,6 +125,7 @@ static void bound(struct page *page)
     for (unsigned i = 0; i < PAGE_INSTANCES; i++) END(instances[i].uuid)
 #undef END
     if (page->instance_count > PAGE_INSTANCES) page->instance_count = PAGE_INSTANCES;
+    if (page->bare_count > PAGE_INSTANCES - page->instance_count) page->bare_count = PAGE_INSTANCES - page->instance_count;
     if (page->app_count > PAGE_APPS) page->app_count = PAGE_APPS;
 }
 
@@ -134,15 +162,15 @@ static int is_stale(const struct page *page)
     return !is_of_this_boot(page) || (now > written ? now - written : written - now) > page->stale_ns;
 }
 
-int card_read(const struct card *card, struct page *into)
+static int read_page(const struct mapped *mapped, struct page *into)
 {
-    const struct page *page = card->page;
+    const struct page *page = mapped->page;
     for (int attempt = 0; attempt < 200; attempt++) {
         uint64_t before = __atomic_load_n(&page->sequence, __ATOMIC_ACQUIRE);
         if (!(before & 1)) {
             size_t known = __atomic_load_n(&page->size, __ATOMIC_RELAXED);
             if (known > sizeof *into) known = sizeof *into;
-            if (known > card->size) known = card->size;
+            if (known > mapped->size) known = mapped->size;
             for (size_t i = known / 8; i < sizeof *into / 8; i++) ((uint64_t *)into)[i] = 0;
             copy_bytes(into, page, known);
             __atomic_thread_fence(__ATOMIC_ACQUIRE);
@@ -157,6 +185,33 @@ int card_read(const struct card *card, struct page *into)
         else sys_sleep(1000000);
     }
     return READ_LOST; /* torn: its writer died while writing */
+}
+
+/* Add the MIG devices of another page of the same card, by number. */
+static void add_instances(struct page *page, const struct page *other)
+{
+    for (unsigned i = 0; i < other->instance_count && page->instance_count < PAGE_INSTANCES; i++) {
+        unsigned at = page->instance_count, number = other->instances[i].gpu_instance;
+        while (at && page->instances[at - 1].gpu_instance > number) at--;
+        if (at && page->instances[at - 1].gpu_instance == number) continue;
+        for (unsigned j = page->instance_count++; j > at; j--) page->instances[j] = page->instances[j - 1];
+        page->instances[at] = other->instances[i];
+    }
+}
+
+int card_read(const struct card *card, struct page *into)
+{
+    int code = read_page(&card->pages[0], into);
+    if (card->count == 1) return code;
+    struct page other;
+    for (unsigned i = 1; i < card->count; i++) {
+        int found = read_page(&card->pages[i], &other);
+        if (found != READ_OK) continue;
+        if (code == READ_OK) add_instances(into, &other);
+        else *into = other;
+        code = READ_OK;
+    }
+    return code;
 }
 
 /* Processes. */
@@ -227,15 +282,6 @@ int process_name(int pid, char *into, size_t size)
     return n >= 0;
 }
 
-static const struct instance *busiest(const struct page *page)
-{
-    const struct instance *found = 0;
-    for (unsigned i = 0; i < page->instance_count && i < PAGE_INSTANCES; i++)
-        if (page->instances[i].open && (!found || page->instances[i].memory_used > found->memory_used))
-            found = &page->instances[i];
-    return found;
-}
-
 unsigned process_list(const struct page *page, struct process *into, unsigned most)
 {
     int all[2048], self = sys_pid();
@@ -261,18 +307,29 @@ static uint64_t own_memory(uint64_t used)
     return mib && mib << 20 < used ? mib << 20 : used;
 }
 
-void process_shares(const struct page *page, struct process *processes, unsigned count)
+static void share(struct process *process, uint64_t memory, unsigned usage, unsigned memory_usage, unsigned i, unsigned count)
 {
-    const struct instance *instance = page->mig_mode ? busiest(page) : 0;
-    uint64_t memory = own_memory(instance ? instance->memory_used : page->memory_used);
-    for (unsigned i = 0; i < count; i++) {
-        struct process *process = &processes[i];
-        process->memory = memory / count + (i < memory % count);
-        process->usage = page->usage / count + (i < page->usage % count);
-        process->memory_usage = page->memory_usage / count + (i < page->memory_usage % count);
-        process->gpu_instance = instance ? (int)instance->gpu_instance : -1;
-        process->compute_instance = instance ? (int)instance->compute_instance : -1;
+    process->memory = memory / count + (i < memory % count);
+    process->usage = usage / count + (i < usage % count);
+    process->memory_usage = memory_usage / count + (i < memory_usage % count);
+}
+
+unsigned process_shares(const struct page *page, const struct process *all, unsigned count, struct process *into, unsigned most)
+{
+    unsigned parts = page->mig_mode ? page->instance_count : 1, kept = 0;
+    for (unsigned part = 0; part < parts; part++) {
+        const struct instance *instance = page->mig_mode ? &page->instances[part] : 0;
+        if (instance && !instance->open) continue;
+        for (unsigned i = 0; i < count && kept < most; i++, kept++) {
+            struct process *process = &into[kept];
+            if (process != &all[i]) *process = all[i];
+            if (instance) share(process, own_memory(instance->memory_used), instance->usage, 0, i, count);
+            else share(process, own_memory(page->memory_used), page->usage, page->memory_usage, i, count);
+            process->gpu_instance = instance ? (int)instance->gpu_instance : -1;
+            process->compute_instance = instance ? (int)instance->compute_instance : -1;
+        }
     }
+    return kept;
 }
 
 /* Those that the page lists, less those that are gone meanwhile or are not to be seen from here. */
@@ -300,8 +357,7 @@ unsigned card_processes(const struct page *page, struct process *into, unsigned 
 {
     if (page->processes == PAGE_LISTED_PROCESSES) return listed_processes(page, into, most);
     unsigned count = process_list(page, into, most);
-    process_shares(page, into, count);
-    return count;
+    return process_shares(page, into, count, into, most); /* what is copied within the list lies before its copy */
 }
 
 /* Settings. */
@@ -345,11 +401,18 @@ static int answered(int file)
     return 0;
 }
 
+/* Where pages are read that were written for containers, as on their node, the socket is elsewhere. */
+static const char *control_socket(const struct page *page)
+{
+    const char *given = HAS_ENVIRONMENT ? getenv("SIMGPU_SOCKET") : 0;
+    return given && *given ? given : page->control;
+}
+
 int card_set(const struct page *page, const char *setting, int64_t first, int64_t second)
 {
     if (!page->control[0]) return READ_NO_PERMISSION;
     struct address address = {1, {0}};
-    text_copy(address.path, page->control, sizeof address.path);
+    if (!text_copy(address.path, control_socket(page), sizeof address.path)) return READ_NO_PERMISSION;
     int file = (int)sys(SYS_socket, 1, 1 | OPEN_CLOEXEC, 0, 0, 0, 0);
     if (file < 0) return READ_NO_PERMISSION;
     int answer = READ_NO_PERMISSION;

@@ -9,7 +9,9 @@
 enum { READ_OK = 0, READ_NO_PERMISSION = 4, READ_NOT_LOADED = 9, READ_LOST = 15, READ_OTHER_VERSION = 18 };
 enum { MAX_CARDS = 128, MAX_PROCESSES = 256, PROCESS_NAME = 256 };
 
-struct card { const struct page *page; size_t size; };
+/* A card is one page; in a container that has several of its MIG instances, one for each of them. */
+struct mapped { const struct page *page; size_t size; };
+struct card { unsigned count; struct mapped pages[PAGE_INSTANCES]; };
 struct cards { unsigned count; struct card card[MAX_CARDS]; };
 
 struct process {
@@ -24,14 +26,15 @@ struct process {
 int cards_open(struct cards *cards);
 void cards_close(struct cards *cards);
 
-/* A copy of a page as it was at one moment; fields that an older writer does not know are 0. */
+/* A copy of a page as it was at one moment; fields that an older writer does not know are 0. Instances of further pages are added. */
 int card_read(const struct card *card, struct page *into);
 
-/* Those that use the card: as its page lists them, or all but the calling process, by pid. Returns their number. */
+/* Those that use the card: as its page lists them, or all but the calling process, by instance and pid. Returns their number. */
 unsigned card_processes(const struct page *page, struct process *into, unsigned most);
-/* The latter in two steps, for callers with several cards: list the processes, then set what each has of a card. */
+/* The latter in two steps, for callers with several cards: list the processes, then what they have of a card, or of each of
+ * its instances that is open. */
 unsigned process_list(const struct page *page, struct process *into, unsigned most);
-void process_shares(const struct page *page, struct process *processes, unsigned count);
+unsigned process_shares(const struct page *page, const struct process *all, unsigned count, struct process *into, unsigned most);
 
 /* A process's name: the first word of its command line, or what the kernel calls it; 0 if there is no such process. */
 int process_name(int pid, char *into, size_t size);
@@ -57,6 +60,9 @@ static inline int has_application_clocks(const struct page *page)
     while (*brand && *brand == *other) brand++, other++;
     return *brand != *other;
 }
+
+/* All GPU instances of a card: its MIG devices, and after them those without a compute instance. */
+static inline unsigned gpu_instance_count(const struct page *page) { return page->instance_count + page->bare_count; }
 
 /* The n-th clock that the memory can have, highest first; 0 after the last. */
 enum { MAX_MEMORY_CLOCKS = 8 };

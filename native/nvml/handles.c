@@ -1,14 +1,18 @@
 /* Handles: addresses in tables that hold nothing. They are compared, never followed, and outlive a restart. */
 #include "library.h"
 
-static char devices[MAX_CARDS][1 + PAGE_INSTANCES];
-static char gpu_instances[MAX_CARDS][PAGE_INSTANCES];
-static char compute_instances[MAX_CARDS][PAGE_INSTANCES];
+/* Instances by their number on the card: it stays while others come and go. */
+enum { NUMBERS = 16 };
+static char devices[MAX_CARDS][1 + NUMBERS];
+static char gpu_instances[MAX_CARDS][NUMBERS];
+static char compute_instances[MAX_CARDS][NUMBERS];
+
+static unsigned number(const struct instance *instance) { return instance->gpu_instance % NUMBERS; }
 
 handle device_handle(unsigned card) { return &devices[card][0]; }
-handle mig_handle(unsigned card, unsigned instance) { return &devices[card][1 + instance]; }
-handle gpu_instance_handle(unsigned card, unsigned instance) { return &gpu_instances[card][instance]; }
-handle compute_instance_handle(unsigned card, unsigned instance) { return &compute_instances[card][instance]; }
+handle mig_handle(unsigned card, const struct instance *instance) { return &devices[card][1 + number(instance)]; }
+handle gpu_instance_handle(unsigned card, const struct instance *instance) { return &gpu_instances[card][number(instance)]; }
+handle compute_instance_handle(unsigned card, const struct instance *instance) { return &compute_instances[card][number(instance)]; }
 
 /* Where in a table a handle points, or more than the table has. */
 static size_t place(handle handle, const void *table, size_t size)
@@ -17,22 +21,29 @@ static size_t place(handle handle, const void *table, size_t size)
     return offset < size ? offset : SIZE_MAX;
 }
 
-static int open_part(struct device *device, size_t place, unsigned instance)
+/* The instance of that number, among the first `many` of the page. */
+static int open_part(struct device *device, size_t place, unsigned wanted, unsigned (*many)(const struct page *page))
 {
     if (place == SIZE_MAX) return library_ready() == OK ? INVALID_ARGUMENT : UNINITIALIZED;
     int code = card_page(device->card, &device->page);
-    if (code == OK && instance >= device->page.instance_count) code = INVALID_ARGUMENT;
-    if (code == OK) device->instance = &device->page.instances[instance];
-    return code;
+    if (code != OK) return code;
+    for (unsigned i = 0; i < many(&device->page); i++)
+        if (number(&device->page.instances[i]) == wanted) {
+            device->instance = &device->page.instances[i];
+            return OK;
+        }
+    return INVALID_ARGUMENT;
 }
+
+static unsigned mig_devices(const struct page *page) { return page->instance_count; }
 
 int device_open(handle handle, struct device *device)
 {
-    size_t at = place(handle, devices, sizeof devices), width = 1 + PAGE_INSTANCES;
+    size_t at = place(handle, devices, sizeof devices), width = 1 + NUMBERS;
     device->instance = 0;
     device->card = at == SIZE_MAX ? MAX_CARDS : (unsigned)(at / width);
     if (at == SIZE_MAX || at % width == 0) return card_page(device->card, &device->page);
-    return open_part(device, at, (unsigned)(at % width) - 1);
+    return open_part(device, at, (unsigned)(at % width) - 1, mig_devices);
 }
 
 int any_open(handle handle, const void *into, struct device *device)
@@ -57,21 +68,21 @@ int shared_open(handle handle, const void *into, struct device *device)
     return whole_open(handle, into, device, NOT_SUPPORTED);
 }
 
-static int instance_open(size_t at, const void *into, struct device *device)
+static int instance_open(size_t at, const void *into, struct device *device, unsigned (*many)(const struct page *page))
 {
-    device->card = (unsigned)(at / PAGE_INSTANCES);
-    int code = open_part(device, at, (unsigned)(at % PAGE_INSTANCES));
+    device->card = (unsigned)(at / NUMBERS);
+    int code = open_part(device, at, (unsigned)(at % NUMBERS), many);
     return code == OK && !into ? INVALID_ARGUMENT : code;
 }
 
 int gpu_instance_open(handle handle, const void *into, struct device *device)
 {
-    return instance_open(place(handle, gpu_instances, sizeof gpu_instances), into, device);
+    return instance_open(place(handle, gpu_instances, sizeof gpu_instances), into, device, gpu_instance_count);
 }
 
 int compute_instance_open(handle handle, const void *into, struct device *device)
 {
-    return instance_open(place(handle, compute_instances, sizeof compute_instances), into, device);
+    return instance_open(place(handle, compute_instances, sizeof compute_instances), into, device, mig_devices);
 }
 
 static int count_cards(unsigned *into)
@@ -121,7 +132,7 @@ static handle has_uuid(const struct page *page, unsigned card, const void *wante
 {
     if (text_equal(page->uuid, wanted)) return device_handle(card);
     for (unsigned i = 0; i < page->instance_count; i++)
-        if (text_equal(page->instances[i].uuid, wanted)) return mig_handle(card, i);
+        if (text_equal(page->instances[i].uuid, wanted)) return mig_handle(card, &page->instances[i]);
     return 0;
 }
 

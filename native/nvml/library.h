@@ -36,9 +36,9 @@ int gpu_open(handle handle, const void *into, struct device *device);
 int shared_open(handle handle, const void *into, struct device *device);
 
 handle device_handle(unsigned card);
-handle mig_handle(unsigned card, unsigned instance);
-handle gpu_instance_handle(unsigned card, unsigned instance);
-handle compute_instance_handle(unsigned card, unsigned instance);
+handle mig_handle(unsigned card, const struct instance *instance);
+handle gpu_instance_handle(unsigned card, const struct instance *instance);
+handle compute_instance_handle(unsigned card, const struct instance *instance);
 int gpu_instance_open(handle handle, const void *into, struct device *device);
 int compute_instance_open(handle handle, const void *into, struct device *device);
 

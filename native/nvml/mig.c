@@ -35,7 +35,7 @@ API nvmlDeviceGetMigDeviceHandleByIndex(handle device, unsigned index, handle *i
     int code = gpu_open(device, into, &d);
     if (code != OK) return code;
     if (index >= d.page.instance_count) return NOT_FOUND;
-    *into = mig_handle(d.card, index);
+    *into = mig_handle(d.card, &d.page.instances[index]);
     return OK;
 }
 
@@ -215,8 +215,10 @@ API nvmlDeviceGetGpuInstances(handle device, unsigned id, handle *into, unsigned
     int code = find_id(device, id, count, &d, &profile);
     if (code != OK || !into) return code == OK ? INVALID_ARGUMENT : code;
     *count = 0;
-    for (unsigned i = 0; i < d.page.instance_count; i++)
-        if (profile_of(&d.page, &d.page.instances[i]) == profile) into[(*count)++] = gpu_instance_handle(d.card, i);
+    for (unsigned i = 0; i < gpu_instance_count(&d.page); i++) {
+        const struct instance *instance = &d.page.instances[i];
+        if (profile_of(&d.page, instance) == profile) into[(*count)++] = gpu_instance_handle(d.card, instance);
+    }
     return OK;
 }
 
@@ -225,12 +227,10 @@ API nvmlDeviceGetGpuInstanceById(handle device, unsigned id, handle *into)
     struct device d;
     int code = gpu_open(device, into, &d);
     if (code != OK) return code;
-    for (unsigned i = 0; i < d.page.instance_count; i++)
-        if (d.page.instances[i].gpu_instance == id) {
-            *into = gpu_instance_handle(d.card, i);
-            return OK;
-        }
-    return NOT_FOUND;
+    const struct instance *instance = instance_by_number(&d.page, id);
+    if (!instance) return NOT_FOUND;
+    *into = gpu_instance_handle(d.card, instance);
+    return OK;
 }
 
 API nvmlGpuInstanceGetInfo(handle instance, struct gpu_instance_info *into)
@@ -245,26 +245,26 @@ API nvmlGpuInstanceGetInfo(handle instance, struct gpu_instance_info *into)
     return code;
 }
 
-/* Every instance of the simulation is used as a whole: one compute instance as large as it. */
+/* Instances of the simulation are used as a whole: they have one compute instance as large as they are, or none. */
 
 static const unsigned COMPUTE_SLICES[] = {1, 2, 3, 4, 7, 8, 6};
 
-static unsigned compute_kind(unsigned slices)
+unsigned compute_kind(unsigned slices)
 {
     unsigned kind = 0;
     while (kind < sizeof COMPUTE_SLICES / sizeof *COMPUTE_SLICES && COMPUTE_SLICES[kind] != slices) kind++;
     return kind;
 }
 
-static unsigned number_of(const struct device *d) { return (unsigned)(d->instance - d->page.instances); }
+int has_compute(const struct device *d) { return d->instance < d->page.instances + d->page.instance_count; }
 
 API nvmlGpuInstanceGetComputeInstanceById(handle instance, unsigned id, handle *into)
 {
     struct device d;
     int code = gpu_instance_open(instance, into, &d);
     if (code != OK) return code;
-    if (id != d.instance->compute_instance) return NOT_FOUND;
-    *into = compute_instance_handle(d.card, number_of(&d));
+    if (!has_compute(&d) || id != d.instance->compute_instance) return NOT_FOUND;
+    *into = compute_instance_handle(d.card, d.instance);
     return OK;
 }
 
@@ -273,8 +273,8 @@ API nvmlGpuInstanceGetComputeInstances(handle instance, unsigned kind, handle *i
     struct device d;
     int code = gpu_instance_open(instance, count, &d);
     if (code != OK) return code;
-    *count = kind == compute_kind(profile_of(&d.page, d.instance)->slices);
-    if (into && *count) *into = compute_instance_handle(d.card, number_of(&d));
+    *count = has_compute(&d) && kind == compute_kind(profile_of(&d.page, d.instance)->slices);
+    if (into && *count) *into = compute_instance_handle(d.card, d.instance);
     return OK;
 }
 
@@ -284,7 +284,7 @@ static int compute_instance_info(handle instance, struct compute_instance_info *
     int code = compute_instance_open(instance, into, &d);
     if (code != OK) return code;
     unsigned slices = profile_of(&d.page, d.instance)->slices;
-    *into = (struct compute_instance_info){device_handle(d.card), gpu_instance_handle(d.card, number_of(&d)),
+    *into = (struct compute_instance_info){device_handle(d.card), gpu_instance_handle(d.card, d.instance),
                                            d.instance->compute_instance, compute_kind(slices), {0, slices}};
     return OK;
 }
@@ -347,7 +347,7 @@ API nvmlGpuInstanceGetComputeInstanceRemainingCapacity(handle instance, unsigned
     struct device d;
     struct compute_profile_info info;
     int code = compute_profile(instance, kind, into, &d, &info);
-    if (code == OK) *into = 0;
+    if (code == OK) *into = has_compute(&d) ? 0 : info.instances;
     return code;
 }
 

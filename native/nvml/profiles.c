@@ -50,6 +50,13 @@ const struct profile *profile_of(const struct page *page, const struct instance 
     return &page->profiles[instance->profile % PAGE_PROFILES];
 }
 
+const struct instance *instance_by_number(const struct page *page, unsigned number)
+{
+    for (unsigned i = 0; i < gpu_instance_count(page); i++)
+        if (page->instances[i].gpu_instance == number) return &page->instances[i];
+    return 0;
+}
+
 static unsigned compute_slices(const struct page *page)
 {
     unsigned most = 0;
@@ -79,7 +86,7 @@ unsigned placements_of(const struct page *page, const struct profile *profile, s
 
 static int is_free(const struct page *page, struct placement wanted)
 {
-    for (unsigned i = 0; i < page->instance_count; i++) {
+    for (unsigned i = 0; i < gpu_instance_count(page); i++) {
         const struct instance *taken = &page->instances[i];
         if (wanted.start < taken->start + taken->slices && taken->start < wanted.start + wanted.size) return 0;
     }
@@ -91,7 +98,7 @@ unsigned capacity_left(const struct page *page, const struct profile *profile)
     struct placement places[MAX_PLACEMENTS];
     unsigned count = placements_of(page, profile, places), left = 0, same = 0;
     for (unsigned i = 0; i < count; i++) left += is_free(page, places[i]);
-    for (unsigned i = 0; i < page->instance_count; i++) same += profile_of(page, &page->instances[i]) == profile;
+    for (unsigned i = 0; i < gpu_instance_count(page); i++) same += profile_of(page, &page->instances[i]) == profile;
     unsigned allowed = profile->most > same ? profile->most - same : 0;
     return left < allowed ? left : allowed;
 }

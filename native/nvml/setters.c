@@ -118,11 +118,8 @@ API nvmlDeviceSetComputeMode(handle device, unsigned mode)
         return code == OK ? NO_PERMISSION : code; \
     }
 
-DENIED(nvmlDeviceSetMigMode)
 DENIED(nvmlDeviceSetEccMode)
 DENIED(nvmlDeviceSetAccountingMode)
 DENIED(nvmlDeviceClearAccountingPids)
-DENIED(nvmlDeviceCreateGpuInstance)
-DENIED(nvmlDeviceCreateGpuInstanceWithPlacement)
 DENIED(nvmlDeviceSetCpuAffinity)
 DENIED(nvmlDeviceClearCpuAffinity)

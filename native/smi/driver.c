@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include "setting.h"
 
+enum { IN_USE = 19 };
 static const char *const NUMBERS_ONLY[] = {"0", "1"};
 
 static enum outcome forbid(struct attempt *attempt, const char *what) { return refuse(attempt, READ_NO_PERMISSION, what); }
@@ -18,7 +19,17 @@ enum outcome set_mig(struct attempt *attempt)
 {
     int mode = choose(attempt, "MIG Mode");
     if (mode < 0) return invalid(attempt);
-    return forbid(attempt, mode ? "Unable to enable MIG Mode" : "Unable to disable MIG Mode");
+    int code = card_set(attempt->page, "mig_mode", mode, 0);
+    if (code == IN_USE && mode) {
+        printf("Warning: MIG mode is in pending enable state for GPU %s:%s\n"
+               "%s is currently being used by one or more other processes (e.g. CUDA application or a monitoring application such as "
+               "another instance of nvidia-smi). Please first kill all processes using the device and retry the command or reboot "
+               "the system to make MIG mode effective.\n", attempt->bus, code_text(code), attempt->bus);
+        return DONE;
+    }
+    if (code) return refuse(attempt, code, mode ? "Unable to enable MIG Mode" : "Unable to disable MIG Mode");
+    printf("%s MIG Mode for GPU %s\n", mode ? "Enabled" : "Disabled", attempt->bus);
+    return DONE;
 }
 
 enum outcome set_ecc(struct attempt *attempt)

@@ -103,7 +103,12 @@ static const struct { const char *command, *about; } COMMANDS[] = {
             "  -lcipp, --list-compute-instance-possible-placements   and where\n"
             "  -i,     --id=ID[,ID...]                           these GPUs only\n"
             "  -gi,    --gpu-instance-id=ID[,ID...]              these GPU instances only\n"
-            "Known, but never allowed on a simulated GPU: -cgi, -dgi, -cci and -dci."},
+            "  -cgi,   --create-gpu-instance=PROFILE[:START][,...]   make instances, by id or name of their kind\n"
+            "  -C,     --default-compute-instance                with a compute instance in each\n"
+            "  -cci,   --create-compute-instance[=PROFILE]       make compute instances that fill GPU instances\n"
+            "  -dci,   --destroy-compute-instance                destroy compute instances\n"
+            "  -dgi,   --destroy-gpu-instance                    destroy GPU instances\n"
+            "  -ci,    --compute-instance-id=ID[,ID...]          these compute instances only"},
     {"vgpu", "virtual GPUs, which simulated GPUs do not have"},
     {"power-hint", "power estimates, which simulated GPUs do not make\n"
                    "  -l, --list-info"},

@@ -18,7 +18,7 @@ static void tame(struct page *page)
     for (unsigned i = 0; i < PAGE_PROFILES; i++) page->profiles[i].name[sizeof page->profiles[i].name - 1] = 0;
     for (unsigned i = 0; i < PAGE_INSTANCES; i++) page->instances[i].uuid[sizeof page->instances[i].uuid - 1] = 0;
     if (page->instance_count > PAGE_INSTANCES) page->instance_count = PAGE_INSTANCES;
-    if (!page->mig_mode) page->instance_count = 0;
+    if (!page->mig_mode) page->instance_count = page->bare_count = 0;
     if (page->links > MAX_LINKS) page->links = MAX_LINKS;
 }
 
@@ -60,7 +60,7 @@ static void say_lost(const struct gpu *gpu)
 }
 
 /* Looking for processes takes longer than all else, and where they are all in /proc, every card has the same. */
-static struct { struct process list[MAX_PROCESSES]; unsigned count, known; } processes;
+static struct { struct process all[MAX_PROCESSES], list[MAX_PROCESSES]; unsigned count, known; } processes;
 
 unsigned gpu_processes(const struct gpu *gpu, const struct process **found)
 {
@@ -71,10 +71,9 @@ unsigned gpu_processes(const struct gpu *gpu, const struct process **found)
         processes.known = 0;
         return card_processes(page, processes.list, MAX_PROCESSES);
     }
-    if (!processes.known) processes.count = process_list(page, processes.list, MAX_PROCESSES);
+    if (!processes.known) processes.count = process_list(page, processes.all, MAX_PROCESSES);
     processes.known = 1;
-    process_shares(page, processes.list, processes.count);
-    return processes.count;
+    return process_shares(page, processes.all, processes.count, processes.list, MAX_PROCESSES);
 }
 
 int machine_read(struct machine *machine, const char *ids)
@@ -101,6 +100,13 @@ int machine_read(struct machine *machine, const char *ids)
         return EXIT_NO_DEVICES;
     }
     return machine->count ? EXIT_GOOD : READ_LOST;
+}
+
+int gpu_refresh(const struct machine *machine, struct gpu *gpu)
+{
+    int code = card_read(&machine->cards.card[gpu->index], &gpu->page);
+    tame(&gpu->page);
+    return code;
 }
 
 static int say_unreadable(int code)

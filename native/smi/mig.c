@@ -30,8 +30,9 @@ static struct machine machine;
 /* An instance, and what it is one of. */
 struct found { const struct gpu *gpu; const struct instance *instance; const struct profile *profile; };
 typedef void printing(const struct found *found);
+static printing print_compute_instance;
 
-static int is_named(unsigned number, const char *numbers)
+int is_named(unsigned number, const char *numbers)
 {
     if (!numbers) return 1;
     char copy[CELL], *rest = copy, *name;
@@ -44,17 +45,19 @@ static int is_named(unsigned number, const char *numbers)
 /* Print the chosen instances, after a title, in the order of their kinds; the exit code. */
 static int print_each(const char *numbers, const char *title, printing *print)
 {
-    unsigned shown = 0;
-    for (unsigned i = 0; i < machine.count; i++)
-        for (unsigned kind = 0; kind <= LAST_KIND; kind++)
-            for (unsigned j = 0; j < machine.gpu[i].page.instance_count; j++) {
-                const struct page *page = &machine.gpu[i].page;
-                struct found found = {&machine.gpu[i], &page->instances[j], instance_profile(page, &page->instances[j])};
-                if (kind_of(page, found.profile) != kind || !is_named(found.instance->gpu_instance, numbers)) continue;
-                if (!shown++) fputs(title, stdout);
-                print(&found);
-            }
-    if (!shown) puts("No GPU instances found: Not Found");
+    unsigned shown = 0, there = 0;
+    for (unsigned i = 0; i < machine.count; i++) {
+        const struct page *page = &machine.gpu[i].page;
+        const struct instance *instances[PAGE_INSTANCES];
+        unsigned many = instances_by_kind(page, numbers, instances);
+        for (unsigned j = 0; j < many; j++, there++) {
+            struct found found = {&machine.gpu[i], instances[j], instance_profile(page, instances[j])};
+            if (print == print_compute_instance && !has_compute(page, instances[j])) continue;
+            if (!shown++) fputs(title, stdout);
+            print(&found);
+        }
+    }
+    if (!shown) printf("No %s instances found: Not Found\n", there ? "compute" : "GPU");
     return shown ? EXIT_GOOD : EXIT_NO_DEVICES;
 }
 
@@ -111,7 +114,7 @@ static const char INSTANCES[] =
     "|                            ID       ID       Start:Size |\n"
     "|=========================================================|\n";
 
-/* Compute instances: each GPU instance has one that fills it. */
+/* Compute instances: a GPU instance has one that fills it, or none. */
 
 static void compute_name(const struct found *found, const struct compute *kind, char *into)
 {
@@ -150,7 +153,8 @@ static void print_compute_profiles(const struct found *found)
     unsigned many = compute_kinds(&found->gpu->page, found->profile, kinds);
     for (unsigned i = 0; i < many; i++) {
         compute_name(found, &kinds[i], name);
-        snprintf(free, sizeof free, "0/%u", kinds[i].places.count);
+        unsigned left = has_compute(&found->gpu->page, found->instance) ? 0 : kinds[i].places.count;
+        snprintf(free, sizeof free, "%u/%u", left, kinds[i].places.count);
         printf("|%4u%7u       MIG %-16s%2u%c     %-14s%-10u%-6u%-6u%-4u|\n", found->gpu->index, found->instance->gpu_instance, name,
                kinds[i].id, kinds[i].whole ? '*' : ' ', free, kinds[i].sm, shared->decoders, 0u, shared->ofas);
         printf("|%70s%-6u%-10u|\n"
@@ -179,7 +183,7 @@ static void print_compute_placements(const struct found *found)
         }
 }
 
-/* Instances are configured before the simulation starts, and cannot be changed here. */
+/* What a card that takes no settings answers. */
 static int refuse(const char **values)
 {
     unsigned first = 0;
@@ -190,6 +194,17 @@ static int refuse(const char **values)
                 "Failed to create GPU instances: Insufficient Permissions\n", machine.gpu[first].index,
                 (int)strcspn(profiles, ","), profiles);
     return READ_NO_PERMISSION;
+}
+
+static int is_settable(const struct page *page) { return is_cut(page) && page->control[0]; }
+
+static int change(const char **values)
+{
+    if (!machine_any(&machine, is_settable)) return refuse(values);
+    if (values[G_CREATE]) return create_instances(&machine, values[G_CREATE], values[G_DEFAULT] != 0);
+    if (values[G_CREATE_COMPUTE]) return create_compute(&machine, values[G_CREATE_COMPUTE], values[G_INSTANCE]);
+    if (values[G_DESTROY_COMPUTE]) return destroy_compute(&machine, values[G_INSTANCE], values[G_COMPUTE_INSTANCE]);
+    return destroy_instances(&machine, values[G_INSTANCE]);
 }
 
 static int is_capable(const struct page *page) { return page->mig_capable != 0; }
@@ -206,7 +221,7 @@ static int answer(const char **values)
     else if (values[G_COMPUTE]) return print_each(numbers, COMPUTE_INSTANCES, print_compute_instance);
     else if (values[G_COMPUTE_PROFILES]) return print_each(numbers, COMPUTE_PROFILES, print_compute_profiles);
     else if (values[G_COMPUTE_PLACEMENTS]) return print_each(numbers, "", print_compute_placements);
-    else return refuse(values);
+    else return change(values);
     return EXIT_GOOD;
 }
 

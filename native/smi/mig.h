@@ -13,6 +13,18 @@ unsigned still_free(const struct page *page, const struct profile *profile);
 /* The order in which the driver keeps GPU instances: up to LAST_KIND. */
 unsigned kind_of(const struct page *page, const struct profile *profile);
 
+/* Whether a number is in a list such as 1,2; every number is in no list. */
+int is_named(unsigned number, const char *numbers);
+/* A card's GPU instances with these numbers, by kind and number; returns how many. */
+unsigned instances_by_kind(const struct page *page, const char *numbers, const struct instance *into[PAGE_INSTANCES]);
+int has_compute(const struct page *page, const struct instance *instance);
+
+/* Changes (dividing.c): each prints what it did and returns the exit code. */
+int create_instances(struct machine *machine, const char *profiles, int with_compute);
+int create_compute(struct machine *machine, const char *profiles, const char *numbers);
+int destroy_compute(struct machine *machine, const char *numbers, const char *compute);
+int destroy_instances(struct machine *machine, const char *numbers);
+
 /* A kind of compute instance within a GPU instance; `whole` is the one that fills it. */
 struct compute { unsigned id, slices, sm; int whole; struct places places; };
 /* By size; returns their number. */

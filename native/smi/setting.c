@@ -5,13 +5,23 @@
 #include "main.h"
 #include "setting.h"
 
-enum { NOT_SUPPORTED = 3 };
+const char *code_text(int code)
+{
+    switch (code) {
+    case 2: return "Invalid Argument";
+    case 3: return "Not Supported";
+    case READ_NO_PERMISSION: return "Insufficient Permissions";
+    case 6: return "Not Found";
+    case 19: return "In use by another client";
+    case 23: return "Insufficient Resources";
+    default: return "Unknown Error";
+    }
+}
 
 enum outcome refuse(struct attempt *attempt, int code, const char *what)
 {
     attempt->code = code;
-    printf("%s for GPU %s: %s\n", what, attempt->bus,
-           code == READ_NO_PERMISSION ? "Insufficient Permissions" : code == NOT_SUPPORTED ? "Not Supported" : "Unknown Error");
+    printf("%s for GPU %s: %s\n", what, attempt->bus, code_text(code));
     return FAILED;
 }
 

@@ -41,7 +41,7 @@ static unsigned mask_of(unsigned start, unsigned width) { return ((1u << width) 
 unsigned still_free(const struct page *page, const struct profile *profile)
 {
     unsigned taken = 0, found = 0, same = 0;
-    for (unsigned i = 0; i < page->instance_count; i++) {
+    for (unsigned i = 0; i < gpu_instance_count(page); i++) {
         const struct instance *instance = &page->instances[i];
         if (instance->start < MAX_SLICES) taken |= mask_of(instance->start, memory_slices(page, instance_profile(page, instance)));
         same += instance_profile(page, instance) == profile;
@@ -92,5 +92,25 @@ unsigned compute_kinds(const struct page *page, const struct profile *within, st
         int whole = kind->slices == within->slices && kind->sm == within->sm;
         into[count++] = (struct compute){less ? SMALL_AND_WIDE : number_of(kind->slices), kind->slices, kind->sm, whole, places};
     }
+    return count;
+}
+
+int has_compute(const struct page *page, const struct instance *instance)
+{
+    return instance < page->instances + page->instance_count;
+}
+
+unsigned instances_by_kind(const struct page *page, const char *numbers, const struct instance *into[PAGE_INSTANCES])
+{
+    unsigned count = 0;
+    for (unsigned kind = 0; kind <= LAST_KIND; kind++)
+        for (unsigned i = 0; i < gpu_instance_count(page); i++) {
+            const struct instance *instance = &page->instances[i];
+            if (kind_of(page, instance_profile(page, instance)) != kind || !is_named(instance->gpu_instance, numbers)) continue;
+            unsigned at = count++;
+            for (; at && kind_of(page, instance_profile(page, into[at - 1])) == kind
+                   && into[at - 1]->gpu_instance > instance->gpu_instance; at--) into[at] = into[at - 1];
+            into[at] = instance;
+        }
     return count;
 }

@@ -23,6 +23,8 @@ struct machine {
 int machine_open(struct machine *machine, const char *ids);
 /* Read the chosen cards anew. */
 int machine_read(struct machine *machine, const char *ids);
+/* Read one card anew, after a change; returns NVML's code. */
+int gpu_refresh(const struct machine *machine, struct gpu *gpu);
 /* The processes on a card, until the next call. */
 unsigned gpu_processes(const struct gpu *gpu, const struct process **found);
 void bus_id(const struct page *page, char *into);
@@ -36,6 +38,9 @@ int machine_any(const struct machine *machine, int (*has)(const struct page *pag
 unsigned supported_clocks(const struct page *page, unsigned *into);
 unsigned long long mebibytes(uint64_t bytes);
 const char *compute_mode_name(unsigned mode);
+
+/* What the driver calls an error, by NVML's code. */
+const char *code_text(int code);
 
 /* Options (options.c). */
 

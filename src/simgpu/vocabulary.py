@@ -96,6 +96,7 @@ MAX_NUMA_ZONES = _limit(64, "NUMA nodes of a node (`zones` of `numa`)")
 MAX_NUMA_DISTANCE = _limit(255, "distance of NUMA nodes (`distances` of `numa`)", "firmware states it in one byte")
 MAX_MEMORY_MIB = _limit(100_000_000, "MiB of a GPU's memory")
 MAX_NAME = _limit(253, "characters of a pool's, node's or product's name", "as many as names of nodes have")
+MAX_MIG_CONFIGS = _limit(256, "layouts of `mig-configs`, and of a mig-parted file")
 MAX_LABEL = _limit(63, "characters of a label's value", "Kubernetes allows no more")
 MAX_POD_ANNOTATION = _limit(
     64,
@@ -177,6 +178,32 @@ FAILURES_ANNOTATION = _node(
     "[what fails](../guides/real-nodes.md#failures), on a fake node its GPUs alone; comes before the pool's",
     values="YAML, such as `{refuse: true}`", default="the pool's",
 )  # fmt: skip
+MIG_STRATEGIES = MIG_NONE, MIG_SINGLE, MIG_MIXED = ("none", "single", "mixed")
+MIG_RESOURCE_PREFIX = _node(
+    "nvidia.com/mig-", "capacity, allocatable, such as `nvidia.com/mig-1g.18gb`", "SimGPU",
+    "[MIG instances](../guides/mig.md) of a profile with the strategy `mixed`; a `+` of its name is a `.` here",
+    values="a number",
+)  # fmt: skip
+MIG_CONFIG = _node(
+    "nvidia.com/mig.config", "label", "you",
+    "[the layout of MIG instances](../guides/mig.md) that the node's GPUs get, as NVIDIA's MIG manager applies it",
+    values="a layout's name, such as `all-balanced`", default="that of `run.ai/mig.config`, else the pool's",
+)  # fmt: skip
+MIG_STATES = MIG_PENDING, MIG_REBOOTING, MIG_SUCCESS, MIG_FAILED = ("pending", "rebooting", "success", "failed")
+MIG_CONFIG_STATE = _node(
+    "nvidia.com/mig.config.state", "label", "SimGPU",
+    "how far the change of layout is; the event of a failed one has the reason, and the node keeps what it had",
+    values=", ".join(f"`{state}`" for state in MIG_STATES),
+)  # fmt: skip
+RUNAI_MIG_CONFIG = _node(
+    "run.ai/mig.config", "annotation", "you, Run:ai", "the same as a document",
+    values="a mig-parted file whose layout is called `selected`", default="the pool's layout",
+)  # fmt: skip
+RUNAI_MIG_SELECTED = "selected"
+RUNAI_MIG_MAPPING = _node(
+    "run.ai/mig-mapping", "annotation", "SimGPU", "the instances that `run.ai/mig.config` has led to, by GPU",
+    values="JSON in base64",
+)  # fmt: skip
 AGENT_LABEL = _node(
     "simgpu.dev/agent", "label", "you",
     "a real node for [the agent's DaemonSet](../guides/real-nodes.md#as-a-daemonset)", values='`"true"`',
@@ -208,7 +235,10 @@ CUDA_FULL = _discovered("cuda.runtime-version.full", "CUDA version")
 CUDA_MAJOR = _discovered("cuda.runtime-version.major", "its first part")
 CUDA_MINOR = _discovered("cuda.runtime-version.minor", "its second part")
 MIG_CAPABLE = _discovered("mig.capable", "whether the first GPU can be divided", values="`true`, `false`")
-MIG_STRATEGY = _discovered("mig.strategy", "`migStrategy` of the topology", values="`none`, `single`, `mixed`")
+MIG_STRATEGY = _discovered(
+    "mig.strategy", "the pool's `mig.strategy`, else the topology's `migStrategy`",
+    values=", ".join(f"`{name}`" for name in MIG_STRATEGIES),
+)  # fmt: skip
 MPS_CAPABLE = _discovered("mps.capable", "whether GPUs are shared by MPS", values="`false`")
 DEPLOYED_LABELS = (_discovered("gpu.deploy.dcgm-exporter", "the node gets an exporter", values="`true`"),)
 DEPLOYED_ON_REAL_LABELS = (
@@ -334,6 +364,13 @@ UNINSTALL_ANNOTATION = _object(
     "simgpu.dev/uninstall", "annotation of that ConfigMap", "`cleanup`",
     "controllers and agents remove everything that they put on nodes, and then wait", values="`true`",
 )  # fmt: skip
+MIG_FILE = _object(
+    "default-mig-parted-config", f"ConfigMap in namespace `{DEFAULT_NAMESPACE}`", "you, NVIDIA's GPU operator",
+    "[layouts of MIG instances](../guides/mig.md) by name: a file of NVIDIA's mig-parted. Those of the topology's "
+    "`mig-configs` come first",
+    values="key `config.yaml`",
+)  # fmt: skip
+MIG_FILE_KEY = "config.yaml"
 PROFILE_PREFIX = _object(
     "gpu-profile-",
     "ConfigMap `gpu-profile-<name>`",
@@ -437,7 +474,9 @@ DRA_DRIVER = _object(
     "gpu.nvidia.com", "DRA driver, DeviceClass", "SimGPU", "GPUs of nodes, and the class of whole ones"
 )
 CDI_KIND = _object("k8s.gpu.nvidia.com/gpu", "CDI devices", "the agent", "GPUs of claims on a real node")
-MIG_CLASS = _object("mig.nvidia.com", "DeviceClass", "SimGPU", "MIG devices of GPUs that DRA divides")
+MIG_CLASS = _object(
+    "mig.nvidia.com", "DeviceClass", "SimGPU", "MIG devices: instances of divided GPUs, or those that DRA makes"
+)
 SLICE_PREFIX = _object(
     "kwok-", "ResourceSlice `kwok-<node>-gpu`, then `-1`, `-2`", "SimGPU",
     "GPUs of a fake node; its pool has the node's name",
@@ -465,7 +504,7 @@ XID_TAINT = _object(
 )
 LOST_TAINT = _object("gpu.nvidia.com/gpu-lost", "taint of a DRA device", "SimGPU", "the GPU does not answer any more")
 TYPE_ATTRIBUTE = _attribute("type", "every device", "what it is", values="`gpu`, `mig`")
-UUID_ATTRIBUTE = _attribute("uuid", "GPUs", "its id")
+UUID_ATTRIBUTE = _attribute("uuid", "GPUs, and MIG instances of divided ones", "its id")
 MODEL_ATTRIBUTE = _attribute("model", "GPUs", "product, as fake-gpu-operator names it")
 PRODUCT_ATTRIBUTE = _attribute("productName", "every device", "product, such as `NVIDIA H200`")
 BRAND_ATTRIBUTE = _attribute("brand", "devices of NVIDIA", "brand, such as `Nvidia`")
@@ -530,8 +569,8 @@ DEVICE_ENV_PREFIX = _variable(
     "with `_SHARING_STRATEGY`, `_TIMESLICE_INTERVAL` or `_PARTITION_COUNT` after it, how it is shared",
 )  # fmt: skip
 SOCKET_ENV = _variable(
-    "SIMGPU_SOCKET", "`workload`, containers with GPUs, commands of `run`", "the agent, `run`, you",
-    "the workload socket", default="`/tmp/simgpu.sock`",
+    "SIMGPU_SOCKET", "`workload`, libnvidia-ml.so.1 and nvidia-smi, containers with GPUs, commands of `run`",
+    "the agent, `run`, you", "the workload socket, which also takes settings", default="`/tmp/simgpu.sock`",
 )  # fmt: skip
 SHARED_MEMORY_ENV = _variable(
     "SIMGPU_MEMORY_MIB", "containers that share GPUs by a reservation", "the agent",

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -15,37 +12,16 @@ import pytest
 from simgpu import vocabulary
 from simgpu.app.agent import Agent, AgentSettings
 from simgpu.catalog import models
-from simgpu.identities import identity
 from simgpu.kube import views
-from simgpu.kube.client import Client
-from simgpu.kube.kubeconfig import ClientConfig
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.node import messages, state
-from simgpu.node.kubelet import KubeletFolders
 from simgpu.page import writer
 from simgpu.topology import pools, sharing
 from tests.fixtures.equipment import equipment
 from tests.fixtures.kubelet import Kubelet
+from tests.fixtures.lone_agent import running, until
 
-DCGM = identity.load("dcgm")
 SPEC = pools.NodeGpus((pools.NodeGpu(models.load().models["h200"]),) * 2, {"rdma/hca": 1})
-
-
-@pytest.fixture
-def settings(kubelet: Kubelet, tmp_path: Path) -> Iterator[AgentSettings]:
-    """Of an agent that finds a kubelet, and nobody where the API server should be."""
-    with socket.socket() as refusing:
-        refusing.bind(("127.0.0.1", 0))  # and never listens, so that the port stays ours
-        port = refusing.getsockname()[1]
-        yield AgentSettings(
-            target=ClientConfig(f"http://127.0.0.1:{port}"), node="node-a", namespace="ns", listen=("127.0.0.1", 0),
-            identity=DCGM, catalog=models.load(), state=tmp_path / "state", kubelet=KubeletFolders(
-                device_plugins=kubelet.folder, pod_resources=kubelet.folder / "pods.sock",
-                dra_plugins=tmp_path / "plugins", registry=tmp_path / "registry", cdi=tmp_path / "cdi",
-            ),
-            cgroups=tmp_path / "cgroups", reservations="reservations",
-            runai=tmp_path / "runai", nri=tmp_path / "nri.sock", interval=0.1,
-        )  # fmt: skip
 
 
 def remember(settings: AgentSettings, spec: pools.NodeGpus) -> list[str]:
@@ -85,26 +61,6 @@ def inform(agent: Agent, *pods: str, model: str = "h200") -> None:
         for name in pods
     )  # fmt: skip
     stores.views.replace([])
-
-
-@contextlib.asynccontextmanager
-async def running(settings: AgentSettings) -> AsyncIterator[Agent]:
-    async with Client(settings.target) as client:
-        agent = Agent(settings, client)
-        task = asyncio.create_task(agent.run(lambda: None))
-        try:
-            yield agent
-        finally:
-            assert not task.done(), task
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            agent.equipment.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 def shown(settings: AgentSettings, gpu: str, since: int) -> int | None:

@@ -397,6 +397,29 @@ def test_a_divided_card_shows_its_instances(tmp_path: Path) -> None:
     assert about[5:] == [3 << 30, "ERR 3 Not Supported"]
 
 
+def test_a_container_with_two_instances_of_a_card_sees_one_card_with_two(tmp_path: Path) -> None:
+    rows = pages.cards("h200", 1, mig=MIG, open=1, processes=layout.ALL_PROCESSES)
+    rows[0]["instances"]["open"], rows[0]["instances"]["memory_used"] = 1, [1 << 30, 2 << 30, 3 << 30, *[0] * 5]
+    part, running = "N.nvmlDeviceGetMigDeviceHandleByIndex(card, {})", "N.nvmlDeviceGetComputeRunningProcesses"
+    told = nvml.ask(
+        pages.write_parts(tmp_path, rows, 2, 0),
+        [
+            "N.nvmlDeviceGetCount()",
+            "[N.nvmlDeviceGetUUID(N.nvmlDeviceGetMigDeviceHandleByIndex(card, i)) for i in range(2)]",
+            "N.nvmlDeviceGetMigDeviceHandleByIndex(card, 2)",
+            "[N.nvmlDeviceGetGpuInstanceId(N.nvmlDeviceGetMigDeviceHandleByIndex(card, i)) for i in range(2)]",
+            *(f"sum(p.usedGpuMemory for p in {running}({part.format(i)})) >> 30" for i in range(2)),
+        ],
+    )
+
+    theirs = [rows[0]["instances"][place] for place in (0, 2)]
+    assert told[0] == 1
+    assert told[1] == [item["uuid"].decode() for item in theirs]
+    assert told[2] == "ERR 6 Not Found"
+    assert told[3] == [int(item["gpu_instance"]) for item in theirs]
+    assert told[4:] == [1, 3]
+
+
 def test_a_divided_card_says_what_still_fits(tmp_path: Path) -> None:
     rows = pages.cards("h200", 1, mig=MIG)
     told = nvml.ask(

@@ -319,3 +319,82 @@ def test_a_load_is_there_when_the_command_starts(home: Path) -> None:
 
     assert int(usage) > 50
     assert float(power) > 300
+
+
+BY_HAND = """
+nvidia-smi -mig 1
+nvidia-smi mig -cgi 19,9:4,3g.71gb
+nvidia-smi mig -lci
+nvidia-smi mig -cci -gi 2
+nvidia-smi mig -dgi -gi 2
+simgpu workload --devnames nvidia0.2 --activity 90:0:30 & until nvidia-smi pmon -c 1 | grep -q python; do :; done
+nvidia-smi mig -dci
+kill $!; wait $! 2>/dev/null; until ! nvidia-smi pmon -c 1 | grep -q python; do :; done
+nvidia-smi -L | cut -d'(' -f1
+nvidia-smi -mig 0
+nvidia-smi mig -dci && nvidia-smi mig -dgi
+nvidia-smi mig -lgi
+nvidia-smi -mig 0
+nvidia-smi mig -cgi 9
+"""
+
+
+def test_instances_are_made_and_destroyed_by_hand_in_the_words_of_the_real_tool(home: Path) -> None:
+    lines = run(home, "--model", "h200", "--", "sh", "-c", BY_HAND, check=False).stdout.splitlines()
+
+    assert lines == [
+        "Enabled MIG Mode for GPU 00000000:03:00.0",
+        "All done.",
+        "Successfully created GPU instance ID  7 on GPU  0 using profile MIG 1g.18gb (ID 19)",
+        "Successfully created GPU instance ID  2 on GPU  0 using profile MIG 3g.71gb (ID  9)",
+        "Unable to create a GPU instance on GPU  0 using profile 3g.71gb: Insufficient Resources",
+        "Failed to create GPU instances: Insufficient Resources",
+        "No compute instances found: Not Found",
+        "Successfully created compute instance ID  0 on GPU  0 GPU instance ID  2 using profile MIG 3g.71gb (ID  2)",
+        "Unable to destroy GPU instance ID  2 from GPU  0: In use by another client",
+        "Failed to destroy GPU instances: In use by another client",
+        "Unable to destroy compute instance ID  0 from GPU  0 GPU instance ID  2: In use by another client",
+        "Failed to destroy compute instances: In use by another client",
+        "GPU 0: NVIDIA H200 ",
+        "  MIG 3g.71gb     Device  0: ",
+        "Unable to disable MIG Mode for GPU 00000000:03:00.0: In use by another client",
+        "Terminating early due to previous errors.",
+        "Successfully destroyed compute instance ID  0 from GPU  0 GPU instance ID  2",
+        "Successfully destroyed GPU instance ID  7 from GPU  0",
+        "Successfully destroyed GPU instance ID  2 from GPU  0",
+        "No GPU instances found: Not Found",
+        "Disabled MIG Mode for GPU 00000000:03:00.0",
+        "All done.",
+        "No MIG-enabled devices found.",
+    ]
+
+
+DIVIDE = """
+import ctypes
+import pynvml as n
+n.nvmlInit()
+card = n.nvmlDeviceGetHandleByIndex(0)
+print(n.nvmlDeviceSetMigMode(card, 1), n.nvmlDeviceGetMigMode(card))
+first = n.nvmlDeviceCreateGpuInstance(card, 9)
+second = n.nvmlDeviceCreateGpuInstanceWithPlacement(card, 19, ctypes.byref(n.c_nvmlGpuInstancePlacement_t(2, 1)))
+print([n.nvmlGpuInstanceGetInfo(item).id for item in (first, second)])
+print(n.nvmlDeviceGetGpuInstanceRemainingCapacity(card, 19))
+compute = n.nvmlGpuInstanceCreateComputeInstance(second, 0)
+device = n.nvmlDeviceGetMigDeviceHandleByIndex(card, 0)
+print(n.nvmlDeviceGetGpuInstanceId(device), n.nvmlDeviceGetMemoryInfo(device).total >> 20)
+try:
+    n.nvmlGpuInstanceDestroy(second)
+except n.NVMLError as error:
+    print(error)
+n.nvmlGpuInstanceDestroy(first)
+print(n.nvmlGpuInstanceGetInfo(second).id, n.nvmlDeviceGetGpuInstanceId(device))
+n.nvmlComputeInstanceDestroy(compute)
+n.nvmlGpuInstanceDestroy(second)
+print(n.nvmlDeviceSetMigMode(card, 0), n.nvmlDeviceGetMigMode(card))
+"""
+
+
+def test_instances_are_made_and_destroyed_through_nvml(home: Path) -> None:
+    lines = run(home, "--model", "h200", "--", sys.executable, "-c", DIVIDE).stdout.splitlines()
+
+    assert lines == ["0 [1, 1]", "[2, 9]", "3", "9 16384", "In use by another client", "9 9", "0 [0, 0]"]

@@ -312,8 +312,18 @@ def test_a_change_of_allocation_gives_no_gpu_to_a_second_pod(claimed: Claimed) -
     wait_for(lambda: len(claimed.offered()) == 8, "all devices")
 
 
-def test_a_pod_has_the_mig_instance_of_its_claim_and_nothing_else(claimed: Claimed) -> None:
-    claimed.configure({"gpus": [{"type": "h200", "count": 1}], "allocation": "dra", "dra": {"dynamicMIG": True}})
+@pytest.mark.parametrize(
+    ("pool", "left"),
+    [
+        ({"dra": {"dynamicMIG": True}}, {"3g.71gb": "large"}),
+        ({"mig": {"config": {"1g.18gb": 1, "3g.71gb": 1}}}, {"1g.18gb": "", "3g.71gb": "large"}),
+    ],
+    ids=["of-the-claim", "of-the-layout"],
+)
+def test_a_pod_has_the_mig_instance_of_its_claim_and_nothing_else(
+    claimed: Claimed, pool: dict[str, Any], left: dict[str, str]
+) -> None:
+    claimed.configure({"gpus": [{"type": "h200", "count": 1}], "allocation": "dra", **pool})
     wait_for(lambda: any("-mig-" in name for name in claimed.offered()), "MIG devices")
     parts = {"small": ("1g.18gb", 16384), "large": ("3g.71gb", 71424)}
     for name, (profile, _) in parts.items():
@@ -338,7 +348,7 @@ def test_a_pod_has_the_mig_instance_of_its_claim_and_nothing_else(claimed: Claim
     claimed.node.kubectl("delete", "pod", "small", "--now", "--wait=false")  # its end waits for the agent
     claimed.node.begin(claimed.agent)
     claimed.wait_ready()
-    wait_for(lambda: pods() == {"3g.71gb": "large"}, "the instance to go with its pod")
+    wait_for(lambda: pods() == left, "the pod to be gone, and its instance if it was its claim's")
     assert seen("large") == ["3g.71gb"]
 
 

@@ -8,14 +8,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import parser
 
 from simgpu.catalog import models
 from simgpu.identities import identity, labels, render
-from simgpu.machines import box, documents
+from simgpu.machines import box, documents, fleet, users
 from simgpu.machines.health import DeviceFailure
-from simgpu.topology import devices
+from simgpu.topology import devices, reading
 from tests.fixtures import boxes
 
 PAGES = Path(__file__).parent / "pages"
@@ -31,6 +32,33 @@ def test_a_page_stays_what_it_was(name: str) -> None:
         PAGES.mkdir(exist_ok=True)
         golden.write_text(text)
     assert text == golden.read_text(), "if this is meant, run again with UPDATE_GOLDEN=1 and look at the difference"
+
+
+@pytest.mark.parametrize("name", ["dcgm", "dcgm-4.8.3", "dcgm-4.9", "nvidia-smi"])
+def test_a_page_of_divided_cards_stays_what_it_was(name: str) -> None:
+    text, golden = render.Renderer(divided().machine(), identity.load(name)).page().decode(), PAGES / f"mig-{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(text)
+    assert text == golden.read_text(), "if this is meant, run again with UPDATE_GOLDEN=1 and look at the difference"
+    samples = [sample for family in parser.text_string_to_metric_families(text) for sample in family.samples]
+    assert len({(sample.name, tuple(sorted(sample.labels.items()))) for sample in samples}) == len(samples)
+
+
+def divided() -> fleet.Fleet:
+    """A node with one card that is divided, with pods on three of its instances, and a whole card with one."""
+    made = fleet.Fleet(seed=1)
+    entry = "{devices: [0], mig-enabled: true, mig-devices: {1g.18gb: 2, 2g.35gb: 1, 3g.71gb: 1}}"
+    text = f"nodePools: {{p: {{gpus: [{{type: h200, count: 2}}], mig: {{config: [{entry}]}}}}}}"
+    node = made.place("node-1", reading.parse(text, boxes.CATALOG).pools["p"])
+    first, second = node.ids
+    ref = users.PodRef("train-0", "team", "main", "uid-1")
+    on_parts = tuple(users.User(ref, users.Range(80, 80), 12_000, part=number) for number in (7, 8))
+    other = users.PodRef("serve-0", "team", "main", "uid-2")
+    busy = users.User(other, users.Range(50, 50), 60_000, part=2)
+    made.use(node, {first: (*on_parts, busy), second: (users.User(other, users.Range(50, 50), 100_000),)})
+    for now in range(1, 31):
+        made.step(float(now), clock=1_790_000_000.0 + now)
+    return made
 
 
 @pytest.mark.parametrize("name", identity.names())
@@ -460,3 +488,13 @@ def test_a_workload_over_several_models_ends_as_one() -> None:
     made.step(1.0, clock=0.0)
     assert ended == [(1, "Limit memory reached, terminated")]
     assert not made.workloads()
+
+
+def test_a_card_in_mig_mode_has_no_utilisation_of_its_own_even_without_instances() -> None:
+    [card] = devices.build(devices.BoxConfig((devices.GpuEntry("h200"),)), models.load(), node="n")
+    made = box.Box([msgspec.structs.replace(card, mig_enabled=True)], seed=1, hostname="n")
+    made.step(1.0, clock=1.0)
+    text = render.Renderer(made.machine, identity.load("dcgm")).page()
+
+    assert b"DCGM_FI_DEV_GPU_UTIL{" not in text
+    assert b"DCGM_FI_DEV_POWER_USAGE{" in text

@@ -14,7 +14,7 @@ import pytest
 from simgpu import errors
 from simgpu.catalog import models, placing, shapes
 from simgpu.cli import main
-from simgpu.controllers import publishing
+from simgpu.kube import naming
 from simgpu.topology import devices, inline
 
 CATALOG = models.load()
@@ -127,7 +127,7 @@ def test_names_find_their_model(name: str, key: str) -> None:
 
 @pytest.mark.parametrize("model", CATALOG.models.values(), ids=lambda model: model.key)
 def test_every_way_to_name_gpus_takes_a_models_key_product_and_label(model: models.Model) -> None:
-    for name in (model.key, model.product, publishing.label_value(model.product), *model.aliases):
+    for name in (model.key, model.product, naming.label_value(model.product), *model.aliases):
         assert CATALOG.find(name) is model
         assert inline.parse(f"{name}:2", CATALOG, field="gpus").gpus[1].model is model
         assert devices.model_of(devices.GpuEntry(name), CATALOG, "gpus[0]").memory_mib == model.memory_mib

@@ -11,15 +11,19 @@ from simgpu.catalog import models
 from simgpu.controllers import claimed
 from simgpu.controllers.configuring import Configuration
 from simgpu.controllers.loading import PodLoads
+from simgpu.dra import node_devices
 from simgpu.dra.claims import AllocatedClaim
 from simgpu.dra.node_devices import DevicePlace
 from simgpu.kube import views
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
-from simgpu.topology import inline, pools
+from simgpu.machines.users import PodRef, User
+from simgpu.topology import inline, mig_layouts, pools
+from simgpu.topology.devices import Device, part_id
 
 [DEVICE] = pools.build(inline.parse("t4:1", models.load(), field=""), "n")
+PLACES = {"g0": DevicePlace(DEVICE.uuid)}
 _CLIENT: Any = None
 _CONFIGURATION = Configuration(Store(), Recorder(_CLIENT, component="test"), namespace="ns", catalog=models.load())
 LOADS = PodLoads(_CONFIGURATION, Writer(_CLIENT, manager="test"))
@@ -30,7 +34,14 @@ def container(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "resources": {"claims": [{"name": "gpu"}]}, **more}
 
 
-def used(phase: str, *, early: list[dict[str, Any]], main: list[dict[str, Any]]) -> claimed.ClaimedUsers:
+def used(
+    phase: str,
+    *,
+    early: list[dict[str, Any]],
+    main: list[dict[str, Any]],
+    places: dict[str, DevicePlace] = PLACES,
+    device: Device = DEVICE,
+) -> claimed.ClaimedUsers:
     """The users of a GPU that a claim of pod p has."""
     body = {
         "metadata": {"name": "p", "namespace": "ns", "uid": "u1"},
@@ -51,7 +62,7 @@ def used(phase: str, *, early: list[dict[str, Any]], main: list[dict[str, Any]])
     known = msgspec.convert(claim, AllocatedClaim)
     return claimed.users_of(
         "n", [msgspec.convert(body, views.Pod)], lambda _namespace, _name: known,
-        places={"g0": DevicePlace(DEVICE.uuid)}, devices={DEVICE.uuid: DEVICE}, loads=LOADS,
+        places=places, devices={device.uuid: device}, loads=LOADS,
     )  # fmt: skip
 
 
@@ -85,3 +96,18 @@ def test_a_gpu_that_no_container_uses_is_held_by_its_claim(early: list[dict[str,
     found = used("Running", early=early, main=[{"name": "main"}])
     assert found.owners == {DEVICE.uuid: ()}
     assert not found.problems
+
+
+def test_claims_of_instances_have_these_and_leave_the_other_ones_of_the_gpu_to_pods_that_request_them() -> None:
+    layout = mig_layouts.well_known(models.load().models["h200"])["all-3g.71gb"]
+    [gpu] = inline.parse("h200:1", models.load(), field="").gpus
+    spec = pools.NodeGpus((msgspec.structs.replace(gpu, layout=layout),))
+    [divided] = pools.build(spec, "n")
+    places = {f"g{number}": place for number, place in enumerate(node_devices.places([divided], spec).values())}
+    found = used("Running", early=[], main=[container("main"), container("other")], places=places, device=divided)
+    users = [(user.pod.container, user.part, user.memory_mib) for user in found.owners[divided.uuid]]
+    assert users == [("main", 1, 71424 // 2), ("other", 1, 71424 // 2)]
+    assert found.taken == {part_id(divided.uuid, 1)}
+    requesting = User(PodRef("q", "ns", "main", "u2"), part=2)
+    joined = found.joined({divided.uuid: (requesting,)})[divided.uuid]
+    assert [user.part for user in joined] == [1, 1, 2]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import re
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,269 +14,29 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simgpu import vocabulary
-from simgpu.catalog import models
 from simgpu.controllers import claimed, publishing
-from simgpu.controllers.dra_fleet import DraFleet
-from simgpu.controllers.fake_nodes import IDLE_GROWTH, FakeNodes, FleetStores
+from simgpu.controllers.fake_nodes import IDLE_GROWTH
 from simgpu.controllers.node_views import SAVE_EVERY, SAVE_IDLE_EVERY
 from simgpu.identities import identity, render
-from simgpu.kube import errors, resources, views
+from simgpu.kube import errors, views
 from simgpu.kube.queue import WorkQueue
-from simgpu.kube.recording import Recorder
-from simgpu.kube.store import Store
-from simgpu.kube.writer import Writer
 from simgpu.machines.fleet import Fleet, candidate_addresses, pod_usage
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology import inline
-from tests.fixtures.clocks import ManualClock
+from tests.fixtures.fake_worlds import (
+    CAPACITY,
+    CATALOG,
+    LABEL,
+    LABELS_AND_MORE,
+    LOOP,
+    MINE,
+    NODES,
+    Api,
+    World,
+    container,
+)
 
-CATALOG = models.load()
-LABEL = "run.ai/simulated-gpu-node-pool"
-LOOP = asyncio.Runner()  # what the writer waits on belongs to one
-MINE = {"nvidia.com/gpu.family": "mine"}
-NODES, PODS = ("a", "b"), ("p", "q", "r", "s")
-
-
-class Api:
-    """The API server as the writer knows it: what is written changes the objects."""
-
-    def __init__(self, stores: FleetStores) -> None:
-        self.stores = stores
-        self.version = 0
-        self.changed: Callable[[str], Awaitable[Any]]  # is told of a node before the writer has its answer
-
-    def meta(self, name: str, **more: Any) -> views.ObjectMeta:
-        """Metadata of a new version of an object."""
-        self.version += 1
-        return views.ObjectMeta(name=name, resource_version=str(self.version), **more)
-
-    async def patch(self, resource: Any, name: str, data: bytes, *, namespace: str, **_more: Any) -> bytes:
-        body = msgspec.json.decode(data)
-        if resource is resources.NODES:
-            self._merge(name, body)
-        else:
-            meta = self.meta(name, namespace=namespace, **{key: body["metadata"][key] for key in LABELS_AND_MORE})
-            self.stores.config_maps.put(views.ConfigMap(metadata=meta, data=body["data"]))
-        answer = msgspec.json.encode({"metadata": {"name": name, "resourceVersion": str(self.version)}})
-        if resource is resources.NODES:
-            await self.changed(name)
-        return answer
-
-    async def delete(self, _resource: Any, name: str, *, namespace: str) -> None:
-        self.stores.config_maps.remove(f"{namespace}/{name}")
-
-    def _merge(self, name: str, body: Any) -> None:
-        node = self.stores.nodes.get(name)
-        if node is None:
-            raise errors.NotFound(404, "NotFound", f"no node {name}")
-        old, status = node.metadata, body.get("status", {})
-        labels = _merged(old.labels, body.get("metadata", {}).get("labels", {}))
-        amounts: Any = {part: _merged(getattr(node.status, part), status.get(part, {})) for part in CAPACITY}
-        meta = self.meta(name, labels=labels, annotations=old.annotations)
-        self.stores.nodes.put(views.Node(metadata=meta, status=views.NodeStatus(**amounts)))
-
-
-LABELS_AND_MORE = ("labels", "annotations")
-CAPACITY = ("capacity", "allocatable")
-
-
-def container(name: str, gpus: int, policy: str | None = None) -> views.Container:
-    limits = {"nvidia.com/gpu": str(gpus)}
-    return views.Container(name=name, resources=views.Resources(limits=limits), restart_policy=policy)
-
-
-def needed(pod: views.Pod) -> int:
-    """GPUs of a pod: init containers run one after the other, beside the sidecars that have started."""
-    beside = most = 0
-    for item in pod.spec.init_containers:
-        count = int(item.resources.limits["nvidia.com/gpu"])
-        if item.restart_policy:
-            beside += count
-        else:
-            most = max(most, beside + count)
-    return max(most, beside + sum(int(item.resources.limits["nvidia.com/gpu"]) for item in pod.spec.containers or ()))
-
-
-def _merged(old: dict[str, str], changes: dict[str, str | None]) -> dict[str, str]:
-    return {name: value for name, value in {**old, **changes}.items() if value is not None}
-
-
-class World:
-    """The objects of a cluster, and a controller over them; what it writes arrives when a test says so."""
-
-    def __init__(self, stores: FleetStores | None = None) -> None:
-        pods: Store[views.Pod] = Store({"node": lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ()})
-        self.stores = stores or FleetStores(Store(), pods, Store())
-        self.fleet = Fleet(seed=1)
-        self.api = Api(self.stores)
-        self.api.version = max((int(item.metadata.resource_version) for item in self.stores.nodes), default=0)
-        client: Any = self.api
-        self.writer = Writer(client, manager="test")
-        self.clock = ManualClock()
-        recorder = Recorder(client, component="test")
-        self.nodes = FakeNodes(
-            self.stores, self.fleet, WorkQueue(), self.writer, recorder, namespace="ns", catalog=CATALOG,
-            clock=self.clock,
-            dra=DraFleet(client, recorder, self.stores.pods, changed=lambda _node: None, namespace="ns"),
-        )  # fmt: skip
-
-        self.api.changed = self.nodes.reconcile
-
-    def apply(self, kind: str, name: str, value: Any) -> None:
-        getattr(self, f"_{kind}")(name, value)
-        self.look()
-        self.clock.now += 2.0
-        self.fleet.step(self.clock.now, clock=0.0)
-
-    def look(self) -> None:
-        self.nodes.configure()
-        for node in NODES:
-            LOOP.run(self.nodes.reconcile(node))
-
-    def settle(self) -> None:
-        """Until there is nothing left to do."""
-        for _ in range(4):
-            self.apply("written", "", None)
-
-    def _written(self, _name: str, _value: Any) -> None:
-        """All writes reach the API."""
-
-        async def drain() -> None:
-            task = asyncio.create_task(self.writer.run())
-            await self.writer.drained()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        LOOP.run(drain())
-
-    def _nothing(self, _name: str, _value: Any) -> None:
-        pass
-
-    def _config(self, _name: str, counts: Any) -> None:
-        pools = {
-            pool: {"gpuCount": count, "gpuProduct": "Tesla-K80", "gpuMemory": 1000} for pool, count in counts.items()
-        }
-        self._topology("", {"nodePools": pools})
-
-    def _topology(self, _name: str, document: Any) -> None:
-        self._broken("", yaml.safe_dump(document))
-
-    def _sliced(self, _name: str, replicas: int) -> None:
-        """Three GPUs in so many shares each."""
-        slicing = {"resources": [{"name": "nvidia.com/gpu", "replicas": replicas}]} if replicas > 1 else {}
-        pool = {"gpus": [{"type": "t4", "count": 3}], "sharing": {"timeSlicing": slicing}}
-        self._topology("", {"nodePools": {"x": pool}})
-
-    def _broken(self, _name: str, text: str) -> None:
-        meta = self.api.meta("topology", namespace="ns")
-        self.stores.config_maps.put(views.ConfigMap(metadata=meta, data={"topology.yml": text}))
-
-    def _named(self, name: str, usage: int | None) -> None:
-        """A node by name, of which one GPU shows something if nobody uses it."""
-        shown = {} if usage is None else {"metrics": {"utilization": usage, "fb-used": 10 * usage}}
-        node = {"gpu-product": "Tesla-K80", "gpu-memory": 1000, "gpus": [{"id": "g", **shown}, {"id": "h"}]}
-        self._topology("", {"nodes": {name: node}})
-
-    def _node(self, name: str, pool: str | None) -> None:
-        if pool is None:
-            self.stores.nodes.remove(name)
-            return
-        self._edit(name, {"labels": {LABEL: pool}, "annotations": {"kwok.x-k8s.io/node": "fake"}})
-
-    def _edit(self, name: str, changes: dict[str, dict[str, str | None]]) -> None:
-        """A user's change of a node's metadata; all else stays."""
-        node = self.stores.nodes.get(name) or views.Node(metadata=views.ObjectMeta())
-        meta = {part: _merged(getattr(node.metadata, part), changes.get(part, {})) for part in LABELS_AND_MORE}
-        self.stores.nodes.put(views.Node(metadata=self.api.meta(name, **meta), status=node.status))
-
-    def _pod(self, name: str, value: tuple[Any, ...] | None) -> None:
-        """Its node, its phase, GPUs of its containers, and of its init containers, which may be sidecars."""
-        if value is None:
-            self.stores.pods.remove(f"ns/{name}")
-            return
-        node, phase, counts, *more = value
-        meta = self.api.meta(name, namespace="ns", uid=f"uid-{name}-{node}", creation_timestamp="2026-01-01T00:00:00Z")
-        spec = views.PodSpec(
-            containers=tuple(container(f"c{number}", count) for number, count in enumerate(counts)),
-            init_containers=tuple(
-                container(f"i{number}", count, "Always" if sidecar else None)
-                for number, (count, sidecar) in enumerate(more[0] if more else ())
-            ),
-            node_name=node,
-        )
-        self.stores.pods.put(views.Pod(metadata=meta, spec=spec, status=views.PodStatus(phase=phase)))
-
-    def on(self, name: str) -> tuple[dict[str, str], dict[str, str]]:
-        """Labels of a node that feature discovery has, and its capacity."""
-        node = self.stores.nodes.get(name)
-        assert node is not None
-        labels = {key: value for key, value in node.metadata.labels.items() if key in publishing.LABELS}
-        return labels, node.status.capacity
-
-    def holders(self) -> dict[str, dict[str, tuple[str, str]]]:
-        """Pod and container by node and GPU."""
-        return {
-            name: {card.device.uuid: card.users[0].key for card in placed.cards if card.users}
-            for name, placed in self.fleet.nodes.items()
-        }
-
-    def crowded(self) -> bool:
-        """Whether pods ask for more than there is: then it matters who came first."""
-        return any(self.wanted(name) > len(placed.cards) for name, placed in self.fleet.nodes.items())
-
-    def wanted(self, node: str) -> int:
-        there = self.stores.pods.by("node", node)
-        return sum(needed(pod) for pod in there if pod.status.phase not in ("Succeeded", "Failed"))
-
-    def check_against_a_fresh_start(self) -> None:
-        """From what is published, perhaps a while ago: the same but for indices that nobody published."""
-        published = {
-            gpu: (uid, container)
-            for item in self.stores.config_maps
-            for uid, pairs in publishing.read_previous(item if item.metadata.name != "topology" else None).held.items()
-            for container, gpu in pairs
-        }
-        fresh = World(self.stores)
-        fresh.look()
-        ours, theirs = self.holders(), fresh.holders()
-        assert ours.keys() == theirs.keys()
-        for node, held in ours.items():
-            if not self.crowded():
-                assert Counter(held.values()) == Counter(theirs[node].values())
-            for gpu, holder in held.items():
-                if published.get(gpu) == holder:
-                    assert theirs[node].get(gpu) == holder
-        LOOP.run(self.nodes.save())
-        self._written("", None)
-        again = World(self.stores)
-        again.look()
-        assert again.holders() == ours
-
-    def check(self) -> None:
-        running = 0
-        for name, placed in self.fleet.nodes.items():
-            assert len(placed.ids) == len(set(placed.ids)) == len(placed.spec.gpus)
-            held = [card for card in placed.cards if card.users]
-            assert len(held) == min(self.wanted(name), len(placed.cards))
-            alive = {pod.metadata.uid for pod in self.stores.pods.by("node", name)}
-            assert {user.pod.uid for card in held for user in card.users} <= alive
-            running += len(held) + sum(not card.users and card.device.static is not None for card in placed.cards)
-        assert len(self.fleet.engine.workloads()) == running
-        assert set(self.fleet.nodes) <= {node.metadata.name for node in self.stores.nodes}
-        assert len(self.fleet.machine().devices) == sum(len(node.cards) for node in self.fleet.nodes.values())
-
-    def check_writings(self) -> None:
-        """Nodes have what they should have, and nothing of ours where they should not."""
-        for node in self.stores.nodes:
-            name = node.metadata.name
-            placed = self.fleet.nodes.get(name)
-            labels, capacity = self.on(name)
-            assert capacity == (publishing.amounts(placed.spec) if placed else {})
-            ours = {item: value for item, value in labels.items() if (item, value) not in MINE.items()}
-            assert ours == (publishing.labels(placed.spec, "mixed") if placed else {})
-        views_of = {item.metadata.name for item in self.stores.config_maps} - {"topology"}
-        assert views_of == {f"topology-{name}" for name in self.fleet.nodes}
-
+PODS = ("p", "q", "r", "s")
 
 PHASES = st.sampled_from(["Pending", "Running", "Succeeded"])
 COUNTS = st.lists(st.integers(1, 2), min_size=1, max_size=2).map(tuple)

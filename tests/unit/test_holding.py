@@ -104,7 +104,7 @@ def test_a_sidecar_keeps_its_gpu() -> None:
 def test_several_pods_share_a_gpu() -> None:
     pods = [pod("p", "u"), pod("q", "v")]
     held = [saved("main", "g0::0", "g0::3"), saved("main", "g0::1", uid="v")]
-    found = holders(pods, held, replicas=4)
+    found = holders(pods, held, replicas=lambda _: 4)
     assert [(item.pod.metadata.name, item.share) for item in found["g0"]] == [("p", 0.5), ("q", 0.25)]
 
 
@@ -113,7 +113,7 @@ def test_of_pods_that_share_a_gpu_the_oldest_comes_first_and_of_one_second_who_w
     pods = [pod(name, name, creation_timestamp=time) for name, time in made.items()]
     held = [saved("main", f"g0::{number}", uid=name) for number, name in enumerate(made)]
     for order, first in ((pods, ["b", "c"]), (pods[::-1], ["c", "b"])):
-        assert shown(order, held, replicas=3) == {"g0": [(name, "main") for name in (*first, "a")]}
+        assert shown(order, held, replicas=lambda _: 3) == {"g0": [(name, "main") for name in (*first, "a")]}
 
 
 def test_who_held_a_gpu_before_comes_first_and_who_reserves_it_before_all() -> None:
@@ -122,17 +122,19 @@ def test_who_held_a_gpu_before_comes_first_and_who_reserves_it_before_all() -> N
 
 
 def test_a_pod_that_got_a_gpu_before_it_was_shared_has_all_of_it() -> None:
-    found = holders([pod("p", "u"), pod("q", "v")], [saved("main", "g0"), saved("main", "g0::1", uid="v")], replicas=4)
+    found = holders(
+        [pod("p", "u"), pod("q", "v")], [saved("main", "g0"), saved("main", "g0::1", uid="v")], replicas=lambda _: 4
+    )
     assert [(item.pod.metadata.name, item.share) for item in found["g0"]] == [("p", 1.0), ("q", 0.25)]
 
 
 def test_containers_of_a_pod_share_a_gpu() -> None:
     held = [saved("a", "g0::0", "g0::2"), saved("b", "g0::1")]
-    found = holders([pod(containers=("a", "b"))], held, replicas=4)
+    found = holders([pod(containers=("a", "b"))], held, replicas=lambda _: 4)
     assert [(item.container, item.share) for item in found["g0"]] == [("a", 0.5), ("b", 0.25)]
 
 
 def test_an_init_container_takes_only_its_own_share_of_a_gpu() -> None:
     held = [saved("a", "g0::0"), saved("b", "g0::1"), saved("first", "g0::0")]
     early = pod(phase="Pending", containers=("a", "b"), init=("first",), now=("first",))
-    assert shown([early], held, replicas=2) == {"g0": [("p", "first"), ("p", "b")]}
+    assert shown([early], held, replicas=lambda _: 2) == {"g0": [("p", "first"), ("p", "b")]}

@@ -13,7 +13,8 @@ from simgpu.catalog import models, placing
 from simgpu.dra import counters, devices, names, node_devices
 from simgpu.kube import quantity
 from simgpu.machines import health
-from simgpu.topology import allocating, pools
+from simgpu.topology import allocating, mig_layouts, pools
+from simgpu.topology.devices import part_id
 
 CATALOG = models.load()
 PLAIN, MIG = allocating.DraOptions(), allocating.DraOptions(dynamic_mig=True)
@@ -50,6 +51,32 @@ def test_a_gpu_has_what_nvidias_driver_publishes_and_the_operators_names() -> No
     }  # fmt: skip
     assert found.attributes["gpu.nvidia.com/uuid"] == found.attributes["uuid"]
     assert found.capacity == {"memory": {"value": "143771Mi"}}
+
+
+def test_a_gpu_that_is_divided_is_published_as_its_instances() -> None:
+    layout = mig_layouts.well_known(CATALOG.models["h200"])["all-balanced"]
+    spec = node(msgspec.structs.replace(gpu(), layout=layout), gpu())
+    *parts, whole = published(spec)
+    assert whole.attributes["type"] == {"string": "gpu"}
+    assert [item.name.partition("-mig-")[2] for item in parts] == [
+        "1g18gb-19-0",
+        "1g18gb-19-1",
+        "2g35gb-14-2",
+        "3g71gb-9-4",
+    ]
+    first, last = parts[0], parts[-1]
+    parent = last.attributes["parentUUID"]["string"]
+    assert last.attributes["uuid"] == {"string": part_id(parent, 2)}
+    assert (last.attributes["type"], last.attributes["profile"]) == ({"string": "mig"}, {"string": "3g.71gb"})
+    slices = {f"memorySlice{number}": {"value": "1"} for number in range(4, 8)}
+    assert last.capacity | slices == last.capacity
+    assert last.capacity["memory"] == {"value": "71424Mi"}
+    assert not first.consumes_counters
+    places = node_devices.places(pools.build(spec, "n1"), spec)
+    assert list(places) == [*(item.name for item in sorted(parts, key=lambda item: item.name)), whole.name]
+    part = places[last.name].part
+    assert part is not None
+    assert (part.number, part.start, part.memory_mib) == (2, 4, 71424)
 
 
 def test_numa_nodes_of_the_pool_show_in_attributes() -> None:

@@ -18,12 +18,15 @@ from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
 from simgpu.machines.users import CpuSource, User
 from simgpu.pods.holding import Held
-from simgpu.topology import failures, pools
+from simgpu.topology import failures, mig_files, pools
 from tests.fixtures.clocks import ManualClock
 from tests.fixtures.equipment import share
 
 CATALOG = models.load()
-BEFORE = pools.NodeGpus((pools.NodeGpu(CATALOG.models["h200"]),) * 2, failures=failures.Failures(unhealthy=(1,)))
+BEFORE = pools.NodeGpus(
+    (pools.NodeGpu(CATALOG.models["h200"]),) * 2, failures=failures.Failures(unhealthy=(1,)),
+    mig=mig_files.MigSettings("mixed"),
+)  # fmt: skip
 TOPOLOGY = "nodePools: {x: {gpus: [{type: h200, count: 2}]}}"
 
 

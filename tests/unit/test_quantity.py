@@ -121,4 +121,4 @@ def test_gpus_of_nodes_are_added_up_in_any_form() -> None:
 def test_a_thousand_gpus_are_written_once() -> None:
     model = models.load().models["h200"]
     spec: Any = pools.NodeGpus((pools.NodeGpu(model),) * 1000, {"rdma/hca": 5000})
-    assert publishing.amounts(spec) == {"nvidia.com/gpu": "1k", "rdma/hca": "5k"}
+    assert publishing.amounts(spec, "mixed") == {"nvidia.com/gpu": "1k", "rdma/hca": "5k"}

@@ -165,7 +165,7 @@ seccompProfile: {type: RuntimeDefault}
   "nvidiaDraDriver" "no subcharts: SimGPU's own DRA plugin"
   "nvidia-dra-driver-gpu" "no subcharts"
   "nvmlMock" "backend mock means the same as fake: NVML is always there"
-  "migFaker" "nodes have no MIG instances yet, other than by claims (topology: dra.dynamicMIG)"
+  "migFaker" "part of the controller: run.ai/mig.config and nvidia.com/mig.config of fake nodes"
   "ubuntu" "there is no init container"
   "topologyServer" "part of the controller"
   "computeDomainController" "ComputeDomains are not simulated yet"

@@ -169,7 +169,7 @@ class Agent:
         )  # fmt: skip
         names = identities.limit_names(settings.identity)
         self.socket = WorkloadServer(
-            box, links.run_folder / vocabulary.SOCKET_NAME, mode=0o666, settings=self.equipment.set,
+            box, links.run_folder / vocabulary.SOCKET_NAME, mode=0o666, settings=controller.set,
             read=functools.partial(documents.read, names=names), identify=identifier.identify,
             changed=controller.apply_users,
         )  # fmt: skip

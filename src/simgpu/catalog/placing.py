@@ -7,7 +7,7 @@ its own size. Instances of one slice are placed from the beginning, all others f
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from simgpu import errors
 from simgpu.catalog import models
@@ -23,6 +23,11 @@ class Placement(Facts, frozen=True):
     start: int
     size: int
     number: int
+
+    @property
+    def slices(self) -> range:
+        """The slices of memory that it takes."""
+        return range(self.start, self.start + self.size)
 
 
 def compute_slices(profile: models.MigProfile) -> int:
@@ -83,15 +88,22 @@ def place(instances: Sequence[models.MigProfile], model: models.Model, *, where:
     taken: set[int] = set()
     found: list[Placement] = []
     for position, profile in enumerate(instances):
-        size = memory_slices(profile, model)
-        options = [start for start in starts(profile, model) if taken.isdisjoint(range(start, start + size))]
-        if not options:
+        start = next_start(profile, model, taken)
+        if start is None:
             before = ", ".join(other.name for other in instances[:position])
             raise errors.InputError(f"{where}[{position}]", f"no room for {profile.name} beside {before}")
-        start = options[0] if size == 1 else options[-1]
-        taken.update(range(start, start + size))
         found.append(placed(profile, model, start))
+        taken.update(found[-1].slices)
     return found
+
+
+def next_start(profile: models.MigProfile, model: models.Model, taken: Collection[int]) -> int | None:
+    """Return the slice at which the driver lets the next instance start; None if it has no room."""
+    size = memory_slices(profile, model)
+    options = [start for start in starts(profile, model) if not any(at in taken for at in range(start, start + size))]
+    if not options:
+        return None
+    return options[0] if size == 1 else options[-1]
 
 
 def placed(profile: models.MigProfile, model: models.Model, start: int) -> Placement:

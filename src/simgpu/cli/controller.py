@@ -94,10 +94,13 @@ def config() -> None:
 @click.argument("file", type=options.PATH)
 @options.catalog
 def check(file: Path, files: tuple[Path, ...]) -> int:
-    """List all errors in a topology FILE. Exit code 2 if there are any."""
-    from simgpu.topology import checking
+    """List all errors in a topology FILE, or in a file of NVIDIA's mig-parted. Exit code 2 if there are any."""
+    from simgpu.topology import checking, mig_files
 
     try:
+        if mig_files.is_file_of_layouts(text := _text(file)):
+            click.echo(f"{file}: {len(mig_files.read(text, field=str(file)))} MIG layouts, no errors")
+            return 0
         fleet = _read(file, files)
     except checking.Mistakes as mistakes:
         return _list_mistakes(file, [*map(str, mistakes.found), *mistakes.unknown])
@@ -131,6 +134,8 @@ def show(file: Path, files: tuple[Path, ...], form: str) -> None:
         gpus = ", ".join(
             f"{item['count']} x {item['product']} ({item['memory_mib']} MiB)" for item in described["gpus"]
         )
+        if instances := described.get("mig", {}).get("instances"):
+            gpus += f", divided into {', '.join(f'{count} x {profile}' for profile, count in instances.items())}"
         rows.append((name, gpus or "none", ", ".join(f"{key}: {count}" for key, count in entry.other.items())))
     output.print_rows(rows)
 
@@ -139,13 +144,16 @@ def _read(file: Path, files: tuple[Path, ...]) -> Any:
     from simgpu.catalog import models
     from simgpu.topology import reading
 
+    return reading.parse(_text(file), models.load([*catalog.user_files(), *files]))
+
+
+def _text(file: Path) -> str:
     if not file.is_file():
         raise errors.InputError(str(file), "no such file")
     try:
-        text = file.read_text("utf-8")
+        return file.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise errors.InputError(str(file), f"not UTF-8: {error.reason} at byte {error.start}") from None
-    return reading.parse(text, models.load([*catalog.user_files(), *files]))
 
 
 def _plain(entry: Any) -> dict[str, Any]:
@@ -157,5 +165,8 @@ def _plain(entry: Any) -> dict[str, Any]:
         counted[key] = counted.get(key, 0) + 1
     gpus = [{"product": product, "memory_mib": memory, "count": count} for (product, memory), count in counted.items()]
     way = {} if entry.allocation == allocating.DEFAULT else entry.allocation
-    more = {"driver": entry.driver, "cuda": entry.cuda, "numa": entry.numa, "allocation": way}
+    profiles = [profile.name for gpu in entry.gpus for profile in gpu.layout.instances]
+    instances = {name: profiles.count(name) for name in dict.fromkeys(profiles)}
+    mig = {name: value for name, value in (("strategy", entry.mig.strategy), ("instances", instances)) if value}
+    more = {"driver": entry.driver, "cuda": entry.cuda, "numa": entry.numa, "allocation": way, "mig": mig}
     return {"gpus": gpus, "other": entry.other, **{name: value for name, value in more.items() if value}}

@@ -27,7 +27,7 @@ _RUNNING = 3.0  # seconds that a load without a start of its own has run when th
 @options.seed()
 @options.interval(0.1, minimum=0.01, maximum=10)
 @click.option(
-    "--no-settings", is_flag=True, help="Reject changes of power limits and clocks, as without root privileges."
+    "--no-settings", is_flag=True, help="Reject changes of power limits, clocks and MIG, as without root privileges."
 )
 @options.catalog
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -43,8 +43,8 @@ def run(  # noqa: PLR0913 - one for each option
       simgpu run --model a100 --count 2 --load training -- python train.py
 
     Nothing is installed and no privileges are needed. The load of --load runs beside the command, and NVML lists this
-    process with its memory; the command can add workloads with `simgpu workload`. Power limits and clocks can be
-    changed, and the cards follow.
+    process with its memory; the command can add workloads with `simgpu workload`. Power limits, clocks and
+    MIG instances can be changed, and the cards follow.
 
     The exit code is that of the command; 126 if it could not be started, 127 if it was not found.
     """

@@ -18,7 +18,7 @@ from simgpu.dra.node_devices import DevicePlace
 from simgpu.kube.views import Pod
 from simgpu.machines.users import PodRef, User
 from simgpu.pods import assigning, requests
-from simgpu.topology.devices import Device
+from simgpu.topology.devices import Device, part_id
 from simgpu.vocabulary import DRA_DRIVER
 
 PATIENCE = 3.0  # seconds until a problem is reported: pods and claims are watched apart, and one may be behind
@@ -36,15 +36,27 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 class ClaimedUsers(msgspec.Struct):
-    """Users of each GPU, by id, without and with administrative access, and why pods do not use their claims."""
+    """Users of each GPU, by id, without and with administrative access, and why pods do not use their claims.
+
+    `instances` are the ids of MIG instances that claims hold, of GPUs that are divided.
+    """
 
     owners: dict[str, tuple[User, ...]] = {}
     observers: dict[str, tuple[User, ...]] = {}
     problems: list[Trouble] = []
+    instances: dict[str, list[str]] = {}  # by GPU
+
+    @property
+    def taken(self) -> set[str]:
+        """The ids of GPUs that claims hold, and of instances of those that are divided."""
+        whole = self.owners.keys() - self.instances.keys()
+        return whole.union(*self.instances.values())
 
     def joined(self, assigned: Mapping[str, tuple[User, ...]]) -> dict[str, tuple[User, ...]]:
         """Return these users together with those that GPUs were assigned to; administrators come last."""
         found = {**assigned, **self.owners}
+        for gpu in self.instances:  # of which others have other instances
+            found[gpu] = (*self.owners.get(gpu, ()), *assigned.get(gpu, ()))
         for gpu, observers in self.observers.items():
             found[gpu] = (*found.get(gpu, ()), *observers)
         return found
@@ -112,7 +124,7 @@ def users_of(
 
     `places` are the devices that the node publishes, None if it publishes none.
     """
-    found = ClaimedUsers({}, {}, [])
+    found = ClaimedUsers({}, {}, [], {})
     uses: list[_Use] = []
     holding = [pod for pod in pods if claims.has_claims(pod) and requests.holds(pod)]
     for pod in sorted(holding, key=lambda pod: pod.metadata.seniority):
@@ -131,7 +143,15 @@ def users_of(
         mine = [use for use in uses if use.device.admin is admin]
         for gpu in dict.fromkeys(use.place.gpu for use in mine):
             using = [use for use in mine if use.place.gpu == gpu and use.container]
-            into[gpu] = _observing(using) if admin else _sharing(using, devices[gpu].model, loads)
+            if admin:
+                into[gpu] = _observing(using)
+            elif devices[gpu].instances:
+                into[gpu] = _on_instances(using, loads)
+                parts = (use.place.part for use in mine if use.place.gpu == gpu)
+                numbers = {part.number for part in parts if part is not None}
+                found.instances[gpu] = [part_id(gpu, number) for number in sorted(numbers)]
+            else:
+                into[gpu] = _sharing(using, devices[gpu].model, loads)
     return found
 
 
@@ -173,6 +193,22 @@ def _sharing(uses: Sequence[_Use], model: models.Model, loads: PodLoads) -> tupl
         load = loads.of(use.pod).of(use.container, works=works)
         found.append(loads.user(use.pod, load, ref, mine, total, compute=part))
     return tuple(found)
+
+
+def _on_instances(uses: Sequence[_Use], loads: PodLoads) -> tuple[User, ...]:
+    """Return the users of the MIG instances of one GPU; those of one instance share its memory."""
+    found: dict[tuple[PodRef, int], User] = {}
+    pairs = {(use.place.part.number, _reference(use)) for use in uses if use.place.part is not None}
+    sharing = Counter(number for number, _ in pairs)
+    for use in uses:
+        ref, part = _reference(use), use.place.part
+        if part is None or (ref, part.number) in found:
+            continue
+        works = requests.running(use.pod) and use.container not in requests.regular_init(use.pod)
+        load = loads.of(use.pod).of(use.container, works=works)
+        user = loads.user(use.pod, load, ref, part.memory_mib // sharing[part.number], part.memory_mib)
+        found[ref, part.number] = msgspec.structs.replace(user, part=part.number)
+    return tuple(found.values())
 
 
 def _compute(profile: models.MigProfile, model: models.Model) -> float:

@@ -173,7 +173,10 @@ def _is_view(config_map: ConfigMap) -> bool:
 def _is_ours(config_map: ConfigMap) -> bool:
     if _is_view(config_map):
         return True
-    return configuring.Configuration.concerns(config_map.metadata.name) and _BY_HELM not in config_map.metadata.labels
+    name = config_map.metadata.name
+    if name == vocabulary.MIG_FILE:  # NVIDIA's operator may have one, for real GPUs
+        return False
+    return configuring.Configuration.concerns(name) and _BY_HELM not in config_map.metadata.labels
 
 
 async def ask_to_withdraw(client: Client, namespace: str, *, wanted: bool) -> None:

@@ -19,7 +19,7 @@ from simgpu.kube.recording import Recorder, Subject
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.pods import annotated
-from simgpu.topology import allocating, checking, failures, inline, pools, reading
+from simgpu.topology import allocating, checking, failures, inline, mig_files, mig_layouts, pools, reading
 
 _MAX_REPORTED = 10_000  # objects with a reason, to deduplicate
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class Configuration:
     @staticmethod
     def concerns(name: str) -> bool:
         """Return whether a ConfigMap of this name is part of it."""
-        return name == vocabulary.TOPOLOGY or name.startswith(vocabulary.PROFILE_PREFIX)
+        return name in (vocabulary.TOPOLOGY, vocabulary.MIG_FILE) or name.startswith(vocabulary.PROFILE_PREFIX)
 
     def read(self) -> bool:
         """Read it again, and return whether that changed anything."""
@@ -170,7 +170,9 @@ class Configuration:
             return None
         try:
             text = config_map.data.get(vocabulary.TOPOLOGY_KEY, "")
-            topology = reading.parse(text, self._catalog, self._profile, allocation=self._allocation)
+            topology = reading.parse(
+                text, self._catalog, self._profile, allocation=self._allocation, mig_configs=self._mig_configs()
+            )
         except checking.Mistakes as mistakes:
             found = tuple(map(str, mistakes.found))
             self._report_problems("InvalidTopology", found, _UNCHANGED, uid=config_map.metadata.uid)
@@ -179,6 +181,17 @@ class Configuration:
             "UnknownKeys", topology.unknown, "the topology has unknown keys", uid=config_map.metadata.uid
         )
         return topology
+
+    def _mig_configs(self) -> dict[str, mig_layouts.Layout]:
+        """Return the layouts in the ConfigMap of mig-parted; if it is invalid, that is a mistake of the topology."""
+        config_map = self._config_maps.get(vocabulary.MIG_FILE, namespace=self._namespace)
+        if config_map is None:
+            return {}
+        try:
+            text = config_map.data.get(vocabulary.MIG_FILE_KEY, "mig-configs: {}")
+            return mig_files.read(text, field=f"ConfigMap {vocabulary.MIG_FILE}: {vocabulary.MIG_FILE_KEY}")
+        except errors.InputError as error:
+            raise checking.Mistakes([error], []) from None
 
     def _report_problems(self, reason: str, problems: tuple[str, ...], effect: str, *, uid: str = "") -> None:
         """Log problems and record an event, unless they are the same as last time."""

@@ -18,6 +18,7 @@ from simgpu.machines.users import User
 from simgpu.page import layout, showing, writer
 from simgpu.topology import pools
 from simgpu.topology.devices import Device
+from simgpu.topology.mig_by_hand import HandMade
 
 _FINEST_SECONDS = 0.1  # of a step's pieces, into which plans of pods split it
 
@@ -69,15 +70,27 @@ class Equipment:
         self._control = control
         self._shown: showing.BoxPages | None = None
         self._instances: Mapping[str, Sequence[MigPart]] = {}
+        self._hand: HandMade | None = None
 
-    def equip(self, spec: pools.NodeGpus, instances: Mapping[str, Sequence[MigPart]] = {}) -> None:
-        """Give the node these GPUs, and GPUs these MIG instances, by id; those that stay keep what runs on them.
+    def equip(
+        self,
+        spec: pools.NodeGpus,
+        instances: Mapping[str, Sequence[MigPart]] = {},
+        *,
+        hand: HandMade | None = None,
+    ) -> None:
+        """Give the node these GPUs, and GPUs these MIG instances besides, by id; those that stay keep their load.
 
+        Of what was divided by `hand`, the spec has the MIG devices; the instances without a compute instance are added.
         `InputError` if they cannot have pages; then nothing changes.
         """
-        if spec == self.spec and instances == self._instances:
+        if (spec, instances, hand) == (self.spec, self._instances, self._hand):
             return
-        devices = [_divided(item, instances.get(item.uuid, ())) for item in pools.build(spec, self._node)]
+        bare = {} if hand is None else {index: card.bare for index, card in hand.cards.items()}
+        devices = [
+            _divided(item, instances.get(item.uuid, ()), bare.get(item.index, ()))
+            for item in pools.build(spec, self._node)
+        ]
         self.close()
         try:
             pages = self._open(devices, spec)
@@ -90,7 +103,7 @@ class Equipment:
             if self.box.devices:
                 self._show(self._open(self.box.devices, self.spec))
             raise
-        self.spec, self._instances = spec, instances
+        self.spec, self._instances, self._hand = spec, instances, hand
         self._show(pages)
 
     def _open(self, devices: Sequence[Device], spec: pools.NodeGpus) -> writer.Pages:
@@ -124,7 +137,7 @@ class Equipment:
 
     def remember(self, users: Mapping[str, tuple[User, ...]]) -> None:
         """Save what the node has, and its users, for the next agent."""
-        self.state.remember(Known(self.spec, dict(users)))
+        self.state.remember(Known(self.spec, dict(users), hand=self._hand))
 
     def stepped(self, now: float) -> None:
         """After each step: set CPU-driven utilisation, save the state, and write the pages."""
@@ -143,20 +156,27 @@ class Equipment:
             self.box.engine.set_usage(number, busy[source.container])
 
 
-def _divided(device: Device, parts: Sequence[MigPart]) -> Device:
-    """Return a GPU with MIG instances; those that it cannot have, or that overlap with others, are left out."""
+def _divided(device: Device, parts: Sequence[MigPart], bare: Sequence[tuple[str, int]]) -> Device:
+    """Return a GPU with MIG instances besides its own; those that it cannot have, or that overlap, are left out."""
     profiles = {profile.name: profile for profile in device.model.mig}
-    taken, chosen = set[int](), list[tuple[models.MigProfile, int]]()
-    for part in parts:
-        profile = profiles.get(part.profile)
-        if profile is None or part.start not in placing.starts(profile, device.model):
+    taken = {at for place in device.placements() for at in place.slices}
+    chosen, without = list[tuple[models.MigProfile, int]](), list[int]()
+    for name, start in (*((part.profile, part.start) for part in parts), *bare):
+        profile = profiles.get(name)
+        if profile is None or start not in placing.starts(profile, device.model):
             continue
-        slices = range(part.start, part.start + placing.memory_slices(profile, device.model))
-        if taken.isdisjoint(slices):
-            taken.update(slices)
-            chosen.append((profile, part.start))
+        place = placing.placed(profile, device.model, start)
+        if taken.isdisjoint(place.slices):
+            taken.update(place.slices)
+            chosen.append((profile, start))
+            without += [place.number] if (name, start) in bare else []
+    if not chosen:
+        return device
     return msgspec.structs.replace(
-        device, instances=tuple(item for item, _ in chosen), starts=tuple(start for _, start in chosen)
+        device,
+        instances=(*device.instances, *(item for item, _ in chosen)),
+        starts=(*(place.start for place in device.placements()), *(start for _, start in chosen)),
+        bare=tuple(without),
     )
 
 

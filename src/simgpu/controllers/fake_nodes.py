@@ -18,7 +18,17 @@ import msgspec
 
 from simgpu import vocabulary
 from simgpu.catalog import models
-from simgpu.controllers import claimed, configuring, numa_zones, publishing, shared_gpus
+from simgpu.controllers import (
+    claimed,
+    configuring,
+    dividing,
+    instance_users,
+    numa_zones,
+    publishing,
+    relevance,
+    shared_gpus,
+    whole_users,
+)
 from simgpu.controllers.dra_fleet import DraFleet
 from simgpu.controllers.loading import PodLoads
 from simgpu.controllers.node_topologies import NodeTopologies
@@ -31,20 +41,19 @@ from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.views import ConfigMap, Node, Pod
 from simgpu.kube.writer import Writer
-from simgpu.machines import health, users
+from simgpu.machines import health
 from simgpu.machines.fleet import Fleet, NodeCards
 from simgpu.machines.health import DeviceFaults
 from simgpu.machines.ticking import Clock
-from simgpu.machines.users import PodRef, User
 from simgpu.pods import assigning, requests, reserving
-from simgpu.topology import failures, pools, sharing
+from simgpu.topology import failures, mig_choice, mig_offers, pools, sharing
 
-START_SECONDS = 2.0  # that a pod may take from its node to Running, before its GPUs are assigned anyway
-CLAIMED_START_SECONDS = 0.15  # the same where the scheduler chose the GPUs: who has them shows within a second
 RETIRE_EVERY = 1.0  # seconds
 RETRY_AFTER = 5.0  # seconds after a write that failed
 IDLE_GROWTH = 1 / 3  # of counters, at most, relative to those of a GPU at its power limit
 MAX_SAVE_SECONDS = 6.0  # shorter than the default lease, and than the grace period of a process that is asked to end
+
+_NOTHING = pools.NodeGpus(())
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +73,8 @@ class NodeRecord(msgspec.Struct):
     removed, `restored` once the saved counters were resumed. `spec` follows from `node` and `topology`, as they were
     when the node had all of it; `node` is None until then. `troubles` are problems with claims, and `missing` is how
     many GPUs pods lack. `failures` are the configured ones, and `faults` what is wrong with GPUs, by id.
-    GPUs are `shared` by time-slicing, with so many `replicas`, or by reservations: then `held` is saved.
+    GPUs are `shared` by time-slicing, with so many `replicas`, by reservations or by MIG: then `held` is saved.
+    `offers` are the resources of GPUs that are divided.
     """
 
     view: ViewState = msgspec.field(default_factory=ViewState)
@@ -82,6 +92,7 @@ class NodeRecord(msgspec.Struct):
     faults: Mapping[str, DeviceFaults] = {}
     replicas: int = 1
     shared: bool = False
+    offers: tuple[NodeCards, str, list[instance_users.OfferedResource]] | None = None
 
     @property
     def unhealthy(self) -> set[str]:
@@ -123,6 +134,7 @@ class FakeNodes:
             stores.config_maps, recorder, namespace=namespace, catalog=catalog, allocation=allocation
         )
         self.loads = PodLoads(self.configuration, writer)
+        self.divisions = dividing.Divisions(self.configuration)
         self._reservations = reservations
         self._renamed: set[str] = set()  # other names under which nodes offer GPUs
         self._records: dict[str, NodeRecord] = {}
@@ -138,18 +150,18 @@ class FakeNodes:
         self._stores.config_maps.listen(lambda change: self._config_map_changed(change.key, change.old, change.new))
 
     def _node_changed(self, name: str, old: Node | None, new: Node | None) -> None:
-        if old is None or new is None or _relevant(old) != _relevant(new):
+        if old is None or new is None or relevance.of_node(old) != relevance.of_node(new):
             self._queue.add(name)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        if old is not None and new is not None and _relevant_of_pod(old) == _relevant_of_pod(new):
+        if old is not None and new is not None and relevance.of_pod(old) == relevance.of_pod(new):
             return
         concerned = {pod.spec.node_name: pod for pod in (old, new) if pod is not None and self._concerns(pod)}
         for name, pod in concerned.items():
             if name:
                 # A pod that was placed just now is about to run: one look is enough for both.
                 starting = pod.status.phase == "Pending" and old is None
-                self._queue.add_after(name, _patience(pod) if starting else 0.0)
+                self._queue.add_after(name, relevance.patience(pod) if starting else 0.0)
 
     def _concerns(self, pod: Pod) -> bool:
         timed = vocabulary.RUN_TIME_ANNOTATION in pod.metadata.annotations
@@ -200,7 +212,7 @@ class FakeNodes:
     def describe_node(self, name: str) -> dict[str, Any] | None:
         """Return a node for the topology API, a real one from its view; None if there is none."""
         if (placed := self._fleet.nodes.get(name)) is not None:
-            strategy = self._config.mig_strategy
+            strategy = self._strategy(placed.spec)
             return publishing.node_json(
                 publishing.document(placed.ids, placed.spec, strategy=strategy, users=placed.users())
             )
@@ -212,6 +224,9 @@ class FakeNodes:
         """The configuration in force: nodes are reconciled only after the first read."""
         assert self.configuration.current is not None  # noqa: S101
         return self.configuration.current
+
+    def _strategy(self, spec: pools.NodeGpus) -> str:
+        return mig_choice.strategy(spec, self._config)
 
     @property
     def withdrawn(self) -> bool:
@@ -237,8 +252,8 @@ class FakeNodes:
         first, known = not record.restored, self._fleet.nodes.get(name)
         before = self._restore(node, record) if first else None
         placed = self._fleet.place(name, spec)
-        if news and _offered(spec)[0] != vocabulary.GPU_RESOURCE:
-            self._renamed.add(_offered(spec)[0])
+        if news:
+            self._renamed.update(mig_offers.other_names(spec, self._strategy(spec)))
         if before is not None:
             self._fleet.resume(placed, *self._saved(before), before.counters.failures)
             record.faults = self._fleet.faults(placed)
@@ -248,7 +263,7 @@ class FakeNodes:
         if self._topologies is not None:
             self._topologies.want(name, _zones(node, placed, record))
         if news or failed:
-            self._publish_node(node, placed.spec, record)
+            self._publish_node(node, placed, record)
             self._dra.publish(node.metadata, placed, record.faults)
         # A node that left and came back: a delete of its view may still be pending.
         deleting = first and not self._writer.settled(self._views.target(name), None)
@@ -298,7 +313,19 @@ class FakeNodes:
         meta = node.metadata
         if meta.annotations.get(vocabulary.KWOK_NODE) != "fake" or meta.deletion_timestamp:
             return None
-        return self.configuration.gpus_of(node, self._last_good)
+        found = self.configuration.gpus_of(node, self._last_good)
+        if found is None:
+            return None
+        name = node.metadata.name
+        return self.divisions.of(
+            node, found, self._config, current=lambda: self._last_good(name), users=lambda gpu: self._pods_on(name, gpu)
+        )
+
+    def _pods_on(self, name: str, gpu: int) -> list[str]:
+        """Return the pods that have a GPU of a node, or a part of it."""
+        placed = self._fleet.nodes.get(name)
+        users = placed.cards[gpu].users if placed is not None and gpu < len(placed.cards) else ()
+        return list(dict.fromkeys(f"{user.pod.namespace}/{user.pod.name}" for user in users))
 
     def _last_good(self, name: str) -> pools.NodeGpus | None:
         """Return what a node has, or had according to its view."""
@@ -337,8 +364,14 @@ class FakeNodes:
             self._check_run_time(pod)
         self._fleet.name_exporter(placed.name, *self._exporter(pods))
         through = self._dra.users(placed, pods, self.loads)
+        if placed.spec.divided:
+            return self._use_instances(placed, record, before, pods, through)
         resource, replicas = _offered(placed.spec)
-        holding = ((pod, _wish(pod, resource)) for pod in pods if requests.holds(pod) and not claims.has_gpu_claim(pod))
+        holding = (
+            (pod, assigning.wish_of(pod, resource))
+            for pod in pods
+            if requests.holds(pod) and not claims.has_gpu_claim(pod)
+        )
         there = sorted((pair for pair in holding if pair[1].count), key=lambda pair: pair[0].metadata.seniority)
         wishes = [wish for _, wish in there]
         if before is not None:
@@ -364,30 +397,38 @@ class FakeNodes:
             )  # fmt: skip
             self.loads.annotate_reservations(self._stores.pods, assigned)
         else:
-            assigned = self._assigned(there, placed, record.held)
+            assigned = whole_users.users_of(there, placed, record.held, self.loads)
         found = through.joined(assigned)
         self._fleet.use(placed, found)
         return self._report_problems(record, through, there)
 
-    def _assigned(
-        self, there: Sequence[tuple[Pod, assigning.Wish]], placed: NodeCards, held: Mapping[str, Sequence[str]]
-    ) -> dict[str, tuple[User, ...]]:
-        """Return the users of GPUs that were assigned to pods, by id."""
-        memory = {card.device.uuid: card.device.model.memory_mib.usable for card in placed.cards} if there else {}
-        found: dict[str, tuple[User, ...]] = {}
-        for pod, wish in there:
-            load, meta, running = self.loads.of(pod), pod.metadata, requests.running(pod)
-            owners, init = wish.owners(started=running), requests.regular_init(pod)
-            for container, gpu in zip(owners, held[wish.uid], strict=True):
-                if gpu:
-                    ref = PodRef(meta.name, meta.namespace, container, meta.uid)
-                    works = running and container not in init
-                    if load.plain:  # as almost all are, and there can be very many
-                        found[gpu] = (User(ref, load.utilization if works else users.NONE, memory[gpu]),)
-                    else:
-                        does = load.of(container, works=works)
-                        found[gpu] = (self.loads.user(pod, does, ref, memory[gpu], memory[gpu]),)
-        return found
+    def _use_instances(
+        self,
+        placed: NodeCards,
+        record: NodeRecord,
+        before: publishing.PreviousView | None,
+        pods: Sequence[Pod],
+        through: claimed.ClaimedUsers,
+    ) -> float | None:
+        """The same for a node whose GPUs are divided."""
+        found = instance_users.assign(
+            placed,
+            [pod for pod in pods if not claims.has_gpu_claim(pod)],
+            before.counters.held if before is not None else record.held,
+            resources=lambda: self._offers(placed, record),
+            loads=self.loads,
+            unhealthy=record.unhealthy,
+            claimed=through.taken,
+        )
+        record.held, record.shared, record.replicas = found.held, bool(found.held), 1
+        self._fleet.use(placed, through.joined(found.users))
+        return self._report_problems(record, through, found.wishes)
+
+    def _offers(self, placed: NodeCards, record: NodeRecord) -> list[instance_users.OfferedResource]:
+        strategy = self._strategy(placed.spec)
+        if record.offers is None or record.offers[0] is not placed or record.offers[1] != strategy:
+            record.offers = placed, strategy, instance_users.resources_of(placed, strategy)
+        return record.offers[2]
 
     def _report_problems(
         self, record: NodeRecord, through: claimed.ClaimedUsers, there: Sequence[tuple[Pod, assigning.Wish]]
@@ -409,18 +450,22 @@ class FakeNodes:
 
     # Writing.
 
-    def _publish_node(self, node: Node, spec: pools.NodeGpus, record: NodeRecord) -> None:
+    def _publish_node(self, node: Node, placed: NodeCards, record: NodeRecord) -> None:
         """Write labels and capacity, until the node has them and all our writes are seen."""
+        spec, strategy = placed.spec, self._strategy(placed.spec)
         owned = record.owned = record.owned or publishing.OwnedFields(set(), set())
         record.leaving = False
         settled = self._writer.settled(Target(resources.NODES, node.metadata.name), node)
         if settled:
             owned.drop_missing(node)
-        labels, amounts = publishing.labels(spec, self._config.mig_strategy), publishing.amounts(spec)
-        allocatable = publishing.amounts(spec, unhealthy=len(record.unhealthy))
+        sick = [place for place, gpu in enumerate(placed.ids) if gpu in record.unhealthy] if record.faults else []
+        labels, amounts = publishing.labels(spec, strategy), publishing.amounts(spec, strategy)
+        allocatable = publishing.amounts(spec, strategy, unhealthy=sick)
+        labels |= self.divisions.labels(placed.name)
         owned.labels.update(labels)
         owned.resources.update(amounts)
         patch = publishing.node_patch(labels, amounts, owned, allocatable=allocatable)
+        patch["metadata"] |= self.divisions.annotations(node, spec, placed.ids)
         done = not self._write_node(node, patch) and settled
         record.node, record.topology, record.spec = node if done else None, self._config, spec
 
@@ -428,7 +473,9 @@ class FakeNodes:
         """Remove what we own from a node, once: what appears there later is not ours."""
         if not record.leaving:
             record.leaving = True
-            self._write_node(node, publishing.node_patch({}, {}, owned))
+            patch = publishing.node_patch({}, {}, owned)
+            patch["metadata"] |= self.divisions.annotations(node, _NOTHING, ())
+            self._write_node(node, patch)
 
     def _write_node(self, node: Node, patch: dict[str, Any]) -> bool:
         """Write labels and capacity in one request, as a patch of a node's status may change its metadata too.
@@ -456,7 +503,7 @@ class FakeNodes:
         def source() -> object:
             if (placed := self._fleet.nodes.get(name)) is None:
                 return None
-            return placed.spec, self._config.mig_strategy, [card.users for card in placed.cards]
+            return placed.spec, self._strategy(placed.spec), [card.users for card in placed.cards]
 
         return source, functools.partial(self._render, name)
 
@@ -474,8 +521,8 @@ class FakeNodes:
         if self._records[name].shared:
             counters["held"] = self._records[name].held
         return publishing.view(
-            name, placed.ids, placed.spec, strategy=self._config.mig_strategy, users=placed.users(), counters=counters,
-            labelled=owned.labels if owned is not None else (),
+            name, placed.ids, placed.spec, strategy=self._strategy(placed.spec), users=placed.users(),
+            counters=counters, labelled=owned.labels if owned is not None else (),
         )  # fmt: skip
 
     async def save(self) -> None:
@@ -521,6 +568,7 @@ class FakeNodes:
         self._dra.retire(name)
         if self._topologies is not None:
             self._topologies.drop(name)
+        self.divisions.forget(name)
         record = self._records.get(name, NodeRecord())
         config_map = self._view_of(name)
         before = publishing.read_previous(config_map)
@@ -565,40 +613,3 @@ def _restored(wish: assigning.Wish, before: publishing.PreviousView) -> tuple[st
     """Return what a pod held according to a view."""
     saved = before.counters.held.get(wish.uid, ())
     return saved if len(saved) == wish.count else assigning.places(wish, before.held.get(wish.uid, ()))
-
-
-def _wish(pod: Pod, resource: str) -> assigning.Wish:
-    """Return the requests of a pod's containers, by when they run."""
-    if not pod.spec.init_containers:
-        return assigning.Wish(pod.metadata.uid, requests.requests(pod, resource))
-    lasting, first, beside, sidecars = [], [], [], 0
-    early, init = {item.name for item in pod.spec.init_containers}, requests.regular_init(pod)
-    for item in requests.requests(pod, resource):
-        if item.container in init:
-            first.append(item)
-            beside.append(sidecars)
-        else:
-            lasting.append(item)
-            sidecars += item.count if item.container in early else 0
-    return assigning.Wish(pod.metadata.uid, tuple(lasting), tuple(first), tuple(beside))
-
-
-def _patience(pod: Pod) -> float:
-    """Return the seconds that a pod may take from its node to Running before a look at its node."""
-    return CLAIMED_START_SECONDS if claims.has_claims(pod) else START_SECONDS
-
-
-def _relevant_of_pod(pod: Pod) -> tuple[object, ...]:
-    """Return the fields of a pod that matter here; conditions and deletion marks are not among them."""
-    meta, spec, status = pod.metadata, pod.spec, pod.status
-    return (
-        meta.uid, meta.annotations, meta.labels, meta.owner_references, spec.node_name, spec.init_containers,
-        spec.containers, status.phase, status.pod_ip, status.resource_claim_statuses,
-        status.extended_resource_claim_status,
-    )  # fmt: skip
-
-
-def _relevant(node: Node) -> tuple[object, ...]:
-    """Return the fields of a node that matter here; heartbeats change none of them."""
-    meta, status = node.metadata, node.status
-    return meta.uid, meta.labels, meta.annotations, meta.deletion_timestamp, status.capacity, status.allocatable

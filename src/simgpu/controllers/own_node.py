@@ -16,6 +16,7 @@ from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.controllers.configuring import Configuration, subject_of
+from simgpu.controllers.dividing import Divisions
 from simgpu.controllers.loading import PodLoads
 from simgpu.controllers.node_views import SAVE_EVERY, NodeViews, ViewState
 from simgpu.dra import grants
@@ -30,7 +31,7 @@ from simgpu.machines import users
 from simgpu.machines.ticking import Clock
 from simgpu.machines.users import CpuSource, User
 from simgpu.pods import holding, requests, reserving
-from simgpu.topology import failures, pools
+from simgpu.topology import failures, mig_choice, pools
 
 _NOTHING = pools.NodeGpus(())
 
@@ -78,6 +79,7 @@ class OwnNode:
             stores.config_maps, recorder, namespace=namespace, catalog=catalog, allocation=allocation
         )
         self.loads = PodLoads(self.configuration, writer)
+        self.divisions = Divisions(self.configuration)
         self._stores = stores
         self._writer = writer
         self._changed: Callable[[], None] = lambda: None
@@ -125,9 +127,9 @@ class OwnNode:
         return node if node is not None and node.metadata.annotations.get(vocabulary.KWOK_NODE) != "fake" else None
 
     def spec(self) -> pools.NodeGpus:
-        """Return what the node should have; nothing if nothing is configured."""
+        """Return what the node should have, with its MIG strategy; nothing if nothing is configured."""
         spec = self.configuration.gpus_of(self.node, lambda _name: self._spec) if self.node is not None else None
-        self._spec = spec or _NOTHING
+        self._spec = mig_choice.with_strategy(spec or _NOTHING, self.configuration.current)
         return self._spec
 
     def failures(self, spec: pools.NodeGpus) -> failures.Failures:
@@ -154,14 +156,19 @@ class OwnNode:
         reservations: str,
         before: Mapping[str, tuple[User, ...]],
         claims: Iterable[grants.PreparedClaim] = (),
+        instances: Mapping[str, holding.HeldInstance] = {},
     ) -> dict[str, tuple[User, ...]]:
         """Return the users of each GPU, by id, in the order in which they got it: from the kubelet, or by claims.
 
-        `memory` is each GPU's usable memory in MiB, `reservations` the namespace of reservation pods, `before` the last
-        result.
+        `memory` is each GPU's usable memory in MiB, `instances` are its MIG devices by id, `reservations` is the
+        namespace of reservation pods, `before` the last result.
         """
-        replicas = spec.slicing.replicas(vocabulary.GPU_RESOURCE)
-        found = holding.holders(self._stores.pods, held, replicas=replicas)
+
+        def replicas(name: str) -> int:
+            item = instances.get(name)
+            return spec.slicing.replicas(vocabulary.GPU_RESOURCE if item is None else item.resource)
+
+        found = holding.by_gpu(holding.holders(self._stores.pods, held, replicas=replicas), instances)
         for gpu, holder in self._claim_holders(claims, memory):
             found[gpu] = (*found.get(gpu, ()), holder)
         source = spec.utilization_from
@@ -211,7 +218,7 @@ class OwnNode:
         yield from found.values()
 
     def held_gpus(self, held: Sequence[holding.Held]) -> set[str]:
-        """Return the GPUs that the kubelet allocated to pods that there are, by id."""
+        """Return the GPUs and MIG instances that the kubelet allocated to pods that there are, by id."""
         return set(holding.holders(self._stores.pods, held))
 
     def claim_names(self) -> set[tuple[str, str]]:
@@ -256,19 +263,23 @@ class OwnNode:
         if node is None or fleet is None:
             return SAVE_EVERY
         config_map = self._views.get(self.name)
-        labels = publishing.labels_of_real(spec, fleet.mig_strategy) if spec.gpus or spec.other else {}
+        labels = publishing.labels_of_real(spec, mig_choice.strategy(spec, fleet)) if spec.gpus or spec.other else {}
+        labels |= self.divisions.labels(self.name) if labels else {}
         if labels or config_map is not None or self.configuration.uninstalling:
             labels[vocabulary.MANAGED_LABEL] = "true"  # the last to be removed; in an uninstall, by the agent itself
         self._labelled.update(labels, publishing.owned_labels(config_map))
         if config_map is None and vocabulary.MANAGED_LABEL in node.metadata.labels:  # an agent did not get further
             self._labelled.update(publishing.ALL_LABELS)
+        if not spec.gpus:
+            self.divisions.forget(self.name)
         patch = publishing.label_patch(labels, self._labelled)
+        patch["metadata"] |= self.divisions.annotations(node, spec, ids)
         self._writer.merge(Target(resources.NODES, self.name), patch, observed=node, urgent=True)
         if not (spec.gpus or spec.other):
             if config_map is not None:
                 self._views.delete(self.name)
             return SAVE_EVERY
-        self._shown = _Shown(spec, tuple(ids), dict(listed), tuple(labels), fleet.mig_strategy)
+        self._shown = _Shown(spec, tuple(ids), dict(listed), tuple(labels), mig_choice.strategy(spec, fleet))
         self._counters = counters
         urgent = self._view.written is None and config_map is None
         return self._views.publish(

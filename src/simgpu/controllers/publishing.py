@@ -6,18 +6,18 @@ import functools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from simgpu import errors, vocabulary
 from simgpu.catalog import models
-from simgpu.controllers import view_format
+from simgpu.controllers import mig_labels, view_format
 from simgpu.kube import naming, quantity
 from simgpu.kube.views import ConfigMap, Node
 from simgpu.machines.users import PodRef, User
-from simgpu.topology import allocating, devices, pools, sharing
+from simgpu.topology import allocating, devices, mig_files, mig_layouts, mig_offers, pools, sharing
 
 LABELS = (
     vocabulary.GPU_MEMORY, vocabulary.GPU_PRODUCT, vocabulary.MIG_STRATEGY, vocabulary.GPU_COUNT,
@@ -29,6 +29,9 @@ LABELS = (
     vocabulary.GPU_SHARING_STRATEGY, vocabulary.MIG_CAPABLE, vocabulary.MPS_CAPABLE, *vocabulary.DEPLOYED_LABELS,
 )  # fmt: skip
 ALL_LABELS = (*LABELS, *vocabulary.DEPLOYED_ON_REAL_LABELS, vocabulary.MANAGED_LABEL)  # of fake and of real nodes
+
+
+_ALL_LABELS = frozenset(ALL_LABELS)
 
 
 def view_name(node: str) -> str:
@@ -45,12 +48,6 @@ def node_of(view_of: ConfigMap) -> str:
     return meta.name.removeprefix(vocabulary.VIEW_PREFIX) if meta.name.startswith(vocabulary.VIEW_PREFIX) else ""
 
 
-def label_value(text: str) -> str:
-    """Return a text as a valid label value: at most 63 characters, dashes for invalid ones, alphanumeric ends."""
-    plain = re.sub(r"[^A-Za-z0-9._-]", "-", text)[:63]
-    return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9]+$", "", plain)
-
-
 def _sharing(spec: pools.NodeGpus) -> dict[str, str]:
     """Return labels for sharing; the product gets a suffix unless the resource was renamed."""
     slicing = spec.slicing
@@ -58,7 +55,7 @@ def _sharing(spec: pools.NodeGpus) -> dict[str, str]:
     renamed = slicing.name(vocabulary.GPU_RESOURCE) != vocabulary.GPU_RESOURCE
     suffix = "-SHARED" if shared and not renamed else ""
     return {
-        vocabulary.GPU_PRODUCT: label_value(spec.product)[: 63 - len(suffix)] + suffix,
+        vocabulary.GPU_PRODUCT: naming.label_value(spec.product)[: 63 - len(suffix)] + suffix,
         vocabulary.GPU_REPLICAS: str(slicing.replicas(vocabulary.GPU_RESOURCE)),
         vocabulary.GPU_SHARING_STRATEGY: "time-slicing" if shared else "none",
     }
@@ -82,21 +79,22 @@ def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
         vocabulary.GPU_COUNT: str(len(spec.gpus)),
         vocabulary.GPU_PRESENT: "true",
         vocabulary.FAKE_GPU_LABEL: "true",
-        vocabulary.GPU_FAMILY: label_value(re.sub("[ _]", "-", model.architecture.lower())),
+        vocabulary.GPU_FAMILY: naming.label_value(re.sub("[ _]", "-", model.architecture.lower())),
         vocabulary.GPU_COMPUTE_MAJOR: capability[0],
         vocabulary.GPU_COMPUTE_MINOR: [*capability, ""][1],
-        vocabulary.DRIVER_FULL: label_value(".".join(driver)),
-        vocabulary.DRIVER_MAJOR: label_value(driver[0]),
-        vocabulary.DRIVER_MINOR: label_value([*driver, "0"][1]),
-        vocabulary.DRIVER_REVISION: label_value([*driver, "0", ""][2]),
-        vocabulary.CUDA_FULL: label_value(".".join(cuda[:2])),
-        vocabulary.CUDA_MAJOR: label_value(cuda[0]),
-        vocabulary.CUDA_MINOR: label_value([*cuda, "0"][1]),
+        vocabulary.DRIVER_FULL: naming.label_value(".".join(driver)),
+        vocabulary.DRIVER_MAJOR: naming.label_value(driver[0]),
+        vocabulary.DRIVER_MINOR: naming.label_value([*driver, "0"][1]),
+        vocabulary.DRIVER_REVISION: naming.label_value([*driver, "0", ""][2]),
+        vocabulary.CUDA_FULL: naming.label_value(".".join(cuda[:2])),
+        vocabulary.CUDA_MAJOR: naming.label_value(cuda[0]),
+        vocabulary.CUDA_MINOR: naming.label_value([*cuda, "0"][1]),
         vocabulary.GPU_MACHINE: "SimGPU",
         **_sharing(spec),
         vocabulary.MIG_CAPABLE: "true" if model.mig else "" if model.is_estimated("mig") else "false",
         vocabulary.MPS_CAPABLE: "false",
         **dict.fromkeys(vocabulary.DEPLOYED_LABELS, "true"),
+        **mig_labels.labels(spec, strategy),
     }
     return {name: value for name, value in found.items() if value}
 
@@ -106,15 +104,17 @@ def label_patch(wanted: Mapping[str, str], before: Iterable[str]) -> dict[str, A
     return {"metadata": {"labels": {**dict.fromkeys(sorted(before)), **wanted}}}
 
 
-def amounts(spec: pools.NodeGpus | None, *, unhealthy: int = 0) -> dict[str, str]:
-    """Return extended resources of a node, in the API's canonical form; without GPUs that are unhealthy.
+def amounts(spec: pools.NodeGpus | None, strategy: str, *, unhealthy: Collection[int] = ()) -> dict[str, str]:
+    """Return extended resources of a node, in the API's canonical form; without GPUs that are unhealthy, by index.
 
     Devices that are shared count once for each share, under the name that they are offered by.
     """
     if spec is None:
         return {}
-    count = max(0, len(spec.gpus) - unhealthy)
-    gpus = {vocabulary.GPU_RESOURCE: count} if spec.gpus and spec.allocation.by_count else {}
+    gpus: dict[str, int] = {}
+    if spec.allocation.by_count:
+        offers = mig_offers.offered(spec, strategy)
+        gpus = {name: sum(item.gpu not in unhealthy for item in items) for name, items in offers.items()}
     slicing = spec.slicing
     return {
         slicing.name(name): quantity.canonical(count * slicing.replicas(name))
@@ -157,7 +157,9 @@ def owned_on(before: PreviousView, node: Node) -> OwnedFields:
         and node.metadata.annotations.get(vocabulary.KWOK_NODE) == "fake"
     )
     if marked and not before.labels:
-        return OwnedFields(set(ALL_LABELS), {vocabulary.GPU_RESOURCE, *before.resources})
+        divided = {name for name in node.status.capacity if name.startswith(vocabulary.MIG_RESOURCE_PREFIX)}
+        labels = {name for name in node.metadata.labels if mig_labels.is_ours(name)}
+        return OwnedFields({*ALL_LABELS, *labels}, {vocabulary.GPU_RESOURCE, *before.resources, *divided})
     return OwnedFields(set(before.labels), set(before.resources))
 
 
@@ -171,6 +173,8 @@ def document(
         entry: dict[str, Any] = {"id": gpu_id, "status": _status(there) if there else _UNUSED}
         if spec.mixed:
             entry |= {"gpuProduct": gpu.model.product, "gpuMemory": gpu.model.memory_mib.total}
+        if gpu.layout.enabled:
+            entry["mig"] = {"instances": _instances(gpu_id, gpu, there)}
         gpus.append(entry)
     found: dict[str, Any] = {"gpuMemory": spec.memory_mib, "gpuProduct": spec.product}
     if spec.driver:
@@ -187,6 +191,18 @@ def document(
         found["sharing"] = {"timeSlicing": msgspec.to_builtins(spec.slicing) | {"resources": resources}}
     if spec.other:
         found["otherDevices"] = [{"name": name, "count": count} for name, count in sorted(spec.other.items())]
+    return found
+
+
+def _instances(gpu_id: str, gpu: pools.NodeGpu, users: Sequence[User]) -> list[dict[str, Any]]:
+    """Return the MIG instances of a GPU, with their ids, and the container that has each."""
+    owners = {user.part: user.pod for user in reversed(users)}
+    found: list[dict[str, Any]] = []
+    for start, number, profile in mig_offers.numbered(gpu.layout, gpu.model):
+        entry: dict[str, Any] = {"id": devices.part_id(gpu_id, number), "profile": profile.name, "start": start}
+        if (owner := owners.get(number)) is not None:
+            entry["allocatedBy"] = {"namespace": owner.namespace, "pod": owner.name, "container": owner.container}
+        found.append(entry)
     return found
 
 
@@ -260,7 +276,12 @@ def _gpu_json(gpu: Mapping[str, Any]) -> dict[str, Any]:
             },
         },
     }
-    return entry | {f"Gpu{key}": gpu[f"gpu{key}"] for key in ("Product", "Memory") if f"gpu{key}" in gpu}
+    entry |= {f"Gpu{key}": gpu[f"gpu{key}"] for key in ("Product", "Memory") if f"gpu{key}" in gpu}
+    if "mig" in gpu:
+        names = ("id", "profile", "start")
+        instances = [{key.capitalize(): item[key] for key in names} for item in gpu["mig"].get("instances", ())]
+        entry["Mig"] = {"Instances": instances}
+    return entry
 
 
 def view_json(config_map: ConfigMap) -> dict[str, Any]:
@@ -298,6 +319,7 @@ def _status(users: Sequence[User]) -> dict[str, Any]:
 
 
 _UNUSED = _status(())
+_PLAIN_INSTANCE = 3  # fields of a MIG instance that nobody has
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._/-]*( [A-Za-z0-9._/-]+)*")
 _WORDS = frozenset(("true", "false", "yes", "no", "on", "off", "null", "y", "n"))
@@ -315,6 +337,10 @@ def _lines(value: Mapping[str, Any], depth: int) -> Iterator[str]:
         elif isinstance(item, list) and item:
             yield f"{pad}{_scalar(key)}:\n"
             for entry in item:
+                if len(entry) == _PLAIN_INSTANCE and "profile" in entry:  # of which there are many
+                    yield f"{pad}- id: {entry['id']}\n{pad}  profile: {_scalar(entry['profile'])}\n"
+                    yield f"{pad}  start: {entry['start']}\n"
+                    continue
                 inner = "".join(_lines(entry, depth + 1))
                 yield f"{pad}- {inner[len(pad) + 2 :]}"
         else:
@@ -359,7 +385,7 @@ def published(views: Iterable[ConfigMap], catalog: models.Catalog) -> pools.Topo
         try:
             found = view_format.read(view_of.data.get(vocabulary.TOPOLOGY_KEY, ""))
             nodes[node_of(view_of)] = _spec(found, catalog)
-        except ValueError:
+        except (ValueError, errors.InputError):
             continue
         strategy = found.mig_strategy
     return pools.Topology(nodes=nodes, mig_strategy=strategy)
@@ -372,13 +398,22 @@ def _spec(found: view_format.View, catalog: models.Catalog) -> pools.NodeGpus:
         product = found.gpu_product if gpu.gpu_product is None else gpu.gpu_product
         if not memory:
             raise ValueError(f"{gpu.id} has no memory")
-        gpus.append(pools.NodeGpu(devices.named(product, memory, catalog), gpu.id))
+        model = devices.named(product, memory, catalog)
+        gpus.append(pools.NodeGpu(model, gpu.id, layout=_layout(gpu.mig, model)))
     other = {item.name: item.count for item in found.other_devices}
     way = allocating.GpuAllocation(found.allocation, found.dra)
     return pools.NodeGpus(
         tuple(gpus), other, driver=found.driver_version, cuda=found.cuda_version, allocation=way,
-        slicing=found.sharing.time_slicing,
+        slicing=found.sharing.time_slicing, mig=mig_files.MigSettings(found.mig_strategy),
     )  # fmt: skip
+
+
+def _layout(found: view_format.DividedView | None, model: models.Model) -> mig_layouts.CardLayout:
+    if found is None:
+        return mig_layouts.WHOLE
+    if not found.instances:
+        return mig_layouts.CardLayout(enabled=True)
+    return mig_layouts.placed([(item.profile, item.start) for item in found.instances], model, field="mig")
 
 
 def owned_labels(config_map: ConfigMap | None) -> tuple[str, ...]:
@@ -388,7 +423,8 @@ def owned_labels(config_map: ConfigMap | None) -> tuple[str, ...]:
         if config_map is not None
         else ()
     )
-    return tuple(name for name in ALL_LABELS if name in listed)
+    known = listed & _ALL_LABELS
+    return tuple(sorted(name for name in listed if name in known or mig_labels.is_ours(name)))
 
 
 def read_previous(config_map: ConfigMap | None) -> PreviousView:
@@ -409,7 +445,12 @@ def read_previous(config_map: ConfigMap | None) -> PreviousView:
     for gpu in found.gpus:
         for uid in gpu.status.pod_gpu_usage_status:
             held.setdefault(uid, []).append((gpu.status.allocated_by.container, gpu.id))
-    resources = (vocabulary.GPU_RESOURCE, *(item.name for item in found.other_devices))
+    divided = (item.profile for gpu in found.gpus if gpu.mig is not None for item in gpu.mig.instances)
+    resources = (
+        vocabulary.GPU_RESOURCE,
+        *(item.name for item in found.other_devices),
+        *dict.fromkeys(map(mig_layouts.resource_name, divided)),
+    )
     offered = tuple(map(found.sharing.time_slicing.name, resources))
     owned = tuple(dict.fromkeys((*resources, *offered)))
     return PreviousView({uid: tuple(pairs) for uid, pairs in held.items()}, owned, labels, counters, broken)

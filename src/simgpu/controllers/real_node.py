@@ -19,6 +19,7 @@ from simgpu import errors, vocabulary
 from simgpu.controllers import numa_zones
 from simgpu.controllers.equipping import Equipment
 from simgpu.controllers.node_topologies import NodeTopologies
+from simgpu.controllers.own_mig import OwnLayouts, gpus_of, instances
 from simgpu.controllers.own_node import OwnNode
 from simgpu.controllers.own_slices import OwnSlices
 from simgpu.dra import grants
@@ -29,8 +30,8 @@ from simgpu.machines.saved import Known
 from simgpu.machines.ticking import Clock
 from simgpu.machines.users import User
 from simgpu.pods.guests import Guest
-from simgpu.pods.holding import Held
-from simgpu.topology import allocating, failures, pools, sharing
+from simgpu.pods.holding import Held, HeldInstance
+from simgpu.topology import allocating, failures, mig_by_hand, mig_choice, pools, sharing
 from simgpu.topology.devices import Device
 
 RECONCILE_SECONDS = 5.0  # between reconciles if nothing changes
@@ -111,6 +112,7 @@ class RealNode:
         self._faults: Mapping[str, DeviceFaults] = {}
         self._errors = 0.0  # XID errors of all GPUs so far
         self._undecided_since: float | None = None  # when it was first asked what `both` acts as
+        self._layouts = OwnLayouts(node.divisions, known.hand)
         self._expected: dict[str, float] = {}  # devices that the kubelet has allocated, and until when to expect them
 
     @property
@@ -162,13 +164,31 @@ class RealNode:
         """Give the node these GPUs; if that fails, it keeps those that it has, and the problem is reported."""
         problem = ""
         try:
-            self._equipment.equip(spec, grants.instances(self._kubelet.claims))
+            self._equipment.equip(spec, grants.instances(self._kubelet.claims), hand=self._layouts.hand)
         except errors.InputError as error:
             problem = f"the previous GPUs stay in place: {error}"
             self._node.report("UnusableGpus", problem)
         if problem and problem != self._problem:
             _log.warning("%s", problem)
         self._problem = problem
+
+    def set(self, device: str, setting: str, values: Sequence[int]) -> int:
+        """Apply an NVML setting, if the node's pool allows it; return one of NVML's codes."""
+        equipment = self._equipment
+        if setting not in mig_by_hand.SETTINGS or not equipment.spec.settable:
+            return equipment.set(device, setting, values)
+        index = equipment.box.find(device)
+        if index is None:
+            return mig_by_hand.NOT_FOUND
+        claimed = grants.instances(self._kubelet.claims).get(equipment.box.devices[index].uuid, ())
+        try:
+            self._layouts.hand = self._layouts.change(equipment.box, index, setting, values, claimed=claimed)
+        except mig_by_hand.MigRefused as error:
+            return error.code
+        self.equip(self._layouts.hand.over(equipment.spec))
+        equipment.remember(self._users)
+        self.wake()
+        return 0
 
     async def run(self) -> None:
         """Reconcile until cancelled: when something may have changed, and every few seconds."""
@@ -197,17 +217,19 @@ class RealNode:
         """Reconcile once; return the seconds until the next time."""
         equipment, following = self._equipment, self.following.is_set()
         if following:
-            self.equip(self._allocated(self._node.spec()))
-        spec, devices = equipment.spec, equipment.box.devices
+            if self.held is None:
+                await self._look()  # GPUs that pods have stay divided as they are
+            self.equip(self._divided(self._allocated(self._node.spec())))
+            equipment.remember(self._users)  # the next agent has these GPUs, whatever comes between
+        spec, devices, parts = equipment.spec, equipment.box.devices, self._instances()
         memory = {device.uuid: device.model.memory_mib.usable for device in devices}
-        if memory and (held := await self._kubelet.held(memory)) is not None:
-            self.held = held
+        await self._look()
         occupied = self._occupied(spec)
         change = self._offer(spec, devices, occupied)
         if following and (self.held is not None or not memory):
             self._users = self._node.users(
                 spec, self.held or (), memory, reservations=self._reservations, before=self._users,
-                claims=self._kubelet.claims,
+                claims=self._kubelet.claims, instances=parts,
             )  # fmt: skip
             equipment.remember(self._users)
         else:
@@ -243,6 +265,12 @@ class RealNode:
             if (users := self._users.get(device.uuid, ()))
         ]
 
+    async def _look(self) -> None:
+        """Ask the kubelet for the containers that have devices of the node."""
+        ids = {*(device.uuid for device in self._equipment.box.devices), *self._instances()}
+        if ids and (held := await self._kubelet.held(ids)) is not None:
+            self.held = held
+
     def apply_users(self) -> None:
         """Apply the users to the GPUs; containers with workloads of their own are driven by these."""
         busy = {(guest.pod.uid, guest.pod.container) for guest in self._working() if guest.pod is not None}
@@ -252,7 +280,7 @@ class RealNode:
         """Return the saved users of GPUs that the kubelet still lists."""
         if self.held is None:
             return self._known.users
-        listed = {sharing.device(name) for held in self.held for name in held.ids}
+        listed = gpus_of({sharing.device(name) for held in self.held for name in held.ids}, self._instances())
         listed |= {device.gpu for claim in self._kubelet.claims for device in claim.devices}
         return {gpu: users for gpu, users in self._known.users.items() if gpu in listed}
 
@@ -272,6 +300,25 @@ class RealNode:
         self._slices.need()
         way = self._one_way() if allocation.way == vocabulary.BOTH else allocation.way
         return msgspec.structs.replace(spec, allocation=allocating.GpuAllocation(way, allocation.options))
+
+    def _divided(self, spec: pools.NodeGpus) -> pools.NodeGpus:
+        """Return what the node has with the MIG layout that its GPUs should have, as far as nothing is in the way."""
+        node, topology, current = self._node.node, self._node.configuration.current, self._equipment.spec
+        if node is None or topology is None or not spec.gpus:
+            return spec
+        if current.gpus and self.held is None:  # who has which GPU is not known yet
+            return mig_choice.kept(spec, current)
+        return self._layouts.settle(node, spec, topology, current=current, users=self._pods_on)
+
+    def _pods_on(self, index: int) -> list[str]:
+        """Return the pods that have a GPU, by index, or a part of it; one that is being started has no name yet."""
+        gpu = self._equipment.box.devices[index].uuid
+        pods = list(dict.fromkeys(f"{user.pod.namespace}/{user.pod.name}" for user in self._users.get(gpu, ())))
+        starting = gpus_of({sharing.device(name) for name in self._expected}, self._instances())
+        return pods or (["a pod that is being started"] if gpu in starting else [])
+
+    def _instances(self) -> dict[str, HeldInstance]:
+        return instances(self._equipment.box.devices, self._equipment.spec.mig.strategy)
 
     def _one_way(self) -> str:
         """Return what `both` acts as. Until that is known, the way stays; without one, GPUs are allocated in none."""
@@ -299,7 +346,8 @@ class RealNode:
         The scheduler and the kubelet know nothing of the other way's holders.
         """
         if spec.allocation.by_claims:
-            found = self._node.held_gpus(self.held or ()) | {sharing.device(name) for name in self._expected}
+            names = self._node.held_gpus(self.held or ()) | {sharing.device(name) for name in self._expected}
+            found = gpus_of(names, self._instances())
             change = f"left out of ResourceSlices until the pods end that have them as {vocabulary.GPU_RESOURCE}"
         else:
             found = grants.held_gpus(self._kubelet.claims)

@@ -19,6 +19,7 @@ _Id = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{pools.ID.pattern})\Z")]
 _Resource = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{pools.RESOURCE.pattern})\Z")]
 _Memory = Annotated[int, msgspec.Meta(ge=0, le=vocabulary.MAX_MEMORY_MIB)]
 _Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
+_Profile = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-z.+-]{1,40}\Z")]
 _MAX_COUNTERS = 64  # of a GPU
 
 
@@ -52,13 +53,29 @@ class GpuStatus(msgspec.Struct, frozen=True, rename="camel"):
     pod_gpu_usage_status: Annotated[dict[_Name, PodGpuUsage], msgspec.Meta(max_length=vocabulary.MAX_DEVICES)]
 
 
+class InstanceView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A MIG instance: its profile, the first slice of its memory, and the container that has it."""
+
+    id: _Name
+    profile: _Profile
+    start: Annotated[int, msgspec.Meta(ge=0, le=7)]
+    allocated_by: Owner | None = None
+
+
+class DividedView(msgspec.Struct, frozen=True):
+    """The MIG instances of a GPU in MIG mode."""
+
+    instances: Annotated[tuple[InstanceView, ...], msgspec.Meta(max_length=8)] = ()
+
+
 class GpuView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A GPU; its product and memory where the node's GPUs differ."""
+    """A GPU; its product and memory where the node's GPUs differ, and its MIG instances where it is divided."""
 
     id: _Id
     status: GpuStatus
     gpu_product: _Name | None = None
     gpu_memory: _Memory | None = None
+    mig: DividedView | None = None
 
 
 class OtherDevices(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
-"""Dynamic MIG: a GPU and every placement of its MIG profiles take from the same counters, so that none overlap.
+"""MIG devices. Dynamic: a GPU and every placement of its profiles take from the same counters, so that none overlap.
 
 The scheduler keeps the sums: a device that takes a memory slice, or the engines that others need, excludes them.
+Static: the instances that a GPU is divided into, without counters.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from simgpu.catalog import models, placing
 from simgpu.dra import names, taints
 from simgpu.dra.devices import MEMORY, CounterSet, CounterUse, PublishedDevice, amount, described, mebibytes
 from simgpu.machines import health
-from simgpu.topology.devices import Device
+from simgpu.topology.devices import Device, part_id
 
 _COUNTER_NAMES = {
     "multiprocessors": "multiprocessors", "copyEngines": "copy-engines", "decoders": "decoders",
@@ -62,6 +63,25 @@ def instances(
         }
         use = CounterUse(_set_name(name), _counters(amounts, slices))
         found.append(PublishedDevice(title, attributes, amounts, (use,), taints.of(faults)))
+    return sorted(found, key=lambda item: item.name)
+
+
+def static_instances(
+    device: Device, name: str, *, driver: str, cuda: str, faults: health.DeviceFaults = health.HEALTHY
+) -> list[PublishedDevice]:
+    """Return the MIG instances that a GPU with this device name is divided into, sorted by name."""
+    common, model = described("mig", device, driver=driver, cuda=cuda), device.model
+    found: list[PublishedDevice] = []
+    for place, profile in device.mig_devices():
+        attributes = {
+            **common,
+            vocabulary.UUID_ATTRIBUTE: {"string": part_id(device.uuid, place.number)},
+            vocabulary.PARENT_ATTRIBUTE: {"string": device.uuid},
+            vocabulary.PROFILE_ATTRIBUTE: {"string": profile.name},
+        }
+        slices = {f"memorySlice{number}": amount(1) for number in range(place.start, place.start + place.size)}
+        title = names.of_mig(name, profile, place.start)
+        found.append(PublishedDevice(title, attributes, _amounts(profile, model) | slices, taints=taints.of(faults)))
     return sorted(found, key=lambda item: item.name)
 
 

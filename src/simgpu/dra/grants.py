@@ -134,6 +134,12 @@ def held_gpus(prepared: Iterable[PreparedClaim]) -> set[str]:
     return {device.gpu for claim in prepared for device in claim.devices if not device.admin}
 
 
+def held_devices(prepared: Iterable[PreparedClaim]) -> set[str]:
+    """Return the GPUs and MIG instances that claims hold, and the GPUs of these, by id."""
+    listed = [device for claim in prepared for device in claim.devices if not device.admin]
+    return {device.gpu for device in listed} | {device.id for device in listed}
+
+
 def instances(prepared: Iterable[PreparedClaim]) -> dict[str, tuple[MigPart, ...]]:
     """Return the MIG instances that claims have, by GPU id; those of administrative access last."""
     found: dict[str, dict[MigPart, None]] = {}

@@ -43,7 +43,10 @@ class DevicePlace(msgspec.Struct, frozen=True, gc=False):
 
 
 def of_node(gpus: Sequence[Device], spec: pools.NodeGpus, faults: Faults) -> NodeDevices:
-    """Return what a node publishes. The scheduler takes the first device that matches, so their order matters."""
+    """Return what a node publishes. The scheduler takes the first device that matches, so their order matters.
+
+    A GPU that is divided already is published as its MIG instances.
+    """
     titles = names.of_gpus(device.uuid for device in gpus)
     versions = {"driver": spec.driver_version, "cuda": spec.cuda_version}
     groups, sets = [], []
@@ -54,6 +57,8 @@ def of_node(gpus: Sequence[Device], spec: pools.NodeGpus, faults: Faults) -> Nod
             parts = counters.instances(device, title, faults=wrong, **versions)
             groups.append((counters.divisible(gpu, device), *parts))
             sets.append(counters.counter_set(device, title))
+        elif device.mig_mode:
+            groups.append(tuple(counters.static_instances(device, title, faults=wrong, **versions)))
         else:
             groups.append((gpu,))
     return NodeDevices(tuple(groups), tuple(sets))
@@ -62,9 +67,17 @@ def of_node(gpus: Sequence[Device], spec: pools.NodeGpus, faults: Faults) -> Nod
 def places(gpus: Sequence[Device], spec: pools.NodeGpus) -> dict[str, DevicePlace]:
     """Return what each device name of a node stands for."""
     titles = names.of_gpus(device.uuid for device in gpus)
-    found = {titles[device.uuid]: DevicePlace(device.uuid) for device in gpus}
-    for device in gpus if spec.allocation.options.dynamic_mig else ():
-        for name, profile, start in counters.placements(device, titles[device.uuid]):
+    dynamic, found = spec.allocation.options.dynamic_mig, dict[str, DevicePlace]()
+    for device in gpus:
+        title, parts = titles[device.uuid], list[tuple[str, models.MigProfile, int]]()
+        if dynamic or not device.mig_mode:
+            found[title] = DevicePlace(device.uuid)
+        if dynamic:
+            parts = list(counters.placements(device, title))
+        elif device.mig_mode:
+            pairs = device.mig_devices()
+            parts = [(names.of_mig(title, profile, place.start), profile, place.start) for place, profile in pairs]
+        for name, profile, start in parts:
             number, memory = placing.placed(profile, device.model, start).number, _memory_mib(profile, device)
             found[name] = DevicePlace(device.uuid, profile, MigPart(profile.name, start, number, memory))
     return found

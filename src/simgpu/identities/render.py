@@ -23,14 +23,14 @@ from simgpu.machines import quantities
 from simgpu.machines.machine import Machine, Usage, Values
 from simgpu.machines.users import PodRef
 
-_WHOLE_DEVICES = ("device", "rest")
+_WHOLE_DEVICES = ("device", "rest", "whole")
 _KINDS: dict[str, tuple[str, ...]] = {
     "devices": ("device",),
     "parts": ("part",),
     "both": ("device", "part"),
     "cards": ("device", "part", "card"),
     "parts-or-devices": ("rest", "part"),
-    "undivided": ("rest",),
+    "undivided": ("whole",),
     "links": ("links",),
     "topology": ("topology",),
     "ports": ("ports",),
@@ -94,6 +94,7 @@ class Renderer:
         self._before: Renderer | None = None
         self._texts: _Kept = {}
         self._pods: Mapping[int, PodRef] = {}
+        self._part_pods: Mapping[int, PodRef] = {}
         self._version = -1
 
     @functools.cached_property
@@ -194,9 +195,11 @@ class Renderer:
             ends = np.array([link.device for link in listed], dtype=np.intp)
             return self._masked(quantities.of_links(machine, listed, name), ends)
         values = self._masked(self._lookup(machine, name), slice(None))
-        if kind == "rest" and machine.parts:  # devices that have no parts
+        if kind in ("rest", "whole") and machine.parts:  # devices that have no parts
             values = values.copy()
             values[machine.parent] = np.nan
+        if kind == "whole" and (divisible := quantities.of_devices(machine, "mig_mode") > 0).any():
+            values = np.where(divisible, np.nan, values)
         return values[self._firsts] if kind == "node" else values
 
     def _masked(self, values: Values, devices: npt.NDArray[np.intp] | slice) -> Values:
@@ -297,10 +300,13 @@ class Renderer:
             self._take_over(self._before, now)
             self._before = None
         elif self._version != now.version:
-            before = self._pods
-            changed = [place for place in before.keys() | now.pods.keys() if before.get(place) != now.pods.get(place)]
-            self._texts = self._carried(self._texts, changed, now)
-        self._pods, self._version = now.pods, now.version
+            changed = _different(self._pods, now.pods)
+            parts = {row for place in changed for row in self.machine.part_rows.get(place, {}).values()}
+            if self._part_pods is not now.part_pods:
+                rows = self.machine.rows_of_handles
+                parts |= {rows[handle] for handle in _different(self._part_pods, now.part_pods) if handle in rows}
+            self._texts = self._carried(self._texts, changed, parts, now)
+        self._pods, self._part_pods, self._version = now.pods, now.part_pods, now.version
 
     def _take_over(self, before: Renderer, now: _Moment) -> None:
         """Take the texts of devices that another renderer has too."""
@@ -314,17 +320,38 @@ class Renderer:
             for place, (there, device) in enumerate(zip(places, devices, strict=True))
             if old[there] is not device or before._pods.get(there) != now.pods.get(place)
         ]
-        self._texts = self._carried(before._texts, changed, now, places)
+        rows = before.machine.rows_of_handles
+        listed = [rows.get(part.handle, 0) for part in self.machine.parts]
+        fresh = set(changed)
+        parts = [
+            row
+            for row, part in enumerate(self.machine.parts)
+            if part.device in fresh
+            or part.handle not in rows
+            or before._part_pods.get(part.handle) != now.part_pods.get(part.handle)
+        ]
+        texts = before._texts if rows else {key: text for key, text in before._texts.items() if key[0] != "part"}
+        self._texts = self._carried(texts, changed, parts, now, (places, listed))
 
     def _carried(
-        self, texts: _Kept, changed: Iterable[int], now: _Moment, places: Sequence[int] | None = None
+        self,
+        texts: _Kept,
+        changed: Iterable[int],
+        parts: Iterable[int],
+        now: _Moment,
+        places: tuple[Sequence[int] | None, Sequence[int] | None] = (None, None),
     ) -> _Kept:
-        """Return texts of whole devices, with some of them renewed."""
+        """Return texts of whole devices and of parts, with some of them renewed; `places` are those in `texts`."""
         rows = {place: self._row(place, now) for place in changed}
+        part_rows = {row: self._part_row(row, now) for row in parts} if any(kind == "part" for kind, _ in texts) else {}
         return {
-            (kind, hidden): known.changed(rows, functools.partial(self._rows, kind, now), places=places)
+            (kind, hidden): known.changed(
+                part_rows if kind == "part" else rows,
+                functools.partial(self._rows, kind, now),
+                places=places[kind == "part"],
+            )
             for (kind, hidden), known in list(texts.items())
-            if kind in _WHOLE_DEVICES
+            if kind in _WHOLE_DEVICES or kind == "part"
         }
 
     def _text(self, series: _Series, now: _Moment) -> labels.Texts:
@@ -342,12 +369,15 @@ class Renderer:
         row = labels.Row(machine.devices[place], pod=now.pods.get(place), hostname=machine.hostnames[place])
         return row._replace(**more) if more else row
 
+    def _part_row(self, row: int, now: _Moment) -> labels.Row:
+        part = self.machine.parts[row]
+        pod = now.part_pods.get(part.handle) or now.pods.get(part.device)
+        return self._row(part.device, now, part=part, pod=pod)
+
     def _rows(self, kind: str, now: _Moment) -> Iterator[labels.Row]:
         machine = self.machine
         if kind == "part":
-            for part in machine.parts:
-                pod = now.part_pods.get(part.handle) or now.pods.get(part.device)
-                yield self._row(part.device, now, part=part, pod=pod)
+            yield from (self._part_row(row, now) for row in range(len(machine.parts)))
         elif kind in _LINKED:
             for link in getattr(machine, kind):
                 yield self._row(link.device, now, link=link, peer=machine.devices[link.peer])
@@ -366,6 +396,10 @@ class Renderer:
         for item in now.usages:
             sharing[item.device] = sharing.get(item.device, -1) + 1
             yield self._row(item.device, now, pod=item.pod, vgpu=str(sharing[item.device]), workload=str(item.workload))
+
+
+def _different(one: Mapping[int, PodRef], other: Mapping[int, PodRef]) -> list[int]:
+    return [place for place in one.keys() | other.keys() if one.get(place) != other.get(place)]
 
 
 def _scaled(values: Values, scale: float, offset: float, digits: int | None) -> Values:

@@ -98,6 +98,16 @@ class Box:
         divided = set(instances.values())
         return [device.file for device in self.devices if device.index not in divided] + list(instances)
 
+    def open_parts(self, index: int) -> set[int]:
+        """Return the numbers of a device's MIG instances that programs have open."""
+        parts = [part for part in self.machine.parts if part.device == index and part.profile]
+        return {part.id for part in parts if self.engine.read_part(part.handle).memory_mib > 0}
+
+    def is_open(self, index: int) -> bool:
+        """Return whether programs have a device or an instance of it open."""
+        _, cards, _, memory = self.engine.usages(list(self.workloads()))
+        return bool((memory[cards == self.cards[index].number] > 0).any())
+
     def admit(
         self,
         profile: activity.Profile,

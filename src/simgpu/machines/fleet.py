@@ -18,7 +18,6 @@ from simgpu.machines.machine import Machine, Values
 from simgpu.machines.users import User
 from simgpu.sim import cards
 from simgpu.topology import pools
-from simgpu.topology.devices import Device
 from simgpu.vocabulary import EXPORTER
 
 _NONE = DeviceFailure.NONE
@@ -211,9 +210,10 @@ class Fleet:
         """Simulate up to `now`, in seconds; `clock` is in seconds since 1970."""
         self._inventory.step(now, clock=clock)
         self._machines.clear()
-        if self._machine is not None and self._inventory.changed:
+        if self._machine is not None and (changed := self._inventory.changed):
             self._machine.change_users(
-                {card.place: (card.pod(card.seen), card.seen) for card in self._inventory.changed}
+                {card.place: (card.pod(card.seen), card.seen) for card in changed},
+                {card.place: card.part_pods(card.seen) for card in changed if card.parts},
             )
 
     def machine(self) -> Machine:
@@ -245,7 +245,10 @@ class Fleet:
         listed = enumerate(chain.from_iterable([node.cards for node in nodes]))
         special = [(place, card) for place, card in listed if card.seen or card.playing or card.failure is not _NONE]
         machine.users = {place: card.seen for place, card in special if card.seen}
-        machine.set_pods({place: pod for place, card in special if (pod := card.pod(card.seen)) is not None})
+        machine.set_pods(
+            {place: pod for place, card in special if (pod := card.pod(card.seen)) is not None},
+            {handle: pod for _, card in special if card.parts for handle, pod in card.part_pods(card.seen).items()},
+        )
         machine.set_lost([place for place, card in special if card.failure == DeviceFailure.LOST])
         machine.demands = self._demands
         return machine
@@ -302,12 +305,13 @@ def _lost(nodes: Collection[NodeCards]) -> list[int]:
 def pod_usage(machine: Machine) -> Iterator[tuple[str, int, float, float]]:
     """Return pod uid, index of the GPU, utilisation in percent, and memory in bytes, for each pod on each GPU.
 
-    Pods that share a GPU split its utilisation in proportion to what they ask for. The values are of the moment of the
-    call.
+    Pods that share a GPU split its utilisation in proportion to what they ask for; one with MIG instances of it has
+    the utilisation of these. The values are of the moment of the call.
     """
     usage, demands = machine.column("usage"), machine.demands()
     asked = {int(place): demands[int(machine.ids[place])] for place in _places(machine, demands)} if demands else {}
-    return _pod_usage(machine.devices, machine.users, usage, asked)
+    parts = machine.part_column("usage") if machine.parts else np.empty(0)
+    return _pod_usage(machine, usage, parts, asked)
 
 
 def _places(machine: Machine, numbers: Collection[int]) -> npt.NDArray[np.intp]:
@@ -316,17 +320,29 @@ def _places(machine: Machine, numbers: Collection[int]) -> npt.NDArray[np.intp]:
 
 
 def _pod_usage(
-    devices: Sequence[Device],
-    users: Mapping[int, tuple[User, ...]],
-    usage: Values,
-    asked: Mapping[int, Mapping[str, float]],
+    machine: Machine, usage: Values, parts: Values, asked: Mapping[int, Mapping[str, float]]
 ) -> Iterator[tuple[str, int, float, float]]:
-    for place, sharing in sorted(users.items()):
+    devices = machine.devices
+    for place, sharing in sorted(machine.users.items()):
         index, percent = devices[place].index, float(np.rint(usage[place]))
-        if len(sharing) == 1 and not sharing[0].reserves:
+        if sharing[0].part is not None:
+            rows = machine.part_rows[place]
+            yield from ((uid, index, *values) for uid, values in _on_parts(sharing, rows, parts).items())
+        elif len(sharing) == 1 and not sharing[0].reserves:
             yield sharing[0].pod.uid, index, percent, sharing[0].memory_mib * 2.0**20
         else:
             yield from ((uid, index, *values) for uid, values in _divided(sharing, percent, asked.get(place)).items())
+
+
+def _on_parts(users: Sequence[User], rows: Mapping[int, int], usage: Values) -> dict[str, tuple[float, float]]:
+    """Utilisation in percent and memory in bytes of each pod, by uid, from the rows of parts by number."""
+    found: dict[str, list[float]] = {}
+    memory = Counter[str]()
+    for user in users:
+        if user.part is not None and user.part in rows:
+            found.setdefault(user.pod.uid, []).append(float(usage[rows[user.part]]))
+            memory[user.pod.uid] += user.memory_mib
+    return {uid: (round(sum(values) / len(values)), memory[uid] * 2.0**20) for uid, values in found.items()}
 
 
 def candidate_addresses(node: str, before: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from itertools import chain, groupby, islice
 import msgspec
 import numpy as np
 
-from simgpu.catalog import models, placing
+from simgpu.catalog import placing
 from simgpu.machines import profiles
 from simgpu.machines.health import HANG_XID, LOST_XID, MEMORY_XID, DeviceFailure, DeviceFaults
 from simgpu.machines.machine import DevicePart, Machine, UsageLister
@@ -70,10 +70,15 @@ class Card(msgspec.Struct, gc=False):
     failure: DeviceFailure = DeviceFailure.NONE
     forgiven: tuple[float, ...] = ()
 
+    def part_pods(self, users: Sequence[User]) -> dict[int, PodRef]:
+        """Return the pods that label its MIG instances, by handle: of the first user of each."""
+        first = {user.part: user.pod for user in reversed(users)}
+        return {handle: first[number] for number, _, handle in self.parts if number in first}
+
     def pod(self, users: Sequence[User]) -> PodRef | None:
-        """Return the pod that labels the card: of the first user, or from the configuration."""
+        """Return the pod that labels the card: of the first user of all of it, or from the configuration."""
         if users:
-            return users[0].pod
+            return next((user.pod for user in users if user.part is None), None) if self.parts else users[0].pod
         reading = self.device.static
         return PodRef(reading.pod, reading.namespace, reading.container) if reading and reading.pod else None
 
@@ -134,7 +139,7 @@ class Inventory:
         for card, device, peers in zip(made, devices, links.peers(devices), strict=True):
             if card.device != device:
                 former, card.device = card.device, device
-                if (former.instances, former.starts) != (device.instances, device.starts):
+                if former.mig_devices() != device.mig_devices():
                     self._divide(card)
             self.engine.set_linked(card.number, linked=peers > 0)
         return made
@@ -174,14 +179,15 @@ class Inventory:
         device, model = card.device, card.device.model
         if device.instances:
             slices = model.sm_count or 1
-            new = [(place, item) for place, item in _placed(device) if (place.number, item.name) not in kept]
+            new = [(place, item) for place, item in device.mig_devices() if (place.number, item.name) not in kept]
             wanted = [
                 (item.name, placing.multiprocessors(item, model) / slices, placing.memory_mib(item, model))
                 for _, item in new
             ]
             made = self.engine.split(card.number, wanted)
             handles = {**kept, **{(place.number, item.name): made[at] for at, (place, item) in enumerate(new)}}
-            return tuple((place.number, item.name, handles[place.number, item.name]) for place, item in _placed(device))
+            pairs = device.mig_devices()
+            return tuple((place.number, item.name, handles[place.number, item.name]) for place, item in pairs)
         if self._tiles and model.tiles > 1:
             memory = model.memory_mib.total // model.tiles
             wanted = [(str(tile), 1 / model.tiles, memory) for tile in range(model.tiles)]
@@ -196,7 +202,7 @@ class Inventory:
         if not card.device.instances or not all(name for _, name, _ in card.parts):
             gone, kept = [handle for _, _, handle in card.parts], {}
         else:
-            wanted = {(place.number, item.name) for place, item in _placed(card.device)}
+            wanted = {(place.number, item.name) for place, item in card.device.mig_devices()}
             kept = {(number, name): handle for number, name, handle in card.parts if (number, name) in wanted}
             gone = [handle for number, name, handle in card.parts if (number, name) not in kept]
         self.workloads.finish(self.engine.remove_parts(gone))
@@ -416,8 +422,3 @@ def kind_of(card: Card) -> str:
         facts = msgspec.msgpack.encode((card.device.model, card.device.instances))  # starts change nothing that is kept
         card.kind = hashlib.sha256(facts).hexdigest()[:16]
     return card.kind
-
-
-def _placed(device: Device) -> list[tuple[placing.Placement, models.MigProfile]]:
-    """Return the MIG instances of a device, each with its place."""
-    return list(zip(device.placements(), device.instances, strict=True))

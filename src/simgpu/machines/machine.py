@@ -107,7 +107,7 @@ class Machine:
         self._usages, self._listed_at = self.usages if usages else (), self.step
         self._columns, self._at = self.engine.read_all(self.ids), self.step
         if self.parts:
-            states = self.engine.read_parts([part.handle for part in self.parts])
+            states = self.engine.read_parts(self._handles)
             self._columns |= {f"part.{field}": values for field, values in states.items()}
 
     @property
@@ -129,7 +129,7 @@ class Machine:
         key = f"part.{name}"
         if self._at != self.step or key not in self._columns:
             self.column("power")  # start the step's cache
-            states = self.engine.read_parts([part.handle for part in self.parts])
+            states = self.engine.read_parts(self._handles)
             self._columns |= {f"part.{field}": values for field, values in states.items()}
         return self._columns[key]
 
@@ -182,6 +182,11 @@ class Machine:
         """How many others each device is linked to."""
         return self._once("peers", lambda: np.array(fabric.peers(self.devices), dtype=np.intp))
 
+    @property
+    def instances(self) -> npt.NDArray[np.bool_]:
+        """Which parts are MIG instances; others are tiles."""
+        return self._once("instances", lambda: np.array([bool(part.profile) for part in self.parts], bool))
+
     def _once(self, key: object, make: Callable[[], T]) -> T:
         if key not in self._static:
             self._static[key] = make()
@@ -198,13 +203,46 @@ class Machine:
             self.pods, self.part_pods = dict(pods), dict(parts)
             self.version += 1
 
-    def change_users(self, changed: Mapping[int, tuple[PodRef | None, tuple[User, ...]]]) -> None:
-        """Set the pod that labels a device, and its users, for some devices, by index; snapshots keep theirs."""
+    def change_users(
+        self,
+        changed: Mapping[int, tuple[PodRef | None, tuple[User, ...]]],
+        parts: Mapping[int, Mapping[int, PodRef]] = {},
+    ) -> None:
+        """Set the pod that labels a device, and its users, for some devices, by index; snapshots keep theirs.
+
+        `parts` are the pods that label the parts of divided ones among them, by index and handle.
+        """
         self.pods, self.users = dict(self.pods), dict(self.users)
         for place, (pod, users) in changed.items():
             _put(self.pods, place, pod)
             _put(self.users, place, users)
+        if parts:
+            self.part_pods = dict(self.part_pods)
+            for place, pods in parts.items():
+                for row in self.part_rows[place].values():
+                    handle = self.parts[row].handle
+                    _put(self.part_pods, handle, pods.get(handle))
         self.version += 1
+
+    @property
+    def _handles(self) -> npt.NDArray[np.int64]:
+        return self._once("handles", lambda: np.array([part.handle for part in self.parts], dtype=np.int64))
+
+    @property
+    def rows_of_handles(self) -> dict[int, int]:
+        """Where parts are in `parts`, by handle."""
+        return self._once("rows", lambda: {part.handle: row for row, part in enumerate(self.parts)})
+
+    @property
+    def part_rows(self) -> dict[int, dict[int, int]]:
+        """Where the parts of each divided device are in `parts`: by the device's index and the part's number."""
+        return self._once("parts", self._part_rows)
+
+    def _part_rows(self) -> dict[int, dict[int, int]]:
+        found: dict[int, dict[int, int]] = {}
+        for row, part in enumerate(self.parts):
+            found.setdefault(part.device, {})[part.id] = row
+        return found
 
 
 def _put(items: dict[int, T], place: int, value: T | None) -> None:

@@ -212,7 +212,7 @@ def _c2c_mode(device: Device) -> float:
 
 
 def _mig_mode(device: Device) -> float:
-    return float(bool(device.instances))
+    return float(device.mig_mode)
 
 
 def _module(device: Device) -> float:
@@ -413,8 +413,23 @@ def of_parts(machine: Machine, name: str) -> Values:
         return np.asarray(whole * share)
     if name in _WHILE_BUSY:
         busy = machine.column("busy")[machine.parent]
-        return np.where(busy > 0, whole / np.maximum(busy, 1e-9) * of_parts(machine, "busy"), 0.0)
+        shared = np.where(busy > 0, whole / np.maximum(busy, 1e-9) * of_parts(machine, "busy"), 0.0)
+        return np.where(machine.instances, _OF_INSTANCES[name](machine), shared) if name in _OF_INSTANCES else shared
     return whole
+
+
+def _part_sm_active(machine: Machine) -> Values:
+    return np.maximum(machine.part_column("sm"), machine.part_column("tensor"))
+
+
+# What MIG instances do on their own; tiles work together.
+_OF_INSTANCES: Final[dict[str, Quantity]] = {
+    "sm_active": _part_sm_active,
+    "sm_stall": lambda machine: of_parts(machine, "busy") - _part_sm_active(machine),
+    "sm_occupancy": lambda machine: machine.part_column("sm"),
+    "tensor_active": lambda machine: machine.part_column("tensor"),
+    "dram_active": lambda machine: machine.part_column("traffic"),
+}
 
 
 def _part_pcie_rate(machine: Machine) -> Values:

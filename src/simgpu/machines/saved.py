@@ -17,6 +17,7 @@ from simgpu.machines.health import DeviceFailure
 from simgpu.machines.inventory import DeviceState
 from simgpu.machines.users import User
 from simgpu.topology import pools
+from simgpu.topology.mig_by_hand import HandMade
 
 VERSION: Final = 2
 _MAX_SECONDS = 1e10
@@ -47,11 +48,12 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """Which GPUs a node has, and the users of each, as the cluster last reported them."""
+    """Which GPUs a node has, and the users of each, as the cluster last reported them; and what was divided by hand."""
 
     spec: pools.NodeGpus = pools.NodeGpus(())
     users: dict[str, tuple[User, ...]] = msgspec.field(default_factory=dict)
     version: Literal[2] = 2
+    hand: HandMade | None = None
 
     def with_shared_models(self) -> Known:
         """Return a copy in which GPUs of a model share one object, which makes them peers."""

@@ -18,9 +18,9 @@ from simgpu.node import dra_plugin, granting, messages, offers, owners, plugins,
 from simgpu.node.prepared import PreparedClaims
 from simgpu.node.preparing import GetClaim, Preparer
 from simgpu.pods.holding import Held
-from simgpu.topology import failures, pools, sharing
-from simgpu.topology.devices import Device
-from simgpu.vocabulary import GPU_RESOURCE
+from simgpu.topology import failures, mig_offers, pools, sharing
+from simgpu.topology.devices import Device, part_id
+from simgpu.vocabulary import GPU_RESOURCE, MIG_NONE
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class NodeKubelet:
         at = dra_plugin.sockets(folders.dra_plugins, folders.registry, pod=folders.pod)
         self._dra = dra_plugin.DraPlugin(self._preparer.prepare, self._preparer.unprepare, at=at)
         self._failures = failures.NONE
-        self._gpu_resource = GPU_RESOURCE
+        self._gpu_resources = {GPU_RESOURCE}
         self._places: Mapping[str, node_devices.DevicePlace] = {}
 
     @property
@@ -123,11 +123,13 @@ class NodeKubelet:
 
         No pod gets GPUs that are `occupied`. The DRA plugin stays until the last claim is unprepared.
         """
-        self._failures, self._gpu_resource = failing, spec.slicing.name(GPU_RESOURCE)
+        self._failures = failing
         self._preparer.failures = failing
         problems = {gpu: wrong.problem for gpu, wrong in faults.items() if wrong.unhealthy}
         present = failing.present(elapsed)
-        found = {item.resource: item for item in _offers(spec, devices, {*problems, *occupied})}
+        gpus = {item.resource: item for item in _gpu_offers(spec, devices, {*problems, *occupied})}
+        self._gpu_resources = {spec.slicing.name(GPU_RESOURCE), *gpus}
+        found = gpus | {item.resource: item for item in _other_offers(spec)}
         self._plugins.offer(found, present=present)
         claimable = devices if spec.allocation.by_claims and not spec.allocation.by_count else ()
         self._places = node_devices.places([item for item in claimable if item.uuid not in occupied], spec)
@@ -147,23 +149,32 @@ class NodeKubelet:
             await asyncio.sleep(self._failures.delay)
         if self._failures.refuse:
             raise rpc.RpcError(f"{resource}: rejected by the node's failures (refuse)")
-        if resource != self._gpu_resource:
+        if resource not in self._gpu_resources:
             return granting.others(node=self._node)
-        taken = grants.held_gpus(self.claims) & {sharing.device(name) for name in ids}
+        taken = grants.held_devices(self.claims) & {sharing.device(name) for name in ids}
         if taken:
             raise rpc.RpcError(f"{resource}: claims hold {', '.join(sorted(taken))}")
         self.on_allocation(ids)
         return granting.gpus(ids, node=self._node, source=self._source)
 
 
-def _offers(spec: pools.NodeGpus, devices: Sequence[Device], unhealthy: Collection[str]) -> Iterator[offers.Offer]:
-    """Yield the offers of GPUs and of other devices. NUMA nodes are reported where the topology specifies them."""
-    gpus = [
-        offers.Offered(device.uuid, place, device.uuid not in unhealthy, show_numa=spec.numa is not None)
-        for device, place in zip(devices, offers.places(devices), strict=True)
-    ]
-    if gpus and not spec.allocation.by_claims:
-        yield offers.offer(GPU_RESOURCE, gpus, spec.slicing)
+def _gpu_offers(spec: pools.NodeGpus, devices: Sequence[Device], unhealthy: Collection[str]) -> Iterator[offers.Offer]:
+    """Yield the offers of GPUs and MIG instances. NUMA nodes are reported where the topology specifies them."""
+    if spec.allocation.by_claims:
+        return
+    places = offers.places(devices)
+    for resource, offered in mig_offers.offered(spec, spec.mig.strategy or MIG_NONE).items():
+        listed = []
+        for item in offered:
+            device = devices[item.gpu]
+            name = device.uuid if item.part is None else part_id(device.uuid, item.part)
+            place = places[item.gpu] if item.part is None else offers.on_card(device)
+            healthy = device.uuid not in unhealthy
+            listed.append(offers.Offered(name, place, healthy, show_numa=spec.numa is not None))
+        yield offers.offer(resource, listed, spec.slicing)
+
+
+def _other_offers(spec: pools.NodeGpus) -> Iterator[offers.Offer]:
     for resource, count in spec.other.items():
         named = [offers.Offered(f"{resource.replace('/', '-')}-{number}") for number in range(count)]
         yield offers.offer(resource, named, spec.slicing)

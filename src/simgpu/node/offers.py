@@ -77,6 +77,11 @@ def places(gpus: Sequence[Device]) -> list[Place]:
     ]
 
 
+def on_card(gpu: Device) -> Place:
+    """Return the place of a GPU's MIG instances: those of one card go together, so that other cards stay free."""
+    return Place(gpu.numa, gpu.model.key, gpu.index)
+
+
 def prefer(offer: Offer, available: Sequence[str], must: Sequence[str], size: int) -> tuple[str, ...]:
     """Return the ids of the devices that a container should get.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 MAGIC: Final = 0x55504753  # "SGPU"
 MAJOR: Final = 1
-MINOR: Final = 1
+MINOR: Final = 2
 PROFILES: Final = 16
 INSTANCES: Final = 8
 SAMPLES: Final = 128
@@ -217,6 +217,8 @@ PAGE: Final = (
     _f("boot", "S40", "the start of the machine that written_ns counts from; empty: unknown"),
     _f("app_count", "u4", ""),
     _f("apps", "app", "processes that have the card open, by instance and pid", count=APPS),
+    # Since minor version 2.
+    _f("bare_count", "u4", "GPU instances without a compute instance; they follow the MIG devices in instances[]"),
 )  # fmt: skip
 
 

@@ -13,6 +13,8 @@ from simgpu.machines import quantities
 from simgpu.machines.box import Box
 from simgpu.machines.machine import DevicePart
 from simgpu.page import apps, layout, writer
+from simgpu.topology import mig_by_hand
+from simgpu.topology.devices import Device
 
 OK, INVALID, UNSUPPORTED, NO_PERMISSION, NOT_FOUND = 0, 2, 3, 4, 6  # NVML's codes
 
@@ -62,6 +64,8 @@ class BoxPages:
         index = self._box.find(device)
         if index is None:
             return NOT_FOUND
+        if setting in mig_by_hand.SETTINGS:
+            return self._divide(index, setting, values)
         engine, card = self._box.engine, int(self._box.machine.ids[index])
         try:
             if setting == "power_limit":
@@ -80,6 +84,23 @@ class BoxPages:
         machine.invalidate()
         self.pages.show_settings(index, lambda name: quantities.of_devices(machine, name))
         return OK
+
+    def _divide(self, index: int, setting: str, values: Sequence[int]) -> int:
+        """Change a card's MIG mode or instances, and show it at once; return one of NVML's codes."""
+        try:
+            changed = divided(self._box, index, setting, values)
+        except mig_by_hand.MigRefused as error:
+            return error.code
+        self._box.change([changed if at == index else item for at, item in enumerate(self._box.devices)])
+        self.pages.divide(index, changed)
+        self.write()
+        return OK
+
+
+def divided(box: Box, index: int, setting: str, values: Sequence[int]) -> Device:
+    """Return a card of a box after a change of its MIG mode or instances; raises `MigRefused`."""
+    busy, is_open = box.open_parts(index), box.is_open(index)
+    return mig_by_hand.change(box.devices[index], setting, values, busy=busy, is_open=is_open)
 
 
 def open_pages(box: Box, folder: Path, *, interval: float, control: str) -> BoxPages:

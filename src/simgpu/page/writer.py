@@ -68,12 +68,11 @@ class Pages:
         self._rows: npt.NDArray[Any] = np.zeros(len(devices), layout.DTYPE)
         self._fence = threading.Lock()
         self._stale = np.uint64(stale * 1e9)
-        self._places: list[list[int]] = []  # of each card's instances on its page
+        self._places: list[list[int]] = [[] for _ in devices]  # of each card's MIG devices on its page
         self._mapped = np.zeros(len(devices), np.uint64)  # bytes of BAR1 that instances take
         for index, (row, device) in enumerate(zip(self._rows, devices, strict=True)):
             _describe(row, device, devices)
-            self._places.append(_describe_instances(row, device))
-            self._mapped[index] = _describe_bar1(row, device)
+            self._describe_parts(index, device)
         named = ((index, place) for index, places in enumerate(self._places) for place in places if parts)
         self._parts = {(index, place): _part_name(self._rows[index], place) for index, place in named}
         self._rows["stale_ns"] = self._stale
@@ -92,6 +91,15 @@ class Pages:
             raise errors.InputError("pages", errors.explain(error)) from None
         for row, mapped in zip(self._rows, self._maps, strict=True):
             _resume(row, mapped[0])
+
+    def _describe_parts(self, index: int, device: Device) -> None:
+        self._places[index] = _describe_instances(self._rows[index], device)
+        self._mapped[index] = _describe_bar1(self._rows[index], device)
+
+    def divide(self, index: int, device: Device) -> None:
+        """Give a card other MIG instances, for pages without `parts`; shown with the next write."""
+        self._devices = [device if at == index else item for at, item in enumerate(self._devices)]
+        self._describe_parts(index, device)
 
     @property
     def lists_processes(self) -> bool:
@@ -355,14 +363,20 @@ def _describe_cpus(row: Any, device: Device, all_devices: Sequence[Device]) -> N
 
 
 def _describe_instances(row: Any, device: Device) -> list[int]:
-    """Fill in the card's profiles and instances by number, and return the place of each instance on the page."""
+    """Fill in the card's profiles and instances, and return the place of each MIG device on the page.
+
+    MIG devices come first, by number; then the instances that have no compute instance.
+    """
     model = device.model
-    row["mig_capable"], row["mig_mode"] = bool(model.mig), bool(device.instances)
-    row["instance_count"] = len(device.instances)
+    row["mig_capable"], row["mig_mode"] = bool(model.mig), device.mig_mode
+    row["instances"] = np.zeros((), row["instances"].dtype)
+    row["bare_count"] = len(device.bare)
+    row["instance_count"] = len(device.instances) - len(device.bare)
     for place, profile in enumerate(model.mig[: layout.PROFILES]):
         row["profiles"][place] = _profile(profile, model)
     placements = device.placements()
-    order = sorted(range(len(placements)), key=lambda which: placements[which].number)
+    numbers = [placement.number for placement in placements]
+    order = sorted(range(len(placements)), key=lambda which: (numbers[which] in device.bare, numbers[which]))
     names = [profile.name for profile in model.mig]
     for place, which in enumerate(order):
         instance, placement, mine = device.instances[which], placements[which], row["instances"][place]
@@ -371,7 +385,7 @@ def _describe_instances(row: Any, device: Device) -> list[int]:
         mine["profile"], mine["start"], mine["slices"] = names.index(instance.name), placement.start, placement.size
         memory = placing.memory_mib(instance, model) * 2**20
         mine["memory_total"] = min(memory, int(row["memory_total"] - row["memory_reserved"]))
-    return [order.index(which) for which in range(len(placements))]
+    return [order.index(which) for which, number in enumerate(numbers) if number not in device.bare]
 
 
 def _part_name(row: Any, place: int) -> str:
@@ -385,7 +399,8 @@ def _alone(card: npt.NDArray[Any], place: int) -> Any:
     row = card.copy()[0]
     row["instances"] = np.zeros((), row["instances"].dtype)
     row["instances"][0] = card[0]["instances"][place]
-    row["instance_count"], row["app_count"], row["apps"] = 1, 0, np.zeros((), row["apps"].dtype)
+    row["instance_count"], row["bare_count"] = 1, 0
+    row["app_count"], row["apps"] = 0, np.zeros((), row["apps"].dtype)
     return row
 
 

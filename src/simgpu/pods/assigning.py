@@ -10,6 +10,8 @@ from itertools import accumulate
 
 import msgspec
 
+from simgpu.kube.views import Pod
+from simgpu.pods import requests
 from simgpu.pods.requests import Request
 from simgpu.topology import sharing
 
@@ -57,6 +59,22 @@ class Wish(msgspec.Struct, frozen=True):
     def _lasting(self) -> dict[str, range]:
         ends = list(accumulate(item.count for item in self.lasting))
         return {item.container: range(end - item.count, end) for item, end in zip(self.lasting, ends, strict=True)}
+
+
+def wish_of(pod: Pod, resource: str) -> Wish:
+    """Return the requests of a pod's containers, by when they run."""
+    if not pod.spec.init_containers:
+        return Wish(pod.metadata.uid, requests.requests(pod, resource))
+    lasting, first, beside, sidecars = [], [], [], 0
+    early, init = {item.name for item in pod.spec.init_containers}, requests.regular_init(pod)
+    for item in requests.requests(pod, resource):
+        if item.container in init:
+            first.append(item)
+            beside.append(sidecars)
+        else:
+            lasting.append(item)
+            sidecars += item.count if item.container in early else 0
+    return Wish(pod.metadata.uid, tuple(lasting), tuple(first), tuple(beside))
 
 
 def assign(ids: Sequence[str], held: Mapping[str, Sequence[str]], wishes: Sequence[Wish]) -> dict[str, tuple[str, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -32,6 +32,15 @@ class Held(msgspec.Struct, frozen=True):
     lent: bool = False
 
 
+class HeldInstance(msgspec.Struct, frozen=True):
+    """A MIG instance: its GPU by id, its number on it, its memory, and the resource that it is offered as."""
+
+    gpu: str
+    number: int
+    memory_mib: int
+    resource: str
+
+
 class Holder(msgspec.Struct, frozen=True):
     """A container that has a GPU, or `share` of it.
 
@@ -50,10 +59,12 @@ class Holder(msgspec.Struct, frozen=True):
     memory_mib: int = 0
 
 
-def holders(pods: Iterable[Pod], held: Sequence[Held], *, replicas: int = 1) -> dict[str, tuple[Holder, ...]]:
-    """Return the holders of each GPU, by id, the oldest pod first.
+def holders(
+    pods: Iterable[Pod], held: Sequence[Held], *, replicas: Callable[[str], int] = lambda _: 1
+) -> dict[str, tuple[Holder, ...]]:
+    """Return the holders of each GPU or MIG instance, by id, the oldest pod first.
 
-    A container that got the whole GPU before it was shared has all `replicas`.
+    A container that got a whole GPU before it was shared has all of its `replicas`, by id.
     """
     found: dict[str, list[Holder]] = {}
     for pod in sorted(by_kubelet_uid(pods).values(), key=lambda pod: pod.metadata.seniority):
@@ -61,10 +72,24 @@ def holders(pods: Iterable[Pod], held: Sequence[Held], *, replicas: int = 1) -> 
             shares: Counter[tuple[str, str]] = Counter()
             for name, container in _devices(pod, held).items():
                 gpu = sharing.device(name)
-                shares[gpu, container] += replicas if name == gpu else 1
+                shares[gpu, container] += replicas(gpu) if name == gpu else 1
             for (gpu, container), count in shares.items():
-                found.setdefault(gpu, []).append(Holder(pod, container, min(1.0, count / replicas)))
+                found.setdefault(gpu, []).append(Holder(pod, container, min(1.0, count / replicas(gpu))))
     return {gpu: tuple(items) for gpu, items in found.items()}
+
+
+def by_gpu(
+    found: Mapping[str, tuple[Holder, ...]], instances: Mapping[str, HeldInstance]
+) -> dict[str, tuple[Holder, ...]]:
+    """Return holders by GPU: those of its MIG instances with the part that they have."""
+    joined: dict[str, list[Holder]] = {}
+    for name, items in found.items():
+        if (item := instances.get(name)) is None:
+            joined.setdefault(name, []).extend(items)
+        else:
+            part = {"part": item.number, "memory_mib": item.memory_mib}
+            joined.setdefault(item.gpu, []).extend(msgspec.structs.replace(holder, **part) for holder in items)
+    return {gpu: tuple(items) for gpu, items in joined.items()}
 
 
 def by_arrival(found: Iterable[Holder], before: Sequence[str]) -> tuple[Holder, ...]:

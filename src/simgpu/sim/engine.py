@@ -393,13 +393,13 @@ class Engine:
         """Return the readings of a part of a card."""
         return PartState(**{name: float(values[0]) for name, values in self.read_parts([part]).items()})
 
-    def read_parts(self, parts: Sequence[int]) -> dict[str, npt.NDArray[np.float64]]:
+    def read_parts(self, parts: Sequence[int] | npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.float64]]:
         """Return the readings of parts of cards, as columns named like the fields of `PartState`."""
-        numbers, rows = self._places.find_all([self._parts.known[part].card for part in parts])
+        ids = np.asarray(parts, dtype=np.int64)
+        numbers, rows = self._places.find_all(self._parts.cards(ids))
         columns = {name: np.empty(len(parts)) for name in PartState.__struct_fields__}
         for group, mine in self._by_group(numbers):
-            ids = [parts[index] for index in np.flatnonzero(mine).tolist()]
-            states = self._parts.states(ids, rows[mine], group, start=self._before, now=self.now)
+            states = self._parts.states(ids[mine], rows[mine], group, start=self._before, now=self.now)
             for name, values in states.items():
                 columns[name][mine] = values
         return columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import uuid
 from collections.abc import Iterator, Mapping
@@ -37,7 +38,9 @@ class StaticMetrics(msgspec.Struct, frozen=True):
 class Device(msgspec.Struct, frozen=True):
     """One device of a machine; `file` is its name below `/dev`, `labels` are extra labels of its metrics.
 
-    `starts` are the first slices of its MIG instances, where they were chosen; the driver chooses them otherwise.
+    `starts` are the first slices of its MIG instances, where they were chosen; the driver chooses them otherwise. Those
+    with the numbers in `bare` have no compute instance, and so are no MIG devices. With `mig_enabled` it is in MIG mode
+    also without instances.
     """
 
     index: int
@@ -51,6 +54,13 @@ class Device(msgspec.Struct, frozen=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     static: StaticMetrics | None = None
     starts: tuple[int, ...] = ()
+    bare: tuple[int, ...] = ()
+    mig_enabled: bool = False
+
+    @property
+    def mig_mode(self) -> bool:
+        """Whether it is in MIG mode."""
+        return self.mig_enabled or bool(self.instances)
 
     @property
     def pci_short(self) -> str:
@@ -75,14 +85,21 @@ class Device(msgspec.Struct, frozen=True):
             return [placing.placed(profile, self.model, start) for profile, start in chosen]
         return placing.place(self.instances, self.model, where="mig")
 
+    def mig_devices(self) -> list[tuple[placing.Placement, models.MigProfile]]:
+        """Return its MIG devices: the instances that have a compute instance, each with its place."""
+        pairs = zip(self.placements(), self.instances, strict=True)
+        return [(place, profile) for place, profile in pairs if place.number not in self.bare]
+
     def part_uuid(self, number: int) -> str:
         """Return the UUID of a MIG instance, without a prefix."""
         return part_id(self.uuid, number).removeprefix(MIG_PREFIX)
 
 
 def part_id(gpu: str, number: int) -> str:
-    """Return the id of a MIG instance of a GPU."""
-    return f"{MIG_PREFIX}{uuid.uuid5(_NAMESPACE, f'{gpu}/{number}')}"
+    """Return the id of a MIG instance of a GPU: a UUID of version 5, made in a third of `uuid.uuid5`'s time."""
+    digest = hashlib.sha1(_NAMESPACE.bytes + f"{gpu}/{number}".encode(), usedforsecurity=False).hexdigest()
+    variant = "89ab"[int(digest[16], 16) & 3]
+    return f"{MIG_PREFIX}{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
 
 
 LabelName = Annotated[str, msgspec.Meta(pattern="^(?!__)[a-zA-Z_][a-zA-Z0-9_]*$", max_length=vocabulary.MAX_NAME)]

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from simgpu.vocabulary import GPU_MEMORY_KEY
 
-TOP = ("nodePools", "nodes", "nodePoolLabelKey", "migStrategy", "mig-strategy", "gpuOperator", "allocation", "dra")
+TOP = (
+    "nodePools", "nodes", "nodePoolLabelKey", "migStrategy", "mig-strategy", "gpuOperator", "allocation", "dra",
+    "version", "mig-configs",
+)  # fmt: skip
 
 _ANY_POOL = (
     "otherDevices", "resources", "numa", "sharing", "failures", "settable", "utilizationFrom", "allocation", "dra",
+    "mig",
 )  # fmt: skip
 LISTED_POOL = ("gpus", *_ANY_POOL)
 PROFILED_POOL = ("gpu", *_ANY_POOL)
@@ -40,6 +44,7 @@ MEMORY = ("total_bytes", "reserved_bytes", "free_bytes", "used_bytes", "memory_b
 
 NAMED_NODE = (
     GPU_MEMORY_KEY, "gpu-product", "gpus", "sharing", "failures", "settable", "utilizationFrom", "allocation", "dra",
+    "mig",
 )  # fmt: skip
 NAMED_GPU = ("id", "metrics")
 METRICS = ("metadata", "utilization", "fb-used")

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from itertools import accumulate
+from typing import Any
 
 import msgspec
 
 from simgpu import vocabulary
 from simgpu.catalog import models
-from simgpu.topology import allocating, devices, failures, sharing
+from simgpu.topology import allocating, devices, failures, mig_files, mig_layouts, sharing
 
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 RESOURCE = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
@@ -24,11 +25,15 @@ def is_resource_name(text: str) -> bool:
 
 
 class NodeGpu(msgspec.Struct, frozen=True):
-    """One GPU of a node: its model (with the product's name and memory), and its own id and metrics if configured."""
+    """One GPU of a node: its model (with the product's name and memory), and its own id and metrics if configured.
+
+    `layout` is how it is divided into MIG instances.
+    """
 
     model: models.Model
     id: str | None = None
     metrics: devices.StaticMetrics | None = None
+    layout: mig_layouts.CardLayout = mig_layouts.WHOLE
 
 
 class Numa(msgspec.Struct, frozen=True):
@@ -67,6 +72,7 @@ class NodeGpus(msgspec.Struct, frozen=True):
     settable: bool = False
     utilization_from: str = vocabulary.FROM_POD
     allocation: allocating.GpuAllocation = allocating.DEFAULT
+    mig: mig_files.MigSettings = mig_files.NONE
 
     @property
     def product(self) -> str:
@@ -89,6 +95,11 @@ class NodeGpus(msgspec.Struct, frozen=True):
         return self.cuda or (self.gpus[0].model.cuda if self.gpus else "") or vocabulary.DEFAULT_CUDA
 
     @property
+    def divided(self) -> bool:
+        """Whether any of its GPUs is in MIG mode."""
+        return any(gpu.layout.enabled for gpu in self.gpus)
+
+    @property
     def mixed(self) -> bool:
         """Whether its GPUs are of several models."""
         return len({gpu.model.key for gpu in self.gpus}) > 1
@@ -98,7 +109,9 @@ def build(spec: NodeGpus, node: str, *, labels: dict[str, str] | None = None) ->
     """Return the devices of a node, in order, each with these labels of its exporter."""
     found = []
     for index, gpu in enumerate(spec.gpus):
-        more = {} if spec.numa is None else {"numa": spec.numa.zone(index, len(spec.gpus))}
+        more: dict[str, Any] = {} if spec.numa is None else {"numa": spec.numa.zone(index, len(spec.gpus))}
+        if gpu.layout.enabled:
+            more |= {"instances": gpu.layout.instances, "starts": gpu.layout.starts, "mig_enabled": True}
         labelled = devices.device(
             node, index, gpu.model, name=gpu.id, static=gpu.metrics, labels=labels if labels is not None else {}, **more
         )
@@ -113,5 +126,6 @@ class Topology(msgspec.Struct, frozen=True):
     nodes: dict[str, NodeGpus] = msgspec.field(default_factory=dict)
     label_key: str = vocabulary.POOL_LABEL
     mig_strategy: str = "mixed"
+    mig_configs: dict[str, mig_layouts.Layout] = msgspec.field(default_factory=dict)  # by name, beside the well-known
     allocation: allocating.GpuAllocation = allocating.DEFAULT  # of nodes with an annotation for their GPUs
     unknown: tuple[str, ...] = ()  # keys that mean nothing, each with its path and the keys allowed there

@@ -15,10 +15,11 @@ import msgspec
 
 from simgpu import errors, yaml_text
 from simgpu.catalog import models
-from simgpu.topology import allocating, keys, legacy, listed, named, profiled, settings
+from simgpu.topology import allocating, keys, legacy, listed, mig_choice, mig_files, named, profiled, settings
 from simgpu.topology.checking import Checker
+from simgpu.topology.mig_layouts import Layout
 from simgpu.topology.pools import NodeGpus, Topology
-from simgpu.vocabulary import EXTENDED, MAX_NAME, POOL_LABEL
+from simgpu.vocabulary import EXTENDED, MAX_NAME, MIG_STRATEGIES, POOL_LABEL
 
 _LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9._-]{1,63}")
 
@@ -29,14 +30,19 @@ def parse(
     profiles: profiled.Profiles = lambda _name: None,
     *,
     allocation: str = EXTENDED,
+    mig_configs: Mapping[str, Layout] = {},
 ) -> Topology:
     """Return the topology of a document; raises `checking.Mistakes` if it has any.
 
-    `allocation` is how pods get GPUs where the document does not say it.
+    `allocation` is how pods get GPUs where the document does not say it; `mig_configs` are layouts besides its own.
     """
     check = Checker(catalog)
     document = _document(text, check)
-    found = Topology() if document is None else _topology(document, check, profiles, allocation)
+    if document is not None:
+        known = {**mig_configs, **_mig_configs(document, check)}
+        found = _topology(document, check, profiles, allocation, known)
+    else:
+        found = Topology()
     check.raise_mistakes()
     return found
 
@@ -56,14 +62,20 @@ def _document(text: str, check: Checker) -> Mapping[str, Any] | None:
     return document
 
 
-def _topology(document: Mapping[str, Any], check: Checker, profiles: profiled.Profiles, allocation: str) -> Topology:
+def _topology(
+    document: Mapping[str, Any],
+    check: Checker,
+    profiles: profiled.Profiles,
+    allocation: str,
+    configs: dict[str, Layout],
+) -> Topology:
     check.known(document, keys.TOP, "")
     by_pool, by_node = check.mapping(document, "nodePools"), check.mapping(document, "nodes")
     if "nodePools" not in document and "nodes" not in document:
         check.mistake("nodePools", "is missing; a topology has nodePools, or nodes by name")
     strategy = document.get("migStrategy", document.get("mig-strategy", "mixed"))
-    if strategy not in ("none", "single", "mixed"):
-        check.mistake("migStrategy", f"{errors.shown(strategy)}: must be none, single or mixed")
+    if strategy not in MIG_STRATEGIES:
+        check.mistake("migStrategy", f"{errors.shown(strategy)}: must be one of {', '.join(MIG_STRATEGIES)}")
     key = document.get("nodePoolLabelKey", POOL_LABEL)
     if not isinstance(key, str) or not _LABEL_KEY.fullmatch(key):
         check.mistake("nodePoolLabelKey", f"{errors.shown(key)} is no label key")
@@ -77,7 +89,8 @@ def _topology(document: Mapping[str, Any], check: Checker, profiles: profiled.Pr
 
     def _allocated(made: NodeGpus, holder: dict[str, Any], where: str) -> NodeGpus:
         found = allocating.read(holder, f"{where}.", check, otherwise=default)
-        return msgspec.structs.replace(made, allocation=found)
+        made = msgspec.structs.replace(made, allocation=found)
+        return _divided(made, holder["mig"], configs, f"{where}.mig", check) if "mig" in holder else made
 
     return Topology(
         pools=_by_name(by_pool, "nodePools", check, read_pool),
@@ -85,8 +98,29 @@ def _topology(document: Mapping[str, Any], check: Checker, profiles: profiled.Pr
         allocation=default,
         label_key=str(key),
         mig_strategy=str(strategy),
+        mig_configs=configs,
         unknown=tuple(check.unknown),
     )
+
+
+def _mig_configs(document: Mapping[str, Any], check: Checker) -> dict[str, Layout]:
+    try:
+        return (
+            mig_files.parse_configs(document["mig-configs"], field="mig-configs") if "mig-configs" in document else {}
+        )
+    except errors.InputError as error:
+        check.mistake(error.field, error.problem)
+        return {}
+
+
+def _divided(made: NodeGpus, document: Any, configs: Mapping[str, Layout], where: str, check: Checker) -> NodeGpus:
+    """Return a node with the MIG settings and instances of its pool."""
+    try:
+        settings = mig_files.parse_settings(document, field=where)
+        return mig_choice.divided(msgspec.structs.replace(made, mig=settings), configs, field=f"{where}.config")
+    except errors.InputError as error:
+        check.mistake(error.field, error.problem)
+        return made
 
 
 def _by_name(

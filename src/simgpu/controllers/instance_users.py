@@ -1,0 +1,161 @@
+"""Users of a fake node's GPUs where these are divided by MIG: pods get instances, packed on as few cards as possible.
+
+A pod keeps its instances while it and they exist. What it holds is one list for all resources that it requests, in the
+order of their names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from simgpu.catalog import placing
+from simgpu.controllers.loading import PodLoads
+from simgpu.kube.views import Pod
+from simgpu.machines.fleet import NodeCards
+from simgpu.machines.inventory import Card
+from simgpu.machines.users import User
+from simgpu.pods import assigning, requests
+from simgpu.pods.holding import Holder
+from simgpu.topology import devices, mig_offers, sharing
+from simgpu.topology.mig_offers import OfferedDevice
+
+Held = dict[str, tuple[str, ...]]  # ids of GPUs and instances, or of shares of them, by the pod's uid
+Wishes = list[tuple[Pod, assigning.Wish]]
+
+
+class OfferedResource(msgspec.Struct, frozen=True):
+    """What a node offers under one name: devices by id, each so many times."""
+
+    name: str
+    devices: dict[str, OfferedDevice]
+    replicas: int
+
+
+class AssignedInstances(msgspec.Struct, frozen=True):
+    """What each pod holds, the users of GPUs by id, and all that pods request of the node."""
+
+    held: Held
+    users: dict[str, tuple[User, ...]]
+    wishes: Wishes
+
+
+def resources_of(placed: NodeCards, strategy: str) -> list[OfferedResource]:
+    """Return what a node offers, by the names that pods request it under, in order."""
+    found, slicing = list[OfferedResource](), placed.spec.slicing
+    for resource, offered in mig_offers.offered(placed.spec, strategy).items():
+        by_id = {_id(placed.cards[item.gpu], item): item for item in offered}
+        found.append(OfferedResource(slicing.name(resource), by_id, slicing.replicas(resource)))
+    return sorted(found, key=lambda item: item.name)
+
+
+def assign(
+    placed: NodeCards,
+    pods: Sequence[Pod],
+    before: Mapping[str, Sequence[str]],
+    *,
+    resources: Callable[[], Sequence[OfferedResource]],
+    loads: PodLoads,
+    unhealthy: Collection[str],
+    claimed: Collection[str],
+) -> AssignedInstances:
+    """Assign a node's `resources` to its pods, but for those that are `claimed`, by the ids of GPUs and instances.
+
+    Of `unhealthy` GPUs, by id, pods keep what they have.
+    """
+    if not any(map(requests.holds, pods)):
+        return AssignedInstances({}, {}, [])
+    offers = [(item, _wishes(pods, item.name)) for item in resources()]
+    wishes: dict[str, tuple[Pod, list[assigning.Wish]]] = {}
+    for _, there in offers:
+        for pod, wish in there:
+            wishes.setdefault(wish.uid, (pod, []))[1].append(wish)
+    totals = {uid: sum(wish.count for wish in listed) for uid, (_, listed) in wishes.items()}
+    held: dict[str, list[str]] = {uid: [] for uid in wishes}
+    holders: dict[str, list[Holder]] = {}
+    for resource, there in offers:
+        kept = {
+            wish.uid: _mine(before.get(wish.uid, ()), resource, wish, len(held[wish.uid]), totals[wish.uid])
+            for _, wish in there
+        }
+        free = _free(resource, kept, _barred(placed, resource, unhealthy), _barred(placed, resource, claimed))
+        found = assigning.assign(free, kept, [wish for _, wish in there])
+        for pod, wish in there:
+            held[wish.uid] += found[wish.uid]
+            for gpu, holder in _holders(placed, resource, pod, zip(_owners(pod, wish), found[wish.uid], strict=True)):
+                holders.setdefault(gpu, []).append(holder)
+    memory = {card.device.uuid: card.device.model.memory_mib.usable for card in placed.cards}
+    users = {
+        gpu: tuple(loads.holder_user(item, item.memory_mib or memory[gpu], works=_works(item)) for item in items)
+        for gpu, items in holders.items()
+    }
+    both = [(pod, _together(uid, listed)) for uid, (pod, listed) in wishes.items()]
+    return AssignedInstances({uid: tuple(mine) for uid, mine in held.items()}, users, both)
+
+
+def _wishes(pods: Iterable[Pod], resource: str) -> Wishes:
+    pairs = ((pod, assigning.wish_of(pod, resource)) for pod in pods if requests.holds(pod))
+    return sorted((pair for pair in pairs if pair[1].count), key=lambda pair: pair[0].metadata.seniority)
+
+
+def _mine(before: Sequence[str], resource: OfferedResource, wish: assigning.Wish, first: int, total: int) -> list[str]:
+    """Return what a pod held of a resource, from the place `first` of its list, if that is as long as it is now."""
+    if len(before) == total:
+        return list(before[first : first + wish.count])
+    return [item for item in before if sharing.device(item) in resource.devices][: wish.count]
+
+
+def _barred(placed: NodeCards, resource: OfferedResource, ids: Collection[str]) -> set[str]:
+    """Return the devices of a resource that are among ids of GPUs and instances, or of a GPU among them."""
+    if not ids:
+        return set()
+    gpus = {index for index, card in enumerate(placed.cards) if card.device.uuid in ids}
+    return {name for name, item in resource.devices.items() if name in ids or item.gpu in gpus}
+
+
+def _free(
+    resource: OfferedResource, kept: Mapping[str, Sequence[str]], unhealthy: Collection[str], claimed: Collection[str]
+) -> list[str]:
+    """Return what pods may have, of the fullest cards first: of what is unhealthy, only what they have."""
+    taken = {item for mine in kept.values() for item in mine}
+    known = (resource.devices.get(sharing.device(item)) for item in taken)
+    used = Counter(item.gpu for item in known if item is not None)
+    ordered = sorted(resource.devices.items(), key=lambda pair: (-used[pair[1].gpu], pair[1].gpu))
+    ids = [name for name, _ in ordered if name not in claimed]
+    shares = assigning.shares(ids, resource.replicas) if resource.replicas > 1 else ids
+    return [item for item in shares if item in taken or sharing.device(item) not in unhealthy]
+
+
+def _owners(pod: Pod, wish: assigning.Wish) -> tuple[str, ...]:
+    return wish.owners(started=requests.running(pod))
+
+
+def _holders(
+    placed: NodeCards, resource: OfferedResource, pod: Pod, mine: Iterable[tuple[str, str]]
+) -> Iterator[tuple[str, Holder]]:
+    """Yield the GPU, by id, and the holder for each container of a pod and device, or instance, that it has."""
+    shares = Counter((container, sharing.device(item)) for container, item in mine if item)
+    for (container, name), count in shares.items():
+        offered, share = resource.devices[name], min(1.0, count / resource.replicas)
+        device, room = placed.cards[offered.gpu].device, 0
+        if offered.profile is not None:
+            room = min(placing.memory_mib(offered.profile, device.model), device.model.memory_mib.usable)
+        yield device.uuid, Holder(pod, container, share, part=offered.part, memory_mib=room)
+
+
+def _together(uid: str, wishes: Sequence[assigning.Wish]) -> assigning.Wish:
+    """Return all that a pod requests of a node as one wish, to be counted."""
+    if len(wishes) == 1:
+        return wishes[0]
+    return assigning.Wish(uid, tuple(requests.Request("", wish.count) for wish in wishes))
+
+
+def _works(holder: Holder) -> bool:
+    return requests.running(holder.pod) and holder.container not in requests.regular_init(holder.pod)
+
+
+def _id(card: Card, item: OfferedDevice) -> str:
+    gpu = card.device.uuid
+    return gpu if item.part is None else devices.part_id(gpu, item.part)
