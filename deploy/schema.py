@@ -190,6 +190,7 @@ OURS: dict[str, Schema] = {
     ),
     "runtimeClass": section({"enabled": flag(), "name": text(), "handler": text()}),
     "serviceMonitor": section({"enabled": flag(), "interval": _DURATION, "labels": by_name(text())}),
+    "dashboards": section({"enabled": flag(), "labels": by_name(text()), "annotations": by_name(text())}),
     "runai": section(
         {"enabled": flag(), "namespace": text(), "reservationNamespace": text(), "pollingInterval": _DURATION}
     ),

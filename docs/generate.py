@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from deploy import schema
+from deploy.dashboards import files as dashboards
 from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.cli import main
@@ -164,3 +165,4 @@ if __name__ == "__main__":
     TOPOLOGY_PAGE.write_text(topology_reference())
     METRICS_PAGE.write_text(metrics_reference())
     schema.FILE.write_text(schema.rendered())
+    dashboards.write()
