@@ -144,6 +144,10 @@ class Client:
         """Return the response body of any path, such as `/readyz` or `/version`."""
         return await self._wire.send(Call("GET", path, ("get", "raw")))
 
+    def raw_stream(self, path: str, *, silence_seconds: float) -> AsyncGenerator[bytes, None]:
+        """Yield the pieces of a response that does not end, of any path."""
+        return self._wire.stream(Call("GET", path, ("get", "raw")), silence_seconds=silence_seconds)
+
     def stream(
         self,
         resource: Resource[Any],
