@@ -106,6 +106,8 @@ def _welcome(outcome: UpResult, *, sample: bool) -> None:
         click.echo(f"\nCluster {status.name} is up after {spent}: {'; '.join(outcome.changes)}.")
     else:
         click.echo(f"\nCluster {status.name} is up already; nothing to do.")
+    if "dashboard" in status.endpoints:
+        click.echo(f"  dashboard   {click.style(status.endpoints['dashboard'], bold=True)}")
     gpus = f"{status.gpus} GPUs" if status.gpus else f"no GPUs yet ({status.gpus_wanted} requested on each)"
     click.echo(f"  {status.nodes} simulated nodes, {gpus}, {status.pods} pods")
     click.echo(f"  API server  {status.endpoints['apiserver']}")
@@ -234,6 +236,29 @@ def _cluster_table(one: ClusterStatus) -> str:
     }
     repair = "" if one.ready else f"\n\nRepair it with: {output.program()} up --name {one.name}"
     return output.table(list(rows.items())) + repair
+
+
+@click.command()
+@_name
+@click.option("--url", is_flag=True, help="Only print the address.")
+def dashboard(name: str, url: bool) -> int:
+    """Open the live page of a cluster in a browser, or print its address where there is none.
+
+    \b
+      simgpu dashboard
+      simgpu dashboard --url
+    """
+    import webbrowser
+
+    from simgpu import app
+    from simgpu.cluster import lifecycle
+
+    one = output.run(lifecycle.status(name, app.cluster_roles()))
+    address = one.endpoints["dashboard"]
+    click.echo(address)
+    if not url and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        webbrowser.open(address)
+    return 0 if one.ready else 1
 
 
 @click.command()

@@ -20,6 +20,7 @@ def root() -> None:
     \b
       simgpu up --nodes 10 --gpus h200:8     a cluster with ten simulated GPU nodes
       simgpu kubectl get nodes               use it
+      simgpu dashboard                       watch it
       simgpu status                          show its status
       simgpu down                            stop and delete it
 
@@ -31,6 +32,7 @@ for command in (
     local.up,
     local.down,
     local.status,
+    local.dashboard,
     local.kubeconfig,
     local.kubectl,
     local.logs,

@@ -82,6 +82,11 @@ def ready(address: str) -> None:
     click.echo(f"Ready: http://{address}/metrics", err=True)
 
 
+def dashboard(address: str) -> None:
+    """Print the URL of the live page."""
+    click.echo(f"Dashboard: http://{address}/", err=True)
+
+
 def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop

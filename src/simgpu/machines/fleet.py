@@ -267,13 +267,16 @@ def _lost(nodes: Collection[NodeCards]) -> list[int]:
     return [place for place, card in enumerate(listed) if card.failure == DeviceFailure.LOST]
 
 
-def pod_usage(machine: Machine) -> Iterator[tuple[str, int, float, float]]:
+def pod_usage(machine: Machine, places: Collection[int] | None = None) -> Iterator[tuple[str, int, float, float]]:
     """Return pod uid, index of the GPU, utilisation in percent, and memory in bytes, for each pod on each GPU.
 
     Pods that share a GPU split its utilisation in proportion to what they ask for. The values are of the moment of the
-    call.
+    call. With `places` it is only for GPUs at these places of the machine.
     """
-    return _pod_usage(machine.devices, machine.users, machine.column("usage"))
+    users = machine.users
+    if places is not None:
+        users = {place: users[place] for place in places if place in users}
+    return _pod_usage(machine.devices, users, machine.column("usage"))
 
 
 def _pod_usage(
