@@ -308,6 +308,7 @@ APP_LABEL = _pod(
     values="`nvidia-dcgm-exporter`",
 )  # fmt: skip
 EXPORTER = "nvidia-dcgm-exporter"
+SERVICE_SELECTOR = "app.kubernetes.io/name=simgpu,app.kubernetes.io/component=controller"  # the chart's Services
 RUN_TIME_ANNOTATION = _pod(
     "simgpu.dev/run-time", "annotation", "you",
     "how long a job's pod works on a fake node; one that cannot be read is reported by an event on the pod",

@@ -15,7 +15,7 @@ import msgspec
 from simgpu.loadtest.reports import plots
 
 _WIDTH, _LEFT, _RIGHT = 1080, 64, 170
-_TOP, _PANEL, _GAP, _BOTTOM = 96, 128, 26, 44
+_TOP, _PANEL, _GAP, _BOTTOM = 108, 128, 26, 44
 _SPAN = _WIDTH - _LEFT - _RIGHT
 _LETTER = 6.2  # width of a letter of a phase's name, in pixels
 _MAX_READINGS = 2000  # which the page shows under the pointer
@@ -176,11 +176,11 @@ def _bands(timeline: Timeline, until: float) -> Iterator[str]:
         left = _x(timeline.times[start], until)
         right = _x(timeline.times[starts[number + 1]] if number + 1 < len(starts) else until, until)
         if number % 2 == 0:
-            size = f'x="{left:.1f}" y="{_TOP - 16}" width="{right - left:.1f}" height="{_FLOOR - _TOP + 16}"'
+            size = f'x="{left:.1f}" y="{_TOP - 30}" width="{right - left:.1f}" height="{_FLOOR - _TOP + 30}"'
             yield f'<rect class="band" {size}/>'
         name = timeline.phases[start]
         if len(name) * _LETTER + 8 < right - left:
-            yield f'<text class="soft" text-anchor="middle" x="{(left + right) / 2:.1f}" y="{_TOP - 4}">'
+            yield f'<text class="soft" text-anchor="middle" x="{(left + right) / 2:.1f}" y="{_TOP - 16}">'
             yield f"{html.escape(name)}</text>"
 
 
@@ -209,7 +209,8 @@ def _plot(timeline: Timeline, plot: _Plot, until: float, top: float) -> Iterator
 def _limit(limit: float | None, steps: Sequence[float], up: Any) -> Iterator[str]:
     if limit is not None and steps[0] < limit <= steps[-1]:
         line = f'x1="{_LEFT}" x2="{_LEFT + _SPAN}" y1="{up(limit):.1f}" y2="{up(limit):.1f}"'
-        yield f'<line class="limit" {line}/><text class="tick" x="{_LEFT + _SPAN + 6}" y="{up(limit) + 4:.1f}">'
+        yield f'<line class="limit" {line}/><text class="tick" text-anchor="end" '
+        yield f'x="{_LEFT + _SPAN - 6}" y="{up(limit) - 5:.1f}">'
         yield f"limit {limit:,g}</text>"
 
 

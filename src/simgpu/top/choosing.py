@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from simgpu.top.answers import PodShown
+from simgpu.dashboard.answers import PodSummary
 from simgpu.top.fleet_state import FleetState
+from simgpu.top.picture import FleetPicture
 
 VIEWS = ("nodes", "gpus", "pods")
 SORTS = {
@@ -21,20 +21,22 @@ SORTS = {
 Places = npt.NDArray[np.intp]
 
 
-class NodeDetail(NamedTuple):
+@dataclass(frozen=True)
+class ChosenNode:
     """A node is looked at."""
 
     name: str
 
 
-class GpuDetail(NamedTuple):
+@dataclass(frozen=True)
+class ChosenGpu:
     """A GPU is looked at."""
 
     node: str
     index: int
 
 
-Detail = NodeDetail | GpuDetail
+Detail = ChosenNode | ChosenGpu
 
 
 @dataclass
@@ -51,6 +53,7 @@ class Choice:
     typing: bool = False
     help: bool = False
     paused: bool = False
+    still: bool = False  # nobody presses keys: no cursor, and no help
 
     @property
     def detail(self) -> Detail | None:
@@ -73,9 +76,29 @@ class Choice:
         self.view = view
         self.details.clear()
 
-    def move(self, lines: int, count: int) -> None:
-        """Move the cursor, within so many lines."""
-        self.cursors[self.place] = max(0, min(count - 1, self.cursors.get(self.place, 0) + lines))
+    def back(self) -> None:
+        """Leave the help or what is looked at in detail; at last, end the filter."""
+        if self.help:
+            self.help = False
+        elif self.details:
+            self.details.pop()
+        else:
+            self.filters[self.view] = ""
+
+    def switch(self, key: str) -> None:
+        """Do what a letter stands for."""
+        if key == "question_mark":
+            self.help = not self.help
+        elif self.detail is None and key == "slash":
+            self.typing = True
+        elif self.detail is None and key == "s":
+            self.next_sort()
+        elif self.detail is None and key == "r":
+            self.backwards[self.view] = not self.backwards[self.view]
+
+    def move(self, lines: int) -> None:
+        """Move the cursor; `window` keeps it within the list."""
+        self.cursors[self.place] = max(0, self.cursors.get(self.place, 0) + lines)
 
     def window(self, count: int, height: int) -> tuple[int, int]:
         """Return the first line that is shown and the cursor's, so that the cursor is visible."""
@@ -120,7 +143,7 @@ def gpus(state: FleetState, choice: Choice) -> Places:
     return _sorted(found, values[found].astype(np.float64), backwards=choice.backwards["gpus"])
 
 
-def pods(found: list[PodShown], choice: Choice) -> list[PodShown]:
+def pods(found: list[PodSummary], choice: Choice) -> list[PodSummary]:
     """Return the pods that are shown, in order."""
     by, text = choice.sort["pods"], choice.filters["pods"].lower()
     chosen = [pod for pod in found if text in f"{pod.namespace}/{pod.name} {pod.node}".lower()]
@@ -132,6 +155,24 @@ def pods(found: list[PodShown], choice: Choice) -> list[PodShown]:
     }  # fmt: skip
     chosen.sort(key=keys[by], reverse=choice.backwards["pods"])
     return chosen
+
+
+def chosen(picture: FleetPicture, choice: Choice) -> Detail | None:
+    """Return what the cursor is on; the node of a pod."""
+    cursor = choice.cursors.get(choice.place, 0)
+    if isinstance(choice.detail, ChosenNode):
+        gpus_shown = picture.node.gpus if picture.node is not None else []
+        return ChosenGpu(choice.detail.name, gpus_shown[cursor].index) if cursor < len(gpus_shown) else None
+    if choice.detail is not None:
+        return None
+    if choice.view == "pods":
+        found = pods(picture.pods, choice)
+        return ChosenNode(found[cursor].node) if cursor < len(found) and found[cursor].node else None
+    order, places = picture.state.order, (nodes if choice.view == "nodes" else gpus)(picture.state, choice)
+    if cursor >= len(places):
+        return None
+    place = int(places[cursor])
+    return ChosenNode(order.names[place]) if choice.view == "nodes" else ChosenGpu(*order.gpu(place))
 
 
 def _turned(found: Places, backwards: bool) -> Places:  # noqa: FBT001 - what it does

@@ -3,49 +3,53 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.text import Text
 
-from simgpu.top import glyphs, screens
-from simgpu.top.answers import CurvesShown, EventShown, GpuPage, GpuShown, NodePage
-from simgpu.top.choosing import Choice, GpuDetail, NodeDetail
+from simgpu.dashboard.answers import GpuDetail, GpuSummary, NodeDetail, RecordedEvent
+from simgpu.top import glyphs, tables
+from simgpu.top.choosing import Choice, ChosenGpu, ChosenNode
+from simgpu.top.fleet_state import GpuCurves
 from simgpu.top.glyphs import BAD, LINE, SOFT, TITLE, WARN
-from simgpu.top.screens import Column, Line, Model
+from simgpu.top.picture import FleetPicture
+from simgpu.top.tables import TableColumn
 
 _CURVES = (
     ("Utilisation", "utilization", "%", glyphs.BUSY, 100.0), ("Power", "power_w", "W", glyphs.POWER, None),
-    ("Temperature", "temperature_c", "°C", glyphs.HEAT, None), ("Memory", "memory_used_mib", "MiB", glyphs.MEMORY, None),
+    ("Temperature", "temperature_c", "°C", glyphs.HEAT, None),
+    ("Memory", "memory_used_mib", "MiB", glyphs.MEMORY, None),
     ("SM clock", "sm_clock_mhz", "MHz", glyphs.BUSY, None),
     ("Memory temperature", "memory_temperature_c", "°C", glyphs.HEAT, None),
 )  # fmt: skip
 
 
-def draw(model: Model, choice: Choice, width: int, height: int) -> list[Line]:
+def draw(picture: FleetPicture, choice: Choice, width: int, height: int) -> list[Text]:
     """Return the lines of what is looked at."""
-    if isinstance(choice.detail, NodeDetail):
-        if model.node is None or model.node.summary.name != choice.detail.name:
+    if isinstance(choice.detail, ChosenNode):
+        if picture.node is None or picture.node.summary.name != choice.detail.name:
             return _waiting(choice.detail.name)
-        return _node(model.node, choice, width, height, model.now)
-    if isinstance(choice.detail, GpuDetail):
-        gpu = model.gpu
-        if gpu is None or (gpu.summary.node, gpu.summary.index) != choice.detail:
+        return _node(picture.node, choice, width, height, picture.now)
+    if isinstance(choice.detail, ChosenGpu):
+        gpu = picture.gpu
+        if gpu is None or ChosenGpu(gpu.summary.node, gpu.summary.index) != choice.detail:
             return _waiting(f"{choice.detail.node} {choice.detail.index}")
-        return [*_gpu(gpu, model.curves, width, height)]
+        return [*_gpu(gpu, picture.curves, width, height)]
     return []
 
 
-def _waiting(name: str) -> list[Line]:
+def _waiting(name: str) -> list[Text]:
     return [Text(""), Text(f"  {glyphs.clean(name)} …", SOFT)]
 
 
 _GPUS = (
-    Column("GPU", 3), Column("Health", 10, 60), Column("Utilisation", 12, wide=True), Column("Power", 20, 74, wide=True),
-    Column("Temperature", 7), Column("Memory", 22, 96, wide=True), Column("Pod", 30, 60),
+    TableColumn("GPU", 3), TableColumn("Health", 10, 60), TableColumn("Utilisation", 13, wide=True),
+    TableColumn("Power", 20, 74, wide=True), TableColumn("Temp", 7), TableColumn("Memory", 22, 96, wide=True),
+    TableColumn("Pod", 30, 60),
 )  # fmt: skip
 
 
-def _node(page: NodePage, choice: Choice, width: int, height: int, now: float) -> list[Line]:
+def _node(page: NodeDetail, choice: Choice, width: int, height: int, now: float) -> list[Text]:
     node = page.summary
     found = [Text("")]
     found.append(
@@ -63,45 +67,43 @@ def _node(page: NodePage, choice: Choice, width: int, height: int, now: float) -
         .append(f"   {node.unhealthy} unhealthy" if node.unhealthy else "", BAD)
     )
     found.append(Text(""))
-    columns = screens.widths(_GPUS, width)
-    head = screens.header(columns, "", backwards=False)
+    columns = tables.widths(_GPUS, width)
+    head = tables.header(columns, "", backwards=False)
     room = min(len(page.gpus) + 1, max(4, height - len(found) - 8))
     line = _gpu_line(page.gpus)
-    found += screens.listed(columns, head, len(page.gpus), line, choice, (width, room))
+    found += tables.listed(columns, head, line, choice, count=len(page.gpus), width=width, height=room)
     if page.pods:
         found += [Text(""), Text("  Pods", TITLE)]
-        sizes = {column.title: size for column, size in screens.widths(screens.PODS, width)}
-        found += [Text(" ").append_text(screens.pod_line(pod, sizes, now)) for pod in page.pods[: _room(found, height)]]
+        sizes = {column.title: size for column, size in tables.widths(tables.PODS, width)}
+        found += [Text(" ").append_text(tables.pod_line(pod, sizes, now)) for pod in page.pods[: _room(found, height)]]
     if page.events:
         found += [Text(""), Text("  Events", TITLE), *map(_event, reversed(page.events))]
     return found
 
 
-def _room(found: list[Line], height: int) -> int:
+def _room(found: list[Text], height: int) -> int:
     return max(1, height - len(found))
 
 
-def _gpu_line(gpus: list[GpuShown]):  # type: ignore[no-untyped-def]
-    def line(place: int, room: dict[str, int]) -> Line:
+def _gpu_line(gpus: list[GpuSummary]) -> Callable[[int, dict[str, int]], Text]:
+    def line(place: int, room: dict[str, int]) -> Text:
         gpu = gpus[place]
         parts = [Text(f"{gpu.index:>3}")]
         if "Health" in room:
             sick = gpu.health in ("unhealthy", "lost")
             style = BAD if sick else WARN if gpu.health == "throttled" else SOFT
             parts.append(Text(glyphs.fit(gpu.health, room["Health"]), style))
-        parts.append(
-            screens.gauge(gpu.utilization / 100, f"{gpu.utilization:3.0f} %", room["Utilisation"], glyphs.BUSY)
-        )
+        parts.append(tables.gauge(gpu.utilization / 100, f"{gpu.utilization:3.0f} %", room["Utilisation"], glyphs.BUSY))
         if "Power" in room:
             share = gpu.power_w / max(1.0, gpu.power_limit_w)
             parts.append(
-                screens.gauge(share, f"{gpu.power_w:4.0f}/{gpu.power_limit_w:.0f} W", room["Power"], glyphs.POWER)
+                tables.gauge(share, f"{gpu.power_w:4.0f}/{gpu.power_limit_w:.0f} W", room["Power"], glyphs.POWER)
             )
         parts.append(Text(f"{gpu.temperature_c:3.0f} °C ", glyphs.HEAT.colour(gpu.temperature_c)))
         if "Memory" in room:
             share = gpu.memory_used_mib / max(1.0, gpu.memory_total_mib)
             text = f"{gpu.memory_used_mib / 1024:5.1f}/{gpu.memory_total_mib / 1024:.0f} GiB"
-            parts.append(screens.gauge(share, text, room["Memory"], glyphs.MEMORY))
+            parts.append(tables.gauge(share, text, room["Memory"], glyphs.MEMORY))
         if "Pod" in room:
             parts.append(Text(glyphs.clean(owners(gpu)), SOFT))
         return Text(" ").join(parts)
@@ -109,14 +111,14 @@ def _gpu_line(gpus: list[GpuShown]):  # type: ignore[no-untyped-def]
     return line
 
 
-def owners(gpu: GpuShown) -> str:
+def owners(gpu: GpuSummary) -> str:
     """Return who has a GPU."""
     names = list(dict.fromkeys(f"{owner.namespace}/{owner.pod}" for owner in gpu.owners))
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     return ", ".join(names[:2]) + more if names else "-"
 
 
-def _event(event: EventShown) -> Line:
+def _event(event: RecordedEvent) -> Text:
     when = datetime.datetime.fromtimestamp(event.time).astimezone().strftime("%H:%M:%S")
     found = Text(f"  {when} ", SOFT).append(
         f"{glyphs.clean(event.reason)} ", WARN if event.type == "Warning" else TITLE
@@ -124,7 +126,7 @@ def _event(event: EventShown) -> Line:
     return found.append(glyphs.clean(event.message), SOFT)
 
 
-def _gpu(page: GpuPage, curves: CurvesShown | None, width: int, height: int) -> Iterator[Line]:
+def _gpu(page: GpuDetail, curves: GpuCurves | None, width: int, height: int) -> Iterator[Text]:
     gpu, readings = page.summary, page.readings
     yield Text("")
     yield (
@@ -152,11 +154,11 @@ def _gpu(page: GpuPage, curves: CurvesShown | None, width: int, height: int) -> 
 
 def _curve(
     plot: tuple[str, str, str, glyphs.Scale, float | None],
-    page: GpuPage,
-    curves: CurvesShown | None,
+    page: GpuDetail,
+    curves: GpuCurves | None,
     width: int,
     height: int,
-) -> list[Line]:
+) -> list[Text]:
     title, name, unit, scale, high = plot
     values = _values(curves, name)
     top = high or _limit(page, name) or max([value for value in values if value is not None] or [1.0]) * 1.1
@@ -172,14 +174,14 @@ def _curve(
     return found
 
 
-def _values(curves: CurvesShown | None, name: str) -> list[float | None]:
+def _values(curves: GpuCurves | None, name: str) -> list[float | None]:
     if curves is None or name not in curves.names:
         return []
     column = curves.names.index(name)
     return [row[column] for row in curves.rows if len(row) > column]
 
 
-def _limit(page: GpuPage, name: str) -> float | None:
+def _limit(page: GpuDetail, name: str) -> float | None:
     limits = {
         "power_w": page.summary.power_limit_w, "memory_used_mib": page.summary.memory_total_mib,
         "sm_clock_mhz": page.readings.get("sm_clock_max_mhz"),
@@ -187,7 +189,7 @@ def _limit(page: GpuPage, name: str) -> float | None:
     return limits.get(name) or None
 
 
-def _figures(title: str, values: dict[str, float], width: int) -> Iterator[Line]:
+def _figures(title: str, values: dict[str, float], width: int) -> Iterator[Text]:
     if not values:
         return
     found = Text(f"  {title}  ", TITLE)

@@ -14,10 +14,10 @@ import msgspec
 from simgpu import errors
 from simgpu.kube import errors as kube_errors
 from simgpu.kube.client import Client
+from simgpu.vocabulary import MAX_API_ITEMS
 
 API = "/api/v1"
 MAX_BYTES = 64 << 20
-PART = 1000  # items of one answer
 SILENCE_SECONDS = 12.0  # the stream has a ping every few seconds
 _CONNECT_SECONDS = 5.0
 
@@ -30,6 +30,10 @@ class FeedError(errors.SimgpuError):
 
 class NotServed(FeedError):
     """Somebody answers, but not this."""
+
+
+class NothingYet(FeedError):
+    """It has nothing to show: it starts, or another one leads."""
 
 
 class StreamEvent(NamedTuple):
@@ -159,11 +163,11 @@ async def read(feed: Feed, path: str, kind: type[T]) -> T:
 async def read_all(feed: Feed, path: str, kind: type[T], *, most: int) -> list[T]:
     """Return the parts of a list, until there are no more or `most` items are read."""
     found: list[T] = []
-    for offset in range(0, most, PART):
+    for offset in range(0, most, MAX_API_ITEMS):
         mark = "&" if "?" in path else "?"
-        part = await read(feed, f"{path}{mark}limit={PART}&offset={offset}", kind)
+        part = await read(feed, f"{path}{mark}limit={MAX_API_ITEMS}&offset={offset}", kind)
         found.append(part)
-        if offset + PART >= part.total:  # type: ignore[attr-defined]
+        if offset + MAX_API_ITEMS >= part.total:  # type: ignore[attr-defined]
             break
     return found
 
@@ -204,4 +208,5 @@ def _refused(label: str, status: int, body: bytes) -> FeedError:
     if status == 404:
         hint = "its dashboard is off (--dashboard enables it), or this is not SimGPU"
         return NotServed(f"{label}: no API here: {hint}" + (f" ({errors.clipped(reason)})" if reason else ""))
-    return FeedError(f"{label}: {errors.clipped(reason) or f'HTTP {status}'}")
+    kind = NothingYet if status == 503 else FeedError
+    return kind(f"{label}: {errors.clipped(reason) or f'HTTP {status}'}")

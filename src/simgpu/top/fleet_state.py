@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from simgpu.top.answers import TotalsShown
+from simgpu.dashboard.answers import FleetTotals
 from simgpu.top.feeds import FeedError, StreamEvent
 
 COLUMNS = ("utilization", "power", "memory", "temperature")  # percent, percent of the limit, percent, °C
@@ -21,6 +21,16 @@ _MAX_GPUS = 4_000_000
 
 Cells = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.float64]
+
+
+NOTHING = FleetTotals(**dict.fromkeys(FleetTotals.__struct_fields__, 0))
+
+
+class GpuCurves(msgspec.Struct):
+    """Readings of a GPU in the last minutes: a row for each moment, a name for each column."""
+
+    names: list[str]
+    rows: list[list[float | None]]
 
 
 class _Layout(msgspec.Struct):
@@ -38,13 +48,13 @@ class _Curves(msgspec.Struct):
 class _Snapshot(msgspec.Struct):
     cells: str
     faults: str
-    totals: TotalsShown
+    totals: FleetTotals
     time: float = 0.0
     curves: _Curves = msgspec.field(default_factory=_Curves)
 
 
 class _Change(msgspec.Struct):
-    totals: TotalsShown
+    totals: FleetTotals
     time: float = 0.0
     cells: tuple[str, str] | None = None
     faults: tuple[str, str] | None = None
@@ -82,8 +92,8 @@ class FleetState:
         self.order = NodeOrder([], [], [])
         self.columns: dict[str, Cells] = {name: np.zeros(0, np.uint8) for name in COLUMNS}
         self.faults: Cells = np.zeros(0, np.uint8)
-        self.totals = TotalsShown()
-        self.history: collections.deque[TotalsShown] = collections.deque(maxlen=HISTORY)
+        self.totals = NOTHING
+        self.history: collections.deque[FleetTotals] = collections.deque(maxlen=HISTORY)
         self.time = 0.0
         self.version = 0
         self.known: set[str] = set()  # columns that were read
@@ -122,6 +132,7 @@ class FleetState:
         self.order = NodeOrder(found.names, pools, found.counts)
         self.columns = {name: np.zeros(self.order.gpus, np.uint8) for name in COLUMNS}
         self.faults = np.zeros(self.order.gpus, np.uint8)
+        self.known.clear()
 
     def _read_snapshot(self, column: str, found: _Snapshot) -> None:
         cells, faults = _unpacked(found.cells), _unpacked(found.faults)
@@ -144,7 +155,7 @@ class FleetState:
             self.history.append(found.totals)
             self._read_moment(found.totals, found.time)
 
-    def _read_moment(self, totals: TotalsShown, time: float) -> None:
+    def _read_moment(self, totals: FleetTotals, time: float) -> None:
         self.totals, self.time, self.away = totals, time, False
 
     def complete(self) -> bool:
@@ -152,8 +163,8 @@ class FleetState:
         return self.known.issuperset(COLUMNS)
 
 
-def _totals(row: dict[str, Any]) -> TotalsShown:
-    return msgspec.convert(row, TotalsShown, strict=False)
+def _totals(row: dict[str, Any]) -> FleetTotals:
+    return msgspec.convert(row, FleetTotals, strict=False)
 
 
 def _unpacked(text: str) -> Cells:
