@@ -11,6 +11,8 @@ const blend = (pixel, paper, share) => {
   return ((255 << 24) | (mix(16) << 16) | (mix(8) << 8) | mix(0)) >>> 0;
 };
 
+const sameArrays = (one, other) => one.length === other.length && one.every((item, at) => item === other[at]);
+
 export class FleetCanvas {
   constructor(element, { hover, open, announce }) {
     this.element = element;
@@ -26,7 +28,7 @@ export class FleetCanvas {
     this.zoom = 1;
     this.left = 0;
     this.top = 0;
-    this.frames = 0;
+    this.pictured = false;
     this.pointers = new Map();
     this.#listen();
     this.observer = new ResizeObserver(() => this.resize());
@@ -39,13 +41,12 @@ export class FleetCanvas {
 
   // Data.
 
-  setLayout(layout) {
-    this.layout = layout;
-    this.resize();
-  }
-
-  setCells(show, cells, faults) {
-    Object.assign(this, { show, cells, faults });
+  // A new snapshot: where the layout is the same, so is the part of it that is in view.
+  setCells(show, cells, faults, layout) {
+    const same = this.layout && sameArrays(layout.names, this.layout.names) && sameArrays(layout.counts, this.layout.counts);
+    Object.assign(this, { show, cells, faults, layout });
+    if (same && this.plan) this.plan.layout = layout;
+    else this.resize();
     this.recolor();
   }
 
@@ -140,8 +141,10 @@ export class FleetCanvas {
     this.due = requestAnimationFrame(() => {
       this.due = 0;
       this.#paint();
-      if (this.frames === 0 && this.cells.length) performance.mark("first picture");
-      this.frames += 1;
+      if (!this.pictured && this.cells.length) {
+        this.pictured = true;
+        performance.mark("first picture");
+      }
     });
   }
 
