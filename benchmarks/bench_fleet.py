@@ -108,13 +108,13 @@ class Controller:
                 found[name] = found.get(name, 0.0) + sample.value
         return found
 
-    async def until(self, done: Callable[[dict[str, float]], bool]) -> dict[str, float]:
-        """Its numbers, once it has nothing left to write and they are as wanted."""
+    async def until(self, done: Callable[[dict[str, float]], bool], *, every: float = 0.1) -> dict[str, float]:
+        """Its numbers, once it has nothing left to write and they are as wanted; looks at them cost it CPU."""
         while True:
             seen = await self.numbers()
             if seen["writes_pending"] == seen["queue_depth"] == 0 and done(seen):
                 return seen
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(every)
 
     def cpu_seconds(self) -> float:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().split()

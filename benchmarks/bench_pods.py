@@ -16,6 +16,7 @@ from simgpu.kube.store import Store
 from simgpu.kube.views import Pod
 
 NODES, PODS, TURNS = 1000, 1000, 3
+REST_SECONDS = 10.0
 
 
 async def figures() -> AsyncIterator[frame.Figure]:
@@ -39,18 +40,27 @@ async def figures() -> AsyncIterator[frame.Figure]:
 async def in_turns(
     controller: bench_fleet.Controller, life: Callable[[], Awaitable[float]], pods: int, turns: int
 ) -> tuple[list[float], list[float], list[float]]:
-    """Seconds of `life` with the controller running and stopped, in turns, and its CPU per pod in ms."""
+    """Seconds of `life` with the controller running and stopped, in turns, and its CPU per pod in ms.
+
+    That is its CPU until everything is written, beyond what it uses in such a time without pods (`fleet.idle…`).
+    """
     ours, stopped, cpu = list[float](), list[float](), list[float]()
     await life()  # to warm up
     await controller.until(lambda _seen: True)
     for _ in range(turns):
-        before = controller.cpu_seconds()
+        before, started = controller.cpu_seconds(), time.perf_counter()
+        await asyncio.sleep(REST_SECONDS)
+        at_rest = (controller.cpu_seconds() - before) / (time.perf_counter() - started)
+        before, started = controller.cpu_seconds(), time.perf_counter()
         ours.append(await life())
-        await controller.until(lambda _seen: True)
-        cpu.append((controller.cpu_seconds() - before) / pods * 1000)
+        await controller.until(lambda _seen: True, every=1.0)
+        spent, taken = controller.cpu_seconds() - before, time.perf_counter() - started
+        cpu.append((spent - at_rest * taken) / pods * 1000)
+        print(f"  {ours[-1]:.2f} s; {spent:.2f} s of CPU in {taken:.0f} s, at rest {at_rest * 100:.1f} %", flush=True)
         controller.process.send_signal(signal.SIGSTOP)
         try:
             stopped.append(await life())
+            print(f"  {stopped[-1]:.2f} s stopped", flush=True)
         finally:
             controller.process.send_signal(signal.SIGCONT)
         await controller.until(lambda _seen: True)

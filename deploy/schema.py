@@ -164,6 +164,7 @@ _PROCESS: dict[str, Schema] = {
     "enabled": flag(),
     "identity": text("exporter to mimic"),
     "logLevel": one_of("debug", "info", "warning", "error"),
+    "dashboard": flag("whether to serve the live page and its API beside the metrics"),
     "extraArgs": several(text(), "more options of the command"),
     **_PLACING,
 }

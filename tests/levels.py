@@ -1,6 +1,6 @@
 """Runs the levels of tests and reports what was run: `python -m tests.levels [LEVEL ...]`.
 
-Each level is a folder beside this file; `lint` is the one without. Levels do not disturb each other, so three run at a
+Each level is a folder beside this file; `lint` is the one without. Levels do not disturb each other, so two run at a
 time, and each prints its output when it ends. Before them come what they need: Python packages, the programs of
 `native/` and those of Kubernetes, side by side too; this module itself needs no more than `make setup`. With
 SIMGPU_REQUIRE=all (or a list of levels) a skipped test counts as a failure there.
@@ -25,11 +25,14 @@ ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 ORDER = ("lint", "unit", "golden", "contract", "cluster", "e2e", "browser")
 YOUNG = ("unit", "golden")  # run as on a machine that was just started
-SPREAD = ("unit",)  # over two processes
+SPREAD = {  # over two processes; those of `cluster` have a control plane each, so files stay together
+    "unit": ("-n", "2"),
+    "cluster": ("-n", "2", "--dist", "loadfile"),
+}
 
 # What is long and what others wait for starts first.
 START = ("packages", "programs", "native", "cluster", "e2e", "contract", "unit", "golden", "lint", "browser")
-AT_ONCE = 3  # they wait more than they compute
+AT_ONCE = 2
 NEEDS: dict[str, tuple[str, ...]] = {
     "native": ("packages",),
     "lint": ("packages",),
@@ -149,8 +152,8 @@ class Runner:
         prefix = young.prefix() if level in YOUNG else []
         if level in YOUNG and not prefix:
             print(f"{level}: no time namespace can be made, so it runs with the machine's own uptime", flush=True)
-        spread = ["-n", "2"] if level in SPREAD else []
-        command = [*prefix, sys.executable, "-m", "pytest", "-q", *spread, f"--junitxml={report}", f"tests/{level}"]
+        command = [*prefix, sys.executable, "-m", "pytest", "-q", *SPREAD.get(level, ()), f"tests/{level}"]
+        command.append(f"--junitxml={report}")
         code = await self._call(command, log)
         result = read_report(level, report)
         if code != 0 and not result.failed:

@@ -14,9 +14,19 @@ import msgspec
 import numpy as np
 import pytest
 
+from simgpu.app import watching_page
+from simgpu.catalog import models
 from simgpu.dashboard import answers, openapi
+from simgpu.dashboard.channels import StreamMessage
+from simgpu.dashboard.serving import Dashboard
+from simgpu.dashboard.sources import BoxSource
+from simgpu.machines import documents
+from simgpu.machines.box import Box
 from simgpu.machines.users import PodRef, Range, User
+from simgpu.topology.devices import BoxConfig, GpuEntry, build
 from simgpu.vocabulary import MAX_VIEWERS
+from simgpu.web import server
+from simgpu.web.limits import Limits
 from tests.fixtures.dashboards import ServedFleet, places
 
 NODE = "training-0003"  # one of its GPUs is lost
@@ -235,3 +245,67 @@ async def test_names_with_markup_stay_text_and_unpaired_surrogates_are_replaced(
     site.fleet.step()
     found = (await site.get("/nodes/training-0000/gpus/0"))["summary"]["owners"]
     assert found[0]["pod"] == "<img src=x onerror=alert(1)>?"
+
+
+async def test_a_client_that_does_not_read_is_disconnected_and_holds_a_few_messages_at_most() -> None:
+    fleet = ServedFleet(2)
+    fleet.step()
+    http = server.HttpServer(fleet.dashboard.routes(), limits=Limits(answer_seconds=0.5))
+    await http.start("127.0.0.1", 0, field="port")
+    hub, host = fleet.dashboard.hub, http.address.rpartition(":")
+    _, writer = await asyncio.open_connection(host[0], int(host[2]), limit=1)
+    writer.write(b"GET /api/v1/stream HTTP/1.1\r\nHost: x\r\n\r\n")
+    large = StreamMessage(("change", "x" * 1_000_000))
+    async with asyncio.timeout(20):
+        while not hub.viewers:
+            await asyncio.sleep(0.01)
+        while hub.viewers:
+            for _, viewers in list(hub._channels.values()):
+                for viewer in viewers:
+                    viewer.offer(large)
+                    assert len(viewer._waiting) <= 5
+            await asyncio.sleep(0.01)
+    writer.close()
+    fleet.dashboard.close()
+    await http.stop()
+
+
+async def test_a_box_shows_its_instances_and_workloads() -> None:
+    entry = BoxConfig((GpuEntry("a100", 2, mig=("1g.5gb", "3g.20gb")), GpuEntry("h200", 2)))
+    box = Box(build(entry, models.load(), node="n"), seed=1, hostname="n")
+    steps, part = [{"Load": 50, "Seconds": 0}], next(name for name in box.places() if name.startswith("nvidia0."))
+    for name, device, pod in (("alone", "nvidia2", None), ("part", part, {"Name": "p", "Namespace": "team"})):
+        wanted = documents.read({"Name": name, "Profile": steps, "Devices": [device], "Pod": pod})
+        box.admit(wanted.profile, wanted.devices, pod=wanted.pod)
+    dashboard = Dashboard(BoxSource(lambda: box, role="exporter"))
+    http = server.HttpServer(dashboard.routes())
+    await http.start("127.0.0.1", 0, field="port")
+    async with aiohttp.ClientSession() as session:
+
+        async def get(path: str, status: int = 200) -> Any:
+            async with session.get(f"http://{http.address}/api/v1{path}") as answer:
+                assert answer.status == status
+                return await answer.json()
+
+        assert "not started" in (await get("/fleet", 503))["error"]
+        box.step(1.0, clock=1.0)
+        box.step(2.0, clock=2.0)
+        fleet = await get("/fleet")
+        assert (fleet["role"], fleet["totals"]["gpus"], fleet["totals"]["allocated"]) == ("exporter", 4, 2)
+        node = await get("/nodes/n")
+        first = node["gpus"][0]["id"]
+        assert sorted(item["profile"] for item in node["instances"][first]) == ["1g.5gb", "3g.20gb"]
+        assert {(pod["namespace"], pod["name"]) for pod in node["pods"]} == {("", "alone"), ("team", "p")}
+        assert node["gpus"][0]["owners"][0]["instance"] == int(part.partition(".")[2])
+        assert node["gpus"][2]["owners"][0]["pod"] == "alone"
+    dashboard.close()
+    await http.stop()
+
+
+@pytest.mark.parametrize(
+    ("asked", "host", "served"),
+    [(None, "127.0.0.1", True), (None, "::1", True), (None, "localhost", True), (None, "0.0.0.0", False),
+     (None, "10.0.0.1", False), (True, "0.0.0.0", True), (False, "127.0.0.1", False)],
+)  # fmt: skip
+def test_the_page_is_served_on_loopback_or_when_it_is_asked_for(asked: bool | None, host: str, served: bool) -> None:
+    assert watching_page.wanted(asked, host) is served

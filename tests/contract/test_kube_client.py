@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import stat
 import sys
 from pathlib import Path
@@ -162,6 +163,21 @@ async def test_of_a_failure_that_is_too_long_the_beginning_is_shown(scripted: Sc
             await anext(opened.stream(resources.NODES, {}, silence_seconds=600.0))
         for item in failures:
             await item.cut.wait()
+
+
+async def test_a_long_stream_is_read_as_fast_as_it_comes_though_small_events_gather(scripted: Scripted) -> None:
+    size, read = 32 << 20, 0
+
+    async def send(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)
+        return web.Response(body=b"x" * size)
+
+    scripted.script = [send]
+    async with client(scripted) as opened, asyncio.timeout(60):
+        async for chunk in opened.stream(resources.NODES, {}, silence_seconds=600.0, gather_seconds=3.0):
+            read += len(chunk)
+    assert read == size
 
 
 async def test_patches_carry_their_content_types(scripted: Scripted) -> None:

@@ -102,7 +102,7 @@ async def command(*arguments: str, **environ: str) -> tuple[int, str, str]:
         ("nodes-140", "140", ["--sort", "name"]),
         ("nodes-60", "60", ["--filter", "inference"]),
         ("gpus-100", "100", ["--view", "gpus", "--sort", "faults"]),
-        ("pods-120", "120", ["--view", "pods", "--sort", "gpus"]),
+        ("pods-120", "120", ["--view", "pods"]),
     ],
 )
 async def test_one_screen_is_printed_and_fits(
@@ -203,7 +203,7 @@ def test_keys_sort_filter_and_look_closer_and_the_window_may_change(served: Call
         terminal.shows("pool training")
         terminal.resize(160, 50)
         terminal.press(b"3")
-        terminal.shows("pretrain-0", "Insufficient nvidia.com/gpu", "NAMESPACE")
+        terminal.shows("pretrain-0", "0/60 nodes are available", "NAMESPACE")
         terminal.press(b"2", END)
         terminal.shows("HEALTH")
         terminal.press(b"?")

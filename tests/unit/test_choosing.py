@@ -18,7 +18,7 @@ def picture() -> FleetPicture:
     state.order = NodeOrder(["a", "b", "c"], ["one", "two", "two"], [2, 1, 2])
     state.columns = {name: np.array([10, 20, 90, 0, 5], np.uint8) for name in COLUMNS}
     state.faults = np.array([0, 0, 0, 3, 0], np.uint8)
-    pods = [PodSummary("n", name, node, "Running", "", gpus, [], use, 0.0) for name, node, gpus, use in (
+    pods = [PodSummary("n", name, node, "Running" if node else "Pending", "", gpus, [], use, 0.0) for name, node, gpus, use in (
         ("x", "a", 1, 50.0), ("y", "", 8, 0.0), ("z", "c", 2, 90.0),
     )]  # fmt: skip
     return FleetPicture("here", state=state, pods=pods)
@@ -37,7 +37,9 @@ def test_the_busiest_are_first_and_every_column_sorts_both_ways(picture: FleetPi
     assert orders["gpus"] == [0, 2, 1]
     assert orders["name"] == [0, 1, 2]
     assert choosing.gpus(picture.state, choice).tolist() == [2, 1, 0, 4, 3]
-    assert [pod.name for pod in choosing.pods(picture.pods, choice)] == ["z", "x", "y"]
+    assert [pod.name for pod in choosing.pods(picture.pods, choice)] == ["y", "z", "x"]  # the pending one
+    choice.sort["pods"] = "name"
+    assert [pod.name for pod in choosing.pods(picture.pods, choice)] == ["x", "y", "z"]
 
 
 def test_a_filter_finds_names_and_pools_and_enter_what_the_cursor_is_on(picture: FleetPicture) -> None:

@@ -116,8 +116,8 @@ def agent(  # noqa: PLR0913 - one for each option
     )
 
     def ready(address: str) -> None:
+        output.ready(address)
         if watching_page.wanted(dashboard, settings.listen[0]):
             output.dashboard(address)
-        output.ready(address)
 
     output.serve(agents.run_agent(settings, ready))

@@ -82,9 +82,9 @@ def controller(  # noqa: PLR0913 - one for each option
 
     def ready(metrics: str, topology: str) -> None:
         click.echo(f"Topology: http://{topology}/topology", err=True)
+        output.ready(metrics)
         if watching_page.wanted(dashboard, settings.listen[0]):
             output.dashboard(metrics)
-        output.ready(metrics)
 
     # Not uvloop: a watch waits for more events without being woken by each, which only asyncio's own TLS allows.
     output.serve(controlling.run_controller(settings, ready))

@@ -104,9 +104,9 @@ def exporter(  # noqa: PLR0913 - one for each option
         click.echo(f"{len(found)} x {found[0].model.product}" if alike else f"{len(found)} devices", err=True)
         for item in settings.identities:
             click.echo(f"  http://{address}/metrics/{item}", err=True)
+        output.ready(address)
         if watching_page.wanted(dashboard, settings.listen[0]):
             output.dashboard(address)
-        output.ready(address)
 
     output.serve(exporting.run_exporter(settings, ready), fast=True)
 

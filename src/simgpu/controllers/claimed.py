@@ -73,12 +73,12 @@ def lasting(problems: Iterable[Trouble], before: Troubles, now: float) -> tuple[
 
 
 def shortages(
-    wishes: Mapping[str, tuple[Pod, assigning.Wish]], held: Mapping[str, Sequence[str]], claimed: int
+    wishes: Iterable[tuple[Pod, assigning.Wish]], held: Mapping[str, Sequence[str]], claimed: int
 ) -> list[Trouble]:
     """Return the pods that request more GPUs than they have; `claimed` is how many of the node's GPUs claims hold."""
     found: list[Trouble] = []
-    for uid, (pod, wish) in wishes.items():
-        if missing := list(held[uid]).count(""):
+    for pod, wish in wishes:
+        if missing := held[wish.uid].count(""):
             message = (
                 f"{missing} of the {wish.count} GPUs that it requests are not free; claims hold {claimed} of the node"
             )

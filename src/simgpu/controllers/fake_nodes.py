@@ -373,7 +373,7 @@ class FakeNodes:
             assigned = self._assigned(there, placed, record.held)
         found = through.joined(assigned)
         self._fleet.use(placed, found)
-        return self._report_problems(record, through, {wish.uid: (pod, wish) for pod, wish in there})
+        return self._report_problems(record, through, there)
 
     def _assigned(
         self, there: Sequence[tuple[Pod, assigning.Wish]], placed: NodeCards, held: Mapping[str, Sequence[str]]
@@ -396,10 +396,11 @@ class FakeNodes:
         return found
 
     def _report_problems(
-        self, record: NodeRecord, through: claimed.ClaimedUsers, wishes: Mapping[str, tuple[Pod, assigning.Wish]]
+        self, record: NodeRecord, through: claimed.ClaimedUsers, there: Sequence[tuple[Pod, assigning.Wish]]
     ) -> float | None:
         """Report pods that cannot use their claims, and GPUs that are promised twice, once that has lasted."""
-        short = claimed.shortages(wishes, record.held, len(through.owners))
+        lacking = any("" in gpus for gpus in record.held.values())
+        short = claimed.shortages(there, record.held, len(through.owners)) if lacking else []
         record.missing = sum(item.missing for item in short)
         problems = [*through.problems, *short]
         if not problems and not record.troubles:

@@ -62,6 +62,13 @@ PATHS = (
     ),
 )  # fmt: skip
 
+
+def answer_name(answer: Any) -> str:
+    """Return the name of an answer's schema."""
+    inner = getattr(answer, "__args__", ())
+    return f"{answer.__origin__.__name__} of {inner[0].__name__}" if inner else str(answer.__name__)
+
+
 _PATH_PARAMETERS = {"node": "Name of the node.", "gpu": "Id of the GPU.", "index": "Index of the GPU on its node."}
 
 

@@ -248,11 +248,9 @@ def instances(machine: Machine) -> dict[int, list[answers.GpuInstance]]:
     """Return the MIG instances or tiles of each GPU that is divided, by place."""
     found: dict[int, list[answers.GpuInstance]] = {}
     if machine.parts:
-        busy, memory = machine.part_column("busy"), machine.part_column("memory_used")
+        busy, memory = machine.part_column("usage"), machine.part_column("memory_mib")
         for row, part in enumerate(machine.parts):
-            item = answers.GpuInstance(
-                part.id, part.profile, min(100.0, _number(100 * busy[row])), _number(memory[row])
-            )
+            item = answers.GpuInstance(part.id, part.profile, min(100.0, _number(busy[row])), _number(memory[row]))
             found.setdefault(part.device, []).append(item)
     return found
 

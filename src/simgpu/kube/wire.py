@@ -29,6 +29,8 @@ MAX_REQUESTS = 64  # at a time; watches do not count, they stay open
 
 _READ_BUFFER = 1024 * 1024
 GATHER_SECONDS = 0.1  # between reads of a watch: what comes first is read at once
+_BUSY = 32 * 1024  # bytes that gathered: a longer pause would fill the socket's buffer and hold up the server
+_BUSY_GATHER_SECONDS = 0.005
 _LARGE = 256 * 1024
 _LARGE_GATHER_SECONDS = 0.0005
 
@@ -152,7 +154,8 @@ class Wire:
                         raise errors.from_response(response.status, answer, _retry_after(response.headers))
                 while chunk := await _chunk(response, silence_seconds):
                     yield chunk
-                    await _gather(response, gather_seconds if len(chunk) < _LARGE else _LARGE_GATHER_SECONDS)
+                    busy = len(chunk) >= _BUSY
+                    await _gather(response, min(gather_seconds, _BUSY_GATHER_SECONDS) if busy else gather_seconds)
 
     async def _body(self, response: aiohttp.ClientResponse, call: Call) -> bytes:
         """Return a response body within its size limit; the body of a failure is truncated."""

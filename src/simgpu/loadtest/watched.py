@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import msgspec
@@ -13,6 +14,12 @@ from simgpu.kube.resources import Resource
 from simgpu.kube.store import Store
 from simgpu.kube.views import ApiView, Condition, HasMeta, Object
 from simgpu.vocabulary import GPU_RESOURCE
+
+
+def _share(view: ApiView, *names: str) -> None:
+    """Let texts that many objects have be one text in memory."""
+    for name in names:
+        msgspec.structs.force_setattr(view, name, sys.intern(getattr(view, name)))
 
 
 class _Nothing(ApiView, frozen=True):
@@ -39,6 +46,9 @@ class WatchedOwner(ApiView, frozen=True):
     uid: str
     controller: bool = False
 
+    def __post_init__(self) -> None:
+        _share(self, "kind", "uid")
+
 
 class WatchedMeta(ApiView, frozen=True):
     """`metadata` without what takes memory: labels, annotations and managed fields."""
@@ -48,6 +58,9 @@ class WatchedMeta(ApiView, frozen=True):
     uid: str = ""
     resource_version: str = ""
     owner_references: tuple[WatchedOwner, ...] = ()
+
+    def __post_init__(self) -> None:
+        _share(self, "namespace")
 
 
 class _Limits(ApiView, frozen=True):
@@ -93,7 +106,7 @@ class WatchedPod(ApiView, frozen=True):
         conditions = {item.type: item.status for item in self.status.conditions}
         found: dict[str, Any] = {
             "node": self.spec.node_name,
-            "phase": _PHASES.get(self.status.phase, self.status.phase),
+            "phase": self.status.phase,
             "ready": self.status.phase == "Running" and conditions.get("Ready") == "True",
             "stateless": all(volume.stateless for volume in self.spec.volumes),
             "gpus": next(
@@ -109,14 +122,12 @@ class WatchedPod(ApiView, frozen=True):
         }
         for name, value in found.items():
             msgspec.structs.force_setattr(self, name, value)
+        _share(self, "node", "phase", "gpus")
 
     @property
     def ended(self) -> bool:
         """Whether it has succeeded or failed."""
         return self.phase in {"Succeeded", "Failed"}
-
-
-_PHASES = {name: name for name in ("Pending", "Running", "Succeeded", "Failed", "Unknown")}  # one text for all pods
 
 
 class _ControllerSpec(ApiView, frozen=True):

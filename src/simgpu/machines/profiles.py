@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from msgspec.structs import replace
 
 from simgpu.catalog import shapes
@@ -51,17 +53,18 @@ def _planned(name: str, plan: Plan, *, share: float, compute: float) -> activity
 def level(name: str, utilization: Range, *, share: float = 1.0) -> activity.Profile:
     """Return the typical mix at a utilisation, with a share of the card's memory from 0 to 1."""
     usage = activity.Value(utilization.low / 100, utilization.high / 100, period=1.0)
-    return _mixed(name, usage, activity.constant(share))
+    return activity.Profile(name, _mixed(usage, activity.constant(share)), repeat=0)
 
 
 def static(reading: StaticMetrics) -> activity.Profile:
     """Return the configured load of a device without users."""
     memory = activity.constant(reading.fb_used, share=False)
-    return _mixed("configured", activity.constant(reading.utilization / 100), memory)
+    return activity.Profile("configured", _mixed(activity.constant(reading.utilization / 100), memory), repeat=0)
 
 
-def _mixed(name: str, usage: activity.Value, memory: activity.Value) -> activity.Profile:
+@functools.lru_cache(1024)  # thousands of pods do the same
+def _mixed(usage: activity.Value, memory: activity.Value) -> tuple[activity.Activity, ...]:
     values = activity.mix(shapes.load()[_TYPICAL].demand, usage=usage)
     values[activity.YIELDING] = memory
     context = memory.high > 0  # without memory on the card no context is open
-    return activity.Profile(name, (activity.Activity(values, context=context),), repeat=0)
+    return (activity.Activity(values, context=context),)

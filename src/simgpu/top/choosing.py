@@ -15,7 +15,7 @@ VIEWS = ("nodes", "gpus", "pods")
 SORTS = {
     "nodes": ("utilization", "power", "memory", "temperature", "faults", "gpus", "name"),
     "gpus": ("utilization", "power", "memory", "temperature", "faults", "name"),
-    "pods": ("utilization", "memory", "gpus", "age", "phase", "name"),
+    "pods": ("phase", "utilization", "memory", "gpus", "age", "name"),
 }
 
 Places = npt.NDArray[np.intp]
@@ -150,7 +150,8 @@ def pods(found: list[PodSummary], choice: Choice) -> list[PodSummary]:
     chosen.sort(key=lambda pod: (pod.namespace, pod.name))
     keys = {
         "utilization": lambda pod: -pod.utilization, "memory": lambda pod: -pod.memory_used_mib,
-        "gpus": lambda pod: -pod.gpus, "age": lambda pod: pod.since, "phase": lambda pod: pod.phase,
+        "gpus": lambda pod: -pod.gpus, "age": lambda pod: pod.since,
+        "phase": lambda pod: (pod.phase, -pod.utilization),
         "name": lambda pod: (pod.namespace, pod.name),
     }  # fmt: skip
     chosen.sort(key=keys[by], reverse=choice.backwards["pods"])

@@ -6,8 +6,8 @@ const EDGE = 8;
 
 const columns = (gpus) => (gpus <= 3 ? gpus : gpus <= 4 ? 2 : gpus <= 8 ? 4 : Math.ceil(Math.sqrt(gpus * 2)));
 
-// Try a distance between GPUs, in device pixels; return the rows, or only the height.
-function flow(layout, sections, pitch, pad, title, width, rows) {
+// Place nodes with some distances between GPUs, in device pixels; return the height, and fill in rows if they are given.
+function flow(layout, sections, { pitch, tall, pad }, title, width, rows) {
   let y = EDGE;
   for (const section of sections) {
     if (rows && title) rows.titles.push({ pool: section.pool, y, nodes: section.nodes.length, gpus: section.gpus });
@@ -18,7 +18,7 @@ function flow(layout, sections, pitch, pad, title, width, rows) {
     for (const node of section.nodes) {
       const across = columns(layout.counts[node]);
       const wide = across * pitch + pad;
-      const high = Math.ceil(layout.counts[node] / across) * pitch + pad;
+      const high = Math.ceil(layout.counts[node] / across) * tall + pad;
       if (x + wide > width - EDGE && x > EDGE) {
         x = EDGE;
         y += height;
@@ -54,13 +54,17 @@ export class Arrangement {
     const titled = layout.pools.length > 1 || layout.pools[0] ? TITLE * ratio : 0;
     const [wide, high] = [Math.floor(width * ratio), Math.floor(height * ratio)];
     const room = (pitch) => Math.max(2, Math.round(pitch * (layout.names.length > 1 ? 0.55 : 0.3)));
-    let pitch = Math.round(LARGEST * ratio);
-    while (pitch > 2 && flow(layout, sections, pitch, room(pitch), titled, wide, null) > high - EDGE) pitch -= 1;
-    this.pitch = pitch;
-    this.pad = room(pitch);
+    const sized = (pitch, tall = pitch, pad = room(pitch)) => ({ pitch, tall, pad });
+    const fits = (size) => flow(layout, sections, size, titled, wide, null) <= high - EDGE;
+    let size = sized(Math.round(LARGEST * ratio));
+    while (size.pitch > 2 && !fits(size)) size = sized(size.pitch - 1);
+    // Whole pixels leave room: small cells become taller, and nodes stand further apart.
+    if (size.pitch < 8 && fits(sized(size.pitch, size.pitch + 1))) size = sized(size.pitch, size.pitch + 1);
+    while (size.pad < size.pitch * 1.2 && size.pitch < 16 && fits({ ...size, pad: size.pad + 1 })) size.pad += 1;
+    Object.assign(this, size);
     this.title = titled;
     const rows = { titles: [], list: [], x: new Float64Array(layout.names.length), y: new Float64Array(layout.names.length) };
-    this.height = flow(layout, sections, pitch, this.pad, titled, wide, rows);
+    this.height = flow(layout, sections, size, titled, wide, rows);
     this.width = wide;
     Object.assign(this, { titles: rows.titles, rows: rows.list, x: rows.x, y: rows.y });
   }
@@ -87,7 +91,7 @@ export class Arrangement {
     for (const node of row.nodes) {
       const across = this.columns(node);
       if (x < this.x[node] || x >= this.x[node] + across * this.pitch) continue;
-      const index = Math.floor((y - this.y[node]) / this.pitch) * across + Math.floor((x - this.x[node]) / this.pitch);
+      const index = Math.floor((y - this.y[node]) / this.tall) * across + Math.floor((x - this.x[node]) / this.pitch);
       return index >= 0 && index < this.layout.counts[node] ? this.first[node] + index : -1;
     }
     return -1;
@@ -99,7 +103,7 @@ export class Arrangement {
     const [index, across] = [place - this.first[node], this.columns(node)];
     return [
       this.x[node] + ((index % across) + 0.5) * this.pitch,
-      this.y[node] + (Math.floor(index / across) + 0.5) * this.pitch,
+      this.y[node] + (Math.floor(index / across) + 0.5) * this.tall,
     ];
   }
 }

@@ -11,6 +11,8 @@ const blend = (pixel, paper, share) => {
   return ((255 << 24) | (mix(16) << 16) | (mix(8) << 8) | mix(0)) >>> 0;
 };
 
+const sameArrays = (one, other) => one.length === other.length && one.every((item, at) => item === other[at]);
+
 export class FleetCanvas {
   constructor(element, { hover, open, announce }) {
     this.element = element;
@@ -26,7 +28,7 @@ export class FleetCanvas {
     this.zoom = 1;
     this.left = 0;
     this.top = 0;
-    this.frames = 0;
+    this.pictured = false;
     this.pointers = new Map();
     this.#listen();
     this.observer = new ResizeObserver(() => this.resize());
@@ -39,13 +41,12 @@ export class FleetCanvas {
 
   // Data.
 
-  setLayout(layout) {
-    this.layout = layout;
-    this.resize();
-  }
-
-  setCells(show, cells, faults) {
-    Object.assign(this, { show, cells, faults });
+  // A new snapshot: where the layout is the same, so is the part of it that is in view.
+  setCells(show, cells, faults, layout) {
+    const same = this.layout && sameArrays(layout.names, this.layout.names) && sameArrays(layout.counts, this.layout.counts);
+    Object.assign(this, { show, cells, faults, layout });
+    if (same && this.plan) this.plan.layout = layout;
+    else this.resize();
     this.recolor();
   }
 
@@ -140,12 +141,16 @@ export class FleetCanvas {
     this.due = requestAnimationFrame(() => {
       this.due = 0;
       this.#paint();
-      this.frames += 1;
+      if (!this.pictured && this.cells.length) {
+        this.pictured = true;
+        performance.mark("first picture");
+      }
     });
   }
 
   #paint() {
     const pitch = Math.round(this.plan.pitch * this.zoom);
+    this.tall = Math.round(this.plan.tall * this.zoom);
     if (pitch < DETAIL * this.ratio) this.#paintPixels(pitch);
     else this.#paintShapes(pitch);
     this.#paintTitles();
@@ -173,7 +178,8 @@ export class FleetCanvas {
     }
     const { pixels, plan, layout, matches, style } = this;
     pixels.fill(style.paperPixel);
-    const size = pitch > 3 ? pitch - Math.max(1, Math.round(pitch / 7)) : pitch > 2 ? pitch - 1 : pitch;
+    const gap = pitch > 2 ? Math.max(1, Math.round(pitch / 7)) : 0;
+    const [size, tall] = [pitch - gap, this.tall - gap];
     for (const [node, left, top] of this.#visible()) {
       const across = plan.columns(node);
       if (left > width || left + across * pitch < 0) continue;
@@ -181,12 +187,12 @@ export class FleetCanvas {
       for (let index = 0; index < layout.counts[node]; index++) {
         const place = first + index;
         const x = left + (index % across) * pitch;
-        const y = top + Math.floor(index / across) * pitch;
+        const y = top + Math.floor(index / across) * this.tall;
         let pixel = this.faults[place] ? style.badPixel : this.color(place);
         if (matches && !matches[place]) pixel = blend(pixel, style.paperPixel, 0.16);
         const [from, to] = [Math.max(0, x), Math.min(width, x + size)];
         if (from >= to) continue;
-        for (let line = Math.max(0, y); line < Math.min(height, y + size); line++) pixels.fill(pixel, line * width + from, line * width + to);
+        for (let line = Math.max(0, y); line < Math.min(height, y + tall); line++) pixels.fill(pixel, line * width + from, line * width + to);
       }
     }
     this.context.putImageData(this.image, 0, 0);
@@ -197,7 +203,8 @@ export class FleetCanvas {
     const { width, height } = this.element;
     context.fillStyle = style.paper;
     context.fillRect(0, 0, width, height);
-    const size = pitch - Math.max(2, Math.round(pitch * 0.12));
+    const gap = Math.max(2, Math.round(pitch * 0.12));
+    const [size, tall] = [pitch - gap, this.tall - gap];
     const rounded = Math.min(6 * ratio, size / 5);
     const written = size / ratio >= 20 && this.show !== "owner" && this.show !== "health";
     context.font = `500 ${Math.round(Math.min(13, size / ratio / 2.6) * ratio)}px system-ui, sans-serif`;
@@ -210,43 +217,57 @@ export class FleetCanvas {
       if (left > width || left + across * pitch < 0) continue;
       context.fillStyle = style.block;
       context.beginPath();
-      context.roundRect(left - inset, top - inset, across * pitch + 2 * inset - (pitch - size), down * pitch + 2 * inset - (pitch - size), rounded + inset / 2);
+      context.roundRect(left - inset, top - inset, across * pitch + 2 * inset - gap, down * this.tall + 2 * inset - gap, rounded + inset / 2);
       context.fill();
       for (let index = 0; index < layout.counts[node]; index++) {
         const place = plan.first[node] + index;
         const x = left + (index % across) * pitch;
-        const y = top + Math.floor(index / across) * pitch;
+        const y = top + Math.floor(index / across) * this.tall;
         if (x > width || y > height || x + size < 0 || y + size < 0) continue;
         const pixel = this.color(place);
         context.globalAlpha = matches && !matches[place] ? 0.16 : 1;
         context.fillStyle = colors.css(pixel);
         context.beginPath();
-        context.roundRect(x, y, size, size, rounded);
+        context.roundRect(x, y, size, tall, rounded);
         context.fill();
-        if (this.faults[place]) this.#paintFault(x, y, size, rounded);
-        else if (written) {
+        if (this.faults[place]) this.#paintFault(x, y, size, tall, rounded);
+        else if (written && this.cells[place]) {
           context.fillStyle = colors.light(pixel) ? "rgb(0 0 0 / .72)" : "rgb(255 255 255 / .86)";
-          context.fillText(String(this.cells[place]), x + size / 2, y + size / 2 + 0.5 * ratio);
+          context.fillText(String(this.cells[place]), x + size / 2, y + tall / 2 + 0.5 * ratio);
         }
       }
       context.globalAlpha = 1;
+      if (pitch >= 30 * ratio && plan.pad * this.zoom >= 12 * ratio) this.#paintName(layout.names[node], left, top, across * pitch - gap);
     }
   }
 
-  #paintFault(x, y, size, rounded) {
+  #paintName(name, left, top, wide) {
+    const { context, ratio, style } = this;
+    context.save();
+    context.font = `400 ${11 * ratio}px system-ui, sans-serif`;
+    context.textAlign = "left";
+    context.fillStyle = style.soft;
+    context.beginPath();
+    context.rect(left, top - 16 * ratio, wide, 16 * ratio);
+    context.clip();
+    context.fillText(name, left + 2 * ratio, top - 5 * ratio);
+    context.restore();
+  }
+
+  #paintFault(x, y, size, tall, rounded) {
     const { context, style, ratio } = this;
     context.fillStyle = style.bad;
     context.beginPath();
-    context.roundRect(x, y, size, size, rounded);
+    context.roundRect(x, y, size, tall, rounded);
     context.fill();
     context.strokeStyle = "#fff";
     context.lineWidth = 2 * ratio;
     context.beginPath();
-    const [from, to] = [size * 0.34, size * 0.66];
-    context.moveTo(x + from, y + from);
-    context.lineTo(x + to, y + to);
-    context.moveTo(x + to, y + from);
-    context.lineTo(x + from, y + to);
+    const [across, down, arm] = [x + size / 2, y + tall / 2, size * 0.16];
+    context.moveTo(across - arm, down - arm);
+    context.lineTo(across + arm, down + arm);
+    context.moveTo(across + arm, down - arm);
+    context.lineTo(across - arm, down + arm);
     context.stroke();
   }
 
@@ -278,11 +299,11 @@ export class FleetCanvas {
     ]) {
       if (place < 0 || place >= this.cells.length) continue;
       const [x, y] = this.plan.middle(place);
-      const half = pitch / 2 + ratio;
+      const [half, tall] = [pitch / 2 + ratio, this.tall / 2 + ratio];
       context.strokeStyle = color;
       context.lineWidth = wide * ratio;
       context.beginPath();
-      context.roundRect((x - this.left) * this.zoom - half - 0.5, (y - this.top) * this.zoom - half - 0.5, 2 * half, 2 * half, Math.min(6 * ratio, half / 2));
+      context.roundRect((x - this.left) * this.zoom - half - 0.5, (y - this.top) * this.zoom - tall - 0.5, 2 * half, 2 * tall, Math.min(6 * ratio, half / 2));
       context.stroke();
     }
   }

@@ -30,13 +30,22 @@ export class Sparkline {
   set(values) {
     if (values.length < 2) return;
     let [low, high] = [Math.min(...values), Math.max(...values)];
-    if (high - low < high * 0.02) low -= high * 0.02 || 1;
+    const least = Math.abs(high) * 0.02 || 1; // a curve that hardly moves is flat, in the middle
+    if (high - low < least) [low, high] = [(low + high - least) / 2, (low + high + least) / 2];
     const path = line(values, 120, 30, low, high, 2);
     this.stroke.setAttribute("d", path);
     this.area.setAttribute("d", `${path}L118 30L2 30Z`);
   }
 }
 
+// The next round number: 1, 2, 2.5 or 5 times a power of ten.
+function nice(value) {
+  const base = 10 ** Math.floor(Math.log10(value));
+  return base * [1, 2, 2.5, 5, 10].find((step) => step * base >= value * 0.9999);
+}
+
+const MOST = 240;
+const LEAST = 40;
 const WIDTH = 520;
 const HEIGHT = 170;
 const LEFT = 44;
@@ -58,16 +67,18 @@ export class Chart {
   }
 
   set(names, rows, readings) {
-    const top = (typeof this.high === "string" ? readings[this.high] : this.high) * this.scale || 1;
     const low = this.low;
-    this.#grid(low, top);
+    const top = low + 4 * nice(((typeof this.high === "string" ? readings[this.high] : this.high) * this.scale - low || 1) / 4);
+    // A new viewer has few points: the curve fills more of the width while it grows.
+    const span = Math.min(MOST, Math.max(LEAST, rows.length));
+    const seconds = rows.length > 1 ? ((rows.at(-1)[0] - rows[0][0]) / (rows.length - 1)) * (span - 1) : 0;
+    this.#grid(low, top, seconds);
     this.#limits(readings, low, top);
     const told = [];
     this.series.forEach(({ name, label }, number) => {
       const column = names.indexOf(name);
       const values = rows.map((row) => (row[column] === null ? null : Math.min(top, Math.max(low, row[column] * this.scale))));
-      const padded = [...Array(Math.max(0, 240 - values.length)).fill(null), ...values];
-      this.paths[number].setAttribute("d", this.#path(padded, low, top));
+      this.paths[number].setAttribute("d", this.#path([...Array(span - values.length).fill(null), ...values], low, top));
       const last = rows.at(-1)?.[column];
       const text = last === null || last === undefined ? "–" : `${this.#round(last * this.scale)} ${this.unit}`;
       say(this.values[number], text);
@@ -92,24 +103,24 @@ export class Chart {
         pen = false;
         return;
       }
-      path += `${pen ? "L" : "M"}${(LEFT + (at / 239) * (WIDTH - LEFT - 8)).toFixed(1)} ${this.#y(value, low, top).toFixed(1)}`;
+      path += `${pen ? "L" : "M"}${(LEFT + (at / (values.length - 1)) * (WIDTH - LEFT - 8)).toFixed(1)} ${this.#y(value, low, top).toFixed(1)}`;
       pen = true;
     });
     return path;
   }
 
-  #grid(low, top) {
-    const key = `${low} ${top}`;
+  #grid(low, top, seconds) {
+    const shown = seconds >= 90 ? `${Math.round(seconds / 60)} min ago` : seconds ? `${Math.round(seconds / 5) * 5} s ago` : "";
+    const key = `${low} ${top} ${shown}`;
     if (this.drawn === key) return;
     this.drawn = key;
     const steps = [0, 0.25, 0.5, 0.75, 1].map((share) => low + share * (top - low));
     this.grid.replaceChildren(
       ...steps.flatMap((value) => {
         const y = this.#y(value, low, top);
-        const shown = top >= 10_000 ? `${(value / 1000).toFixed(0)}k` : this.#round(value);
-        return [s("line", { x1: LEFT, x2: WIDTH - 8, y1: y, y2: y }), s("text", { x: LEFT - 8, y: y + 4, "text-anchor": "end" }, shown)];
+        return [s("line", { x1: LEFT, x2: WIDTH - 8, y1: y, y2: y }), s("text", { x: LEFT - 8, y: y + 4, "text-anchor": "end" }, this.#round(value))];
       }),
-      s("text", { x: LEFT, y: HEIGHT - 4 }, "2 min ago"),
+      s("text", { x: LEFT, y: HEIGHT - 4 }, shown),
       s("text", { x: WIDTH - 8, y: HEIGHT - 4, "text-anchor": "end" }, "now"),
     );
   }
@@ -120,7 +131,7 @@ export class Chart {
         const value = readings[name] * this.scale;
         if (!Number.isFinite(value) || value > top || value < low) return [];
         const y = this.#y(value, low, top);
-        return [s("line", { x1: LEFT, x2: WIDTH - 8, y1: y, y2: y }), s("text", { x: WIDTH - 12, y: y + (y < 24 ? 14 : -5), "text-anchor": "end" }, `${label} ${this.#round(value)} ${this.unit}`)];
+        return [s("line", { x1: LEFT, x2: WIDTH - 8, y1: y, y2: y }), s("text", { x: LEFT + 6, y: y + (y < 24 ? 14 : -5) }, `${label} ${this.#round(value)} ${this.unit}`)];
       }),
     );
   }

@@ -2,13 +2,13 @@
 
 const RAMPS = {
   dark: {
-    utilization: ["#1d2736", "#27407a", "#2a6fb0", "#1fa3a0", "#7bcf5c", "#f7e14a"],
+    utilization: ["#233044", "#27407a", "#2a6fb0", "#1fa3a0", "#7bcf5c", "#f7e14a"],
     power: ["#231f2e", "#56206e", "#a52c60", "#e2553c", "#fb9a2a", "#fcf3a4"],
     temperature: ["#21405f", "#2f7f9e", "#6fb7a0", "#e3c76b", "#e8803f", "#d6293c"],
     memory: ["#1f2433", "#3c3576", "#6a45b4", "#a25ad6", "#d985dd", "#fbd3ee"],
   },
   light: {
-    utilization: ["#e3e8ee", "#bfe0e6", "#74c3cf", "#2f97b3", "#1c659c", "#17356f"],
+    utilization: ["#d6dde6", "#bfe0e6", "#74c3cf", "#2f97b3", "#1c659c", "#17356f"],
     power: ["#e9e6ea", "#f7d9b0", "#f6ad6b", "#e4713f", "#b73247", "#611a4d"],
     temperature: ["#8fbbe0", "#a9d3d8", "#d3dfbf", "#f2cf84", "#ea8f4f", "#c9283b"],
     memory: ["#e6e4ee", "#d5c8ec", "#b79ae0", "#9468cb", "#6f3bab", "#44176f"],

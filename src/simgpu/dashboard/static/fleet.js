@@ -74,7 +74,6 @@ export class FleetView {
     this.layout = layout;
     this.options(this.pool, "All pools", layout.all_pools, chosen.pool);
     this.options(this.model, "All models", layout.all_models, chosen.model);
-    this.canvas.cells = new Uint8Array(0);
   }
 
   options(select, all, counts, value) {
@@ -87,8 +86,7 @@ export class FleetView {
     const bytes = unpack(data.cells);
     const cells = data.width === 4 ? new Uint32Array(bytes.buffer) : bytes;
     this.namespaces = data.namespaces;
-    this.canvas.setCells(data.show, cells, unpack(data.faults));
-    this.canvas.setLayout(this.layout);
+    this.canvas.setCells(data.show, cells, unpack(data.faults), this.layout);
     const { names, rows } = data.curves;
     this.curves = rows.map((row) => Object.fromEntries(names.map((name, at) => [name, row[at]])));
     this.setTotals(data.totals);

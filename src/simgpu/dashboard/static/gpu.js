@@ -7,7 +7,7 @@ import * as format from "./format.js";
 
 const CURVES = [
   { title: "Utilisation", unit: "%", series: [{ name: "utilization", label: "GPU" }], high: 100 },
-  { title: "Power", unit: "W", series: [{ name: "power_w", label: "draw" }], high: "power_max", limits: [{ name: "power_limit_w", label: "limit" }] },
+  { title: "Power", unit: "W", series: [{ name: "power_w", label: "draw" }], high: "power_limit_w", limits: [{ name: "power_limit_w", label: "limit" }] },
   { title: "Temperature", unit: "°C", series: [{ name: "temperature_c", label: "GPU" }, { name: "memory_temperature_c", label: "memory" }], low: 20, high: "temperature_top", limits: [{ name: "temperature_slowdown_c", label: "slowdown" }] },
   { title: "Memory", unit: "GiB", scale: 1 / 1024, series: [{ name: "memory_used_mib", label: "used" }], high: "memory_total_mib" },
   { title: "Clocks", unit: "MHz", series: [{ name: "sm_clock_mhz", label: "SM" }, { name: "memory_clock_mhz", label: "memory" }], high: "clock_top" },
@@ -33,7 +33,7 @@ export class GpuView {
     const link = `#/nodes/${encodeURIComponent(node)}`;
     main.append(
       h("nav", { class: "crumbs", "aria-label": "Path" }, h("a", { href: "#/" }, "Fleet"), " / ", h("a", { href: "#/nodes" }, "Nodes"), " / ", h("a", { href: link }, node)),
-      h("div", { class: "headline" }, h("h1", {}, `GPU ${index}`), this.state), this.facts,
+      h("div", { class: "headline near" }, h("h1", {}, `GPU ${index}`), this.state), this.facts,
       h("div", { class: "charts" }, this.charts.map((chart) => chart.element)),
       h("div", { class: "panels four" }, panel("Used by", this.lists.owners), panel("Counters", this.lists.counters), panel("Errors", this.lists.errors), panel("Card", this.lists.identity), this.instancePanel));
     watch({ view: "gpu", node, index }, {
@@ -47,7 +47,7 @@ export class GpuView {
 
   set(gpu) {
     const { summary, readings } = gpu;
-    const known = { ...readings, power_max: readings.power_limit_w * 1.08, temperature_top: Math.max(readings.temperature_slowdown_c ?? 0, 95) + 5, clock_top: Math.max(readings.sm_clock_max_mhz ?? 0, readings.memory_clock_max_mhz ?? 0) };
+    const known = { ...readings, temperature_top: Math.max(readings.temperature_slowdown_c ?? 0, 100), clock_top: Math.max(readings.sm_clock_max_mhz ?? 0, readings.memory_clock_max_mhz ?? 0) };
     this.rows = [...this.rows, this.names.map((name) => (name === "time" ? gpu.time : (readings[name] ?? null)))].slice(-240);
     this.charts.forEach((chart) => chart.set(this.names, this.rows, known));
     const reasons = gpu.reasons.filter((reason) => reason !== "idle");

@@ -37,7 +37,7 @@ export class NodesView {
     this.pager = pager((step) => this.turn(step));
     const heads = ["Node", "Pool", "GPUs", "Utilisation", "Memory", "Power", "Hottest", "Allocated", "Health"];
     main.append(h("h1", {}, "Nodes"),
-      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Nodes" }, h("table", { class: "stack" }, h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), this.body)), this.pager.element);
+      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Nodes" }, h("table", { class: "stack nodes" }, h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), this.body)), this.pager.element);
     watch({ view: "totals" }, { fleet: () => this.load() });
     this.load();
   }
