@@ -18,9 +18,11 @@ def picture() -> FleetPicture:
     state.order = NodeOrder(["a", "b", "c"], ["one", "two", "two"], [2, 1, 2])
     state.columns = {name: np.array([10, 20, 90, 0, 5], np.uint8) for name in COLUMNS}
     state.faults = np.array([0, 0, 0, 3, 0], np.uint8)
-    pods = [PodSummary("n", name, node, "Running" if node else "Pending", "", gpus, [], use, 0.0) for name, node, gpus, use in (
-        ("x", "a", 1, 50.0), ("y", "", 8, 0.0), ("z", "c", 2, 90.0),
-    )]  # fmt: skip
+    found = (("x", "a", 1, 50.0), ("y", "", 8, 0.0), ("z", "c", 2, 90.0))
+    pods = [
+        PodSummary("n", name, node, "Running" if node else "Pending", "", gpus, [], use, 0.0)
+        for name, node, gpus, use in found
+    ]
     return FleetPicture("here", state=state, pods=pods)
 
 

@@ -119,6 +119,7 @@ def _welcome(outcome: UpResult, *, sample: bool) -> None:
     if program != "simgpu":  # not on PATH
         click.echo(f'  export PATH="{Path(program).resolve().parent}:$PATH"    # then the command is simgpu')
     click.echo(f"  {program} kubectl{which} {pods}")
+    click.echo(f"  {program} top{which}")
     click.echo(f"  {program} status{which}")
     click.echo(f"  export KUBECONFIG=$({program} kubeconfig{which})")
     click.echo("\nStop it and remove every trace:")
