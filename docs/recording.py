@@ -22,21 +22,22 @@ SIMGPU = str(Path(sys.executable).parent / "simgpu")
 COLUMNS, LINES = 116, 30
 _WIDE, _HIGH, _EDGE, _BAR = 8.4, 18.0, 14, 34
 
-# Keys, what has to be on the screen then, how many pictures are taken, and how long each is shown.
-SCENES: tuple[tuple[tuple[bytes, ...], str, int, float], ...] = (
-    ((), "UTILISATION", 3, 1.0),
-    ((b"s",), "sorted by power", 2, 1.0),
-    ((b"/", b"infer"), "filter: infer", 1, 1.6),
-    ((ESCAPE,), "training-", 0, 0.0),
-    ((DOWN, DOWN, ENTER), "GPU HEALTH", 2, 1.1),
-    ((DOWN, ENTER), "Counters", 4, 0.8),
-    ((b"3",), "NAMESPACE", 2, 1.3),
+# Keys, what has to be on the screen then, after how many seconds, how many pictures, and how long each is shown.
+SCENES: tuple[tuple[tuple[bytes, ...], str, float, int, float], ...] = (
+    ((), "UTILISATION", 8.0, 3, 1.0),
+    ((b"s",), "sorted by power", 0.0, 2, 1.0),
+    ((b"/", b"infer"), "filter: infer", 0.0, 1, 1.6),
+    ((ESCAPE,), "training-", 0.0, 0, 0.0),
+    ((DOWN, DOWN, ENTER), "GPU HEALTH", 0.0, 2, 1.1),
+    ((DOWN, ENTER), "Counters", 45.0, 4, 0.8),
+    ((b"3",), "NAMESPACE", 0.0, 2, 1.3),
 )
 _COLOURS = {
     "black": "1c2128", "red": "f47067", "green": "57ab5a", "brown": "c69026", "yellow": "c69026", "blue": "539bf5",
     "magenta": "b083f0", "cyan": "39c5cf", "white": "cdd9e5", "default": "adbac7",
 }  # fmt: skip
 _FONTS = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
+_SPACE = "\N{NO-BREAK SPACE}"  # others become one
 _INK, _PAPER = "adbac7", "1c2128"
 
 
@@ -51,13 +52,12 @@ def record(url: str) -> list[Frame]:
     """Press the keys, and take pictures."""
     frames: list[Frame] = []
     with terminals.opened([SIMGPU, "top", url], COLUMNS, LINES) as terminal:
-        terminal.shows("UTILISATION")
-        _watch(terminal, 12.0)  # some history for the curves
-        for keys, shown, count, seconds in SCENES:
+        for keys, shown, wait, count, seconds in SCENES:
             for key in keys:
                 terminal.press(key)
                 terminal.read(0.2)
             terminal.shows(shown)
+            _watch(terminal, wait)  # curves need some history
             for _ in range(count):
                 _watch(terminal, 0.6)
                 frames.append(Frame(_body(terminal), seconds))
@@ -91,7 +91,7 @@ def _line(terminal: Terminal, y: int) -> Iterator[str]:
             start = len(text) - len(text.lstrip())
             words = text.strip()
             size = f'x="{at + start * _WIDE:.1f}" y="{top + 13.5:g}" textLength="{len(words) * _WIDE:.1f}"'
-            yield f'<text class="c{ink}{" b" if bold else ""}" {size}>{html.escape(words)}</text>'
+            yield f'<text class="c{ink}{" b" if bold else ""}" {size}>{html.escape(words).replace(" ", _SPACE)}</text>'
         x += len(text)
 
 
@@ -121,7 +121,7 @@ def drawn(frames: list[Frame]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img" '
         'aria-label="simgpu top: nodes, a node, a GPU with its curves, pods and GPUs of a simulated fleet">'
-        f"<style>text{{font:14px {_FONTS};white-space:pre}}"
+        f"<style>text{{font:14px {_FONTS}}}"
         f'{"".join(style)}{still}</style><rect width="{width:g}" height="{height:g}" rx="8" fill="#{_PAPER}"/>{dots}'
         f'<text x="{width / 2:g}" y="21" fill="#{_INK}" text-anchor="middle">simgpu top</text>'
         f'<g transform="translate({_EDGE} {_BAR})">{"".join(groups)}</g></svg>\n'

@@ -22,7 +22,7 @@ _MAX_READINGS = 2000  # which the page shows under the pointer
 _CAP, _HEAT = 4, 32 | 64  # reasons in the mask `throttle`
 
 
-class Timeline(msgspec.Struct, frozen=True):
+class CardTimeline(msgspec.Struct, frozen=True):
     """The readings of one card: a value per moment in each column."""
 
     title: str
@@ -114,13 +114,13 @@ if(event.key==="Escape")hide();else if(step){event.preventDefault();show(at+step
 """
 
 
-def svg(timeline: Timeline) -> str:
+def svg(timeline: CardTimeline) -> str:
     """Return the picture as the text of an SVG file."""
     colours = _COLOURS % ("svg.timeline", "svg.timeline")
     return _picture(timeline, style=f"<style>{colours}{_STYLE}</style>")
 
 
-def page(timeline: Timeline, totals: Sequence[dict[str, Any]]) -> str:
+def page(timeline: CardTimeline, totals: Sequence[dict[str, Any]]) -> str:
     """Return a page with the picture, the readings under the pointer, and a table of the phases."""
     title = html.escape(f"{timeline.title}: simulated load")
     colours = _COLOURS % (":root", ":root")
@@ -135,7 +135,7 @@ def page(timeline: Timeline, totals: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _picture(timeline: Timeline, *, style: str = "", focus: bool = False) -> str:
+def _picture(timeline: CardTimeline, *, style: str = "", focus: bool = False) -> str:
     until = _until(timeline)
     parts = [style, f'<rect class="paper" width="{_WIDTH}" height="{_HEIGHT}"/>', _head(timeline)]
     parts += _bands(timeline, until)
@@ -151,7 +151,7 @@ def _picture(timeline: Timeline, *, style: str = "", focus: bool = False) -> str
     )
 
 
-def _until(timeline: Timeline) -> float:
+def _until(timeline: CardTimeline) -> float:
     """The end of the time axis: a moment after the last one, because a reading stands for the time until the next."""
     times = timeline.times
     if len(times) < 2:
@@ -159,7 +159,7 @@ def _until(timeline: Timeline) -> float:
     return times[-1] + (times[-1] - times[-2])
 
 
-def _head(timeline: Timeline) -> str:
+def _head(timeline: CardTimeline) -> str:
     energy = timeline.columns["energy_mj"]
     spent = (energy[-1] - energy[0]) / 1e6 if energy else 0.0
     about = f"{_until(timeline):g} simulated seconds · {spent:,.1f} kJ · simgpu simulate"
@@ -169,7 +169,7 @@ def _head(timeline: Timeline) -> str:
     )
 
 
-def _bands(timeline: Timeline, until: float) -> Iterator[str]:
+def _bands(timeline: CardTimeline, until: float) -> Iterator[str]:
     """Yield a band for every second phase, and the names of those that have room."""
     starts = [0, *(i for i in range(1, len(timeline.phases)) if timeline.phases[i] != timeline.phases[i - 1])]
     for number, start in enumerate(starts if timeline.phases else ()):
@@ -184,7 +184,7 @@ def _bands(timeline: Timeline, until: float) -> Iterator[str]:
             yield f"{html.escape(name)}</text>"
 
 
-def _plot(timeline: Timeline, plot: _Plot, until: float, top: float) -> Iterator[str]:
+def _plot(timeline: CardTimeline, plot: _Plot, until: float, top: float) -> Iterator[str]:
     series = {curve: [value * curve.scale for value in timeline.columns[curve.column]] for curve in plot.curves}
     peak = plot.high if plot.high is not None else max(max(values, default=0.0) for values in series.values())
     low = plot.low if all(min(values, default=0.0) >= plot.low for values in series.values()) else 0.0
@@ -224,7 +224,7 @@ def _line(curve: _Curve, placed: Sequence[tuple[float, float]], floor: float) ->
     yield f'<polyline style="stroke:var(--{curve.colour})" points="{path}"/>'
 
 
-def _throttled(timeline: Timeline, until: float, floor: float) -> Iterator[str]:
+def _throttled(timeline: CardTimeline, until: float, floor: float) -> Iterator[str]:
     """Yield marks along the axis while the clock was held back."""
     masks = timeline.columns["throttle"]
     reasons = ["hot" if int(mask) & _HEAT else "cap" if int(mask) & _CAP else "" for mask in masks]
@@ -283,7 +283,7 @@ def _thinned(placed: Sequence[tuple[float, float]]) -> Sequence[tuple[float, flo
     return kept
 
 
-def _readings(timeline: Timeline) -> str:
+def _readings(timeline: CardTimeline) -> str:
     """Return the values that the page shows under the pointer, as JSON that is safe inside a page."""
     step = -(-len(timeline.times) // _MAX_READINGS)
     names = list(dict.fromkeys(timeline.phases))

@@ -180,10 +180,12 @@ def _print_summary(table: list[dict[str, Any]]) -> None:
     output.print_rows([header, *rows])
 
 
-def _timeline(rows: Sequence[tuple[float, str, list[float]]], columns: Sequence[str], model: Model) -> drawing.Timeline:
+def _timeline(
+    rows: Sequence[tuple[float, str, list[float]]], columns: Sequence[str], model: Model
+) -> drawing.CardTimeline:
     from simgpu.cli import drawing
 
-    return drawing.Timeline(
+    return drawing.CardTimeline(
         title=model.product,
         times=[t for t, _, _ in rows],
         phases=[phase for _, phase, _ in rows],
@@ -192,7 +194,7 @@ def _timeline(rows: Sequence[tuple[float, str, list[float]]], columns: Sequence[
     )
 
 
-def _draw(timeline: drawing.Timeline, totals: Sequence[dict[str, Any]], target: Path) -> None:
+def _draw(timeline: drawing.CardTimeline, totals: Sequence[dict[str, Any]], target: Path) -> None:
     """Write the picture in the form that the file's name asks for."""
     from simgpu.cli import drawing
 
@@ -205,7 +207,7 @@ def _draw(timeline: drawing.Timeline, totals: Sequence[dict[str, Any]], target: 
         _draw_pixels(timeline, target)
 
 
-def _draw_pixels(timeline: drawing.Timeline, target: Path) -> None:
+def _draw_pixels(timeline: drawing.CardTimeline, target: Path) -> None:
     try:
         import matplotlib as mpl
     except ModuleNotFoundError:

@@ -24,13 +24,13 @@ _FAR = 1 << 40
 class TopApp(App[None]):
     """Shows the picture of a follower until the user quits."""
 
-    CSS = "Screen { background: ansi_default; overflow: hidden; } Board { width: 100%; height: 100%; }"
+    CSS = "Screen { background: ansi_default; overflow: hidden; } TopBoard { width: 100%; height: 100%; }"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "quit", show=False, priority=True)]
 
     def __init__(self, follower: Follower, choice: Choice) -> None:
         super().__init__(ansi_color=True)
-        self._board = Board(follower, choice)
+        self._board = TopBoard(follower, choice)
 
     def compose(self) -> ComposeResult:
         """Show the board alone."""
@@ -41,7 +41,7 @@ class TopApp(App[None]):
         self._board.focus()
 
 
-class Board(Widget, can_focus=True):
+class TopBoard(Widget, can_focus=True):
     """The whole screen."""
 
     def __init__(self, follower: Follower, choice: Choice) -> None:

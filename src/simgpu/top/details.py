@@ -17,10 +17,10 @@ from simgpu.top.tables import TableColumn
 
 _CURVES = (
     ("Utilisation", "utilization", "%", glyphs.BUSY, 100.0), ("Power", "power_w", "W", glyphs.POWER, None),
-    ("Temperature", "temperature_c", "°C", glyphs.HEAT, None),
+    ("Temperature", "temperature_c", "°C", glyphs.HEAT, 100.0),
     ("Memory", "memory_used_mib", "MiB", glyphs.MEMORY, None),
     ("SM clock", "sm_clock_mhz", "MHz", glyphs.BUSY, None),
-    ("Memory temperature", "memory_temperature_c", "°C", glyphs.HEAT, None),
+    ("Memory temperature", "memory_temperature_c", "°C", glyphs.HEAT, 100.0),
 )  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def draw(picture: FleetPicture, choice: Choice, width: int, height: int) -> list
 
 
 def _waiting(name: str) -> list[Text]:
-    return [Text(""), Text(f"  {glyphs.clean(name)} …", SOFT)]
+    return [glyphs.styled(""), glyphs.styled(f"  {glyphs.clean(name)} …", SOFT)]
 
 
 _GPUS = (
@@ -51,33 +51,36 @@ _GPUS = (
 
 def _node(page: NodeDetail, choice: Choice, width: int, height: int, now: float) -> list[Text]:
     node = page.summary
-    found = [Text("")]
+    found = [glyphs.styled("")]
     found.append(
-        Text(f"  {glyphs.clean(node.name)}", TITLE)
+        glyphs.styled(f"  {glyphs.clean(node.name)}", TITLE)
         .append(f"   pool {glyphs.clean(node.pool) or '-'}   ", SOFT)
         .append(glyphs.clean(", ".join(node.models)), SOFT)
         .append(f"   driver {glyphs.clean(page.driver)}" if page.driver else "", SOFT)
     )
     found.append(
-        Text("  ")
+        glyphs.styled("  ")
         .append(f"{node.busy} of {node.gpus} busy   {node.allocated} allocated   ", SOFT)
         .append(f"{glyphs.watts(node.power_w)}   ", SOFT)
         .append(f"{glyphs.mebibytes(node.memory_used_mib)} of {glyphs.mebibytes(node.memory_total_mib)}   ", SOFT)
         .append(f"{node.temperature_max_c:.0f} °C", glyphs.HEAT.colour(node.temperature_max_c))
         .append(f"   {node.unhealthy} unhealthy" if node.unhealthy else "", BAD)
     )
-    found.append(Text(""))
+    found.append(glyphs.styled(""))
     columns = tables.widths(_GPUS, width)
     head = tables.header(columns, "", backwards=False)
     room = min(len(page.gpus) + 1, max(4, height - len(found) - 8))
     line = _gpu_line(page.gpus)
     found += tables.listed(columns, head, line, choice, count=len(page.gpus), width=width, height=room)
     if page.pods:
-        found += [Text(""), Text("  Pods", TITLE)]
+        found += [glyphs.styled(""), glyphs.styled("  Pods", TITLE)]
         sizes = {column.title: size for column, size in tables.widths(tables.PODS, width)}
-        found += [Text(" ").append_text(tables.pod_line(pod, sizes, now)) for pod in page.pods[: _room(found, height)]]
+        found += [
+            glyphs.styled(" ").append_text(tables.pod_line(pod, sizes, now))
+            for pod in page.pods[: _room(found, height)]
+        ]
     if page.events:
-        found += [Text(""), Text("  Events", TITLE), *map(_event, reversed(page.events))]
+        found += [glyphs.styled(""), glyphs.styled("  Events", TITLE), *map(_event, reversed(page.events))]
     return found
 
 
@@ -88,7 +91,7 @@ def _room(found: list[Text], height: int) -> int:
 def _gpu_line(gpus: list[GpuSummary]) -> Callable[[int, dict[str, int]], Text]:
     def line(place: int, room: dict[str, int]) -> Text:
         gpu = gpus[place]
-        parts = [Text(f"{gpu.index:>3}")]
+        parts = [glyphs.styled(f"{gpu.index:>3}")]
         if "Health" in room:
             sick = gpu.health in ("unhealthy", "lost")
             style = BAD if sick else WARN if gpu.health == "throttled" else SOFT
@@ -99,14 +102,14 @@ def _gpu_line(gpus: list[GpuSummary]) -> Callable[[int, dict[str, int]], Text]:
             parts.append(
                 tables.gauge(share, f"{gpu.power_w:4.0f}/{gpu.power_limit_w:.0f} W", room["Power"], glyphs.POWER)
             )
-        parts.append(Text(f"{gpu.temperature_c:3.0f} °C ", glyphs.HEAT.colour(gpu.temperature_c)))
+        parts.append(glyphs.styled(f"{gpu.temperature_c:3.0f} °C ", glyphs.HEAT.colour(gpu.temperature_c)))
         if "Memory" in room:
             share = gpu.memory_used_mib / max(1.0, gpu.memory_total_mib)
             text = f"{gpu.memory_used_mib / 1024:5.1f}/{gpu.memory_total_mib / 1024:.0f} GiB"
             parts.append(tables.gauge(share, text, room["Memory"], glyphs.MEMORY))
         if "Pod" in room:
             parts.append(Text(glyphs.clean(owners(gpu)), SOFT))
-        return Text(" ").join(parts)
+        return glyphs.styled(" ").join(parts)
 
     return line
 
@@ -120,7 +123,7 @@ def owners(gpu: GpuSummary) -> str:
 
 def _event(event: RecordedEvent) -> Text:
     when = datetime.datetime.fromtimestamp(event.time).astimezone().strftime("%H:%M:%S")
-    found = Text(f"  {when} ", SOFT).append(
+    found = glyphs.styled(f"  {when} ", SOFT).append(
         f"{glyphs.clean(event.reason)} ", WARN if event.type == "Warning" else TITLE
     )
     return found.append(glyphs.clean(event.message), SOFT)
@@ -128,18 +131,18 @@ def _event(event: RecordedEvent) -> Text:
 
 def _gpu(page: GpuDetail, curves: GpuCurves | None, width: int, height: int) -> Iterator[Text]:
     gpu, readings = page.summary, page.readings
-    yield Text("")
+    yield glyphs.styled("")
     yield (
-        Text(f"  {glyphs.clean(gpu.node)} GPU {gpu.index}", TITLE)
+        glyphs.styled(f"  {glyphs.clean(gpu.node)} GPU {gpu.index}", TITLE)
         .append(f"   {glyphs.clean(gpu.model)}", SOFT)
         .append(f"   {glyphs.clean(gpu.health)}", BAD if gpu.problem else SOFT)
         .append(f"   {glyphs.clean(gpu.problem)}" if gpu.problem else "", BAD)
         .append(f"   {', '.join(map(glyphs.clean, page.reasons))}" if page.reasons else "", WARN)
     )
-    yield Text(
+    yield glyphs.styled(
         f"  {glyphs.clean(gpu.id)}   {glyphs.clean(page.pci_bus_id)}   used by {glyphs.clean(owners(gpu))}", SOFT
     )
-    yield Text("")
+    yield glyphs.styled("")
     across = 3 if width >= 150 else 2 if width >= 80 else 1
     down = -(-len(_CURVES) // across)
     tall = max(2, min(10, (height - 9) // down - 2))
@@ -153,7 +156,7 @@ def _gpu(page: GpuDetail, curves: GpuCurves | None, width: int, height: int) -> 
 
 
 def _curve(
-    plot: tuple[str, str, str, glyphs.Scale, float | None],
+    plot: tuple[str, str, str, glyphs.ColourScale, float | None],
     page: GpuDetail,
     curves: GpuCurves | None,
     width: int,
@@ -163,11 +166,12 @@ def _curve(
     values = _values(curves, name)
     top = high or _limit(page, name) or max([value for value in values if value is not None] or [1.0]) * 1.1
     now = page.readings[name]
-    head = Text(f"  {title} ", TITLE).append(f"{now:,.0f} {unit}", scale.colour(now / top * 100))
+    colour = scale.colour(now / top * 100)
+    head = glyphs.styled(f"  {title} ", TITLE).append(f"{now:,.0f} {unit}", colour)
     head.append(f"   of {top:,.0f}" if high is None and _limit(page, name) else "", SOFT)
     lines = glyphs.curve(values, width - 4, height, low=0.0, high=top)
-    drawn = [Text("  ").append("│", LINE).append(line, scale.colour(now / top * 100)) for line in lines]
-    found = [head, *drawn, Text("")]
+    drawn = [glyphs.styled("  ").append("│", LINE).append(line, colour) for line in lines]
+    found = [head, *drawn, glyphs.styled("")]
     for line in found:
         line.append(" " * (width - line.cell_len))
         line.truncate(width)
@@ -192,11 +196,11 @@ def _limit(page: GpuDetail, name: str) -> float | None:
 def _figures(title: str, values: dict[str, float], width: int) -> Iterator[Text]:
     if not values:
         return
-    found = Text(f"  {title}  ", TITLE)
+    found = glyphs.styled(f"  {title}  ", TITLE)
     for name, value in values.items():
         part = f"{glyphs.clean(name)} {value:,.0f}   "
         if found.cell_len + len(part) > width:
             yield found
-            found = Text(" " * (len(title) + 4))
+            found = glyphs.styled(" " * (len(title) + 4))
         found.append(part, BAD if title == "Errors" and value else SOFT)
     yield found

@@ -14,7 +14,7 @@ _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of a braille cha
 SOFT, LINE, INK, TITLE, BAD, WARN = "grey58", "grey35", "default", "bold", "bold red", "yellow"
 
 
-class Scale(NamedTuple):
+class ColourScale(NamedTuple):
     """Colours from low to high, each from a value on."""
 
     steps: tuple[tuple[float, str], ...]
@@ -28,10 +28,10 @@ class Scale(NamedTuple):
         return found
 
 
-BUSY = Scale(((0, "grey46"), (1, "#3b82c4"), (35, "#2fa7a0"), (65, "#4fb862"), (90, "#8fce3c")))
-POWER = Scale(((0, "grey46"), (15, "#8f7fd6"), (60, "#b478d8"), (90, "#e08a4a"), (99, "#e5534b")))
-MEMORY = Scale(((0, "grey46"), (1, "#4f8fd9"), (90, "#d9a441"), (98, "#e5534b")))
-HEAT = Scale(((0, "#4f8fd9"), (45, "#4fb862"), (65, "#d9a441"), (80, "#e5534b")))
+BUSY = ColourScale(((0, "grey46"), (1, "#3b82c4"), (35, "#2fa7a0"), (65, "#4fb862"), (90, "#8fce3c")))
+POWER = ColourScale(((0, "grey46"), (15, "#8f7fd6"), (60, "#b478d8"), (90, "#e08a4a"), (99, "#e5534b")))
+MEMORY = ColourScale(((0, "grey46"), (1, "#4f8fd9"), (90, "#d9a441"), (98, "#e5534b")))
+HEAT = ColourScale(((0, "#4f8fd9"), (45, "#4fb862"), (65, "#d9a441"), (80, "#e5534b")))
 SCALES = {"utilization": BUSY, "power": POWER, "memory": MEMORY, "temperature": HEAT}
 
 
@@ -46,6 +46,11 @@ def fit(text: str, width: int) -> str:
     if cell_len(text) > width:
         return set_cell_size(text, max(0, width - 1)) + "…" if width > 0 else ""
     return set_cell_size(text, width)
+
+
+def styled(text: str, style: str = "") -> Text:
+    """Return a text in a style that what is appended does not take over."""
+    return Text().append(text, style)
 
 
 def bar(share: float, width: int, colour: str) -> Text:

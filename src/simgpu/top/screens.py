@@ -20,7 +20,7 @@ def draw(picture: FleetPicture, choice: Choice, width: int, height: int) -> list
     """Return the lines of the screen, exactly as many as it has."""
     if width < _MIN_WIDTH or height < _MIN_HEIGHT:
         return _filled(
-            [Text(glyphs.fit(f"at least {_MIN_WIDTH} by {_MIN_HEIGHT}, please", width), WARN)], width, height
+            [glyphs.styled(glyphs.fit(f"at least {_MIN_WIDTH} by {_MIN_HEIGHT}, please", width), WARN)], width, height
         )
     top = [_head(picture, choice, width)]
     if choice.help:
@@ -29,7 +29,7 @@ def draw(picture: FleetPicture, choice: Choice, width: int, height: int) -> list
         body = details.draw(picture, choice, width, height - 2)
         return [*_filled([*top, *body], width, height - 1), _foot(choice, width)]
     top += totals(picture, width)
-    top.append(Text("─" * width, LINE))
+    top.append(glyphs.styled("─" * width, LINE))
     if choice.still:
         return _filled([*top, *tables.LISTS[choice.view](picture, choice, width, height - len(top))], width, height)
     rows = tables.LISTS[choice.view](picture, choice, width, height - len(top) - 1)
@@ -37,7 +37,7 @@ def draw(picture: FleetPicture, choice: Choice, width: int, height: int) -> list
 
 
 def _filled(lines: list[Text], width: int, height: int) -> list[Text]:
-    shown = lines[:height] + [Text("")] * (height - len(lines))
+    shown = lines[:height] + [glyphs.styled("")] * (height - len(lines))
     for line in shown:
         line.truncate(width)
     return shown
@@ -48,17 +48,17 @@ def _filled(lines: list[Text], width: int, height: int) -> list[Text]:
 
 def _head(picture: FleetPicture, choice: Choice, width: int) -> Text:
     totals = picture.state.totals
-    found = Text(" simgpu ", "bold reverse")
+    found = glyphs.styled(" simgpu ", "bold reverse")
     found.append(f" {glyphs.clean(picture.role or 'fleet')}", TITLE)
     found.append(f"  {glyphs.number(totals.nodes)} nodes  {glyphs.number(totals.gpus)} GPUs", SOFT)
     if picture.problem:
-        notice = Text(f" {glyphs.clean(picture.problem)} ", "bold white on red")
+        notice = glyphs.styled(f" {glyphs.clean(picture.problem)} ", "bold white on red")
     elif picture.state.away:
-        notice = Text(" nothing to show yet: it starts, or does not lead ", "black on yellow")
+        notice = glyphs.styled(" nothing to show yet: it starts, or does not lead ", "black on yellow")
     elif choice.paused:
-        notice = Text(" paused ", "black on yellow")
+        notice = glyphs.styled(" paused ", "black on yellow")
     else:
-        notice = Text(f"{glyphs.clean(picture.label)}  {_clock(picture.state.time)} ", SOFT)
+        notice = glyphs.styled(f"{glyphs.clean(picture.label)}  {_clock(picture.state.time)} ", SOFT)
     notice.truncate(max(0, width - found.cell_len - 1), overflow="ellipsis")
     return found.append(" " * (width - found.cell_len - notice.cell_len)).append_text(notice)
 
@@ -95,7 +95,7 @@ class _Tile(NamedTuple):
     name: str
     share: float
     text: str
-    scale: glyphs.Scale
+    scale: glyphs.ColourScale
     history: list[float]
 
 
@@ -105,11 +105,11 @@ def _of(value: float, most: float, form: Callable[[float], str]) -> str:
 
 def _tile(tile: _Tile, width: int) -> Text:
     colour = tile.scale.colour(tile.share * 100)
-    found = Text(f" {tile.name:<10}", TITLE)
-    found.append_text(glyphs.bar(tile.share, width // 4, colour))
-    found.append(f" {tile.share * 100:3.0f} %", TITLE).append(f"  {tile.text:<24}", SOFT)
+    found = glyphs.styled(f" {tile.name:<10}", TITLE)
+    found.append_text(glyphs.bar(tile.share, max(10, width // 6), colour))
+    found.append(f" {tile.share * 100:3.0f} %", TITLE).append(f"  {tile.text:<22}", SOFT)
     room = width - found.cell_len - 2
-    if room >= 6:
+    if room >= 4:
         found.append_text(glyphs.spark(tile.history, room, high=1.0, colour=colour))
     found.append(" " * (width - found.cell_len))
     return found
@@ -117,7 +117,7 @@ def _tile(tile: _Tile, width: int) -> Text:
 
 def _counts(picture: FleetPicture) -> Text:
     now = picture.state.totals
-    found = Text(" ")
+    found = glyphs.styled(" ")
     found.append(f"{'Utilisation':<12}", TITLE).append(f"{now.utilization:.0f} %   ", SOFT)
     found.append("Energy ", TITLE).append(f"{glyphs.joules(now.energy_j)}   ", SOFT)
     found.append("Throttled ", TITLE).append(f"{glyphs.number(now.throttled)}   ", WARN if now.throttled else SOFT)
@@ -135,25 +135,25 @@ _KEYS = (
 
 
 def _help(width: int) -> Iterator[Text]:
-    yield Text("")
+    yield glyphs.styled("")
     for keys, about in _KEYS:
-        yield Text(f"   {keys:<26}", TITLE).append(about)
-    yield Text("")
-    blocks = Text("   GPUs of a node: ")
+        yield glyphs.styled(f"   {keys:<26}", TITLE).append(about)
+    yield glyphs.styled("")
+    blocks = glyphs.styled("   GPUs of a node: ")
     for value in (0, 25, 50, 75, 100):
         blocks.append(*glyphs.cell(value, 0)).append(f" {value} %  ", SOFT)
     yield blocks.append(*glyphs.cell(0, 2)).append(" unhealthy or lost", SOFT)
-    yield Text(
+    yield glyphs.styled(
         glyphs.fit("   Power is relative to the limit, memory to all of it; temperatures are the highest.", width)
     )
 
 
 def _foot(choice: Choice, width: int) -> Text:
     if choice.typing:
-        return Text(f" filter: {glyphs.clean(choice.filters[choice.view])}█", "bold").append(
+        return glyphs.styled(f" filter: {glyphs.clean(choice.filters[choice.view])}█", "bold").append(
             "   Enter keeps it, Esc ends it", SOFT
         )
-    found = Text(" ")
+    found = glyphs.styled(" ")
     if choice.detail is None:
         for number, view in enumerate(choosing.VIEWS, 1):
             name = {"nodes": "Nodes", "gpus": "GPUs", "pods": "Pods"}[view]

@@ -64,19 +64,18 @@ def listed(
         made = Text(" ").append_text(line(place, sizes))
         made.truncate(width)
         if place == cursor and not choice.still:
-            made.append(" " * (width - made.cell_len))
-            made.stylize("reverse")
+            made = glyphs.styled(made.plain + " " * (width - made.cell_len), "reverse")  # colours would be a patchwork
         found.append(made)
     return found
 
 
-def gauge(share: float, text: str, width: int, scale: glyphs.Scale) -> Text:
+def gauge(share: float, text: str, width: int, scale: glyphs.ColourScale) -> Text:
     """Return a bar with its value, in so many cells."""
     long = max(0, width - len(text) - 1)
     return glyphs.bar(share, long, scale.colour(share * 100)).append(f" {text}")
 
 
-def percent(value: float | None, width: int, scale: glyphs.Scale) -> Text:
+def percent(value: float | None, width: int, scale: glyphs.ColourScale) -> Text:
     """Return a bar of a percentage; blanks while it is not known."""
     return Text(" " * width) if value is None else gauge(value / 100, f"{value:3.0f} %", width, scale)
 
