@@ -74,6 +74,12 @@ def test_a_values_file_renders_as_expected(name: str, helm: Helm) -> None:
     assert objects(text) == objects(expected.read_text()), "SIMGPU_UPDATE_GOLDEN=1 writes it anew"
 
 
+def test_the_live_page_is_off_unless_a_value_turns_it_on(helm: Helm) -> None:
+    assert "--dashboard" not in template(helm)
+    both = template(helm, "--set", "controller.dashboard=true,agent.dashboard=true")
+    assert both.count("- --dashboard\n") == 2
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_the_topology_of_a_values_file_has_no_mistakes(name: str, helm: Helm) -> None:
     topology = topology_of(objects(template(helm, *values(name))))

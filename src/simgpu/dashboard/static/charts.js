@@ -38,10 +38,10 @@ export class Sparkline {
   }
 }
 
-// The next round number: 1, 2, 2.5 or 5 times a power of ten.
+// The next round number: 1, 2, 2.5, 4 or 5 times a power of ten.
 function nice(value) {
   const base = 10 ** Math.floor(Math.log10(value));
-  return base * [1, 2, 2.5, 5, 10].find((step) => step * base >= value * 0.9999);
+  return base * [1, 2, 2.5, 4, 5, 10].find((step) => step * base >= value * 0.9999);
 }
 
 const MOST = 240;

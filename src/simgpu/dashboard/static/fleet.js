@@ -38,7 +38,7 @@ export class FleetView {
     const button = (label, text, action) => h("button", { type: "button", class: "icon", "aria-label": label, title: label, onclick: action }, text);
     main.append(
       h("h1", { class: "hidden" }, "Fleet"),
-      h("section", { class: "tiles", "aria-label": "Totals" }, this.tiles.map((tile) => tile.element)),
+      h("section", { class: "tiles", tabindex: 0, "aria-label": "Totals" }, this.tiles.map((tile) => tile.element)),
       h("div", { class: "tools" },
         h("fieldset", { class: "modes" }, h("legend", { class: "hidden" }, "Colour cells by"), this.modes),
         this.legend,
