@@ -70,7 +70,7 @@ def test_help_answers_fast_because_nothing_heavy_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "simgpu up" in done.stdout
-    for heavy in ("aiohttp", "numpy", "grpclib", "cryptography", "yaml"):
+    for heavy in ("aiohttp", "numpy", "grpclib", "cryptography", "yaml", "textual"):
         assert f"'{heavy}'" not in done.stderr
 
 

@@ -144,7 +144,7 @@ async def _print(feed: Feed, choice: Choice) -> None:
 
     from simgpu.top import following, screens
 
-    picture = await following.first_picture(feed, feed.label, pods=choice.view == "pods")
+    picture = await following.first_picture(feed, pods=choice.filters["pods"] if choice.view == "pods" else None)
     picture.now = time.time()
     width, height = shutil.get_terminal_size((120, 40))
     console = Console(width=width, soft_wrap=True, highlight=False, no_color="NO_COLOR" in os.environ or None)

@@ -15,10 +15,12 @@ from simgpu.top.choosing import Choice, ChosenGpu, ChosenNode, Detail
 from simgpu.top.feeds import Feed, FeedError, NotServed
 from simgpu.top.fleet_state import COLUMNS, HISTORY, GpuCurves
 from simgpu.top.picture import FleetPicture
+from simgpu.vocabulary import MAX_API_TEXT
 
 _POLL_SECONDS = 1.0
 _PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds before a new attempt
-MAX_PODS = 5000
+_PODS_SECONDS = 2.0  # a long list
+MAX_PODS = 2000
 
 
 class Follower:
@@ -28,7 +30,7 @@ class Follower:
         self._feed, self.picture = feed, picture
         self._tasks: asyncio.TaskGroup | None = None
         self._extra: asyncio.Task[None] | None = None
-        self._wanted: tuple[str, Detail | None] = ("nodes", None)
+        self._wanted: tuple[str | None, Detail | None] = (None, None)
         self.changes = 0  # of what is beside the columns
 
     @contextlib.asynccontextmanager
@@ -44,7 +46,7 @@ class Follower:
 
     def look(self, choice: Choice) -> None:
         """Read what this choice needs besides the columns."""
-        wanted = (choice.view if choice.view == "pods" else "", choice.detail)
+        wanted = (choice.filters["pods"] if choice.view == "pods" else None, choice.detail)
         if wanted == self._wanted or self._tasks is None:
             return
         self._wanted = wanted
@@ -53,12 +55,12 @@ class Follower:
         work = self._work(*wanted)
         self._extra = self._tasks.create_task(self._repeat(work)) if work is not None else None
 
-    def _work(self, view: str, detail: Detail | None) -> Callable[[], Awaitable[None]] | None:
+    def _work(self, pods: str | None, detail: Detail | None) -> Callable[[], Awaitable[None]] | None:
         if isinstance(detail, ChosenNode):
             return self._node(detail)
         if isinstance(detail, ChosenGpu):
             return self._gpu(detail)
-        return self._pods if view == "pods" else None
+        return None if pods is None else self._pods(pods)
 
     async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do the work again and again, with growing pauses while it fails."""
@@ -127,23 +129,28 @@ class Follower:
             curves.rows.append([round(gpu.time, 2), *(gpu.readings.get(name) for name in curves.names[1:])])
             del curves.rows[:-HISTORY]
 
-    async def _pods(self) -> None:
-        await read_pods(self._feed, self.picture)
-        self.changes += 1
-        await asyncio.sleep(_POLL_SECONDS)
+    def _pods(self, text: str) -> Callable[[], Awaitable[None]]:
+        async def read() -> None:
+            await read_pods(self._feed, self.picture, text)
+            self.changes += 1
+            await asyncio.sleep(_PODS_SECONDS)
+
+        return read
 
 
-async def read_pods(feed: Feed, picture: FleetPicture) -> None:
-    """Read the pods, as many as are shown."""
-    parts = await feeds.read_all(feed, "/pods", ApiPage[PodSummary], most=MAX_PODS)
+async def read_pods(feed: Feed, picture: FleetPicture, text: str) -> None:
+    """Read the pods that match a text, as many as are shown."""
+    parts = await feeds.read_all(
+        feed, f"/pods?q={quote(text[:MAX_API_TEXT], safe='')}", ApiPage[PodSummary], most=MAX_PODS
+    )
     picture.pods = [pod for part in parts for pod in part.items]
     picture.pods_total = parts[0].total
 
 
-async def first_picture(feed: Feed, label: str, *, pods: bool) -> FleetPicture:
-    """Read everything once; raises `FeedError`."""
+async def first_picture(feed: Feed, *, pods: str | None) -> FleetPicture:
+    """Read everything once, and the pods that match a text; raises `FeedError`."""
     fleet = await feeds.read(feed, "/fleet", FleetSummary)
-    picture = FleetPicture(label, role=fleet.role)
+    picture = FleetPicture(feed.label, role=fleet.role)
 
     async def column(name: str) -> None:
         async with contextlib.aclosing(feeds.events(feed.stream(f"/stream?view=fleet&show={name}"))) as found:
@@ -154,6 +161,6 @@ async def first_picture(feed: Feed, label: str, *, pods: bool) -> FleetPicture:
 
     for name in COLUMNS:
         await column(name)
-    if pods:
-        await read_pods(feed, picture)
+    if pods is not None:
+        await read_pods(feed, picture, pods)
     return picture

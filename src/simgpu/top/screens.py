@@ -50,7 +50,7 @@ def _head(picture: FleetPicture, choice: Choice, width: int) -> Text:
     totals = picture.state.totals
     found = glyphs.styled(" simgpu ", "bold reverse")
     found.append(f" {glyphs.clean(picture.role or 'fleet')}", TITLE)
-    found.append(f"  {glyphs.number(totals.nodes)} nodes  {glyphs.number(totals.gpus)} GPUs", SOFT)
+    found.append(f"  {_several(totals.nodes, 'node')}  {_several(totals.gpus, 'GPU')}", SOFT)
     if picture.problem:
         notice = glyphs.styled(f" {glyphs.clean(picture.problem)} ", "bold white on red")
     elif picture.state.away:
@@ -61,6 +61,10 @@ def _head(picture: FleetPicture, choice: Choice, width: int) -> Text:
         notice = glyphs.styled(f"{glyphs.clean(picture.label)}  {_clock(picture.state.time)} ", SOFT)
     notice.truncate(max(0, width - found.cell_len - 1), overflow="ellipsis")
     return found.append(" " * (width - found.cell_len - notice.cell_len)).append_text(notice)
+
+
+def _several(count: int, name: str) -> str:
+    return f"{glyphs.number(count)} {name}{'' if count == 1 else 's'}"
 
 
 def _clock(time: float) -> str:
