@@ -8,7 +8,7 @@ import msgspec
 
 T = TypeVar("T")
 
-Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
+Percent = Annotated[float, msgspec.Meta(ge=0.0, le=100.0)]
 
 
 class FleetTotals(msgspec.Struct, frozen=True):
