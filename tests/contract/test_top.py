@@ -204,14 +204,29 @@ def test_keys_sort_filter_and_look_closer_and_the_window_may_change(served: Call
         terminal.resize(160, 50)
         terminal.press(b"3")
         terminal.shows("pretrain-0", "0/60 nodes are available", "NAMESPACE")
+        terminal.press(b" ")
+        terminal.shows(" paused")
         terminal.press(b"2", END)
-        terminal.shows("HEALTH")
+        terminal.shows("HEALTH", " paused")
+        terminal.press(b" ")
+        terminal.until(lambda terminal: " paused" not in terminal.text, "it goes on")
         terminal.press(b"?")
         terminal.shows("turn the order around")
         terminal.press(ESCAPE)
         terminal.shows("HEALTH")
         terminal.press(b"q")
         assert terminal.ends() == 0
+
+
+def test_a_signal_ends_it_and_the_terminal_is_as_before(served: Callable[..., Background]) -> None:
+    background = served()
+    with terminals.opened([SIMGPU, "top", background.url], 100, 24) as terminal:
+        terminal.shows("training-0000")
+        terminal.process.terminate()
+        assert terminal.ends() == 0
+        while terminal.read():
+            pass
+        assert b"\x1b[?1049l" in terminal.printed  # back from the alternate screen
 
 
 def test_old_data_is_marked_until_the_server_is_back(served: Callable[..., Background]) -> None:
