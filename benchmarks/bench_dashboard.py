@@ -28,7 +28,7 @@ from simgpu.machines.fleet import Fleet
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology import inline
 from simgpu.web import fleet_pages, server
-from tests.fixtures.chromium import launched
+from tests.fixtures.chromium import launched, until
 
 NODES, GPUS = 5000, 8
 VIEWERS = 50
@@ -181,7 +181,7 @@ def seen(url: str) -> tuple[float, float]:
 
 def first_picture(page: Page) -> float:
     """Seconds from the start of the navigation to the first picture of all cells."""
-    page.wait_for_function("performance.getEntriesByName('first picture').length")
+    until(page, "performance.getEntriesByName('first picture').length")
     return float(page.evaluate("performance.getEntriesByName('first picture')[0].startTime")) / 1000
 
 

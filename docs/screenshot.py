@@ -10,7 +10,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from tests.fixtures.chromium import launched
+from tests.fixtures.chromium import launched, until
 from tests.fixtures.dashboards import ServedFleet
 
 PICTURE = Path(__file__).parent / "images" / "dashboard.png"
@@ -49,7 +49,7 @@ def take() -> None:
     with served() as address, sync_playwright() as playwright, launched(playwright) as browser:
         page = browser.new_page(viewport={"width": 1440, "height": 860}, color_scheme="dark")
         page.goto(address)
-        page.wait_for_function("performance.getEntriesByName('first picture').length")
+        until(page, "performance.getEntriesByName('first picture').length")
         page.wait_for_timeout(30_000)  # for curves with a shape
         page.screenshot(path=PICTURE)
 

@@ -237,7 +237,7 @@ export class FleetCanvas {
         }
       }
       context.globalAlpha = 1;
-      if (pitch >= 30 * ratio && plan.pad * this.zoom >= 12 * ratio) this.#paintName(layout.names[node], left, top, across * pitch - gap);
+      if (pitch >= 30 * ratio && plan.pad * this.zoom >= 12 * ratio) this.#paintName(layout.names[node], left, top - inset, across * pitch - gap);
     }
   }
 
@@ -250,7 +250,8 @@ export class FleetCanvas {
     context.beginPath();
     context.rect(left, top - 16 * ratio, wide, 16 * ratio);
     context.clip();
-    context.fillText(name, left + 2 * ratio, top - 5 * ratio);
+    context.textBaseline = "alphabetic";
+    context.fillText(name, left, top - 4 * ratio);
     context.restore();
   }
 
