@@ -179,6 +179,7 @@ _PROCESS: dict[str, Schema] = {
     "enabled": flag(),
     "identity": text("exporter to mimic"),
     "logLevel": one_of("debug", "info", "warning", "error"),
+    "dashboard": flag("whether to serve the live page and its API beside the metrics"),
     "extraArgs": several(text(), "more options of the command"),
     **_PLACING,
 }
@@ -205,6 +206,7 @@ OURS: dict[str, Schema] = {
     ),
     "runtimeClass": section({"enabled": flag(), "name": text(), "handler": text()}),
     "serviceMonitor": section({"enabled": flag(), "interval": _DURATION, "labels": by_name(text())}),
+    "dashboards": section({"enabled": flag(), "labels": by_name(text()), "annotations": by_name(text())}),
     "runai": section(
         {
             "enabled": flag(), "namespace": text(), "reservationNamespace": text(), "pollingInterval": _DURATION,

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import msgspec
 
 from deploy import schema
+from deploy.dashboards import files as dashboards
 from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.cli import main
+from simgpu.dashboard import openapi, queries
 from simgpu.identities import identity
 
 CLI_PAGE = Path(__file__).parent / "reference" / "cli.md"
@@ -18,6 +21,8 @@ MODELS_PAGE = Path(__file__).parent / "reference" / "gpu-models.md"
 KEYS_PAGE = Path(__file__).parent / "reference" / "keys.md"
 TOPOLOGY_PAGE = Path(__file__).parent / "reference" / "topology.md"
 METRICS_PAGE = Path(__file__).parent / "reference" / "metrics.md"
+API_PAGE = Path(__file__).parent / "reference" / "api.md"
+OPENAPI_FILE = Path(__file__).parent / "reference" / "openapi.json"
 
 
 _MODELS_HEAD = """\
@@ -61,6 +66,19 @@ _METRICS_HEAD = """\
 
 By exporter to mimic: `--identity NAME`, or `agent.identity` and `controller.identity` of the chart. In Kubernetes it is
 `dcgm`. Labels without a value are left out unless the exporter prints them; some series appear only when they apply.
+"""
+
+
+_API_HEAD = """\
+# The JSON API
+
+<!-- Written by `make docs` from the table of paths. -->
+
+Served beside the metrics where [the live page](../guides/dashboard.md) is. Read-only. Answers have an ETag, and 304 is
+the answer to a matching `If-None-Match`. Lists have `total`, `offset`, `items`, and the address of the `next` part.
+An invalid query gets 400 with `error` and the name of its `parameter`; an unknown node or GPU 404; 503 means that there
+is nothing to show yet. [openapi.json](openapi.json) describes all answers, and is also at `/api/v1/openapi.json`. An
+exporter and an agent also have [`/api/v1/devices` and `/api/v1/workloads`](../guides/exporter.md).
 """
 
 
@@ -137,6 +155,31 @@ def metrics_reference() -> str:
     return "\n".join(parts)
 
 
+def api_reference() -> str:
+    """Every path of the API, with its parameters."""
+    parts = [_API_HEAD]
+    for path in openapi.PATHS:
+        rows: list[tuple[str, ...]] = [
+            (f"`{item.name}`", item.about, _allowed(item), f"`{item.default}`" if item.default else "")
+            for item in path.parameters
+        ]
+        answer = f" Answer: `{openapi.answer_name(path.answer)}`." if path.answer is not None else ""
+        table = _table(("parameter", "meaning", "values", "default"), rows) + "\n" if rows else ""
+        parts.append("\n\n".join(filter(None, (f"## GET /api/v1{path.path}", f"{path.about}{answer}", table))))
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def _allowed(parameter: queries.QueryParameter) -> str:
+    if parameter.maximum:
+        return f"{parameter.minimum} to {parameter.maximum:,}"
+    return ", ".join(f"`{value}`" for value in parameter.values)
+
+
+def openapi_document() -> str:
+    """The OpenAPI document as a file."""
+    return msgspec.json.format(msgspec.json.encode(openapi.document()), indent=1).decode() + "\n"
+
+
 def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     """A table without columns in which nothing stands."""
     filled = [place for place in range(len(heads)) if any(row[place] for row in rows)]
@@ -163,4 +206,7 @@ if __name__ == "__main__":
     KEYS_PAGE.write_text(keys_reference())
     TOPOLOGY_PAGE.write_text(topology_reference())
     METRICS_PAGE.write_text(metrics_reference())
+    API_PAGE.write_text(api_reference())
+    OPENAPI_FILE.write_text(openapi_document())
     schema.FILE.write_text(schema.rendered())
+    dashboards.write()

@@ -137,6 +137,15 @@ MAX_POD_CLAIMS = _limit(
 MAX_OPAQUE_BYTES = _limit(10 * 1024, "bytes of a claim's opaque configuration", "the API allows no more")
 MAX_SHARES = _limit(1000, "shares of a GPU (`consumableShares`)")
 
+MAX_FLEET_GPUS = _limit(1_000_000, "items that an API request can skip (`offset`)")
+MAX_API_ITEMS = _limit(
+    1000, "items of an API answer (`limit`), and GPUs of a node in it", "further ones are in more answers"
+)
+MAX_API_TEXT = _limit(253, "characters of a parameter of an API request", "as many as names of nodes have")
+MAX_VIEWERS = _limit(128, "viewers of the page at a time", "further ones get 503 and try again")
+MAX_VIEWS = _limit(64, "different views that they look at", "the same")
+MAX_PENDING_PODS = _limit(500, "pending pods that the page lists")
+
 # Resources and nodes.
 
 GPU_RESOURCE = _node(
@@ -336,6 +345,7 @@ APP_LABEL = _pod(
     values="`nvidia-dcgm-exporter`",
 )  # fmt: skip
 EXPORTER = "nvidia-dcgm-exporter"
+SERVICE_SELECTOR = "app.kubernetes.io/name=simgpu,app.kubernetes.io/component=controller"  # the chart's Services
 RUN_TIME_ANNOTATION = _pod(
     "simgpu.dev/run-time", "annotation", "you",
     "how long a job's pod works on a fake node; one that cannot be read is reported by an event on the pod",

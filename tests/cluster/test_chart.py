@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import subprocess
@@ -71,6 +72,12 @@ def test_a_values_file_renders_as_expected(name: str, helm: Helm) -> None:
     if UPDATE:
         expected.write_text(text)
     assert objects(text) == objects(expected.read_text()), "SIMGPU_UPDATE_GOLDEN=1 writes it anew"
+
+
+def test_the_live_page_is_off_unless_a_value_turns_it_on(helm: Helm) -> None:
+    assert "--dashboard" not in template(helm)
+    both = template(helm, "--set", "controller.dashboard=true,agent.dashboard=true")
+    assert both.count("- --dashboard\n") == 2
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -226,6 +233,20 @@ def test_monitors_are_made_only_where_their_types_are_served(helm: Helm) -> None
     (endpoint,) = with_types["ServiceMonitor", "nvidia-dcgm-exporter-kwok"]["spec"]["endpoints"]
     assert endpoint["honorLabels"] is True
     assert not [name for kind, name in without if kind == "ServiceMonitor"]
+
+
+def test_dashboards_of_the_identities_in_use_are_there_if_they_are_wanted(helm: Helm, tmp_path: Path) -> None:
+    assert not [name for _, name in objects(template(helm)) if "dashboard" in name]
+    file = tmp_path / "values.yaml"
+    file.write_text("dashboards: {enabled: true, annotations: {grafana_folder: GPUs}}\nagent: {identity: xpum}\n")
+    found = objects(template(helm, "--values", str(file)))
+    for identity in ("dcgm", "xpum"):
+        given = found["ConfigMap", f"simgpu-dashboard-{identity}"]
+        assert given["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert given["metadata"]["annotations"] == {"grafana_folder": "GPUs"}
+        written = (ROOT / "deploy" / "dashboards" / f"simgpu-{identity}.json").read_text()
+        assert json.loads(given["data"][f"simgpu-{identity}.json"]) == json.loads(written)
+    assert ("ConfigMap", "simgpu-dashboard-collectd") not in found
 
 
 def test_a_users_pool_does_not_meet_the_default_one(helm: Helm) -> None:

@@ -63,7 +63,7 @@ def environment(tmp_path: Path, programs: Callable[..., dict[str, Path]]) -> Ite
     programs(*binaries.LOCAL_CLUSTER)
     settings = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     yield settings
-    for written in ("out.csv", "load.png", "rtx-a5000.yaml"):
+    for written in ("out.csv", "load.html", "rtx-a5000.yaml"):
         (ROOT / written).unlink(missing_ok=True)
     for name in ("simgpu", "left", "right", "other"):
         subprocess.run([BIN / "simgpu", "down", "--name", name], env=settings, check=True, capture_output=True)

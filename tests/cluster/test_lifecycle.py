@@ -288,14 +288,22 @@ async def test_a_component_whose_settings_changed_is_started_anew(
     assert status(lasting, "simgpu")["nodes"] == 2
 
 
-def test_a_node_of_somebody_else_does_not_make_the_cluster_unready(lasting: Path) -> None:
+def test_a_node_of_somebody_else_does_not_make_the_cluster_unready_and_its_end_is_watched(lasting: Path) -> None:
     foreign = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "foreign"}}
     manifest = lasting / "foreign.json"
     manifest.write_text(json.dumps(foreign))
     simgpu("kubectl", "apply", "-f", str(manifest), state_home=lasting)
     seen = status(lasting, "simgpu")
     assert (seen["ready"], seen["nodes"], seen["nodesReady"]) == (True, 2, 1)
-    simgpu("kubectl", "delete", "node", "foreign", state_home=lasting)
+    environment = {**os.environ, "XDG_STATE_HOME": str(lasting)}
+    watch = [SIMGPU, "status", "--watch", "-o", "json"]
+    with subprocess.Popen(watch, stdout=subprocess.PIPE, text=True, env=environment) as watching:
+        assert watching.stdout is not None
+        assert json.loads(watching.stdout.readline())["nodes"] == 2
+        simgpu("kubectl", "delete", "node", "foreign", state_home=lasting)
+        assert json.loads(watching.stdout.readline())["nodes"] == 1
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(timeout=20) == 0
 
 
 def test_a_half_made_cluster_shows_as_broken_among_the_others(home: Path) -> None:

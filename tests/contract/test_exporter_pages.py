@@ -5,21 +5,17 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from simgpu.identities import identity
 from tests.fixtures import boxes, debian, nvml
+from tests.fixtures.exporters import Exporter
 from tests.fixtures.prometheus import Prometheus
 
 # What promtool finds in the real exporters' own names, and why it stays.
@@ -68,38 +64,6 @@ def test_promtool_finds_nothing_that_is_not_the_exporters_own(name: str, promtoo
 @pytest.fixture(scope="session")
 def promtool() -> Path:
     return debian.program("prometheus", "usr/bin/promtool")
-
-
-class Exporter:
-    """A running `simgpu exporter`."""
-
-    def __init__(self, *arguments: str) -> None:
-        command = [str(Path(sys.executable).parent / "simgpu"), "exporter", "--listen", "127.0.0.1:0", *arguments]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert self.process.stderr is not None
-        self.said = ""
-        for line in self.process.stderr:
-            self.said += line
-            if line.startswith("Ready: "):
-                self.target = urllib.parse.urlsplit(line.split()[1]).netloc
-                return
-        raise AssertionError(self.said)
-
-    def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
-        request = urllib.request.Request(f"http://{self.target}{path}", headers=headers)
-        try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                return answer.status, dict(answer.headers), answer.read()
-        except urllib.error.HTTPError as error:
-            return error.code, dict(error.headers), error.read()
-
-    def json(self, path: str) -> Any:
-        return json.loads(self.get(path)[2])
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=10)
-        return self.process.returncode
 
 
 @pytest.fixture

@@ -51,7 +51,9 @@ def test_bad_input_is_named_and_ends_with_2(
     assert not (tmp_path / "state").exists()
 
 
-@pytest.mark.parametrize("arguments", [["status"], ["kubeconfig"], ["logs"], ["kubectl", "get", "nodes"]])
+@pytest.mark.parametrize(
+    "arguments", [["status"], ["status", "--watch"], ["kubeconfig"], ["logs"], ["kubectl", "get", "nodes"]]
+)
 def test_a_cluster_that_is_not_there_is_said_so(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(arguments) == 1
     assert "no cluster named simgpu" in capsys.readouterr().err
@@ -68,7 +70,7 @@ def test_help_answers_fast_because_nothing_heavy_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "simgpu up" in done.stdout
-    for heavy in ("aiohttp", "numpy", "grpclib", "cryptography", "yaml"):
+    for heavy in ("aiohttp", "numpy", "grpclib", "cryptography", "yaml", "textual"):
         assert f"'{heavy}'" not in done.stderr
 
 

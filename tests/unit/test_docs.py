@@ -36,6 +36,11 @@ def test_the_list_of_series_is_current() -> None:
     assert generate.METRICS_PAGE.read_text() == generate.metrics_reference(), "run 'make docs'"
 
 
+def test_the_description_of_the_api_is_current() -> None:
+    assert generate.API_PAGE.read_text() == generate.api_reference(), "run 'make docs'"
+    assert generate.OPENAPI_FILE.read_text() == generate.openapi_document(), "run 'make docs'"
+
+
 RUN = {
     "console": ("docs/guides", "README.md"),
     "shell": ("install.md", "real-nodes.md", "troubleshooting.md"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -112,6 +114,30 @@ def test_rows_can_go_to_standard_output(load: Path, capsys: pytest.CaptureFixtur
 def test_a_picture_is_drawn(load: Path, tmp_path: Path) -> None:
     assert main.run(["simulate", "--profile", str(load), "--plot", str(tmp_path / "load.png")]) == 0
     assert (tmp_path / "load.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_needs_nothing_else_and_shows_names_as_text(tmp_path: Path) -> None:
+    load, picture, page = tmp_path / "load.yaml", tmp_path / "load.svg", tmp_path / "load.html"
+    load.write_text("phases: [{seconds: 3, name: '</script><b>&', shape: matmul-bf16}, {seconds: 2, shape: idle}]")
+    for target in (picture, page):
+        assert main.run(["simulate", "--profile", str(load), "--plot", str(target)]) == 0
+    root = ElementTree.fromstring(picture.read_text())
+    texts = ["".join(item.itertext()) for item in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"NVIDIA H200", "</script><b>&", "idle", "Power W", "Memory in use GiB", "limit 700"} <= {*texts}
+    assert "prefers-color-scheme:dark" in picture.read_text()
+    text = page.read_text()
+    assert "</script><b>" not in text
+    assert re.findall(r"(?:src|href)=|url\(|https?://(?!www\.w3\.org/2000/svg)", text + picture.read_text()) == []
+    readings = json.loads(text.split('id="readings">')[1].split("</script>")[0])
+    assert readings["phases"] == ["</script><b>&", "idle"]
+    assert {len(row["values"]) for row in readings["rows"]} == {50}
+
+
+def test_a_picture_of_many_rows_stays_small(tmp_path: Path) -> None:
+    load, picture = tmp_path / "load.yaml", tmp_path / "load.svg"
+    load.write_text("phases: [{seconds: 60, shape: training}]")
+    assert main.run(["simulate", "--profile", str(load), "--rate", "200", "--plot", str(picture)]) == 0
+    assert picture.stat().st_size < 600_000
 
 
 @pytest.mark.parametrize(

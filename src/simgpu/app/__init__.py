@@ -17,6 +17,7 @@ def cluster_roles() -> tuple[Role, ...]:
             ports=("metrics", "topology"),
             health="http://127.0.0.1:{port:metrics}/healthz",
             endpoints={
+                "dashboard": "http://127.0.0.1:{port:metrics}/",
                 "metrics": "http://127.0.0.1:{port:metrics}/metrics",
                 "topology": "http://127.0.0.1:{port:topology}/topology",
             },

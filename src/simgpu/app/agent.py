@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from simgpu import vocabulary
-from simgpu.app import withdrawing
+from simgpu.app import watching_page, withdrawing
 from simgpu.app.clock import SystemClock
 from simgpu.catalog import models
 from simgpu.cluster import locks
@@ -73,6 +73,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     allocation: str = vocabulary.EXTENDED  # how pods get GPUs where the topology does not say it
     seed: int = 1  # of the simulation's randomness
     interval: float = 0.5  # seconds between steps
+    dashboard: bool | None = None  # whether the live page is served; only on loopback if None
 
 
 class NodeLinks:
@@ -281,6 +282,7 @@ async def run_agent(settings: AgentSettings, ready: Callable[[str], None]) -> No
         http = role.http()
         await http.start(*settings.listen, field="--listen")
         stack.push_async_callback(http.stop)
+        stack.callback(role.dashboard.close)  # before the server waits for requests in progress
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(links.run())
@@ -313,6 +315,9 @@ class _Role:
         self.settings = settings
         self._links = links
         self._idle = Box((), seed=settings.seed, hostname=settings.node)
+        self.dashboard = watching_page.of_agent(
+            lambda: self._box, lambda: None if self.agent is None else self.agent.stores.pods, links.recorder
+        )
 
     def http(self) -> server.HttpServer:
         """Return the server of the port."""
@@ -323,6 +328,8 @@ class _Role:
             server.get("/api/v1/devices", server.view(self._devices)),
             server.get("/api/v1/workloads", server.view(self._workloads)),
         ]
+        if watching_page.wanted(self.settings.dashboard, self.settings.listen[0]):
+            routes += self.dashboard.routes()
         return server.HttpServer(routes)
 
     def remove_files(self) -> None:

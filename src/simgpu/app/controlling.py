@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from simgpu.app import responsive, withdrawing
+from simgpu.app import responsive, watching_page, withdrawing
 from simgpu.app.clock import SystemClock
 from simgpu.app.step_threads import StepThreads
 from simgpu.catalog import models
@@ -23,6 +23,7 @@ from simgpu.controllers.knative import RequestRates
 from simgpu.controllers.node_topologies import NodeTopologies
 from simgpu.controllers.pod_groups import PodGroups
 from simgpu.controllers.profile_maps import ProfileMaps
+from simgpu.dashboard.serving import Dashboard
 from simgpu.identities import identity as identities
 from simgpu.kube import resources
 from simgpu.kube.client import Client
@@ -59,6 +60,7 @@ class ControllerSettings(msgspec.Struct, frozen=True):
     runai_seconds: float = 120.0  # between looks for it
     prometheus: str = DEFAULT_PROMETHEUS  # which knows the requests of inference pods
     reservations: str = DEFAULT_RESERVATION_NAMESPACE  # namespace of Run:ai's reservation pods
+    dashboard: bool | None = None  # whether the live page is served; only on loopback if None
 
 
 class Controller:
@@ -160,6 +162,13 @@ class Controller:
         if self.nodes.withdrawn:
             raise withdrawing.Withdrawn
 
+    def dashboard(self) -> Dashboard:
+        """Return the live page."""
+        return watching_page.of_fleet(
+            lambda: self.fleet if self.ready else None, lambda: self._stores.pods, lambda: self._recorder, self._client,
+            nodes=lambda: self.nodes,
+        )  # fmt: skip
+
     def problems(self) -> Iterator[str]:
         """Yield problems for users to solve."""
         for problem in self.nodes.configuration.problems:
@@ -210,9 +219,13 @@ async def run_controller(settings: ControllerSettings, ready: Callable[[str, str
             server.get("/readyz", health.readiness(lambda: None if controller.ready else "not leading")),
             server.get("/metrics/controller", controller.meters.page()),
         ]
+        dashboard = controller.dashboard()
+        if watching_page.wanted(settings.dashboard, settings.listen[0]):
+            routes += dashboard.routes()
         http = server.HttpServer(routes)
         await http.start(*settings.listen, field="--listen")
         stack.push_async_callback(http.stop)
+        stack.callback(dashboard.close)  # before the server waits for requests in progress
         topology = server.HttpServer(
             fleet_pages.topology_routes(lambda: controller.ready, controller.describe, controller.describe_node),
             [server.json_errors],

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from simgpu.app import watching_page
 from simgpu.app.clock import SystemClock
 from simgpu.identities import identity as identities
 from simgpu.identities.identity import Identity
@@ -36,6 +37,7 @@ class ExporterSettings(msgspec.Struct, frozen=True):
     device_files: Path | None = None  # folder for a file per device
     per_workload: bool = False  # whether each workload has series of its own
     page: Path | None = None  # folder for state pages, which NVML reads
+    dashboard: bool | None = None  # whether the live page is served; only on loopback if None
 
 
 async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None]) -> None:
@@ -59,6 +61,11 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
         server.get("/api/v1/workloads", server.view(box.describe_workloads)),
     ]
     async with contextlib.AsyncExitStack() as stack:
+        if watching_page.wanted(settings.dashboard, settings.listen[0]):
+            dashboard = watching_page.of_box(lambda: box)
+            routes += dashboard.routes()
+        else:
+            dashboard = None
         if settings.device_files is not None:
             stack.enter_context(device_files.create(settings.device_files, [device.file for device in box.devices]))
         shown = None
@@ -73,5 +80,7 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
         http = server.HttpServer(routes)
         await http.start(*settings.listen, field="--listen")
         stack.push_async_callback(http.stop)
+        if dashboard is not None:
+            stack.callback(dashboard.close)  # before the server waits for requests in progress
         after = shown.write if shown else lambda: None
         await ticking.tick(box, settings.interval, SystemClock(), ready=lambda: ready(http.address), after=after)

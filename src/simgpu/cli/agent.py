@@ -73,6 +73,7 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
     "/sys/fs/cgroup",
     "Cgroup file system, to read containers' CPU usage for pods whose GPU usage follows it.",
 )
+@options.dashboard
 @options.catalog
 @options.allocation
 @options.interval(0.5, minimum=0.05, maximum=60)
@@ -82,7 +83,7 @@ def agent(  # noqa: PLR0913 - one for each option
     node: str | None, kubeconfig: Path | None, namespace: str, listen: str, identity: str, state_dir: Path,
     plugin_dir: Path, pod_resources: Path, dra_plugin_dir: Path, registry_dir: Path, cdi_dir: Path, pod_uid: str,
     reservation_namespace: str, prometheus_url: str, runai_dir: Path, nri_socket: Path, zone_view: Path | None,
-    cgroups: Path, files: tuple[Path, ...], allocation: str, interval: float, seed: int,
+    cgroups: Path, dashboard: bool | None, files: tuple[Path, ...], allocation: str, interval: float, seed: int,
 ) -> None:  # fmt: skip
     """Provide simulated GPUs on a real node: pods that request nvidia.com/gpu, or claim them, get them.
 
@@ -90,6 +91,7 @@ def agent(  # noqa: PLR0913 - one for each option
     its name there, or by the annotation simgpu.dev/gpus, such as h200:8. Run it as root on the node of the kubelet.
     """
     from simgpu.app import agent as agents
+    from simgpu.app import watching_page
     from simgpu.catalog import models
     from simgpu.fakedev import identity as fakedev
     from simgpu.identities import identity as known
@@ -126,5 +128,12 @@ def agent(  # noqa: PLR0913 - one for each option
         allocation=allocation,
         seed=seed,
         interval=interval,
+        dashboard=dashboard,
     )
-    output.serve(agents.run_agent(settings, output.ready))
+
+    def ready(address: str) -> None:
+        output.ready(address)
+        if watching_page.wanted(dashboard, settings.listen[0]):
+            output.dashboard(address)
+
+    output.serve(agents.run_agent(settings, ready))

@@ -17,6 +17,7 @@ from simgpu.cli import catalog, options, output
 @options.namespace
 @options.listen("127.0.0.1:9400", "Address for metrics, health and Prometheus discovery.")
 @options.listen("127.0.0.1:8080", "Address for the topology API.", name="--topology-listen")
+@options.dashboard
 @options.catalog
 @options.identity
 @click.option(
@@ -43,7 +44,8 @@ from simgpu.cli import catalog, options, output
 @options.seed()
 @options.log_level
 def controller(  # noqa: PLR0913 - one for each option
-    kubeconfig: Path | None, namespace: str, listen: str, topology_listen: str, files: tuple[Path, ...], identity: str,
+    kubeconfig: Path | None, namespace: str, listen: str, topology_listen: str, dashboard: bool | None,
+    files: tuple[Path, ...], identity: str,
     plain_labels: bool, lease_duration: int, runai_namespace: str, runai_interval: float, reservation_namespace: str,
     prometheus_url: str, allocation: str, interval: float, seed: int,
 ) -> None:  # fmt: skip
@@ -52,7 +54,7 @@ def controller(  # noqa: PLR0913 - one for each option
     The GPUs of a node are configured by its label run.ai/simulated-gpu-node-pool and the pools in ConfigMap `topology`,
     or by the annotation simgpu.dev/gpus, such as h200:8. `simgpu up` runs it for you.
     """
-    from simgpu.app import controlling
+    from simgpu.app import controlling, watching_page
     from simgpu.catalog import models
     from simgpu.fakedev import identity as fakedev
     from simgpu.identities import identity as known
@@ -75,11 +77,14 @@ def controller(  # noqa: PLR0913 - one for each option
         reservations=reservation_namespace,
         prometheus=prometheus_url,
         runai_seconds=runai_interval,
+        dashboard=dashboard,
     )
 
     def ready(metrics: str, topology: str) -> None:
         click.echo(f"Topology: http://{topology}/topology", err=True)
         output.ready(metrics)
+        if watching_page.wanted(dashboard, settings.listen[0]):
+            output.dashboard(metrics)
 
     # Not uvloop: a watch waits for more events without being woken by each, which only asyncio's own TLS allows.
     output.serve(controlling.run_controller(settings, ready))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     help="Exporter to mimic; repeat for several.  [default: the vendor's own]",
 )  # fmt: skip
 @options.listen("127.0.0.1:9400", "Address for metrics; port 0 chooses a free one.")
+@options.dashboard
 @click.option("--socket", type=options.PATH, metavar="PATH", help="Unix socket for workloads to connect to.")
 @click.option(
     "--base-workload",
@@ -53,8 +54,8 @@ if TYPE_CHECKING:
 @options.catalog
 def exporter(  # noqa: PLR0913 - one for each option
     model: str | None, count: int | None, config: Path | None, identities: tuple[str, ...], listen: str,
-    socket: Path | None, bases: tuple[Path, ...], seed: int, interval: float, hostname: str | None,
-    device_files: Path | None, page: Path | None, per_workload: bool, files: tuple[Path, ...],
+    dashboard: bool | None, socket: Path | None, bases: tuple[Path, ...], seed: int, interval: float,
+    hostname: str | None, device_files: Path | None, page: Path | None, per_workload: bool, files: tuple[Path, ...],
 ) -> None:  # fmt: skip
     """Serve the metrics of a simulated GPU machine, as the vendor's own exporter does.
 
@@ -72,10 +73,10 @@ def exporter(  # noqa: PLR0913 - one for each option
       - {type: a100, count: 2, mig: [1g.5gb, 3g.20gb]}
       - {type: Tesla-K80, memory: 12GB, count: 2}
 
-    Endpoints: /metrics for the first identity, /metrics/NAME for each. Also /healthz, /readyz, /api/v1/devices and
-    /api/v1/workloads. Requests never change the simulation.
+    Endpoints: / for people, /metrics for the first identity, /metrics/NAME for each. Also /healthz, /readyz,
+    /api/v1/devices, /api/v1/workloads and the rest of /api/v1. Requests never change the simulation.
     """
-    from simgpu.app import exporting
+    from simgpu.app import exporting, watching_page
     from simgpu.catalog import models
     from simgpu.fakedev import identity as fakedev
     from simgpu.identities import identity as known
@@ -101,6 +102,7 @@ def exporter(  # noqa: PLR0913 - one for each option
         device_files=device_files,
         per_workload=per_workload,
         page=page,
+        dashboard=dashboard,
     )
 
     def ready(address: str) -> None:
@@ -109,6 +111,8 @@ def exporter(  # noqa: PLR0913 - one for each option
         for item in settings.identities:
             click.echo(f"  http://{address}/metrics/{item}", err=True)
         output.ready(address)
+        if watching_page.wanted(dashboard, settings.listen[0]):
+            output.dashboard(address)
 
     output.serve(exporting.run_exporter(settings, ready), fast=True)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -13,9 +14,13 @@ from simgpu import errors, units, vocabulary
 from simgpu.cli import options, output
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from simgpu.cluster.components import Role
     from simgpu.cluster.lifecycle import ClusterStatus, UpResult
     from simgpu.cluster.record import Folder
+
+_WATCH_SECONDS = 2.0
 
 _name = click.option("--name", default="simgpu", show_default=True, metavar="NAME", help="Name of the cluster.")
 
@@ -101,6 +106,8 @@ def _welcome(outcome: UpResult, *, sample: bool) -> None:
         click.echo(f"\nCluster {status.name} is up after {spent}: {'; '.join(outcome.changes)}.")
     else:
         click.echo(f"\nCluster {status.name} is up already; nothing to do.")
+    if "dashboard" in status.endpoints:
+        click.echo(f"  dashboard   {click.style(status.endpoints['dashboard'], bold=True)}")
     gpus = f"{status.gpus} GPUs" if status.gpus else f"no GPUs yet ({status.gpus_wanted} requested on each)"
     click.echo(f"  {status.nodes} simulated nodes, {gpus}, {status.pods} pods")
     click.echo(f"  API server  {status.endpoints['apiserver']}")
@@ -112,6 +119,7 @@ def _welcome(outcome: UpResult, *, sample: bool) -> None:
     if program != "simgpu":  # not on PATH
         click.echo(f'  export PATH="{Path(program).resolve().parent}:$PATH"    # then the command is simgpu')
     click.echo(f"  {program} kubectl{which} {pods}")
+    click.echo(f"  {program} top{which}")
     click.echo(f"  {program} status{which}")
     click.echo(f"  export KUBECONFIG=$({program} kubeconfig{which})")
     click.echo("\nStop it and remove every trace:")
@@ -137,33 +145,62 @@ def down(name: str) -> None:
 @_name
 @click.option("--all", "everything", is_flag=True, help="All clusters on this machine.")
 @click.option("--endpoint", metavar="NAME", help="Print only this URL, such as metrics or apiserver.")
+@click.option("--watch", is_flag=True, help="Keep showing it, until Ctrl-C; as JSON, a line for each change.")
 @options.output
-def status(name: str, everything: bool, endpoint: str | None, form: str) -> int:
+def status(name: str, everything: bool, endpoint: str | None, watch: bool, form: str) -> int:
     """Show the status of a cluster, or of all. Exit code 0 if ready, 1 if not.
 
     \b
       curl -s "$(simgpu status --endpoint metrics)"
+      simgpu status --watch
     """
     from simgpu import app
     from simgpu.cluster import lifecycle
 
     roles = app.cluster_roles()
-    if everything:
-        return _status_of_all(roles, form)
-    one = output.run(lifecycle.status(name, roles))
     if endpoint is not None:
+        one = output.run(lifecycle.status(name, roles))
         if endpoint not in one.endpoints:
             there_are = ", ".join(one.endpoints)
             raise errors.InputError("--endpoint", f"no endpoint {endpoint!r}; there are: {there_are}")
         click.echo(one.endpoints[endpoint])
-    elif form == "json":
-        output.print_json(one)
-    else:
-        _print_cluster(one)
-    return 0 if one.ready else 1
+        return 0 if one.ready else 1
+    see = _all_clusters if everything else partial(_one_cluster, name)
+    if watch:
+        _watch(see, roles, form)
+        return 0
+    seen = output.run(see(roles))
+    click.echo(output.json_text(seen.value) if form == "json" else seen.table)
+    return 0 if seen.ready else 1
 
 
-def _status_of_all(roles: tuple[Role, ...], form: str) -> int:
+class _Seen(NamedTuple):
+    """What is known of clusters: for scripts, for people, and whether all of them are ready."""
+
+    value: object
+    table: str
+    ready: bool
+
+
+def _watch(see: Callable[[tuple[Role, ...]], Coroutine[Any, Any, _Seen]], roles: tuple[Role, ...], form: str) -> None:
+    from simgpu.cli import watching
+
+    async def read() -> str:
+        seen = await see(roles)
+        return output.json_line(seen.value) if form == "json" else seen.table
+
+    with watching.shown(in_place=form != "json") as show:
+        output.serve(watching.follow(read, show, seconds=_WATCH_SECONDS))
+
+
+async def _one_cluster(name: str, roles: tuple[Role, ...]) -> _Seen:
+    from simgpu.cluster import lifecycle
+
+    one = await lifecycle.status(name, roles)
+    return _Seen(one, _cluster_table(one), one.ready)
+
+
+async def _all_clusters(roles: tuple[Role, ...]) -> _Seen:
     from simgpu.cluster import lifecycle, record
 
     found: list[ClusterStatus | dict[str, object]] = []
@@ -171,7 +208,7 @@ def _status_of_all(roles: tuple[Role, ...], form: str) -> int:
     unready = 0
     for name in record.known_names():
         try:
-            one = output.run(lifecycle.status(name, roles))
+            one = await lifecycle.status(name, roles)
         except errors.SimgpuError:
             unready += 1
             found.append({"name": name, "ready": False})
@@ -181,16 +218,10 @@ def _status_of_all(roles: tuple[Role, ...], form: str) -> int:
         unready += not one.ready
         nodes, ready = f"{one.nodes_ready}/{one.nodes}", "yes" if one.ready else "no"
         rows.append((one.name, ready, nodes, str(one.gpus), str(one.pods), one.endpoints["apiserver"]))
-    if form == "json":
-        output.print_json(found)
-    elif len(rows) > 1:
-        output.print_rows(rows)
-    else:
-        click.echo("No clusters.")
-    return 1 if unready else 0
+    return _Seen(found, output.table(rows) if len(rows) > 1 else "No clusters.", not unready)
 
 
-def _print_cluster(one: ClusterStatus) -> None:
+def _cluster_table(one: ClusterStatus) -> str:
     running = {
         name: state if state == "running" else click.style(state, fg="red") for name, state in one.components.items()
     }
@@ -204,9 +235,31 @@ def _print_cluster(one: ClusterStatus) -> None:
         **one.endpoints,
         "kubeconfig": one.kubeconfig,
     }
-    output.print_rows(list(rows.items()))
-    if not one.ready:
-        click.echo(f"\nRepair it with: {output.program()} up --name {one.name}")
+    repair = "" if one.ready else f"\n\nRepair it with: {output.program()} up --name {one.name}"
+    return output.table(list(rows.items())) + repair
+
+
+@click.command()
+@_name
+@click.option("--url", is_flag=True, help="Only print the address.")
+def dashboard(name: str, url: bool) -> int:
+    """Open the live page of a cluster in a browser, or print its address where there is none.
+
+    \b
+      simgpu dashboard
+      simgpu dashboard --url
+    """
+    import webbrowser
+
+    from simgpu import app
+    from simgpu.cluster import lifecycle
+
+    one = output.run(lifecycle.status(name, app.cluster_roles()))
+    address = one.endpoints["dashboard"]
+    click.echo(address)
+    if not url and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        webbrowser.open(address)
+    return 0 if one.ready else 1
 
 
 @click.command()

@@ -9,7 +9,7 @@ import click
 
 import simgpu
 from simgpu import errors
-from simgpu.cli import agent, catalog, cleanup, controller, exporter, loadtest, local, machine, running, simulate
+from simgpu.cli import agent, catalog, cleanup, controller, exporter, loadtest, local, machine, running, simulate, top
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -20,6 +20,8 @@ def root() -> None:
     \b
       simgpu up --nodes 10 --gpus h200:8     a cluster with ten simulated GPU nodes
       simgpu kubectl get nodes               use it
+      simgpu dashboard                       watch it in a browser
+      simgpu top                             or in the terminal
       simgpu status                          show its status
       simgpu down                            stop and delete it
 
@@ -31,6 +33,8 @@ for command in (
     local.up,
     local.down,
     local.status,
+    local.dashboard,
+    top.top,
     local.kubeconfig,
     local.kubectl,
     local.logs,

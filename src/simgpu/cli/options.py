@@ -115,6 +115,12 @@ def listen(default: str, serves: str, *, name: str = "--listen") -> Callable[[F]
     return click.option(name, default=default, show_default=True, metavar="HOST:PORT", help=serves)
 
 
+dashboard = click.option(
+    "--dashboard/--no-dashboard", default=None,
+    help="Whether to serve the live page at / and its API.  [default: only on loopback]",
+)  # fmt: skip
+
+
 def _log_from(_context: click.Context, _option: click.Parameter, level: str) -> None:
     logs.start(level)
 

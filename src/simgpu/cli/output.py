@@ -19,17 +19,35 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def json_text(value: object) -> str:
+    """Return a value as JSON for people, too."""
+    return msgspec.json.format(msgspec.json.encode(value)).decode()
+
+
+def json_line(value: object) -> str:
+    """Return a value as one line of JSON."""
+    return msgspec.json.encode(value).decode()
+
+
 def print_json(value: object) -> None:
     """Print a value as JSON."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
+    click.echo(json_text(value))
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table; columns are as wide as their widest cell, never truncated. Cells may be styled."""
+    widths = [max(len(click.unstyle(row[column])) for row in rows) for column in range(len(rows[0]))] if rows else []
+    lines = (
+        "  ".join(cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def print_rows(rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; columns are as wide as their widest cell, never truncated. Cells may be styled."""
-    widths = [max(len(click.unstyle(row[column])) for row in rows) for column in range(len(rows[0]))] if rows else []
-    for row in rows:
-        cells = (cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+    """Print a table, if it has rows."""
+    if rows:
+        click.echo(table(rows))
 
 
 def run(work: Coroutine[Any, Any, T], *, fast: bool = False) -> T:
@@ -62,6 +80,11 @@ def serve(work: Coroutine[Any, Any, None], *, fast: bool = False) -> None:
 def ready(address: str) -> None:
     """Print the URL of the metrics."""
     click.echo(f"Ready: http://{address}/metrics", err=True)
+
+
+def dashboard(address: str) -> None:
+    """Print the URL of the live page."""
+    click.echo(f"Dashboard: http://{address}/", err=True)
 
 
 def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -17,6 +17,7 @@ from simgpu.cli import catalog, options, output
 
 if TYPE_CHECKING:
     from simgpu.catalog.models import Model
+    from simgpu.cli import drawing
     from simgpu.sim import playing
 
 
@@ -52,8 +53,8 @@ if TYPE_CHECKING:
 @click.option(
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE.png",
-    help="Plot power, temperature, clock and usage (needs matplotlib: the extra 'plot').",
+    metavar="FILE",
+    help="Plot power, temperature, clock, usage and memory, as .svg, .html or, with the extra 'plot', .png.",
 )
 @options.catalog
 @options.output
@@ -75,7 +76,7 @@ def simulate(  # noqa: PLR0913 - one for each option
 
     \b
       simgpu simulate --model h200 --profile examples/11-load/load.yaml --csv out.csv
-      simgpu simulate --model a100 --profile examples/11-load/load.yaml --plot load.png
+      simgpu simulate --model a100 --profile examples/11-load/load.yaml --plot load.html
 
     Prints the means of each phase, unless rows go to standard output. Values depend on the seed, never on the rate.
     """
@@ -87,7 +88,7 @@ def simulate(  # noqa: PLR0913 - one for each option
     _check_memory(profile, known, path)
     _check_numbers(profile, rate, count, inlet_temp)
     player = playing.Player(known, profile, seed=seed, count=count, inlet=inlet_temp)
-    drawn: list[tuple[float, list[float]]] = []
+    drawn: list[tuple[float, str, list[float]]] = []
     with ExitStack() as stack:
         file = _open(target, stack)
         writer = None if file is None else csv.writer(file, lineterminator="\n")
@@ -99,9 +100,9 @@ def simulate(  # noqa: PLR0913 - one for each option
             if writer is not None:
                 writer.writerows(_cells(row, count))
             if plot is not None:
-                drawn.append((row.t, row.values[:, 0].tolist()))
+                drawn.append((row.t, row.phase, row.values[:, 0].tolist()))
     if plot is not None:
-        _draw(drawn, playing.COLUMNS, plot, known.product)
+        _draw(_timeline(drawn, playing.COLUMNS, known), player.totals(), plot)
     if form == "json":
         output.print_json(player.totals())
     elif target != Path("-"):
@@ -179,16 +180,41 @@ def _print_summary(table: list[dict[str, Any]]) -> None:
     output.print_rows([header, *rows])
 
 
-def _draw(rows: Sequence[tuple[float, list[float]]], columns: Sequence[str], target: Path, title: str) -> None:
+def _timeline(
+    rows: Sequence[tuple[float, str, list[float]]], columns: Sequence[str], model: Model
+) -> drawing.CardTimeline:
+    from simgpu.cli import drawing
+
+    return drawing.CardTimeline(
+        title=model.product,
+        times=[t for t, _, _ in rows],
+        phases=[phase for _, phase, _ in rows],
+        columns={name: [values[index] for _, _, values in rows] for index, name in enumerate(columns)},
+        limits={"Power": model.power_w.default, "Memory in use": model.memory_mib.total / 1024},
+    )
+
+
+def _draw(timeline: drawing.CardTimeline, totals: Sequence[dict[str, Any]], target: Path) -> None:
+    """Write the picture in the form that the file's name asks for."""
+    from simgpu.cli import drawing
+
+    form = target.suffix.lower()
+    if form == ".svg":
+        target.write_text(drawing.svg(timeline), encoding="utf-8")
+    elif form in {".html", ".htm"}:
+        target.write_text(drawing.page(timeline, totals), encoding="utf-8")
+    else:
+        _draw_pixels(timeline, target)
+
+
+def _draw_pixels(timeline: drawing.CardTimeline, target: Path) -> None:
     try:
         import matplotlib as mpl
     except ModuleNotFoundError:
-        raise errors.InputError("--plot", "needs matplotlib: pip install 'simgpu[plot]'") from None
+        raise errors.InputError("--plot", "needs matplotlib: pip install 'simgpu[plot]'; or a .svg or .html") from None
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    times = [t for t, _ in rows]
-    column = {name: [values[index] for _, values in rows] for index, name in enumerate(columns)}
     figure, axes = pyplot.subplots(4, 1, figsize=(11, 9), sharex=True, layout="constrained")
     for axis, names, label in zip(
         axes,
@@ -197,12 +223,12 @@ def _draw(rows: Sequence[tuple[float, list[float]]], columns: Sequence[str], tar
         strict=True,
     ):
         for name in names:
-            axis.plot(times, column[name], label=name, linewidth=1)
+            axis.plot(timeline.times, timeline.columns[name], label=name, linewidth=1)
         axis.set_ylabel(label)
         axis.grid(alpha=0.3)
         if len(names) > 1:
             axis.legend(loc="upper right")
-    axes[0].set_title(title)
+    axes[0].set_title(timeline.title)
     axes[-1].set_xlabel("seconds")
     try:
         figure.savefig(target, dpi=110)

@@ -380,11 +380,6 @@ async def status(name: str, roles: Sequence[Role] = ()) -> ClusterStatus:
     seen = await _look(folder) if "kube-apiserver" in alive else None
     nodes, pods = seen or ([], 0)
     ours = [node for node in nodes if node.metadata.labels.get(vocabulary.POOL_LABEL) == vocabulary.DEFAULT_POOL]
-    endpoints = {"apiserver": known.server}
-    if "scheduler" in known.ports:
-        endpoints["scheduler"] = f"https://127.0.0.1:{known.ports['scheduler']}/metrics"
-    for role in roles:
-        endpoints |= {name: components.fill(url, known, folder) for name, url in role.endpoints.items()}
     return ClusterStatus(
         name=known.name,
         ready=alive.issuperset(expected) and bool(ours) and all(node.ready for node in ours),
@@ -394,9 +389,23 @@ async def status(name: str, roles: Sequence[Role] = ()) -> ClusterStatus:
         gpus_wanted=known.gpus,
         pods=pods,
         kubeconfig=str(folder.kubeconfig),
-        endpoints=endpoints,
+        endpoints=endpoints(name, roles),
         components={name: "running" if name in alive else "stopped" for name in expected},
     )
+
+
+def endpoints(name: str, roles: Sequence[Role] = ()) -> dict[str, str]:
+    """Return the URLs of a cluster by name, whether or not it runs."""
+    folder = record.Folder(name)
+    known = folder.load()
+    if known is None:
+        raise record.no_such_cluster(name)
+    found = {"apiserver": known.server}
+    if "scheduler" in known.ports:
+        found["scheduler"] = f"https://127.0.0.1:{known.ports['scheduler']}/metrics"
+    for role in roles:
+        found |= {name: components.fill(url, known, folder) for name, url in role.endpoints.items()}
+    return found
 
 
 async def _look(folder: Folder) -> tuple[list[Node], int] | None:

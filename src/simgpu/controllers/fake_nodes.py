@@ -291,6 +291,19 @@ class FakeNodes:
         record.faults = self._fleet.faults(placed)
         return record.faults != before, wanted.next_change(elapsed)
 
+    def faults(self) -> dict[str, DeviceFaults]:
+        """Return what is wrong with GPUs of all nodes, by id; healthy ones are left out."""
+        found: dict[str, DeviceFaults] = {}
+        for record in self._records.values():
+            if record.faults:
+                found |= record.faults
+        return found
+
+    def pool_of(self, name: str) -> str:
+        """Return the pool of a node, from its label; empty if it has none."""
+        node, config = self._stores.nodes.get(name), self.configuration.current
+        return node.metadata.labels.get(config.label_key, "") if node is not None and config is not None else ""
+
     @property
     def overcommitted(self) -> int:
         """How many GPUs pods on all nodes request that they cannot have."""

@@ -134,6 +134,12 @@ class Client:
             if not token:
                 return Listing(items, page.metadata.resource_version)
 
+    async def some(self, resource: Resource[V], *, fields: str = "", limit: int) -> Sequence[V]:
+        """Return objects that match, at most so many, in one request."""
+        params = {**selectors("", fields), "limit": str(limit)}
+        call = Call("GET", resource.path(), ("list", resource.plural), params, listing=True)
+        return _page(await self._wire.send(call), resource).items or []
+
     async def discover(self, api_version: str) -> Sequence[ApiResource]:
         """Return the resources of an API group and version; NotFound if the server does not serve it."""
         root = "apis" if "/" in api_version else "api"
@@ -143,6 +149,10 @@ class Client:
     async def raw(self, path: str) -> bytes:
         """Return the response body of any path, such as `/readyz` or `/version`."""
         return await self._wire.send(Call("GET", path, ("get", "raw")))
+
+    def raw_stream(self, path: str, *, silence_seconds: float) -> AsyncGenerator[bytes, None]:
+        """Yield the pieces of a response that does not end, of any path."""
+        return self._wire.stream(Call("GET", path, ("get", "raw")), silence_seconds=silence_seconds)
 
     def stream(
         self,

@@ -19,6 +19,7 @@ from simgpu.kube.client import Client
 _log = logging.getLogger(__name__)
 
 _MAX_QUEUED = 1000
+_MAX_RECENT = 200
 _MAX_REMEMBERED = 4096
 _MAX_MESSAGE_LENGTH = 1024
 
@@ -40,6 +41,16 @@ class EventLimits(msgspec.Struct, frozen=True):
     refill_seconds: float = 30.0
 
 
+class Recorded(msgspec.Struct, frozen=True):
+    """An event as it was recorded, at a time in seconds since 1970."""
+
+    time: float
+    subject: Subject
+    type: str
+    reason: str
+    message: str
+
+
 class _Occurrence(msgspec.Struct, frozen=True):
     subject: Subject
     type: str
@@ -54,7 +65,7 @@ class _Known(msgspec.Struct):
 
 
 class Recorder:
-    """Writes events in the background; `dropped` counts those that were not written."""
+    """Writes events in the background; `dropped` counts those that were not written, `recent` are the last ones."""
 
     def __init__(
         self,
@@ -66,6 +77,7 @@ class Recorder:
         utc_now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
     ) -> None:
         self.dropped = 0
+        self.recent: collections.deque[Recorded] = collections.deque(maxlen=_MAX_RECENT)
         self._client = client
         self._component = component
         self._limits = limits or EventLimits()
@@ -86,6 +98,7 @@ class Recorder:
             self.dropped += 1
             return
         self._waiting[occurrence] = 1
+        self.recent.append(Recorded(self._utc_now().timestamp(), subject, kind, reason, occurrence.message))
         self._wake.set()
 
     def _allowed(self, subject: Subject) -> bool:

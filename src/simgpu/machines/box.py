@@ -163,6 +163,16 @@ class Box:
         """Return running workloads by number."""
         return self._inventory.workloads.running
 
+    def workload_places(self) -> Iterator[tuple[int, int | None, PodRef]]:
+        """Yield device, part and owner of each running workload; one without a pod owns by its own name."""
+        for work in self.workloads().values():
+            pod = work.pod or PodRef(work.name)
+            for handle in work.handles:
+                if (part := self._parts.get(handle)) is not None:
+                    yield part.device, part.id, pod
+                elif handle in self._index_of:
+                    yield self._index_of[handle], None, pod
+
     # Users.
 
     def use(self, users: Mapping[str, Sequence[User]], *, resting: Collection[tuple[str, str]] = ()) -> None:

@@ -302,16 +302,20 @@ def _lost(nodes: Collection[NodeCards]) -> list[int]:
     return [place for place, card in enumerate(listed) if card.failure == DeviceFailure.LOST]
 
 
-def pod_usage(machine: Machine) -> Iterator[tuple[str, int, float, float]]:
+def pod_usage(machine: Machine, places: Collection[int] | None = None) -> Iterator[tuple[str, int, float, float]]:
     """Return pod uid, index of the GPU, utilisation in percent, and memory in bytes, for each pod on each GPU.
 
     Pods that share a GPU split its utilisation in proportion to what they ask for; one with MIG instances of it has
-    the utilisation of these. The values are of the moment of the call.
+    the utilisation of these. The values are of the moment of the call. With `places` it is only for GPUs at these
+    places of the machine.
     """
+    users = machine.users
+    if places is not None:
+        users = {place: users[place] for place in places if place in users}
     usage, demands = machine.column("usage"), machine.demands()
     asked = {int(place): demands[int(machine.ids[place])] for place in _places(machine, demands)} if demands else {}
     parts = machine.part_column("usage") if machine.parts else np.empty(0)
-    return _pod_usage(machine, usage, parts, asked)
+    return _pod_usage(machine, users, usage, parts, asked)
 
 
 def _places(machine: Machine, numbers: Collection[int]) -> npt.NDArray[np.intp]:
@@ -320,10 +324,14 @@ def _places(machine: Machine, numbers: Collection[int]) -> npt.NDArray[np.intp]:
 
 
 def _pod_usage(
-    machine: Machine, usage: Values, parts: Values, asked: Mapping[int, Mapping[str, float]]
+    machine: Machine,
+    users: Mapping[int, tuple[User, ...]],
+    usage: Values,
+    parts: Values,
+    asked: Mapping[int, Mapping[str, float]],
 ) -> Iterator[tuple[str, int, float, float]]:
     devices = machine.devices
-    for place, sharing in sorted(machine.users.items()):
+    for place, sharing in sorted(users.items()):
         index, percent = devices[place].index, float(np.rint(usage[place]))
         if sharing[0].part is not None:
             rows = machine.part_rows[place]

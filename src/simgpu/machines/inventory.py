@@ -317,7 +317,9 @@ class Inventory:
     def faults(self, listed: Sequence[Card]) -> dict[str, DeviceFaults]:
         """Return what is wrong with cards, by the device's id; healthy ones are left out."""
         found: dict[str, DeviceFaults] = {}
-        for card, counts in zip(listed, self._errors(listed), strict=True):
+        erred = self.errors(listed).keys() if listed else ()  # few, and there may be many cards
+        suspects = [card for place, card in enumerate(listed) if place in erred or card.failure != DeviceFailure.NONE]
+        for card, counts in zip(suspects, self._errors(suspects), strict=True):
             pairs = zip(_ERRORS.values(), counts, card.forgiven, strict=True)
             xids = [xid for xid, count, before in pairs if count >= before + 1]
             if (failing := _FAILURES.get(card.failure)) is not None and failing not in xids:

@@ -81,13 +81,17 @@ class Connection(web.RequestHandler):
     @contextlib.contextmanager
     def answering(self) -> Generator[None, None, None]:
         """Limit the time of the response that is made within."""
-        self._cancel_timer()
-        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._end)
+        self.extend()
         self._answering = True
         try:
             yield
         finally:
             self._answering = False  # though it may not have been sent yet
+
+    def extend(self) -> None:
+        """Start the time anew: the client has read what was sent so far of a response without an end."""
+        self._cancel_timer()
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._end)
 
     def _end(self) -> None:
         if self.transport is not None and (self._answering or self.transport.get_write_buffer_size()):

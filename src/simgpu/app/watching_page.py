@@ -1,0 +1,84 @@
+"""The live page of each role: where its data comes from, and whether it is served."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from simgpu.dashboard.answers import RecordedEvent
+from simgpu.dashboard.serving import Dashboard
+from simgpu.dashboard.sources import BoxSource, ClusterFacts, FleetSource
+from simgpu.kube import resources
+from simgpu.kube.client import Client
+from simgpu.kube.recording import Recorder
+from simgpu.kube.store import Store
+from simgpu.kube.views import Pod
+from simgpu.machines.box import Box
+from simgpu.machines.fleet import Fleet
+from simgpu.machines.health import DeviceFaults
+from simgpu.machines.users import PodRef
+from simgpu.vocabulary import MAX_PENDING_PODS
+
+_UNPLACED = "spec.nodeName=,status.phase=Pending"
+
+
+class KnownNodes(Protocol):
+    """What the page reads of the controller of fake nodes."""
+
+    def pool_of(self, name: str) -> str:
+        """Return the pool of a node; empty if it has none."""
+
+    def faults(self) -> Mapping[str, DeviceFaults]:
+        """Return what is wrong with GPUs, by id."""
+
+
+def wanted(asked: bool | None, host: str) -> bool:  # noqa: FBT001 - as the option has it
+    """Return whether the page is served: as asked, or else only on loopback."""
+    if asked is not None:
+        return asked
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def of_box(box: Callable[[], Box]) -> Dashboard:
+    """Return the page of an exporter."""
+    return Dashboard(BoxSource(box, role="exporter"))
+
+
+def of_agent(box: Callable[[], Box], pods: Callable[[], Store[Pod] | None], recorder: Recorder) -> Dashboard:
+    """Return the page of an agent."""
+    facts = ClusterFacts(pod=lambda pod: _find(pods(), pod), events=lambda: _events(recorder))
+    return Dashboard(BoxSource(box, role="agent", facts=facts))
+
+
+def of_fleet(
+    fleet: Callable[[], Fleet | None],
+    pods: Callable[[], Store[Pod]],
+    recorder: Callable[[], Recorder],
+    client: Client,
+    *,
+    nodes: Callable[[], KnownNodes],
+) -> Dashboard:
+    """Return the page of a controller, whose parts are others in each term as leader."""
+
+    async def pending() -> Sequence[Pod]:
+        return await client.some(resources.PODS, fields=_UNPLACED, limit=MAX_PENDING_PODS)
+
+    facts = ClusterFacts(
+        pool_of=lambda node: nodes().pool_of(node), faults=lambda: nodes().faults(),
+        pod=lambda pod: _find(pods(), pod), pending=pending, events=lambda: _events(recorder()),
+    )  # fmt: skip
+    return Dashboard(FleetSource(fleet, facts))
+
+
+def _find(pods: Store[Pod] | None, pod: PodRef) -> Pod | None:
+    return None if pods is None else pods.get(pod.name, namespace=pod.namespace)
+
+
+def _events(recorder: Recorder) -> Iterable[RecordedEvent]:
+    for item in tuple(recorder.recent):
+        about = item.subject
+        yield RecordedEvent(item.time, item.type, item.reason, item.message, about.kind, about.name, about.namespace)

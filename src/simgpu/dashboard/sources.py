@@ -1,0 +1,242 @@
+"""Where the page's data comes from: all fake nodes of a controller, or the box of an exporter or an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from simgpu.dashboard.answers import GpuOwner, RecordedEvent
+from simgpu.kube.views import Pod
+from simgpu.machines.box import Box
+from simgpu.machines.fleet import Fleet, pod_usage
+from simgpu.machines.health import DeviceFaults
+from simgpu.machines.machine import Machine
+from simgpu.machines.users import PodRef
+
+MIB = 2.0**20
+
+
+class PodPlace(msgspec.Struct, frozen=True):
+    """A pod's use of one GPU, by its place in the machine."""
+
+    place: int
+    percent: float
+    memory_mib: float
+
+
+class DashboardSource(Protocol):
+    """What the page reads. Places are positions of GPUs in `machine`."""
+
+    role: str
+
+    def machine(self) -> Machine | None:
+        """Return all GPUs; None while there are none to show, such as without the lease."""
+
+    def machine_of(self, node: str) -> Machine | None:
+        """Return the GPUs of one node; None if it is unknown."""
+
+    def pool_of(self, node: str) -> str:
+        """Return the pool of a node; empty if it has none."""
+
+    def versions_of(self, node: str) -> tuple[str, str]:
+        """Return the versions of a node's driver and of CUDA."""
+
+    def faults(self) -> Mapping[str, DeviceFaults]:
+        """Return what is wrong with GPUs, by id; healthy ones are left out."""
+
+    def first_owners(self, machine: Machine) -> Mapping[int, PodRef]:
+        """Return the pod, or the workload, that has each GPU first, by place."""
+
+    def owners(self, machine: Machine, place: int) -> list[GpuOwner]:
+        """Return all owners of a GPU."""
+
+    def pod_places(self, machine: Machine) -> Mapping[PodRef, Sequence[int]]:
+        """Return the places of each pod, which is named without its container."""
+
+    def pod_uses(self, machine: Machine, pod: PodRef, places: Sequence[int]) -> list[PodPlace]:
+        """Return what a pod uses of its GPUs."""
+
+    def pod(self, pod: PodRef) -> Pod | None:
+        """Return a pod as Kubernetes has it."""
+
+    async def pending(self) -> Sequence[Pod]:
+        """Return pods that no node has yet, at most as many as the page lists."""
+
+    def events(self) -> Iterable[RecordedEvent]:
+        """Return recent events, oldest first."""
+
+
+class ClusterFacts(msgspec.Struct, frozen=True):
+    """What a source knows from Kubernetes; nothing by default."""
+
+    pool_of: Callable[[str], str] = lambda _node: ""
+    faults: Callable[[], Mapping[str, DeviceFaults]] = dict
+    pod: Callable[[PodRef], Pod | None] = lambda _pod: None
+    pending: Callable[[], Awaitable[Sequence[Pod]]] | None = None
+    events: Callable[[], Iterable[RecordedEvent]] = tuple
+
+
+NO_FACTS = ClusterFacts()
+
+
+class _FromCluster:
+    """What fleets and boxes have in common."""
+
+    def __init__(self, facts: ClusterFacts) -> None:
+        self._facts = facts
+
+    def pool_of(self, node: str) -> str:
+        """Return the pool of a node."""
+        return self._facts.pool_of(node)
+
+    def pod(self, pod: PodRef) -> Pod | None:
+        """Return a pod as Kubernetes has it."""
+        return self._facts.pod(pod)
+
+    async def pending(self) -> Sequence[Pod]:
+        """Return pods that no node has yet."""
+        return await self._facts.pending() if self._facts.pending is not None else ()
+
+    def events(self) -> Iterable[RecordedEvent]:
+        """Return recent events."""
+        return self._facts.events()
+
+
+class FleetSource(_FromCluster):
+    """All nodes of a fleet, which may be replaced by another."""
+
+    role = "controller"
+
+    def __init__(self, fleet: Callable[[], Fleet | None], facts: ClusterFacts = NO_FACTS) -> None:
+        super().__init__(facts)
+        self._fleet = fleet
+        self._grouped: tuple[Machine | None, int, dict[PodRef, list[int]]] = (None, -1, {})
+
+    def machine(self) -> Machine | None:
+        """Return all GPUs."""
+        fleet = self._fleet()
+        return None if fleet is None else fleet.machine()
+
+    def machine_of(self, node: str) -> Machine | None:
+        """Return the GPUs of one node."""
+        fleet = self._fleet()
+        return None if fleet is None else fleet.machine_of(node)
+
+    def versions_of(self, node: str) -> tuple[str, str]:
+        """Return the versions of a node's driver and of CUDA."""
+        fleet = self._fleet()
+        cards = None if fleet is None else fleet.nodes.get(node)
+        return ("", "") if cards is None else (cards.spec.driver_version, cards.spec.cuda_version)
+
+    def faults(self) -> Mapping[str, DeviceFaults]:
+        """Return what is wrong with GPUs."""
+        return self._facts.faults()
+
+    def first_owners(self, machine: Machine) -> Mapping[int, PodRef]:
+        """Return the pod that has each GPU first."""
+        return machine.pods
+
+    def owners(self, machine: Machine, place: int) -> list[GpuOwner]:
+        """Return all owners of a GPU: its users, or the owner that is configured."""
+        users = machine.users.get(place, ())
+        if not users and (pod := machine.pods.get(place)) is not None:
+            return [_owner(pod)]
+        return [_owner(user.pod, user.share, user.part) for user in users if not user.reserves or len(users) == 1]
+
+    def pod_places(self, machine: Machine) -> Mapping[PodRef, Sequence[int]]:
+        """Return the places of each pod; of the whole fleet they are kept until its users change."""
+        if machine is not self.machine():
+            return _grouped(machine)
+        if self._grouped[:2] != (machine, machine.version):
+            self._grouped = (machine, machine.version, _grouped(machine))
+        return self._grouped[2]
+
+    def pod_uses(self, machine: Machine, pod: PodRef, places: Sequence[int]) -> list[PodPlace]:
+        """Return what a pod uses of its GPUs."""
+        return [
+            PodPlace(place, percent, memory / MIB)
+            for place in places
+            for uid, _, percent, memory in pod_usage(machine, [place])
+            if uid == pod.uid
+        ]
+
+
+class BoxSource(_FromCluster):
+    """The one node of an exporter or an agent."""
+
+    def __init__(self, box: Callable[[], Box], *, role: str, facts: ClusterFacts = NO_FACTS) -> None:
+        super().__init__(facts)
+        self.role = role
+        self._box = box
+
+    def machine(self) -> Machine | None:
+        """Return all GPUs, once they made a step."""
+        box = self._box()
+        return box.machine if box.steps else None
+
+    def machine_of(self, node: str) -> Machine | None:
+        """Return the GPUs of the node."""
+        machine = self.machine()
+        return machine if machine is not None and machine.hostnames[:1] == [node] else None
+
+    def versions_of(self, node: str) -> tuple[str, str]:
+        """Return the versions of the driver and of CUDA."""
+        model = self._box().devices[0].model if node and self._box().devices else None
+        return (model.driver or "", model.cuda or "") if model is not None else ("", "")
+
+    def faults(self) -> Mapping[str, DeviceFaults]:
+        """Return what is wrong with GPUs."""
+        return self._box().faults()
+
+    def first_owners(self, machine: Machine) -> Mapping[int, PodRef]:
+        """Return the pod or workload that has each GPU first."""
+        found = {place: pod for place, _, pod in self._box().workload_places()}
+        return {**found, **machine.pods}
+
+    def owners(self, machine: Machine, place: int) -> list[GpuOwner]:
+        """Return all owners of a GPU."""
+        listed = {(pod, part): _owner(pod, 1.0, part) for at, part, pod in self._box().workload_places() if at == place}
+        if not listed and (labelled := machine.pods.get(place)) is not None:
+            return [_owner(labelled)]
+        return list(listed.values())
+
+    def pod_places(self, machine: Machine) -> Mapping[PodRef, Sequence[int]]:
+        """Return the places of each pod and of each workload without one."""
+        found: dict[PodRef, dict[int, None]] = {}
+        for place, _, pod in self._box().workload_places():
+            found.setdefault(_without_container(pod), {})[place] = None
+        for place, pod in machine.pods.items():
+            found.setdefault(_without_container(pod), {})[place] = None
+        return {pod: list(places) for pod, places in found.items()}
+
+    def pod_uses(self, machine: Machine, pod: PodRef, places: Sequence[int]) -> list[PodPlace]:
+        """Return what a pod uses of its GPUs; of a workload without a pod, what its GPUs do."""
+        ours = [item for item in machine.usages if _without_container(item.pod) == pod]
+        if ours:
+            return [PodPlace(item.device, 100 * item.usage, item.memory_mib) for item in ours]
+        percent, memory = machine.column("usage"), machine.column("memory_used")
+        return [PodPlace(place, float(np.rint(percent[place])), float(memory[place])) for place in places]
+
+
+def _grouped(machine: Machine) -> dict[PodRef, list[int]]:
+    found: dict[PodRef, list[int]] = {}
+    by_uid: dict[str, list[int]] = {}
+    for place, users in machine.users.items():
+        for user in users:
+            known = by_uid.get(user.pod.uid)
+            if known is None:
+                known = found[_without_container(user.pod)] = by_uid[user.pod.uid] = []
+            if not known or known[-1] != place:
+                known.append(place)
+    return found
+
+
+def _without_container(pod: PodRef) -> PodRef:
+    return PodRef(pod.name, pod.namespace, "", pod.uid)
+
+
+def _owner(pod: PodRef, share: float = 1.0, part: int | None = None) -> GpuOwner:
+    return GpuOwner(pod.namespace, pod.name, pod.container, round(share, 4), part)

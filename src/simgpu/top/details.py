@@ -1,0 +1,206 @@
+"""The screens of one node and of one GPU."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator
+
+from rich.text import Text
+
+from simgpu.dashboard.answers import GpuDetail, GpuSummary, NodeDetail, RecordedEvent
+from simgpu.top import glyphs, tables
+from simgpu.top.choosing import Choice, ChosenGpu, ChosenNode
+from simgpu.top.fleet_state import GpuCurves
+from simgpu.top.glyphs import BAD, LINE, SOFT, TITLE, WARN
+from simgpu.top.picture import FleetPicture
+from simgpu.top.tables import TableColumn
+
+_CURVES = (
+    ("Utilisation", "utilization", "%", glyphs.BUSY, 100.0), ("Power", "power_w", "W", glyphs.POWER, None),
+    ("Temperature", "temperature_c", "°C", glyphs.HEAT, 100.0),
+    ("Memory", "memory_used_mib", "MiB", glyphs.MEMORY, None),
+    ("SM clock", "sm_clock_mhz", "MHz", glyphs.BUSY, None),
+    ("Memory temperature", "memory_temperature_c", "°C", glyphs.HEAT, 100.0),
+)  # fmt: skip
+
+
+def draw(picture: FleetPicture, choice: Choice, width: int, height: int) -> list[Text]:
+    """Return the lines of what is looked at."""
+    if isinstance(choice.detail, ChosenNode):
+        if picture.node is None or picture.node.summary.name != choice.detail.name:
+            return _waiting(choice.detail.name)
+        return _node(picture.node, choice, width, height, picture.now)
+    if isinstance(choice.detail, ChosenGpu):
+        gpu = picture.gpu
+        if gpu is None or ChosenGpu(gpu.summary.node, gpu.summary.index) != choice.detail:
+            return _waiting(f"{choice.detail.node} {choice.detail.index}")
+        return [*_gpu(gpu, picture.curves, width, height)]
+    return []
+
+
+def _waiting(name: str) -> list[Text]:
+    return [glyphs.styled(""), glyphs.styled(f"  {glyphs.clean(name)} …", SOFT)]
+
+
+_GPUS = (
+    TableColumn("GPU", 3), TableColumn("Health", 10, 60), TableColumn("Utilisation", 13, wide=True),
+    TableColumn("Power", 20, 74, wide=True), TableColumn("Temp", 7), TableColumn("Memory", 22, 96, wide=True),
+    TableColumn("Pod", 30, 60),
+)  # fmt: skip
+
+
+def _node(page: NodeDetail, choice: Choice, width: int, height: int, now: float) -> list[Text]:
+    node = page.summary
+    found = [glyphs.styled("")]
+    found.append(
+        glyphs.styled(f"  {glyphs.clean(node.name)}", TITLE)
+        .append(f"   pool {glyphs.clean(node.pool) or '-'}   ", SOFT)
+        .append(glyphs.clean(", ".join(node.models)), SOFT)
+        .append(f"   driver {glyphs.clean(page.driver)}" if page.driver else "", SOFT)
+    )
+    found.append(
+        glyphs.styled("  ")
+        .append(f"{node.busy} of {node.gpus} busy   {node.allocated} allocated   ", SOFT)
+        .append(f"{glyphs.watts(node.power_w)}   ", SOFT)
+        .append(f"{glyphs.mebibytes(node.memory_used_mib)} of {glyphs.mebibytes(node.memory_total_mib)}   ", SOFT)
+        .append(f"{node.temperature_max_c:.0f} °C", glyphs.HEAT.colour(node.temperature_max_c))
+        .append(f"   {node.unhealthy} unhealthy" if node.unhealthy else "", BAD)
+    )
+    found.append(glyphs.styled(""))
+    columns = tables.widths(_GPUS, width)
+    head = tables.header(columns, "", backwards=False)
+    room = min(len(page.gpus) + 1, max(4, height - len(found) - 8))
+    line = _gpu_line(page.gpus)
+    found += tables.listed(columns, head, line, choice, count=len(page.gpus), width=width, height=room)
+    if page.pods:
+        found += [glyphs.styled(""), glyphs.styled("  Pods", TITLE)]
+        sizes = {column.title: size for column, size in tables.widths(tables.PODS, width)}
+        found += [
+            glyphs.styled(" ").append_text(tables.pod_line(pod, sizes, now))
+            for pod in page.pods[: _room(found, height)]
+        ]
+    if page.events:
+        found += [glyphs.styled(""), glyphs.styled("  Events", TITLE), *map(_event, reversed(page.events))]
+    return found
+
+
+def _room(found: list[Text], height: int) -> int:
+    return max(1, height - len(found))
+
+
+def _gpu_line(gpus: list[GpuSummary]) -> Callable[[int, dict[str, int]], Text]:
+    def line(place: int, room: dict[str, int]) -> Text:
+        gpu = gpus[place]
+        parts = [glyphs.styled(f"{gpu.index:>3}")]
+        if "Health" in room:
+            sick = gpu.health in ("unhealthy", "lost")
+            style = BAD if sick else WARN if gpu.health == "throttled" else SOFT
+            parts.append(Text(glyphs.fit(gpu.health, room["Health"]), style))
+        parts.append(tables.gauge(gpu.utilization / 100, f"{gpu.utilization:3.0f} %", room["Utilisation"], glyphs.BUSY))
+        if "Power" in room:
+            share = gpu.power_w / max(1.0, gpu.power_limit_w)
+            parts.append(
+                tables.gauge(share, f"{gpu.power_w:4.0f}/{gpu.power_limit_w:.0f} W", room["Power"], glyphs.POWER)
+            )
+        parts.append(glyphs.styled(f"{gpu.temperature_c:3.0f} °C ", glyphs.HEAT.colour(gpu.temperature_c)))
+        if "Memory" in room:
+            share = gpu.memory_used_mib / max(1.0, gpu.memory_total_mib)
+            text = f"{gpu.memory_used_mib / 1024:5.1f}/{gpu.memory_total_mib / 1024:.0f} GiB"
+            parts.append(tables.gauge(share, text, room["Memory"], glyphs.MEMORY))
+        if "Pod" in room:
+            parts.append(Text(glyphs.clean(owners(gpu)), SOFT))
+        return glyphs.styled(" ").join(parts)
+
+    return line
+
+
+def owners(gpu: GpuSummary) -> str:
+    """Return who has a GPU."""
+    names = list(dict.fromkeys(f"{owner.namespace}/{owner.pod}" for owner in gpu.owners))
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return ", ".join(names[:2]) + more if names else "-"
+
+
+def _event(event: RecordedEvent) -> Text:
+    when = datetime.datetime.fromtimestamp(event.time).astimezone().strftime("%H:%M:%S")
+    found = glyphs.styled(f"  {when} ", SOFT).append(
+        f"{glyphs.clean(event.reason)} ", WARN if event.type == "Warning" else TITLE
+    )
+    return found.append(glyphs.clean(event.message), SOFT)
+
+
+def _gpu(page: GpuDetail, curves: GpuCurves | None, width: int, height: int) -> Iterator[Text]:
+    gpu, readings = page.summary, page.readings
+    yield glyphs.styled("")
+    yield (
+        glyphs.styled(f"  {glyphs.clean(gpu.node)} GPU {gpu.index}", TITLE)
+        .append(f"   {glyphs.clean(gpu.model)}", SOFT)
+        .append(f"   {glyphs.clean(gpu.health)}", BAD if gpu.problem else SOFT)
+        .append(f"   {glyphs.clean(gpu.problem)}" if gpu.problem else "", BAD)
+        .append(f"   {', '.join(map(glyphs.clean, page.reasons))}" if page.reasons else "", WARN)
+    )
+    yield glyphs.styled(
+        f"  {glyphs.clean(gpu.id)}   {glyphs.clean(page.pci_bus_id)}   used by {glyphs.clean(owners(gpu))}", SOFT
+    )
+    yield glyphs.styled("")
+    across = 3 if width >= 150 else 2 if width >= 80 else 1
+    down = -(-len(_CURVES) // across)
+    tall = max(2, min(10, (height - 9) // down - 2))
+    wide = width // across
+    blocks = [_curve(plot, page, curves, wide, tall) for plot in _CURVES if plot[1] in readings]
+    for start in range(0, len(blocks), across):
+        for lines in zip(*blocks[start : start + across], strict=True):
+            yield Text().join(lines)
+    yield from _figures("Counters", page.counters, width)
+    yield from _figures("Errors", page.errors, width)
+
+
+def _curve(
+    plot: tuple[str, str, str, glyphs.ColourScale, float | None],
+    page: GpuDetail,
+    curves: GpuCurves | None,
+    width: int,
+    height: int,
+) -> list[Text]:
+    title, name, unit, scale, high = plot
+    values = _values(curves, name)
+    top = high or _limit(page, name) or max([value for value in values if value is not None] or [1.0]) * 1.1
+    now = page.readings[name]
+    colour = scale.colour(now / top * 100)
+    head = glyphs.styled(f"  {title} ", TITLE).append(f"{now:,.0f} {unit}", colour)
+    head.append(f"   of {top:,.0f}" if high is None and _limit(page, name) else "", SOFT)
+    lines = glyphs.curve(values, width - 4, height, low=0.0, high=top)
+    drawn = [glyphs.styled("  ").append("│", LINE).append(line, colour) for line in lines]
+    found = [head, *drawn, glyphs.styled("")]
+    for line in found:
+        line.append(" " * (width - line.cell_len))
+        line.truncate(width)
+    return found
+
+
+def _values(curves: GpuCurves | None, name: str) -> list[float | None]:
+    if curves is None or name not in curves.names:
+        return []
+    column = curves.names.index(name)
+    return [row[column] for row in curves.rows if len(row) > column]
+
+
+def _limit(page: GpuDetail, name: str) -> float | None:
+    limits = {
+        "power_w": page.summary.power_limit_w, "memory_used_mib": page.summary.memory_total_mib,
+        "sm_clock_mhz": page.readings.get("sm_clock_max_mhz"),
+    }  # fmt: skip
+    return limits.get(name) or None
+
+
+def _figures(title: str, values: dict[str, float], width: int) -> Iterator[Text]:
+    if not values:
+        return
+    found = glyphs.styled(f"  {title}  ", TITLE)
+    for name, value in values.items():
+        part = f"{glyphs.clean(name)} {value:,.0f}   "
+        if found.cell_len + len(part) > width:
+            yield found
+            found = glyphs.styled(" " * (len(title) + 4))
+        found.append(part, BAD if title == "Errors" and value else SOFT)
+    yield found

@@ -1,0 +1,87 @@
+"""The event stream's parts: cells as bytes, viewers that fall behind, the page's files."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simgpu.dashboard import encoding, files, hub, openapi, queries
+from simgpu.dashboard.channels import StreamMessage
+from simgpu.dashboard.frames import FleetFrame
+from simgpu.errors import InputError
+from tests.fixtures.dashboards import places
+
+
+@given(st.sets(st.integers(0, 3000), max_size=200), st.integers(1, 255))
+def test_changed_cells_are_found_again_from_their_bytes(changed: set[int], value: int) -> None:
+    before = np.zeros(3001, np.uint8)
+    after = before.copy()
+    after[sorted(changed)] = value
+    found = encoding.changes(before, after)
+    if not changed:
+        assert found is None
+        return
+    assert found is not None
+    assert places(found[0]) == sorted(changed)
+    assert base64.b64decode(found[1]) == bytes([value]) * len(changed)
+
+
+class Fixed:
+    """A channel whose snapshots are numbered."""
+
+    def __init__(self) -> None:
+        self.snapshots = 0
+
+    def change(self, frame: FleetFrame) -> StreamMessage | None:
+        raise NotImplementedError
+
+    def snapshot(self) -> StreamMessage | None:
+        self.snapshots += 1
+        return StreamMessage(("cells", self.snapshots))
+
+
+async def test_a_viewer_that_falls_behind_gets_one_new_snapshot_and_holds_no_more_than_a_few_messages() -> None:
+    viewer = hub.Viewer(Fixed())
+    assert [item.text for item in await viewer.next()] == [b"event: cells\ndata: 1\n\n"]
+    viewer.offer(StreamMessage(("change", 1)))
+    viewer.offer(StreamMessage(("change", 2)))
+    assert len(await viewer.next()) == 2
+    for number in range(1000):
+        viewer.offer(StreamMessage(("change", number)))
+        assert len(viewer._waiting) <= hub._MAX_WAITING
+    assert [item.text for item in await viewer.next()] == [b"event: cells\ndata: 2\n\n"]
+    viewer.offer(StreamMessage(("change", 3)))
+    assert [item.text for item in await viewer.next()] == [b"event: change\ndata: 3\n\n"]
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"limit": "0"}, "limit"), ({"limit": "1001"}, "limit"), ({"limit": "ten"}, "limit"), ({"limit": ""}, "limit"),
+        ({"limit": "٣"}, "limit"), ({"offset": "-1"}, "offset"), ({"offset": "9" * 40}, "offset"),
+        ({"health": "fine"}, "health"), ({"q": "x" * 254}, "q"), ({"nodes": "a"}, "nodes"),
+    ],
+)  # fmt: skip
+def test_an_invalid_query_is_rejected_by_the_name_of_its_parameter(query: dict[str, str], field: str) -> None:
+    known = next(path for path in openapi.PATHS if path.name == "gpus").parameters
+    with pytest.raises(InputError) as caught:
+        queries.read(query, known)
+    assert caught.value.field == field
+
+
+def test_the_page_loads_nothing_from_outside_and_makes_no_markup_from_text() -> None:
+    for name, file in files.load().items():
+        text = file.plain.decode()
+        assert not re.search(r"https?://(?!www\.w3\.org)", text), name
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|style=|onclick=", text), (
+            name
+        )
+
+
+def test_the_page_is_small() -> None:
+    assert sum(len(file.packed) for file in files.load().values()) < 300_000
