@@ -1,7 +1,7 @@
 // The canvas of all GPUs. Small cells are written as pixels of an image, large ones are drawn with their values.
 
 import * as colors from "./colors.js";
-import { Arrangement } from "./arrange.js";
+import { Arrangement, NAMED } from "./arrange.js";
 
 const DETAIL = 15; // device-independent pixels of a cell, from which on it is drawn with rounded corners
 const MOST = 48;
@@ -239,7 +239,7 @@ export class FleetCanvas {
         }
       }
       context.globalAlpha = 1;
-      if (pitch >= 30 * ratio && plan.pad * this.zoom >= 12 * ratio) this.#paintName(layout.names[node], left, top - inset, across * pitch - gap);
+      if (pitch >= NAMED * ratio && plan.pad * this.zoom >= 12 * ratio) this.#paintName(layout.names[node], left, top - inset, across * pitch - gap);
     });
   }
 
@@ -276,11 +276,11 @@ export class FleetCanvas {
 
   #paintTitles() {
     const { context, style, ratio, plan } = this;
-    if (!plan.title) return;
+    if (!plan.titled) return;
     context.textAlign = "left";
     context.textBaseline = "alphabetic";
     for (const { pool, y, nodes, gpus } of plan.titles) {
-      const at = (y - this.top + plan.title) * this.zoom - 8 * ratio;
+      const at = (y - this.top) * this.zoom + 16 * ratio;
       if (at < -20 || at > this.element.height + 20) continue;
       const x = Math.max(8 * ratio, (8 * ratio - this.left) * this.zoom);
       context.font = `600 ${13 * ratio}px system-ui, sans-serif`;
