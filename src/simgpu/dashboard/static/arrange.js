@@ -3,7 +3,7 @@
 const TITLE = 24;
 const NAME = 16;
 export const NAMED = 30; // the distance between GPUs from which on nodes are named
-const LARGEST = 34;
+const LARGEST = 72;
 const EDGE = 8;
 
 const columns = (gpus) => (gpus <= 3 ? gpus : gpus <= 4 ? 2 : gpus <= 8 ? 4 : Math.ceil(Math.sqrt(gpus * 2)));

@@ -4,7 +4,7 @@ import * as colors from "./colors.js";
 import { Arrangement, NAMED } from "./arrange.js";
 
 const DETAIL = 15; // device-independent pixels of a cell, from which on it is drawn with rounded corners
-const MOST = 48;
+const MOST = 84;
 
 const blend = (pixel, paper, share) => {
   const mix = (shift) => (((pixel >> shift) & 255) * share + ((paper >> shift) & 255) * (1 - share)) & 255;
@@ -209,9 +209,9 @@ export class FleetCanvas {
     context.fillRect(0, 0, width, height);
     const gap = Math.max(2, Math.round(pitch * 0.12));
     const [size, tall] = [pitch - gap, this.tall - gap];
-    const rounded = Math.min(6 * ratio, size / 5);
+    const rounded = Math.min(9 * ratio, size / 5);
     const written = size / ratio >= 20 && this.show !== "owner" && this.show !== "health";
-    context.font = `500 ${Math.round(Math.min(13, size / ratio / 2.6) * ratio)}px system-ui, sans-serif`;
+    context.font = `500 ${Math.round(Math.min(19, size / ratio / 2.6) * ratio)}px system-ui, sans-serif`;
     context.textAlign = "center";
     context.textBaseline = "middle";
     const inset = Math.round((plan.pad * this.zoom) / 4);
