@@ -4,7 +4,7 @@ const TITLE = 24;
 const NAME = 16;
 export const NAMED = 30; // the distance between GPUs from which on nodes are named
 const LARGEST = 72;
-const EDGE = 8;
+const EDGE = 12;
 
 const columns = (gpus) => (gpus <= 3 ? gpus : gpus <= 4 ? 2 : gpus <= 8 ? 4 : Math.ceil(Math.sqrt(gpus * 2)));
 

@@ -214,7 +214,7 @@ export class FleetCanvas {
     context.font = `500 ${Math.round(Math.min(19, size / ratio / 2.6) * ratio)}px system-ui, sans-serif`;
     context.textAlign = "center";
     context.textBaseline = "middle";
-    const inset = Math.round((plan.pad * this.zoom) / 4);
+    const inset = Math.round(Math.min(6 * ratio, (plan.pad * this.zoom) / 4));
     this.#eachVisible(pitch, (node, left, top, across) => {
       const down = Math.ceil(layout.counts[node] / across);
       context.fillStyle = style.block;
@@ -282,7 +282,7 @@ export class FleetCanvas {
     for (const { pool, y, nodes, gpus } of plan.titles) {
       const at = (y - this.top) * this.zoom + 16 * ratio;
       if (at < -20 || at > this.element.height + 20) continue;
-      const x = Math.max(8 * ratio, (8 * ratio - this.left) * this.zoom);
+      const x = 12 * ratio;
       context.font = `600 ${13 * ratio}px system-ui, sans-serif`;
       context.fillStyle = style.ink;
       const name = pool || "no pool";
