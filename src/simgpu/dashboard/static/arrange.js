@@ -53,6 +53,11 @@ export class Arrangement {
       sections[pool].gpus += layout.counts[node];
       this.first[node + 1] = this.first[node] + layout.counts[node];
     });
+    const byName = new Intl.Collator("en", { numeric: true });
+    for (const section of sections) section.nodes.sort((one, other) => byName.compare(layout.names[one], layout.names[other]));
+    this.order = sections.flatMap((section) => section.nodes);
+    this.rank = new Uint32Array(this.order.length);
+    this.order.forEach((node, rank) => (this.rank[node] = rank));
     this.titled = layout.pools.length > 1 || Boolean(layout.pools[0]);
     const [wide, high] = [Math.floor(width * ratio), Math.floor(height * ratio)];
     const room = (pitch) => Math.max(2, Math.round(pitch * (layout.names.length > 1 ? 0.55 : 0.3)));
@@ -97,6 +102,23 @@ export class Arrangement {
       return index >= 0 && index < this.layout.counts[node] ? this.first[node] + index : -1;
     }
     return -1;
+  }
+
+  // The GPU that is shown before (-1) or after (1) another; the same one at the end.
+  beside(place, step) {
+    const node = this.node(place);
+    const [first, last] = [this.first[node], this.first[node + 1] - 1];
+    if (place + step >= first && place + step <= last) return place + step;
+    const next = this.order[this.rank[node] + step];
+    return next === undefined ? place : step > 0 ? this.first[next] : this.first[next + 1] - 1;
+  }
+
+  get firstPlace() {
+    return this.first[this.order[0]];
+  }
+
+  get lastPlace() {
+    return this.first[this.order.at(-1) + 1] - 1;
   }
 
   // The middle of a GPU's cell.

@@ -379,22 +379,22 @@ export class FleetCanvas {
   }
 
   #key(event) {
+    if (!this.plan || !this.cells.length) return;
     const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
     if (event.key in steps) this.#step(...steps[event.key]);
     else if (event.key === "+" || event.key === "=") this.zoomAt(1.5);
     else if (event.key === "-") this.zoomAt(1 / 1.5);
     else if (event.key === "0") this.fit();
-    else if (event.key === "Home") this.#choose(0);
-    else if (event.key === "End") this.#choose(this.cells.length - 1);
+    else if (event.key === "Home") this.#choose(this.plan.firstPlace);
+    else if (event.key === "End") this.#choose(this.plan.lastPlace);
     else if (event.key === "Enter" && this.cursor >= 0) this.callbacks.open(this.cursor);
     else return;
     event.preventDefault();
   }
 
   #step(across, down) {
-    if (!this.plan || !this.cells.length) return;
-    if (this.cursor < 0) return this.#choose(0);
-    if (across) return this.#choose(Math.min(this.cells.length - 1, Math.max(0, this.cursor + across)));
+    if (this.cursor < 0) return this.#choose(this.plan.firstPlace);
+    if (across) return this.#choose(this.plan.beside(this.cursor, across));
     const [x, y] = this.plan.middle(this.cursor);
     const step = this.plan.pitch / 2;
     for (let far = step; far < this.plan.height; far += step) {
