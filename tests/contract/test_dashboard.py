@@ -98,6 +98,13 @@ async def test_lists_come_in_parts_that_lead_from_one_to_the_next(site: Site) ->
     assert len(found) == len(set(found)) == 12 * 8
 
 
+async def test_nodes_are_listed_by_name_with_numbers_by_their_value(site: Site) -> None:
+    site.fleet.fleet.place("training-10000", site.fleet.fleet.nodes["training-0000"].spec)
+    site.fleet.step()
+    names = [node["name"] for node in (await site.get("/nodes?q=training"))["items"]]
+    assert names == [*sorted(names[:-1]), "training-10000"]
+
+
 async def test_filters_and_search_find_gpus_by_node_pod_namespace_id_and_health(site: Site) -> None:
     lost = (await site.get("/gpus?health=lost"))["items"]
     assert (lost[0]["node"], lost[0]["index"], lost[0]["problem"]) == (NODE, 1, "GPU is lost, XID 79")

@@ -5,6 +5,8 @@ What does not change with steps (nodes, pools, models) is a layout, which is mad
 
 from __future__ import annotations
 
+import functools
+import re
 import zlib
 from collections import Counter
 from collections.abc import Mapping
@@ -93,6 +95,13 @@ class FleetLayout:
         self.products = list(products)
         self.owners = OwnerNumbers(len(machine.devices))
         self._places: dict[str, int] | None = None
+
+    @functools.cached_property
+    def order(self) -> list[int]:
+        """Nodes by name, numbers in names by their value."""
+        parts = [re.split(r"(\d+)", name) for name in self.names]
+        keys = [[(int(part), "") if part.isdecimal() else (-1, part) for part in name] for name in parts]
+        return sorted(range(len(keys)), key=keys.__getitem__)
 
     def place(self, gpu: str) -> int | None:
         """Return the place of a GPU by id; None if there is none."""

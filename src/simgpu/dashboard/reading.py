@@ -174,8 +174,8 @@ def nodes(
         chosen &= np.isin(np.arange(len(chosen)), having)
     if text:
         chosen &= np.array([text in name.lower() for name in layout.names], dtype=bool)
-    found = np.flatnonzero(chosen)
-    return len(found), [node(frame, number) for number in found[offset : offset + limit].tolist()]
+    found = [number for number in layout.order if chosen[number]]
+    return len(found), [node(frame, number) for number in found[offset : offset + limit]]
 
 
 def node(frame: FleetFrame, number: int) -> answers.NodeSummary:
