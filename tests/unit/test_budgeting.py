@@ -25,3 +25,11 @@ def test_a_few_pods_hold_up_no_view() -> None:
         clock.now += 0.2
         budget.looked()
     assert budget.per_second() > 25.0
+
+
+def test_views_make_way_for_slices() -> None:
+    waiting = [1]
+    budget = ViewBudget(50.0, ManualClock(), others_busy=lambda: bool(waiting))
+    assert budget.per_second() == MIN_WRITES
+    waiting.clear()
+    assert budget.per_second() == 50.0

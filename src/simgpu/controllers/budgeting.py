@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from simgpu.machines.ticking import Clock
 
@@ -12,11 +13,12 @@ _MEMORY_SECONDS = 2.0
 
 
 class ViewBudget:
-    """`most` writes per second, less some for each reconcile."""
+    """`most` writes per second, less some for each reconcile; the least while others are busy, whose writes go first."""
 
-    def __init__(self, most: float, clock: Clock) -> None:
+    def __init__(self, most: float, clock: Clock, *, others_busy: Callable[[], bool] = lambda: False) -> None:
         self._most = most
         self._clock = clock
+        self._others_busy = others_busy
         self._looks = 0.0  # per second, as a decaying mean
         self._at = clock.steady()
 
@@ -28,7 +30,8 @@ class ViewBudget:
     def per_second(self) -> float:
         """Return how many writes per second are allowed now."""
         self._decay()
-        return max(MIN_WRITES, self._most - self._looks * _WRITES_PER_LOOK)
+        most = MIN_WRITES if self._others_busy() else self._most
+        return max(MIN_WRITES, most - self._looks * _WRITES_PER_LOOK)
 
     def _decay(self) -> None:
         now = self._clock.steady()
