@@ -13,7 +13,7 @@ _MEMORY_SECONDS = 2.0
 
 
 class ViewBudget:
-    """`most` writes per second, less some for each reconcile; the least while others are busy, whose writes go first."""
+    """`most` writes per second, less some for each reconcile; the least while others, who go first, are busy."""
 
     def __init__(self, most: float, clock: Clock, *, others_busy: Callable[[], bool] = lambda: False) -> None:
         self._most = most
