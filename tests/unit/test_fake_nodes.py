@@ -370,7 +370,7 @@ def test_no_share_of_a_gpu_has_two_users_and_a_start_keeps_them_all(events: list
     world._written("", None)
     again = World(world.stores)
     again.look()
-    # A view does not say which of a container's GPUs is lacking, nor in which order it has them where they are not shared.
+    # A view does not say which of a container's GPUs is lacking, nor in which order it has those that are not shared.
     held_by, kept_by = (
         {uid: sorted(filter(None, mine)) for uid, mine in made.nodes._records["a"].held.items()}
         for made in (world, again)
