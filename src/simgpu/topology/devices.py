@@ -85,7 +85,7 @@ def part_id(gpu: str, number: int) -> str:
     return f"{MIG_PREFIX}{uuid.uuid5(_NAMESPACE, f'{gpu}/{number}')}"
 
 
-LabelName = Annotated[str, msgspec.Meta(pattern="^(?!__)[a-zA-Z_][a-zA-Z0-9_]*$", max_length=vocabulary.MAX_NAME)]
+LabelName = Annotated[str, msgspec.Meta(pattern="^(?!__)[a-zA-Z_][a-zA-Z0-9_]*\\Z", max_length=vocabulary.MAX_NAME)]
 LabelValue = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
