@@ -23,6 +23,7 @@ from simgpu.controllers.fake_nodes import IDLE_GROWTH, FakeNodes, FleetStores
 from simgpu.controllers.node_views import SAVE_EVERY, SAVE_IDLE_EVERY
 from simgpu.identities import identity, render
 from simgpu.kube import errors, resources, views
+from simgpu.kube.operations import Target
 from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
@@ -31,6 +32,7 @@ from simgpu.machines.fleet import Fleet, candidate_addresses, pod_usage
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology import inline
 from tests.fixtures.clocks import ManualClock
+from tests.fixtures.equipment import STRICT
 
 CATALOG = models.load()
 LABEL = "run.ai/simulated-gpu-node-pool"
@@ -106,7 +108,7 @@ def _merged(old: dict[str, str], changes: dict[str, str | None]) -> dict[str, st
 class World:
     """The objects of a cluster, and a controller over them; what it writes arrives when a test says so."""
 
-    def __init__(self, stores: FleetStores | None = None) -> None:
+    def __init__(self, stores: FleetStores | None = None, *, catalog: models.Catalog = CATALOG) -> None:
         pods: Store[views.Pod] = Store({"node": lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ()})
         self.stores = stores or FleetStores(Store(), pods, Store())
         self.fleet = Fleet(seed=1)
@@ -117,7 +119,7 @@ class World:
         self.clock = ManualClock()
         recorder = Recorder(client, component="test")
         self.nodes = FakeNodes(
-            self.stores, self.fleet, WorkQueue(), self.writer, recorder, namespace="ns", catalog=CATALOG,
+            self.stores, self.fleet, WorkQueue(), self.writer, recorder, namespace="ns", catalog=catalog,
             clock=self.clock,
             dra=DraFleet(client, recorder, self.stores.pods, changed=lambda _node: None, namespace="ns"),
         )  # fmt: skip
@@ -969,3 +971,22 @@ def test_a_resumed_counter_allows_for_what_idle_gpus_draw_between_two_saves() ->
     fleet = Fleet(seed=1)
     power = CATALOG.models["max-1550"].power_w
     assert fleet.place("a", hungry).idle_share == power.idle / power.max == pytest.approx(0.25)
+
+
+def test_a_pod_that_a_limit_of_its_gpu_ends_is_reported_once_and_does_not_start_again() -> None:
+    world = World(catalog=models.Catalog({"strict": STRICT}))
+    world.apply("topology", "", {"nodePools": {"x": {"gpus": [{"type": "strict", "count": 1}]}}})
+    world.apply("node", "a", "x")
+    world.apply("pod", "p", ("a", "Running", (1,)))
+    failing = {vocabulary.LIMIT_ANNOTATION: "fail"}
+    plain = world.stores.pods.get("p", namespace="ns")
+    assert plain is not None
+    meta = msgspec.structs.replace(plain.metadata, annotations=failing, resource_version="again")
+    world.stores.pods.put(msgspec.structs.replace(plain, metadata=meta))
+    for _ in range(3):
+        world.nodes.stepped()
+        assert world.fleet.machine().column("usage").tolist() == [0]
+        world.apply("nothing", "", None)
+    found = [(item.reason, item.message) for item in world.nodes.configuration._recorder._waiting]
+    assert found == [("GpuLimitReached", "container c0: Limit usage reached, terminated")]
+    assert not world.writer.settled(Target(resources.PODS, "p", "ns"), None)  # the pod is to fail, as it asks for
