@@ -183,7 +183,7 @@ seccompProfile: {type: RuntimeDefault}
   "draPlugin" (list "enabled")
   "kwokGpuDevicePlugin" (list "enabled")
   "kwokDraPlugin" (list "enabled")
-  "statusExporter" (list "enabled" "nodeResourceTopology" "podResources")
+  "statusExporter" (list "enabled" "podResources")
   "statusUpdater" (list "enabled" "runaiIntegration") -}}
 {{- range $key, $_ := dig $section dict $user -}}
 {{- if not (has $key $used) -}}{{- $found = append $found (printf "%s.%s: see controller and agent" $section $key) -}}{{- end -}}
