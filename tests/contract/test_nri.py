@@ -183,7 +183,12 @@ async def test_a_runtime_that_rejects_a_plugin_or_never_answers_is_asked_again_a
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pauses: list[int] = []
-    monkeypatch.setattr(Backoff, "pause", lambda _self, failures: (pauses.append(failures), 0.001)[1])
+
+    def pause(_self: Backoff, failures: int) -> float:
+        pauses.append(failures)
+        return 0.001
+
+    monkeypatch.setattr(Backoff, "pause", pause)
     monkeypatch.setattr(nri, "REGISTER_SECONDS", 0.05)
 
     async def find(_uid: str, _container: str) -> Mapping[str, int]:
