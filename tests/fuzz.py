@@ -1,4 +1,4 @@
-"""Tries properties with very many inputs: `python -m tests.fuzz [--inputs N] [--jobs N] [TARGET ...]`.
+"""Tries properties with very many inputs: `python -m tests.fuzz [--inputs N] [--jobs N] [--seed N] [TARGET ...]`.
 
 A target has a name and a command that tries so many inputs from a seed, and fails if one of them breaks it. Those of
 `PROPERTIES` are the property tests that have `fuzzing.inputs`: each takes its number from the environment. Targets run
@@ -12,6 +12,7 @@ import argparse
 import concurrent.futures
 import fnmatch
 import os
+import random
 import re
 import shlex
 import subprocess
@@ -67,8 +68,10 @@ def targets(files: tuple[str, ...]) -> list[Target]:
     found: list[Target] = []
     for file in files:
         command = [sys.executable, "-m", "pytest", "-q", "--collect-only", f"--rootdir={ROOT}", file]
-        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        tests = [line.partition("::")[2] for line in listed.splitlines() if "::" in line]
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if listed.returncode:
+            sys.exit(f"{listed.stdout}{listed.stderr}the targets of {file} cannot be listed")
+        tests = [line.partition("::")[2] for line in listed.stdout.splitlines() if "::" in line]
         found += (Target(_short(test), f"{file}::{test}") for test in tests)
     return found
 
@@ -79,27 +82,29 @@ def _short(test: str) -> str:
     return found[1] if found else test.removeprefix("test_")
 
 
-def rounds(target: Target, inputs: int) -> Iterator[Round]:
-    """Yield the rounds of a target."""
-    for seed, start in enumerate(range(0, inputs, ROUND), 1):
+def rounds(target: Target, inputs: int, first: int) -> Iterator[Round]:
+    """Yield the rounds of a target, from the first seed."""
+    for seed, start in enumerate(range(0, inputs, ROUND), first):
         yield Round(target, min(ROUND, inputs - start), seed)
 
 
-def run(chosen: list[Target], *, inputs: int, jobs: int) -> int:
+def run(chosen: list[Target], *, inputs: int, jobs: int, seed: int) -> int:
     """Try all, and return how many targets failed."""
     began, done, failed = time.monotonic(), dict.fromkeys(chosen, 0), set[Target]()
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        by_turns = sorted((item for target in chosen for item in rounds(target, inputs)), key=lambda item: item.seed)
+        items = (item for target in chosen for item in rounds(target, inputs, seed))
+        by_turns = sorted(items, key=lambda item: item.seed)
         running = {pool.submit(item.run): item for item in by_turns}
         for future in concurrent.futures.as_completed(running):
-            target, tried, seed = running[future]
+            target, tried, its_seed = running[future]
             done[target] += tried
             if output := future.result():
                 failed.add(target)
                 print(output, flush=True)
             speed = sum(done.values()) / (time.monotonic() - began)
             print(
-                f"{target.name}: {done[target]:,} of {inputs:,} (seed {seed}); {speed:,.0f} a second in all", flush=True
+                f"{target.name}: {done[target]:,} of {inputs:,} (seed {its_seed}); {speed:,.0f} a second in all",
+                flush=True,
             )
     for target in chosen:
         print(f"{'FAILED' if target in failed else 'good':<7} {done[target]:>12,}  {target.name}")
@@ -113,6 +118,7 @@ def main() -> int:
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time (default: %(default)s)"
     )
+    parser.add_argument("--seed", type=int, help="of the first round, the next ones count on (default: a new one)")
     parser.add_argument("--list", action="store_true", help="list the targets only")
     parser.add_argument("--file", action="append", help="a file of property tests instead of those known")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help="names or patterns; all without one")
@@ -123,7 +129,8 @@ def main() -> int:
     if options.list or not chosen:
         print("\n".join(item.name for item in known))
         return 0 if options.list else 2
-    return 1 if run(chosen, inputs=max(1, options.inputs), jobs=max(1, options.jobs)) else 0
+    seed = random.randrange(2**32) if options.seed is None else options.seed
+    return 1 if run(chosen, inputs=max(1, options.inputs), jobs=max(1, options.jobs), seed=seed) else 0
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ def test_agents_have_the_runtimes_plugin_socket_only_beside_run_ai(helm: Helm) -
     assert folders(*runai, "--set", "runai.nri=false") == plain
 
 
-def test_numa_zones_are_written_only_where_their_type_is_served_and_a_pool_has_any(helm: Helm) -> None:
+def test_numa_zones_may_be_written_and_removed_wherever_their_type_is_served(helm: Helm) -> None:
     served = (*SERVED, "topology.node.k8s.io/v1alpha2")
     numa = ("--set", "topology.nodePools.p.gpus[0].type=h200", "--set", "topology.nodePools.p.numa.zones=2")
 
@@ -189,10 +189,10 @@ def test_numa_zones_are_written_only_where_their_type_is_served_and_a_pool_has_a
             if rule["resources"] == ["noderesourcetopologies"]
         }
 
-    assert verbs() == verbs(*numa, served=SERVED) == {}
+    assert verbs(*numa, served=SERVED) == {}
     written = ["list", "watch", "create", "patch", "delete"]
     expected = {"simgpu-controller": written, "simgpu-agent": written, "simgpu-cleanup": ["list", "delete"]}
-    assert verbs(*numa) == verbs("--set", "topologyConfigMap.enabled=false") == expected
+    assert verbs(*numa) == verbs() == expected  # without zones too: what was published before has to be removed
 
 
 def test_models_of_a_user_are_known_to_controller_and_agents(helm: Helm) -> None:

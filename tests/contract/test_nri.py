@@ -14,9 +14,10 @@ from simgpu.kube.backoff import Backoff
 from simgpu.node import granting, nri
 from simgpu.node import nri_messages as api
 from simgpu.node.protobuf import Message
-from simgpu.node.ttrpc import REQUEST, RESPONSE, TtrpcMessage, TtrpcRequest, TtrpcResponse, TtrpcTrunk
+from simgpu.node.ttrpc import REQUEST, RESPONSE, TtrpcMessage, TtrpcRequest, TtrpcResponse, TtrpcStatus, TtrpcTrunk
 
 GROUP = {"runai-gpu-group": "g"}
+ACCEPTED = TtrpcResponse()
 GPUS = {f"GPU-{number}": 1000 for number in range(40)}  # whose mounts do not fit in one frame
 
 
@@ -40,8 +41,8 @@ class Runtime:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    async def plugin(self) -> Connection:
-        """The next plugin that registers."""
+    async def plugin(self, answer: TtrpcResponse | None = ACCEPTED) -> Connection:
+        """The next plugin that registers, and what it is answered: None for nothing."""
         async with asyncio.timeout(20):
             reader, writer = await self._connected.get()
         self._writers.append(writer)
@@ -55,7 +56,8 @@ class Runtime:
             "RegisterPlugin",
         )
         assert api.RegisterPluginRequest.decode(request.payload) == api.RegisterPluginRequest("simgpu", "50")
-        await found.trunk.send(TtrpcMessage(2, asked.stream, RESPONSE, TtrpcResponse().encode()))
+        if answer is not None:
+            await found.trunk.send(TtrpcMessage(2, asked.stream, RESPONSE, answer.encode()))
         return found
 
 
@@ -64,7 +66,7 @@ class Connection:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
-        self.trunk = TtrpcTrunk(reader, writer)
+        self.trunk = TtrpcTrunk(reader, writer, connections=(1, 2))
         self._stream = -1
 
     async def call(self, method: str, request: Message) -> bytes:
@@ -166,9 +168,40 @@ async def test_a_plugin_registers_when_the_socket_appears_and_again_when_its_con
 
     async with serving(runtime, find):
         await runtime.start()
-        for rubbish in (b"", struct.pack(">II", 1, 1 << 30), struct.pack(">IIIIBB", 1, 10, 1 << 30, 1, 1, 0)):
+        broken = await runtime.plugin()
+        broken.writer.close()
+        for rubbish in (
+            struct.pack(">II", 1, 1 << 30), struct.pack(">IIIIBB", 1, 10, 1 << 30, 1, 1, 0), struct.pack(">II", 3, 0),
+        ):  # fmt: skip
             plugin = await runtime.plugin()
             assert await plugin.create(GROUP) is not None
-            plugin.writer.write(rubbish)
-            plugin.writer.close()
+            plugin.writer.write(rubbish)  # and the connection stays open: the plugin ends it, without waiting for more
         assert await (await runtime.plugin()).create(GROUP) is not None
+
+
+async def test_a_runtime_that_rejects_a_plugin_or_never_answers_is_asked_again_and_logged_once_for_each_problem(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses: list[int] = []
+
+    def pause(_self: Backoff, failures: int) -> float:
+        pauses.append(failures)
+        return 0.001
+
+    monkeypatch.setattr(Backoff, "pause", pause)
+    monkeypatch.setattr(nri, "REGISTER_SECONDS", 0.05)
+
+    async def find(_uid: str, _container: str) -> Mapping[str, int]:
+        return {"GPU-1": 1000}
+
+    await runtime.start()
+    async with serving(runtime, find):
+        for answer in (TtrpcResponse(TtrpcStatus(3, "no plugins here")),) * 3 + (None, None):
+            await runtime.plugin(answer)
+        for _ in range(3):  # accepted, and dropped at once
+            (await runtime.plugin()).writer.close()
+        assert await (await runtime.plugin()).create(GROUP) is not None
+    assert pauses == list(range(8)), "none has worked for long"
+    problems = [item.getMessage().partition(": ")[2] for item in caplog.records if item.levelname == "WARNING"]
+    assert [text.partition(":")[0] for text in problems] == ["ValueError", "TimeoutError", "IncompleteReadError"]
+    assert "no plugins here" in problems[0]

@@ -24,6 +24,7 @@ def test_zones_follow_pods_where_their_type_is_served(gpus: Gpus) -> None:
     gpus.node.kubectl("create", "-f", "-", stdin=json.dumps(document))
     try:
         gpus.node.kubectl("wait", "--for=condition=Established", f"crd/{zones.TYPE['metadata']['name']}")
+        gpus.configure({"gpus": [{"type": "h200", "count": 8}], "numa": {"zones": 2, "distances": {"remote": 21}}})
         wait_for(lambda: free(gpus) == ["4", "4"], "the zones", seconds=30)
         name = gpus.pod(gpus=3)
         wait_for(lambda: free(gpus) == ["1", "4"], "three of them to be taken", seconds=15)

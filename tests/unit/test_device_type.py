@@ -153,7 +153,9 @@ def test_a_subdevice_has_a_limit_of_its_own(tmp_path: Path) -> None:
     assert len(fake.box.workloads()) == 2
 
 
-@pytest.mark.parametrize("name", ["power", "xpum_power_watts", "frequency", "xpum_temperature_celsius", "memory"])
+@pytest.mark.parametrize(
+    "name", ["power", "xpum_power_watts", "frequency", "xpum_temperature_celsius", "xpum_memory_used_bytes"]
+)
 def test_limits_of_workloads_have_the_names_of_the_device_type_and_of_the_identity(tmp_path: Path, name: str) -> None:
     fake = Fake(tmp_path, {"MetricLimits": RANGES})
     low, high = RANGES[name if name in RANGES else name.split("_")[1]].values()
@@ -165,6 +167,26 @@ def test_limits_of_workloads_have_the_names_of_the_device_type_and_of_the_identi
         fake.work(**load(1), Limits={name: low - 1})
     with pytest.raises(errors.InputError, match=rf"Limits.height: no such quantity; there are: .*{name}"):
         fake.work(**load(1), Limits={"height": 1})
+
+
+def test_a_memory_limit_is_of_the_workloads_memory_though_a_metric_of_that_name_follows_the_load(
+    tmp_path: Path,
+) -> None:
+    fake = Fake(tmp_path, {"MetricLimits": RANGES})
+    for percent, used in ((10, 3e9), (30, 5e8)):
+        held = {"memory": {"Min": used, "Unit": "absolute"}}
+        fake.work(**load(percent, Metrics=held), Limits={"memory": 1e9, "usage": 0.5})
+    fake.run(1)
+    assert fake.ended == ["1 Limit memory reached, terminated"]
+    assert fake.value("xpum_power_watts") == pytest.approx(3 + 0.3 * 32)
+
+
+def test_a_dependent_metric_with_a_lowest_value_only_has_no_highest(tmp_path: Path) -> None:
+    metrics = {"power": {"Min": 20, "Role": "dependent"}, "temperature": {"Max": 50, "Role": "dependent"}}
+    fake = Fake(tmp_path, {"MetricLimits": metrics})
+    fake.run(1)
+    assert fake.value("xpum_power_watts") >= 20
+    assert 0 < fake.value("xpum_temperature_celsius") <= 50
 
 
 def test_capability_scales_the_time_of_workloads_made_for_another_device(tmp_path: Path) -> None:
@@ -190,6 +212,9 @@ def test_devices_are_found_by_the_index_in_the_names_of_their_files(tmp_path: Pa
     assert (fake.value("xpum_power_watts"), fake.value("xpum_power_watts", "card1")) == (3, 19)
     with pytest.raises(errors.InputError, match="no device 'renderD199'"):
         fake.work(Profile=[{"Load": 50}], Devices=["renderD199"])
+    fake = Fake(tmp_path, {"MetricLimits": RANGES, "DeviceFile": {"IndexRegex": "any|renderD12([0-9])"}})
+    with pytest.raises(errors.InputError, match="no device 'any'"):
+        fake.work(Profile=[{"Load": 50}], Devices=["many"])
 
 
 @pytest.mark.parametrize(
@@ -206,6 +231,9 @@ def test_devices_are_found_by_the_index_in_the_names_of_their_files(tmp_path: Pa
         ({"MetricLimits": {"power": {"Max": 1e16}}}, "MetricLimits.power: Expected"),
         ({"MetricLimits": {"power": {"Dims": {"a": [str(at) for at in range(2000)]}}}}, "power.Dims: more than"),
         ({"MetricLimits": {"power": {"Dims": {"a": {"b": 2}}}}}, "Expected `float` <= 1.0"),
+        ({"MetricLimits": {"power": {"Dims": {"9 bad": ["x"]}}}}, "power: Expected `str` matching regex"),
+        ({"MetricLimits": {"power": {"Dims": {"rail\n": ["x"]}}}}, "power: Expected `str` matching regex"),
+        ({"MetricLimits": {"power": {"Dims": {"pci_dev": ["x"]}}}}, "power.Dims.pci_dev: devices have this label"),
         ({"Model": "abacus"}, "Model: no GPU model 'abacus'"),
         ({"SubDevices": 0}, "SubDevices"),
         ({"Capability": {"Relative": 0}}, "Capability: Expected"),

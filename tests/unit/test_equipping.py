@@ -64,10 +64,13 @@ def test_a_mig_instance_that_goes_takes_plans_and_requests_of_its_users_along(tm
     made.equip(spec(1), {IDS[0]: (MigPart("1g.18gb", 0, 7, 16384),)})
     made.use({IDS[0]: (planned, driven)})
     inventory = made.box._inventory
-    assert (list(inventory._planned.values()), [user for user, _ in made.box.request_driven()]) == ([planned], [driven])
+    before = set(inventory._plays)
+    assert [item.what for item in inventory._plays.values()] == [planned, driven]
+    assert [user for user, _ in made.box.request_driven()] == [driven]
     made.equip(spec(1))
     made.use({IDS[0]: (planned, driven)} if used else {})
-    assert (inventory._planned, made.box.request_driven()) == ({}, [])
+    assert set(inventory._plays) == set(inventory.workloads.running)
+    assert (before & set(inventory._plays), made.box.request_driven()) == (set(), [])
 
 
 def test_mig_instances_come_and_go_beside_each_other(tmp_path: Path) -> None:

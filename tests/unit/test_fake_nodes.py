@@ -14,15 +14,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simgpu import vocabulary
+from simgpu.catalog import models
 from simgpu.controllers import claimed, publishing
 from simgpu.controllers.fake_nodes import IDLE_GROWTH
 from simgpu.controllers.node_views import SAVE_EVERY, SAVE_IDLE_EVERY
 from simgpu.identities import identity, render
-from simgpu.kube import errors, views
+from simgpu.kube import errors, resources, views
+from simgpu.kube.operations import Target
 from simgpu.kube.queue import WorkQueue
 from simgpu.machines.fleet import Fleet, candidate_addresses, pod_usage
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology import inline
+from tests.fixtures.equipment import STRICT
 from tests.fixtures.fake_worlds import (
     CAPACITY,
     CATALOG,
@@ -727,3 +730,22 @@ def test_a_resumed_counter_allows_for_what_idle_gpus_draw_between_two_saves() ->
     fleet = Fleet(seed=1)
     power = CATALOG.models["max-1550"].power_w
     assert fleet.place("a", hungry).idle_share == power.idle / power.max == pytest.approx(0.25)
+
+
+def test_a_pod_that_a_limit_of_its_gpu_ends_is_reported_once_and_does_not_start_again() -> None:
+    world = World(catalog=models.Catalog({"strict": STRICT}))
+    world.apply("topology", "", {"nodePools": {"x": {"gpus": [{"type": "strict", "count": 1}]}}})
+    world.apply("node", "a", "x")
+    world.apply("pod", "p", ("a", "Running", (1,)))
+    failing = {vocabulary.LIMIT_ANNOTATION: "fail"}
+    plain = world.stores.pods.get("p", namespace="ns")
+    assert plain is not None
+    meta = msgspec.structs.replace(plain.metadata, annotations=failing, resource_version="again")
+    world.stores.pods.put(msgspec.structs.replace(plain, metadata=meta))
+    for _ in range(3):
+        world.nodes.stepped()
+        assert world.fleet.machine().column("usage").tolist() == [0]
+        world.apply("nothing", "", None)
+    found = [(item.reason, item.message) for item in world.nodes.configuration._recorder._waiting]
+    assert found == [("GpuLimitReached", "container c0: Limit usage reached, terminated")]
+    assert not world.writer.settled(Target(resources.PODS, "p", "ns"), None)  # the pod is to fail, as it asks for

@@ -31,12 +31,14 @@ def test_a_container_is_found_by_the_uid_that_the_kubelet_has_of_its_pod(annotat
     assert identifier._find(peers.Peer("another", ID)) is None
 
 
-def test_a_pod_acts_on_a_gpu_that_it_shares_by_a_reservation_but_sets_only_its_own() -> None:
+@pytest.mark.parametrize("own", [Held("main", ("g0",), uid="u"), Held("main", ("g0",), namespace="ns", pod="p")])
+def test_a_pod_acts_on_a_gpu_that_it_shares_by_a_reservation_but_sets_only_its_own(own: Held) -> None:
     pod = views.Pod(
         metadata=views.ObjectMeta(name="p", namespace="ns", uid="u"),
         spec=views.PodSpec(containers=(views.Container(name="main"),), node_name="n"),
     )
-    held = [Held("main", ("g0",), uid="u"), Held("main", ("g1",), uid="u", lent=True)]
+    lent = Held("main", ("g1",), uid="u", lent=True)
+    held = [own, lent]
     found = PeerIdentifier([pod], lambda: held, lambda: ["g0", "g1", "g2"])._find(peers.Peer("u", ID))
     assert found is not None
     assert found.choose(()) == ("g0", "g1")

@@ -94,6 +94,8 @@ def test_labels_of_the_configuration_come_after_the_exporters_own_and_never_twic
     assert all(line.partition("}")[0].endswith(r'rack="r1",owner="a \"b\""') for line in lines if line[0] != "#")
     with pytest.raises(errors.InputError, match=r"box.yaml: labels: the exporter has a label gpu already"):
         identity.with_labels(identity.load("dcgm"), ["gpu"], where="box.yaml: labels")
+    with pytest.raises(errors.InputError, match="has a label severity already"):  # of one metric
+        identity.with_labels(identity.load("amd"), ["severity"], where="box.yaml: labels")
     file = tmp_path / "mine.yaml"
     file.write_text("{base: dcgm, labels: {shelf: '@rack'}}")
     renamed = identity.with_labels(identity.load(str(file)), ["rack"], where="")

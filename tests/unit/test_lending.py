@@ -42,7 +42,12 @@ def lent(*pods: Pod, held: list[Held] | None) -> tuple[LentGpus, Reports]:
     configuration: Configuration = reports
     loads = PodLoads(configuration, reports)
     made = LentGpus(
-        store, lambda: held, lambda: {"GPU-1": 1000, "GPU-2": 1000}, loads, configuration=configuration, namespace="r"
+        store,
+        lambda: None if held is None else [*held],
+        lambda: {"GPU-1": 1000, "GPU-2": 1000},
+        loads,
+        configuration=configuration,
+        namespace="r",
     )
     return made, reports
 
@@ -61,3 +66,15 @@ async def test_a_reservation_that_is_not_there_is_reported_and_gives_nothing() -
     found, reports = lent(pod("shares", labels=GROUP), held=[])
     assert await found.find("uid-shares", "main") == {}
     assert reports.reasons == ["ReservationUnknown"]
+
+
+async def test_a_reservation_may_have_its_gpu_by_a_claim() -> None:
+    held = [Held("main", ("GPU-1",), uid="uid-holds")]
+    sharing = pod("shares", labels=GROUP, annotations={"gpu-fraction": "0.5"})
+    found, reports = lent(pod("holds", "r", labels=GROUP), sharing, held=held)
+    assert await found.find("uid-shares", "main") == {"GPU-1": 500}
+    await found.wait_reserved()
+    assert [(item.ids, item.uid) for item in found.held()] == [(("GPU-1",), "uid-shares")]
+    held.clear()  # the claim was released
+    assert found.held() == []
+    assert reports.reasons == []

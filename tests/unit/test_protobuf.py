@@ -12,14 +12,14 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgpu.node import dra_messages, messages
+from simgpu.node import dra_messages, messages, nri_messages, ttrpc
 from simgpu.node.protobuf import Message
 
 ALL = [
-    item for module in (messages, dra_messages) for item in vars(module).values()
+    item for module in (messages, dra_messages, nri_messages, ttrpc) for item in vars(module).values()
     if isinstance(item, type) and issubclass(item, Message) and item is not Message
 ]  # fmt: skip
-_KINDS = {str: 9, bool: 8, int: 3}
+_KINDS = {str: 9, bytes: 12, bool: 8, int: 3}
 
 
 @functools.cache
@@ -80,7 +80,7 @@ def made_of(kind: Any) -> st.SearchStrategy[Any]:
         return st.none() | made_of(arguments[0])
     if kind is int:
         return st.integers(-(2**63), 2**63 - 1)
-    if kind in (str, bool):
+    if kind in (str, bytes, bool):
         return st.from_type(kind)
     hints = typing.get_type_hints(kind, include_extras=True)
     return st.builds(kind, **{name: made_of(typing.get_args(hint)[0]) for name, hint in hints.items()})

@@ -15,7 +15,8 @@ from simgpu.controllers.own_node import NodeStores, OwnNode
 from simgpu.controllers.own_slices import OwnSlices
 from simgpu.controllers.real_node import RealNode
 from simgpu.dra.grants import GrantedDevice, PreparedClaim
-from simgpu.kube import views
+from simgpu.kube import resources, views
+from simgpu.kube.operations import Target
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
@@ -25,7 +26,7 @@ from simgpu.pods.holding import Held
 from simgpu.topology import failures, pools
 from simgpu.topology.devices import Device
 from tests.fixtures.clocks import ManualClock
-from tests.fixtures.equipment import IDS, equipment, share, spec
+from tests.fixtures.equipment import CATALOG, IDS, STRICT, equipment, share, spec
 
 
 class Kubelet:
@@ -76,26 +77,36 @@ def node(tmp_path: Path, kubelet: Kubelet, clock: ManualClock) -> RealNode:
     known = Known(spec(2), {IDS[0]: (share("p", 40),)})
     own = OwnNode(
         "node-a", NodeStores(Store(), Store(), Store(), Store()), Writer(client, manager="test"),
-        Recorder(client, component="test"), namespace="ns", catalog=models.load(), clock=clock, before=known.spec,
+        Recorder(client, component="test"), namespace="ns", clock=clock, before=known.spec,
+        catalog=models.Catalog({"h200": CATALOG.models["h200"], "strict": STRICT}),
     )  # fmt: skip
     slices = OwnSlices(client, Recorder(client, component="test"), "node-a")
     return RealNode(own, made, kubelet, slices, working=tuple, known=known, reservations="r", clock=clock)
 
 
-def configure(node: RealNode, pool: str) -> None:
+def configure(node: RealNode, pool: str, model: str = "h200") -> None:
     """The node's pool in the cluster, which the node follows from now on."""
     stores = node._node._stores
     labels = {vocabulary.POOL_LABEL: "x"}
     meta = views.ObjectMeta(name="node-a", uid="u", resource_version="1", labels=labels)
     stores.nodes.put(views.Node(metadata=meta))
     named = views.ObjectMeta(name="topology", namespace="ns", resource_version="1")
-    text = f"nodePools: {{x: {{gpus: [{{type: h200, count: 2}}], {pool}}}}}"
+    text = f"nodePools: {{x: {{gpus: [{{type: {model}, count: 2}}], {pool}}}}}"
     stores.config_maps.put(views.ConfigMap(metadata=named, data={"topology.yml": text}))
     node.follow_cluster()
 
 
 def events(node: RealNode) -> list[str]:
     return [f"{item.reason}: {item.message}" for item in node._node.configuration._recorder._waiting]
+
+
+def pod(name: str, **annotations: str) -> views.Pod:
+    named = {f"simgpu.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    return views.Pod(
+        metadata=views.ObjectMeta(name=name, namespace="ns", uid=name, resource_version="1", annotations=named),
+        spec=views.PodSpec(node_name="node-a", containers=(views.Container("main"),)),
+        status=views.PodStatus(phase="Running"),
+    )
 
 
 async def test_after_an_allocation_it_looks_often_until_the_kubelet_lists_the_device(
@@ -172,13 +183,8 @@ async def test_gpus_that_the_kubelet_allocated_are_not_for_claims_until_their_po
     node: RealNode, kubelet: Kubelet
 ) -> None:
     configure(node, "allocation: dra, dra: {dynamicMIG: true}")
-    pod = views.Pod(
-        metadata=views.ObjectMeta(name="p", namespace="ns", uid="p", resource_version="1"),
-        spec=views.PodSpec(node_name="node-a", containers=(views.Container("main"),)),
-        status=views.PodStatus(phase="Running"),
-    )
     pods = node._node._stores.pods
-    pods.put(pod)
+    pods.put(pod("p"))
     kubelet.listed = [Held("main", (IDS[1],), namespace="ns", pod="p")]
     await node.reconcile()
     assert kubelet.offered == [IDS[0]]
@@ -186,3 +192,20 @@ async def test_gpus_that_the_kubelet_allocated_are_not_for_claims_until_their_po
     pods.remove("ns/p")
     await node.reconcile()
     assert kubelet.offered == IDS[:2]
+
+
+async def test_a_pod_that_a_limit_of_its_gpu_ends_is_reported_once_and_does_not_start_again(
+    node: RealNode, kubelet: Kubelet
+) -> None:
+    configure(node, "", model="strict")
+    node._node._stores.pods.put(pod("p", on_limit="fail"))
+    kubelet.listed = [Held("main", (IDS[0],), namespace="ns", pod="p")]
+    box = node._equipment.box
+    for second in (1.0, 2.0, 3.0):
+        await node.reconcile()
+        box.step(second, clock=second)
+        node.stepped()
+        assert box.machine.column("usage").tolist() == [0, 0]
+    assert events(node) == ["GpuLimitReached: container main: Limit usage reached, terminated"]
+    failing = Target(resources.PODS, "p", "ns")
+    assert not node._node._writer.settled(failing, None)  # the pod is to fail, as it asks for

@@ -183,7 +183,7 @@ seccompProfile: {type: RuntimeDefault}
   "draPlugin" (list "enabled")
   "kwokGpuDevicePlugin" (list "enabled")
   "kwokDraPlugin" (list "enabled")
-  "statusExporter" (list "enabled" "nodeResourceTopology" "podResources")
+  "statusExporter" (list "enabled" "podResources")
   "statusUpdater" (list "enabled" "runaiIntegration") -}}
 {{- range $key, $_ := dig $section dict $user -}}
 {{- if not (has $key $used) -}}{{- $found = append $found (printf "%s.%s: see controller and agent" $section $key) -}}{{- end -}}
@@ -192,16 +192,10 @@ seccompProfile: {type: RuntimeDefault}
 {{- sortAlpha $found | toJson -}}
 {{- end -}}
 
-{{/* Whether NUMA zones of nodes are published: where their type is served, and a pool has any, or may have. */}}
+{{/* Whether NUMA zones of nodes may be published: wherever their type is served. Pools without zones count too, because
+     what was published while they had some has to be removed. */}}
 {{- define "simgpu.zones" -}}
-{{- if .Capabilities.APIVersions.Has "topology.node.k8s.io/v1alpha2" -}}
-{{- $settings := include "simgpu.settings" . | fromJson -}}
-{{- $found := not $settings.topologyConfigMap.enabled -}}
-{{- range $pool := (include "simgpu.topology" . | fromYaml).nodePools -}}
-{{- if and (kindIs "map" $pool) $pool.numa }}{{ $found = true }}{{ end -}}
-{{- end -}}
-{{- if $found -}}true{{- end -}}
-{{- end -}}
+{{- if .Capabilities.APIVersions.Has "topology.node.k8s.io/v1alpha2" -}}true{{- end -}}
 {{- end -}}
 
 {{/* Seconds of a time such as 90s or 2m. */}}

@@ -158,7 +158,7 @@ class Agent:
         self.kubelet.prepared.changed = self.controller.claims_changed
         box, controller = self.equipment.box, self.controller
         self.lent = LentGpus(
-            self.stores.pods, lambda: controller.held,
+            self.stores.pods, lambda: None if controller.held is None else controller.all_held,
             lambda: {item.uuid: item.model.memory_mib.usable for item in box.devices}, self.node.loads,
             configuration=self.node.configuration, namespace=settings.reservations,
         )  # fmt: skip
@@ -235,7 +235,7 @@ class Agent:
             return zone_view.ZonedNode()
         cores = ((zones.cores or 0) + 500) // 1000
         pods = zone_view.zoned(self.controller.owners(), self._requested)
-        return zone_view.ZonedNode(zones.numa.zones, cores, zones.resource, pods)
+        return zone_view.ZonedNode(zones.numa.zones, cores, zones.resource or vocabulary.GPU_RESOURCE, pods)
 
     def _requested(self, namespace: str, name: str) -> tuple[int, int]:
         pod = self.stores.pods.get(name, namespace=namespace)

@@ -182,7 +182,7 @@ class FakeNodes:
             self._queue.add(node)
 
     def stepped(self) -> None:
-        """Enqueue the nodes whose GPUs had errors in the last step of the simulation; report plans that ended in it."""
+        """After each step: report users that limits ended, and enqueue the nodes whose GPUs had errors."""
         for user, message in self._fleet.take_ended():
             self.loads.report_ended(self._stores.pods, user, message)
         for name in self._fleet.struck():

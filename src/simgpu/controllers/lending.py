@@ -18,8 +18,8 @@ _LOOK = 0.05  # seconds
 class LentGpus:
     """Finds the GPUs of a sharing pod's container.
 
-    `pods` are those of the node, `held` returns what its kubelet allocated, None until that is known, and `memory` the
-    usable MiB of its GPUs, by id. `namespace` has the reservation pods.
+    `pods` are those of the node, `held` returns what its kubelet allocated and what claims gave, None until that is
+    known, and `memory` the usable MiB of its GPUs, by id. `namespace` has the reservation pods.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class LentGpus:
         if not self._reserved.is_set():
             return []
         held = self._held()
-        if self._shared is None or self._shared[0] is not held:  # peers may ask very often
+        if self._shared is None or self._shared[0] != held:  # peers may ask very often
             self._shared = held, self._find_shared(held or ())
         return self._shared[1]
 

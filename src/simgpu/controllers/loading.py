@@ -121,7 +121,7 @@ class PodLoads:
             done.add(ref.uid)
 
     def report_ended(self, pods: Store[Pod], user: User, message: str) -> None:
-        """Report that a container's profile crossed one of its limits; let its pod fail if it asks for that."""
+        """Report that a container crossed a limit, of its profile or its GPU; let its pod fail if it asks for that."""
         pod = pods.get(user.pod.name, namespace=user.pod.namespace)
         if pod is None or pod.metadata.uid != user.pod.uid or not requests.holds(pod):
             return

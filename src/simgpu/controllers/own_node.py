@@ -137,7 +137,7 @@ class OwnNode:
         return spec.failures if self.node is None else self.configuration.failures_of(self.node, spec)
 
     def report_ended(self, user: User, message: str) -> None:
-        """Report that a container's profile crossed one of its limits."""
+        """Report that a container crossed a limit, of its profile or its GPU."""
         self.loads.report_ended(self._stores.pods, user, message)
 
     def report(self, reason: str, message: str) -> None:

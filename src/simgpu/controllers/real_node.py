@@ -139,7 +139,7 @@ class RealNode:
         self.wake()
 
     def stepped(self) -> None:
-        """After each step: report plans that ended, and reconcile soon if a GPU had an error."""
+        """After each step: report users that limits ended, and reconcile soon if a GPU had an error."""
         for user, message in self._equipment.box.take_ended():
             self._node.report_ended(user, message)
         errors_now = float(self._equipment.box.machine.column("xids").sum())

@@ -22,6 +22,7 @@ from simgpu.catalog.facts import Share
 from simgpu.fakedev import files
 from simgpu.machines import documents, quantities
 from simgpu.machines.machine import Machine, Values
+from simgpu.topology.devices import LabelName
 
 _DEFAULT_MODEL = "dg1"  # the card that the original was made for
 _MAX_SUBDEVICES = 64
@@ -37,7 +38,7 @@ class _MetricForm(msgspec.Struct, rename="pascal"):
     quantity: str = ""
     scope: Literal["device", "subdevice"] = "device"
     aggregate: Literal["sum", "avg", "max"] | None = None
-    dims: Annotated[dict[str, list[str] | dict[str, Share]], msgspec.Meta(max_length=8)] = {}
+    dims: Annotated[dict[LabelName, list[str] | dict[str, Share]], msgspec.Meta(max_length=8)] = {}
     terminate_above: Number | None = None
     terminate_below: Number | None = None
 
@@ -128,17 +129,16 @@ def read(path: Path) -> DeviceType:
 
 
 def _metric(name: str, wanted: _MetricForm, form: _Form, place: str) -> DeviceMetric:
-    low, high = wanted.min or 0.0, wanted.max or 0.0
-    if low > high:
-        raise errors.InputError(place, f"Min {low:g} is above Max {high:g}")
     quantity = wanted.quantity or name
     known = quantity in quantities.QUANTITIES
     role = wanted.role or ("dependent" if known and (form.relations is not None or wanted.quantity) else "primary")
     if role == "dependent" and not known:
         there = ", ".join(sorted(quantities.QUANTITIES))
         raise errors.InputError(f"{place}.Quantity", f"no quantity {errors.shown(quantity)}; there are: {there}")
-    if role == "dependent" and (wanted.min, wanted.max) == (None, None):
-        low, high = -np.inf, np.inf  # a counter, for instance
+    bare = (-np.inf, np.inf) if role == "dependent" and wanted.max is None else (0.0, 0.0)  # a counter, for instance
+    low, high = bare[0] if wanted.min is None else wanted.min, bare[1] if wanted.max is None else wanted.max
+    if low > high:
+        raise errors.InputError(place, f"Min {low:g} is above Max {high:g}")
     parts = wanted.scope == "subdevice"
     if parts and form.sub_devices == 1:
         raise errors.InputError(f"{place}.Scope", "there are no sub-devices; state how many as SubDevices")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from simgpu.identities import render
 from simgpu.identities.identity import Dimension, Family, Identity
 from simgpu.machines import documents, ticking
 from simgpu.machines.box import Box
+from simgpu.sim import activity
 from simgpu.topology.devices import Device
 from simgpu.web import pages, server
 from simgpu.workloads.server import WorkloadServer
@@ -32,7 +33,8 @@ Base = tuple[documents.Wanted, tuple[int, ...]]
 Log = Callable[[str], None]
 Read = Callable[[Any], documents.Wanted]
 
-_MAX_MATCHED = 256  # characters of a device name in which an index is searched
+_MAX_MATCHED = 64  # characters of a device name in which an index is searched
+_OWN_LIMITS = {activity.MEMORY, activity.USAGE, activity.RUNTIME}  # limits of a workload, whatever a device type has
 
 
 class FakedevSettings(msgspec.Struct, frozen=True):
@@ -57,7 +59,12 @@ def settings(options: flags.Options, log: Log) -> FakedevSettings:
     subdevices = any(metric.of_parts for metric in kind.metrics.values())
     identified = identity.from_json(document, where=str(path), compatible=True, subdevices=subdevices)
     identified = msgspec.structs.replace(
-        identified, families=tuple(scoped(item, kind) for item in identified.families if item.value in kind.metrics)
+        identified,
+        families=tuple(
+            scoped(item, kind, identified.labels, where=options["devtype"])
+            for item in identified.families
+            if item.value in kind.metrics
+        ),
     )
     devices = files.devices(Path(options["devlist"]), options["count"], kind.labels, kind.model)
     found = FakedevSettings(
@@ -70,9 +77,13 @@ def settings(options: flags.Options, log: Log) -> FakedevSettings:
     return msgspec.structs.replace(found, base_workloads=tuple(_base_workloads(options, reader(found), devices, log)))
 
 
-def scoped(family: Family, kind: device_type.DeviceType) -> Family:
-    """Return a family with the sub-devices and the extra labels of its metric."""
+def scoped(family: Family, kind: device_type.DeviceType, labels: Collection[str], *, where: str) -> Family:
+    """Return a family with the sub-devices and the extra labels of its metric, none of which may be one of `labels`."""
     metric = kind.metrics[family.value]
+    if (taken := next((name for found, _ in metric.dims for name in found if name in labels), None)) is not None:
+        raise errors.InputError(
+            f"{where}: MetricLimits.{family.value}.Dims.{taken}", "devices have this label already; choose another name"
+        )
     if metric.of_parts:
         family = msgspec.structs.replace(family, of="parts" if metric.aggregate is None else "both")
     if metric.dims and not family.dimensions:
@@ -92,8 +103,16 @@ def _base_workloads(options: flags.Options, read: Read, devices: Sequence[Device
 
 
 def reader(settings: FakedevSettings) -> Read:
-    """Return the reader of workload documents: it knows the names of metrics, and finds devices by their index."""
-    names = {name: known for name, metric in settings.type.metrics.items() if (known := metric.limit_name())}
+    """Return the reader of workload documents: it knows the names of metrics, and finds devices by their index.
+
+    A limit such as `memory` stays that of the workload's memory, though a metric that follows the load may have the
+    same name; the identity's name for the metric means the metric.
+    """
+    names = {
+        name: known
+        for name, metric in settings.type.metrics.items()
+        if (metric.follows or name.lower() not in _OWN_LIMITS) and (known := metric.limit_name())
+    }
     for family in settings.identity.families:
         metric = settings.type.metrics[family.value]
         if family.scale and (known := metric.limit_name(scale=family.scale, offset=family.offset)):
@@ -104,7 +123,7 @@ def reader(settings: FakedevSettings) -> Read:
         if index is None or name.partition(".")[0] in listed or len(name) > _MAX_MATCHED:
             return name
         found = index.search(name)
-        return name if found is None else found[1] if found.groups() else found[0]
+        return name if found is None else (found.groups() and found[1]) or found[0]
 
     def read(document: Any) -> documents.Wanted:
         wanted = documents.read(document, names=names, peak_to_peak=True)

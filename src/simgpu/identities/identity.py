@@ -157,7 +157,10 @@ def limit_names(identity: Identity) -> dict[str, documents.LimitName]:
 def with_labels(identity: Identity, names: Iterable[str], *, where: str) -> Identity:
     """Return the identity with labels that devices have of their own, but for those that it shows already."""
     more = [name for name in dict.fromkeys(names) if f"@{name}" not in identity.labels.values()]
-    if (taken := next((name for name in more if name in identity.labels), None)) is not None:
+    own = {*identity.labels}
+    for family in identity.families:
+        own.update(family.labels, family.information, *(item.labels for item in family.dimensions))
+    if (taken := next((name for name in more if name in own), None)) is not None:
         raise errors.InputError(where, f"the exporter has a label {taken} already; choose another name")
     return msgspec.structs.replace(identity, labels={**identity.labels, **{name: f"@{name}" for name in more}})
 

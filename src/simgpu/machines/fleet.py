@@ -169,7 +169,7 @@ class Fleet:
         return found
 
     def take_ended(self) -> list[tuple[User, str]]:
-        """Return the users whose plans were ended by a limit since the last call, and the reason."""
+        """Return the users that a limit ended since the last call, and the reason."""
         return self._inventory.take_ended()
 
     def request_driven(self) -> list[tuple[User, int]]:

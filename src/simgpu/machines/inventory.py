@@ -111,7 +111,7 @@ class Inventory:
         self._max_gone = max_gone
         self.changed: list[Card] = []  # cards whose users were others before the last step
         self._changed: list[Card] = []  # since then
-        self._planned: dict[int, User] = {}  # users with plans, by their workload
+        self._plays: dict[int, Playing] = {}  # what users do, and configured loads, by their workload
         self._driven: dict[int, User] = {}  # users that requests drive, by their workload
         self._over: set[int] = set()  # of these workloads, those that have crossed a limit; they do not start again
         self._ended: list[tuple[User, str]] = []  # their users since the last `take_ended`, and why
@@ -151,7 +151,7 @@ class Inventory:
         for card, counters, *times in zip(gone, self.engine.counters(numbers).tolist(), *last, strict=True):
             self._gone.pop(card.device.uuid, None)  # so that the newest comes last
             self._gone[card.device.uuid] = DeviceState("", dict(zip(cards.OUTLIVING, [*counters, *times], strict=True)))
-            self._forget_plans(card.playing)
+            self._forget(card.playing)
             card.playing = ()
         removed = set(numbers)
         self._changed = [card for card in self._changed if card.number not in removed]
@@ -241,7 +241,7 @@ class Inventory:
 
     def _end(self, items: Collection[Playing]) -> None:
         self.workloads.drop([item.number for item in items])
-        self._forget_plans(items)
+        self._forget(items)
 
     def _play_all(
         self, card: Card, targets: Sequence[tuple[User | StaticMetrics, bool]], stays: Sequence[Playing]
@@ -251,7 +251,8 @@ class Inventory:
         try:
             for target in targets:
                 if target not in playing:
-                    playing[target] = self._play(card, target)
+                    playing[target] = item = self._play(card, target)
+                    self._plays[item.number] = item
         except BaseException:
             self._end([item for item in playing.values() if item not in stays])
             card.users = tuple(item.what for item in stays if isinstance(item.what, User))
@@ -285,19 +286,16 @@ class Inventory:
         """Start a user's plan where it is by now, whenever this process began; return the workload's number."""
         age = max(0.0, self.engine.epoch + self.engine.now - plan.started)
         owner = f"{user.pod.uid}/{handle}"
-        number = self.workloads.start(profile, [[handle]], pod=user.pod, owner=owner, age=age)[0]
-        self._planned[number] = user
-        return number
+        return self.workloads.start(profile, [[handle]], pod=user.pod, owner=owner, age=age)[0]
 
-    def _forget_plans(self, gone: Iterable[Playing]) -> None:
-        if self._planned or self._driven:
-            for item in gone:
-                self._planned.pop(item.number, None)
-                self._driven.pop(item.number, None)
-                self._over.discard(item.number)
+    def _forget(self, gone: Iterable[Playing]) -> None:
+        for item in gone:
+            self._plays.pop(item.number, None)
+            self._driven.pop(item.number, None)
+            self._over.discard(item.number)
 
     def take_ended(self) -> list[tuple[User, str]]:
-        """Return the users whose plans were ended by a limit since the last call, and the reason."""
+        """Return the users that a limit ended since the last call, and the reason."""
         ended, self._ended = self._ended, []
         return ended
 
@@ -359,9 +357,10 @@ class Inventory:
             card.seen = card.users
         self.workloads.finish(outcomes)
         for outcome in outcomes:
-            if (user := self._planned.get(outcome.workload)) is not None:
+            if (item := self._plays.get(outcome.workload)) is not None:
                 self._over.add(outcome.workload)
-                self._ended.append((user, outcome.message))
+                if isinstance(item.what, User) and not item.resting:
+                    self._ended.append((item.what, outcome.message))
         return bool(outcomes)
 
     # Saved state.

@@ -160,7 +160,7 @@ class ContainerMemory(Message, frozen=True):
 
 
 class ContainerResources(Message, frozen=True):
-    """The devices, CPUs and memory of a container. CPUs are written one by one, and not read."""
+    """The devices, CPUs and memory of a container."""
 
     name: Annotated[str, 1] = ""
     devices: Annotated[tuple[ContainerDevices, ...], 2] = ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 
@@ -30,7 +31,9 @@ from simgpu.pods import reserving
 from simgpu.vocabulary import PAGES_DIR, SHARED_MEMORY_ENV
 
 ANSWER_SECONDS = 1.0  # the runtime drops a plugin that takes 2, and meanwhile creates no other container
-_CONNECT_SECONDS = 5.0
+REGISTER_SECONDS = 5.0  # for the runtime to accept a connection, and then to answer the registration
+_STEADY_SECONDS = 60.0  # after which a connection has worked: what breaks sooner is tried ever more seldom
+_CONNECTIONS = (api.PLUGIN_CONNECTION, api.RUNTIME_CONNECTION)
 _NAME, _INDEX = "simgpu", "50"
 _UNIMPLEMENTED = 12  # gRPC's code
 _OPTIONS = ("bind", "ro", "nosuid", "nodev", "rprivate")
@@ -48,37 +51,49 @@ class NriPlugin:
         self._socket = socket
         self._adjust = adjust
         self._backoff = Backoff(first_seconds=0.5, max_seconds=30.0)
+        self._steady_at = math.inf  # when the connection, once registered, has worked for a while
 
     async def run(self) -> None:
         """Stay connected until cancelled; without a socket, or with a runtime that rejects plugins, look again."""
         failures, problem = 0, ""
         while True:
-            before = self.registered
+            self._steady_at = math.inf
             try:
                 await self._serve()
             except (OSError, EOFError, ValueError, TimeoutError) as error:
-                failures = 0 if self.registered > before else failures + 1
+                if asyncio.get_running_loop().time() >= self._steady_at:
+                    failures, problem = 0, ""
                 if (found := f"{type(error).__name__}: {error}") != problem:
                     problem = found
                     _log.warning("pods that share GPUs do not see them until %s answers: %s", self._socket, found)
-            if self.registered > before:
-                problem = ""
             await asyncio.sleep(self._backoff.pause(failures))
+            failures += 1
 
     async def _serve(self) -> None:
-        async with asyncio.timeout(_CONNECT_SECONDS):
+        async with asyncio.timeout(REGISTER_SECONDS):
             reader, writer = await asyncio.open_unix_connection(str(self._socket))
         try:
-            trunk = TtrpcTrunk(reader, writer)
-            register = api.RegisterPluginRequest(_NAME, _INDEX)
-            call = TtrpcRequest(api.RUNTIME, "RegisterPlugin", register.encode(), int(_CONNECT_SECONDS * 1e9))
-            await trunk.send(TtrpcMessage(api.RUNTIME_CONNECTION, 1, REQUEST, call.encode()))
+            trunk = TtrpcTrunk(reader, writer, connections=_CONNECTIONS)
+            try:
+                async with asyncio.timeout(REGISTER_SECONDS):
+                    await self._register(trunk)
+            except TimeoutError:
+                raise TimeoutError(f"no answer to the registration in {REGISTER_SECONDS:g} s") from None
+            self._steady_at = asyncio.get_running_loop().time() + _STEADY_SECONDS
             while True:
                 await self._answer(trunk, await trunk.receive())
         finally:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+    async def _register(self, trunk: TtrpcTrunk) -> None:
+        """Register, and answer what the runtime asks before it has accepted that."""
+        before, register = self.registered, api.RegisterPluginRequest(_NAME, _INDEX)
+        call = TtrpcRequest(api.RUNTIME, "RegisterPlugin", register.encode(), int(REGISTER_SECONDS * 1e9))
+        await trunk.send(TtrpcMessage(api.RUNTIME_CONNECTION, 1, REQUEST, call.encode()))
+        while self.registered == before:
+            await self._answer(trunk, await trunk.receive())
 
     async def _answer(self, trunk: TtrpcTrunk, message: TtrpcMessage) -> None:
         if message.connection == api.RUNTIME_CONNECTION and message.kind == RESPONSE:
@@ -129,7 +144,7 @@ def adjustment(
     `gpus` are the MiB that it has of each, by id: processes show as much as it has of the first.
     """
     granted = granting.gpus(list(gpus), node=node, source=source)
-    environment = {**granted.envs, SHARED_MEMORY_ENV: str(next(iter(gpus.values())))}
+    environment = {**granted.envs, SHARED_MEMORY_ENV: str(max(1, next(iter(gpus.values()))))}  # 0 is no limit
     return api.ContainerAdjustment(
         mounts=tuple(
             api.NriMount(item.container_path, "bind", item.host_path, _OPTIONS)

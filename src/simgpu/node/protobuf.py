@@ -1,8 +1,8 @@
 """Protocol buffers, as much of them as the kubelet's interfaces use: structs to bytes and back.
 
 A field is annotated with its number, as in `name: Annotated[str, 1] = ""`, and may be a string, bytes, a bool, an int,
-another message, a tuple of strings or messages, or a map from string to string or message. Unknown fields are skipped,
-and missing fields have their defaults, so either side may be older or newer than the other.
+another message, a tuple of strings, ints or messages, or a map from string to string or message. Unknown fields are
+skipped, and missing fields have their defaults, so either side may be older or newer than the other.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self, Union
 
 import msgspec
@@ -63,6 +63,8 @@ def _fields(message: type[Message]) -> dict[int, _Field]:
 
 def _field(name: str, number: int, kind: Any) -> _Field:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple and arguments[0] is int:
+        return _Field(name, number, _BYTES, _pack, _unpack, _extend)
     if origin is tuple:
         one = _scalar(arguments[0])
         return _Field(name, number, one.wire, lambda items: map(one.encode, items), one.decode, _append)
@@ -79,6 +81,26 @@ def _field(name: str, number: int, kind: Any) -> _Field:
         name, number, one.wire, lambda value: iter([one.encode(value)] if value else []), one.decode,
         lambda _old, new: new,
     )  # fmt: skip
+
+
+def _pack(items: Iterable[int]) -> Iterator[bytes]:
+    """Yield the numbers of a field in one piece, as it is written since version 3."""
+    if packed := b"".join(map(_varint, items)):
+        yield _length_delimited(packed)
+
+
+def _unpack(data: bytes) -> list[int]:
+    found, at = [], 0
+    while at < len(data):
+        value, at = _read_varint(data, at)
+        found.append(_signed(value))
+    return found
+
+
+def _extend(old: list[int] | None, new: list[int]) -> list[int]:
+    found = [] if old is None else old
+    found += new
+    return found
 
 
 def _append(old: list[Any] | None, new: Any) -> list[Any]:

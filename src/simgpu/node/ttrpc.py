@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
@@ -55,21 +56,24 @@ class TtrpcMessage(msgspec.Struct, frozen=True):
 
 
 class TtrpcTrunk:
-    """A socket with several connections. `ValueError` for what is not the protocol; `EOFError` at its end."""
+    """A socket with these connections. `ValueError` for what is not the protocol; `EOFError` at its end."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, connections: Iterable[int]
+    ) -> None:
         self._reader = reader
         self._writer = writer
-        self._received: dict[int, bytearray] = {}
+        self._received = {connection: bytearray() for connection in connections}
 
     async def receive(self) -> TtrpcMessage:
         """Return the next message that is complete, of any connection."""
         while (found := self._complete()) is None:
             connection, size = _FRAME.unpack(await self._reader.readexactly(_FRAME.size))
+            if (held := self._received.get(connection)) is None:
+                raise ValueError(f"a frame of connection {connection}; there are {', '.join(map(str, self._received))}")
             if size > _MAX_BYTES + _HEADER.size:
                 raise ValueError(f"a frame of {size} bytes; at most {_MAX_BYTES + _HEADER.size}")
-            data = await self._reader.readexactly(size)
-            self._received.setdefault(connection, bytearray()).extend(data)
+            held.extend(await self._reader.readexactly(size))
         return found
 
     def _complete(self) -> TtrpcMessage | None:

@@ -108,8 +108,8 @@ class ZoneView:
             files.put(path, f"{listed}\n".encode(), _MODE)
 
     def remove(self) -> None:
-        """Remove everything that was written."""
-        (self._folder / _SOCKET).unlink(missing_ok=True)
+        """Remove everything that was written. The folder itself stays: it may be mounted."""
+        shutil.rmtree((self._folder / _SOCKET).parent, ignore_errors=True)
         shutil.rmtree(self._folder / "sys", ignore_errors=True)
 
 

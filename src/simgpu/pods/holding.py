@@ -177,11 +177,16 @@ def gpus(pod: Pod, container: str, held: Sequence[Held]) -> tuple[str, ...]:
 
 
 def _given(pod: Pod, container: str, held: Sequence[Held]) -> tuple[str, ...]:
-    """Return a container's devices: by uid if known, else by name, except those of other pods' uids."""
+    """Return a container's devices: by uid if known, else by name, except those of other pods' uids.
+
+    Those that it shares always have a uid, whether or not the kubelet's do.
+    """
     meta, uid = pod.metadata, kubelet_uid(pod)
     mine = [item for item in held if item.container == container]
-    if by_uid := [item for item in mine if item.uid and item.uid == uid]:
+    by_uid = [item for item in mine if item.uid and item.uid == uid]
+    if any(not item.lent for item in by_uid):
         return tuple(name for item in by_uid for name in item.ids)
     others = {name for item in held if item.uid and item.uid != uid for name in item.ids}
     by_name = [item for item in mine if not item.uid and (item.namespace, item.pod) == (meta.namespace, meta.name)]
-    return tuple(name for item in by_name for name in item.ids if name not in others)
+    own = [name for item in by_name for name in item.ids if name not in others]
+    return (*own, *(name for item in by_uid for name in item.ids))

@@ -102,7 +102,7 @@ def part_id(gpu: str, number: int) -> str:
     return f"{MIG_PREFIX}{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
 
 
-LabelName = Annotated[str, msgspec.Meta(pattern="^(?!__)[a-zA-Z_][a-zA-Z0-9_]*$", max_length=vocabulary.MAX_NAME)]
+LabelName = Annotated[str, msgspec.Meta(pattern="^(?!__)[a-zA-Z_][a-zA-Z0-9_]*\\Z", max_length=vocabulary.MAX_NAME)]
 LabelValue = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
