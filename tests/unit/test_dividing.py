@@ -147,6 +147,54 @@ def test_instances_in_use_block_the_change_of_their_card() -> None:
     assert world.states[-1] == "success"
 
 
+PROFILED = [{"system": {"driver_version": "550.1.2"}}, {"device_defaults": {"name": "NVIDIA H200 of our own"}}]
+
+
+@pytest.mark.parametrize("overrides", PROFILED)
+def test_instances_in_use_stay_when_the_controller_restarts_in_a_pool_with_a_profile_of_its_own(
+    overrides: dict[str, Any],
+) -> None:
+    def configure(**more: Any) -> None:
+        gpu = {"profile": "h200", "overrides": {"device_count": 2, **overrides, **more}}
+        world._topology("", {"nodePools": {"x": {"gpu": gpu, "mig": {"config": "all-3g.71gb"}}}})
+
+    world = MigWorld()
+    configure()
+    world.settle()
+    world.add("p", {"nvidia.com/mig-3g.71gb": 1})
+    world.label("all-1g.18gb")
+    assert world.states[-1] == "failed"
+    _save(world)
+    again = MigWorld(world)
+    assert (again.states[-1], again.parts()) == ("failed", {"p": [(0, 1)]})
+    world = again
+    configure(system={"driver_version": "560.1.2"})  # the cards stay what they are
+    world.settle()
+    assert (world.states[-1], world.parts()) == ("failed", {"p": [(0, 1)]})
+
+
+@pytest.mark.parametrize("writes", range(5))
+@pytest.mark.parametrize("gpus", ["h200", "a100"])
+def test_a_change_that_was_interrupted_is_finished_by_the_next_controller(gpus: str, writes: int) -> None:
+    world = MigWorld(gpus=gpus)
+    world.apply("edit", "a", {"labels": {CONFIG: "all-balanced"}})
+    for _ in range(writes):
+        world._written("", None)  # and the controller is gone before it looks again
+    again = MigWorld(world)
+    assert again.node.metadata.labels[STATE] == "success"
+    assert "nvidia.com/gpu" not in again.capacity
+
+
+def test_a_label_that_changes_while_a_change_is_pending_is_followed() -> None:
+    world = MigWorld()
+    world.apply("edit", "a", {"labels": {CONFIG: "all-balanced"}})
+    world._written("", None)
+    world.apply("edit", "a", {"labels": {CONFIG: "all-7g.141gb", STATE: "pending"}})
+    world.settle()
+    assert world.node.metadata.labels[STATE] == "success"
+    assert world.capacity == {"nvidia.com/mig-7g.141gb": "2"}
+
+
 def test_pods_get_instances_packed_on_cards_and_keep_them_over_a_restart() -> None:
     world = MigWorld(config="all-3g.71gb")
     for name in ("p", "q", "r"):
@@ -341,6 +389,19 @@ def test_runais_series_have_the_utilisation_of_a_pods_instances() -> None:
     assert memory == 2 * 16384 * 2**20
 
 
+def test_runais_series_are_there_when_a_pod_and_its_instances_have_just_gone() -> None:
+    world = MigWorld(config="all-1g.18gb")
+    world.add("p", {"nvidia.com/mig-1g.18gb": 1})
+    world._pod("p", None)
+    world.look()
+    world._edit("a", {"labels": {CONFIG: "all-disabled"}})
+    for _ in range(3):
+        world.look()
+        world._written("", None)
+    world.look()
+    assert not list(pod_usage(world.fleet.machine()))  # before the next step
+
+
 def test_a_view_has_the_instances_and_their_users() -> None:
     world = MigWorld(config="all-3g.71gb")
     world.add("p", {"nvidia.com/mig-3g.71gb": 1})
@@ -362,7 +423,7 @@ HISTORY = st.lists(
         st.tuples(st.just("add"), st.tuples(PODS, WANTED, st.integers(1, 2), st.integers(1, 2))),
         st.tuples(st.just("remove"), PODS),
         st.tuples(st.just("restart"), st.none()),
-        st.tuples(st.just("kill"), st.tuples(NAMES, st.integers(0, 3))),
+        st.tuples(st.just("kill"), st.lists(st.one_of(NAMES, st.integers(0, 3)), max_size=4)),
     ),
     max_size=10,
 )
@@ -389,15 +450,26 @@ def test_whatever_happens_each_instance_has_one_pod_and_pods_keep_theirs(history
             _save(world)
             world = MigWorld(world)
             assert world.parts() == before
-        elif kind == "kill":  # while a layout changes
-            world.apply("edit", "a", {"labels": {CONFIG: value[0]}})
-            for _ in range(value[1]):
-                world.apply("written", "", None)
+        elif kind == "kill":  # at any point of changes: after a label, looks, writes, or both
+            for step in value:
+                if isinstance(step, int):
+                    _go_on(world, looks=bool(step & 1), writes=bool(step & 2))
+                else:
+                    world._edit("a", {"labels": {CONFIG: step}})
             layouts = world.profiles()
             world = MigWorld(world)
             used = [bool(card.users) for card in world.fleet.nodes["a"].cards]
             assert all(old == new for old, new, busy in zip(layouts, world.profiles(), used, strict=True) if busy)
+            assert world.parts().keys() == before.keys()
         _check(world)
+
+
+def _go_on(world: MigWorld, *, looks: bool, writes: bool) -> None:
+    """A part of what happens between a change and the end of its consequences."""
+    if looks:
+        world.look()
+    if writes:
+        world._written("", None)
 
 
 def _free(world: MigWorld, resource: str) -> int:
@@ -416,6 +488,7 @@ def _check(world: MigWorld) -> None:
         assert set(used) <= ({number for number, _, _ in card.parts} or whole)
     spec = world.fleet.nodes["a"].spec
     strategy = world.nodes._strategy(spec)
+    assert world.node.metadata.labels.get(STATE, "") in ("", "success", "failed")  # nothing is under way for ever
     assert world.capacity == publishing.amounts(spec, strategy)
     held = {pod.metadata.name for pod in world.stores.pods}
     assert held == world.parts().keys()

@@ -67,7 +67,7 @@ class Divisions:
         if division.choice != choice or (division.state == MIG_FAILED and division.topology is not topology):
             division.choice, division.state = choice, ""
         division.topology = topology
-        had = _layouts(current(), pool)
+        had = mig_choice.layouts(current(), pool)
         kept = msgspec.structs.replace(pool, gpus=mig_choice.laid_out(pool.gpus, had))
         try:
             wanted = self._wanted(choice, pool, topology)
@@ -107,6 +107,11 @@ class Divisions:
             known = self._applied[key] = pool, topology, mig_choice.apply(choice, pool, topology)
         return known[2]
 
+    def unfinished(self, node: Node) -> bool:
+        """Return whether a change goes on at the next look: its state is seen already, so no write will bring one."""
+        division = self._known.get(node.metadata.name)
+        return division is not None and division.state in (MIG_PENDING, MIG_REBOOTING) and _seen(node, division)
+
     def labels(self, name: str) -> dict[str, str]:
         """Return the label with the state of a node's layout, if one was chosen."""
         division = self._known.get(name)
@@ -140,15 +145,6 @@ class Divisions:
 
 def _seen(node: Node, division: Division) -> bool:
     return node.metadata.labels.get(vocabulary.MIG_CONFIG_STATE) == division.state
-
-
-def _layouts(current: NodeGpus | None, pool: NodeGpus) -> list[CardLayout | None]:
-    """Return how each GPU is divided now; None for one that is not there yet."""
-    had = current.gpus if current is not None else ()
-    return [
-        had[index].layout if index < len(had) and had[index].model == gpu.model else None
-        for index, gpu in enumerate(pool.gpus)
-    ]
 
 
 def _changing(wanted: NodeGpus, had: Sequence[CardLayout | None]) -> list[int]:
