@@ -49,6 +49,16 @@ class MigWorld(World):
         self.apply("edit", "a", {"labels": {CONFIG: name}})
         self.settle()
 
+    def write_unseen(self) -> None:
+        """All writes reach the API; the controller does not look again yet."""
+
+        async def unseen(_node: str) -> None:
+            pass
+
+        seen, self.api.changed = self.api.changed, unseen
+        self._written("", None)
+        self.api.changed = seen
+
     def add(self, name: str, requests: dict[str, int], containers: int = 1) -> None:
         """A pod whose containers request these devices each, running on the node."""
         limits = {resource: str(count) for resource, count in requests.items()}
@@ -179,7 +189,8 @@ def test_a_change_that_was_interrupted_is_finished_by_the_next_controller(gpus: 
     world = MigWorld(gpus=gpus)
     world.apply("edit", "a", {"labels": {CONFIG: "all-balanced"}})
     for _ in range(writes):
-        world._written("", None)  # and the controller is gone before it looks again
+        world.look()
+        world.write_unseen()  # and the controller is gone before it looks again
     again = MigWorld(world)
     assert again.node.metadata.labels[STATE] == "success"
     assert "nvidia.com/gpu" not in again.capacity
@@ -188,8 +199,8 @@ def test_a_change_that_was_interrupted_is_finished_by_the_next_controller(gpus: 
 def test_a_label_that_changes_while_a_change_is_pending_is_followed() -> None:
     world = MigWorld()
     world.apply("edit", "a", {"labels": {CONFIG: "all-balanced"}})
-    world._written("", None)
-    world.apply("edit", "a", {"labels": {CONFIG: "all-7g.141gb", STATE: "pending"}})
+    world.write_unseen()
+    world.apply("edit", "a", {"labels": {CONFIG: "all-7g.141gb"}})
     world.settle()
     assert world.node.metadata.labels[STATE] == "success"
     assert world.capacity == {"nvidia.com/mig-7g.141gb": "2"}
@@ -469,7 +480,7 @@ def _go_on(world: MigWorld, *, looks: bool, writes: bool) -> None:
     if looks:
         world.look()
     if writes:
-        world._written("", None)
+        world.write_unseen()
 
 
 def _free(world: MigWorld, resource: str) -> int:
