@@ -128,6 +128,12 @@ class OwnedFields(msgspec.Struct):
     labels: set[str]
     resources: set[str]
 
+    def add_all(self, node: Node) -> None:
+        """Add all names that we could own on a node: it is marked as ours, and its view is missing."""
+        self.labels.update(ALL_LABELS, filter(mig_labels.is_ours, node.metadata.labels))
+        divided = (name for name in node.status.capacity if name.startswith(vocabulary.MIG_RESOURCE_PREFIX))
+        self.resources.update((vocabulary.GPU_RESOURCE, *divided))
+
     def drop_missing(self, node: Node) -> None:
         """Drop names that the node does not have any more: other writers may add them again as their own."""
         self.labels &= node.metadata.labels.keys()
@@ -156,11 +162,10 @@ def owned_on(before: PreviousView, node: Node) -> OwnedFields:
         vocabulary.FAKE_GPU_LABEL in node.metadata.labels
         and node.metadata.annotations.get(vocabulary.KWOK_NODE) == "fake"
     )
+    owned = OwnedFields(set(before.labels), set(before.resources))
     if marked and not before.labels:
-        divided = {name for name in node.status.capacity if name.startswith(vocabulary.MIG_RESOURCE_PREFIX)}
-        labels = {name for name in node.metadata.labels if mig_labels.is_ours(name)}
-        return OwnedFields({*ALL_LABELS, *labels}, {vocabulary.GPU_RESOURCE, *before.resources, *divided})
-    return OwnedFields(set(before.labels), set(before.resources))
+        owned.add_all(node)
+    return owned
 
 
 def document(
