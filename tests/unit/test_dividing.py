@@ -206,6 +206,16 @@ def test_a_label_that_changes_while_a_change_is_pending_is_followed() -> None:
     assert world.capacity == {"nvidia.com/mig-7g.141gb": "2"}
 
 
+def test_the_state_of_a_change_that_was_taken_back_goes_whoever_wrote_it() -> None:
+    world = MigWorld()
+    world.apply("edit", "a", {"labels": {CONFIG: "all-balanced"}})
+    world.write_unseen()
+    world._edit("a", {"labels": {CONFIG: None}})  # and the controller is gone before its view lists the label
+    again = MigWorld(world)
+    assert STATE not in again.node.metadata.labels
+    assert again.capacity == {"nvidia.com/gpu": "2"}
+
+
 def test_pods_get_instances_packed_on_cards_and_keep_them_over_a_restart() -> None:
     world = MigWorld(config="all-3g.71gb")
     for name in ("p", "q", "r"):
@@ -259,6 +269,23 @@ def test_instances_can_be_shared_by_time_slicing() -> None:
     assert world.parts() == {"p": [(0, 1)], "q": [(0, 2)], "r": [(0, 1)]}
     [first, *_] = world.fleet.nodes["a"].cards[0].users
     assert first.memory_mib == 71424 // 2
+
+
+def test_pods_keep_their_instances_when_time_slicing_is_switched_on_and_off() -> None:
+    def slice_into(replicas: int) -> None:
+        slicing = {"resources": [{"name": "nvidia.com/mig-3g.71gb", "replicas": replicas}]} if replicas > 1 else {}
+        pool = {"gpus": [{"type": "h200", "count": 2}], "mig": {"config": "all-3g.71gb"}}
+        world._topology("", {"nodePools": {"x": {**pool, "sharing": {"timeSlicing": slicing}}}})
+        world.settle()
+
+    world = MigWorld(config="all-3g.71gb")
+    for name in ("p", "q", "r"):
+        world.add(name, {"nvidia.com/mig-3g.71gb": 1})
+    world.apply("pod", "p", None)
+    before = world.parts()
+    for replicas in (3, 2, 1):
+        slice_into(replicas)
+        assert world.parts() == before == {"q": [(0, 2)], "r": [(1, 1)]}
 
 
 def test_unhealthy_cards_and_claims_leave_their_instances_to_nobody_else() -> None:
@@ -332,6 +359,13 @@ def test_a_mig_parted_file_in_its_config_map_names_layouts_and_a_wrong_one_chang
         "ConfigMap default-mig-parted-config: config.yaml.mig-configs.halves" in world.nodes.configuration.problems[0]
     )
     assert world.capacity == {"nvidia.com/mig-3g.71gb": "4"}
+    assert MigWorld(world).capacity == world.capacity  # a controller that starts now
+    pools = {"x": {"gpus": [{"type": "h200", "count": 3}]}, "y": {"gpus": [{"type": "t4", "count": 1}]}}
+    world._topology("", {"nodePools": pools})  # which does not depend on the file
+    world.apply("node", "b", "y")
+    world.settle()
+    assert world.on("b")[1] == {"nvidia.com/gpu": "1"}
+    assert world.capacity == {"nvidia.com/mig-3g.71gb": "6"}  # with the layouts before
 
 
 def test_a_node_that_leaves_loses_all_of_it() -> None:
