@@ -18,7 +18,7 @@ from simgpu.kube import views
 from simgpu.machines.fleet import pod_usage
 from simgpu.machines.users import PodRef, User
 from simgpu.topology.devices import part_id
-from tests.fixtures.fake_worlds import LOOP, World
+from tests.fixtures.fake_worlds import LABEL, LOOP, World
 
 CONFIG, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 RUNAI, MAPPING = "run.ai/mig.config", "run.ai/mig-mapping"
@@ -206,14 +206,16 @@ def test_a_label_that_changes_while_a_change_is_pending_is_followed() -> None:
     assert world.capacity == {"nvidia.com/mig-7g.141gb": "2"}
 
 
-def test_the_state_of_a_change_that_was_taken_back_goes_whoever_wrote_it() -> None:
+@pytest.mark.parametrize(("gone", "left"), [(CONFIG, {"nvidia.com/gpu": "2"}), (LABEL, {})])
+def test_the_state_of_a_change_that_was_taken_back_goes_whoever_wrote_it(gone: str, left: dict[str, str]) -> None:
     world = MigWorld()
     world.apply("edit", "a", {"labels": {CONFIG: "all-balanced"}})
     world.write_unseen()
-    world._edit("a", {"labels": {CONFIG: None}})  # and the controller is gone before its view lists the label
-    again = MigWorld(world)
-    assert STATE not in again.node.metadata.labels
-    assert again.capacity == {"nvidia.com/gpu": "2"}
+    world._edit("a", {"labels": {gone: None}})  # and the controller is gone before its view lists the state
+    again = World(world.stores)
+    again.settle()
+    assert STATE not in world.node.metadata.labels
+    assert world.capacity == left
 
 
 def test_pods_get_instances_packed_on_cards_and_keep_them_over_a_restart() -> None:

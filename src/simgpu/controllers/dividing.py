@@ -132,11 +132,6 @@ class Divisions:
         division = self._known.get(name)
         return {vocabulary.MIG_CONFIG_STATE: division.state} if division is not None and division.state else {}
 
-    def owned(self, node: Node) -> Iterable[str]:
-        """Return labels of a node that are ours, even where a view does not list them yet: its writer may be gone."""
-        state = vocabulary.MIG_CONFIG_STATE
-        return [state] if node.metadata.name in self._known and state in node.metadata.labels else []
-
     def annotations(self, node: Node, spec: NodeGpus, ids: Sequence[str]) -> dict[str, dict[str, str | None]]:
         """Return the part of a patch of metadata that sets or removes the annotation of instances, by GPU ids.
 

@@ -459,7 +459,7 @@ class FakeNodes:
         labels, amounts = publishing.labels(spec, strategy), publishing.amounts(spec, strategy)
         allocatable = publishing.amounts(spec, strategy, unhealthy=sick)
         labels |= self.divisions.labels(placed.name)
-        owned.labels.update(labels, self.divisions.owned(node))
+        owned.labels.update(labels)
         owned.resources.update(amounts)
         patch = publishing.node_patch(labels, amounts, owned, allocatable=allocatable)
         patch["metadata"] |= self.divisions.annotations(node, spec, placed.ids)

@@ -267,7 +267,9 @@ class OwnNode:
         labels |= self.divisions.labels(self.name) if labels else {}
         if labels or config_map is not None or self.configuration.uninstalling:
             labels[vocabulary.MANAGED_LABEL] = "true"  # the last to be removed; in an uninstall, by the agent itself
-        self._labelled.update(labels, publishing.owned_labels(config_map), self.divisions.owned(node))
+        self._labelled.update(labels, publishing.owned_labels(config_map))
+        if vocabulary.MANAGED_LABEL in node.metadata.labels:
+            self._labelled.add(vocabulary.MIG_CONFIG_STATE)  # perhaps of an agent that did not get to its view
         if config_map is None and vocabulary.MANAGED_LABEL in node.metadata.labels:  # an agent did not get further
             self._labelled.update(publishing.ALL_LABELS, filter(mig_labels.is_ours, node.metadata.labels))
         if not spec.gpus:

@@ -165,6 +165,8 @@ def owned_on(before: PreviousView, node: Node) -> OwnedFields:
     owned = OwnedFields(set(before.labels), set(before.resources))
     if marked and not before.labels:
         owned.add_all(node)
+    elif before.labels and vocabulary.MIG_CONFIG_STATE in node.metadata.labels:
+        owned.labels.add(vocabulary.MIG_CONFIG_STATE)  # perhaps of a controller that did not get to its view
     return owned
 
 
