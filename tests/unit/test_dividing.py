@@ -362,6 +362,7 @@ HISTORY = st.lists(
         st.tuples(st.just("add"), st.tuples(PODS, WANTED, st.integers(1, 2), st.integers(1, 2))),
         st.tuples(st.just("remove"), PODS),
         st.tuples(st.just("restart"), st.none()),
+        st.tuples(st.just("kill"), st.tuples(NAMES, st.integers(0, 3))),
     ),
     max_size=10,
 )
@@ -388,6 +389,14 @@ def test_whatever_happens_each_instance_has_one_pod_and_pods_keep_theirs(history
             _save(world)
             world = MigWorld(world)
             assert world.parts() == before
+        elif kind == "kill":  # while a layout changes
+            world.apply("edit", "a", {"labels": {CONFIG: value[0]}})
+            for _ in range(value[1]):
+                world.apply("written", "", None)
+            layouts = world.profiles()
+            world = MigWorld(world)
+            used = [bool(card.users) for card in world.fleet.nodes["a"].cards]
+            assert all(old == new for old, new, busy in zip(layouts, world.profiles(), used, strict=True) if busy)
         _check(world)
 
 

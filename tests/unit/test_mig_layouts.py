@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from itertools import product
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simgpu import errors
 from simgpu.catalog import models, placing
@@ -148,3 +152,31 @@ mig-configs:
 def test_a_wrong_layout_is_an_error_with_its_place(entry: str, problem: str) -> None:
     with pytest.raises(errors.InputError, match=problem):
         divided(f"mig-configs: {{x: [{entry}]}}", H200)
+
+
+ANYTHING = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-2, 2**70), st.floats(), st.text(max_size=8)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8) | st.integers(), inner, max_size=3),
+    max_leaves=8,
+)
+PROFILES = st.sampled_from(["1g.18gb", "3g.71gb", "7g.141gb", "x"])
+ENTRIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "devices": st.sampled_from(["all", [0], [7], [True], [-1]]) | ANYTHING,
+        "device-filter": st.sampled_from(["0x233510DE", ["0x233510de", "0x20B710DE"]]) | ANYTHING,
+        "mig-enabled": st.booleans() | ANYTHING,
+        "mig-devices": st.dictionaries(PROFILES, st.integers(0, 9), max_size=3)
+        | st.lists(st.fixed_dictionaries({"name": PROFILES, "position": st.integers(-1, 9)}), max_size=9)
+        | ANYTHING,
+    },
+)
+
+
+@given(st.lists(ENTRIES, max_size=3) | ANYTHING)
+def test_whatever_a_layout_holds_it_is_read_or_refused_with_its_field(document: Any) -> None:
+    with contextlib.suppress(errors.InputError):
+        for layout in mig_layouts.divide(mig_files.parse_layout(document, field="x"), [H200, A30], field="x"):
+            assert layout is None or len(layout.instances) == len(layout.starts)
+            if layout is not None and layout.instances:
+                _check_disjoint(layout, H200 if layout.instances[0] in H200.mig else A30)

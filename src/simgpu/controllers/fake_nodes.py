@@ -403,14 +403,11 @@ class FakeNodes:
         through: claimed.ClaimedUsers,
     ) -> float | None:
         """The same for a node whose GPUs are divided."""
-        strategy = self._strategy(placed.spec)
-        if record.offers is None or record.offers[0] is not placed or record.offers[1] != strategy:
-            record.offers = placed, strategy, instance_users.resources_of(placed, strategy)
         found = instance_users.assign(
             placed,
             [pod for pod in pods if not claims.has_gpu_claim(pod)],
             before.counters.held if before is not None else record.held,
-            resources=record.offers[2],
+            resources=lambda: self._offers(placed, record),
             loads=self.loads,
             unhealthy=record.unhealthy,
             claimed=through.taken,
@@ -418,6 +415,12 @@ class FakeNodes:
         record.held, record.shared, record.replicas = found.held, bool(found.held), 1
         self._fleet.use(placed, through.joined(found.users))
         return self._report_problems(record, through, found.wishes)
+
+    def _offers(self, placed: NodeCards, record: NodeRecord) -> list[instance_users.OfferedResource]:
+        strategy = self._strategy(placed.spec)
+        if record.offers is None or record.offers[0] is not placed or record.offers[1] != strategy:
+            record.offers = placed, strategy, instance_users.resources_of(placed, strategy)
+        return record.offers[2]
 
     def _report_problems(
         self, record: NodeRecord, through: claimed.ClaimedUsers, there: Sequence[tuple[Pod, assigning.Wish]]

@@ -7,7 +7,7 @@ order of their names.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -56,7 +56,7 @@ def assign(
     pods: Sequence[Pod],
     before: Mapping[str, Sequence[str]],
     *,
-    resources: Sequence[OfferedResource],
+    resources: Callable[[], Sequence[OfferedResource]],
     loads: PodLoads,
     unhealthy: Collection[str],
     claimed: Collection[str],
@@ -67,7 +67,7 @@ def assign(
     """
     if not any(map(requests.holds, pods)):
         return AssignedInstances({}, {}, [])
-    offers = [(item, _wishes(pods, item.name)) for item in resources]
+    offers = [(item, _wishes(pods, item.name)) for item in resources()]
     wishes: dict[str, tuple[Pod, list[assigning.Wish]]] = {}
     for _, there in offers:
         for pod, wish in there:

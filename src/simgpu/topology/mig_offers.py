@@ -26,9 +26,22 @@ class OfferedDevice(msgspec.Struct, frozen=True, gc=False):
 
 Offers = dict[str, tuple[OfferedDevice, ...]]  # by resource
 
+_MAX_KEPT = 64
+_offered: dict[tuple[int, str], tuple[NodeGpus, Offers]] = {}  # of pools, which many nodes share
+
 
 def offered(spec: NodeGpus, strategy: str) -> Offers:
-    """Return what a node offers, by resource, in the order of cards and of slices on a card."""
+    """Return what a node offers, by resource, in the order of cards and of slices on a card; not to be changed."""
+    key = id(spec), strategy
+    known = _offered.get(key)
+    if known is None or known[0] is not spec:
+        if len(_offered) >= _MAX_KEPT:
+            _offered.clear()
+        known = _offered[key] = spec, _of(spec, strategy)
+    return known[1]
+
+
+def _of(spec: NodeGpus, strategy: str) -> Offers:
     if strategy == MIG_NONE or not spec.divided:
         return {GPU_RESOURCE: tuple(OfferedDevice(index) for index in range(len(spec.gpus)))} if spec.gpus else {}
     if strategy == MIG_SINGLE:
