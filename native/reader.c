@@ -187,15 +187,23 @@ static int read_page(const struct mapped *mapped, struct page *into)
     return READ_LOST; /* torn: its writer died while writing */
 }
 
-/* Add the MIG devices of another page of the same card, by number. */
+static int has_instance(const struct page *page, unsigned number)
+{
+    for (unsigned i = 0; i < gpu_instance_count(page); i++)
+        if (page->instances[i].gpu_instance == number) return 1;
+    return 0;
+}
+
+/* Add the MIG devices of another page of the same card, by number; instances without compute instances come last. */
 static void add_instances(struct page *page, const struct page *other)
 {
-    for (unsigned i = 0; i < other->instance_count && page->instance_count < PAGE_INSTANCES; i++) {
+    for (unsigned i = 0; i < other->instance_count && gpu_instance_count(page) < PAGE_INSTANCES; i++) {
         unsigned at = page->instance_count, number = other->instances[i].gpu_instance;
+        if (has_instance(page, number)) continue;
         while (at && page->instances[at - 1].gpu_instance > number) at--;
-        if (at && page->instances[at - 1].gpu_instance == number) continue;
-        for (unsigned j = page->instance_count++; j > at; j--) page->instances[j] = page->instances[j - 1];
+        for (unsigned j = gpu_instance_count(page); j > at; j--) page->instances[j] = page->instances[j - 1];
         page->instances[at] = other->instances[i];
+        page->instance_count++;
     }
 }
 

@@ -138,6 +138,19 @@ async def test_with_the_strategy_single_the_scheduler_counts_instances_as_gpus(f
     await offers(fleet, node, "failed", gpu=4)
 
 
+async def test_with_the_strategy_none_a_divided_card_is_one_gpu(fleet: Fleet) -> None:
+    await fleet.configure("", default=two(strategy="none", config="all-3g.71gb"))
+    node = await fleet.node("a")
+    await fleet.start()
+    seen = await offers(fleet, node, "success", gpu=2)
+    assert seen.metadata.labels["nvidia.com/gpu.product"] == "NVIDIA-H200"
+    assert not [name for name in seen.metadata.labels if name.startswith("nvidia.com/mig-")]
+    await pod(fleet, "p", node, gpu=2)
+    await fleet.running("p")
+    await divide(fleet, node, "all-1g.18gb")  # though no pod has an instance
+    await offers(fleet, node, "failed", gpu=2)
+
+
 async def test_runais_annotation_gets_its_answer(fleet: Fleet) -> None:
     await fleet.configure("", default=two())
     node = await fleet.node("a")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from simgpu.page import layout, writer
-from tests.fixtures import nvml, pages
+from tests.fixtures import nvml, pages, smi
 
 CODES: Final = Path(__file__).parent.parent / "golden" / "nvml" / "codes.json"
 CALL: Final = "N._nvmlGetFunctionPointer('{name}')({arguments})"
@@ -418,6 +419,27 @@ def test_a_container_with_two_instances_of_a_card_sees_one_card_with_two(tmp_pat
     assert told[2] == "ERR 6 Not Found"
     assert told[3] == [int(item["gpu_instance"]) for item in theirs]
     assert told[4:] == [1, 3]
+
+
+def test_pages_of_a_card_that_differ_while_it_changes_are_joined_within_bounds(tmp_path: Path) -> None:
+    rows = pages.cards("h200", 1, mig=MIG)
+    pages.write_parts(tmp_path, rows, 2)
+    instances = rows[0]["instances"]
+    instances[2] = 0
+    rows["instance_count"], rows["bare_count"] = 1, 1
+    pages.write(tmp_path, rows)
+    numbers = [int(item["gpu_instance"]) for item in instances[:2]]
+    assert _numbers(tmp_path) == sorted([*numbers, 8])
+    instances[1:] = instances[1]
+    instances["gpu_instance"][1:] = range(9, 16)
+    rows["bare_count"] = 7
+    pages.write(tmp_path, rows)
+    assert _numbers(tmp_path) == sorted([numbers[0], *range(9, 16)])  # and no place for another
+
+
+def _numbers(root: Path) -> list[int]:
+    """The GPU instances that nvidia-smi lists."""
+    return sorted(map(int, re.findall(r"MIG \S+ +\d+ +(\d+) ", smi.say(root, "mig", "-lgi"))))
 
 
 def test_a_divided_card_says_what_still_fits(tmp_path: Path) -> None:

@@ -322,14 +322,15 @@ def test_a_load_is_there_when_the_command_starts(home: Path) -> None:
 
 
 BY_HAND = """
+works() { nvidia-smi pmon -c 1 | grep -q python; }
 nvidia-smi -mig 1
 nvidia-smi mig -cgi 19,9:4,3g.71gb
 nvidia-smi mig -lci
 nvidia-smi mig -cci -gi 2
 nvidia-smi mig -dgi -gi 2
-simgpu workload --devnames nvidia0.2 --activity 90:0:30 & until nvidia-smi pmon -c 1 | grep -q python; do :; done
+simgpu workload --devnames nvidia0.2 --activity 90:0:30 & for i in $(seq 100); do works && break; sleep 0.1; done
 nvidia-smi mig -dci
-kill $!; wait $! 2>/dev/null; until ! nvidia-smi pmon -c 1 | grep -q python; do :; done
+kill $!; wait $! 2>/dev/null; for i in $(seq 100); do works || break; sleep 0.1; done
 nvidia-smi -L | cut -d'(' -f1
 nvidia-smi -mig 0
 nvidia-smi mig -dci && nvidia-smi mig -dgi

@@ -77,7 +77,7 @@ def test_pods_have_instances_whose_layout_a_label_changes_and_a_restart_keeps(di
 
     label(gpus, "all-7g.141gb")
     state(gpus, "failed")
-    assert gpus.events("MigConfigFailed", "is in use by")
+    wait_for(lambda: bool(gpus.events("MigConfigFailed", "is in use by")), "the event", seconds=15)
     assert instances(gpus, two) == mine
     before = gpus.energy()
     gpus.agent.stop()

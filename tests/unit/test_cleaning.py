@@ -14,7 +14,7 @@ GPU = "nvidia.com/gpu"
 
 
 def node(labels: dict[str, str], capacity: dict[str, str], *, fake: bool) -> Node:
-    annotations = {vocabulary.KWOK_NODE: "fake"} if fake else {}
+    annotations = {vocabulary.KWOK_NODE: "fake"} if fake else {vocabulary.RUNAI_MIG_MAPPING: "e30="}
     document = {
         "metadata": {"name": "n", "labels": labels, "annotations": annotations}, "status": {"capacity": capacity},
     }  # fmt: skip
@@ -32,9 +32,14 @@ def test_a_fake_node_loses_its_capacity_and_the_labels_that_its_view_names() -> 
 
 
 def test_marks_say_what_is_ours_where_a_view_is_missing() -> None:
-    marked = {"nvidia.com/gpu.count": "2", vocabulary.MANAGED_LABEL: "true", "zone": "a"}
-    found = cleaning.on_node(node(marked, {GPU: "0"}, fake=False), None)
-    assert found == cleaning.NodeLeftovers("n", ("nvidia.com/gpu.count", vocabulary.MANAGED_LABEL), (GPU,))
+    labels = ("nvidia.com/gpu.count", vocabulary.MIG_CONFIG_STATE, "nvidia.com/mig-1g.18gb.count")
+    marked = {**dict.fromkeys(labels, "2"), vocabulary.MANAGED_LABEL: "true", "zone": "a", vocabulary.MIG_CONFIG: "x"}
+    found = cleaning.on_node(node(marked, {GPU: "0", "nvidia.com/mig-1g.18gb": "0"}, fake=False), None)
+    assert found == cleaning.NodeLeftovers(
+        "n", tuple(sorted((*labels, vocabulary.MANAGED_LABEL))), (GPU, "nvidia.com/mig-1g.18gb"),
+        (vocabulary.RUNAI_MIG_MAPPING,),
+    )  # fmt: skip
+    assert found.patch()["metadata"]["annotations"] == {vocabulary.RUNAI_MIG_MAPPING: None}
     fake = {"nvidia.com/gpu.count": "2", vocabulary.FAKE_GPU_LABEL: "true"}
     assert cleaning.on_node(node(fake, {GPU: "2"}, fake=True), None) == cleaning.NodeLeftovers(
         "n", ("nvidia.com/gpu.count", vocabulary.FAKE_GPU_LABEL), (GPU,)
@@ -78,4 +83,4 @@ def test_gpus_that_a_kubelet_counts_and_labels_of_others_stay() -> None:
     assert cleaning.on_node(node(real, {GPU: "8"}, fake=False), None) is None
     managed = {vocabulary.MANAGED_LABEL: "true"}
     found = cleaning.on_node(node(managed, {GPU: "8"}, fake=False), None)
-    assert found == cleaning.NodeLeftovers("n", (vocabulary.MANAGED_LABEL,), ())
+    assert found == cleaning.NodeLeftovers("n", (vocabulary.MANAGED_LABEL,), (), (vocabulary.RUNAI_MIG_MAPPING,))

@@ -18,7 +18,7 @@ from simgpu.kube import views
 from simgpu.machines.fleet import pod_usage
 from simgpu.machines.users import PodRef, User
 from simgpu.topology.devices import part_id
-from tests.fixtures.fake_worlds import LOOP, World
+from tests.fixtures.fake_worlds import LABEL, LOOP, World
 
 CONFIG, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 RUNAI, MAPPING = "run.ai/mig.config", "run.ai/mig-mapping"
@@ -48,6 +48,16 @@ class MigWorld(World):
         self.states.clear()
         self.apply("edit", "a", {"labels": {CONFIG: name}})
         self.settle()
+
+    def write_unseen(self) -> None:
+        """All writes reach the API; the controller does not look again yet."""
+
+        async def unseen(_node: str) -> None:
+            pass
+
+        seen, self.api.changed = self.api.changed, unseen
+        self._written("", None)
+        self.api.changed = seen
 
     def add(self, name: str, requests: dict[str, int], containers: int = 1) -> None:
         """A pod whose containers request these devices each, running on the node."""
@@ -147,6 +157,67 @@ def test_instances_in_use_block_the_change_of_their_card() -> None:
     assert world.states[-1] == "success"
 
 
+PROFILED = [{"system": {"driver_version": "550.1.2"}}, {"device_defaults": {"name": "NVIDIA H200 of our own"}}]
+
+
+@pytest.mark.parametrize("overrides", PROFILED)
+def test_instances_in_use_stay_when_the_controller_restarts_in_a_pool_with_a_profile_of_its_own(
+    overrides: dict[str, Any],
+) -> None:
+    def configure(**more: Any) -> None:
+        gpu = {"profile": "h200", "overrides": {"device_count": 2, **overrides, **more}}
+        world._topology("", {"nodePools": {"x": {"gpu": gpu, "mig": {"config": "all-3g.71gb"}}}})
+
+    world = MigWorld()
+    configure()
+    world.settle()
+    world.add("p", {"nvidia.com/mig-3g.71gb": 1})
+    world.label("all-1g.18gb")
+    assert world.states[-1] == "failed"
+    _save(world)
+    again = MigWorld(world)
+    assert (again.states[-1], again.parts()) == ("failed", {"p": [(0, 1)]})
+    world = again
+    configure(system={"driver_version": "560.1.2"})  # the cards stay what they are
+    world.settle()
+    assert (world.states[-1], world.parts()) == ("failed", {"p": [(0, 1)]})
+
+
+@pytest.mark.parametrize("writes", range(5))
+@pytest.mark.parametrize("gpus", ["h200", "a100"])
+def test_a_change_that_was_interrupted_is_finished_by_the_next_controller(gpus: str, writes: int) -> None:
+    world = MigWorld(gpus=gpus)
+    world.apply("edit", "a", {"labels": {CONFIG: "all-balanced"}})
+    for _ in range(writes):
+        world.look()
+        world.write_unseen()  # and the controller is gone before it looks again
+    again = MigWorld(world)
+    assert again.node.metadata.labels[STATE] == "success"
+    assert "nvidia.com/gpu" not in again.capacity
+
+
+def test_a_label_that_changes_while_a_change_is_pending_is_followed() -> None:
+    world = MigWorld()
+    world.apply("edit", "a", {"labels": {CONFIG: "all-balanced"}})
+    world.write_unseen()
+    world.apply("edit", "a", {"labels": {CONFIG: "all-7g.141gb"}})
+    world.settle()
+    assert world.node.metadata.labels[STATE] == "success"
+    assert world.capacity == {"nvidia.com/mig-7g.141gb": "2"}
+
+
+@pytest.mark.parametrize(("gone", "left"), [(CONFIG, {"nvidia.com/gpu": "2"}), (LABEL, {})])
+def test_the_state_of_a_change_that_was_taken_back_goes_whoever_wrote_it(gone: str, left: dict[str, str]) -> None:
+    world = MigWorld()
+    world.apply("edit", "a", {"labels": {CONFIG: "all-balanced"}})
+    world.write_unseen()
+    world._edit("a", {"labels": {gone: None}})  # and the controller is gone before its view lists the state
+    again = World(world.stores)
+    again.settle()
+    assert STATE not in world.node.metadata.labels
+    assert world.capacity == left
+
+
 def test_pods_get_instances_packed_on_cards_and_keep_them_over_a_restart() -> None:
     world = MigWorld(config="all-3g.71gb")
     for name in ("p", "q", "r"):
@@ -200,6 +271,23 @@ def test_instances_can_be_shared_by_time_slicing() -> None:
     assert world.parts() == {"p": [(0, 1)], "q": [(0, 2)], "r": [(0, 1)]}
     [first, *_] = world.fleet.nodes["a"].cards[0].users
     assert first.memory_mib == 71424 // 2
+
+
+def test_pods_keep_their_instances_when_time_slicing_is_switched_on_and_off() -> None:
+    def slice_into(replicas: int) -> None:
+        slicing = {"resources": [{"name": "nvidia.com/mig-3g.71gb", "replicas": replicas}]} if replicas > 1 else {}
+        pool = {"gpus": [{"type": "h200", "count": 2}], "mig": {"config": "all-3g.71gb"}}
+        world._topology("", {"nodePools": {"x": {**pool, "sharing": {"timeSlicing": slicing}}}})
+        world.settle()
+
+    world = MigWorld(config="all-3g.71gb")
+    for name in ("p", "q", "r"):
+        world.add(name, {"nvidia.com/mig-3g.71gb": 1})
+    world.apply("pod", "p", None)
+    before = world.parts()
+    for replicas in (3, 2, 1):
+        slice_into(replicas)
+        assert world.parts() == before == {"q": [(0, 2)], "r": [(1, 1)]}
 
 
 def test_unhealthy_cards_and_claims_leave_their_instances_to_nobody_else() -> None:
@@ -273,6 +361,13 @@ def test_a_mig_parted_file_in_its_config_map_names_layouts_and_a_wrong_one_chang
         "ConfigMap default-mig-parted-config: config.yaml.mig-configs.halves" in world.nodes.configuration.problems[0]
     )
     assert world.capacity == {"nvidia.com/mig-3g.71gb": "4"}
+    assert MigWorld(world).capacity == world.capacity  # a controller that starts now
+    pools = {"x": {"gpus": [{"type": "h200", "count": 3}]}, "y": {"gpus": [{"type": "t4", "count": 1}]}}
+    world._topology("", {"nodePools": pools})  # which does not depend on the file
+    world.apply("node", "b", "y")
+    world.settle()
+    assert world.on("b")[1] == {"nvidia.com/gpu": "1"}
+    assert world.capacity == {"nvidia.com/mig-3g.71gb": "6"}  # with the layouts before
 
 
 def test_a_node_that_leaves_loses_all_of_it() -> None:
@@ -341,6 +436,19 @@ def test_runais_series_have_the_utilisation_of_a_pods_instances() -> None:
     assert memory == 2 * 16384 * 2**20
 
 
+def test_runais_series_are_there_when_a_pod_and_its_instances_have_just_gone() -> None:
+    world = MigWorld(config="all-1g.18gb")
+    world.add("p", {"nvidia.com/mig-1g.18gb": 1})
+    world._pod("p", None)
+    world.look()
+    world._edit("a", {"labels": {CONFIG: "all-disabled"}})
+    for _ in range(3):
+        world.look()
+        world._written("", None)
+    world.look()
+    assert not list(pod_usage(world.fleet.machine()))  # before the next step
+
+
 def test_a_view_has_the_instances_and_their_users() -> None:
     world = MigWorld(config="all-3g.71gb")
     world.add("p", {"nvidia.com/mig-3g.71gb": 1})
@@ -362,7 +470,7 @@ HISTORY = st.lists(
         st.tuples(st.just("add"), st.tuples(PODS, WANTED, st.integers(1, 2), st.integers(1, 2))),
         st.tuples(st.just("remove"), PODS),
         st.tuples(st.just("restart"), st.none()),
-        st.tuples(st.just("kill"), st.tuples(NAMES, st.integers(0, 3))),
+        st.tuples(st.just("kill"), st.lists(st.one_of(NAMES, st.integers(0, 3)), max_size=4)),
     ),
     max_size=10,
 )
@@ -389,15 +497,26 @@ def test_whatever_happens_each_instance_has_one_pod_and_pods_keep_theirs(history
             _save(world)
             world = MigWorld(world)
             assert world.parts() == before
-        elif kind == "kill":  # while a layout changes
-            world.apply("edit", "a", {"labels": {CONFIG: value[0]}})
-            for _ in range(value[1]):
-                world.apply("written", "", None)
+        elif kind == "kill":  # at any point of changes: after a label, looks, writes, or both
+            for step in value:
+                if isinstance(step, int):
+                    _go_on(world, looks=bool(step & 1), writes=bool(step & 2))
+                else:
+                    world._edit("a", {"labels": {CONFIG: step}})
             layouts = world.profiles()
             world = MigWorld(world)
             used = [bool(card.users) for card in world.fleet.nodes["a"].cards]
             assert all(old == new for old, new, busy in zip(layouts, world.profiles(), used, strict=True) if busy)
+            assert world.parts().keys() == before.keys()
         _check(world)
+
+
+def _go_on(world: MigWorld, *, looks: bool, writes: bool) -> None:
+    """A part of what happens between a change and the end of its consequences."""
+    if looks:
+        world.look()
+    if writes:
+        world.write_unseen()
 
 
 def _free(world: MigWorld, resource: str) -> int:
@@ -416,6 +535,7 @@ def _check(world: MigWorld) -> None:
         assert set(used) <= ({number for number, _, _ in card.parts} or whole)
     spec = world.fleet.nodes["a"].spec
     strategy = world.nodes._strategy(spec)
+    assert world.node.metadata.labels.get(STATE, "") in ("", "success", "failed")  # nothing is under way for ever
     assert world.capacity == publishing.amounts(spec, strategy)
     held = {pod.metadata.name for pod in world.stores.pods}
     assert held == world.parts().keys()

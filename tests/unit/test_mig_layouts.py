@@ -144,6 +144,10 @@ mig-configs:
         ('{device-filter: "0x20B710DE", devices: all, mig-enabled: true}', "concerns none of the node's cards"),
         ("{devices: all, mig-enabled: true, mig-devices: [{name: 2g.35gb, position: 1}]}", "it can at: 0, 2, 4"),
         (
+            "{devices: all, mig-enabled: true, mig-devices: [{name: 1g.18gb+me, position: 0}, {name: 1g.18gb+me, position: 1}]}",  # noqa: E501 - one line of a file
+            r"NVIDIA H200 has at most 1 of 1g\.18gb\+me",
+        ),
+        (
             "{devices: all, mig-enabled: true, mig-devices: [{name: 3g.71gb, position: 0}, {name: 1g.18gb, position: 3}]}",  # noqa: E501 - one line of a file
             "overlaps",
         ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from simgpu.controllers.own_node import NodeStores, OwnNode
 from simgpu.controllers.own_slices import OwnSlices
 from simgpu.controllers.real_node import RealNode
 from simgpu.dra.grants import GrantedDevice, PreparedClaim
+from simgpu.dra.node_devices import MigPart
 from simgpu.kube import resources, views
 from simgpu.kube.operations import Target
 from simgpu.kube.recording import Recorder
@@ -23,8 +25,8 @@ from simgpu.kube.writer import Writer
 from simgpu.machines.health import DeviceFaults
 from simgpu.machines.saved import Known
 from simgpu.pods.holding import Held
-from simgpu.topology import failures, pools
-from simgpu.topology.devices import Device
+from simgpu.topology import failures, mig_by_hand, pools
+from simgpu.topology.devices import Device, part_id
 from tests.fixtures.clocks import ManualClock
 from tests.fixtures.equipment import CATALOG, IDS, STRICT, equipment, share, spec
 
@@ -36,6 +38,8 @@ class Kubelet:
         self.listed: list[Held] | None = []
         self.offered: list[str] = []
         self.claims: list[PreparedClaim] = []
+        self.divided: list[list[int]] = []
+        self.asked: Callable[[], object] = bool  # while it is asked for the containers
 
     def offer(
         self,
@@ -50,11 +54,13 @@ class Kubelet:
         assert elapsed >= 0
         assert not faults
         self.offered = [device.uuid for device in devices if device.uuid not in occupied]
+        self.divided = [sorted(place.number for place, _ in device.mig_devices()) for device in devices]
 
     async def forget(self, claim: PreparedClaim) -> None:
         self.claims.remove(claim)
 
     async def held(self, _devices: Collection[str]) -> list[Held] | None:
+        self.asked()
         return self.listed
 
 
@@ -209,3 +215,112 @@ async def test_a_pod_that_a_limit_of_its_gpu_ends_is_reported_once_and_does_not_
     assert events(node) == ["GpuLimitReached: container main: Limit usage reached, terminated"]
     failing = Target(resources.PODS, "p", "ns")
     assert not node._node._writer.settled(failing, None)  # the pod is to fail, as it asks for
+
+
+# MIG.
+
+VERSIONS = itertools.count(2)
+BOTH = "{1g.18gb: 2, 3g.71gb: 1}"  # instances 7 and 8, and 2
+
+
+async def divide(node: RealNode, layout: str, *, label: str = "own", pool: str = "settable: true") -> str:
+    """Choose a layout by the node's label, and follow the cluster until it is dealt with; return the state."""
+    stores, state = node._node._stores, ""
+    named = views.ObjectMeta(name="topology", namespace="ns", resource_version=str(next(VERSIONS)))
+    text = f"{{nodePools: {{x: {{gpus: [{{type: h200, count: 2}}], {pool}}}}}, mig-configs: {{own: {layout}}}}}"
+    stores.config_maps.put(views.ConfigMap(metadata=named, data={"topology.yml": text}))
+    for _ in range(4):
+        labels = {vocabulary.POOL_LABEL: "x", vocabulary.MIG_CONFIG: label, vocabulary.MIG_CONFIG_STATE: state}
+        version = str(next(VERSIONS))
+        stores.nodes.put(
+            views.Node(metadata=views.ObjectMeta("node-a", uid="u", resource_version=version, labels=labels))
+        )
+        node.follow_cluster()
+        await node.reconcile()
+        state = node._node.divisions.labels("node-a").get(vocabulary.MIG_CONFIG_STATE, "")
+    return state
+
+
+def run_pod(node: RealNode, kubelet: Kubelet, *ids: str) -> None:
+    """A pod on the node with these devices."""
+    meta = views.ObjectMeta(name="p", namespace="ns", uid="p", resource_version="1")
+    spec_of = views.PodSpec(node_name="node-a", containers=(views.Container("main"),))
+    node._node._stores.pods.put(views.Pod(metadata=meta, spec=spec_of, status=views.PodStatus(phase="Running")))
+    kubelet.listed = [Held("main", ids, namespace="ns", pod="p")]
+
+
+def claim_of(gpu: str, part: MigPart) -> PreparedClaim:
+    return PreparedClaim("u", "ns", "c", (GrantedDevice("mig", "node-a", "d", gpu, part=part),))
+
+
+async def test_a_layout_that_is_edited_changes_no_gpu_of_a_pod_after_a_change_by_hand(
+    node: RealNode, kubelet: Kubelet
+) -> None:
+    assert await divide(node, BOTH) == "success"
+    assert kubelet.divided == [[2, 7, 8]] * 2
+    assert node.set(IDS[0], "destroy_compute_instance", [7, 0]) == 0
+    run_pod(node, kubelet, part_id(IDS[1], 8))
+    assert await divide(node, "{7g.141gb: 1}") == "failed"
+    assert kubelet.divided == [[2, 8], [2, 7, 8]]
+    assert await divide(node, BOTH, label="nonsense") == "failed"  # what cannot be changes nothing either
+    assert node._equipment.box.devices[0].bare == (7,)
+    node._node._stores.pods.remove("ns/p")
+    kubelet.listed = []
+    assert await divide(node, BOTH, label="all-7g.141gb") == "success"
+    assert kubelet.divided == [[0]] * 2
+
+
+async def test_by_hand_nothing_is_taken_from_pods_and_nothing_done_before_the_nodes_layout_is_known(
+    node: RealNode, kubelet: Kubelet
+) -> None:
+    node._equipment.equip(spec(2, settable=True))
+    assert node.set(IDS[1], "mig_mode", [1, 0]) == mig_by_hand.NOT_READY
+    run_pod(node, kubelet, IDS[0])
+    configure(node, "settable: true")
+    await node.reconcile()
+    node._equipment.use({})  # the pod is idle: no program has the GPU open
+    assert node.set(IDS[0], "mig_mode", [1, 0]) == mig_by_hand.IN_USE
+    assert node.set(IDS[1], "mig_mode", [1, 0]) == 0
+    assert node.set(IDS[1], "create_gpu_instance", [19, 255]) == 0
+    assert node.set(IDS[1], "create_compute_instance", [7, 0]) == 0
+    await node.reconcile()
+    assert kubelet.divided == [[], [7]]
+    node.expect([part_id(IDS[1], 7)])  # the kubelet gives it to a pod
+    assert node.set(IDS[1], "destroy_compute_instance", [7, 0]) == mig_by_hand.IN_USE
+
+
+async def test_a_change_by_hand_that_cannot_be_made_is_an_error_and_changes_nothing(
+    node: RealNode, tmp_path: Path
+) -> None:
+    configure(node, "settable: true")
+    await node.reconcile()
+    pages, blocked = node._equipment.pages, tmp_path / "blocked"
+    blocked.write_text("a file where a folder should be")
+    node._equipment.pages = blocked
+    assert node.set(IDS[0], "mig_mode", [1, 0]) == mig_by_hand.UNKNOWN
+    node._equipment.pages = pages
+    await node.reconcile()
+    assert not any(device.mig_mode for device in node._equipment.box.devices)
+
+
+async def test_what_is_changed_by_hand_during_a_reconcile_is_not_offered(node: RealNode, kubelet: Kubelet) -> None:
+    await divide(node, BOTH)
+    kubelet.asked = lambda: node.set(IDS[0], "destroy_compute_instance", [7, 0])
+    await node.reconcile()
+    assert kubelet.divided == [[2, 8], [2, 7, 8]]
+
+
+async def test_instances_of_prepared_claims_block_a_layout_and_outlive_changes_by_hand(
+    node: RealNode, kubelet: Kubelet
+) -> None:
+    pool = "settable: true, allocation: dra"
+    assert await divide(node, BOTH, pool=pool) == "success"
+    kubelet.claims = [claim_of(IDS[0], MigPart("3g.71gb", 4, 2, 71424))]  # whose pod is not known yet
+    node.claims_changed()
+    assert await divide(node, BOTH, label="all-7g.141gb", pool=pool) == "failed"
+    assert node.set(IDS[0], "destroy_compute_instance", [2, 0]) == mig_by_hand.IN_USE
+    assert node.set(IDS[0], "destroy_compute_instance", [7, 0]) == 0
+    kubelet.claims = []
+    node.claims_changed()
+    await node.reconcile()
+    assert kubelet.divided == [[2, 8], [2, 7, 8]]

@@ -49,16 +49,20 @@ _CLASSES = Resource("DeviceClass", "deviceclasses", ManagedClass, group=versions
 
 
 class NodeLeftovers(msgspec.Struct, frozen=True):
-    """Labels of ours on a node, and resources in its capacity, by name."""
+    """Labels and annotations of ours on a node, and resources in its capacity, by name."""
 
     node: str
     labels: tuple[str, ...]
     amounts: tuple[str, ...]
+    annotations: tuple[str, ...] = ()
 
     def patch(self) -> dict[str, Any]:
         """Return the patch of the node's status that removes them."""
         gone = dict.fromkeys(self.amounts)
-        return publishing.label_patch({}, self.labels) | {"status": {"capacity": gone, "allocatable": gone}}
+        patch = publishing.label_patch({}, self.labels) | {"status": {"capacity": gone, "allocatable": gone}}
+        if self.annotations:
+            patch["metadata"] |= {"annotations": dict.fromkeys(self.annotations)}
+        return patch
 
 
 class Leftovers(msgspec.Struct, frozen=True):
@@ -157,12 +161,14 @@ def on_node(node: Node, view: ConfigMap | None) -> NodeLeftovers | None:
         publishing.owned_on(before, node) if fake else publishing.OwnedFields(set(before.labels), {*before.resources})
     )
     if not fake and any(mark in there for mark in _REAL_MARKS):
-        owned.labels.update(publishing.ALL_LABELS)
-        owned.resources.add(vocabulary.GPU_RESOURCE)
+        owned.add_all(node)
     amounts = node.status.capacity | node.status.allocatable
     # On a real node the kubelet counts; it keeps resources whose plugin is gone, as zero.
     resources_left = (name for name in owned.resources if name in amounts and (fake or amounts[name] == "0"))
-    found = NodeLeftovers(node.metadata.name, tuple(sorted(owned.labels & there.keys())), tuple(sorted(resources_left)))
+    found = NodeLeftovers(
+        node.metadata.name, tuple(sorted(owned.labels & there.keys())), tuple(sorted(resources_left)),
+        tuple(name for name in (vocabulary.RUNAI_MIG_MAPPING,) if name in node.metadata.annotations),
+    )  # fmt: skip
     return found if found.labels or found.amounts else None
 
 

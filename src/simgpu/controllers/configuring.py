@@ -53,6 +53,7 @@ class Configuration:
         self._allocation = allocation
         self._reported: dict[str, str] = {}  # the last message, by object and reason
         self._removed: set[str] = set()  # pools of earlier configurations
+        self._mig_configs: dict[str, mig_layouts.Layout] = {}  # of mig-parted's ConfigMap, when it was last valid
 
     @staticmethod
     def concerns(name: str) -> bool:
@@ -168,30 +169,36 @@ class Configuration:
             missing = f"{vocabulary.TOPOLOGY}: there is no such ConfigMap in namespace {self._namespace}"
             self._report_problems("NoTopology", (missing,), _UNCHANGED)
             return None
+        wrong, uid = self._read_mig_configs(), config_map.metadata.uid
         try:
             text = config_map.data.get(vocabulary.TOPOLOGY_KEY, "")
             topology = reading.parse(
-                text, self._catalog, self._profile, allocation=self._allocation, mig_configs=self._mig_configs()
+                text, self._catalog, self._profile, allocation=self._allocation, mig_configs=self._mig_configs
             )
         except checking.Mistakes as mistakes:
-            found = tuple(map(str, mistakes.found))
-            self._report_problems("InvalidTopology", found, _UNCHANGED, uid=config_map.metadata.uid)
+            found = (*wrong, *map(str, mistakes.found))
+            self._report_problems("InvalidTopology", found, _UNCHANGED, uid=uid)
             return None
-        self._report_problems(
-            "UnknownKeys", topology.unknown, "the topology has unknown keys", uid=config_map.metadata.uid
-        )
+        if wrong:
+            effect = "the previous layouts of MIG stay in force"
+            self._report_problems("InvalidMigLayouts", (*wrong, *topology.unknown), effect, uid=uid)
+        else:
+            self._report_problems("UnknownKeys", topology.unknown, "the topology has unknown keys", uid=uid)
         return topology
 
-    def _mig_configs(self) -> dict[str, mig_layouts.Layout]:
-        """Return the layouts in the ConfigMap of mig-parted; if it is invalid, that is a mistake of the topology."""
+    def _read_mig_configs(self) -> tuple[str, ...]:
+        """Read the layouts in the ConfigMap of mig-parted; return what is wrong with it.
+
+        Others may own it: an invalid one leaves the layouts before in force, and the topology as it is.
+        """
         config_map = self._config_maps.get(vocabulary.MIG_FILE, namespace=self._namespace)
-        if config_map is None:
-            return {}
+        text = config_map.data.get(vocabulary.MIG_FILE_KEY) if config_map is not None else None
         try:
-            text = config_map.data.get(vocabulary.MIG_FILE_KEY, "mig-configs: {}")
-            return mig_files.read(text, field=f"ConfigMap {vocabulary.MIG_FILE}: {vocabulary.MIG_FILE_KEY}")
+            field = f"ConfigMap {vocabulary.MIG_FILE}: {vocabulary.MIG_FILE_KEY}"
+            self._mig_configs = mig_files.read(text, field=field) if text is not None else {}
         except errors.InputError as error:
-            raise checking.Mistakes([error], []) from None
+            return (str(error),)
+        return ()
 
     def _report_problems(self, reason: str, problems: tuple[str, ...], effect: str, *, uid: str = "") -> None:
         """Log problems and record an event, unless they are the same as last time."""

@@ -29,12 +29,22 @@ _MAX_NAMED = 3  # pods in a message
 _MAX_APPLIED = 1024  # layouts of pools that are kept
 
 
+class AppliedLayout(msgspec.Struct, frozen=True):
+    """What a choice makes of a pool with a configuration."""
+
+    choice: LayoutChoice
+    pool: NodeGpus
+    topology: Topology
+    result: NodeGpus
+
+
 class Division(msgspec.Struct):
     """The choice of a node's layout that is being dealt with, the state of the change, and the configuration then."""
 
     choice: LayoutChoice
     state: str = ""
     topology: Topology | None = None
+    applied: AppliedLayout | None = None
 
 
 class Divisions:
@@ -43,7 +53,7 @@ class Divisions:
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
         self._known: dict[str, Division] = {}
-        self._applied: dict[tuple[LayoutChoice, int], tuple[NodeGpus, Topology, NodeGpus]] = {}
+        self._applied: dict[tuple[LayoutChoice, int], AppliedLayout] = {}  # for all nodes of a pool
 
     def of(
         self,
@@ -67,10 +77,10 @@ class Divisions:
         if division.choice != choice or (division.state == MIG_FAILED and division.topology is not topology):
             division.choice, division.state = choice, ""
         division.topology = topology
-        had = _layouts(current(), pool)
+        had = mig_choice.layouts(current(), pool)
         kept = msgspec.structs.replace(pool, gpus=mig_choice.laid_out(pool.gpus, had))
         try:
-            wanted = self._wanted(choice, pool, topology)
+            wanted = self._wanted(division, pool, topology)
             changing = _changing(wanted, had)
             if changing and not self._begun(node, division):
                 return kept
@@ -96,16 +106,26 @@ class Divisions:
             return False
         return _seen(node, division)
 
-    def _wanted(self, choice: LayoutChoice, pool: NodeGpus, topology: Topology) -> NodeGpus:
+    def _wanted(self, division: Division, pool: NodeGpus, topology: Topology) -> NodeGpus:
+        choice, mine = division.choice, division.applied
         if not choice.key:
             return pool
+        if mine is not None and mine.topology is topology and mine.choice == choice and mine.pool == pool:
+            return mine.result  # the pool of a real node is another object each time
         key = choice, id(pool)
         known = self._applied.get(key)
-        if known is None or known[0] is not pool or known[1] is not topology:
+        if known is None or known.pool is not pool or known.topology is not topology:
             if known is not None or len(self._applied) >= _MAX_APPLIED:
                 self._applied.clear()  # of an earlier topology, or of earlier choices
-            known = self._applied[key] = pool, topology, mig_choice.apply(choice, pool, topology)
-        return known[2]
+            known = AppliedLayout(choice, pool, topology, mig_choice.apply(choice, pool, topology))
+            self._applied[key] = known
+        division.applied = known
+        return known.result
+
+    def unfinished(self, node: Node) -> bool:
+        """Return whether a change goes on at the next look: its state is seen already, so no write will bring one."""
+        division = self._known.get(node.metadata.name)
+        return division is not None and division.state in (MIG_PENDING, MIG_REBOOTING) and _seen(node, division)
 
     def labels(self, name: str) -> dict[str, str]:
         """Return the label with the state of a node's layout, if one was chosen."""
@@ -140,15 +160,6 @@ class Divisions:
 
 def _seen(node: Node, division: Division) -> bool:
     return node.metadata.labels.get(vocabulary.MIG_CONFIG_STATE) == division.state
-
-
-def _layouts(current: NodeGpus | None, pool: NodeGpus) -> list[CardLayout | None]:
-    """Return how each GPU is divided now; None for one that is not there yet."""
-    had = current.gpus if current is not None else ()
-    return [
-        had[index].layout if index < len(had) and had[index].model == gpu.model else None
-        for index, gpu in enumerate(pool.gpus)
-    ]
 
 
 def _changing(wanted: NodeGpus, had: Sequence[CardLayout | None]) -> list[int]:

@@ -273,7 +273,8 @@ class FakeNodes:
         urgent = first or record.view.written is None
         source, render = self._view_of_node(name)
         due = self._views.publish(name, record.view, source, render, urgent=urgent, failed=self._retry(name))
-        return min(item for item in (due, wait, change) if item is not None)
+        going_on = 0.0 if self.divisions.unfinished(node) else None
+        return min(item for item in (due, wait, change, going_on) if item is not None)
 
     def _fail(self, node: Node, placed: NodeCards, record: NodeRecord) -> tuple[bool, float | None]:
         """Let GPUs fail as configured; return whether their health changed, and the seconds until it changes next.
@@ -331,7 +332,11 @@ class FakeNodes:
             return None
         name = node.metadata.name
         return self.divisions.of(
-            node, found, self._config, current=lambda: self._last_good(name), users=lambda gpu: self._pods_on(name, gpu)
+            node,
+            found,
+            self._config,
+            current=lambda: self._last_good(name, found),
+            users=lambda gpu: self._pods_on(name, gpu),
         )
 
     def _pods_on(self, name: str, gpu: int) -> list[str]:
@@ -340,13 +345,13 @@ class FakeNodes:
         users = placed.cards[gpu].users if placed is not None and gpu < len(placed.cards) else ()
         return list(dict.fromkeys(f"{user.pod.namespace}/{user.pod.name}" for user in users))
 
-    def _last_good(self, name: str) -> pools.NodeGpus | None:
-        """Return what a node has, or had according to its view."""
+    def _last_good(self, name: str, pool: pools.NodeGpus | None = None) -> pools.NodeGpus | None:
+        """Return what a node has, or had according to its view; its GPUs may be those of a `pool`."""
         if (placed := self._fleet.nodes.get(name)) is not None:
             return placed.spec
         record = self._records.get(name)
         view = None if record is not None and record.leaving else self._view_of(name)
-        return publishing.published([view] if view else [], self._catalog).nodes.get(name)
+        return publishing.published([view] if view else [], self._catalog, pool=pool).nodes.get(name)
 
     def _view_of(self, name: str) -> ConfigMap | None:
         """Return the view of a node, if it is a fake one's."""
@@ -479,7 +484,7 @@ class FakeNodes:
         owned.resources.update(amounts)
         patch = publishing.node_patch(labels, amounts, owned, allocatable=allocatable)
         patch["metadata"] |= self.divisions.annotations(node, spec, placed.ids)
-        done = not self._write_node(node, patch) and settled
+        done = not self._write_node(node, patch) and settled and not self.divisions.unfinished(node)
         record.node, record.topology, record.spec = node if done else None, self._config, spec
 
     def _clean(self, node: Node, record: NodeRecord, owned: publishing.OwnedFields) -> None:

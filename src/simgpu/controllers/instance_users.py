@@ -76,10 +76,11 @@ def assign(
     held: dict[str, list[str]] = {uid: [] for uid in wishes}
     holders: dict[str, list[Holder]] = {}
     for resource, there in offers:
-        kept = {
+        had = {
             wish.uid: _mine(before.get(wish.uid, ()), resource, wish, len(held[wish.uid]), totals[wish.uid])
             for _, wish in there
         }
+        kept = _adopted(had, resource)
         free = _free(resource, kept, _barred(placed, resource, unhealthy), _barred(placed, resource, claimed))
         found = assigning.assign(free, kept, [wish for _, wish in there])
         for pod, wish in there:
@@ -105,6 +106,15 @@ def _mine(before: Sequence[str], resource: OfferedResource, wish: assigning.Wish
     if len(before) == total:
         return list(before[first : first + wish.count])
     return [item for item in before if sharing.device(item) in resource.devices][: wish.count]
+
+
+def _adopted(kept: Mapping[str, Sequence[str]], resource: OfferedResource) -> Mapping[str, Sequence[str]]:
+    """Return what pods hold of a resource in the form in which it is offered: its sharing may have changed."""
+    shared = assigning.shares(list(resource.devices), resource.replicas) if resource.replicas > 1 else ()
+    known = set(shared) if shared else resource.devices.keys()
+    if all(item in known for mine in kept.values() for item in mine if item):
+        return kept
+    return assigning.adopt(kept, shared or list(resource.devices))
 
 
 def _barred(placed: NodeCards, resource: OfferedResource, ids: Collection[str]) -> set[str]:

@@ -14,12 +14,15 @@ from simgpu.kube.views import Node
 from simgpu.machines.box import Box
 from simgpu.page import showing
 from simgpu.pods.holding import HeldInstance
-from simgpu.topology import mig_by_hand, mig_choice, mig_layouts
+from simgpu.topology import mig_by_hand, mig_choice, mig_layouts, mig_offers
 from simgpu.topology.devices import Device, part_id
 from simgpu.topology.mig_by_hand import HandMade
 from simgpu.topology.mig_choice import LayoutChoice
+from simgpu.topology.mig_layouts import CardLayout
 from simgpu.topology.pools import NodeGpus, Topology
-from simgpu.vocabulary import GPU_RESOURCE, MIG_SINGLE
+from simgpu.vocabulary import GPU_RESOURCE, MIG_CONFIG_STATE, MIG_FAILED, MIG_PENDING, MIG_REBOOTING, MIG_SINGLE
+
+_UNCHANGED = (MIG_PENDING, MIG_REBOOTING, MIG_FAILED)  # states in which a node has what it had before
 
 
 def instances(devices: Sequence[Device], strategy: str) -> dict[str, HeldInstance]:
@@ -43,13 +46,13 @@ def gpus_of(ids: Collection[str], known: Mapping[str, HeldInstance]) -> set[str]
 class OwnLayouts:
     """The MIG layouts of the node's GPUs: as chosen by label, annotation or pool, or else as they were set by hand.
 
-    What was set by hand stays until the choice changes. `hand` is what the last agent knew of it.
+    What was set by hand stays until another choice takes effect. `hand` is what the last agent knew of it.
     """
 
     def __init__(self, divisions: Divisions, hand: HandMade | None) -> None:
         self.hand = hand
         self._divisions = divisions
-        self._choice = hand.choice if hand is not None else LayoutChoice()
+        self._choice = hand.choice if hand is not None else None  # not known before the cluster is read
 
     def settle(
         self,
@@ -62,23 +65,50 @@ class OwnLayouts:
     ) -> NodeGpus:
         """Return what the node should have now; `current` is what it has, `users` are the pods on a GPU by index."""
         self._choice = choice = mig_choice.choose(node.metadata.labels, node.metadata.annotations, pool)
-        if self.hand is not None and self.hand.choice != choice:
-            self.hand = None
-        if self.hand is None:
-            return self._divisions.of(node, pool, topology, current=lambda: current, users=users)
-        chosen = _chosen(choice, pool, topology, current)
-        return self.hand.over(self._divisions.of(node, pool, topology, current=lambda: chosen, users=users))
+        hand = self.hand
+        if hand is None or hand.choice != choice:
+            found = self._divisions.of(node, pool, topology, current=lambda: current, users=users)
+            if self._divisions.labels(node.metadata.name).get(MIG_CONFIG_STATE) not in _UNCHANGED:
+                self.hand = None
+            return found
+        seen = _as_chosen(hand.cards, _chosen(choice, pool, topology, current), current)
+        return hand.over(self._divisions.of(node, pool, topology, current=lambda: seen, users=users))
 
     def change(
-        self, box: Box, index: int, setting: str, values: Sequence[int], *, claimed: Sequence[MigPart]
+        self,
+        box: Box,
+        index: int,
+        setting: str,
+        values: Sequence[int],
+        *,
+        own: CardLayout,
+        claimed: Sequence[MigPart],
+        held: Collection[int | None],
     ) -> HandMade:
-        """Return what is set by hand after a change of a GPU; raises `MigRefused`. Instances of claims stay."""
+        """Return what is set by hand after a change of a GPU whose `own` layout is this; raises `MigRefused`.
+
+        What claims and pods have stays: `held` are the numbers of the instances of pods, None for the whole GPU.
+        """
+        if self._choice is None:
+            raise mig_by_hand.MigRefused(mig_by_hand.NOT_READY, "the node's layout has not been read yet")
+        before = box.devices[index]
         changed = showing.divided(box, index, setting, values)
         kept = {place.number for place, _ in changed.mig_devices()}
-        if any(part.number not in kept for part in claimed):
-            raise mig_by_hand.MigRefused(mig_by_hand.IN_USE, "claims hold instances of the GPU")
-        own = _without(changed, {part.number for part in claimed})
-        return (self.hand or HandMade(self._choice)).with_card(own)
+        taken = {part.number for part in claimed} | {number for number in held if number is not None}
+        if not taken <= kept or (held and changed.mig_mode != before.mig_mode):
+            raise mig_by_hand.MigRefused(mig_by_hand.IN_USE, "pods or claims hold the GPU or instances of it")
+        static = {number for _, number, _ in mig_offers.numbered(own, before.model)}
+        left = _without(changed, {part.number for part in claimed} - static)
+        return (self.hand or HandMade(self._choice)).with_card(left)
+
+
+def _as_chosen(cards: Collection[int], chosen: NodeGpus, current: NodeGpus) -> NodeGpus:
+    """Return what a node has, but for these cards, which are as chosen: they are not to be changed."""
+    gpus = tuple(
+        chosen.gpus[index] if index in cards and index < len(chosen.gpus) else gpu
+        for index, gpu in enumerate(current.gpus)
+    )
+    return msgspec.structs.replace(current, gpus=gpus)
 
 
 def _chosen(choice: LayoutChoice, pool: NodeGpus, topology: Topology, otherwise: NodeGpus) -> NodeGpus:

@@ -14,7 +14,7 @@ import msgspec
 
 from simgpu import vocabulary
 from simgpu.catalog import models
-from simgpu.controllers import publishing
+from simgpu.controllers import mig_labels, publishing
 from simgpu.controllers.configuring import Configuration, subject_of
 from simgpu.controllers.dividing import Divisions
 from simgpu.controllers.loading import PodLoads
@@ -268,8 +268,10 @@ class OwnNode:
         if labels or config_map is not None or self.configuration.uninstalling:
             labels[vocabulary.MANAGED_LABEL] = "true"  # the last to be removed; in an uninstall, by the agent itself
         self._labelled.update(labels, publishing.owned_labels(config_map))
+        if vocabulary.MANAGED_LABEL in node.metadata.labels:
+            self._labelled.add(vocabulary.MIG_CONFIG_STATE)  # perhaps of an agent that did not get to its view
         if config_map is None and vocabulary.MANAGED_LABEL in node.metadata.labels:  # an agent did not get further
-            self._labelled.update(publishing.ALL_LABELS)
+            self._labelled.update(publishing.ALL_LABELS, filter(mig_labels.is_ours, node.metadata.labels))
         if not spec.gpus:
             self.divisions.forget(self.name)
         patch = publishing.label_patch(labels, self._labelled)

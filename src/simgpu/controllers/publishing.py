@@ -128,6 +128,12 @@ class OwnedFields(msgspec.Struct):
     labels: set[str]
     resources: set[str]
 
+    def add_all(self, node: Node) -> None:
+        """Add all names that we could own on a node: it is marked as ours, and its view is missing."""
+        self.labels.update(ALL_LABELS, filter(mig_labels.is_ours, node.metadata.labels))
+        divided = (name for name in node.status.capacity if name.startswith(vocabulary.MIG_RESOURCE_PREFIX))
+        self.resources.update((vocabulary.GPU_RESOURCE, *divided))
+
     def drop_missing(self, node: Node) -> None:
         """Drop names that the node does not have any more: other writers may add them again as their own."""
         self.labels &= node.metadata.labels.keys()
@@ -156,11 +162,12 @@ def owned_on(before: PreviousView, node: Node) -> OwnedFields:
         vocabulary.FAKE_GPU_LABEL in node.metadata.labels
         and node.metadata.annotations.get(vocabulary.KWOK_NODE) == "fake"
     )
+    owned = OwnedFields(set(before.labels), set(before.resources))
     if marked and not before.labels:
-        divided = {name for name in node.status.capacity if name.startswith(vocabulary.MIG_RESOURCE_PREFIX)}
-        labels = {name for name in node.metadata.labels if mig_labels.is_ours(name)}
-        return OwnedFields({*ALL_LABELS, *labels}, {vocabulary.GPU_RESOURCE, *before.resources, *divided})
-    return OwnedFields(set(before.labels), set(before.resources))
+        owned.add_all(node)
+    elif before.labels and vocabulary.MIG_CONFIG_STATE in node.metadata.labels:
+        owned.labels.add(vocabulary.MIG_CONFIG_STATE)  # perhaps of a controller that did not get to its view
+    return owned
 
 
 def document(
@@ -377,28 +384,34 @@ class PreviousView(msgspec.Struct, frozen=True):
     broken: str = ""  # why saved counters could not be read
 
 
-def published(views: Iterable[ConfigMap], catalog: models.Catalog) -> pools.Topology:
-    """Return the configuration that views imply, to use while the real one is invalid or missing."""
+def published(
+    views: Iterable[ConfigMap], catalog: models.Catalog, *, pool: pools.NodeGpus | None = None
+) -> pools.Topology:
+    """Return the configuration that views imply, to use while the real one is invalid or missing.
+
+    GPUs whose product the catalog does not have are like those of the `pool`, if that has them.
+    """
+    like = {gpu.model.product: gpu.model for gpu in pool.gpus} if pool is not None else {}
     nodes: dict[str, pools.NodeGpus] = {}
     strategy = "mixed"
     for view_of in views:
         try:
             found = view_format.read(view_of.data.get(vocabulary.TOPOLOGY_KEY, ""))
-            nodes[node_of(view_of)] = _spec(found, catalog)
+            nodes[node_of(view_of)] = _spec(found, catalog, like)
         except (ValueError, errors.InputError):
             continue
         strategy = found.mig_strategy
     return pools.Topology(nodes=nodes, mig_strategy=strategy)
 
 
-def _spec(found: view_format.View, catalog: models.Catalog) -> pools.NodeGpus:
+def _spec(found: view_format.View, catalog: models.Catalog, like: Mapping[str, models.Model]) -> pools.NodeGpus:
     gpus = []
     for gpu in found.gpus:
         memory = found.gpu_memory if gpu.gpu_memory is None else gpu.gpu_memory
         product = found.gpu_product if gpu.gpu_product is None else gpu.gpu_product
         if not memory:
             raise ValueError(f"{gpu.id} has no memory")
-        model = devices.named(product, memory, catalog)
+        model = devices.named(product, memory, catalog, like=like.get(product))
         gpus.append(pools.NodeGpu(model, gpu.id, layout=_layout(gpu.mig, model)))
     other = {item.name: item.count for item in found.other_devices}
     way = allocating.GpuAllocation(found.allocation, found.dra)

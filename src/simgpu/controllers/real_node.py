@@ -181,11 +181,18 @@ class RealNode:
         if index is None:
             return mig_by_hand.NOT_FOUND
         claimed = grants.instances(self._kubelet.claims).get(equipment.box.devices[index].uuid, ())
+        before, own = self._layouts.hand, equipment.spec.gpus[index].layout
         try:
-            self._layouts.hand = self._layouts.change(equipment.box, index, setting, values, claimed=claimed)
+            hand = self._layouts.change(
+                equipment.box, index, setting, values, own=own, claimed=claimed, held=self._held_parts(index)
+            )
         except mig_by_hand.MigRefused as error:
             return error.code
-        self.equip(self._layouts.hand.over(equipment.spec))
+        self._layouts.hand = hand
+        self.equip(hand.over(equipment.spec))
+        if self._problem:
+            self._layouts.hand = before
+            return mig_by_hand.UNKNOWN
         equipment.remember(self._users)
         self.wake()
         return 0
@@ -221,9 +228,9 @@ class RealNode:
                 await self._look()  # GPUs that pods have stay divided as they are
             self.equip(self._divided(self._allocated(self._node.spec())))
             equipment.remember(self._users)  # the next agent has these GPUs, whatever comes between
+        await self._look()  # meanwhile GPUs may be divided by hand
         spec, devices, parts = equipment.spec, equipment.box.devices, self._instances()
         memory = {device.uuid: device.model.memory_mib.usable for device in devices}
-        await self._look()
         occupied = self._occupied(spec)
         change = self._offer(spec, devices, occupied)
         if following and (self.held is not None or not memory):
@@ -311,11 +318,20 @@ class RealNode:
         return self._layouts.settle(node, spec, topology, current=current, users=self._pods_on)
 
     def _pods_on(self, index: int) -> list[str]:
-        """Return the pods that have a GPU, by index, or a part of it; one that is being started has no name yet."""
+        """Return the pods that have a GPU, by index, or a part of it; of one that starts, the name is not known yet."""
         gpu = self._equipment.box.devices[index].uuid
         pods = list(dict.fromkeys(f"{user.pod.namespace}/{user.pod.name}" for user in self._users.get(gpu, ())))
         starting = gpus_of({sharing.device(name) for name in self._expected}, self._instances())
+        starting |= grants.held_gpus(self._kubelet.claims)
         return pods or (["a pod that is being started"] if gpu in starting else [])
+
+    def _held_parts(self, index: int) -> frozenset[int | None]:
+        """Return the numbers of the MIG instances of a GPU, by index, that pods have or get; None for the whole GPU."""
+        gpu, known = self._equipment.box.devices[index].uuid, self._instances()
+        starting = {sharing.device(name) for name in self._expected}
+        parts = (known[name].number for name in starting if name in known and known[name].gpu == gpu)
+        whole = (None,) if gpu in starting | grants.held_gpus(self._kubelet.claims) else ()
+        return frozenset((*(user.part for user in self._users.get(gpu, ())), *parts, *whole))
 
     def _instances(self) -> dict[str, HeldInstance]:
         return instances(self._equipment.box.devices, self._equipment.spec.mig.strategy)

@@ -334,7 +334,7 @@ def _pod_usage(
     for place, sharing in sorted(users.items()):
         index, percent = devices[place].index, float(np.rint(usage[place]))
         if sharing[0].part is not None:
-            rows = machine.part_rows[place]
+            rows = machine.part_rows.get(place, {})  # users are of the last step, parts of now
             yield from ((uid, index, *values) for uid, values in _on_parts(sharing, rows, parts).items())
         elif len(sharing) == 1 and not sharing[0].reserves:
             yield sharing[0].pod.uid, index, percent, sharing[0].memory_mib * 2.0**20

@@ -138,7 +138,7 @@ class Inventory:
         made = [card or next(new) for card in found]
         for card, device, peers in zip(made, devices, links.peers(devices), strict=True):
             if card.device != device:
-                former, card.device = card.device, device
+                former, card.device, card.kind = card.device, device, ""
                 if former.mig_devices() != device.mig_devices():
                     self._divide(card)
             self.engine.set_linked(card.number, linked=peers > 0)
@@ -210,7 +210,7 @@ class Inventory:
         stays = [item for item in card.playing if not isinstance(item.what, User) or item.what.part in staying]
         self._end([item for item in card.playing if item not in stays])  # to be started again, on the instance
         card.playing = tuple(stays)
-        card.kind, card.parts = "", self._split(card, kept)
+        card.parts = self._split(card, kept)
 
     # Users.
 

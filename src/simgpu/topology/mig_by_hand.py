@@ -19,6 +19,7 @@ from simgpu.topology.mig_layouts import CardLayout
 from simgpu.topology.pools import NodeGpus
 
 INVALID, UNSUPPORTED, NOT_FOUND, IN_USE, NO_RESOURCES = 2, 3, 6, 19, 23  # NVML's codes
+NOT_READY, UNKNOWN = 27, 999
 
 ANYWHERE: Final = 255  # in place of a first slice: where the driver places it
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from simgpu import errors
+from simgpu.catalog import models
 from simgpu.topology import mig_files, mig_layouts
 from simgpu.topology.pools import NodeGpu, NodeGpus, Topology
 from simgpu.vocabulary import MAX_LABEL, MAX_NODE_ANNOTATION, MIG_CONFIG, RUNAI_MIG_CONFIG, RUNAI_MIG_SELECTED
@@ -85,12 +86,25 @@ def with_strategy(pool: NodeGpus, topology: Topology | None) -> NodeGpus:
 
 def kept(pool: NodeGpus, current: NodeGpus) -> NodeGpus:
     """Return what a node of a pool has while its GPUs stay divided as they are."""
-    had = dict(enumerate(current.gpus))
-    layouts = [
-        had[index].layout if index in had and had[index].model == gpu.model else None
+    return msgspec.structs.replace(pool, gpus=laid_out(pool.gpus, layouts(current, pool)))
+
+
+def layouts(current: NodeGpus | None, pool: NodeGpus) -> list[mig_layouts.CardLayout | None]:
+    """Return how each GPU of a pool is divided now; None for one that is not there yet."""
+    had = current.gpus if current is not None else ()
+    return [
+        had[index].layout if index < len(had) and _same_card(had[index].model, gpu.model) else None
         for index, gpu in enumerate(pool.gpus)
     ]
-    return msgspec.structs.replace(pool, gpus=laid_out(pool.gpus, layouts))
+
+
+def _same_card(one: models.Model, other: models.Model) -> bool:
+    """Return whether two models are divided alike: a view has no more of them, and a new driver changes no layout."""
+    return one is other or (one.product, one.memory_mib.total, one.mig) == (
+        other.product,
+        other.memory_mib.total,
+        other.mig,
+    )
 
 
 def laid_out(gpus: Sequence[NodeGpu], layouts: Sequence[mig_layouts.CardLayout | None]) -> tuple[NodeGpu, ...]:

@@ -35,7 +35,7 @@ def parse_settings(document: Any, *, field: str) -> MigSettings:
     if document is None:
         return NONE
     _check_keys(document, ("strategy", "config"), field)
-    strategy, config = document.get("strategy"), document.get("config")
+    strategy, config = document.get("strategy") or None, document.get("config")
     if strategy is not None:
         check_strategy(strategy, field=f"{field}.strategy")
     if config is None or isinstance(config, str):

@@ -122,6 +122,10 @@ def placed(wanted: Sequence[tuple[str, int | None]], model: models.Model, *, fie
         if name not in profiles:
             known = ", ".join(profiles) or "none: it cannot be divided"
             raise errors.InputError(field, f"{model.product} has no profile {errors.shown(name)}; it has: {known}")
+    names = [name for name, _ in wanted]
+    for name in dict.fromkeys(names):
+        if names.count(name) > profiles[name].count:
+            raise errors.InputError(field, f"{model.product} has at most {profiles[name].count} of {name}")
     if any(start is not None for _, start in wanted):
         chosen = [(profiles[name], start) for name, start in wanted]
         return _chosen(chosen, model, field=field)
@@ -129,9 +133,6 @@ def placed(wanted: Sequence[tuple[str, int | None]], model: models.Model, *, fie
         (profiles[name] for name, _ in wanted),
         key=lambda item: (-placing.memory_slices(item, model), -placing.compute_slices(item)),
     )
-    for profile in {item.name: item for item in ordered}.values():
-        if ordered.count(profile) > profile.count:
-            raise errors.InputError(field, f"{model.product} has at most {profile.count} of {profile.name}")
     try:
         places = placing.place(ordered, model, where=field)
     except errors.InputError as error:
