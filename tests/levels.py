@@ -116,9 +116,14 @@ class Runner:
                 self._changed.notify_all()
 
     def _next(self) -> str | None:
-        """The first job whose needs are done; one that a failed preparation makes impossible runs too, and fails."""
+        """The first job, if its needs are done, or what is prepared meanwhile: a short level does not delay a long one.
+
+        One that a failed preparation makes impossible runs too, and fails.
+        """
         pending = {*self._waiting, *self._started}
-        return next((name for name in self._waiting if not pending.intersection(NEEDS.get(name, ()))), None)
+        ready = [name for name in self._waiting if not pending.intersection(NEEDS.get(name, ()))]
+        levels = [name for name in self._waiting if name not in PREPARATIONS]
+        return next((name for name in ready if name in PREPARATIONS or name == levels[0]), None)
 
     async def _one(self, name: str) -> Result:
         log = self._logs / f"{name}.txt"
