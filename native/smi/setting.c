@@ -14,6 +14,7 @@ const char *code_text(int code)
     case 6: return "Not Found";
     case 19: return "In use by another client";
     case 23: return "Insufficient Resources";
+    case 27: return "System is not in ready state";
     default: return "Unknown Error";
     }
 }

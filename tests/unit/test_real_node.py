@@ -22,6 +22,7 @@ from simgpu.kube.operations import Target
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
 from simgpu.kube.writer import Writer
+from simgpu.machines import inventory
 from simgpu.machines.health import DeviceFaults
 from simgpu.machines.saved import Known
 from simgpu.pods.holding import Held
@@ -258,6 +259,9 @@ async def test_a_layout_that_is_edited_changes_no_gpu_of_a_pod_after_a_change_by
 ) -> None:
     assert await divide(node, BOTH) == "success"
     assert kubelet.divided == [[2, 7, 8]] * 2
+    known = len(node._node.divisions._applied)
+    await node.reconcile()
+    assert len(node._node.divisions._applied) == known  # the layout is computed once
     assert node.set(IDS[0], "destroy_compute_instance", [7, 0]) == 0
     run_pod(node, kubelet, part_id(IDS[1], 8))
     assert await divide(node, "{7g.141gb: 1}") == "failed"
@@ -281,7 +285,10 @@ async def test_by_hand_nothing_is_taken_from_pods_and_nothing_done_before_the_no
     node._equipment.use({})  # the pod is idle: no program has the GPU open
     assert node.set(IDS[0], "mig_mode", [1, 0]) == mig_by_hand.IN_USE
     assert node.set(IDS[1], "mig_mode", [1, 0]) == 0
+    before = node._equipment.box.device_states()[IDS[1]].kind
     assert node.set(IDS[1], "create_gpu_instance", [19, 255]) == 0
+    changed = node._equipment.box.device_states()[IDS[1]].kind
+    assert before != changed == inventory.kind_of(inventory.Card(node._equipment.box.devices[1], 0))
     assert node.set(IDS[1], "create_compute_instance", [7, 0]) == 0
     await node.reconcile()
     assert kubelet.divided == [[], [7]]
