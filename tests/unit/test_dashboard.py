@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgpu.dashboard import encoding, files, hub, openapi, queries
+from simgpu.dashboard import encoding, files, hub, openapi, queries, reading, sources
 from simgpu.dashboard.channels import StreamMessage
-from simgpu.dashboard.frames import FleetFrame
+from simgpu.dashboard.frames import FleetFrame, FrameKeeper
 from simgpu.errors import InputError
-from tests.fixtures.dashboards import places
+from simgpu.machines.fleet import pod_usage
+from simgpu.machines.machine import Machine
+from tests.fixtures.dashboards import ServedFleet, places
 
 
 @given(st.sets(st.integers(0, 3000), max_size=200), st.integers(1, 255))
@@ -85,3 +88,23 @@ def test_the_page_loads_nothing_from_outside_and_makes_no_markup_from_text() -> 
 
 def test_the_page_is_small() -> None:
     assert sum(len(file.packed) for file in files.load().values()) < 300_000
+
+
+def test_what_pods_use_is_read_once_for_all_that_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet, calls = ServedFleet(10), list[int]()
+    fleet.step(1.0)
+    source = fleet.dashboard._source
+    frame = FrameKeeper(source).frame()
+    assert frame is not None
+
+    def counted(machine: Machine, places: Collection[int]) -> Iterator[tuple[str, int, float, float]]:
+        calls.append(len(places))
+        return pod_usage(machine, places)
+
+    monkeypatch.setattr(sources, "pod_usage", counted)
+    _, shown = reading.pods(source, frame, (), {}, limit=50, offset=0)
+    assert len(calls) == 1
+    assert calls[0] == sum(pod.gpus for pod in shown) > 10
+    alone = {uid: memory for uid, _, _, memory in pod_usage(frame.machine)}
+    uid = {(pod.namespace, pod.name): pod.uid for pod in source.pod_places(frame.machine)}
+    assert all(pod.memory_used_mib == round(pod.gpus * alone[uid[pod.namespace, pod.name]] / 2**20, 1) for pod in shown)

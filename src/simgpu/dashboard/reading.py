@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -287,9 +288,9 @@ def pods(
         )
     shown: list[answers.PodSummary] = waiting[offset : offset + limit]
     start = max(0, offset - len(waiting))
-    for pod in held[start : start + limit - len(shown)]:
-        node = frame.layout.names[int(frame.layout.node_of[places[pod][0]])]
-        shown.append(_running(source, frame.machine, pod, places[pod], node))
+    some = {pod: places[pod] for pod in held[start : start + limit - len(shown)]}
+    names, node_of = frame.layout.names, frame.layout.node_of
+    shown += _running(source, frame.machine, some, lambda place: names[int(node_of[place])])
     return len(waiting) + len(held), shown
 
 
@@ -320,21 +321,24 @@ def _pending(pod: Pod) -> answers.PodSummary | None:
 
 
 def _pods_of(source: DashboardSource, machine: Machine, node: str) -> list[answers.PodSummary]:
-    found = source.pod_places(machine)
-    return [_running(source, machine, pod, places, node) for pod, places in found.items()][:MAX_API_ITEMS]
+    found = itertools.islice(source.pod_places(machine).items(), MAX_API_ITEMS)
+    return _running(source, machine, dict(found), lambda _place: node)
 
 
 def _running(
-    source: DashboardSource, machine: Machine, pod: PodRef, places: Sequence[int], node: str
-) -> answers.PodSummary:
-    uses, known = source.pod_uses(machine, pod, places), source.pod(pod)
-    percent = sum(use.percent for use in uses) / max(1, len(places))
-    return answers.PodSummary(
-        pod.namespace, pod.name, node, known.status.phase if known else "Running",
-        (known.status.start_time or "") if known else "", len(places),
-        [machine.devices[place].uuid for place in places[:64]], min(100.0, round(percent, 1)),
-        round(sum(use.memory_mib for use in uses), 1),
-    )  # fmt: skip
+    source: DashboardSource, machine: Machine, pods: Mapping[PodRef, Sequence[int]], node_of: Callable[[int], str]
+) -> list[answers.PodSummary]:
+    """Return pods that have GPUs, with their places; `node_of` returns the node of a place."""
+    shown = []
+    for (pod, places), use in zip(pods.items(), source.pod_uses(machine, pods), strict=True):
+        known = source.pod(pod)
+        shown.append(answers.PodSummary(
+            pod.namespace, pod.name, node_of(places[0]), known.status.phase if known else "Running",
+            (known.status.start_time or "") if known else "", len(places),
+            [machine.devices[place].uuid for place in places[:64]],
+            min(100.0, _number(round(use.percent / max(1, len(places)), 1))), _number(round(use.memory_mib, 1)),
+        ))  # fmt: skip
+    return shown
 
 
 def _number(value: float) -> float:

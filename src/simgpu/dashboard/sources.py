@@ -19,12 +19,14 @@ from simgpu.machines.users import PodRef
 MIB = 2.0**20
 
 
-class PodPlace(msgspec.Struct, frozen=True):
-    """A pod's use of one GPU, by its place in the machine."""
+class PodUse(msgspec.Struct, frozen=True):
+    """What a pod uses, summed over its GPUs: utilisation in percent of one GPU, and memory."""
 
-    place: int
-    percent: float
-    memory_mib: float
+    percent: float = 0.0
+    memory_mib: float = 0.0
+
+
+_NO_USE = PodUse()
 
 
 class DashboardSource(Protocol):
@@ -56,8 +58,8 @@ class DashboardSource(Protocol):
     def pod_places(self, machine: Machine) -> Mapping[PodRef, Sequence[int]]:
         """Return the places of each pod, which is named without its container."""
 
-    def pod_uses(self, machine: Machine, pod: PodRef, places: Sequence[int]) -> list[PodPlace]:
-        """Return what a pod uses of its GPUs."""
+    def pod_uses(self, machine: Machine, pods: Mapping[PodRef, Sequence[int]]) -> list[PodUse]:
+        """Return what each of some pods uses of its GPUs, in their order; `pods` has the places of each."""
 
     def pod(self, pod: PodRef) -> Pod | None:
         """Return a pod as Kubernetes has it."""
@@ -154,14 +156,13 @@ class FleetSource(_FromCluster):
             self._grouped = (machine, machine.version, _grouped(machine))
         return self._grouped[2]
 
-    def pod_uses(self, machine: Machine, pod: PodRef, places: Sequence[int]) -> list[PodPlace]:
-        """Return what a pod uses of its GPUs."""
-        return [
-            PodPlace(place, percent, memory / MIB)
-            for place in places
-            for uid, _, percent, memory in pod_usage(machine, [place])
-            if uid == pod.uid
-        ]
+    def pod_uses(self, machine: Machine, pods: Mapping[PodRef, Sequence[int]]) -> list[PodUse]:
+        """Return what each pod uses, read at once: each read looks at what all shared GPUs are asked for."""
+        found: dict[str, PodUse] = {}
+        for uid, _, percent, memory in pod_usage(machine, {place for places in pods.values() for place in places}):
+            known = found.get(uid, _NO_USE)
+            found[uid] = PodUse(known.percent + percent, known.memory_mib + memory / MIB)
+        return [found.get(pod.uid, _NO_USE) for pod in pods]
 
 
 class BoxSource(_FromCluster):
@@ -212,13 +213,18 @@ class BoxSource(_FromCluster):
             found.setdefault(_without_container(pod), {})[place] = None
         return {pod: list(places) for pod, places in found.items()}
 
-    def pod_uses(self, machine: Machine, pod: PodRef, places: Sequence[int]) -> list[PodPlace]:
-        """Return what a pod uses of its GPUs; of a workload without a pod, what its GPUs do."""
-        ours = [item for item in machine.usages if _without_container(item.pod) == pod]
-        if ours:
-            return [PodPlace(item.device, 100 * item.usage, item.memory_mib) for item in ours]
-        percent, memory = machine.column("usage"), machine.column("memory_used")
-        return [PodPlace(place, float(np.rint(percent[place])), float(memory[place])) for place in places]
+    def pod_uses(self, machine: Machine, pods: Mapping[PodRef, Sequence[int]]) -> list[PodUse]:
+        """Return what each pod uses of its GPUs; of a workload without a pod, what its GPUs do."""
+        found: dict[PodRef, PodUse] = {}
+        for item in machine.usages:
+            pod = _without_container(item.pod)
+            known = found.get(pod, _NO_USE)
+            found[pod] = PodUse(known.percent + 100 * item.usage, known.memory_mib + item.memory_mib)
+        percent, memory = np.rint(machine.column("usage")), machine.column("memory_used")
+        return [
+            found.get(pod) or PodUse(float(percent[list(places)].sum()), float(memory[list(places)].sum()))
+            for pod, places in pods.items()
+        ]
 
 
 def _grouped(machine: Machine) -> dict[PodRef, list[int]]:
