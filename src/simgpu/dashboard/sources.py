@@ -165,6 +165,26 @@ class FleetSource(_FromCluster):
         return [found.get(pod.uid, _NO_USE) for pod in pods]
 
 
+class _Held:
+    """Who has the GPUs of a box, and the parts of them: pods, and workloads without one."""
+
+    def __init__(self, box: Box, machine: Machine) -> None:
+        listed: dict[int, dict[tuple[PodRef, int | None], GpuOwner]] = {}
+        found: dict[PodRef, dict[int, None]] = {}
+        self.first: dict[int, PodRef] = {}
+        for place, part, pod in box.workload_places():
+            listed.setdefault(place, {})[pod, part] = _owner(pod, 1.0, part)
+            found.setdefault(_without_container(pod), {})[place] = None
+            self.first.setdefault(place, pod)
+        for place, pod in machine.pods.items():
+            if place not in listed:
+                listed[place] = {(pod, None): _owner(pod)}
+            found.setdefault(_without_container(pod), {})[place] = None
+            self.first[place] = pod
+        self.owners = {place: list(owners.values()) for place, owners in listed.items()}
+        self.places = {pod: list(places) for pod, places in found.items()}
+
+
 class BoxSource(_FromCluster):
     """The one node of an exporter or an agent."""
 
@@ -172,6 +192,7 @@ class BoxSource(_FromCluster):
         super().__init__(facts)
         self.role = role
         self._box = box
+        self._known: tuple[tuple[Machine, int, int], _Held] | None = None
 
     def machine(self) -> Machine | None:
         """Return all GPUs, once they made a step."""
@@ -194,24 +215,22 @@ class BoxSource(_FromCluster):
 
     def first_owners(self, machine: Machine) -> Mapping[int, PodRef]:
         """Return the pod or workload that has each GPU first."""
-        found = {place: pod for place, _, pod in self._box().workload_places()}
-        return {**found, **machine.pods}
+        return self._held(machine).first
 
     def owners(self, machine: Machine, place: int) -> list[GpuOwner]:
         """Return all owners of a GPU."""
-        listed = {(pod, part): _owner(pod, 1.0, part) for at, part, pod in self._box().workload_places() if at == place}
-        if not listed and (labelled := machine.pods.get(place)) is not None:
-            return [_owner(labelled)]
-        return list(listed.values())
+        return self._held(machine).owners.get(place, [])
 
     def pod_places(self, machine: Machine) -> Mapping[PodRef, Sequence[int]]:
         """Return the places of each pod and of each workload without one."""
-        found: dict[PodRef, dict[int, None]] = {}
-        for place, _, pod in self._box().workload_places():
-            found.setdefault(_without_container(pod), {})[place] = None
-        for place, pod in machine.pods.items():
-            found.setdefault(_without_container(pod), {})[place] = None
-        return {pod: list(places) for pod, places in found.items()}
+        return self._held(machine).places
+
+    def _held(self, machine: Machine) -> _Held:
+        """Return who has what: read once in a step, for all GPUs."""
+        at = (machine, machine.step, machine.version)
+        if self._known is None or self._known[0] != at:
+            self._known = at, _Held(self._box(), machine)
+        return self._known[1]
 
     def pod_uses(self, machine: Machine, pods: Mapping[PodRef, Sequence[int]]) -> list[PodUse]:
         """Return what each pod uses of its GPUs; of a workload without a pod, what its GPUs do."""
