@@ -228,7 +228,7 @@ async def test_viewers_share_what_is_encoded_and_nothing_runs_after_the_last_has
         await Events(first).until("cells")
         await Events(second).until("cells")
         assert hub.viewers == 2
-        assert len(hub._channels) == 1
+        assert len(hub._views) == 1
     async with asyncio.timeout(10):
         while hub.viewers:
             site.fleet.step()
@@ -267,8 +267,8 @@ async def test_a_client_that_does_not_read_is_disconnected_and_holds_a_few_messa
         while not hub.viewers:
             await asyncio.sleep(0.01)
         while hub.viewers:
-            for _, viewers in list(hub._channels.values()):
-                for viewer in viewers:
+            for view in list(hub._views.values()):
+                for viewer in view.viewers:
                     viewer.offer(large)
                     assert len(viewer._waiting) <= 5
             await asyncio.sleep(0.01)

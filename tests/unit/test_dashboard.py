@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import re
 from collections.abc import Collection, Iterator
 
@@ -11,12 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgpu.dashboard import encoding, files, hub, openapi, queries, reading, sources
+from simgpu.catalog import models
+from simgpu.dashboard import channels, encoding, files, hub, openapi, queries, reading, sources
 from simgpu.dashboard.channels import StreamMessage
 from simgpu.dashboard.frames import FleetFrame, FrameKeeper
 from simgpu.errors import InputError
+from simgpu.machines import documents
+from simgpu.machines.box import Box
 from simgpu.machines.fleet import pod_usage
 from simgpu.machines.machine import Machine
+from simgpu.machines.users import PodRef
+from simgpu.topology.devices import BoxConfig, GpuEntry, build
 from tests.fixtures.dashboards import ServedFleet, places
 
 
@@ -60,6 +66,76 @@ async def test_a_viewer_that_falls_behind_gets_one_new_snapshot_and_holds_no_mor
     assert [item.text for item in await viewer.next()] == [b"event: cells\ndata: 2\n\n"]
     viewer.offer(StreamMessage(("change", 3)))
     assert [item.text for item in await viewer.next()] == [b"event: change\ndata: 3\n\n"]
+
+
+class Failing(Fixed):
+    """A channel that fails at its second frame."""
+
+    def change(self, frame: FleetFrame) -> StreamMessage | None:  # noqa: ARG002 - as all have it
+        if self.snapshots:
+            raise ZeroDivisionError
+        return self.snapshot()
+
+
+async def test_a_view_that_fails_ends_its_own_streams_and_others_go_on() -> None:
+    fleet = ServedFleet(2)
+    fleet.step()
+    viewers = fleet.dashboard.hub
+    lost = viewers.join("failing", Failing)
+    shown = viewers.join("fleet", lambda: channels.FleetChannel("power", pool="", model=""))
+    for expected in (b"event: layout", b"event: change", b"event: change"):
+        (message,) = await shown.next()
+        assert message.text.startswith(expected)
+        fleet.step()
+        viewers.tick()
+        assert lost.closed
+    assert viewers.join("failing", Failing).behind
+    viewers.leave("failing", lost)
+    assert viewers.viewers == 2
+    fleet.dashboard.close()
+
+
+async def test_a_step_is_sent_once_also_after_a_viewer_has_joined() -> None:
+    fleet = ServedFleet(2)
+    fleet.step()
+    viewers = fleet.dashboard.hub
+    read = functools.partial(reading.gpu_detail, fleet.dashboard._source, node="training-0000", index=0)
+    channel = channels.GpuChannel(read)
+    viewer = viewers.join("gpu", lambda: channel)
+    await viewer.next()
+    viewers.tick()
+    assert not viewer._waiting
+    assert len(channel._rows) == 1
+    fleet.step()
+    viewers.tick()
+    viewers.tick()
+    assert len(viewer._waiting) == 1
+    assert len(channel._rows) == 2
+    fleet.dashboard.close()
+
+
+def test_who_has_the_gpus_of_a_box_is_read_once_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    box = Box(build(BoxConfig((GpuEntry("h200", 50),)), models.load(), node="n"), seed=1, hostname="n")
+    wanted = documents.read(
+        {"Name": "all", "Profile": [{"Load": 50, "Seconds": 0}], "Devices": [str(at) for at in range(50)]}
+    )
+    box.admit(wanted.profile, wanted.devices, pod=PodRef("p", "team", "main", "u"))
+    source, calls, places = sources.BoxSource(lambda: box, role="exporter"), list[int](), box.workload_places
+
+    def counted() -> Iterator[tuple[int, int | None, PodRef]]:
+        calls.append(box.steps)
+        return places()
+
+    monkeypatch.setattr(box, "workload_places", counted)
+    for step in (1, 2):
+        box.step(float(step), clock=float(step))
+        frame = FrameKeeper(source).frame()
+        assert frame is not None
+        detail = reading.node_detail(source, frame, "n")
+        assert detail is not None
+        assert [gpu.owners[0].pod for gpu in detail.gpus] == ["p"] * 50
+        assert [(pod.name, pod.gpus) for pod in detail.pods] == [("p", 50)]
+        assert len(calls) == step
 
 
 @pytest.mark.parametrize(
