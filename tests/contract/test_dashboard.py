@@ -163,6 +163,38 @@ async def test_it_is_read_only_and_serves_no_other_files(site: Site) -> None:
         assert answer.content_type == "text/html"
 
 
+@pytest.mark.parametrize(
+    ("path", "name", "value", "status"),
+    [
+        ("/", "Host", "evil.example:9400", 421), ("/api/v1/fleet", "Host", "evil.example", 421),
+        ("/api/v1/stream", "Host", "127.0.0.1.evil.example", 421), ("/static/main.js", "Host", "", 421),
+        ("/", "Host", "LOCALHOST:9400", 200), ("/api/v1/fleet", "Host", "[::1]:9400", 200),
+        ("/api/v1/fleet", "Sec-Fetch-Site", "cross-site", 403), ("/api/v1/stream", "Sec-Fetch-Site", "cross-site", 403),
+        ("/api/v1/fleet", "Sec-Fetch-Site", "same-origin", 200), ("/", "Sec-Fetch-Site", "cross-site", 200),
+    ],
+)  # fmt: skip
+async def test_other_sites_do_not_read_the_page_through_a_browser(
+    site: Site, path: str, name: str, value: str, status: int
+) -> None:
+    async with site.session.get(f"{site.url}{path}", headers={name: value}) as answer:
+        assert answer.status == status, await answer.text()
+        if status != 200:
+            assert name in (await answer.json())["error"]
+
+
+async def test_a_page_that_everybody_can_reach_has_any_name() -> None:
+    fleet = ServedFleet(2)
+    fleet.step()
+    http = server.HttpServer(fleet.dashboard.routes(loopback=False))
+    await http.start("127.0.0.1", 0, field="port")
+    async with aiohttp.ClientSession() as session:
+        url = f"http://{http.address}/api/v1/fleet"
+        async with session.get(url, headers={"Host": "gpus.example"}) as answer:
+            assert answer.status == 200
+    fleet.dashboard.close()
+    await http.stop()
+
+
 @pytest.mark.parametrize("show", ["utilization", "power", "temperature", "memory", "health", "owner"])
 async def test_a_snapshot_and_its_changes_make_the_current_state(site: Site, show: str) -> None:
     async with site.session.get(f"{site.url}/api/v1/stream?show={show}") as answer:
@@ -261,7 +293,7 @@ async def test_a_client_that_does_not_read_is_disconnected_and_holds_a_few_messa
     await http.start("127.0.0.1", 0, field="port")
     hub, host = fleet.dashboard.hub, http.address.rpartition(":")
     _, writer = await asyncio.open_connection(host[0], int(host[2]), limit=1)
-    writer.write(b"GET /api/v1/stream HTTP/1.1\r\nHost: x\r\n\r\n")
+    writer.write(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
     large = StreamMessage(("change", "x" * 1_000_000))
     async with asyncio.timeout(20):
         while not hub.viewers:

@@ -35,8 +35,11 @@ class KnownNodes(Protocol):
 
 def wanted(asked: bool | None, host: str) -> bool:  # noqa: FBT001 - as the option has it
     """Return whether the page is served: as asked, or else only on loopback."""
-    if asked is not None:
-        return asked
+    return on_loopback(host) if asked is None else asked
+
+
+def on_loopback(host: str) -> bool:
+    """Return whether an address to listen on is only reached from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

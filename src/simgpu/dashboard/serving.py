@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from simgpu.dashboard import answers, channels, encoding, files, openapi, queries, reading
+from simgpu.dashboard import answers, channels, encoding, files, openapi, origins, queries, reading
 from simgpu.dashboard.frames import FleetFrame, FrameKeeper
 from simgpu.dashboard.hub import ViewerHub
 from simgpu.dashboard.sources import DashboardSource
@@ -47,18 +47,21 @@ class Dashboard:
             "node_gpu": self._node_gpu, "pods": self._pods, "events": self._events, "search": self._search,
         }  # fmt: skip
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return all routes."""
+    def routes(self, *, loopback: bool = True) -> list[web.RouteDef]:
+        """Return all routes; `loopback` is whether the server listens there, and so answers only to local names."""
         found = [
             web.get(f"{API}{path.path}", functools.partial(self._respond, path.name, path.parameters))
             for path in openapi.PATHS
             if path.name in self._answer
         ]
-        return [
-            *files.routes(),
+        api = [
             *found,
             web.get(f"{API}/stream", self._stream),
             web.get(f"{API}/openapi.json", _openapi),
+        ]
+        return [
+            *(_guarded(route, loopback=loopback, api=False) for route in files.routes()),
+            *(_guarded(route, loopback=loopback, api=True) for route in api),
         ]
 
     def close(self) -> None:
@@ -181,6 +184,18 @@ class Dashboard:
         asked = {name: query[name] for name in ("q", "namespace", "phase")}
         total, items = reading.pods(self._source, frame, self._waiting.latest, asked, limit=limit, offset=offset)
         return answers.ApiPage(total, offset, items)
+
+
+def _guarded(route: web.RouteDef, *, loopback: bool, api: bool) -> web.RouteDef:
+    """Return a route that refuses what other sites make browsers ask for."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if (refused := origins.refusal(request.headers, loopback=loopback, api=api)) is not None:
+            return respond(request, answers.Refusal(refused[1]), status=refused[0])
+        response: web.StreamResponse = await route.handler(request)
+        return response
+
+    return web.RouteDef(route.method, route.path, handler, route.kwargs)
 
 
 def _part(query: Query) -> tuple[int, int]:
