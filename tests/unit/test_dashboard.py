@@ -7,6 +7,7 @@ import functools
 import re
 from collections.abc import Collection, Iterator
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ from simgpu.machines.box import Box
 from simgpu.machines.fleet import pod_usage
 from simgpu.machines.machine import Machine
 from simgpu.machines.users import PodRef
-from simgpu.topology.devices import BoxConfig, GpuEntry, build
+from simgpu.topology.devices import BoxConfig, GpuEntry, StaticMetrics, build
 from tests.fixtures.dashboards import ServedFleet, places
 
 
@@ -136,6 +137,21 @@ def test_who_has_the_gpus_of_a_box_is_read_once_in_a_step(monkeypatch: pytest.Mo
         assert [gpu.owners[0].pod for gpu in detail.gpus] == ["p"] * 50
         assert [(pod.name, pod.gpus) for pod in detail.pods] == [("p", 50)]
         assert len(calls) == step
+
+
+def test_a_gpu_with_static_metrics_and_no_pod_is_free() -> None:
+    (device,) = build(BoxConfig((GpuEntry("h200", 1),)), models.load(), node="n")
+    box = Box([msgspec.structs.replace(device, static=StaticMetrics(40.0, 2000.0))], seed=1, hostname="n")
+    box.use({})
+    for now in (1.0, 2.0):
+        box.step(now, clock=now)
+    source = sources.BoxSource(lambda: box, role="agent")
+    frame = FrameKeeper(source).frame()
+    assert frame is not None
+    detail = reading.node_detail(source, frame, "n")
+    assert detail is not None
+    assert detail.gpus[0].utilization == 40.0
+    assert (detail.gpus[0].owners, detail.summary.allocated, detail.pods) == ([], 0, [])
 
 
 @pytest.mark.parametrize(
