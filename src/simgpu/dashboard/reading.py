@@ -276,16 +276,21 @@ def pods(
     limit: int,
     offset: int,
 ) -> tuple[int, list[answers.PodSummary]]:
-    """Return how many pods match, and a part of them: pending ones first, then those that have GPUs, by name."""
-    waiting = [item for pod in pending if (item := _pending(pod)) is not None and _wanted(item, query)]
-    waiting = waiting if query.get("phase", "") in ("", "Pending") else []
-    held: list[PodRef] = []
-    places = source.pod_places(frame.machine)
-    if query.get("phase", "") in ("", "Running"):
-        held = sorted(
-            (pod for pod, at in places.items() if _matches(frame, pod, at, query)),
-            key=lambda pod: (pod.namespace, pod.name),
-        )
+    """Return how many pods match, and a part of them: those that wait for GPUs first, then those with some, by name."""
+    places, phase = source.pod_places(frame.machine), query.get("phase", "")
+    having = {pod.uid for pod in places} if pending else set()  # GPUs: since the list of pending ones was read
+    waiting: list[answers.PodSummary] = []
+    if phase in ("", "Pending"):
+        new = (_pending(pod) for pod in pending if pod.metadata.uid not in having)
+        waiting = [item for item in new if item is not None and _wanted(item, query)]
+    held = sorted(
+        (
+            pod
+            for pod, at in places.items()
+            if _matches(frame, pod, at, query) and (not phase or phase == _phase(source.pod(pod)))
+        ),
+        key=lambda pod: (pod.namespace, pod.name),
+    )
     shown: list[answers.PodSummary] = waiting[offset : offset + limit]
     start = max(0, offset - len(waiting))
     some = {pod: places[pod] for pod in held[start : start + limit - len(shown)]}
@@ -333,12 +338,17 @@ def _running(
     for (pod, places), use in zip(pods.items(), source.pod_uses(machine, pods), strict=True):
         known = source.pod(pod)
         shown.append(answers.PodSummary(
-            pod.namespace, pod.name, node_of(places[0]), known.status.phase if known else "Running",
+            pod.namespace, pod.name, node_of(places[0]), _phase(known),
             (known.status.start_time or "") if known else "", len(places),
             [machine.devices[place].uuid for place in places[:64]],
             min(100.0, _number(round(use.percent / max(1, len(places)), 1))), _number(round(use.memory_mib, 1)),
         ))  # fmt: skip
     return shown
+
+
+def _phase(known: Pod | None) -> str:
+    """Return the phase of a pod that has GPUs: Pending until its containers start."""
+    return known.status.phase if known else "Running"
 
 
 def _number(value: float) -> float:
