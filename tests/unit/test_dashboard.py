@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import functools
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -14,10 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simgpu.catalog import models
-from simgpu.dashboard import channels, encoding, files, hub, openapi, queries, reading, sources
+from simgpu.dashboard import channels, encoding, files, hub, openapi, queries, reading, sources, waiting_pods
 from simgpu.dashboard.channels import StreamMessage
 from simgpu.dashboard.frames import FleetFrame, FrameKeeper
 from simgpu.errors import InputError
+from simgpu.kube.errors import ServerError
+from simgpu.kube.views import Pod, PodStatus
 from simgpu.machines import documents
 from simgpu.machines.box import Box
 from simgpu.machines.fleet import pod_usage
@@ -137,6 +140,51 @@ def test_who_has_the_gpus_of_a_box_is_read_once_in_a_step(monkeypatch: pytest.Mo
         assert [gpu.owners[0].pod for gpu in detail.gpus] == ["p"] * 50
         assert [(pod.name, pod.gpus) for pod in detail.pods] == [("p", 50)]
         assert len(calls) == step
+
+
+class SlowToAnswer(sources.FleetSource):
+    """A source whose API server is scripted: the pods of each answer, or None for one that never comes."""
+
+    def __init__(self, answers: list[Sequence[Pod] | None]) -> None:
+        super().__init__(lambda: None)
+        self._answers = answers
+
+    async def pending(self) -> Sequence[Pod]:
+        answer = self._answers.pop(0)
+        if answer is None:
+            await asyncio.Event().wait()
+        if not answer:
+            raise ServerError(500, "", "down")
+        return answer
+
+
+async def test_pending_pods_are_those_of_the_last_answer_until_it_is_too_old() -> None:
+    now, pods = 100.0, ServedFleet(2).pending
+    waiting = waiting_pods.WaitingPods(SlowToAnswer([pods, (), None]), clock=lambda: now)
+    assert await waiting.current() == pods
+    now += waiting_pods.EVERY_SECONDS
+    assert await waiting.current() == pods
+    now += waiting_pods.EVERY_SECONDS
+    assert await waiting.current(wait_seconds=0) == pods
+    now += waiting_pods.KEPT_SECONDS
+    assert await waiting.current(wait_seconds=0) == ()
+    waiting.close()
+
+
+def test_a_pod_is_listed_once_and_by_the_phase_that_it_is_shown_in() -> None:
+    fleet = ServedFleet(10)
+    fleet.step(1.0)
+    source = fleet.dashboard._source
+    frame = FrameKeeper(source).frame()
+    assert frame is not None
+    before = reading.pods(source, frame, (), {"phase": "Running"}, limit=50, offset=0)[1]
+    name = f"{before[0].namespace}/{before[0].name}"
+    starting = msgspec.structs.replace(fleet._pods[name], status=PodStatus("Pending"))
+    fleet._pods[name] = starting
+    for phase, expected in (("Pending", 1), ("Running", len(before) - 1), ("", len(before))):
+        total, shown = reading.pods(source, frame, [starting], {"phase": phase}, limit=50, offset=0)
+        assert total == len(shown) == expected
+        assert {pod.phase for pod in shown} == ({phase} if phase else {"Pending", "Running"})
 
 
 def test_a_gpu_with_static_metrics_and_no_pod_is_free() -> None:

@@ -121,6 +121,7 @@ class Dashboard:
 
     async def _pods(self, query: Query, request: web.Request) -> object:
         limit, offset = _part(query)
+        self._frame()  # without one there is nothing to ask for
         pending = await self._waiting.current()
         total, items = reading.pods(self._source, self._frame(), pending, query, limit=limit, offset=offset)
         return _paged(request, total, offset, items)
