@@ -219,8 +219,18 @@ def node_detail(source: DashboardSource, frame: FleetFrame, name: str) -> answer
         instances={machine.devices[place].uuid: found for place, found in parts.items()},
         links={machine.devices[place].uuid: found for place, found in links.items()},
         pods=_pods_of(source, machine, name),
-        events=[event for event in source.events() if event.name == name and event.kind == "Node"][-20:],
+        events=events(source, name)[-20:],
     )  # fmt: skip
+
+
+def events(source: DashboardSource, node: str) -> list[answers.RecordedEvent]:
+    """Return recent events, oldest first: all, or those of a node and of pods that have its GPUs."""
+    if not node:
+        return list(source.events())
+    machine = source.machine_of(node)
+    held = () if machine is None else source.pod_places(machine)
+    wanted = {("Node", "", node), *(("Pod", pod.namespace, pod.name) for pod in held)}
+    return [event for event in source.events() if (event.kind, event.namespace, event.name) in wanted]
 
 
 def gpu_detail(source: DashboardSource, frame: FleetFrame, node: str, index: int) -> answers.GpuDetail | None:
@@ -281,8 +291,8 @@ def pods(
     having = {pod.uid for pod in places} if pending else set()  # GPUs: since the list of pending ones was read
     waiting: list[answers.PodSummary] = []
     if phase in ("", "Pending"):
-        new = (_pending(pod) for pod in pending if pod.metadata.uid not in having)
-        waiting = [item for item in new if item is not None and _wanted(item, query)]
+        new = (_pending(pod) for pod in pending if pod.metadata.uid not in having and waits_for_gpus(pod))
+        waiting = [item for item in new if _wanted(item, query)]
     held = sorted(
         (
             pod
@@ -314,13 +324,20 @@ def _matches(frame: FleetFrame, pod: PodRef, places: Sequence[int], query: dict[
     return node in ("", own) and (text in f"{pod.namespace}/{pod.name}".lower() or text in own.lower())
 
 
-def _pending(pod: Pod) -> answers.PodSummary | None:
-    wanted = sum(item.count for item in requests.requests(pod))
-    if not wanted and not pod.spec.resource_claims:
-        return None
+def waits_for_gpus(pod: Pod) -> bool:
+    """Return whether a pending pod requests GPUs, or may by a claim."""
+    return bool(_requested(pod) or pod.spec.resource_claims)
+
+
+def _requested(pod: Pod) -> int:
+    return sum(item.count for item in requests.requests(pod))
+
+
+def _pending(pod: Pod) -> answers.PodSummary:
     placing = next((item for item in pod.status.conditions if item.type == "PodScheduled"), None)
     return answers.PodSummary(
-        pod.metadata.namespace, pod.metadata.name, "", "Pending", pod.metadata.creation_timestamp or "", wanted, [],
+        pod.metadata.namespace, pod.metadata.name, "", "Pending", pod.metadata.creation_timestamp or "",
+        _requested(pod), [],
         0.0, 0.0, placing.reason if placing else "", placing.message[:1000] if placing else "not looked at yet",
     )  # fmt: skip
 
