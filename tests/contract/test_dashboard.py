@@ -17,17 +17,20 @@ import pytest
 from simgpu.app import watching_page
 from simgpu.catalog import models
 from simgpu.dashboard import answers, openapi
+from simgpu.dashboard.answers import RecordedEvent
 from simgpu.dashboard.channels import StreamMessage
 from simgpu.dashboard.serving import Dashboard
 from simgpu.dashboard.sources import BoxSource
+from simgpu.kube.client import Client
 from simgpu.machines import documents
 from simgpu.machines.box import Box
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology.devices import BoxConfig, GpuEntry, build
-from simgpu.vocabulary import MAX_VIEWERS
+from simgpu.vocabulary import GPU_RESOURCE, MAX_PENDING_REQUESTS, MAX_VIEWERS
 from simgpu.web import server
 from simgpu.web.limits import Limits
 from tests.fixtures.dashboards import ServedFleet, places
+from tests.fixtures.http import Scripted, answer
 
 NODE = "training-0003"  # one of its GPUs is lost
 
@@ -161,6 +164,57 @@ async def test_it_is_read_only_and_serves_no_other_files(site: Site) -> None:
             assert answer.status == 404
     async with site.session.get(f"{site.url}/") as answer:
         assert answer.content_type == "text/html"
+
+
+async def test_only_get_opens_a_stream(site: Site) -> None:
+    async with site.session.head(f"{site.url}/api/v1/stream") as answer:
+        assert answer.status == 405
+    async with site.session.head(f"{site.url}/api/v1/fleet") as answer:
+        assert answer.status == 200
+    assert site.fleet.dashboard.hub.viewers == 0
+
+
+async def test_parameters_that_a_view_does_not_use_make_no_further_view(site: Site) -> None:
+    hub, opened = site.fleet.dashboard.hub, list[aiohttp.ClientResponse]()
+    for query in ("", "?offset=1", "?limit=7&q=x", "?view=totals", "?view=totals&show=power"):
+        answer = await site.session.get(f"{site.url}/api/v1/stream{query}")
+        await Events(answer).next()
+        opened.append(answer)
+    assert (hub.viewers, len(hub._views)) == (5, 2)
+    for answer in opened:
+        answer.close()
+
+
+async def test_events_of_a_node_are_its_own_and_those_of_its_pods(site: Site) -> None:
+    node = site.fleet.fleet.nodes[NODE]
+    site.fleet.fleet.use(node, {node.ids[2]: (User(PodRef("job", "team", "main", "uid"), Range(7, 7), 1),)})
+    site.fleet.step()
+    site.fleet.events += (
+        RecordedEvent(1.0, "Warning", "Other", "of another namespace", "Pod", "job", "elsewhere"),
+        RecordedEvent(2.0, "Warning", "Evicted", "too many", "Pod", "job", "team"),
+    )
+    reasons = [event["reason"] for event in (await site.get(f"/nodes/{NODE}"))["events"]]
+    assert reasons == ["GpuUnhealthy", "Configured", "Evicted"]
+    assert [event["reason"] for event in (await site.get(f"/events?node={NODE}"))["items"]] == reasons[::-1]
+    assert (await site.get("/events"))["total"] == 4
+
+
+def waiting_pod(name: str, *, gpus: int) -> dict[str, Any]:
+    limits = {GPU_RESOURCE: str(gpus)} if gpus else {"cpu": "1"}
+    container = {"name": "main", "resources": {"limits": limits}}
+    return {"metadata": {"name": name, "namespace": "team"}, "spec": {"containers": [container]}, "status": {}}
+
+
+async def test_pending_pods_with_gpus_are_found_behind_many_without(scripted: Scripted) -> None:
+    others = [waiting_pod(f"cpu-{number}", gpus=0) for number in range(3)]
+    first = {"metadata": {"continue": "more"}, "items": others}
+    last = {"metadata": {}, "items": [*others, waiting_pod("train", gpus=8)]}
+    scripted.script = [answer(first), answer(last), *[answer(first)] * (MAX_PENDING_REQUESTS + 1)]
+    async with Client(scripted.target) as client:
+        assert [pod.metadata.name for pod in await watching_page._pending(client)] == ["train"]
+        assert [request.query.get("continue") for request in scripted.seen] == [None, "more"]
+        assert await watching_page._pending(client) == []
+    assert len(scripted.seen) == 2 + MAX_PENDING_REQUESTS
 
 
 @pytest.mark.parametrize(

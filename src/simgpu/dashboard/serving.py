@@ -25,6 +25,14 @@ _SMALL = 1024  # bytes, below which compressing is not worth it
 
 Query = dict[str, str]
 
+_USED = {
+    "fleet": ("show", "pool", "model"),
+    "node": ("node",),
+    "gpu": ("node", "index"),
+    "pods": ("q", "namespace", "phase", "limit", "offset"),
+    "totals": (),
+}  # fmt: skip - what makes one view different from another
+
 
 class _NotFound(Exception):
     """There is no such object."""
@@ -56,7 +64,7 @@ class Dashboard:
         ]
         api = [
             *found,
-            web.get(f"{API}/stream", self._stream),
+            web.get(f"{API}/stream", self._stream, allow_head=False),  # it would have no end
             web.get(f"{API}/openapi.json", _openapi),
         ]
         return [
@@ -128,9 +136,7 @@ class Dashboard:
 
     async def _events(self, query: Query, request: web.Request) -> object:
         limit, offset = _part(query)
-        node = query["node"]
-        found = [item for item in self._source.events() if not node or (item.kind, item.name) == ("Node", node)]
-        newest = found[::-1]
+        newest = reading.events(self._source, query["node"])[::-1]
         return _paged(request, len(newest), offset, newest[offset : offset + limit])
 
     async def _search(self, query: Query, _request: web.Request) -> object:
@@ -141,7 +147,7 @@ class Dashboard:
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         try:
             query = queries.read(request.query, openapi.STREAM)
-            key = tuple(query[parameter.name] for parameter in openapi.STREAM)
+            key = tuple(query[name] for name in ("view", *_USED[query["view"]]))
             viewer = self.hub.join(key, lambda: self._channel(query))
         except InputError as error:
             return respond(request, answers.Refusal(str(error), error.field), status=400)
