@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import json
 import re
+import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -20,7 +22,7 @@ from simgpu.dashboard import answers, openapi
 from simgpu.dashboard.answers import RecordedEvent
 from simgpu.dashboard.channels import StreamMessage
 from simgpu.dashboard.serving import Dashboard
-from simgpu.dashboard.sources import BoxSource
+from simgpu.dashboard.sources import BoxSource, FleetSource
 from simgpu.kube.client import Client
 from simgpu.machines import documents
 from simgpu.machines.box import Box
@@ -320,6 +322,31 @@ async def test_viewers_share_what_is_encoded_and_nothing_runs_after_the_last_has
             site.fleet.step()
             await asyncio.sleep(0.01)
     assert hub._task is None
+
+
+async def test_a_fleet_that_nobody_looks_at_any_more_is_not_kept() -> None:
+    served = ServedFleet(2)
+    served.step()
+    fleets = [served.fleet]
+    dashboard = Dashboard(FleetSource(lambda: fleets[0] if fleets else None), kept_seconds=0)
+    http = server.HttpServer(dashboard.routes())
+    await http.start("127.0.0.1", 0, field="port")
+    async with aiohttp.ClientSession() as session:
+        for path in ("/pods", "/stream"):
+            async with session.get(f"http://{http.address}/api/v1{path}") as answer:
+                assert answer.status == 200
+                await answer.content.readline()
+            async with asyncio.timeout(10):
+                while dashboard.hub.viewers or dashboard._keeper._frame is not None:
+                    served.step()  # by which the server sees that the client is gone
+                    await asyncio.sleep(0.01)
+    machine = weakref.ref(served.fleet.machine())
+    fleets.clear()
+    del served
+    gc.collect()
+    assert machine() is None
+    dashboard.close()
+    await http.stop()
 
 
 async def test_too_many_viewers_are_asked_to_try_later(site: Site) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import hashlib
@@ -21,6 +22,7 @@ from simgpu.web import compressing
 from simgpu.web.limits import Busy, Connection
 
 API = "/api/v1"
+KEPT_SECONDS = 30.0
 _SMALL = 1024  # bytes, below which compressing is not worth it
 
 Query = dict[str, str]
@@ -45,8 +47,11 @@ class _Away(Exception):
 class Dashboard:
     """The page of a source, until it is closed."""
 
-    def __init__(self, source: DashboardSource) -> None:
+    def __init__(self, source: DashboardSource, *, kept_seconds: float = KEPT_SECONDS) -> None:
+        """`kept_seconds` after the last reader has gone, what was computed is forgotten."""
         self._source = source
+        self._kept_seconds = kept_seconds
+        self._forgetting: asyncio.TimerHandle | None = None
         self._keeper = FrameKeeper(source)
         self._waiting = WaitingPods(source)
         self.hub = ViewerHub(self._keeper)
@@ -76,6 +81,18 @@ class Dashboard:
         """End all streams."""
         self.hub.close()
         self._waiting.close()
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+
+    def _has_read(self) -> None:
+        """Forget the fleet some time after the last reader: it may be replaced by another, and is large."""
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        self._forgetting = asyncio.get_running_loop().call_later(self._kept_seconds, self._forget)
+
+    def _forget(self) -> None:
+        if not self.hub.viewers:
+            self._keeper.forget()
 
     # Answers.
 
@@ -91,6 +108,8 @@ class Dashboard:
             return respond(request, answers.Refusal(str(error)), status=404)
         except _Away:
             return respond(request, answers.Refusal("nothing to show yet: not leading, or not started"), status=503)
+        finally:
+            self._has_read()
 
     def _frame(self) -> FleetFrame:
         if (frame := self._keeper.frame()) is None:
@@ -169,6 +188,7 @@ class Dashboard:
                         request.protocol.extend()
         finally:
             self.hub.leave(key, viewer)
+            self._has_read()
         return response
 
     def _channel(self, query: Query) -> channels.Channel:

@@ -70,6 +70,9 @@ class DashboardSource(Protocol):
     def events(self) -> Iterable[RecordedEvent]:
         """Return recent events, oldest first."""
 
+    def forget(self) -> None:
+        """Keep nothing that was computed of any machine."""
+
 
 class ClusterFacts(msgspec.Struct, frozen=True):
     """What a source knows from Kubernetes; nothing by default."""
@@ -164,6 +167,10 @@ class FleetSource(_FromCluster):
             found[uid] = PodUse(known.percent + percent, known.memory_mib + memory / MIB)
         return [found.get(pod.uid, _NO_USE) for pod in pods]
 
+    def forget(self) -> None:
+        """Keep no places of pods."""
+        self._grouped = (None, -1, {})
+
 
 class _Held:
     """Who has the GPUs of a box, and the parts of them: pods, and workloads without one."""
@@ -244,6 +251,10 @@ class BoxSource(_FromCluster):
             found.get(pod) or PodUse(float(percent[list(places)].sum()), float(memory[list(places)].sum()))
             for pod, places in pods.items()
         ]
+
+    def forget(self) -> None:
+        """Keep no owners."""
+        self._known = None
 
 
 def _grouped(machine: Machine) -> dict[PodRef, list[int]]:
