@@ -7,8 +7,10 @@ import base64
 import gc
 import json
 import re
+import socket
 import weakref
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -18,6 +20,7 @@ import pytest
 
 from simgpu.app import watching_page
 from simgpu.catalog import models
+from simgpu.cli import output
 from simgpu.dashboard import answers, openapi
 from simgpu.dashboard.answers import RecordedEvent
 from simgpu.dashboard.channels import StreamMessage
@@ -429,3 +432,23 @@ async def test_a_box_shows_its_instances_and_workloads() -> None:
 )  # fmt: skip
 def test_the_page_is_served_on_loopback_or_when_it_is_asked_for(asked: bool | None, host: str, served: bool) -> None:
     assert watching_page.wanted(asked, host) is served
+
+
+@pytest.mark.parametrize(
+    ("address", "printed"),
+    [("127.0.0.1:9400", "127.0.0.1:9400"), ("0.0.0.0:9400", "127.0.0.1:9400"), ("[::]:9400", "[::1]:9400"),
+     ("10.0.0.1:80", "10.0.0.1:80")],
+)  # fmt: skip
+def test_the_printed_address_of_the_page_is_one_that_a_browser_opens(
+    address: str, printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output.dashboard(address)
+    assert capsys.readouterr().err == f"Dashboard: http://{printed}/\n"
+
+
+@pytest.mark.skipif(not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists(), reason="no IPv6 on this machine")
+async def test_the_address_of_a_server_on_ipv6_has_brackets() -> None:
+    http = server.HttpServer([])
+    await http.start("::1", 0, field="port")
+    assert re.fullmatch(r"\[::1\]:[0-9]+", http.address)
+    await http.stop()
