@@ -144,7 +144,10 @@ MAX_API_ITEMS = _limit(
 MAX_API_TEXT = _limit(253, "characters of a parameter of an API request", "as many as names of nodes have")
 MAX_VIEWERS = _limit(128, "viewers of the page at a time", "further ones get 503 and try again")
 MAX_VIEWS = _limit(64, "different views that they look at", "the same")
-MAX_PENDING_PODS = _limit(500, "pending pods that the page lists")
+MAX_PENDING_PODS = _limit(500, "pending pods with GPUs that the page lists")
+MAX_PENDING_REQUESTS = _limit(
+    8, "requests for 500 pending pods each, from which the page picks those with GPUs", "further pods are not listed"
+)
 
 # Resources and nodes.
 

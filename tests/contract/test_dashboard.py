@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import json
 import re
+import socket
+import weakref
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -16,18 +20,22 @@ import pytest
 
 from simgpu.app import watching_page
 from simgpu.catalog import models
+from simgpu.cli import output
 from simgpu.dashboard import answers, openapi
+from simgpu.dashboard.answers import RecordedEvent
 from simgpu.dashboard.channels import StreamMessage
 from simgpu.dashboard.serving import Dashboard
-from simgpu.dashboard.sources import BoxSource
+from simgpu.dashboard.sources import BoxSource, FleetSource
+from simgpu.kube.client import Client
 from simgpu.machines import documents
 from simgpu.machines.box import Box
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology.devices import BoxConfig, GpuEntry, build
-from simgpu.vocabulary import MAX_VIEWERS
+from simgpu.vocabulary import GPU_RESOURCE, MAX_PENDING_REQUESTS, MAX_VIEWERS
 from simgpu.web import server
 from simgpu.web.limits import Limits
 from tests.fixtures.dashboards import ServedFleet, places
+from tests.fixtures.http import Scripted, answer
 
 NODE = "training-0003"  # one of its GPUs is lost
 
@@ -163,6 +171,89 @@ async def test_it_is_read_only_and_serves_no_other_files(site: Site) -> None:
         assert answer.content_type == "text/html"
 
 
+async def test_only_get_opens_a_stream(site: Site) -> None:
+    async with site.session.head(f"{site.url}/api/v1/stream") as answer:
+        assert answer.status == 405
+    async with site.session.head(f"{site.url}/api/v1/fleet") as answer:
+        assert answer.status == 200
+    assert site.fleet.dashboard.hub.viewers == 0
+
+
+async def test_parameters_that_a_view_does_not_use_make_no_further_view(site: Site) -> None:
+    hub, opened = site.fleet.dashboard.hub, list[aiohttp.ClientResponse]()
+    for query in ("", "?offset=1", "?limit=7&q=x", "?view=totals", "?view=totals&show=power"):
+        answer = await site.session.get(f"{site.url}/api/v1/stream{query}")
+        await Events(answer).next()
+        opened.append(answer)
+    assert (hub.viewers, len(hub._views)) == (5, 2)
+    for answer in opened:
+        answer.close()
+
+
+async def test_events_of_a_node_are_its_own_and_those_of_its_pods(site: Site) -> None:
+    node = site.fleet.fleet.nodes[NODE]
+    site.fleet.fleet.use(node, {node.ids[2]: (User(PodRef("job", "team", "main", "uid"), Range(7, 7), 1),)})
+    site.fleet.step()
+    site.fleet.events += (
+        RecordedEvent(1.0, "Warning", "Other", "of another namespace", "Pod", "job", "elsewhere"),
+        RecordedEvent(2.0, "Warning", "Evicted", "too many", "Pod", "job", "team"),
+    )
+    reasons = [event["reason"] for event in (await site.get(f"/nodes/{NODE}"))["events"]]
+    assert reasons == ["GpuUnhealthy", "Configured", "Evicted"]
+    assert [event["reason"] for event in (await site.get(f"/events?node={NODE}"))["items"]] == reasons[::-1]
+    assert (await site.get("/events"))["total"] == 4
+
+
+def waiting_pod(name: str, *, gpus: int) -> dict[str, Any]:
+    limits = {GPU_RESOURCE: str(gpus)} if gpus else {"cpu": "1"}
+    container = {"name": "main", "resources": {"limits": limits}}
+    return {"metadata": {"name": name, "namespace": "team"}, "spec": {"containers": [container]}, "status": {}}
+
+
+async def test_pending_pods_with_gpus_are_found_behind_many_without(scripted: Scripted) -> None:
+    others = [waiting_pod(f"cpu-{number}", gpus=0) for number in range(3)]
+    first = {"metadata": {"continue": "more"}, "items": others}
+    last = {"metadata": {}, "items": [*others, waiting_pod("train", gpus=8)]}
+    scripted.script = [answer(first), answer(last), *[answer(first)] * (MAX_PENDING_REQUESTS + 1)]
+    async with Client(scripted.target) as client:
+        assert [pod.metadata.name for pod in await watching_page._pending(client)] == ["train"]
+        assert [request.query.get("continue") for request in scripted.seen] == [None, "more"]
+        assert await watching_page._pending(client) == []
+    assert len(scripted.seen) == 2 + MAX_PENDING_REQUESTS
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "value", "status"),
+    [
+        ("/", "Host", "evil.example:9400", 421), ("/api/v1/fleet", "Host", "evil.example", 421),
+        ("/api/v1/stream", "Host", "127.0.0.1.evil.example", 421), ("/static/main.js", "Host", "", 421),
+        ("/", "Host", "LOCALHOST:9400", 200), ("/api/v1/fleet", "Host", "[::1]:9400", 200),
+        ("/api/v1/fleet", "Sec-Fetch-Site", "cross-site", 403), ("/api/v1/stream", "Sec-Fetch-Site", "cross-site", 403),
+        ("/api/v1/fleet", "Sec-Fetch-Site", "same-origin", 200), ("/", "Sec-Fetch-Site", "cross-site", 200),
+    ],
+)  # fmt: skip
+async def test_other_sites_do_not_read_the_page_through_a_browser(
+    site: Site, path: str, name: str, value: str, status: int
+) -> None:
+    async with site.session.get(f"{site.url}{path}", headers={name: value}) as answer:
+        assert answer.status == status, await answer.text()
+        if status != 200:
+            assert name in (await answer.json())["error"]
+
+
+async def test_a_page_that_everybody_can_reach_has_any_name() -> None:
+    fleet = ServedFleet(2)
+    fleet.step()
+    http = server.HttpServer(fleet.dashboard.routes(loopback=False))
+    await http.start("127.0.0.1", 0, field="port")
+    async with aiohttp.ClientSession() as session:
+        url = f"http://{http.address}/api/v1/fleet"
+        async with session.get(url, headers={"Host": "gpus.example"}) as answer:
+            assert answer.status == 200
+    fleet.dashboard.close()
+    await http.stop()
+
+
 @pytest.mark.parametrize("show", ["utilization", "power", "temperature", "memory", "health", "owner"])
 async def test_a_snapshot_and_its_changes_make_the_current_state(site: Site, show: str) -> None:
     async with site.session.get(f"{site.url}/api/v1/stream?show={show}") as answer:
@@ -228,12 +319,37 @@ async def test_viewers_share_what_is_encoded_and_nothing_runs_after_the_last_has
         await Events(first).until("cells")
         await Events(second).until("cells")
         assert hub.viewers == 2
-        assert len(hub._channels) == 1
+        assert len(hub._views) == 1
     async with asyncio.timeout(10):
         while hub.viewers:
             site.fleet.step()
             await asyncio.sleep(0.01)
     assert hub._task is None
+
+
+async def test_a_fleet_that_nobody_looks_at_any_more_is_not_kept() -> None:
+    served = ServedFleet(2)
+    served.step()
+    fleets = [served.fleet]
+    dashboard = Dashboard(FleetSource(lambda: fleets[0] if fleets else None), kept_seconds=0)
+    http = server.HttpServer(dashboard.routes())
+    await http.start("127.0.0.1", 0, field="port")
+    async with aiohttp.ClientSession() as session:
+        for path in ("/pods", "/stream"):
+            async with session.get(f"http://{http.address}/api/v1{path}") as answer:
+                assert answer.status == 200
+                await answer.content.readline()
+            async with asyncio.timeout(10):
+                while dashboard.hub.viewers or dashboard._keeper._frame is not None:
+                    served.step()  # by which the server sees that the client is gone
+                    await asyncio.sleep(0.01)
+    machine = weakref.ref(served.fleet.machine())
+    fleets.clear()
+    del served
+    gc.collect()
+    assert machine() is None
+    dashboard.close()
+    await http.stop()
 
 
 async def test_too_many_viewers_are_asked_to_try_later(site: Site) -> None:
@@ -261,14 +377,14 @@ async def test_a_client_that_does_not_read_is_disconnected_and_holds_a_few_messa
     await http.start("127.0.0.1", 0, field="port")
     hub, host = fleet.dashboard.hub, http.address.rpartition(":")
     _, writer = await asyncio.open_connection(host[0], int(host[2]), limit=1)
-    writer.write(b"GET /api/v1/stream HTTP/1.1\r\nHost: x\r\n\r\n")
+    writer.write(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
     large = StreamMessage(("change", "x" * 1_000_000))
     async with asyncio.timeout(20):
         while not hub.viewers:
             await asyncio.sleep(0.01)
         while hub.viewers:
-            for _, viewers in list(hub._channels.values()):
-                for viewer in viewers:
+            for view in list(hub._views.values()):
+                for viewer in view.viewers:
                     viewer.offer(large)
                     assert len(viewer._waiting) <= 5
             await asyncio.sleep(0.01)
@@ -316,3 +432,23 @@ async def test_a_box_shows_its_instances_and_workloads() -> None:
 )  # fmt: skip
 def test_the_page_is_served_on_loopback_or_when_it_is_asked_for(asked: bool | None, host: str, served: bool) -> None:
     assert watching_page.wanted(asked, host) is served
+
+
+@pytest.mark.parametrize(
+    ("address", "printed"),
+    [("127.0.0.1:9400", "127.0.0.1:9400"), ("0.0.0.0:9400", "127.0.0.1:9400"), ("[::]:9400", "[::1]:9400"),
+     ("10.0.0.1:80", "10.0.0.1:80")],
+)  # fmt: skip
+def test_the_printed_address_of_the_page_is_one_that_a_browser_opens(
+    address: str, printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output.dashboard(address)
+    assert capsys.readouterr().err == f"Dashboard: http://{printed}/\n"
+
+
+@pytest.mark.skipif(not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists(), reason="no IPv6 on this machine")
+async def test_the_address_of_a_server_on_ipv6_has_brackets() -> None:
+    http = server.HttpServer([])
+    await http.start("::1", 0, field="port")
+    assert re.fullmatch(r"\[::1\]:[0-9]+", http.address)
+    await http.stop()

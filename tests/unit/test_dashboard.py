@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import functools
 import re
+from collections.abc import Collection, Iterator, Sequence
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgpu.dashboard import encoding, files, hub, openapi, queries
+from simgpu.catalog import models
+from simgpu.dashboard import channels, encoding, files, hub, openapi, queries, reading, sources, waiting_pods
 from simgpu.dashboard.channels import StreamMessage
-from simgpu.dashboard.frames import FleetFrame
+from simgpu.dashboard.frames import FleetFrame, FrameKeeper
 from simgpu.errors import InputError
-from tests.fixtures.dashboards import places
+from simgpu.kube.errors import ServerError
+from simgpu.kube.views import Pod, PodStatus
+from simgpu.machines import documents
+from simgpu.machines.box import Box
+from simgpu.machines.fleet import pod_usage
+from simgpu.machines.machine import Machine
+from simgpu.machines.users import PodRef
+from simgpu.topology.devices import BoxConfig, GpuEntry, StaticMetrics, build
+from tests.fixtures.dashboards import ServedFleet, places
 
 
 @given(st.sets(st.integers(0, 3000), max_size=200), st.integers(1, 255))
@@ -59,6 +72,136 @@ async def test_a_viewer_that_falls_behind_gets_one_new_snapshot_and_holds_no_mor
     assert [item.text for item in await viewer.next()] == [b"event: change\ndata: 3\n\n"]
 
 
+class Failing(Fixed):
+    """A channel that fails at its second frame."""
+
+    def change(self, frame: FleetFrame) -> StreamMessage | None:  # noqa: ARG002 - as all have it
+        if self.snapshots:
+            raise ZeroDivisionError
+        return self.snapshot()
+
+
+async def test_a_view_that_fails_ends_its_own_streams_and_others_go_on() -> None:
+    fleet = ServedFleet(2)
+    fleet.step()
+    viewers = fleet.dashboard.hub
+    lost = viewers.join("failing", Failing)
+    shown = viewers.join("fleet", lambda: channels.FleetChannel("power", pool="", model=""))
+    for expected in (b"event: layout", b"event: change", b"event: change"):
+        (message,) = await shown.next()
+        assert message.text.startswith(expected)
+        fleet.step()
+        viewers.tick()
+        assert lost.closed
+    assert viewers.join("failing", Failing).behind
+    viewers.leave("failing", lost)
+    assert viewers.viewers == 2
+    fleet.dashboard.close()
+
+
+async def test_a_step_is_sent_once_also_after_a_viewer_has_joined() -> None:
+    fleet = ServedFleet(2)
+    fleet.step()
+    viewers = fleet.dashboard.hub
+    read = functools.partial(reading.gpu_detail, fleet.dashboard._source, node="training-0000", index=0)
+    channel = channels.GpuChannel(read)
+    viewer = viewers.join("gpu", lambda: channel)
+    await viewer.next()
+    viewers.tick()
+    assert not viewer._waiting
+    assert len(channel._rows) == 1
+    fleet.step()
+    viewers.tick()
+    viewers.tick()
+    assert len(viewer._waiting) == 1
+    assert len(channel._rows) == 2
+    fleet.dashboard.close()
+
+
+def test_who_has_the_gpus_of_a_box_is_read_once_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    box = Box(build(BoxConfig((GpuEntry("h200", 50),)), models.load(), node="n"), seed=1, hostname="n")
+    wanted = documents.read(
+        {"Name": "all", "Profile": [{"Load": 50, "Seconds": 0}], "Devices": [str(at) for at in range(50)]}
+    )
+    box.admit(wanted.profile, wanted.devices, pod=PodRef("p", "team", "main", "u"))
+    source, calls, places = sources.BoxSource(lambda: box, role="exporter"), list[int](), box.workload_places
+
+    def counted() -> Iterator[tuple[int, int | None, PodRef]]:
+        calls.append(box.steps)
+        return places()
+
+    monkeypatch.setattr(box, "workload_places", counted)
+    for step in (1, 2):
+        box.step(float(step), clock=float(step))
+        frame = FrameKeeper(source).frame()
+        assert frame is not None
+        detail = reading.node_detail(source, frame, "n")
+        assert detail is not None
+        assert [gpu.owners[0].pod for gpu in detail.gpus] == ["p"] * 50
+        assert [(pod.name, pod.gpus) for pod in detail.pods] == [("p", 50)]
+        assert len(calls) == step
+
+
+class SlowToAnswer(sources.FleetSource):
+    """A source whose API server is scripted: the pods of each answer, or None for one that never comes."""
+
+    def __init__(self, answers: list[Sequence[Pod] | None]) -> None:
+        super().__init__(lambda: None)
+        self._answers = answers
+
+    async def pending(self) -> Sequence[Pod]:
+        answer = self._answers.pop(0)
+        if answer is None:
+            await asyncio.Event().wait()
+        if not answer:
+            raise ServerError(500, "", "down")
+        return answer
+
+
+async def test_pending_pods_are_those_of_the_last_answer_until_it_is_too_old() -> None:
+    now, pods = 100.0, ServedFleet(2).pending
+    waiting = waiting_pods.WaitingPods(SlowToAnswer([pods, (), None]), clock=lambda: now)
+    assert await waiting.current() == pods
+    now += waiting_pods.EVERY_SECONDS
+    assert await waiting.current() == pods
+    now += waiting_pods.EVERY_SECONDS
+    assert await waiting.current(wait_seconds=0) == pods
+    now += waiting_pods.KEPT_SECONDS
+    assert await waiting.current(wait_seconds=0) == ()
+    waiting.close()
+
+
+def test_a_pod_is_listed_once_and_by_the_phase_that_it_is_shown_in() -> None:
+    fleet = ServedFleet(10)
+    fleet.step(1.0)
+    source = fleet.dashboard._source
+    frame = FrameKeeper(source).frame()
+    assert frame is not None
+    before = reading.pods(source, frame, (), {"phase": "Running"}, limit=50, offset=0)[1]
+    name = f"{before[0].namespace}/{before[0].name}"
+    starting = msgspec.structs.replace(fleet._pods[name], status=PodStatus("Pending"))
+    fleet._pods[name] = starting
+    for phase, expected in (("Pending", 1), ("Running", len(before) - 1), ("", len(before))):
+        total, shown = reading.pods(source, frame, [starting], {"phase": phase}, limit=50, offset=0)
+        assert total == len(shown) == expected
+        assert {pod.phase for pod in shown} == ({phase} if phase else {"Pending", "Running"})
+
+
+def test_a_gpu_with_static_metrics_and_no_pod_is_free() -> None:
+    (device,) = build(BoxConfig((GpuEntry("h200", 1),)), models.load(), node="n")
+    box = Box([msgspec.structs.replace(device, static=StaticMetrics(40.0, 2000.0))], seed=1, hostname="n")
+    box.use({})
+    for now in (1.0, 2.0):
+        box.step(now, clock=now)
+    source = sources.BoxSource(lambda: box, role="agent")
+    frame = FrameKeeper(source).frame()
+    assert frame is not None
+    detail = reading.node_detail(source, frame, "n")
+    assert detail is not None
+    assert detail.gpus[0].utilization == 40.0
+    assert (detail.gpus[0].owners, detail.summary.allocated, detail.pods) == ([], 0, [])
+
+
 @pytest.mark.parametrize(
     ("query", "field"),
     [
@@ -85,3 +228,23 @@ def test_the_page_loads_nothing_from_outside_and_makes_no_markup_from_text() -> 
 
 def test_the_page_is_small() -> None:
     assert sum(len(file.packed) for file in files.load().values()) < 300_000
+
+
+def test_what_pods_use_is_read_once_for_all_that_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet, calls = ServedFleet(10), list[int]()
+    fleet.step(1.0)
+    source = fleet.dashboard._source
+    frame = FrameKeeper(source).frame()
+    assert frame is not None
+
+    def counted(machine: Machine, places: Collection[int]) -> Iterator[tuple[str, int, float, float]]:
+        calls.append(len(places))
+        return pod_usage(machine, places)
+
+    monkeypatch.setattr(sources, "pod_usage", counted)
+    _, shown = reading.pods(source, frame, (), {}, limit=50, offset=0)
+    assert len(calls) == 1
+    assert calls[0] == sum(pod.gpus for pod in shown) > 10
+    alone = {uid: memory for uid, _, _, memory in pod_usage(frame.machine)}
+    uid = {(pod.namespace, pod.name): pod.uid for pod in source.pod_places(frame.machine)}
+    assert all(pod.memory_used_mib == round(pod.gpus * alone[uid[pod.namespace, pod.name]] / 2**20, 1) for pod in shown)

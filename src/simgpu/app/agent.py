@@ -329,7 +329,7 @@ class _Role:
             server.get("/api/v1/workloads", server.view(self._workloads)),
         ]
         if watching_page.wanted(self.settings.dashboard, self.settings.listen[0]):
-            routes += self.dashboard.routes()
+            routes += self.dashboard.routes(loopback=watching_page.on_loopback(self.settings.listen[0]))
         return server.HttpServer(routes)
 
     def remove_files(self) -> None:

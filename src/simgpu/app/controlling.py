@@ -223,7 +223,7 @@ async def run_controller(settings: ControllerSettings, ready: Callable[[str, str
         ]
         dashboard = controller.dashboard()
         if watching_page.wanted(settings.dashboard, settings.listen[0]):
-            routes += dashboard.routes()
+            routes += dashboard.routes(loopback=watching_page.on_loopback(settings.listen[0]))
         http = server.HttpServer(routes)
         await http.start(*settings.listen, field="--listen")
         stack.push_async_callback(http.stop)

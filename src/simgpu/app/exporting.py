@@ -63,7 +63,7 @@ async def run_exporter(settings: ExporterSettings, ready: Callable[[str], None])
     async with contextlib.AsyncExitStack() as stack:
         if watching_page.wanted(settings.dashboard, settings.listen[0]):
             dashboard = watching_page.of_box(lambda: box)
-            routes += dashboard.routes()
+            routes += dashboard.routes(loopback=watching_page.on_loopback(settings.listen[0]))
         else:
             dashboard = None
         if settings.device_files is not None:

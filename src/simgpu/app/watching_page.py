@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from simgpu.dashboard import reading
 from simgpu.dashboard.answers import RecordedEvent
 from simgpu.dashboard.serving import Dashboard
 from simgpu.dashboard.sources import BoxSource, ClusterFacts, FleetSource
@@ -18,7 +19,7 @@ from simgpu.machines.box import Box
 from simgpu.machines.fleet import Fleet
 from simgpu.machines.health import DeviceFaults
 from simgpu.machines.users import PodRef
-from simgpu.vocabulary import MAX_PENDING_PODS
+from simgpu.vocabulary import MAX_PENDING_PODS, MAX_PENDING_REQUESTS
 
 _UNPLACED = "spec.nodeName=,status.phase=Pending"
 
@@ -35,8 +36,11 @@ class KnownNodes(Protocol):
 
 def wanted(asked: bool | None, host: str) -> bool:  # noqa: FBT001 - as the option has it
     """Return whether the page is served: as asked, or else only on loopback."""
-    if asked is not None:
-        return asked
+    return on_loopback(host) if asked is None else asked
+
+
+def on_loopback(host: str) -> bool:
+    """Return whether an address to listen on is only reached from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -64,14 +68,23 @@ def of_fleet(
 ) -> Dashboard:
     """Return the page of a controller, whose parts are others in each term as leader."""
 
-    async def pending() -> Sequence[Pod]:
-        return await client.some(resources.PODS, fields=_UNPLACED, limit=MAX_PENDING_PODS)
-
     facts = ClusterFacts(
         pool_of=lambda node: nodes().pool_of(node), faults=lambda: nodes().faults(),
-        pod=lambda pod: _find(pods(), pod), pending=pending, events=lambda: _events(recorder()),
+        pod=lambda pod: _find(pods(), pod), pending=lambda: _pending(client), events=lambda: _events(recorder()),
     )  # fmt: skip
     return Dashboard(FleetSource(fleet, facts))
+
+
+async def _pending(client: Client) -> Sequence[Pod]:
+    """Return pending pods that request GPUs: behind many others they are found as far as the limit of requests goes."""
+    found: list[Pod] = []
+    after = ""
+    for _ in range(MAX_PENDING_REQUESTS):
+        some, after = await client.some(resources.PODS, fields=_UNPLACED, limit=MAX_PENDING_PODS, after=after)
+        found += (pod for pod in some if reading.waits_for_gpus(pod))
+        if not after or len(found) >= MAX_PENDING_PODS:
+            break
+    return found[:MAX_PENDING_PODS]
 
 
 def _find(pods: Store[Pod] | None, pod: PodRef) -> Pod | None:

@@ -257,6 +257,9 @@ def dashboard(name: str, url: bool) -> int:
     one = output.run(lifecycle.status(name, app.cluster_roles()))
     address = one.endpoints["dashboard"]
     click.echo(address)
+    if one.components.get("controller") != "running":
+        click.echo(f"It is not running. Start it with: {output.program()} up --name {one.name}", err=True)
+        return 1
     if not url and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         webbrowser.open(address)
     return 0 if one.ready else 1

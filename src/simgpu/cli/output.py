@@ -83,8 +83,10 @@ def ready(address: str) -> None:
 
 
 def dashboard(address: str) -> None:
-    """Print the URL of the live page."""
-    click.echo(f"Dashboard: http://{address}/", err=True)
+    """Print the URL of the live page: one that a browser can open, also where the server listens on all addresses."""
+    host, _, port = address.rpartition(":")
+    here = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104 - it is not listened on
+    click.echo(f"Dashboard: http://{here}:{port}/", err=True)
 
 
 def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -146,7 +146,6 @@ class RecordedEvent(msgspec.Struct, frozen=True):
     kind: str
     name: str
     namespace: str = ""
-    count: int = 1
 
 
 class NodeDetail(msgspec.Struct, frozen=True):

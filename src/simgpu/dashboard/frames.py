@@ -242,3 +242,8 @@ class FrameKeeper:
         elif known.step != machine.step:
             known = self._frame = FleetFrame(self.source, known.layout)
         return known
+
+    def forget(self) -> None:
+        """Keep nothing of any machine."""
+        self._frame = None
+        self.source.forget()

@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import time
+import logging
 from collections.abc import Callable
 
 from simgpu.dashboard.channels import Channel, StreamMessage
-from simgpu.dashboard.frames import FrameKeeper
+from simgpu.dashboard.frames import FleetFrame, FrameKeeper
 from simgpu.vocabulary import MAX_VIEWERS, MAX_VIEWS
 from simgpu.web.limits import Busy
 
 INTERVAL_SECONDS = 0.5
 PING_SECONDS = 5.0
 _MAX_WAITING = 4  # messages, after which a viewer has fallen behind
+
+_log = logging.getLogger(__name__)
 
 AWAY = StreamMessage(("away", {}))
 PING = StreamMessage(("ping", {}))
@@ -65,48 +67,74 @@ class Viewer:
         return found
 
 
+class _View:
+    """A channel with its viewers, and the frame that it was moved to last."""
+
+    def __init__(self, channel: Channel, frame: FleetFrame | None) -> None:
+        self.channel = channel
+        self.viewers: set[Viewer] = set()
+        self._frame: FleetFrame | None = None
+        if frame is not None:
+            self.move(frame)
+
+    def move(self, frame: FleetFrame) -> None:
+        """Move to a frame, if it is another one, and offer what changed."""
+        if frame is self._frame:
+            return
+        self._frame = frame
+        message = self.channel.change(frame)
+        if message is not None:
+            self.offer(message)
+
+    def offer(self, message: StreamMessage) -> None:
+        """Offer a message to all viewers."""
+        for viewer in self.viewers:
+            viewer.offer(message)
+
+    def close(self) -> None:
+        """End the streams of all viewers."""
+        for viewer in self.viewers:
+            viewer.close()
+
+
 class ViewerHub:
     """All viewers, by the view that they look at."""
 
-    def __init__(self, keeper: FrameKeeper, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, keeper: FrameKeeper) -> None:
         self._keeper = keeper
-        self._clock = clock
-        self._channels: dict[object, tuple[Channel, set[Viewer]]] = {}
+        self._views: dict[object, _View] = {}
         self._task: asyncio.Task[None] | None = None
-        self._step = (-1, -1)
         self._closed = False
 
     @property
     def viewers(self) -> int:
         """How many there are."""
-        return sum(len(viewers) for _, viewers in self._channels.values())
+        return sum(len(view.viewers) for view in self._views.values())
 
     def join(self, key: object, make: Callable[[], Channel]) -> Viewer:
         """Add a viewer of a view, whose channel `make` makes for the first one; `Busy` at a limit."""
-        if self._closed or self.viewers >= MAX_VIEWERS or (key not in self._channels and self._full()):
+        if self._closed or self.viewers >= MAX_VIEWERS or (key not in self._views and self._full()):
             raise Busy
-        if key not in self._channels:
-            channel = make()
-            if (frame := self._keeper.frame()) is not None:
-                channel.change(frame)
-            self._channels[key] = (channel, set())
-        channel, viewers = self._channels[key]
-        viewer = Viewer(channel)
-        viewers.add(viewer)
+        if key not in self._views:
+            self._views[key] = _View(make(), self._keeper.frame())
+        view = self._views[key]
+        viewer = Viewer(view.channel)
+        view.viewers.add(viewer)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
         return viewer
 
     def _full(self) -> bool:
-        return len(self._channels) >= MAX_VIEWS
+        return len(self._views) >= MAX_VIEWS
 
     def leave(self, key: object, viewer: Viewer) -> None:
         """Remove a viewer, and its channel after the last one."""
-        _, viewers = self._channels[key]
-        viewers.discard(viewer)
-        if not viewers:
-            del self._channels[key]
-        if not self._channels and self._task is not None:
+        view = self._views.get(key)
+        if view is not None:  # else it failed
+            view.viewers.discard(viewer)
+            if not view.viewers:
+                del self._views[key]
+        if not self._views and self._task is not None:
             self._task.cancel()
             self._task = None
 
@@ -116,27 +144,32 @@ class ViewerHub:
             self.tick()
 
     def tick(self) -> None:
-        """Move all channels to the current step, if there is a new one, and offer what changed."""
-        frame = self._keeper.frame()
-        if frame is None:
-            for _, viewers in self._channels.values():
-                for viewer in viewers:
-                    viewer.offer(AWAY)
+        """Move all channels to the current step, and offer what changed.
+
+        Streams of a view that cannot be made are ended, so that nobody takes old data for current: their clients
+        connect again, and are answered with the error. Other views go on.
+        """
+        try:
+            frame = self._keeper.frame()
+        except Exception:  # noqa: BLE001 - logged, and viewers see it
+            _log.exception("the state of GPUs cannot be read")
+            for key in tuple(self._views):
+                self._views.pop(key).close()
             return
-        if (id(frame.machine), frame.step) == self._step:
-            return
-        self._step = (id(frame.machine), frame.step)
-        for channel, viewers in self._channels.values():
-            message = channel.change(frame)
-            if message is not None:
-                for viewer in viewers:
-                    viewer.offer(message)
+        for key, view in tuple(self._views.items()):
+            if frame is None:
+                view.offer(AWAY)
+                continue
+            try:
+                view.move(frame)
+            except Exception:  # noqa: BLE001 - logged, and its viewers see it
+                _log.exception("view %r cannot be made", key)
+                self._views.pop(key).close()
 
     def close(self) -> None:
         """End all streams, and allow no more."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
-        for _, viewers in self._channels.values():
-            for viewer in viewers:
-                viewer.close()
+        for view in self._views.values():
+            view.close()

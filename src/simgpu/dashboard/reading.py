@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -218,8 +219,18 @@ def node_detail(source: DashboardSource, frame: FleetFrame, name: str) -> answer
         instances={machine.devices[place].uuid: found for place, found in parts.items()},
         links={machine.devices[place].uuid: found for place, found in links.items()},
         pods=_pods_of(source, machine, name),
-        events=[event for event in source.events() if event.name == name and event.kind == "Node"][-20:],
+        events=events(source, name)[-20:],
     )  # fmt: skip
+
+
+def events(source: DashboardSource, node: str) -> list[answers.RecordedEvent]:
+    """Return recent events, oldest first: all, or those of a node and of pods that have its GPUs."""
+    if not node:
+        return list(source.events())
+    machine = source.machine_of(node)
+    held = () if machine is None else source.pod_places(machine)
+    wanted = {("Node", "", node), *(("Pod", pod.namespace, pod.name) for pod in held)}
+    return [event for event in source.events() if (event.kind, event.namespace, event.name) in wanted]
 
 
 def gpu_detail(source: DashboardSource, frame: FleetFrame, node: str, index: int) -> answers.GpuDetail | None:
@@ -275,21 +286,26 @@ def pods(
     limit: int,
     offset: int,
 ) -> tuple[int, list[answers.PodSummary]]:
-    """Return how many pods match, and a part of them: pending ones first, then those that have GPUs, by name."""
-    waiting = [item for pod in pending if (item := _pending(pod)) is not None and _wanted(item, query)]
-    waiting = waiting if query.get("phase", "") in ("", "Pending") else []
-    held: list[PodRef] = []
-    places = source.pod_places(frame.machine)
-    if query.get("phase", "") in ("", "Running"):
-        held = sorted(
-            (pod for pod, at in places.items() if _matches(frame, pod, at, query)),
-            key=lambda pod: (pod.namespace, pod.name),
-        )
+    """Return how many pods match, and a part of them: those that wait for GPUs first, then those with some, by name."""
+    places, phase = source.pod_places(frame.machine), query.get("phase", "")
+    having = {pod.uid for pod in places} if pending else set()  # GPUs: since the list of pending ones was read
+    waiting: list[answers.PodSummary] = []
+    if phase in ("", "Pending"):
+        new = (_pending(pod) for pod in pending if pod.metadata.uid not in having and waits_for_gpus(pod))
+        waiting = [item for item in new if _wanted(item, query)]
+    held = sorted(
+        (
+            pod
+            for pod, at in places.items()
+            if _matches(frame, pod, at, query) and (not phase or phase == _phase(source.pod(pod)))
+        ),
+        key=lambda pod: (pod.namespace, pod.name),
+    )
     shown: list[answers.PodSummary] = waiting[offset : offset + limit]
     start = max(0, offset - len(waiting))
-    for pod in held[start : start + limit - len(shown)]:
-        node = frame.layout.names[int(frame.layout.node_of[places[pod][0]])]
-        shown.append(_running(source, frame.machine, pod, places[pod], node))
+    some = {pod: places[pod] for pod in held[start : start + limit - len(shown)]}
+    names, node_of = frame.layout.names, frame.layout.node_of
+    shown += _running(source, frame.machine, some, lambda place: names[int(node_of[place])])
     return len(waiting) + len(held), shown
 
 
@@ -308,33 +324,48 @@ def _matches(frame: FleetFrame, pod: PodRef, places: Sequence[int], query: dict[
     return node in ("", own) and (text in f"{pod.namespace}/{pod.name}".lower() or text in own.lower())
 
 
-def _pending(pod: Pod) -> answers.PodSummary | None:
-    wanted = sum(item.count for item in requests.requests(pod))
-    if not wanted and not pod.spec.resource_claims:
-        return None
+def waits_for_gpus(pod: Pod) -> bool:
+    """Return whether a pending pod requests GPUs, or may by a claim."""
+    return bool(_requested(pod) or pod.spec.resource_claims)
+
+
+def _requested(pod: Pod) -> int:
+    return sum(item.count for item in requests.requests(pod))
+
+
+def _pending(pod: Pod) -> answers.PodSummary:
     placing = next((item for item in pod.status.conditions if item.type == "PodScheduled"), None)
     return answers.PodSummary(
-        pod.metadata.namespace, pod.metadata.name, "", "Pending", pod.metadata.creation_timestamp or "", wanted, [],
+        pod.metadata.namespace, pod.metadata.name, "", "Pending", pod.metadata.creation_timestamp or "",
+        _requested(pod), [],
         0.0, 0.0, placing.reason if placing else "", placing.message[:1000] if placing else "not looked at yet",
     )  # fmt: skip
 
 
 def _pods_of(source: DashboardSource, machine: Machine, node: str) -> list[answers.PodSummary]:
-    found = source.pod_places(machine)
-    return [_running(source, machine, pod, places, node) for pod, places in found.items()][:MAX_API_ITEMS]
+    found = itertools.islice(source.pod_places(machine).items(), MAX_API_ITEMS)
+    return _running(source, machine, dict(found), lambda _place: node)
 
 
 def _running(
-    source: DashboardSource, machine: Machine, pod: PodRef, places: Sequence[int], node: str
-) -> answers.PodSummary:
-    uses, known = source.pod_uses(machine, pod, places), source.pod(pod)
-    percent = sum(use.percent for use in uses) / max(1, len(places))
-    return answers.PodSummary(
-        pod.namespace, pod.name, node, known.status.phase if known else "Running",
-        (known.status.start_time or "") if known else "", len(places),
-        [machine.devices[place].uuid for place in places[:64]], min(100.0, round(percent, 1)),
-        round(sum(use.memory_mib for use in uses), 1),
-    )  # fmt: skip
+    source: DashboardSource, machine: Machine, pods: Mapping[PodRef, Sequence[int]], node_of: Callable[[int], str]
+) -> list[answers.PodSummary]:
+    """Return pods that have GPUs, with their places; `node_of` returns the node of a place."""
+    shown = []
+    for (pod, places), use in zip(pods.items(), source.pod_uses(machine, pods), strict=True):
+        known = source.pod(pod)
+        shown.append(answers.PodSummary(
+            pod.namespace, pod.name, node_of(places[0]), _phase(known),
+            (known.status.start_time or "") if known else "", len(places),
+            [machine.devices[place].uuid for place in places[:64]],
+            min(100.0, _number(round(use.percent / max(1, len(places)), 1))), _number(round(use.memory_mib, 1)),
+        ))  # fmt: skip
+    return shown
+
+
+def _phase(known: Pod | None) -> str:
+    """Return the phase of a pod that has GPUs: Pending until its containers start."""
+    return known.status.phase if known else "Running"
 
 
 def _number(value: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import hashlib
@@ -11,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from simgpu.dashboard import answers, channels, encoding, files, openapi, queries, reading
+from simgpu.dashboard import answers, channels, encoding, files, openapi, origins, queries, reading
 from simgpu.dashboard.frames import FleetFrame, FrameKeeper
 from simgpu.dashboard.hub import ViewerHub
 from simgpu.dashboard.sources import DashboardSource
@@ -21,9 +22,18 @@ from simgpu.web import compressing
 from simgpu.web.limits import Busy, Connection
 
 API = "/api/v1"
+KEPT_SECONDS = 30.0
 _SMALL = 1024  # bytes, below which compressing is not worth it
 
 Query = dict[str, str]
+
+_USED = {
+    "fleet": ("show", "pool", "model"),
+    "node": ("node",),
+    "gpu": ("node", "index"),
+    "pods": ("q", "namespace", "phase", "limit", "offset"),
+    "totals": (),
+}  # fmt: skip - what makes one view different from another
 
 
 class _NotFound(Exception):
@@ -37,8 +47,11 @@ class _Away(Exception):
 class Dashboard:
     """The page of a source, until it is closed."""
 
-    def __init__(self, source: DashboardSource) -> None:
+    def __init__(self, source: DashboardSource, *, kept_seconds: float = KEPT_SECONDS) -> None:
+        """`kept_seconds` after the last reader has gone, what was computed is forgotten."""
         self._source = source
+        self._kept_seconds = kept_seconds
+        self._forgetting: asyncio.TimerHandle | None = None
         self._keeper = FrameKeeper(source)
         self._waiting = WaitingPods(source)
         self.hub = ViewerHub(self._keeper)
@@ -47,24 +60,39 @@ class Dashboard:
             "node_gpu": self._node_gpu, "pods": self._pods, "events": self._events, "search": self._search,
         }  # fmt: skip
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return all routes."""
+    def routes(self, *, loopback: bool = True) -> list[web.RouteDef]:
+        """Return all routes; `loopback` is whether the server listens there, and so answers only to local names."""
         found = [
             web.get(f"{API}{path.path}", functools.partial(self._respond, path.name, path.parameters))
             for path in openapi.PATHS
             if path.name in self._answer
         ]
-        return [
-            *files.routes(),
+        api = [
             *found,
-            web.get(f"{API}/stream", self._stream),
+            web.get(f"{API}/stream", self._stream, allow_head=False),  # it would have no end
             web.get(f"{API}/openapi.json", _openapi),
+        ]
+        return [
+            *(_guarded(route, loopback=loopback, api=False) for route in files.routes()),
+            *(_guarded(route, loopback=loopback, api=True) for route in api),
         ]
 
     def close(self) -> None:
         """End all streams."""
         self.hub.close()
         self._waiting.close()
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+
+    def _has_read(self) -> None:
+        """Forget the fleet some time after the last reader: it may be replaced by another, and is large."""
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        self._forgetting = asyncio.get_running_loop().call_later(self._kept_seconds, self._forget)
+
+    def _forget(self) -> None:
+        if not self.hub.viewers:
+            self._keeper.forget()
 
     # Answers.
 
@@ -80,6 +108,8 @@ class Dashboard:
             return respond(request, answers.Refusal(str(error)), status=404)
         except _Away:
             return respond(request, answers.Refusal("nothing to show yet: not leading, or not started"), status=503)
+        finally:
+            self._has_read()
 
     def _frame(self) -> FleetFrame:
         if (frame := self._keeper.frame()) is None:
@@ -118,15 +148,14 @@ class Dashboard:
 
     async def _pods(self, query: Query, request: web.Request) -> object:
         limit, offset = _part(query)
+        self._frame()  # without one there is nothing to ask for
         pending = await self._waiting.current()
         total, items = reading.pods(self._source, self._frame(), pending, query, limit=limit, offset=offset)
         return _paged(request, total, offset, items)
 
     async def _events(self, query: Query, request: web.Request) -> object:
         limit, offset = _part(query)
-        node = query["node"]
-        found = [item for item in self._source.events() if not node or (item.kind, item.name) == ("Node", node)]
-        newest = found[::-1]
+        newest = reading.events(self._source, query["node"])[::-1]
         return _paged(request, len(newest), offset, newest[offset : offset + limit])
 
     async def _search(self, query: Query, _request: web.Request) -> object:
@@ -137,7 +166,7 @@ class Dashboard:
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         try:
             query = queries.read(request.query, openapi.STREAM)
-            key = tuple(query[parameter.name] for parameter in openapi.STREAM)
+            key = tuple(query[name] for name in ("view", *_USED[query["view"]]))
             viewer = self.hub.join(key, lambda: self._channel(query))
         except InputError as error:
             return respond(request, answers.Refusal(str(error), error.field), status=400)
@@ -159,6 +188,7 @@ class Dashboard:
                         request.protocol.extend()
         finally:
             self.hub.leave(key, viewer)
+            self._has_read()
         return response
 
     def _channel(self, query: Query) -> channels.Channel:
@@ -181,6 +211,18 @@ class Dashboard:
         asked = {name: query[name] for name in ("q", "namespace", "phase")}
         total, items = reading.pods(self._source, frame, self._waiting.latest, asked, limit=limit, offset=offset)
         return answers.ApiPage(total, offset, items)
+
+
+def _guarded(route: web.RouteDef, *, loopback: bool, api: bool) -> web.RouteDef:
+    """Return a route that refuses what other sites make browsers ask for."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if (refused := origins.refusal(request.headers, loopback=loopback, api=api)) is not None:
+            return respond(request, answers.Refusal(refused[1]), status=refused[0])
+        response: web.StreamResponse = await route.handler(request)
+        return response
+
+    return web.RouteDef(route.method, route.path, handler, route.kwargs)
 
 
 def _part(query: Query) -> tuple[int, int]:

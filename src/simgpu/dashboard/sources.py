@@ -19,12 +19,14 @@ from simgpu.machines.users import PodRef
 MIB = 2.0**20
 
 
-class PodPlace(msgspec.Struct, frozen=True):
-    """A pod's use of one GPU, by its place in the machine."""
+class PodUse(msgspec.Struct, frozen=True):
+    """What a pod uses, summed over its GPUs: utilisation in percent of one GPU, and memory."""
 
-    place: int
-    percent: float
-    memory_mib: float
+    percent: float = 0.0
+    memory_mib: float = 0.0
+
+
+_NO_USE = PodUse()
 
 
 class DashboardSource(Protocol):
@@ -56,8 +58,8 @@ class DashboardSource(Protocol):
     def pod_places(self, machine: Machine) -> Mapping[PodRef, Sequence[int]]:
         """Return the places of each pod, which is named without its container."""
 
-    def pod_uses(self, machine: Machine, pod: PodRef, places: Sequence[int]) -> list[PodPlace]:
-        """Return what a pod uses of its GPUs."""
+    def pod_uses(self, machine: Machine, pods: Mapping[PodRef, Sequence[int]]) -> list[PodUse]:
+        """Return what each of some pods uses of its GPUs, in their order; `pods` has the places of each."""
 
     def pod(self, pod: PodRef) -> Pod | None:
         """Return a pod as Kubernetes has it."""
@@ -67,6 +69,9 @@ class DashboardSource(Protocol):
 
     def events(self) -> Iterable[RecordedEvent]:
         """Return recent events, oldest first."""
+
+    def forget(self) -> None:
+        """Keep nothing that was computed of any machine."""
 
 
 class ClusterFacts(msgspec.Struct, frozen=True):
@@ -154,14 +159,37 @@ class FleetSource(_FromCluster):
             self._grouped = (machine, machine.version, _grouped(machine))
         return self._grouped[2]
 
-    def pod_uses(self, machine: Machine, pod: PodRef, places: Sequence[int]) -> list[PodPlace]:
-        """Return what a pod uses of its GPUs."""
-        return [
-            PodPlace(place, percent, memory / MIB)
-            for place in places
-            for uid, _, percent, memory in pod_usage(machine, [place])
-            if uid == pod.uid
-        ]
+    def pod_uses(self, machine: Machine, pods: Mapping[PodRef, Sequence[int]]) -> list[PodUse]:
+        """Return what each pod uses, read at once: each read looks at what all shared GPUs are asked for."""
+        found: dict[str, PodUse] = {}
+        for uid, _, percent, memory in pod_usage(machine, {place for places in pods.values() for place in places}):
+            known = found.get(uid, _NO_USE)
+            found[uid] = PodUse(known.percent + percent, known.memory_mib + memory / MIB)
+        return [found.get(pod.uid, _NO_USE) for pod in pods]
+
+    def forget(self) -> None:
+        """Keep no places of pods."""
+        self._grouped = (None, -1, {})
+
+
+class _Held:
+    """Who has the GPUs of a box, and the parts of them: pods, and workloads without one."""
+
+    def __init__(self, box: Box, machine: Machine) -> None:
+        listed: dict[int, dict[tuple[PodRef, int | None], GpuOwner]] = {}
+        found: dict[PodRef, dict[int, None]] = {}
+        self.first: dict[int, PodRef] = {}
+        for place, part, pod in box.workload_places():
+            listed.setdefault(place, {})[pod, part] = _owner(pod, 1.0, part)
+            found.setdefault(_without_container(pod), {})[place] = None
+            self.first.setdefault(place, pod)
+        for place, pod in machine.pods.items():
+            if place not in listed:
+                listed[place] = {(pod, None): _owner(pod)}
+            found.setdefault(_without_container(pod), {})[place] = None
+            self.first[place] = pod
+        self.owners = {place: list(owners.values()) for place, owners in listed.items()}
+        self.places = {pod: list(places) for pod, places in found.items()}
 
 
 class BoxSource(_FromCluster):
@@ -171,6 +199,7 @@ class BoxSource(_FromCluster):
         super().__init__(facts)
         self.role = role
         self._box = box
+        self._known: tuple[tuple[Machine, int, int], _Held] | None = None
 
     def machine(self) -> Machine | None:
         """Return all GPUs, once they made a step."""
@@ -193,32 +222,39 @@ class BoxSource(_FromCluster):
 
     def first_owners(self, machine: Machine) -> Mapping[int, PodRef]:
         """Return the pod or workload that has each GPU first."""
-        found = {place: pod for place, _, pod in self._box().workload_places()}
-        return {**found, **machine.pods}
+        return self._held(machine).first
 
     def owners(self, machine: Machine, place: int) -> list[GpuOwner]:
         """Return all owners of a GPU."""
-        listed = {(pod, part): _owner(pod, 1.0, part) for at, part, pod in self._box().workload_places() if at == place}
-        if not listed and (labelled := machine.pods.get(place)) is not None:
-            return [_owner(labelled)]
-        return list(listed.values())
+        return self._held(machine).owners.get(place, [])
 
     def pod_places(self, machine: Machine) -> Mapping[PodRef, Sequence[int]]:
         """Return the places of each pod and of each workload without one."""
-        found: dict[PodRef, dict[int, None]] = {}
-        for place, _, pod in self._box().workload_places():
-            found.setdefault(_without_container(pod), {})[place] = None
-        for place, pod in machine.pods.items():
-            found.setdefault(_without_container(pod), {})[place] = None
-        return {pod: list(places) for pod, places in found.items()}
+        return self._held(machine).places
 
-    def pod_uses(self, machine: Machine, pod: PodRef, places: Sequence[int]) -> list[PodPlace]:
-        """Return what a pod uses of its GPUs; of a workload without a pod, what its GPUs do."""
-        ours = [item for item in machine.usages if _without_container(item.pod) == pod]
-        if ours:
-            return [PodPlace(item.device, 100 * item.usage, item.memory_mib) for item in ours]
-        percent, memory = machine.column("usage"), machine.column("memory_used")
-        return [PodPlace(place, float(np.rint(percent[place])), float(memory[place])) for place in places]
+    def _held(self, machine: Machine) -> _Held:
+        """Return who has what: read once in a step, for all GPUs."""
+        at = (machine, machine.step, machine.version)
+        if self._known is None or self._known[0] != at:
+            self._known = at, _Held(self._box(), machine)
+        return self._known[1]
+
+    def pod_uses(self, machine: Machine, pods: Mapping[PodRef, Sequence[int]]) -> list[PodUse]:
+        """Return what each pod uses of its GPUs; of a workload without a pod, what its GPUs do."""
+        found: dict[PodRef, PodUse] = {}
+        for item in machine.usages:
+            pod = _without_container(item.pod)
+            known = found.get(pod, _NO_USE)
+            found[pod] = PodUse(known.percent + 100 * item.usage, known.memory_mib + item.memory_mib)
+        percent, memory = np.rint(machine.column("usage")), machine.column("memory_used")
+        return [
+            found.get(pod) or PodUse(float(percent[list(places)].sum()), float(memory[list(places)].sum()))
+            for pod, places in pods.items()
+        ]
+
+    def forget(self) -> None:
+        """Keep no owners."""
+        self._known = None
 
 
 def _grouped(machine: Machine) -> dict[PodRef, list[int]]:

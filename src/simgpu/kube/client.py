@@ -134,11 +134,14 @@ class Client:
             if not token:
                 return Listing(items, page.metadata.resource_version)
 
-    async def some(self, resource: Resource[V], *, fields: str = "", limit: int) -> Sequence[V]:
-        """Return objects that match, at most so many, in one request."""
-        params = {**selectors("", fields), "limit": str(limit)}
+    async def some(
+        self, resource: Resource[V], *, fields: str = "", limit: int, after: str = ""
+    ) -> tuple[Sequence[V], str]:
+        """Return objects that match, at most so many, in one request; and a token for those `after` them, if any."""
+        params = {**selectors("", fields), "limit": str(limit), **({"continue": after} if after else {})}
         call = Call("GET", resource.path(), ("list", resource.plural), params, listing=True)
-        return _page(await self._wire.send(call), resource).items or []
+        page = _page(await self._wire.send(call), resource)
+        return page.items or [], page.metadata.continue_
 
     async def discover(self, api_version: str) -> Sequence[ApiResource]:
         """Return the resources of an API group and version; NotFound if the server does not serve it."""

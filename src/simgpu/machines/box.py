@@ -17,7 +17,7 @@ from simgpu.machines.machine import DevicePart, Usage
 from simgpu.machines.registry import Ended, RunningWorkload
 from simgpu.machines.users import CpuSource, PodRef, User
 from simgpu.sim import activity, engine
-from simgpu.topology.devices import Device, part_id
+from simgpu.topology.devices import Device, StaticMetrics, part_id
 
 MAX_WORKLOADS = 100_000
 MAX_GONE = 4096  # removed devices whose state is kept, in case they come back
@@ -164,8 +164,16 @@ class Box:
         return self._inventory.workloads.running
 
     def workload_places(self) -> Iterator[tuple[int, int | None, PodRef]]:
-        """Yield device, part and owner of each running workload; one without a pod owns by its own name."""
-        for work in self.workloads().values():
+        """Yield device, part and owner of each running workload; one without a pod owns by its own name.
+
+        Static metrics are no workload of anybody: their devices are free.
+        """
+        static = {
+            item.number for card in self.cards for item in card.playing if isinstance(item.what, StaticMetrics)
+        }  # fmt: skip
+        for number, work in self.workloads().items():
+            if number in static:
+                continue
             pod = work.pod or PodRef(work.name)
             for handle in work.handles:
                 if (part := self._parts.get(handle)) is not None:

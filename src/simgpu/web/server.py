@@ -107,8 +107,8 @@ class HttpServer:
             await self._runner.cleanup()
             reason = "address already in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
             raise errors.InputError(field, f"{host}:{port}: {reason}") from None
-        bound = self._listener.sockets[0].getsockname()
-        self.address = f"{bound[0]}:{bound[1]}"
+        bound, number = self._listener.sockets[0].getsockname()[:2]
+        self.address = f"[{bound}]:{number}" if ":" in bound else f"{bound}:{number}"
 
     async def stop(self) -> None:
         """Finish requests in progress, and close."""
