@@ -147,6 +147,8 @@ class FleetState:
             self._read_moment(found.totals, found.time)
 
     def _read_change(self, column: str, found: _Change) -> None:
+        if column not in self.known:  # the layout came by another stream: reconnecting brings a snapshot of this column
+            raise ValueError("a change before the cells that it changes")
         if found.cells is not None:
             _change(self.columns[column], found.cells)
         if found.faults is not None:
