@@ -58,7 +58,7 @@ function route() {
     else link.removeAttribute("aria-current");
   }
   document.title = ["SimGPU", node ?? first, index && `GPU ${index}`].filter(Boolean).join(" · ");
-  if (search.value && view.find) find(search.value);
+  if (search.value && view.find) find(search.value.trim()).catch(() => {});
 }
 
 // Whether data is live.
@@ -109,7 +109,7 @@ function open(hit) {
 async function find(text) {
   if (view.find && !(view instanceof FleetView)) view.find(text);
   const found = view instanceof FleetView ? await view.find(text) : text ? await ask("/search", { q: text }) : null;
-  if (document.activeElement === search) showHits(found?.hits ?? []);
+  if (document.activeElement === search && search.value.trim() === text) showHits(found?.hits ?? []);
 }
 
 search.addEventListener("input", () => {
