@@ -42,8 +42,16 @@ setTheme(stored() ?? systemTheme());
 
 // Views.
 
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part; // an address that somebody typed
+  }
+}
+
 function route() {
-  const parts = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  const parts = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
   view?.close();
   main.replaceChildren();
   const [first, node, third, index] = parts;
@@ -137,6 +145,11 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+// The part behind the # is the view, so this link must not change it.
+at("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
 addEventListener("hashchange", () => {
   route();
   main.focus({ preventScroll: true });
