@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Iterator
 
 from rich.text import Text
@@ -122,8 +121,7 @@ def owners(gpu: GpuSummary) -> str:
 
 
 def _event(event: RecordedEvent) -> Text:
-    when = datetime.datetime.fromtimestamp(event.time).astimezone().strftime("%H:%M:%S")
-    found = glyphs.styled(f"  {when} ", SOFT).append(
+    found = glyphs.styled(f"  {glyphs.clock(event.time)} ", SOFT).append(
         f"{glyphs.clean(event.reason)} ", WARN if event.type == "Warning" else TITLE
     )
     return found.append(glyphs.clean(event.message), SOFT)
@@ -164,7 +162,8 @@ def _curve(
 ) -> list[Text]:
     title, name, unit, scale, high = plot
     values = _values(curves, name)
-    top = high or _limit(page, name) or max([value for value in values if value is not None] or [1.0]) * 1.1
+    top = high or _limit(page, name) or max((value for value in values if value is not None), default=0.0) * 1.1
+    top = top if top > 0 else 1.0
     now = page.readings[name]
     colour = scale.colour(now / top * 100)
     head = glyphs.styled(f"  {title} ", TITLE).append(f"{now:,.0f} {unit}", colour)

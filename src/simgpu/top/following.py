@@ -118,7 +118,7 @@ class Follower:
                 self._add(picture.gpu)
             elif event.name == "gone":
                 raise NotServed("this GPU is no more")
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except (msgspec.MsgspecError, RecursionError, ValueError, LookupError) as error:
             raise FeedError(f"an unreadable event {event.name!r} of the stream: {error}") from None
         self.changes += 1
 
