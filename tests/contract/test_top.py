@@ -134,14 +134,15 @@ async def test_scripts_get_totals_nodes_and_pods(served: Callable[..., Backgroun
 
 @pytest.fixture
 def stranger() -> Iterator[str]:
-    """The address of a server of somebody else, which answers everything with a page."""
+    """The address of a server of somebody else, which answers with a page, or rudely."""
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
+            rude = self.path.startswith("/rude")
+            self.send_response(500 if rude else 200)
+            self.send_header("Content-Type", "application/json" if rude else "text/html")
             self.end_headers()
-            self.wfile.write(b"<h1>hello</h1>")
+            self.wfile.write(b'{"error": "\\u001b]52;c;eA==\\u0007"}' if rude else b"<h1>hello</h1>")
 
         def log_message(self, *_: object) -> None:
             """Stay quiet."""
@@ -156,6 +157,7 @@ async def test_what_is_wrong_with_an_address_is_said(stranger: str, tmp_path: Pa
     for arguments, expected, says in (
         (("http://127.0.0.1:1", "--once"), 1, "127.0.0.1:1"),
         ((stranger, "--once"), 1, "not SimGPU's: it answers with text/html"),
+        ((f"{stranger}/rude", "--once"), 1, "/rude: ·]52;c;eA==·"),
         (("ftp://here", "--once"), 2, "URL: 'ftp://here': must be http://HOST:PORT"),
         (("http://here:99999", "--once"), 2, "the port must be a number up to 65535"),
         ((stranger,), 2, "--once: is required without a terminal"),
@@ -167,6 +169,7 @@ async def test_what_is_wrong_with_an_address_is_said(stranger: str, tmp_path: Pa
         assert (code, out) == (expected, "")
         assert says in said
         assert "Traceback" not in said
+        assert "\x1b" not in said
 
 
 def names(terminal: Terminal) -> list[str]:
