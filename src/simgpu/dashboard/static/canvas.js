@@ -91,6 +91,7 @@ export class FleetCanvas {
   }
 
   fit() {
+    if (!this.plan) return;
     this.zoom = 1;
     this.left = this.top = 0;
     this.#settle();
