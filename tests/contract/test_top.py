@@ -192,7 +192,7 @@ def test_keys_sort_filter_and_look_closer_and_the_window_may_change(served: Call
         terminal.press(b"r")
         terminal.until(lambda terminal: names(terminal)[0].endswith("0019"), "the order turned around")
         terminal.press(b"/", b"nowhere", ENTER)
-        terminal.shows("nothing matches 'nowhere'")
+        terminal.shows("nothing matches 'nowhere'", "only: nowhere")
         terminal.press(ESCAPE)
         terminal.until(lambda terminal: "only: nowhere" not in terminal.text, "the end of the filter")
         terminal.press(b"/", b"infer", ENTER)
