@@ -221,6 +221,7 @@ def test_keys_sort_filter_and_look_closer_and_the_window_may_change(served: Call
         terminal.press(ENTER)
         terminal.shows("SM clock", " paused")  # not read before the pause
         terminal.press(ESCAPE)
+        terminal.shows("HEALTH", " paused")
         terminal.press(b" ")
         terminal.until(lambda terminal: " paused" not in terminal.text, "it goes on")
         terminal.press(b"?")
