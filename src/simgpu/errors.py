@@ -63,6 +63,11 @@ def clipped(text: str, max_length: int = _MAX_CLIPPED) -> str:
     return text if len(text) <= max_length else f"{text[:max_length]}..."
 
 
+def printable(text: str) -> str:
+    """Return a text without characters that a terminal would act on, other than line breaks and tabs."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "·" for letter in text)
+
+
 def explain(error: OSError) -> str:
     """Return the message of an operating system error, with the path."""
     name = error.filename2 or error.filename  # of a rename, the target

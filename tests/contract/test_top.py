@@ -16,6 +16,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import yaml
 from aiohttp import web
 
 from simgpu.dashboard.answers import FleetTotals
@@ -27,6 +28,7 @@ from tests.fixtures.terminals import DOWN, END, ENTER, ESCAPE, Terminal
 
 SIMGPU = str(Path(sys.executable).parent / "simgpu")
 GOLDEN = Path(__file__).parents[1] / "golden" / "top"
+CHART = GOLDEN.parent / "chart" / "default.yaml"  # as it is rendered
 
 
 class Background:
@@ -38,7 +40,7 @@ class Background:
             self.fleet.step(1.0)
         self.port = 0
         self.url = ""
-        self.moves = True
+        self.moves = self.leads = True
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -61,7 +63,8 @@ class Background:
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[str]:
         held = self.fleet
-        held.dashboard = Dashboard(FleetSource(lambda: held.fleet, held._facts()))  # the one before is closed
+        source = FleetSource(lambda: held.fleet if self.leads else None, held._facts())
+        held.dashboard = Dashboard(source)  # the one before is closed
         async with held.serving(self.port) as url:
             yield url
 
@@ -134,14 +137,15 @@ async def test_scripts_get_totals_nodes_and_pods(served: Callable[..., Backgroun
 
 @pytest.fixture
 def stranger() -> Iterator[str]:
-    """The address of a server of somebody else, which answers everything with a page."""
+    """The address of a server of somebody else, which answers with a page, or rudely."""
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
+            rude = self.path.startswith("/rude")
+            self.send_response(500 if rude else 200)
+            self.send_header("Content-Type", "application/json" if rude else "text/html")
             self.end_headers()
-            self.wfile.write(b"<h1>hello</h1>")
+            self.wfile.write(b'{"error": "\\u001b]52;c;eA==\\u0007"}' if rude else b"<h1>hello</h1>")
 
         def log_message(self, *_: object) -> None:
             """Stay quiet."""
@@ -156,6 +160,7 @@ async def test_what_is_wrong_with_an_address_is_said(stranger: str, tmp_path: Pa
     for arguments, expected, says in (
         (("http://127.0.0.1:1", "--once"), 1, "127.0.0.1:1"),
         ((stranger, "--once"), 1, "not SimGPU's: it answers with text/html"),
+        ((f"{stranger}/rude", "--once"), 1, "/rude: ·]52;c;eA==·"),
         (("ftp://here", "--once"), 2, "URL: 'ftp://here': must be http://HOST:PORT"),
         (("http://here:99999", "--once"), 2, "the port must be a number up to 65535"),
         ((stranger,), 2, "--once: is required without a terminal"),
@@ -167,6 +172,7 @@ async def test_what_is_wrong_with_an_address_is_said(stranger: str, tmp_path: Pa
         assert (code, out) == (expected, "")
         assert says in said
         assert "Traceback" not in said
+        assert "\x1b" not in said
 
 
 def names(terminal: Terminal) -> list[str]:
@@ -185,6 +191,10 @@ def test_keys_sort_filter_and_look_closer_and_the_window_may_change(served: Call
         assert names(terminal) == sorted(names(terminal), key=lambda name: name[-4:])
         terminal.press(b"r")
         terminal.until(lambda terminal: names(terminal)[0].endswith("0019"), "the order turned around")
+        terminal.press(b"/", b"nowhere", ENTER)
+        terminal.shows("nothing matches 'nowhere'", "only: nowhere")
+        terminal.press(ESCAPE)
+        terminal.until(lambda terminal: "only: nowhere" not in terminal.text, "the end of the filter")
         terminal.press(b"/", b"infer", ENTER)
         terminal.shows("only: infer")
         assert {name.split("-")[0] for name in names(terminal)} == {"inference"}
@@ -207,6 +217,10 @@ def test_keys_sort_filter_and_look_closer_and_the_window_may_change(served: Call
         terminal.press(b" ")
         terminal.shows(" paused")
         terminal.press(b"2", END)
+        terminal.shows("HEALTH", " paused")
+        terminal.press(ENTER)
+        terminal.shows("SM clock", " paused")  # not read before the pause
+        terminal.press(ESCAPE)
         terminal.shows("HEALTH", " paused")
         terminal.press(b" ")
         terminal.until(lambda terminal: " paused" not in terminal.text, "it goes on")
@@ -243,11 +257,17 @@ def test_old_data_is_marked_until_the_server_is_back(served: Callable[..., Backg
 
 @contextlib.asynccontextmanager
 async def api_server(target: str, tmp_path: Path) -> AsyncIterator[Path]:
-    """A kubeconfig of an API server that knows one Service, and passes requests to it on."""
+    """A kubeconfig of an API server that knows the chart's Services, and passes requests to one of them on."""
+    rendered = (item for item in yaml.safe_load_all(CHART.read_text()) if item and item["kind"] == "Service")
+    known = {item["metadata"]["name"]: item for item in rendered}
+    controller = known["nvidia-dcgm-exporter-kwok"]
+    assert "gpu-metrics" in [port["name"] for port in controller["spec"]["ports"]]
 
-    async def services(_request: web.Request) -> web.Response:
-        named = {"metadata": {"name": "nvidia-dcgm-exporter-kwok", "namespace": "gpu-operator"}}
-        return web.json_response({"items": [{**named, "spec": {"ports": [{"name": "gpu-metrics"}]}}]})
+    async def services(request: web.Request) -> web.Response:
+        wanted = dict(part.split("=") for part in request.query["labelSelector"].split(","))
+        found = [item for item in known.values() if wanted.items() <= item["metadata"]["labels"].items()]
+        assert len(known) > len(found) > 0
+        return web.json_response({"items": found})
 
     async def passed_on(request: web.Request) -> web.StreamResponse:
         path = request.path_qs.partition("/proxy")[2]
@@ -296,3 +316,24 @@ async def test_a_cluster_is_read_through_its_api_server(served: Callable[..., Ba
     async with api_server(f"{background.url}/nowhere", tmp_path) as file:
         code, _, said = await command("--kubeconfig", str(file), "--once")
         assert (code, "is its dashboard enabled?" in said) == (1, True)
+
+
+async def test_a_controller_that_does_not_lead_yet_is_waited_for(
+    served: Callable[..., Background], tmp_path: Path
+) -> None:
+    background = served(moves=False)
+    background.leads = False
+
+    def look(file: Path) -> int:
+        with terminals.opened([SIMGPU, "top", "--kubeconfig", str(file)], 120, 30) as terminal:
+            terminal.shows(" simgpu ")
+            assert "training-0000" not in terminal.text
+            background.leads = background.moves = True
+            terminal.shows("training-0000")
+            terminal.press(b"q")
+            return terminal.ends()
+
+    async with api_server(background.url, tmp_path) as file:
+        code, _, said = await command("--kubeconfig", str(file), "--once")
+        assert (code, "Traceback" in said) == (1, False)
+        assert await asyncio.to_thread(look, file) == 0

@@ -59,6 +59,22 @@ def test_cells_of_another_layout_are_left_out_until_theirs_arrives(state: FleetS
     assert state.columns["utilization"].tolist() == [0] * 10
 
 
+def test_a_stream_that_is_behind_makes_the_others_connect_again_when_the_fleet_grows(state: FleetState) -> None:
+    grown = event("layout", names=["a", "b", "c"], pools=["p"], pool_of=[0, 0, 0], counts=[700, 300, 10])
+    cells = np.arange(1010, dtype=np.uint8)
+    state.apply("utilization", grown)
+    state.apply("utilization", snapshot(cells))
+    state.apply("power", event("layout", **LAYOUT))  # of before
+    state.apply("power", snapshot(CELLS))
+    state.apply("power", grown)
+    state.apply("power", snapshot(cells))
+    with pytest.raises(FeedError, match="a change before the cells"):
+        state.apply("utilization", event("change", totals=TOTALS))
+    state.apply("utilization", grown)
+    state.apply("utilization", snapshot(cells))
+    assert state.columns["utilization"].tolist() == state.columns["power"].tolist() == cells.tolist()
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -66,9 +82,12 @@ def test_cells_of_another_layout_are_left_out_until_theirs_arrives(state: FleetS
         StreamEvent("cells", b"\xff\xfe"),
         event("layout", names=["a"], pools=["p"], pool_of=[0, 0], counts=[1]),
         event("layout", names=["a"], pools=["p"], pool_of=[0], counts=[0]),
+        event("layout", names=["a"], pools=["p"], pool_of=[3], counts=[1]),
+        event("layout", names=["a"], pools=["p"], pool_of=[-1], counts=[1]),
         event("layout", names=["a"], pools=["p"], pool_of=[0], counts=[1 << 40]),
         event("cells", cells="no base64!", faults="", totals=TOTALS),
         event("change", cells=["AAAA", "AA=="], totals=TOTALS),
+        event("change", totals={**TOTALS, "power_w": 1e300}),
         event("change", cells=[encoding.packed(np.full(9, 255, np.uint8)), ""], totals={"gpus": "many"}),
         event("change", cells=[encoding.packed(np.array([255] * 9 + [9], np.uint8)), "AA=="], totals=TOTALS),
     ],

@@ -33,3 +33,7 @@ def test_amounts_have_the_unit_that_fits() -> None:
     assert [glyphs.watts(value) for value in (75, 700, 25_600, 3.2e6)] == ["75 W", "700 W", "25.6 kW", "3.20 MW"]
     assert [glyphs.mebibytes(value) for value in (616, 81_920, 5e6)] == ["616 MiB", "80.0 GiB", "4.8 TiB"]
     assert [glyphs.age(value) for value in (-1, 5, 65, 3700, 90_000)] == ["-", "5s", "1m5s", "1h1m", "1d1h"]
+
+
+def test_what_is_no_time_is_dashes() -> None:
+    assert [glyphs.clock(time) for time in (1e300, -1e300, float("inf"))] == ["--:--:--"] * 3

@@ -70,9 +70,9 @@ def run(arguments: list[str]) -> int:
         error.show()
         return error.exit_code
     except errors.SimgpuError as error:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {errors.printable(str(error))}", err=True)  # it may quote a server
         return error.exit_code
     except OSError as error:
-        click.echo(f"Error: {errors.explain(error)}", err=True)
+        click.echo(f"Error: {errors.printable(errors.explain(error))}", err=True)
         return 1
     return answer if isinstance(answer, int) else 0

@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.strip import Strip
 from textual.widget import Widget
 
-from simgpu.top import choosing, screens
+from simgpu.top import choosing, details, screens
 from simgpu.top.choosing import VIEWS, Choice
 from simgpu.top.following import Follower
 from simgpu.top.picture import FleetPicture
@@ -56,9 +56,16 @@ class TopBoard(Widget, can_focus=True):
         self.set_interval(_FRAME_SECONDS, self._look)
 
     def _look(self) -> None:
-        now = (self._follower.picture.state.version, self._follower.changes)
-        if now != self._drawn and self._frozen is None:
-            self._drawn = now
+        live = self._follower.picture
+        now = (live.state.version, self._follower.changes)
+        if now == self._drawn:
+            return
+        self._drawn = now
+        if self._frozen is None:
+            self._draw()
+        elif not details.known(self._frozen, self._choice.detail) and details.known(live, self._choice.detail):
+            found = copy.deepcopy((live.node, live.gpu, live.curves))  # looked at while paused: as it is now
+            self._frozen.node, self._frozen.gpu, self._frozen.curves = found
             self._draw()
 
     def on_resize(self) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Iterator
 
 from rich.text import Text
 
 from simgpu.dashboard.answers import GpuDetail, GpuSummary, NodeDetail, RecordedEvent
 from simgpu.top import glyphs, tables
-from simgpu.top.choosing import Choice, ChosenGpu, ChosenNode
+from simgpu.top.choosing import Choice, ChosenGpu, ChosenNode, Detail
 from simgpu.top.fleet_state import GpuCurves
 from simgpu.top.glyphs import BAD, LINE, SOFT, TITLE, WARN
 from simgpu.top.picture import FleetPicture
@@ -26,20 +25,21 @@ _CURVES = (
 
 def draw(picture: FleetPicture, choice: Choice, width: int, height: int) -> list[Text]:
     """Return the lines of what is looked at."""
-    if isinstance(choice.detail, ChosenNode):
-        if picture.node is None or picture.node.summary.name != choice.detail.name:
-            return _waiting(choice.detail.name)
+    if not known(picture, choice.detail):
+        detail = choice.detail
+        name = f"{detail.node} {detail.index}" if isinstance(detail, ChosenGpu) else detail.name if detail else ""
+        return [glyphs.styled(""), glyphs.styled(f"  {glyphs.clean(name)} …", SOFT)]
+    if isinstance(choice.detail, ChosenNode) and picture.node is not None:
         return _node(picture.node, choice, width, height, picture.now)
-    if isinstance(choice.detail, ChosenGpu):
+    return [*_gpu(picture.gpu, picture.curves, width, height)] if picture.gpu is not None else []
+
+
+def known(picture: FleetPicture, detail: Detail | None) -> bool:
+    """Return whether what is looked at was read."""
+    if isinstance(detail, ChosenGpu):
         gpu = picture.gpu
-        if gpu is None or ChosenGpu(gpu.summary.node, gpu.summary.index) != choice.detail:
-            return _waiting(f"{choice.detail.node} {choice.detail.index}")
-        return [*_gpu(gpu, picture.curves, width, height)]
-    return []
-
-
-def _waiting(name: str) -> list[Text]:
-    return [glyphs.styled(""), glyphs.styled(f"  {glyphs.clean(name)} …", SOFT)]
+        return gpu is not None and ChosenGpu(gpu.summary.node, gpu.summary.index) == detail
+    return detail is None or (picture.node is not None and picture.node.summary.name == detail.name)
 
 
 _GPUS = (
@@ -122,8 +122,7 @@ def owners(gpu: GpuSummary) -> str:
 
 
 def _event(event: RecordedEvent) -> Text:
-    when = datetime.datetime.fromtimestamp(event.time).astimezone().strftime("%H:%M:%S")
-    found = glyphs.styled(f"  {when} ", SOFT).append(
+    found = glyphs.styled(f"  {glyphs.clock(event.time)} ", SOFT).append(
         f"{glyphs.clean(event.reason)} ", WARN if event.type == "Warning" else TITLE
     )
     return found.append(glyphs.clean(event.message), SOFT)
@@ -164,7 +163,8 @@ def _curve(
 ) -> list[Text]:
     title, name, unit, scale, high = plot
     values = _values(curves, name)
-    top = high or _limit(page, name) or max([value for value in values if value is not None] or [1.0]) * 1.1
+    top = high or _limit(page, name) or max((value for value in values if value is not None), default=0.0) * 1.1
+    top = top if top > 0 else 1.0
     now = page.readings[name]
     colour = scale.colour(now / top * 100)
     head = glyphs.styled(f"  {title} ", TITLE).append(f"{now:,.0f} {unit}", colour)

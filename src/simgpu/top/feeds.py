@@ -134,7 +134,8 @@ class ProxyFeed:
         except kube_errors.NotFound as error:
             raise NotServed(f"{self.label}: {error}; is its dashboard enabled?") from None
         except kube_errors.KubeError as error:
-            raise FeedError(f"{self.label}: {error}") from None
+            starts = isinstance(error, kube_errors.ApiError) and error.code == 503  # also while no pod is ready
+            raise (NothingYet if starts else FeedError)(f"{self.label}: {error}") from None
 
 
 def base_of(url: str, *, field: str) -> str:

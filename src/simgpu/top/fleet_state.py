@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import collections
 from typing import Any
 
@@ -18,6 +17,7 @@ COLUMNS = ("utilization", "power", "memory", "temperature")  # percent, percent 
 HISTORY = 240
 _SKIP = 255
 _MAX_GPUS = 4_000_000
+_MAX_TOTAL = 1e24  # far above any sum, and far below what cannot be rounded
 
 Cells = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.float64]
@@ -103,7 +103,7 @@ class FleetState:
         """Take an event of the stream of a column; raises `FeedError` for one that does not fit."""
         try:
             self._apply(column, event)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError, binascii.Error) as error:
+        except (msgspec.MsgspecError, RecursionError, ValueError, LookupError, OverflowError) as error:
             raise FeedError(f"an unreadable event {event.name!r} of the stream: {error}") from None
 
     def _apply(self, column: str, event: StreamEvent) -> None:
@@ -121,6 +121,8 @@ class FleetState:
         self.version += 1
 
     def _read_layout(self, found: _Layout) -> None:
+        if not all(0 <= number < len(found.pools) for number in found.pool_of):
+            raise ValueError("the number of a pool that there is not")
         pools = [found.pools[number] for number in found.pool_of]
         if not len(found.names) == len(pools) == len(found.counts) or not all(count > 0 for count in found.counts):
             raise ValueError("nodes, pools and numbers of GPUs do not fit")
@@ -138,6 +140,7 @@ class FleetState:
         cells, faults = _unpacked(found.cells), _unpacked(found.faults)
         if len(cells) != self.order.gpus or len(faults) != self.order.gpus:
             return  # of another layout: its own stream brings the next one
+        _check(found.totals)
         self.columns[column], self.faults = cells, faults
         self.known.add(column)
         if column == COLUMNS[0]:
@@ -147,6 +150,9 @@ class FleetState:
             self._read_moment(found.totals, found.time)
 
     def _read_change(self, column: str, found: _Change) -> None:
+        if column not in self.known:  # the layout came by another stream: reconnecting brings a snapshot of this column
+            raise ValueError("a change before the cells that it changes")
+        _check(found.totals)
         if found.cells is not None:
             _change(self.columns[column], found.cells)
         if found.faults is not None:
@@ -164,7 +170,13 @@ class FleetState:
 
 
 def _totals(row: dict[str, Any]) -> FleetTotals:
-    return msgspec.convert(row, FleetTotals, strict=False)
+    return _check(msgspec.convert(row, FleetTotals, strict=False))
+
+
+def _check(totals: FleetTotals) -> FleetTotals:
+    if not all(0 <= value <= _MAX_TOTAL for value in msgspec.structs.astuple(totals)):
+        raise ValueError(f"totals must be from 0 to {_MAX_TOTAL:g}")
+    return totals
 
 
 def _unpacked(text: str) -> Cells:

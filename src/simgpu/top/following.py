@@ -12,7 +12,7 @@ import msgspec
 from simgpu.dashboard.answers import ApiPage, FleetSummary, GpuDetail, NodeDetail, PodSummary
 from simgpu.top import feeds
 from simgpu.top.choosing import Choice, ChosenGpu, ChosenNode, Detail
-from simgpu.top.feeds import Feed, FeedError, NotServed
+from simgpu.top.feeds import Feed, FeedError, NothingYet, NotServed
 from simgpu.top.fleet_state import COLUMNS, HISTORY, GpuCurves
 from simgpu.top.picture import FleetPicture
 from simgpu.vocabulary import MAX_API_TEXT
@@ -21,6 +21,9 @@ _POLL_SECONDS = 1.0
 _PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds before a new attempt
 _PODS_SECONDS = 2.0  # a long list
 MAX_PODS = 2000
+FIRST_SECONDS = 30.0  # for one picture; a server with nothing to show only pings
+
+_Work = Callable[[Callable[[], None]], Awaitable[None]]  # it calls what it is given whenever something arrived
 
 
 class Follower:
@@ -55,33 +58,38 @@ class Follower:
         work = self._work(*wanted)
         self._extra = self._tasks.create_task(self._repeat(work)) if work is not None else None
 
-    def _work(self, pods: str | None, detail: Detail | None) -> Callable[[], Awaitable[None]] | None:
+    def _work(self, pods: str | None, detail: Detail | None) -> _Work | None:
         if isinstance(detail, ChosenNode):
             return self._node(detail)
         if isinstance(detail, ChosenGpu):
             return self._gpu(detail)
         return None if pods is None else self._pods(pods)
 
-    async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, work: _Work) -> None:
         """Do the work again and again, with growing pauses while it fails."""
         failures = 0
+
+        def worked() -> None:
+            nonlocal failures
+            failures = 0
+
         while True:
             try:
-                await work()
-                failures = 0
+                await work(worked)
             except FeedError as error:
                 self.picture.problem = f"no data: {error}"
                 self.changes += 1
                 await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
                 failures += 1
 
-    def _column(self, name: str) -> Callable[[], Awaitable[None]]:
-        async def read() -> None:
+    def _column(self, name: str) -> _Work:
+        async def read(worked: Callable[[], None]) -> None:
             pieces = self._feed.stream(f"/stream?view=fleet&show={name}")
             async with contextlib.aclosing(feeds.events(pieces)) as found:
                 async for event in found:
                     self.picture.state.apply(name, event)
                     self._recovered()
+                    worked()
 
         return read
 
@@ -90,21 +98,23 @@ class Follower:
             self.picture.problem = ""
             self.changes += 1
 
-    def _node(self, chosen: ChosenNode) -> Callable[[], Awaitable[None]]:
-        async def read() -> None:
+    def _node(self, chosen: ChosenNode) -> _Work:
+        async def read(worked: Callable[[], None]) -> None:
             found = await feeds.read(self._feed, f"/nodes/{quote(chosen.name, safe='')}", NodeDetail)
             self.picture.node = found
             self.changes += 1
+            worked()
             await asyncio.sleep(_POLL_SECONDS)
 
         return read
 
-    def _gpu(self, chosen: ChosenGpu) -> Callable[[], Awaitable[None]]:
-        async def read() -> None:
+    def _gpu(self, chosen: ChosenGpu) -> _Work:
+        async def read(worked: Callable[[], None]) -> None:
             pieces = self._feed.stream(f"/stream?view=gpu&node={quote(chosen.node, safe='')}&index={chosen.index}")
             async with contextlib.aclosing(feeds.events(pieces)) as found:
                 async for event in found:
                     self._take(event)
+                    worked()
 
         return read
 
@@ -118,7 +128,7 @@ class Follower:
                 self._add(picture.gpu)
             elif event.name == "gone":
                 raise NotServed("this GPU is no more")
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except (msgspec.MsgspecError, RecursionError, ValueError, LookupError) as error:
             raise FeedError(f"an unreadable event {event.name!r} of the stream: {error}") from None
         self.changes += 1
 
@@ -129,10 +139,11 @@ class Follower:
             curves.rows.append([round(gpu.time, 2), *(gpu.readings.get(name) for name in curves.names[1:])])
             del curves.rows[:-HISTORY]
 
-    def _pods(self, text: str) -> Callable[[], Awaitable[None]]:
-        async def read() -> None:
+    def _pods(self, text: str) -> _Work:
+        async def read(worked: Callable[[], None]) -> None:
             await read_pods(self._feed, self.picture, text)
             self.changes += 1
+            worked()
             await asyncio.sleep(_PODS_SECONDS)
 
         return read
@@ -159,8 +170,13 @@ async def first_picture(feed: Feed, *, pods: str | None) -> FleetPicture:
                 if name in picture.state.known:
                     return
 
-    for name in COLUMNS:
-        await column(name)
+    try:
+        async with asyncio.timeout(FIRST_SECONDS):
+            while not picture.state.complete():  # a fleet that grows meanwhile has its columns read again
+                for name in COLUMNS:
+                    await column(name)
+    except TimeoutError:
+        raise NothingYet(f"{feed.label}: no picture of the fleet within {FIRST_SECONDS:g} s") from None
     if pods is not None:
         await read_pods(feed, picture, pods)
     return picture

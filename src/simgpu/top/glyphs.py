@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -121,6 +122,14 @@ def joules(value: float) -> str:
     if hours >= 1e6:
         return f"{hours / 1e6:,.2f} MWh"
     return f"{hours / 1e3:,.1f} kWh" if hours >= 1e3 else f"{hours:,.0f} Wh"
+
+
+def clock(time: float) -> str:
+    """Return the local time of day; dashes for what is no time."""
+    try:
+        return datetime.datetime.fromtimestamp(time).astimezone().strftime("%H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return "--:--:--"
 
 
 def age(seconds: float) -> str:

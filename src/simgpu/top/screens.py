@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -58,17 +57,14 @@ def _head(picture: FleetPicture, choice: Choice, width: int) -> Text:
     elif choice.paused:
         notice = glyphs.styled(" paused ", "black on yellow")
     else:
-        notice = glyphs.styled(f"{glyphs.clean(picture.label)}  {_clock(picture.state.time)} ", SOFT)
+        clock = glyphs.clock(picture.state.time) if picture.state.time else ""
+        notice = glyphs.styled(f"{glyphs.clean(picture.label)}  {clock} ", SOFT)
     notice.truncate(max(0, width - found.cell_len - 1), overflow="ellipsis")
     return found.append(" " * (width - found.cell_len - notice.cell_len)).append_text(notice)
 
 
 def _several(count: int, name: str) -> str:
     return f"{glyphs.number(count)} {name}{'' if count == 1 else 's'}"
-
-
-def _clock(time: float) -> str:
-    return datetime.datetime.fromtimestamp(time).astimezone().strftime("%H:%M:%S") if time else ""
 
 
 def totals(picture: FleetPicture, width: int) -> list[Text]:

@@ -56,7 +56,7 @@ def listed(
     width: int,
     height: int,
 ) -> list[Text]:
-    """Return the head and the lines around the cursor; `line` makes one by its number."""
+    """Return the head and the lines around the cursor; `line` makes one by its number. A filter may leave none."""
     sizes = {column.title: room for column, room in columns}
     first, cursor = choice.window(count, height - 1)
     found = [head]
@@ -66,6 +66,8 @@ def listed(
         if place == cursor and not choice.still:
             made = glyphs.styled(made.plain + " " * (width - made.cell_len), "reverse")  # colours would be a patchwork
         found.append(made)
+    if not count and (text := choice.filters[choice.view]):
+        found.append(Text(f" nothing matches {text!r}", SOFT))
     return found
 
 
@@ -114,7 +116,7 @@ def _nodes(picture: FleetPicture, choice: Choice, width: int, height: int) -> li
 
     columns = widths(NODES, width)
     head = header(columns, title_of(choice.sort["nodes"]), backwards=choice.backwards["nodes"])
-    return listed(columns, head, line, choice, count=len(shown), width=width, height=height) or _none(choice)
+    return listed(columns, head, line, choice, count=len(shown), width=width, height=height)
 
 
 def _cells(state: FleetState, node: int) -> Text:
@@ -160,7 +162,7 @@ def _gpus(picture: FleetPicture, choice: Choice, width: int, height: int) -> lis
 
     columns = widths(GPUS, width)
     head = header(columns, title_of(choice.sort["gpus"]), backwards=choice.backwards["gpus"])
-    return listed(columns, head, line, choice, count=len(shown), width=width, height=height) or _none(choice)
+    return listed(columns, head, line, choice, count=len(shown), width=width, height=height)
 
 
 PODS = (
@@ -211,10 +213,6 @@ def _since(text: str, now: float) -> str:
         return glyphs.age(now - datetime.datetime.fromisoformat(text).timestamp())
     except (ValueError, OverflowError):
         return "-"
-
-
-def _none(choice: Choice) -> list[Text]:
-    return [Text(f" nothing matches {choice.filters[choice.view]!r}", SOFT)]
 
 
 _TITLES = {

@@ -41,13 +41,14 @@ export class FleetCanvas {
 
   // Data.
 
-  // A new snapshot: where the layout is the same, so is the part of it that is in view.
+  // A new snapshot: where the layout is the same, so is the part of it that is in view. Returns whether it is.
   setCells(show, cells, faults, layout) {
     const same = this.layout && sameArrays(layout.names, this.layout.names) && sameArrays(layout.counts, this.layout.counts);
     Object.assign(this, { show, cells, faults, layout });
     if (same && this.plan) this.plan.layout = layout;
     else this.resize();
     this.recolor();
+    return Boolean(same);
   }
 
   recolor() {
@@ -90,6 +91,7 @@ export class FleetCanvas {
   }
 
   fit() {
+    if (!this.plan) return;
     this.zoom = 1;
     this.left = this.top = 0;
     this.#settle();

@@ -65,7 +65,7 @@ export class FleetView {
     const asked = { view: "fleet", ...chosen };
     watch(asked, { layout: (data) => this.setLayout(data), cells: (data) => this.setCells(data), change: (data) => this.change(data) });
     this.canvas.setMatches(null);
-    if (this.text) this.find(this.text);
+    this.findAgain();
   }
 
   // What to show, from the stream.
@@ -86,7 +86,7 @@ export class FleetView {
     const bytes = unpack(data.cells);
     const cells = data.width === 4 ? new Uint32Array(bytes.buffer) : bytes;
     this.namespaces = data.namespaces;
-    this.canvas.setCells(data.show, cells, unpack(data.faults), this.layout);
+    if (!this.canvas.setCells(data.show, cells, unpack(data.faults), this.layout)) this.findAgain();
     const { names, rows } = data.curves;
     this.curves = rows.map((row) => Object.fromEntries(names.map((name, at) => [name, row[at]])));
     this.setTotals(data.totals);
@@ -187,16 +187,25 @@ export class FleetView {
 
   async find(text) {
     this.text = text;
+    const turn = (this.turn = (this.turn ?? 0) + 1);
     if (!text) {
       this.canvas.setMatches(null);
       return null;
     }
     const found = await ask("/search", { q: text, pool: chosen.pool, model: chosen.model });
-    if (this.text !== text) return null;
-    const matches = new Uint8Array(this.canvas.cells.length);
-    for (const place of places(found.places)) matches[place] = 1;
-    this.canvas.setMatches(matches);
+    if (this.turn === turn) this.mark(places(found.places));
     return found;
+  }
+
+  mark(found) {
+    const matches = new Uint8Array((found.at(-1) ?? -1) + 1); // cells may come later
+    for (const place of found) matches[place] = 1;
+    this.canvas.setMatches(matches);
+  }
+
+  // Other cells are shown, so the places that match are others too.
+  findAgain() {
+    if (this.text) this.find(this.text).catch(() => {});
   }
 }
 

@@ -42,8 +42,16 @@ setTheme(stored() ?? systemTheme());
 
 // Views.
 
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part; // an address that somebody typed
+  }
+}
+
 function route() {
-  const parts = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  const parts = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
   view?.close();
   main.replaceChildren();
   const [first, node, third, index] = parts;
@@ -58,7 +66,7 @@ function route() {
     else link.removeAttribute("aria-current");
   }
   document.title = ["SimGPU", node ?? first, index && `GPU ${index}`].filter(Boolean).join(" · ");
-  if (search.value && view.find) find(search.value);
+  if (search.value && view.find) find(search.value.trim()).catch(() => {});
 }
 
 // Whether data is live.
@@ -109,7 +117,7 @@ function open(hit) {
 async function find(text) {
   if (view.find && !(view instanceof FleetView)) view.find(text);
   const found = view instanceof FleetView ? await view.find(text) : text ? await ask("/search", { q: text }) : null;
-  if (document.activeElement === search) showHits(found?.hits ?? []);
+  if (document.activeElement === search && search.value.trim() === text) showHits(found?.hits ?? []);
 }
 
 search.addEventListener("input", () => {
@@ -137,6 +145,11 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+// The part behind the # is the view, so this link must not change it.
+at("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
 addEventListener("hashchange", () => {
   route();
   main.focus({ preventScroll: true });

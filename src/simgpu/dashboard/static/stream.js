@@ -19,7 +19,11 @@ class Stream {
     this.open();
   }
 
+  // Open it anew; while the page is hidden, that waits until it is seen.
   open() {
+    this.close();
+    if (document.hidden) return;
+    this.opened = Date.now();
     const source = (this.source = new EventSource(`/api/v1/stream?${new URLSearchParams(this.query)}`));
     const names = [...Object.keys(this.handlers), "ping", "away"];
     for (const name of names) {
@@ -34,15 +38,19 @@ class Stream {
     source.onerror = () => {
       if (this.source !== source) return;
       report("lost");
-      source.close();
-      this.timer = setTimeout(() => this.open(), this.wait);
-      this.wait = Math.min(LONGEST_WAIT, this.wait * 2);
+      this.retry();
     };
+  }
+
+  retry() {
+    this.close();
+    this.timer = setTimeout(() => this.open(), this.wait);
+    this.wait = Math.min(LONGEST_WAIT, this.wait * 2);
   }
 
   close() {
     clearTimeout(this.timer);
-    this.source.close();
+    this.source?.close();
     this.source = null;
   }
 }
@@ -62,8 +70,13 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 
+// A server that hangs, or a computer that slept, breaks no connection: silence is noticed here, and a new one is tried.
 setInterval(() => {
-  if (!document.hidden && Date.now() - heard > STALE_SECONDS * 1000) report("stale", Math.round((Date.now() - heard) / 1000));
+  if (!current || document.hidden) return;
+  const silent = (since) => Date.now() - since > STALE_SECONDS * 1000;
+  if (!silent(heard)) return;
+  report("stale", Math.round((Date.now() - heard) / 1000));
+  if (current.source && silent(current.opened)) current.retry();
 }, 1000);
 
 export async function ask(path, parameters) {

@@ -6,6 +6,7 @@ import { bar } from "./charts.js";
 import * as format from "./format.js";
 
 const PART = 50;
+const NODES_MILLISECONDS = 2000; // between reads of the list of nodes, which is not streamed
 
 export const nodeLink = (name) => `#/nodes/${encodeURIComponent(name)}`;
 
@@ -38,7 +39,7 @@ export class NodesView {
     const heads = ["Node", "Pool", "GPUs", "Utilisation", "Memory", "Power", "Hottest", "Allocated", "Health"];
     main.append(h("h1", {}, "Nodes"),
       h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Nodes" }, h("table", { class: "stack nodes" }, h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), this.body)), this.pager.element);
-    watch({ view: "totals" }, { fleet: () => this.load() });
+    watch({ view: "totals" }, { fleet: () => this.loading || Date.now() - this.loaded < NODES_MILLISECONDS || this.load() });
     this.load();
   }
 
@@ -58,10 +59,13 @@ export class NodesView {
   }
 
   async load() {
+    this.again = this.loading; // what is asked for has changed meanwhile
     if (this.loading || this.closed) return;
     this.loading = true;
+    this.loaded = Date.now();
     const page = await ask("/nodes", { limit: PART, offset: this.offset, q: this.text }).catch(() => null);
     this.loading = false;
+    if (this.again) return this.load();
     if (!page || this.closed) return;
     keep(this.body, page.items, (node) => node.name, (node) => this.row(node), (row, node) => row.update(node));
     this.pager.set(page.total, page.offset, page.items.length);
