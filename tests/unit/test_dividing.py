@@ -476,7 +476,7 @@ HISTORY = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(HISTORY, st.sampled_from(["single", "mixed"]))
 def test_whatever_happens_each_instance_has_one_pod_and_pods_keep_theirs(history: list[Any], strategy: str) -> None:
     world = MigWorld(strategy=strategy)

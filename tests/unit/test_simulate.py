@@ -111,11 +111,6 @@ def test_rows_can_go_to_standard_output(load: Path, capsys: pytest.CaptureFixtur
     assert len(lines) == 11
 
 
-def test_a_picture_is_drawn(load: Path, tmp_path: Path) -> None:
-    assert main.run(["simulate", "--profile", str(load), "--plot", str(tmp_path / "load.png")]) == 0
-    assert (tmp_path / "load.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_a_picture_needs_nothing_else_and_shows_names_as_text(tmp_path: Path) -> None:
     load, picture, page = tmp_path / "load.yaml", tmp_path / "load.svg", tmp_path / "load.html"
     load.write_text("phases: [{seconds: 3, name: '</script><b>&', shape: matmul-bf16}, {seconds: 2, shape: idle}]")
