@@ -13,7 +13,6 @@ from simgpu.app.controlling import Controller
 from simgpu.cluster import components, lifecycle, progress
 from simgpu.kube import resources, views
 from simgpu.kube.client import Client
-from simgpu.machines.health import DeviceFaults
 from tests.fixtures.cluster import HOSTNAME, TOLERATE, Cluster, eventually, new_namespace
 from tests.fixtures.controller import Fleet
 from tests.fixtures.leading import QuickFleet, quick_in
@@ -95,30 +94,32 @@ async def test_without_the_api_it_is_off_and_says_so_once(fleet: QuickFleet) -> 
 async def test_the_scheduler_avoids_a_gpu_with_an_xid_until_it_is_healed(fleet: QuickFleet) -> None:
     await fleet.configure("", default=TWO_H200)
     node = await fleet.node("a")
+
+    async def fail(failures: str | None) -> None:
+        patch = {"metadata": {"annotations": {"simgpu.dev/failures": failures}}}
+        await fleet.client.merge_patch(resources.NODES, node, patch)
+
+    async def tainted() -> list[Any]:
+        [item] = await slices(fleet, node)
+        return [taint for device in item.spec.devices for taint in device.taints]
+
     async with fleet.leading() as controller:
         await eventually(lambda: _count(fleet, node, 2))
         placed = controller.fleet.nodes[node]
-        owner = (await fleet.client.get(resources.NODES, node)).metadata
-        sick = {placed.ids[0]: DeviceFaults(xids=(79,))}
-        controller._dra.publish(owner, placed, sick)
-
-        async def tainted() -> list[Any]:
-            [item] = await slices(fleet, node)
-            return [taint for device in item.spec.devices for taint in device.taints]
-
+        await fail("{unhealthy: [0]}")
         [taint] = await eventually(tainted)
-        assert (taint["key"], taint["value"], taint["effect"]) == ("gpu.nvidia.com/xid", "79", "NoSchedule")
+        assert (taint["key"], taint["value"], taint["effect"]) == ("gpu.nvidia.com/xid", "48", "NoSchedule")
         await pod(fleet, "p", node, deviceClassName=CLASS)
         await eventually(lambda: _used_by(controller, node, ["p"]))
         assert list(placed.users()) == [placed.ids[1]]
-        controller._dra.publish(owner, placed, sick | {placed.ids[1]: DeviceFaults(xids=(13,))})
+        await fail("{unhealthy: [0, 1]}")
 
         async def both() -> bool:
             return len(await tainted()) == 2
 
         await eventually(both)
         assert taint in await tainted()  # it keeps its time
-        controller._dra.publish(owner, placed, {})
+        await fail(None)
         await pod(fleet, "q", node, deviceClassName=CLASS)
         await eventually(lambda: _used_by(controller, node, ["p", "q"]))
         assert await tainted() == []
