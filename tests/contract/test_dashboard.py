@@ -359,6 +359,8 @@ async def test_too_many_viewers_are_asked_to_try_later(site: Site) -> None:
         refused = await session.get(f"{site.url}/api/v1/stream")
         assert refused.status == 503
         assert "Retry-After" in refused.headers
+        for answer in (*opened, refused):
+            answer.close()
 
 
 async def test_names_with_markup_stay_text_and_unpaired_surrogates_are_replaced(site: Site) -> None:
