@@ -23,6 +23,11 @@ _log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+def address_text(host: str, port: int) -> str:
+    """Return HOST:PORT as it stands in a URL: an IPv6 address has brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def parse_address(text: str, *, field: str) -> tuple[str, int]:
     """Return host and port of `HOST:PORT`, `:PORT` (all addresses) or `PORT` (loopback)."""
     host, colon, port = text.rpartition(":")
@@ -108,7 +113,7 @@ class HttpServer:
             reason = "address already in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
             raise errors.InputError(field, f"{host}:{port}: {reason}") from None
         bound, number = self._listener.sockets[0].getsockname()[:2]
-        self.address = f"[{bound}]:{number}" if ":" in bound else f"{bound}:{number}"
+        self.address = address_text(bound, number)
 
     async def stop(self) -> None:
         """Finish requests in progress, and close."""
