@@ -7,6 +7,7 @@ mounts of the pod's first allocation, even after a reboot.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import platform
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,8 @@ from simgpu.vocabulary import (
 )
 
 _TOOL_PLACES = ("/usr/bin", "/bin")
+
+_MAX_MOUNTS = 1024  # of pages that are kept: more than a node has GPUs and instances
 
 
 class Programs(msgspec.Struct, frozen=True):
@@ -70,15 +73,16 @@ def gpus(ids: Sequence[str], *, node: str, source: Source) -> messages.Container
     )  # fmt: skip
 
 
+@functools.lru_cache(maxsize=_MAX_MOUNTS)
 def page(name: str, source: Source) -> messages.Mount:
     """Return the mount of the page of a GPU or MIG instance, by id."""
     return _mount(f"{PAGES_DIR}/{name}", writer.folder(source.pages, name))
 
 
-def common(source: Source) -> Iterator[messages.Mount]:
-    """Yield the mounts of every container with GPUs: the workload socket's folder, library and tool."""
-    yield _mount(str(Path(POD_SOCKET).parent), source.run)
-    yield from _programs(source.programs)
+@functools.lru_cache(maxsize=1)
+def common(source: Source) -> tuple[messages.Mount, ...]:
+    """Return the mounts of every container with GPUs: the workload socket's folder, library and tool."""
+    return _mount(str(Path(POD_SOCKET).parent), source.run), *_programs(source.programs)
 
 
 def others(*, node: str) -> messages.ContainerAllocateResponse:

@@ -17,6 +17,8 @@ import msgspec
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
+_SHORT = [bytes([value]) for value in range(0x80)]  # numbers of one byte: most lengths and all tags
+
 
 class Message(msgspec.Struct, frozen=True):
     """Base of all messages: encodes and decodes itself by the field numbers of its annotations."""
@@ -24,7 +26,7 @@ class Message(msgspec.Struct, frozen=True):
     def encode(self) -> bytes:
         """Return the message in the wire format."""
         return b"".join(
-            _tag(field.number, field.wire) + piece
+            field.tag + piece
             for field in _fields(type(self)).values()
             for piece in field.encode(getattr(self, field.name))
         )
@@ -44,7 +46,7 @@ class _Field(msgspec.Struct, frozen=True):
     """One field: how its values are encoded and decoded, and how a further value joins those before."""
 
     name: str
-    number: int
+    tag: bytes
     wire: int
     encode: Callable[[Any], Iterator[bytes]]
     decode: Callable[[Any], Any]
@@ -64,21 +66,23 @@ def _fields(message: type[Message]) -> dict[int, _Field]:
 def _field(name: str, number: int, kind: Any) -> _Field:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple and arguments[0] is int:
-        return _Field(name, number, _BYTES, _pack, _unpack, _extend)
+        return _Field(name, _tag(number, _BYTES), _BYTES, _pack, _unpack, _extend)
     if origin is tuple:
         one = _scalar(arguments[0])
-        return _Field(name, number, one.wire, lambda items: map(one.encode, items), one.decode, _append)
+        tag = _tag(number, one.wire)
+        return _Field(name, tag, one.wire, lambda items: map(one.encode, items), one.decode, _append)
     if origin is dict:
         one = _scalar(arguments[1])
         return _Field(
-            name, number, _BYTES, lambda items: (_entry(key, one.encode(value)) for key, value in items.items()),
+            name, _tag(number, _BYTES), _BYTES,
+            lambda items: (_entry(key, one.encode(value)) for key, value in items.items()),
             functools.partial(_read_entry, value=one), _add_entry,
         )  # fmt: skip
     if origin in (Union, types.UnionType):  # a message that may be absent
         kind = next(item for item in arguments if item is not type(None))
     one = _scalar(kind)
     return _Field(
-        name, number, one.wire, lambda value: iter([one.encode(value)] if value else []), one.decode,
+        name, _tag(number, one.wire), one.wire, lambda value: iter([one.encode(value)] if value else []), one.decode,
         lambda _old, new: new,
     )  # fmt: skip
 
@@ -153,6 +157,8 @@ def _length_delimited(data: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
+    if 0 <= value <= 0x7F:
+        return _SHORT[value]
     value &= 2**64 - 1
     found = bytearray()
     while value > 0x7F:
