@@ -354,3 +354,22 @@ def test_classes_that_may_not_be_written_are_left_to_whoever_installed_them() ->
     dra = DraFleet(client, Recorder(client, component="test"), Store(), changed=lambda _node: None, namespace="gpu")
     assert LOOP.run(dra._begin()) is not None
     assert dra.problem == ""
+
+
+def test_slices_that_nobody_wants_are_no_work_that_views_make_way_for() -> None:
+    client: Any = Discovered("v1")
+    dra = DraFleet(client, Recorder(client, component="test"), Store(), changed=lambda _node: None, namespace="gpu")
+
+    async def busy() -> list[bool]:
+        seen = [dra.slices.busy]
+        dra.slices.start()
+        task = asyncio.create_task(dra.slices.run())
+        await asyncio.sleep(0)
+        seen.append(dra.slices.busy)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return [*seen, dra.slices.busy]
+
+    dra.retire("a")  # which might have some, but nothing looks yet
+    assert dra.slices.queue.depth == 0
+    assert LOOP.run(busy()) == [False, True, False]

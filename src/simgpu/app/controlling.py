@@ -85,9 +85,7 @@ class Controller:
         by_node = {"node": lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ()}
         self._stores = FleetStores(Store(), Store(by_node), Store())
         self.fleet = Fleet(seed=settings.seed, parallel=self._threads)
-        self._budget = ViewBudget(
-            settings.view_writes, self._clock, others_busy=lambda: self._dra.slices.queue.depth > 0
-        )
+        self._budget = ViewBudget(settings.view_writes, self._clock, others_busy=lambda: self._dra.slices.busy)
         self._queue: WorkQueue[str] = WorkQueue(waited=self._looked)
         self._writer = Writer(client, manager=MANAGER, per_second=self._budget.per_second, burst=5, in_flight=32)
         self._recorder = Recorder(client, component=LEASE)

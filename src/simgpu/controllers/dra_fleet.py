@@ -197,7 +197,7 @@ class DraFleet:
             for name in self.slices.nodes():
                 self._changed(name)
             self._release()
-            group.create_task(self.slices.queue.run(self.slices.reconcile, workers=WORKERS))
+            group.create_task(self.slices.run(workers=WORKERS))
 
     def _listen(self) -> None:
         if not self._listening:

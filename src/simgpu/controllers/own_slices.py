@@ -112,7 +112,7 @@ class OwnSlices:
     async def _keep(self) -> None:
         await self._slices.store.synced.wait()
         self._slices.start()
-        await self._slices.queue.run(self._slices.reconcile)
+        await self._slices.run()
 
     async def _discover(self) -> ServedApi:
         """Return the newest version that the server serves, as soon as it serves any."""

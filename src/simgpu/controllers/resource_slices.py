@@ -89,7 +89,7 @@ class ResourceSlices:
         self.store: Store[PublishedSlice] = Store({"node": by_node})
         self.queue: WorkQueue[str] = WorkQueue()
         self.dropped: set[str] = set()  # feature gates that are off
-        self._started = False
+        self._started = self._running = False
         self._kind = kind
         self._client = client
         self._recorder = recorder
@@ -136,13 +136,31 @@ class ResourceSlices:
         if known is not None and known.content == wish.content:
             return
         self._wanted[owner.name] = wish
-        self.queue.add(owner.name)
+        self._enqueue(owner.name)
 
     def drop(self, name: str) -> None:
         """Remove the slices of a node."""
         if self._wanted.get(name) is not None or not self.store.synced.is_set() or self.store.by("node", name):
             self._wanted[name] = None
+            self._enqueue(name)
+
+    def _enqueue(self, name: str) -> None:
+        """Enqueue a node, once slices are followed: `start` enqueues those before."""
+        if self._started:
             self.queue.add(name)
+
+    async def run(self, *, workers: int = 1) -> None:
+        """Reconcile nodes until cancelled."""
+        self._running = True
+        try:
+            await self.queue.run(self.reconcile, workers=workers)
+        finally:
+            self._running = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether nodes wait to be reconciled, and are."""
+        return self._running and self.queue.depth > 0
 
     async def reconcile(self, name: str) -> float | None:
         """Bring the slices of one node to what they should be; those of a node that is not known yet stay.
