@@ -68,7 +68,8 @@ class Configuration:
         self._removed |= set(before.pools if before else ())
         if found == before and self.uninstalling == was:
             return False
-        self.current = found if found is not before else msgspec.structs.replace(found)  # nodes are reconciled again
+        # Another object even if it is equal: nodes are reconciled again.
+        self.current = found.adopting(before) if before else found
         return True
 
     def _uninstalling(self) -> bool:

@@ -240,8 +240,9 @@ class FakeNodes:
     async def reconcile(self, name: str) -> float | None:
         """Reconcile one node; return the seconds until it should be reconciled again, None for never."""
         node, record = self._stores.nodes.get(name), self._records.get(name, NodeRecord())
-        news = record.node is not node or record.topology is not self._config
-        spec = self._spec(node) if news else record.spec
+        looked_at = record.node is node and record.topology is self._config
+        spec = record.spec if looked_at else self._spec(node)
+        news = not looked_at and not self._unaffected(node, record, spec)
         if spec is not None and self._dra.awaits(name, spec):
             self.unseen.add(name)
             return None
@@ -262,6 +263,7 @@ class FakeNodes:
         wait = self._use(placed, record, before)
         if self._topologies is not None:
             self._topologies.want(name, _zones(node, placed, record))
+        record.topology = self._config
         if news or failed:
             self._publish_node(node, placed, record)
             self._dra.publish(node.metadata, placed, record.faults)
@@ -275,6 +277,12 @@ class FakeNodes:
         due = self._views.publish(name, record.view, source, render, urgent=urgent, failed=self._retry(name))
         going_on = 0.0 if self.divisions.unfinished(node) else None
         return min(item for item in (due, wait, change, going_on) if item is not None)
+
+    def _unaffected(self, node: Node | None, record: NodeRecord, spec: pools.NodeGpus | None) -> bool:
+        """Return whether only the configuration is new, and gives a node what it has."""
+        if spec is None or record.topology is None or record.node is not node or record.spec is not spec:
+            return False
+        return mig_choice.strategy(spec, record.topology) == self._strategy(spec)
 
     def _fail(self, node: Node, placed: NodeCards, record: NodeRecord) -> tuple[bool, float | None]:
         """Let GPUs fail as configured; return whether their health changed, and the seconds until it changes next.
@@ -485,7 +493,7 @@ class FakeNodes:
         patch = publishing.node_patch(labels, amounts, owned, allocatable=allocatable)
         patch["metadata"] |= self.divisions.annotations(node, spec, placed.ids)
         done = not self._write_node(node, patch) and settled and not self.divisions.unfinished(node)
-        record.node, record.topology, record.spec = node if done else None, self._config, spec
+        record.node, record.spec = node if done else None, spec
 
     def _clean(self, node: Node, record: NodeRecord, owned: publishing.OwnedFields) -> None:
         """Remove what we own from a node, once: what appears there later is not ours."""

@@ -129,3 +129,15 @@ class Topology(msgspec.Struct, frozen=True):
     mig_configs: dict[str, mig_layouts.Layout] = msgspec.field(default_factory=dict)  # by name, beside the well-known
     allocation: allocating.GpuAllocation = allocating.DEFAULT  # of nodes with an annotation for their GPUs
     unknown: tuple[str, ...] = ()  # keys that mean nothing, each with its path and the keys allowed there
+
+    def adopting(self, before: Topology) -> Topology:
+        """Return a copy in which pools and nodes that are as before are the same objects: whether a node is concerned
+        by a change is quickly seen then.
+        """
+        return msgspec.structs.replace(
+            self, pools=_adopted(self.pools, before.pools), nodes=_adopted(self.nodes, before.nodes)
+        )
+
+
+def _adopted(found: dict[str, NodeGpus], before: dict[str, NodeGpus]) -> dict[str, NodeGpus]:
+    return {name: before[name] if before.get(name) == spec else spec for name, spec in found.items()}
