@@ -8,7 +8,7 @@ from collections.abc import Callable
 from simgpu.machines.ticking import Clock
 
 MIN_WRITES = 5.0  # per second, however many pods come and go
-_WRITES_PER_CHANGE = 2.0  # that make way for one: seven pods a second, each with three, leave the least number of writes
+_WRITES_PER_CHANGE = 2.0  # that make way for it: seven pods a second, with three each, leave the least number
 _MEMORY_SECONDS = 2.0
 
 
