@@ -12,7 +12,7 @@ def test_views_make_way_for_pods_and_catch_up_afterwards() -> None:
     assert budget.per_second() == 50.0
     for _ in range(1000):  # a hundred a second
         clock.now += 0.01
-        budget.looked()
+        budget.pod_changed()
     assert budget.per_second() == MIN_WRITES
     clock.now += 30.0
     assert budget.per_second() > 49.9
@@ -23,7 +23,7 @@ def test_a_few_pods_hold_up_no_view() -> None:
     budget = ViewBudget(50.0, clock)
     for _ in range(50):  # five a second
         clock.now += 0.2
-        budget.looked()
+        budget.pod_changed()
     assert budget.per_second() > 25.0
 
 

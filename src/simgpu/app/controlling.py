@@ -86,7 +86,8 @@ class Controller:
         self._stores = FleetStores(Store(), Store(by_node), Store())
         self.fleet = Fleet(seed=settings.seed, parallel=self._threads)
         self._budget = ViewBudget(settings.view_writes, self._clock, others_busy=lambda: self._dra.slices.busy)
-        self._queue: WorkQueue[str] = WorkQueue(waited=self._looked)
+        self._stores.pods.listen(lambda _change: self._budget.pod_changed())
+        self._queue: WorkQueue[str] = WorkQueue(waited=self.meters.waited)
         self._writer = Writer(client, manager=MANAGER, per_second=self._budget.per_second, burst=5, in_flight=32)
         self._recorder = Recorder(client, component=LEASE)
         self._dra = DraFleet(
@@ -109,11 +110,6 @@ class Controller:
             self.fleet.request_driven, self.fleet.engine.set_usage, self._clock,
             lambda problem: self._recorder.record(topology, "Warning", "PrometheusAway", problem),
         )  # fmt: skip
-
-    def _looked(self, waited: float) -> None:
-        """A node is reconciled, after it waited for so many seconds."""
-        self.meters.waited(waited)
-        self._budget.looked()
 
     @property
     def ready(self) -> bool:
