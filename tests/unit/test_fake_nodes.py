@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import claimed, publishing
-from simgpu.controllers.fake_nodes import IDLE_GROWTH
-from simgpu.controllers.node_views import SAVE_EVERY, SAVE_IDLE_EVERY
+from simgpu.controllers.fake_nodes import growth
+from simgpu.controllers.node_views import SAVE_EVERY
 from simgpu.identities import identity, render
 from simgpu.kube import errors, resources, views
 from simgpu.kube.operations import Target
@@ -411,8 +411,8 @@ def test_a_node_that_comes_back_before_its_view_was_deleted_has_one() -> None:
     world.check_writings()
 
 
-@pytest.mark.parametrize(("busy", "every"), [(True, 300), (False, 900)])
-def test_every_node_saves_its_counters_at_a_time_of_its_own(*, busy: bool, every: float) -> None:
+@pytest.mark.parametrize("busy", [True, False])
+def test_every_node_saves_its_counters_at_a_time_of_its_own(*, busy: bool) -> None:
     world = World()
     world.apply("config", "", {"x": 1})
     for node in NODES:
@@ -420,6 +420,8 @@ def test_every_node_saves_its_counters_at_a_time_of_its_own(*, busy: bool, every
         if busy:
             world._pod(f"on-{node}", (node, "Running", (1,)))
     world.settle()
+    every = SAVE_EVERY / growth(world.fleet.nodes["a"])
+    assert (every == SAVE_EVERY) == busy
     saved: dict[str, list[float]] = {node: [] for node in NODES}
     before = {item.metadata.name: item.data["counters.json"] for item in world.nodes.configuration.views()}
     while world.clock.now < 4 * every:
@@ -718,18 +720,20 @@ def test_counters_of_an_idle_node_never_fall_after_a_kill_just_before_its_next_s
     world.settle()
     LOOP.run(world.nodes.save())
     world._written("", None)
+    every = SAVE_EVERY / growth(world.fleet.nodes["a"])
     for _ in range(10):
-        world.clock.now += SAVE_IDLE_EVERY / 10
+        world.clock.now += every / 10
         world.fleet.step(world.clock.now, clock=world.clock.wall())
         assert not _falls_after_a_kill(world)
 
 
 def test_a_resumed_counter_allows_for_what_idle_gpus_draw_between_two_saves() -> None:
-    assert SAVE_IDLE_EVERY * IDLE_GROWTH <= SAVE_EVERY
     hungry = inline.parse("max-1550:1", CATALOG, field="gpus")
     fleet = Fleet(seed=1)
     power = CATALOG.models["max-1550"].power_w
-    assert fleet.place("a", hungry).idle_share == power.idle / power.max == pytest.approx(0.25)
+    placed = fleet.place("a", hungry)
+    assert placed.idle_share == power.idle / power.max == pytest.approx(0.25)
+    assert growth(placed) == pytest.approx(1.5 * placed.idle_share)
 
 
 def test_a_pod_that_a_limit_of_its_gpu_ends_is_reported_once_and_does_not_start_again() -> None:
