@@ -713,10 +713,11 @@ def test_counters_that_are_saved_between_two_steps_never_fall_after_a_kill() -> 
     assert not _falls_after_a_kill(world)
 
 
-def test_counters_of_an_idle_node_never_fall_after_a_kill_just_before_its_next_save() -> None:
+@pytest.mark.parametrize("model", ["a30", "k80", "l4", "rtx-4090"])  # which draw much and little at rest
+def test_counters_of_an_idle_node_never_fall_after_a_kill_just_before_its_next_save(model: str) -> None:
     world = World()
+    world._edit("a", {"annotations": {"kwok.x-k8s.io/node": "fake", "simgpu.dev/gpus": f"{model}:1"}})
     world.apply("config", "", {"x": 1})
-    world.apply("node", "a", "x")
     world.settle()
     LOOP.run(world.nodes.save())
     world._written("", None)
@@ -733,7 +734,7 @@ def test_a_resumed_counter_allows_for_what_idle_gpus_draw_between_two_saves() ->
     power = CATALOG.models["max-1550"].power_w
     placed = fleet.place("a", hungry)
     assert placed.idle_share == power.idle / power.max == pytest.approx(0.25)
-    assert growth(placed) == pytest.approx(1.5 * placed.idle_share)
+    assert growth(placed) == pytest.approx(1.1 * placed.idle_share)
 
 
 def test_a_pod_that_a_limit_of_its_gpu_ends_is_reported_once_and_does_not_start_again() -> None:
