@@ -50,7 +50,7 @@ from simgpu.topology import failures, mig_choice, mig_offers, pools, sharing
 
 RETIRE_EVERY = 1.0  # seconds
 RETRY_AFTER = 5.0  # seconds after a write that failed
-MIN_GROWTH = 1 / 12  # of counters at rest, relative to those of a GPU at its power limit
+MIN_GROWTH = 1 / 6  # of counters at rest, relative to those of a GPU at its power limit
 MAX_SAVE_SECONDS = 6.0  # shorter than the default lease, and than the grace period of a process that is asked to end
 
 _NOTHING = pools.NodeGpus(())

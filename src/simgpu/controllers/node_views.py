@@ -24,7 +24,7 @@ from simgpu.kube.writer import Writer
 from simgpu.machines.ticking import Clock
 
 VIEW_EVERY = 1.0  # seconds
-SAVE_EVERY = 300.0  # seconds; more where counters grow slowly, because nobody uses a node
+SAVE_EVERY = 600.0  # seconds; more where counters grow slowly, because nobody uses a node
 
 Failed = Callable[[Exception], None]
 Source = Callable[[], object]  # what a view is made of, to be compared; None if the node is gone
