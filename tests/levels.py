@@ -25,9 +25,10 @@ ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 ORDER = ("lint", "unit", "golden", "contract", "cluster", "e2e", "browser")
 YOUNG = ("unit", "golden")  # run as on a machine that was just started
-SPREAD = {  # over two processes; those of `cluster` have a control plane each, so files stay together
+SPREAD = {  # over two processes; with a control plane or a node each, files stay together
     "unit": ("-n", "2"),
     "cluster": ("-n", "2", "--dist", "loadfile"),
+    "e2e": ("-n", "2", "--dist", "loadfile"),
 }
 
 # What is long and what others wait for starts first.

@@ -50,7 +50,7 @@ from simgpu.topology import failures, mig_choice, mig_offers, pools, sharing
 
 RETIRE_EVERY = 1.0  # seconds
 RETRY_AFTER = 5.0  # seconds after a write that failed
-IDLE_GROWTH = 1 / 3  # of counters, at most, relative to those of a GPU at its power limit
+MIN_GROWTH = 1 / 6  # of counters at rest, relative to those of a GPU at its power limit
 MAX_SAVE_SECONDS = 6.0  # shorter than the default lease, and than the grace period of a process that is asked to end
 
 _NOTHING = pools.NodeGpus(())
@@ -271,7 +271,7 @@ class FakeNodes:
         deleting = first and not self._writer.settled(self._views.target(name), None)
         if deleting or (known is not None and known is not placed):
             record.view.forget()
-        record.view.idle = _rests(placed)
+        record.view.growth = growth(placed)
         urgent = first or record.view.written is None
         source, render = self._view_of_node(name)
         due = self._views.publish(name, record.view, source, render, urgent=urgent, failed=self._retry(name))
@@ -539,7 +539,7 @@ class FakeNodes:
         saved = self._fleet.time or self._clock.wall()
         counters = {
             "time": math.floor(saved * 10) / 10,
-            "idle": _rests(placed),
+            "growth": growth(placed),
             "address": self._fleet.address(name),
             "gpus": self._fleet.counters(placed),
             "failures": self._fleet.failures(placed),
@@ -583,8 +583,7 @@ class FakeNodes:
             return {}, 0.0
         since = self._clock.wall() - before.counters.time
         since = since if since >= 0 else SAVE_EVERY
-        if before.counters.idle:
-            since = max(min(since, SAVE_EVERY), since * IDLE_GROWTH)
+        since = max(min(since, SAVE_EVERY), since * before.counters.growth)
         return before.counters.gpus, since
 
     def _retire(self, name: str, node: Node | None) -> float | None:
@@ -613,9 +612,10 @@ class FakeNodes:
         return None
 
 
-def _rests(placed: NodeCards) -> bool:
-    """Return whether a node's counters grow so slowly that they are seldom saved."""
-    return placed.idle and placed.idle_share <= IDLE_GROWTH
+def growth(placed: NodeCards) -> float:
+    """Return how fast a node's counters can grow, relative to those of GPUs at their power limits."""
+    noise = 1.1  # what GPUs draw at rest varies
+    return min(1.0, max(noise * placed.idle_share, MIN_GROWTH)) if placed.idle else 1.0
 
 
 def _zones(node: Node, placed: NodeCards, record: NodeRecord) -> numa_zones.NodeZones | None:

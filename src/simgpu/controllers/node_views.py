@@ -24,8 +24,7 @@ from simgpu.kube.writer import Writer
 from simgpu.machines.ticking import Clock
 
 VIEW_EVERY = 1.0  # seconds
-SAVE_EVERY = 300.0  # seconds
-SAVE_IDLE_EVERY = 900.0  # seconds, of a node that nobody uses: its counters grow slowly
+SAVE_EVERY = 600.0  # seconds; more where counters grow slowly, because nobody uses a node
 
 Failed = Callable[[Exception], None]
 Source = Callable[[], object]  # what a view is made of, to be compared; None if the node is gone
@@ -36,14 +35,14 @@ class ViewState(msgspec.Struct):
     """What is published of a node: its text, what that was made of, and when it was written.
 
     `shown` is None if that is unknown, `written` if nothing is published. `changed` is when a difference was first
-    seen. Times are in seconds of the steady clock. `idle` is whether nobody uses the node.
+    seen. Times are in seconds of the steady clock. `growth` is how fast counters grow, 1 at most.
     """
 
     text: str = ""
     shown: object = None
     written: float | None = None
     changed: float | None = None
-    idle: bool = False
+    growth: float = 1.0
 
     def forget(self) -> None:
         """Write it again in any case."""
@@ -128,4 +127,4 @@ class NodeViews:
 
 
 def _every(state: ViewState) -> float:
-    return SAVE_IDLE_EVERY if state.idle else SAVE_EVERY
+    return SAVE_EVERY / state.growth
