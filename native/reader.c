@@ -1,9 +1,8 @@
 #include "reader.h"
+#include "slices.h"
 #include "sys.h"
 
 static const char DEFAULT_PAGES[] = "/var/lib/simgpu/gpus";
-enum { MAX_SLICES = 8 }; /* that a card can be divided into */
-
 #ifdef FREESTANDING
 extern char *getenv(const char *) __attribute__((weak)); /* that of the program's C library, where it has one */
 #define HAS_ENVIRONMENT (getenv != 0)
@@ -187,22 +186,32 @@ static int read_page(const struct mapped *mapped, struct page *into)
     return READ_LOST; /* torn: its writer died while writing */
 }
 
-static int has_instance(const struct page *page, unsigned number)
+/* MIG devices are in the order of their GPU instances, and of the compute instances of each. */
+static int comes_after(const struct instance *a, const struct instance *b)
+{
+    return a->gpu_instance != b->gpu_instance ? a->gpu_instance > b->gpu_instance : a->compute_instance > b->compute_instance;
+}
+
+static int has_instance(const struct page *page, const struct instance *wanted)
 {
     for (unsigned i = 0; i < gpu_instance_count(page); i++)
-        if (page->instances[i].gpu_instance == number) return 1;
+        if (!comes_after(&page->instances[i], wanted) && !comes_after(wanted, &page->instances[i])) return 1;
     return 0;
 }
 
-/* Add the MIG devices of another page of the same card, by number; instances without compute instances come last. */
+/* Add the MIG devices of another page of the same card; instances without compute instances come last. */
 static void add_instances(struct page *page, const struct page *other)
 {
     for (unsigned i = 0; i < other->instance_count && gpu_instance_count(page) < PAGE_INSTANCES; i++) {
-        unsigned at = page->instance_count, number = other->instances[i].gpu_instance;
-        if (has_instance(page, number)) continue;
-        while (at && page->instances[at - 1].gpu_instance > number) at--;
-        for (unsigned j = gpu_instance_count(page); j > at; j--) page->instances[j] = page->instances[j - 1];
+        unsigned at = page->instance_count;
+        if (has_instance(page, &other->instances[i])) continue;
+        while (at && comes_after(&page->instances[at - 1], &other->instances[i])) at--;
+        for (unsigned j = gpu_instance_count(page); j > at; j--) {
+            page->instances[j] = page->instances[j - 1];
+            page->portions[j] = page->portions[j - 1];
+        }
         page->instances[at] = other->instances[i];
+        page->portions[at] = other->portions[i];
         page->instance_count++;
     }
 }

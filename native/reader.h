@@ -61,7 +61,7 @@ static inline int has_application_clocks(const struct page *page)
     return *brand != *other;
 }
 
-/* All GPU instances of a card: its MIG devices, and after them those without a compute instance. */
+/* What a page has of instances: its MIG devices, and after them the GPU instances without a compute instance. */
 static inline unsigned gpu_instance_count(const struct page *page) { return page->instance_count + page->bare_count; }
 
 /* The n-th clock that the memory can have, highest first; 0 after the last. */

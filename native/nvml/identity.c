@@ -1,5 +1,5 @@
 /* Which card this is, and what was built into it. */
-#include "library.h"
+#include "mig.h"
 
 TEXT(nvmlDeviceGetSerial, page->serial)
 TEXT(nvmlDeviceGetBoardPartNumber, page->part_number)
@@ -81,13 +81,13 @@ API nvmlDeviceGetUUID(handle device, char *into, unsigned size)
 API nvmlDeviceGetName(handle device, char *into, unsigned size)
 {
     struct device d;
-    char name[sizeof d.page.product + sizeof d.page.profiles[0].name + 8];
+    char name[sizeof d.page.product + sizeof d.page.profiles[0].name + 16];
     int code = device_open(device, &d);
     if (code != OK) return code;
     size_t end = text_add(name, 0, d.page.product, sizeof name);
     if (d.instance) {
         end = text_add(name, end, " MIG ", sizeof name);
-        text_add(name, end, d.page.profiles[d.instance->profile % PAGE_PROFILES].name, sizeof name);
+        name_mig_device(name, end, &d.page, d.instance, sizeof name);
     }
     return answer_text(into, size, name);
 }

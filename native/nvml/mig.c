@@ -75,9 +75,10 @@ static int attributes(handle device, struct attributes *into)
     struct device d;
     int code = any_open(device, into, &d);
     if (code != OK || !d.instance) return code == OK ? NOT_SUPPORTED : code;
-    const struct profile *profile = profile_of(&d.page, d.instance);
-    *into = (struct attributes){profile->sm, profile->copy_engines, profile->decoders, 0, profile->jpegs, profile->ofas,
-                                profile->slices, profile->slices, d.instance->memory_total >> 20};
+    const struct profile *profile = instance_profile(&d.page, d.instance);
+    struct compute compute = compute_of(&d.page, d.instance);
+    *into = (struct attributes){compute.sm, profile->copy_engines, profile->decoders, 0, profile->jpegs, profile->ofas,
+                                profile->slices, compute.slices, d.instance->memory_total >> 20};
     return OK;
 }
 
@@ -90,7 +91,7 @@ static struct profile_info describe(const struct profile *profile)
                                  profile->decoders, 0, profile->jpegs, profile->ofas, profile->memory_mib};
 }
 
-static void name_profile(char *into, size_t size, const char *slices, const struct profile *profile)
+void name_profile(char *into, size_t size, const char *slices, const struct profile *profile)
 {
     size_t end = text_add(into, 0, "MIG ", size);
     end = text_add(into, end, slices, size);
@@ -179,7 +180,7 @@ API nvmlDeviceGetGpuInstanceRemainingCapacity(handle device, unsigned id, unsign
     if (!d.page.mig_mode) return NOT_SUPPORTED;
     const struct profile *profile = profile_by_id(&d.page, id);
     if (!profile) return INVALID_ARGUMENT;
-    *into = capacity_left(&d.page, profile);
+    *into = still_free(&d.page, profile);
     return OK;
 }
 
@@ -190,7 +191,7 @@ static int placements(handle device, unsigned id, struct placement *into, unsign
     struct placement places[MAX_PLACEMENTS];
     int code = find_id(device, id, count, &d, &profile);
     if (code != OK) return code;
-    *count = placements_of(&d.page, profile, places);
+    *count = placements_of(places_on(&d.page, profile), places);
     for (unsigned i = 0; into && i < *count; i++) into[i] = places[i];
     return OK;
 }
@@ -217,7 +218,7 @@ API nvmlDeviceGetGpuInstances(handle device, unsigned id, handle *into, unsigned
     *count = 0;
     for (unsigned i = 0; i < gpu_instance_count(&d.page); i++) {
         const struct instance *instance = &d.page.instances[i];
-        if (profile_of(&d.page, instance) == profile) into[(*count)++] = gpu_instance_handle(d.card, instance);
+        if (instance_profile(&d.page, instance) == profile && is_gpu_instance(&d.page, instance)) into[(*count)++] = gpu_instance_handle(d.card, instance);
     }
     return OK;
 }
@@ -239,126 +240,8 @@ API nvmlGpuInstanceGetInfo(handle instance, struct gpu_instance_info *into)
     int code = gpu_instance_open(instance, into, &d);
     if (code == OK)
         *into = (struct gpu_instance_info){
-            device_handle(d.card), d.instance->gpu_instance, profile_of(&d.page, d.instance)->id,
+            device_handle(d.card), d.instance->gpu_instance, instance_profile(&d.page, d.instance)->id,
             {d.instance->start, d.instance->slices},
         };
     return code;
-}
-
-/* Instances of the simulation are used as a whole: they have one compute instance as large as they are, or none. */
-
-static const unsigned COMPUTE_SLICES[] = {1, 2, 3, 4, 7, 8, 6};
-
-unsigned compute_kind(unsigned slices)
-{
-    unsigned kind = 0;
-    while (kind < sizeof COMPUTE_SLICES / sizeof *COMPUTE_SLICES && COMPUTE_SLICES[kind] != slices) kind++;
-    return kind;
-}
-
-int has_compute(const struct device *d) { return d->instance < d->page.instances + d->page.instance_count; }
-
-API nvmlGpuInstanceGetComputeInstanceById(handle instance, unsigned id, handle *into)
-{
-    struct device d;
-    int code = gpu_instance_open(instance, into, &d);
-    if (code != OK) return code;
-    if (!has_compute(&d) || id != d.instance->compute_instance) return NOT_FOUND;
-    *into = compute_instance_handle(d.card, d.instance);
-    return OK;
-}
-
-API nvmlGpuInstanceGetComputeInstances(handle instance, unsigned kind, handle *into, unsigned *count)
-{
-    struct device d;
-    int code = gpu_instance_open(instance, count, &d);
-    if (code != OK) return code;
-    *count = has_compute(&d) && kind == compute_kind(profile_of(&d.page, d.instance)->slices);
-    if (into && *count) *into = compute_instance_handle(d.card, d.instance);
-    return OK;
-}
-
-static int compute_instance_info(handle instance, struct compute_instance_info *into)
-{
-    struct device d;
-    int code = compute_instance_open(instance, into, &d);
-    if (code != OK) return code;
-    unsigned slices = profile_of(&d.page, d.instance)->slices;
-    *into = (struct compute_instance_info){device_handle(d.card), gpu_instance_handle(d.card, d.instance),
-                                           d.instance->compute_instance, compute_kind(slices), {0, slices}};
-    return OK;
-}
-
-API nvmlComputeInstanceGetInfo(handle instance, struct compute_instance_info *into)
-{
-    return compute_instance_info(instance, into);
-}
-
-API nvmlComputeInstanceGetInfo_v2(handle instance, struct compute_instance_info *into)
-{
-    return compute_instance_info(instance, into);
-}
-
-static int compute_profile(handle instance, unsigned kind, const void *into, struct device *d,
-                           struct compute_profile_info *info)
-{
-    int code = gpu_instance_open(instance, into, d);
-    if (code != OK) return code;
-    const struct profile *profile = profile_of(&d->page, d->instance);
-    unsigned slices = kind < sizeof COMPUTE_SLICES / sizeof *COMPUTE_SLICES ? COMPUTE_SLICES[kind] : ~0u;
-    if (slices > profile->slices) return NOT_SUPPORTED;
-    *info = (struct compute_profile_info){
-        kind, slices, profile->slices / slices, profile->sm * slices / profile->slices,
-        profile->copy_engines, profile->decoders, 0, profile->jpegs, profile->ofas,
-    };
-    return OK;
-}
-
-API nvmlGpuInstanceGetComputeInstanceProfileInfo(handle instance, unsigned kind, unsigned engines,
-                                                 struct compute_profile_info *into)
-{
-    struct device d;
-    struct compute_profile_info info;
-    int code = compute_profile(instance, kind, into, &d, &info);
-    if (code == OK && engines) code = INVALID_ARGUMENT;
-    if (code == OK) *into = info;
-    return code;
-}
-
-API nvmlGpuInstanceGetComputeInstanceProfileInfoV(handle instance, unsigned kind, unsigned engines,
-                                                  struct compute_profile_info_v2 *into)
-{
-    struct device d;
-    struct compute_profile_info info;
-    char slices[16];
-    int code = compute_profile(instance, kind, into, &d, &info);
-    if (code != OK) return code;
-    if (engines || into->version != VERSION(*into, 2)) return INVALID_ARGUMENT;
-    const struct profile *profile = profile_of(&d.page, d.instance);
-    size_t end = text_add_number(slices, 0, info.slices, sizeof slices);
-    text_add(slices, end, "c.", sizeof slices);
-    into->info = info;
-    name_profile(into->name, sizeof into->name, info.slices < profile->slices ? slices : "", profile);
-    return OK;
-}
-
-API nvmlGpuInstanceGetComputeInstanceRemainingCapacity(handle instance, unsigned kind, unsigned *into)
-{
-    struct device d;
-    struct compute_profile_info info;
-    int code = compute_profile(instance, kind, into, &d, &info);
-    if (code == OK) *into = has_compute(&d) ? 0 : info.instances;
-    return code;
-}
-
-API nvmlGpuInstanceGetComputeInstancePossiblePlacements(handle instance, unsigned kind, struct placement *into,
-                                                        unsigned *count)
-{
-    struct device d;
-    struct compute_profile_info info;
-    int code = compute_profile(instance, kind, count, &d, &info);
-    if (code != OK) return code;
-    *count = info.instances;
-    for (unsigned i = 0; into && i < *count; i++) into[i] = (struct placement){i * info.slices, info.slices};
-    return OK;
 }

@@ -3,18 +3,16 @@
 #define SIMGPU_MIG_H
 
 #include "library.h"
+#include "slices.h"
 
 enum { MAX_PLACEMENTS = 8 };
 
 const struct profile *profile_by_id(const struct page *page, unsigned id);
 const struct profile *profile_by_kind(const struct page *page, unsigned kind);
-const struct profile *profile_of(const struct page *page, const struct instance *instance);
-/* Any GPU instance, with a compute instance or without; 0 if there is none. */
-const struct instance *instance_by_number(const struct page *page, unsigned number);
-/* The number of the compute instance that fills as many slices. */
-unsigned compute_kind(unsigned slices);
-int has_compute(const struct device *d);
-unsigned placements_of(const struct page *page, const struct profile *profile, struct placement into[MAX_PLACEMENTS]);
-unsigned capacity_left(const struct page *page, const struct profile *profile);
+unsigned placements_of(struct places places, struct placement into[MAX_PLACEMENTS]);
+/* Add the name of a MIG device, such as 1c.3g.71gb, at the end of a text; returns the new end. */
+size_t name_mig_device(char *into, size_t end, const struct page *page, const struct instance *instance, size_t size);
+/* The name of a profile, after slices of compute where it is for a part of an instance. */
+void name_profile(char *into, size_t size, const char *slices, const struct profile *profile);
 
 #endif

@@ -4,11 +4,11 @@
 
 /* MIG devices. */
 
-static void write_shared(struct writer *to, const struct profile *profile)
+static void write_shared(struct writer *to, const struct profile *profile, unsigned multiprocessors)
 {
     write_group(to, "Device Attributes", "device_attributes");
     write_group(to, "Shared", "shared");
-    write_number(to, "Multiprocessor count", "multiprocessor_count", profile->sm, "");
+    write_number(to, "Multiprocessor count", "multiprocessor_count", multiprocessors, "");
     write_number(to, "Copy Engine count", "copy_engine_count", profile->copy_engines, "");
     write_number(to, "Encoder count", "encoder_count", 0, "");
     write_number(to, "Decoder count", "decoder_count", profile->decoders, "");
@@ -28,7 +28,7 @@ static void write_instance(struct writer *to, const struct page *page, unsigned 
     write_number(to, "Index", "index", device, "");
     write_number(to, "GPU Instance ID", "gpu_instance_id", instance->gpu_instance, "");
     write_number(to, "Compute Instance ID", "compute_instance_id", instance->compute_instance, "");
-    write_shared(to, profile);
+    write_shared(to, profile, compute_of(page, instance).sm);
     write_group(to, "ECC Errors", "ecc_error_count");
     write_group(to, "Volatile", "volatile_count");
     write_number(to, "SRAM Uncorrectable", "sram_uncorrectable", 0, "");

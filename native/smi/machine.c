@@ -126,11 +126,6 @@ int machine_open(struct machine *machine, const char *ids)
     return code == READ_OTHER_VERSION ? say_unreadable(code) : code;
 }
 
-const struct profile *instance_profile(const struct page *page, const struct instance *instance)
-{
-    return &page->profiles[instance->profile < PAGE_PROFILES ? instance->profile : PAGE_PROFILES - 1];
-}
-
 /* An instance that is the whole card has the card's window; all others have one of their own, which is empty. */
 unsigned long long instance_window_used(const struct page *page, const struct instance *instance)
 {
@@ -147,9 +142,11 @@ int machine_any(const struct machine *machine, int (*has)(const struct page *pag
 }
 
 /* The engines that a GPU instance has besides its slices are in its name, but not in that of its compute instances. */
-int size_of_name(const char *profile)
+void compute_name(const struct profile *within, const struct compute *kind, char *into)
 {
-    return (int)strcspn(profile, "+");
+    char part[16] = "";
+    if (kind->slices < within->slices) snprintf(part, sizeof part, "%uc.", kind->slices);
+    snprintf(into, CELL, "%s%.*s", part, (int)strcspn(within->name, "+"), within->name);
 }
 
 unsigned supported_clocks(const struct page *page, unsigned *into)
@@ -182,8 +179,10 @@ int print_list(const struct machine *machine)
         printf("GPU %u: %s (UUID: %s)\n", gpu->index, gpu->page.product, gpu->page.uuid);
         for (unsigned j = 0; j < gpu->page.instance_count; j++) {
             const struct instance *instance = &gpu->page.instances[j];
-            const char *name = instance_profile(&gpu->page, instance)->name;
-            printf("  MIG %-11.*s Device %2u: (UUID: %s)\n", size_of_name(name), name, j, instance->uuid);
+            struct compute kind = compute_of(&gpu->page, instance);
+            char name[CELL];
+            compute_name(instance_profile(&gpu->page, instance), &kind, name);
+            printf("  MIG %-11s Device %2u: (UUID: %s)\n", name, j, instance->uuid);
         }
     }
     return EXIT_GOOD;

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "reader.h"
+#include "slices.h"
 
 enum { EXIT_GOOD = 0, EXIT_BAD_INPUT = 2, EXIT_UNSUPPORTED = 3, EXIT_NO_DEVICES = 6, EXIT_BAD_OPTION = 255 };
 enum { CELL = 512, MAX_LINKS = 64, MAX_CLOCKS = 1024 };
@@ -28,10 +29,10 @@ int gpu_refresh(const struct machine *machine, struct gpu *gpu);
 /* The processes on a card, until the next call. */
 unsigned gpu_processes(const struct gpu *gpu, const struct process **found);
 void bus_id(const struct page *page, char *into);
-const struct profile *instance_profile(const struct page *page, const struct instance *instance);
 /* How much of its window on the bus an instance uses, in MiB. */
 unsigned long long instance_window_used(const struct page *page, const struct instance *instance);
-int size_of_name(const char *profile);
+/* The name of a compute instance of a kind, of CELL bytes at most: 3g.71gb, or 1c.3g.71gb for a part of it. */
+void compute_name(const struct profile *within, const struct compute *kind, char *into);
 int is_cut(const struct page *page);
 int machine_any(const struct machine *machine, int (*has)(const struct page *page));
 /* The clocks that a card can be set to, highest first; returns their number. */

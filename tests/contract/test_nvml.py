@@ -478,7 +478,7 @@ print(json.dumps([count.value, info.profileId, info.placement.start, info.placem
     told = json.loads(nvml.run(pages.write(tmp_path, rows), program))
 
     first = rows[0]["instances"][0]
-    assert told[:5] == [1, 9, int(first["start"]), int(first["slices"]), 3]
+    assert told[:5] == [1, 9, int(first["start"]), int(first["slices"]), 4]
     assert told[5:] == ["MIG 1c.3g.71gb", 3, [[0, 2], [2, 2], [4, 2], [6, 2]]]
 
 

@@ -16,10 +16,12 @@ from simgpu.machines.box import Box
 from simgpu.machines.saved import Known, Saved
 from simgpu.machines.users import User
 from simgpu.page import layout, showing, writer
-from simgpu.topology import pools
+from simgpu.topology import mig_by_hand, pools
 from simgpu.topology.devices import Device
-from simgpu.topology.mig_by_hand import HandMade
+from simgpu.topology.mig_by_hand import HandCard, HandMade
+from simgpu.topology.mig_layouts import WHOLE
 
+_UNTOUCHED = HandCard(WHOLE)
 _FINEST_SECONDS = 0.1  # of a step's pieces, into which plans of pods split it
 
 
@@ -81,14 +83,15 @@ class Equipment:
     ) -> None:
         """Give the node these GPUs, and GPUs these MIG instances besides, by id; those that stay keep their load.
 
-        Of what was divided by `hand`, the spec has the MIG devices; the instances without a compute instance are added.
+        Of what was divided by `hand`, the spec has the MIG devices; other instances are added, with smaller compute
+        instances where they have some.
         `InputError` if they cannot have pages; then nothing changes.
         """
         if (spec, instances, hand) == (self.spec, self._instances, self._hand):
             return
-        bare = {} if hand is None else {index: card.bare for index, card in hand.cards.items()}
+        cards = {} if hand is None else hand.cards
         devices = [
-            _divided(item, instances.get(item.uuid, ()), bare.get(item.index, ()))
+            _divided(item, instances.get(item.uuid, ()), cards.get(item.index, _UNTOUCHED))
             for item in pools.build(spec, self._node)
         ]
         self.close()
@@ -156,12 +159,12 @@ class Equipment:
             self.box.engine.set_usage(number, busy[source.container])
 
 
-def _divided(device: Device, parts: Sequence[MigPart], bare: Sequence[tuple[str, int]]) -> Device:
+def _divided(device: Device, parts: Sequence[MigPart], hand: HandCard) -> Device:
     """Return a GPU with MIG instances besides its own; those that it cannot have, or that overlap, are left out."""
     profiles = {profile.name: profile for profile in device.model.mig}
     taken = {at for place in device.placements() for at in place.slices}
     chosen, without = list[tuple[models.MigProfile, int]](), list[int]()
-    for name, start in (*((part.profile, part.start) for part in parts), *bare):
+    for name, start in (*((part.profile, part.start) for part in parts), *hand.bare):
         profile = profiles.get(name)
         if profile is None or start not in placing.starts(profile, device.model):
             continue
@@ -169,7 +172,7 @@ def _divided(device: Device, parts: Sequence[MigPart], bare: Sequence[tuple[str,
         if taken.isdisjoint(place.slices):
             taken.update(place.slices)
             chosen.append((profile, start))
-            without += [place.number] if (name, start) in bare else []
+            without += [place.number] if (name, start) in hand.bare else []
     if not chosen:
         return device
     return msgspec.structs.replace(
@@ -177,6 +180,7 @@ def _divided(device: Device, parts: Sequence[MigPart], bare: Sequence[tuple[str,
         instances=(*device.instances, *(item for item, _ in chosen)),
         starts=(*(place.start for place in device.placements()), *(start for _, start in chosen)),
         bare=tuple(without),
+        compute=mig_by_hand.possible_compute(hand, device.model, without),
     )
 
 

@@ -445,7 +445,9 @@ class FakeNodes:
             loads=self.loads,
             unhealthy=record.unhealthy,
             claimed=through.taken,
+            reservations=self._reservations,
         )
+        self.loads.annotate_reservations(self._stores.pods, found.users)
         record.held, record.shared, record.replicas = found.held, bool(found.held), 1
         self._fleet.use(placed, through.joined(found.users))
         return self._report_problems(record, through, found.wishes)

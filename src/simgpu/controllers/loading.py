@@ -17,6 +17,7 @@ from simgpu.machines import users
 from simgpu.machines.users import PodRef, User
 from simgpu.pods import annotated, kinds, loads, requests, reserving
 from simgpu.pods.holding import Holder
+from simgpu.topology.devices import part_id
 
 _READ = annotated.LOADS | {vocabulary.UTILIZATION_ANNOTATION, vocabulary.POD_GROUP_ANNOTATION}
 _PLAIN = loads.plain(users.ALL)
@@ -111,12 +112,17 @@ class PodLoads:
         return user if holder.part is None else msgspec.structs.replace(user, part=holder.part)
 
     def annotate_reservations(self, pods: Store[Pod], listed: Mapping[str, Sequence[User]]) -> None:
-        """Annotate each reservation pod with the GPU that it holds, the first of several, unless it is already."""
+        """Annotate each reservation pod with what it holds, the first of several, unless it is already.
+
+        That is a GPU, or a MIG instance, by id.
+        """
         done: set[str] = set()
-        for gpu, ref in ((gpu, user.pod) for gpu, items in listed.items() for user in items if user.reserves):
+        for gpu, user in ((gpu, user) for gpu, items in listed.items() for user in items if user.reserves):
+            ref = user.pod
             pod = pods.get(ref.name, namespace=ref.namespace)
             if pod is not None and ref.uid not in done and vocabulary.RUNAI_RESERVED not in pod.metadata.annotations:
-                patch = {"metadata": {"annotations": {vocabulary.RUNAI_RESERVED: gpu}}}
+                held = gpu if user.part is None else part_id(gpu, user.part)
+                patch = {"metadata": {"annotations": {vocabulary.RUNAI_RESERVED: held}}}
                 self._writer.merge(Target(resources.PODS, ref.name, ref.namespace), patch, observed=pod, urgent=True)
             done.add(ref.uid)
 

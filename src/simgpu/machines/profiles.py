@@ -38,7 +38,7 @@ def _planned(name: str, plan: Plan, *, share: float, compute: float) -> activity
     def fill(doing: activity.Activity) -> activity.Activity:
         values = dict(doing.values)
         if compute < 1 and (usage := values.get(activity.USAGE)) is not None:
-            values[activity.USAGE] = replace(usage, low=usage.low * compute, high=usage.high * compute)
+            values[activity.USAGE] = _scaled(usage, compute)
         if not {activity.MEMORY, activity.YIELDING} & values.keys():
             values[activity.YIELDING] = memory
         return replace(doing, values=values)
@@ -48,6 +48,21 @@ def _planned(name: str, plan: Plan, *, share: float, compute: float) -> activity
     return replace(
         profile, name=name, activities=tuple(map(fill, profile.activities)), afterwards=afterwards, reference=reference
     )
+
+
+def narrowed(profile: activity.Profile, compute: float) -> activity.Profile:
+    """Return a profile that runs on a part of the compute of its device, from 0 to 1."""
+
+    def narrow(doing: activity.Activity) -> activity.Activity:
+        usage = doing.values.get(activity.USAGE)
+        return doing if usage is None else replace(doing, values={**doing.values, activity.USAGE: _scaled(usage, compute)})
+
+    afterwards = None if profile.afterwards is None else narrow(profile.afterwards)
+    return replace(profile, activities=tuple(map(narrow, profile.activities)), afterwards=afterwards)
+
+
+def _scaled(value: activity.Value, factor: float) -> activity.Value:
+    return replace(value, low=value.low * factor, high=value.high * factor)
 
 
 def level(name: str, utilization: Range, *, share: float = 1.0) -> activity.Profile:

@@ -14,7 +14,7 @@ import numpy as np
 
 MAGIC: Final = 0x55504753  # "SGPU"
 MAJOR: Final = 1
-MINOR: Final = 2
+MINOR: Final = 3
 PROFILES: Final = 16
 INSTANCES: Final = 8
 SAMPLES: Final = 128
@@ -89,7 +89,12 @@ APP: Final = (
     _f("memory_usage", "u4", "percent"),
     _f("memory", "u8", "bytes"),
 )
-RECORDS: Final = {"profile": PROFILE, "instance": INSTANCE, "sample": SAMPLE, "app": APP}
+PORTION: Final = (
+    _f("partial", "u4", "0: it fills the GPU instance"),
+    _f("kind", "u4", "as mig -lcip numbers it"),
+    _f("start", "u4", "first slice within the GPU instance"),
+)
+RECORDS: Final = {"profile": PROFILE, "instance": INSTANCE, "sample": SAMPLE, "app": APP, "portion": PORTION}
 
 PAGE: Final = (
     # How to read the page.
@@ -219,6 +224,8 @@ PAGE: Final = (
     _f("apps", "app", "processes that have the card open, by instance and pid", count=APPS),
     # Since minor version 2.
     _f("bare_count", "u4", "GPU instances without a compute instance; they follow the MIG devices in instances[]"),
+    # Since minor version 3.
+    _f("portions", "portion", "the compute instance of each of instances[]", count=INSTANCES),
 )  # fmt: skip
 
 

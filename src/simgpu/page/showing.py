@@ -55,7 +55,7 @@ class BoxPages:
         for number, work in self._box.workloads().items():
             for share in machine.engine.shares(number):
                 place = -1 if share.part is None else places[share.part]
-                app = apps.App(work.pid or os.getpid(), share.usage, share.memory_mib, place)
+                app = apps.App(work.pid or os.getpid(), share.usage, share.memory_mib, place, work.compute)
                 found.setdefault(indices[share.card], []).append(app)
         return found
 

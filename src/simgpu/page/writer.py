@@ -25,7 +25,7 @@ from simgpu import boot, errors, vocabulary
 from simgpu.catalog import models, placing
 from simgpu.page import apps, layout
 from simgpu.sim.parts import PartState
-from simgpu.topology.devices import MIG_PREFIX, Device, part_id
+from simgpu.topology.devices import MIG_PREFIX, ComputeInstance, Device, part_id
 
 MAX_SOCKET_BYTES: Final = layout.DTYPE["control"].itemsize - 1
 FILE: Final = "page"
@@ -68,12 +68,14 @@ class Pages:
         self._rows: npt.NDArray[Any] = np.zeros(len(devices), layout.DTYPE)
         self._fence = threading.Lock()
         self._stale = np.uint64(stale * 1e9)
-        self._places: list[list[int]] = [[] for _ in devices]  # of each card's MIG devices on its page
+        self._places: list[list[list[int]]] = [[] for _ in devices]  # on its page, of each card's instances' MIG devices
         self._mapped = np.zeros(len(devices), np.uint64)  # bytes of BAR1 that instances take
         for index, (row, device) in enumerate(zip(self._rows, devices, strict=True)):
             _describe(row, device, devices)
             self._describe_parts(index, device)
-        named = ((index, place) for index, places in enumerate(self._places) for place in places if parts)
+        named = (
+            (index, place) for index, places in enumerate(self._places) for there in places for place in there if parts
+        )
         self._parts = {(index, place): _part_name(self._rows[index], place) for index, place in named}
         self._rows["stale_ns"] = self._stale
         self._rows["boot"] = boot.current().encode()
@@ -126,7 +128,8 @@ class Pages:
 
         Readers find cards that are `lost` as they find those of a writer that is gone.
 
-        `processes` have the card open. They name instances by their order on the device, which is that of `instances`.
+        `processes` have the card open. They name instances by their order on the device, which is that of `instances`,
+        and compute instances by number.
         """
         rows = self._rows
         for field in _STATE:
@@ -135,23 +138,30 @@ class Pages:
             rows[field.name] = np.clip(values, limits.min, min(limits.max, 2**62))  # a double cannot hold 2**64 - 1
         rows["bar1_used"] = np.maximum(rows["bar1_used"], self._mapped)
         for index, states in instances.items():
-            for place, state in zip(self._places[index], states, strict=True):
-                mine = rows[index]["instances"][place]
-                mine["usage"], mine["memory_used"] = round(state.usage), int(state.memory_mib * 2**20)
-                mine["open"] = state.memory_mib > 0
+            for places, state in zip(self._places[index], states, strict=True):
+                for place in places:
+                    mine = rows[index]["instances"][place]
+                    mine["usage"], mine["memory_used"] = round(state.usage), int(state.memory_mib * 2**20)
+                    mine["open"] = state.memory_mib > 0
         if self.lists_processes:
             for index, row in enumerate(rows):
-                apps.fill(row, [self._placed(index, item) for item in processes.get(index, ())])
+                apps.fill(row, [item for app in processes.get(index, ()) for item in self._placed(index, app)])
         self._sample(clock)
         alive = np.ones(len(rows), bool) if lost is None else ~lost
         rows["written_ns"], rows["stale_ns"] = monotonic_ns * alive, self._stale * alive
         for index in range(len(rows)):
             self._publish_card(index)
 
-    def _placed(self, index: int, item: apps.App) -> apps.App:
+    def _placed(self, index: int, item: apps.App) -> list[apps.App]:
+        """Return a process with its instance's place on the page; none if its compute instance is gone."""
         if item.instance < 0:
-            return item
-        return msgspec.structs.replace(item, instance=self._places[index][item.instance])
+            return [item]
+        listed = self._rows[index]["instances"]
+        return [
+            msgspec.structs.replace(item, instance=place)
+            for place in self._places[index][item.instance]
+            if listed[place]["compute_instance"] == item.compute
+        ]
 
     def show_settings(self, index: int, read: Read) -> None:
         """Publish the settings of one card at once; everything else follows with the next write."""
@@ -362,30 +372,39 @@ def _describe_cpus(row: Any, device: Device, all_devices: Sequence[Device]) -> N
     row["first_cpu"], row["cpus"] = min(device.numa * each, cpus - 1), each
 
 
-def _describe_instances(row: Any, device: Device) -> list[int]:
-    """Fill in the card's profiles and instances, and return the place of each MIG device on the page.
+def _describe_instances(row: Any, device: Device) -> list[list[int]]:
+    """Fill in the card's profiles and instances; return, for each usable instance, the places of its MIG devices.
 
     MIG devices come first, by number; then the instances that have no compute instance.
     """
     model = device.model
     row["mig_capable"], row["mig_mode"] = bool(model.mig), device.mig_mode
-    row["instances"] = np.zeros((), row["instances"].dtype)
-    row["bare_count"] = len(device.bare)
-    row["instance_count"] = len(device.instances) - len(device.bare)
+    row["instances"], row["portions"] = np.zeros((), row["instances"].dtype), np.zeros((), row["portions"].dtype)
     for place, profile in enumerate(model.mig[: layout.PROFILES]):
         row["profiles"][place] = _profile(profile, model)
-    placements = device.placements()
-    numbers = [placement.number for placement in placements]
-    order = sorted(range(len(placements)), key=lambda which: (numbers[which] in device.bare, numbers[which]))
+    pairs = list(zip(device.placements(), device.instances, strict=True))
+    usable = [place.number for place, _ in device.usable_instances()]
+    order = sorted(pairs, key=lambda pair: (pair[0].number not in usable, pair[0].number))
     names = [profile.name for profile in model.mig]
-    for place, which in enumerate(order):
-        instance, placement, mine = device.instances[which], placements[which], row["instances"][place]
-        mine["uuid"] = part_id(device.uuid, placement.number).encode()
-        mine["gpu_instance"], mine["compute_instance"] = placement.number, 0
+    listed = [(pair, item) for pair in order for item in _compute_instances(device, pair[0].number)]
+    row["bare_count"] = len(pairs) - len(usable)
+    row["instance_count"] = len(listed) - (len(pairs) - len(usable))
+    for at, ((placement, instance), compute) in enumerate(listed):
+        mine, number = row["instances"][at], 0 if compute is None else compute.number
+        mine["uuid"] = part_id(device.uuid, placement.number, number).encode()
+        mine["gpu_instance"], mine["compute_instance"] = placement.number, number
         mine["profile"], mine["start"], mine["slices"] = names.index(instance.name), placement.start, placement.size
         memory = placing.memory_mib(instance, model) * 2**20
         mine["memory_total"] = min(memory, int(row["memory_total"] - row["memory_reserved"]))
-    return [order.index(which) for which, number in enumerate(numbers) if number not in device.bare]
+        if compute is not None:
+            row["portions"][at] = (1, compute.kind, compute.start)
+    numbers = [placement.number for (placement, _), _ in listed]
+    return [[at for at, number in enumerate(numbers) if number == wanted] for wanted in usable]
+
+
+def _compute_instances(device: Device, number: int) -> Sequence[ComputeInstance | None]:
+    """Return the compute instances of an instance; None for the one that fills it, or if it has none."""
+    return [item for item in device.compute if item.within == number] or [None]
 
 
 def _part_name(row: Any, place: int) -> str:
@@ -398,7 +417,7 @@ def _alone(card: npt.NDArray[Any], place: int) -> Any:
     """Return the page of a card with one of its instances, as a container sees it; it lists no processes."""
     row = card.copy()[0]
     row["instances"] = np.zeros((), row["instances"].dtype)
-    row["instances"][0] = card[0]["instances"][place]
+    row["instances"][0], row["portions"][0] = card[0]["instances"][place], card[0]["portions"][place]
     row["instance_count"], row["bare_count"] = 1, 0
     row["app_count"], row["apps"] = 0, np.zeros((), row["apps"].dtype)
     return row
@@ -415,7 +434,7 @@ def _describe_bar1(row: Any, device: Device) -> int:
     slices = max(placing.memory_slices(profile, model) for profile in model.mig)
     window = int(row["bar1_total"])
     if instances["slices"][0] == slices:
-        instances["bar1_kib"][0] = window // 1024
+        instances["bar1_kib"] = window // 1024
         return 0
     mapped = int(row["memory_total"] - row["memory_reserved"])
     each = max(window - mapped - _RESERVED_BAR1, 0) // 1024 // slices

@@ -1,12 +1,28 @@
 /* How cards are cut: slices of memory and of compute, and what fits beside what. */
-#include <string.h>
-#include "mig.h"
+#include "slices.h"
 
-enum { MORE_MEDIA = 7, MORE_MEMORY = 9, SMALL_AND_WIDE = 7 };
+enum { MORE_MEDIA = 7, MORE_MEMORY = 9 };
 
 static const struct profile *profile_at(const struct page *page, unsigned i)
 {
     return i < PAGE_PROFILES && page->profiles[i].name[0] ? &page->profiles[i] : 0;
+}
+
+const struct profile *instance_profile(const struct page *page, const struct instance *instance)
+{
+    return &page->profiles[instance->profile < PAGE_PROFILES ? instance->profile : PAGE_PROFILES - 1];
+}
+
+int is_gpu_instance(const struct page *page, const struct instance *instance)
+{
+    return instance == page->instances || instance[-1].gpu_instance != instance->gpu_instance;
+}
+
+const struct instance *instance_by_number(const struct page *page, unsigned number)
+{
+    for (unsigned i = 0; i < gpu_instance_count(page); i++)
+        if (page->instances[i].gpu_instance == number) return &page->instances[i];
+    return 0;
 }
 
 static unsigned compute_slices(const struct page *page)
@@ -36,19 +52,28 @@ struct places places_on(const struct page *page, const struct profile *profile)
     return places;
 }
 
-static unsigned mask_of(unsigned start, unsigned width) { return ((1u << width) - 1) << start; }
+static unsigned mask_of(unsigned start, unsigned width)
+{
+    return start < MAX_SLICES && width <= MAX_SLICES ? ((1u << width) - 1) << start : 0;
+}
+
+static unsigned free_places(struct places places, unsigned taken)
+{
+    unsigned found = 0;
+    for (unsigned i = 0; i < places.count; i++) found += !(taken & mask_of(i * places.width, places.width));
+    return found;
+}
 
 unsigned still_free(const struct page *page, const struct profile *profile)
 {
-    unsigned taken = 0, found = 0, same = 0;
+    unsigned taken = 0, same = 0;
     for (unsigned i = 0; i < gpu_instance_count(page); i++) {
         const struct instance *instance = &page->instances[i];
-        if (instance->start < MAX_SLICES) taken |= mask_of(instance->start, memory_slices(page, instance_profile(page, instance)));
+        if (!is_gpu_instance(page, instance)) continue;
+        taken |= mask_of(instance->start, memory_slices(page, instance_profile(page, instance)));
         same += instance_profile(page, instance) == profile;
     }
-    struct places places = places_on(page, profile);
-    for (unsigned i = 0; i < places.count; i++) found += !(taken & mask_of(i * places.width, places.width));
-    unsigned allowed = profile->most > same ? profile->most - same : 0;
+    unsigned found = free_places(places_on(page, profile), taken), allowed = profile->most > same ? profile->most - same : 0;
     return found < allowed ? found : allowed;
 }
 
@@ -59,7 +84,12 @@ static unsigned number_of(unsigned slices)
     return NUMBERS[slices <= MAX_SLICES ? slices : 0];
 }
 
-static int has_extras(const struct profile *profile) { return strchr(profile->name, '+') != 0; }
+static int has_extras(const struct profile *profile)
+{
+    const char *name = profile->name;
+    while (*name && *name != '+') name++;
+    return *name != 0;
+}
 
 /* The plain profile of as many compute slices and less memory, if there is one. */
 static const struct profile *smaller(const struct page *page, const struct profile *profile)
@@ -74,7 +104,8 @@ static const struct profile *smaller(const struct page *page, const struct profi
 unsigned kind_of(const struct page *page, const struct profile *profile)
 {
     if (has_extras(profile)) return profile->slices <= 2 ? MORE_MEDIA + profile->slices - 1 : LAST_KIND;
-    return smaller(page, profile) ? MORE_MEMORY : number_of(profile->slices);
+    if (smaller(page, profile)) return profile->slices == 1 ? MORE_MEMORY : LAST_KIND;
+    return number_of(profile->slices);
 }
 
 static unsigned least(unsigned a, unsigned b) { return a < b ? a : b; }
@@ -95,22 +126,53 @@ unsigned compute_kinds(const struct page *page, const struct profile *within, st
     return count;
 }
 
+int compute_kind(const struct page *page, const struct profile *within, unsigned id, struct compute *into)
+{
+    struct compute kinds[PAGE_PROFILES];
+    unsigned many = compute_kinds(page, within, kinds);
+    for (unsigned i = 0; i < many; i++)
+        if (kinds[i].id == id) {
+            *into = kinds[i];
+            return 1;
+        }
+    return 0;
+}
+
 int has_compute(const struct page *page, const struct instance *instance)
 {
     return instance < page->instances + page->instance_count;
 }
 
-unsigned instances_by_kind(const struct page *page, const char *numbers, const struct instance *into[PAGE_INSTANCES])
+static const struct portion *portion_of(const struct page *page, const struct instance *instance)
 {
-    unsigned count = 0;
-    for (unsigned kind = 0; kind <= LAST_KIND; kind++)
-        for (unsigned i = 0; i < gpu_instance_count(page); i++) {
-            const struct instance *instance = &page->instances[i];
-            if (kind_of(page, instance_profile(page, instance)) != kind || !is_named(instance->gpu_instance, numbers)) continue;
-            unsigned at = count++;
-            for (; at && kind_of(page, instance_profile(page, into[at - 1])) == kind
-                   && into[at - 1]->gpu_instance > instance->gpu_instance; at--) into[at] = into[at - 1];
-            into[at] = instance;
-        }
-    return count;
+    return &page->portions[instance - page->instances];
+}
+
+struct compute compute_of(const struct page *page, const struct instance *instance)
+{
+    const struct profile *within = instance_profile(page, instance);
+    const struct portion *portion = portion_of(page, instance);
+    struct compute kinds[PAGE_PROFILES], filling = {LAST_KIND, within->slices, within->sm, 1, {memory_slices(page, within), 1}};
+    unsigned many = compute_kinds(page, within, kinds);
+    for (unsigned i = 0; i < many; i++) {
+        if (portion->partial ? kinds[i].id == portion->kind : kinds[i].whole) return kinds[i];
+    }
+    return filling;
+}
+
+unsigned compute_start(const struct page *page, const struct instance *instance)
+{
+    return portion_of(page, instance)->start;
+}
+
+unsigned compute_free(const struct page *page, unsigned gpu_instance, const struct compute *kind)
+{
+    unsigned taken = 0;
+    for (unsigned i = 0; i < page->instance_count; i++) {
+        const struct instance *instance = &page->instances[i];
+        if (instance->gpu_instance != gpu_instance) continue;
+        if (!portion_of(page, instance)->partial) return 0;
+        taken |= mask_of(compute_start(page, instance), compute_of(page, instance).places.width);
+    }
+    return free_places(kind->places, taken);
 }
