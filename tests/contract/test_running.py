@@ -370,6 +370,33 @@ def test_instances_are_made_and_destroyed_by_hand_in_the_words_of_the_real_tool(
     ]
 
 
+COMPUTE = """
+works() { nvidia-smi pmon -c 1 | grep -q python; }
+nvidia-smi -mig 1 >/dev/null; nvidia-smi mig -cgi 9 >/dev/null
+nvidia-smi mig -cci 0,2c.3g.71gb -gi 2
+nvidia-smi mig -cci 0 -gi 2
+nvidia-smi mig -lgi | grep -c 'MIG 3g'
+nvidia-smi mig -lci | grep MIG
+nvidia-smi mig -lcip | grep MIG
+nvidia-smi -L | grep -c UUID: | sort -u
+simgpu workload --devnames nvidia0.2.1 --activity 90:0:30 &
+for i in $(seq 100); do works && break; sleep 0.1; done
+nvidia-smi --query-compute-apps=name --format=csv,noheader | grep -c python
+nvidia-smi | grep -A 40 'MIG devices' | grep -v '^| *GPU\\|ID\\|=='
+nvidia-smi mig -dci -ci 1
+nvidia-smi mig -dci -ci 0
+nvidia-smi mig -dgi
+kill $!; wait $! 2>/dev/null; for i in $(seq 100); do works || break; sleep 0.1; done
+nvidia-smi mig -dci && nvidia-smi mig -dgi
+"""
+
+
+def test_compute_instances_share_a_gpu_instance_in_the_words_of_the_real_tool(home: Path) -> None:
+    lines = run(home, "--model", "h200", "--", "sh", "-c", COMPUTE, check=False).stdout.splitlines()
+    print("\n".join(lines))
+    raise AssertionError
+
+
 DIVIDE = """
 import ctypes
 import pynvml as n

@@ -111,7 +111,12 @@ def test_compute_instances_share_a_gpu_instance_and_the_smallest_free_number_is_
     assert refused(device, "create_compute_instance", 2) == mig_by_hand.NO_RESOURCES
     assert refused(device, "destroy_gpu_instance", 2) == mig_by_hand.IN_USE
     assert refused(device, "destroy_compute_instance", 2, 1, busy=frozenset({(2, 1)})) == mig_by_hand.IN_USE
-    device = change(device, "destroy_compute_instance", 2, 0, )
+    device = change(
+        device,
+        "destroy_compute_instance",
+        2,
+        0,
+    )
     assert [item.number for item in device.compute] == [1]
     assert change(device, "create_compute_instance", 2, compute(0)).compute[0].number == 0
     device = change(device, "destroy_compute_instance", 2, 1)
@@ -155,7 +160,8 @@ def test_a_compute_instance_is_created_exactly_where_its_gpu_instance_has_room(d
         taken = {at for item in device.compute for at in range(item.start, item.start + kinds[item.kind].width)}
         filled = not device.bare
         room = [] if kind is None or filled else [
-            at for at in kind.starts if start in (mig_by_hand.ANYWHERE, at) and not {*range(at, at + kind.width)} & taken
+            at for at in kind.starts
+            if start in (mig_by_hand.ANYWHERE, at) and not {*range(at, at + kind.width)} & taken
         ]  # fmt: skip
         if room:
             before = device

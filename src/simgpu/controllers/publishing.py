@@ -94,9 +94,8 @@ def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
         vocabulary.MIG_CAPABLE: "true" if model.mig else "" if model.is_estimated("mig") else "false",
         vocabulary.MPS_CAPABLE: "false",
         **dict.fromkeys(vocabulary.DEPLOYED_LABELS, "true"),
-        **mig_labels.labels(spec, strategy),
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in found.items() if value} | mig_labels.labels(spec, strategy)
 
 
 def label_patch(wanted: Mapping[str, str], before: Iterable[str]) -> dict[str, Any]:

@@ -127,7 +127,9 @@ class Box:
     def open_parts(self, index: int) -> set[tuple[int, int]]:
         """Return the numbers of a device's MIG instances, and compute instances in them, that programs have open."""
         parts = {part.handle: part.id for part in self.machine.parts if part.device == index and part.profile}
-        found = ((number, work) for number, work in self.workloads().items() if not parts.keys().isdisjoint(work.handles))
+        found = (
+            (number, work) for number, work in self.workloads().items() if not parts.keys().isdisjoint(work.handles)
+        )
         return {
             (parts[share.part], work.compute)
             for number, work in found

@@ -55,7 +55,9 @@ def narrowed(profile: activity.Profile, compute: float) -> activity.Profile:
 
     def narrow(doing: activity.Activity) -> activity.Activity:
         usage = doing.values.get(activity.USAGE)
-        return doing if usage is None else replace(doing, values={**doing.values, activity.USAGE: _scaled(usage, compute)})
+        return (
+            doing if usage is None else replace(doing, values={**doing.values, activity.USAGE: _scaled(usage, compute)})
+        )
 
     afterwards = None if profile.afterwards is None else narrow(profile.afterwards)
     return replace(profile, activities=tuple(map(narrow, profile.activities)), afterwards=afterwards)

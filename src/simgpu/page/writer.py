@@ -68,7 +68,9 @@ class Pages:
         self._rows: npt.NDArray[Any] = np.zeros(len(devices), layout.DTYPE)
         self._fence = threading.Lock()
         self._stale = np.uint64(stale * 1e9)
-        self._places: list[list[list[int]]] = [[] for _ in devices]  # on its page, of each card's instances' MIG devices
+        self._places: list[list[list[int]]] = [
+            [] for _ in devices
+        ]  # on its page, of each card's instances' MIG devices
         self._mapped = np.zeros(len(devices), np.uint64)  # bytes of BAR1 that instances take
         for index, (row, device) in enumerate(zip(self._rows, devices, strict=True)):
             _describe(row, device, devices)

@@ -156,12 +156,12 @@ def _create_compute(device: Device, values: Sequence[int], _busy: Busy) -> Devic
     if kind is None:
         raise MigRefused(UNSUPPORTED, f"instance {number} has no such compute instances")
     others, start = _within(device, number), wanted >> 8 if wanted else 0
+    if start not in (ANYWHERE, *kind.starts):
+        raise MigRefused(INVALID, f"such a compute instance cannot start at slice {start}")
     if number not in device.bare or (kind.whole and others):
         raise MigRefused(NO_RESOURCES, f"compute instances of instance {number} leave no room")
     if kind.whole:
         return msgspec.structs.replace(device, bare=tuple(item for item in device.bare if item != number))
-    if start not in (ANYWHERE, *kind.starts):
-        raise MigRefused(INVALID, f"such a compute instance cannot start at slice {start}")
     widths = {item.number: item.width for item in kinds}
     taken = {at for item in others for at in range(item.start, item.start + widths[item.kind])}
     found = computing.next_start(kind, kinds, taken) if start == ANYWHERE else start
