@@ -325,7 +325,8 @@ async def _make_sample(client: Client, plane: control_plane.ControlPlane, launch
     """Create the sample workload, after the nodes have GPUs if a role provides them. Return whether it is new."""
 
     async def gpus_seen() -> bool:
-        return populate.gpu_count(await client.list(resources.NODES, labels=populate.POOL_SELECTOR)) > 0
+        nodes = await client.list(resources.NODES, labels=populate.POOL_SELECTOR)
+        return populate.gpu_count(nodes, divided=False) > 0
 
     if launch.roles:
         await plane.until(launch.roles[0].name, gpus_seen, seconds=_GPUS_SEEN_SECONDS)
