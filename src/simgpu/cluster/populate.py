@@ -216,7 +216,7 @@ def schedulable(node: Node) -> bool:
 
 
 def gpu_count(nodes: Iterable[Node], *, divided: bool = True) -> int:
-    """Return the total GPU capacity of nodes; GPUs that are `divided` by MIG count as their instances, or not at all."""
+    """Return the total GPU capacity of nodes; GPUs that MIG has `divided` count as their instances, or not at all."""
     return sum(
         quantity.count(amount)
         for node in nodes
