@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from simgpu.catalog import models
@@ -41,6 +42,13 @@ def test_each_has_a_name_and_an_id_of_its_own(box: Box) -> None:
     assert box.places() == ["nvidia0.2.0", "nvidia0.2.1", "nvidia0.7"]
     assert box.part_ids == [devices.part_id(CARD.uuid, *numbers) for numbers in ((2, 0), (2, 1), (7, 0))]
     assert len({*box.part_ids}) == 3
+
+
+def test_series_of_an_instance_have_the_id_of_its_first_mig_device(box: Box) -> None:
+    [device] = box.devices
+    later = msgspec.structs.replace(device, compute=device.compute[1:])
+    ids = [f"MIG-{item.part_uuid(2)}" for item in (device, later)]
+    assert ids == [devices.part_id(CARD.uuid, 2), devices.part_id(CARD.uuid, 2, 1)]
 
 
 def test_a_workload_has_the_part_of_the_instance_that_its_compute_instance_has(box: Box) -> None:

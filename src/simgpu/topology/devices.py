@@ -108,8 +108,9 @@ class Device(msgspec.Struct, frozen=True):
         return [pair for pair in pairs if pair[0].number not in self.bare or pair[0].number in shared]
 
     def part_uuid(self, number: int) -> str:
-        """Return the UUID of a MIG instance, without a prefix."""
-        return part_id(self.uuid, number).removeprefix(MIG_PREFIX)
+        """Return the UUID of a MIG instance, without a prefix: that of the first MIG device in it."""
+        first = min((item.number for item in self.compute if item.within == number), default=0)
+        return part_id(self.uuid, number, first).removeprefix(MIG_PREFIX)
 
 
 def part_id(gpu: str, number: int, compute: int = 0) -> str:
