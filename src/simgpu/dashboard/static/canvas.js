@@ -5,6 +5,7 @@ import { Arrangement, NAMED } from "./arrange.js";
 
 const DETAIL = 15; // device-independent pixels of a cell, from which on it is drawn with rounded corners
 const MOST = 84;
+const NEAR = 0.15; // of the canvas, on each side: so near, nodes come into view with the next movement
 
 const blend = (pixel, paper, share) => {
   const mix = (shift) => (((pixel >> shift) & 255) * share + ((paper >> shift) & 255) * (1 - share)) & 255;
@@ -14,10 +15,10 @@ const blend = (pixel, paper, share) => {
 const sameArrays = (one, other) => one.length === other.length && one.every((item, at) => item === other[at]);
 
 export class FleetCanvas {
-  constructor(element, { hover, open, announce }) {
+  constructor(element, callbacks) {
     this.element = element;
     this.context = element.getContext("2d", { alpha: false });
-    this.callbacks = { hover, open, announce };
+    this.callbacks = callbacks;
     this.layout = null;
     this.cells = new Uint8Array(0);
     this.faults = new Uint8Array(0);
@@ -124,6 +125,14 @@ export class FleetCanvas {
     this.top = Math.min(most(this.plan.height, height), Math.max(0, this.top));
     this.element.classList.toggle("zoomed", this.zoom > 1 || this.plan.height > height + 1);
     this.draw();
+    this.callbacks.moved();
+  }
+
+  // Nodes in view, or nearly so.
+  visibleNodes() {
+    const found = [];
+    if (this.plan) this.#eachVisible(this.plan.pitch * this.zoom, (node) => found.push(node), NEAR);
+    return found;
   }
 
   // Keep a cell in sight.
@@ -160,17 +169,18 @@ export class FleetCanvas {
   }
 
   // Call for each node that may be in view, with the place of its first cell.
-  #eachVisible(pitch, paint) {
+  #eachVisible(pitch, paint, near = 0) {
     const { plan, left, top, zoom } = this;
     const { width, height } = this.element;
+    const [beside, above] = [width * near, (height / zoom) * near];
     const bottom = top + height / zoom;
     for (const row of plan.rows) {
-      if (row.y + row.height < top || row.y > bottom) continue;
+      if (row.y + row.height < top - above || row.y > bottom + above) continue;
       const y = Math.round((row.y - top) * zoom);
       for (const node of row.nodes) {
         const x = Math.round((plan.x[node] - left) * zoom);
         const across = plan.columns(node);
-        if (x <= width && x + across * pitch >= 0) paint(node, x, y, across);
+        if (x <= width + beside && x + across * pitch >= -beside) paint(node, x, y, across);
       }
     }
   }

@@ -3,6 +3,7 @@
 import { h, say } from "./dom.js";
 import { ask, places, unpack, watch } from "./stream.js";
 import { FleetCanvas } from "./canvas.js";
+import { VisibleParts, mask } from "./parts.js";
 import { Sparkline } from "./charts.js";
 import * as colors from "./colors.js";
 import * as format from "./format.js";
@@ -52,26 +53,38 @@ export class FleetView {
       hover: (place, event) => this.hover(place, event),
       open: (place) => this.open(place),
       announce: (place) => this.announce(place),
+      moved: () => this.parts.moved(),
     });
+    this.parts = new VisibleParts(() => this.canvas.visibleNodes(), (blocks) => this.follow({ blocks: mask(blocks), layout: this.layout.tag }));
     this.choose({});
   }
 
   close() {
     this.canvas.close();
+    this.parts.close();
   }
 
+  // Colour by another column, or show another pool or model. Of another column all cells are needed once.
   choose(change) {
     Object.assign(chosen, change);
-    const asked = { view: "fleet", ...chosen };
-    watch(asked, { layout: (data) => this.setLayout(data), cells: (data) => this.setCells(data), change: (data) => this.change(data) });
+    if ("pool" in change || "model" in change) this.parts.reset();
+    this.follow({ blocks: mask(this.parts.asked) });
     this.canvas.setMatches(null);
     this.findAgain();
+  }
+
+  follow(part) {
+    watch({ view: "fleet", ...chosen, ...part }, {
+      layout: (data) => this.setLayout(data), cells: (data) => this.setCells(data), change: (data) => this.change(data),
+      block: (data) => this.setBlock(data), block_change: (data) => this.changeBlock(data),
+    });
   }
 
   // What to show, from the stream.
 
   setLayout(layout) {
     this.layout = layout;
+    this.parts.setLayout(layout);
     this.options(this.pool, "All pools", layout.all_pools, chosen.pool);
     this.options(this.model, "All models", layout.all_models, chosen.model);
   }
@@ -82,26 +95,45 @@ export class FleetView {
     select.replaceChildren(h("option", { value: "" }, all), ...names.map((name) => h("option", { value: name, selected: name === value }, `${name} (${format.count(counts[name])})`)));
   }
 
+  // A snapshot: without cells where those of some blocks follow, and without curves where they go on.
   setCells(data) {
-    const bytes = unpack(data.cells);
-    const cells = data.width === 4 ? new Uint32Array(bytes.buffer) : bytes;
     this.namespaces = data.namespaces;
-    if (!this.canvas.setCells(data.show, cells, unpack(data.faults), this.layout)) this.findAgain();
-    const { names, rows } = data.curves;
-    this.curves = rows.map((row) => Object.fromEntries(names.map((name, at) => [name, row[at]])));
+    if (data.cells) {
+      const bytes = unpack(data.cells);
+      const cells = data.width === 4 ? new Uint32Array(bytes.buffer) : bytes;
+      if (!this.canvas.setCells(data.show, cells, unpack(data.faults), this.layout)) this.findAgain();
+    }
+    if (data.curves) {
+      const { names, rows } = data.curves;
+      this.curves = rows.map((row) => Object.fromEntries(names.map((name, at) => [name, row[at]])));
+    } else this.curves.push(data.totals);
     this.setTotals(data.totals);
     this.paintLegend();
   }
 
+  setBlock(data) {
+    for (const [cells, values] of this.columns(data, (text) => text)) this.parts.cells[data.block].forEach((place, at) => (cells[place] = values[at]));
+    this.canvas.draw();
+  }
+
+  changeBlock(data) {
+    const block = this.parts.cells[data.block];
+    for (const [cells, values, changed] of this.columns(data, (pair) => pair[1])) places(changed[0]).forEach((inside, at) => (cells[block[inside]] = values[at]));
+    this.canvas.draw();
+  }
+
+  // The columns that an event is about: cells of the canvas, new values, and the event's own text.
+  columns(data, text) {
+    const columns = [["cells", this.canvas.cells], ["faults", this.canvas.faults]].filter(([key]) => data[key]);
+    return columns.map(([key, cells]) => {
+      const bytes = unpack(text(data[key]));
+      return [cells, cells.BYTES_PER_ELEMENT === 4 ? new Uint32Array(bytes.buffer) : bytes, data[key]];
+    });
+  }
+
   change(data) {
-    const { canvas } = this;
-    for (const [key, cells] of [["cells", canvas.cells], ["faults", canvas.faults]]) {
-      if (!data[key]) continue;
-      const bytes = unpack(data[key][1]);
-      const values = cells.BYTES_PER_ELEMENT === 4 ? new Uint32Array(bytes.buffer) : bytes;
-      places(data[key][0]).forEach((place, at) => (cells[place] = values[at]));
-    }
-    canvas.draw();
+    for (const [cells, values, changed] of this.columns(data, (pair) => pair[1])) places(changed[0]).forEach((place, at) => (cells[place] = values[at]));
+    this.canvas.draw();
     this.curves.push(data.totals);
     this.setTotals(data.totals);
     if (data.namespaces && JSON.stringify(data.namespaces) !== JSON.stringify(this.namespaces)) {
