@@ -6,6 +6,7 @@ look at different parts.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -54,7 +55,7 @@ class BlockMap:
         by_block = np.argsort(numbers, kind="stable")
         starts = np.searchsorted(numbers[by_block], np.arange(self.count + 1)).tolist()
         found = {}
-        for number, (start, end) in enumerate(zip(starts, starts[1:], strict=False)):
+        for number, (start, end) in enumerate(itertools.pairwise(starts)):
             if start < end:
                 changed = places[by_block[start:end]]
                 found[number] = self._inside[changed], after[changed]

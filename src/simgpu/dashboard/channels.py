@@ -16,7 +16,7 @@ HISTORY = 240  # steps of curves that a new viewer gets: two minutes
 
 
 class WantedPart(msgspec.Struct, frozen=True):
-    """What a viewer of the canvas looks at: blocks of nodes, None for all; `layout` is the tag of the one that it has."""
+    """What a viewer of the canvas looks at: blocks of nodes, None for all; `layout` is the tag of the one it has."""
 
     blocks: frozenset[int] | None = None
     layout: str = ""

@@ -57,8 +57,8 @@ PATHS = (
         "stream", "/stream",
         "Server-sent events. View `fleet` sends `layout` and `cells`, then `change` at most twice a second; with "
         "`blocks`, cells that changed follow as a `block_change` for each block, and with the tag of the same `layout` "
-        "the first cells as a `block` each. The other views send their document whenever it is different. `ping` every few seconds, `away` while there is nothing "
-        "to show, `gone` if a node or GPU is no more.",
+        "the first cells as a `block` each. The other views send their document whenever it is different. `ping` every "
+        "few seconds, `away` while there is nothing to show, `gone` if a node or GPU is no more.",
         None, STREAM,
     ),
 )  # fmt: skip

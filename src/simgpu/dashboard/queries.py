@@ -67,7 +67,7 @@ SHOW = QueryParameter("show", "Of view `fleet`: the column that cells are colour
 SHOWN_NODE = QueryParameter("node", "Of views `node` and `gpu`: the node's name.")
 INDEX = QueryParameter("index", "Of view `gpu`: the GPU's index on its node.", "0", maximum=MAX_FLEET_GPUS)
 BLOCKS = QueryParameter(
-    "blocks", "Of view `fleet`: blocks of nodes whose changes are sent, as bits of a hexadecimal number, the lowest for "
+    "blocks", "Of view `fleet`: blocks of nodes whose changes are sent, as bits of a hexadecimal number, the lowest of "
     "block 0; all if it is empty. The layout has the block of each node.", pattern="[0-9a-f]{1,64}",
 )  # fmt: skip
 LAYOUT = QueryParameter(

@@ -83,12 +83,35 @@ export class FleetCanvas {
     const ratio = Math.min(3, window.devicePixelRatio || 1);
     const { clientWidth: width, clientHeight: height } = this.element;
     if (!this.layout || !width || !height) return;
+    const kept = this.plan?.layout === this.layout && this.zoom > 1 ? { place: this.#middlePlace(), pitch: (this.plan.pitch * this.zoom) / this.ratio } : null;
     this.element.width = Math.round(width * ratio);
     this.element.height = Math.round(height * ratio);
     this.ratio = ratio;
     this.plan = new Arrangement(this.layout, width, height, ratio);
     this.image = null;
-    this.fit();
+    if (kept) this.#show(kept.place, kept.pitch * ratio);
+    else this.fit();
+  }
+
+  // The first GPU of the node nearest to the middle.
+  #middlePlace() {
+    const { width, height } = this.element;
+    const pitch = this.plan.pitch * this.zoom;
+    let [best, least] = [0, Infinity];
+    this.#eachVisible(pitch, (node, x, y, across) => {
+      const far = Math.hypot(x + (across * pitch) / 2 - width / 2, y + pitch - height / 2);
+      if (far < least) [best, least] = [node, far];
+    });
+    return this.plan.first[best];
+  }
+
+  // Zoom to a distance between cells, with a GPU in the middle.
+  #show(place, pitch) {
+    const [x, y] = this.plan.middle(place);
+    this.zoom = Math.max(1, Math.round(pitch) / this.plan.pitch);
+    this.left = x - this.element.width / this.zoom / 2;
+    this.top = y - this.element.height / this.zoom / 2;
+    this.#settle();
   }
 
   fit() {

@@ -19,11 +19,13 @@ const TILES = [
   { key: "unhealthy", label: "Unhealthy", value: (t) => [format.count(t.unhealthy), ""], of: (t) => t.unhealthy, bad: (t) => t.unhealthy > 0 },
 ];
 const KEPT = 240;
+const TIP_MILLISECONDS = 900; // between reads of the GPU under the pointer
 const chosen = { show: "utilization", pool: "", model: "" };
 
 export class FleetView {
   constructor(main) {
     this.curves = [];
+    this.tipped = -1;
     this.tiles = TILES.map((tile) => {
       const [value, unit, spark] = [h("b", {}, "–"), h("small"), new Sparkline()];
       return { ...tile, valueAt: value, unitAt: unit, spark, element: h("div", { class: "tile" }, h("span", { class: "label" }, tile.label), h("span", { class: "value" }, value, " ", unit), spark.element) };
@@ -31,6 +33,7 @@ export class FleetView {
     this.element = h("canvas", { id: "cells", tabindex: 0, role: "application", "aria-label": "All GPUs, a cell each", "aria-describedby": "cells-help" });
     this.announcer = h("p", { class: "hidden", "aria-live": "polite" });
     this.tip = h("div", { class: "tip", hidden: true });
+    this.found = h("p", { class: "found", role: "status" });
     this.legend = h("div", { class: "scale" });
     this.modes = Object.entries(colors.SCALES).map(([name, { label }]) =>
       h("label", { class: "mode" }, h("input", { type: "radio", name: "show", value: name, checked: name === chosen.show, onchange: () => this.choose({ show: name }) }), h("span", {}, label)));
@@ -43,11 +46,10 @@ export class FleetView {
       h("div", { class: "tools" },
         h("fieldset", { class: "modes" }, h("legend", { class: "hidden" }, "Colour cells by"), this.modes),
         this.legend,
-        h("span", { class: "grow" }),
         this.pool, this.model,
         h("span", { class: "zoom" },
           button("Zoom out", "−", () => this.canvas.zoomAt(1 / 1.6)), button("Zoom in", "+", () => this.canvas.zoomAt(1.6)), button("Show everything", "⤢", () => this.canvas.fit()))),
-      h("section", { class: "canvas", "aria-label": "GPUs" }, this.element, this.tip,
+      h("section", { class: "canvas", "aria-label": "GPUs" }, this.element, this.found, this.tip,
         h("p", { id: "cells-help", class: "hidden" }, "Arrow keys move from GPU to GPU, Enter opens one, plus and minus zoom, 0 shows everything. The same data is in the tables of nodes and pods."), this.announcer));
     this.canvas = new FleetCanvas(this.element, {
       hover: (place, event) => this.hover(place, event),
@@ -134,6 +136,7 @@ export class FleetView {
   change(data) {
     for (const [cells, values, changed] of this.columns(data, (pair) => pair[1])) places(changed[0]).forEach((place, at) => (cells[place] = values[at]));
     this.canvas.draw();
+    if (this.tipped >= 0 && Date.now() - this.described > TIP_MILLISECONDS) this.describe(this.tipped);
     this.curves.push(data.totals);
     this.setTotals(data.totals);
     if (data.namespaces && JSON.stringify(data.namespaces) !== JSON.stringify(this.namespaces)) {
@@ -163,7 +166,8 @@ export class FleetView {
     const swatch = (color, text) => h("span", {}, h("i", { vars: { background: color } }), text);
     if (show === "health") this.legend.replaceChildren(...colors.states().map((color, at) => swatch(color, colors.STATE_NAMES[at])));
     else if (show === "owner") {
-      this.legend.replaceChildren(...(this.namespaces ?? []).slice(0, 7).map(([name, hash]) => swatch(colors.namespaceColor(hash), name || "workloads")), swatch(colors.stops("utilization")[0], "free"));
+      this.legend.replaceChildren(...(this.namespaces ?? []).slice(0, 7).map(([name, hash]) => swatch(colors.namespaceColor(hash), name || "workloads")));
+      this.legend.prepend(swatch(colors.stops("utilization")[0], "free"));
     } else {
       const { low, high, unit } = colors.SCALES[show];
       this.legend.replaceChildren(h("span", {}, low), h("span", { class: "ramp", vars: { background: `linear-gradient(90deg, ${colors.stops(show).join(", ")})` } }), h("span", {}, `${high} ${unit}`));
@@ -199,10 +203,14 @@ export class FleetView {
     const [node, index] = this.where(place);
     this.tip.replaceChildren(h("b", {}, `${node} · GPU ${index}`));
     this.tip.hidden = false;
-    this.asking = setTimeout(async () => {
-      const { summary } = await ask(`/nodes/${encodeURIComponent(node)}/gpus/${index}`).catch(() => ({}));
-      if (summary && this.tipped === place) this.tip.replaceChildren(h("b", {}, `${node} · GPU ${index}`), ...describe(summary));
-    }, 90);
+    this.asking = setTimeout(() => this.describe(place), 90);
+  }
+
+  async describe(place) {
+    const [node, index] = this.where(place);
+    this.described = Date.now();
+    const { summary } = await ask(`/nodes/${encodeURIComponent(node)}/gpus/${index}`).catch(() => ({}));
+    if (summary && this.tipped === place) this.tip.replaceChildren(h("b", {}, `${node} · GPU ${index}`), ...describe(summary));
   }
 
   async announce(place) {
@@ -222,10 +230,14 @@ export class FleetView {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     if (!text) {
       this.canvas.setMatches(null);
+      say(this.found, "");
       return null;
     }
     const found = await ask("/search", { q: text, pool: chosen.pool, model: chosen.model });
-    if (this.turn === turn) this.mark(places(found.places));
+    if (this.turn === turn) {
+      this.mark(places(found.places));
+      say(this.found, found.total ? `${format.count(found.total)} GPU${found.total === 1 ? "" : "s"} match` : "nothing matches");
+    }
     return found;
   }
 
