@@ -86,7 +86,7 @@ function card(gpu) {
 function instance(item) {
   const meter = bar(`Instance ${item.number}`);
   const text = h("b");
-  const element = h("div", { class: "line" }, h("span", {}, item.profile || `tile ${item.number}`), text, meter.element);
+  const element = h("div", { class: "line" }, h("span", {}, item.profile ? `${item.profile} · ${item.number}` : `tile ${item.number}`), text, meter.element);
   element.update = (now) => {
     meter.set(now.utilization);
     say(text, format.percent(now.utilization));
