@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import ssl
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -14,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.fixtures import operator
+from tests.fixtures import operator, terminals
 from tests.fixtures.agent import NAMESPACE, POOL_LABEL
-from tests.fixtures.cluster import TOLERATE
+from tests.fixtures.cluster import SIMGPU, TOLERATE
 from tests.fixtures.machine import wait_for
 from tests.fixtures.prometheus import Prometheus
 from tests.fixtures.release import A100, CONTROLLER, H100, VALUES, Release, permissions, series
@@ -113,6 +114,16 @@ def test_one_controller_serves_all_fake_nodes(installed: Release) -> None:
     assert deployment["spec"]["template"]["metadata"]["labels"]["app"] == "nvidia-dcgm-exporter-kwok"
     assert [pod["status"]["phase"] for pod in installed.pods(CONTROLLER)] == ["Running"]
     assert {item["Hostname"] for item in series(installed.controller_page())} == {KWOK, HIGHEND}
+
+
+def test_top_shows_the_cluster_through_its_api_server(installed: Release) -> None:
+    options = [SIMGPU, "top", "--kubeconfig", str(installed.node.cluster.kubeconfig)]
+    found = json.loads(subprocess.check_output([*options, "-o", "json"], text=True, timeout=60))
+    assert {node["name"]: node["gpus"] for node in found["nodes"]} == {KWOK: 2, HIGHEND: 4}
+    with terminals.opened(options, 120, 30) as terminal:  # by streams
+        terminal.shows(f"{NAMESPACE}/nvidia-dcgm-exporter-kwok", "2 nodes", KWOK, HIGHEND)
+        terminal.press(b"q")
+        assert terminal.ends() == 0
 
 
 def test_fake_pods_of_the_agent_stand_for_exporters_in_the_fleets_labels(installed: Release) -> None:

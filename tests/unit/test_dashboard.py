@@ -15,7 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simgpu.catalog import models
-from simgpu.dashboard import channels, encoding, files, hub, openapi, queries, reading, sources, waiting_pods
+from simgpu.dashboard import (
+    channels,
+    encoding,
+    files,
+    fleet_channel,
+    hub,
+    openapi,
+    queries,
+    reading,
+    sources,
+    waiting_pods,
+)
 from simgpu.dashboard.channels import StreamMessage
 from simgpu.dashboard.frames import FleetFrame, FrameKeeper
 from simgpu.errors import InputError
@@ -86,9 +97,9 @@ async def test_a_view_that_fails_ends_its_own_streams_and_others_go_on() -> None
     fleet.step()
     viewers = fleet.dashboard.hub
     lost = viewers.join("failing", Failing)
-    shown = viewers.join("fleet", lambda: channels.FleetChannel("power", pool="", model=""))
+    shown = viewers.join("fleet", lambda: fleet_channel.FleetChannel("power", pool="", model=""))
     for expected in (b"event: layout", b"event: change", b"event: change"):
-        (message,) = await shown.next()
+        message, *_ = await shown.next()
         assert message.text.startswith(expected)
         fleet.step()
         viewers.tick()

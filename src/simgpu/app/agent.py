@@ -316,8 +316,9 @@ class _Role:
         self._links = links
         self._idle = Box((), seed=settings.seed, hostname=settings.node)
         self.dashboard = watching_page.of_agent(
-            lambda: self._box, lambda: None if self.agent is None else self.agent.stores.pods, links.recorder
-        )
+            lambda: self._box, lambda: None if self.agent is None else self.agent.stores.pods, links.recorder,
+            node=settings.node,
+        )  # fmt: skip
 
     def http(self) -> server.HttpServer:
         """Return the server of the port."""

@@ -82,7 +82,7 @@ class FleetLayout:
     def __init__(self, source: DashboardSource, machine: Machine) -> None:
         self.machine = machine
         firsts = np.flatnonzero(np.diff(machine.node_of, prepend=-1)).tolist()
-        self.names = [machine.hostnames[first] for first in firsts]
+        self.names = [source.node_name(machine.hostnames[first]) for first in firsts]
         self.pools = [source.pool_of(name) for name in self.names]
         self.firsts = np.array(firsts, dtype=np.intp)
         self.counts = [after - first for first, after in pairwise([*firsts, len(machine.devices)])]

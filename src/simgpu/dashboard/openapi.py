@@ -13,7 +13,7 @@ from simgpu.dashboard.queries import QueryParameter
 
 STREAM = (
     queries.VIEW, queries.SHOW, queries.POOL, queries.MODEL, queries.SHOWN_NODE, queries.INDEX, queries.Q,
-    queries.NAMESPACE, queries.PHASE, *queries.LISTS,
+    queries.NAMESPACE, queries.PHASE, *queries.LISTS, queries.BLOCKS, queries.LAYOUT,
 )  # fmt: skip
 
 
@@ -55,9 +55,10 @@ PATHS = (
     ),
     ApiPath(
         "stream", "/stream",
-        "Server-sent events. View `fleet` sends `layout` and `cells`, then `change` at most twice a second; the other "
-        "views send their document whenever it is different. `ping` every few seconds, `away` while there is nothing "
-        "to show, `gone` if a node or GPU is no more.",
+        "Server-sent events. View `fleet` sends `layout` and `cells`, then `change` at most twice a second; with "
+        "`blocks`, cells that changed follow as a `block_change` for each block, and with the tag of the same `layout` "
+        "the first cells as a `block` each. The other views send their document whenever it is different. `ping` every "
+        "few seconds, `away` while there is nothing to show, `gone` if a node or GPU is no more.",
         None, STREAM,
     ),
 )  # fmt: skip

@@ -12,7 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
-from simgpu.dashboard import answers, channels, encoding, files, openapi, origins, queries, reading
+from simgpu.dashboard import answers, blocks, channels, encoding, files, openapi, origins, queries, reading
+from simgpu.dashboard.fleet_channel import FleetChannel
 from simgpu.dashboard.frames import FleetFrame, FrameKeeper
 from simgpu.dashboard.hub import ViewerHub
 from simgpu.dashboard.sources import DashboardSource
@@ -167,7 +168,8 @@ class Dashboard:
         try:
             query = queries.read(request.query, openapi.STREAM)
             key = tuple(query[name] for name in ("view", *_USED[query["view"]]))
-            viewer = self.hub.join(key, lambda: self._channel(query))
+            wanted = channels.WantedPart(blocks.parse(query["blocks"]), query["layout"])
+            viewer = self.hub.join(key, lambda: self._channel(query), wanted=wanted)
         except InputError as error:
             return respond(request, answers.Refusal(str(error), error.field), status=400)
         except Busy as busy:
@@ -196,7 +198,7 @@ class Dashboard:
         if view in ("node", "gpu") and not node:
             raise InputError("node", f"is required by view {view}")
         if view == "fleet":
-            return channels.FleetChannel(query["show"], pool=query["pool"], model=query["model"])
+            return FleetChannel(query["show"], pool=query["pool"], model=query["model"])
         if view == "gpu":
             return channels.GpuChannel(lambda frame: reading.gpu_detail(self._source, frame, node, index))
         if view == "node":

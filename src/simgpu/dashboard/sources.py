@@ -40,6 +40,9 @@ class DashboardSource(Protocol):
     def machine_of(self, node: str) -> Machine | None:
         """Return the GPUs of one node; None if it is unknown."""
 
+    def node_name(self, hostname: str) -> str:
+        """Return the name of a node by the host name of its GPUs' series, which may be that of an exporter's pod."""
+
     def pool_of(self, node: str) -> str:
         """Return the pool of a node; empty if it has none."""
 
@@ -125,6 +128,10 @@ class FleetSource(_FromCluster):
         fleet = self._fleet()
         return None if fleet is None else fleet.machine()
 
+    def node_name(self, hostname: str) -> str:
+        """Return the name of a node."""
+        return hostname
+
     def machine_of(self, node: str) -> Machine | None:
         """Return the GPUs of one node."""
         fleet = self._fleet()
@@ -193,11 +200,12 @@ class _Held:
 
 
 class BoxSource(_FromCluster):
-    """The one node of an exporter or an agent."""
+    """The one node of an exporter or an agent; `node` is its name, that of its series by default."""
 
-    def __init__(self, box: Callable[[], Box], *, role: str, facts: ClusterFacts = NO_FACTS) -> None:
+    def __init__(self, box: Callable[[], Box], *, role: str, node: str = "", facts: ClusterFacts = NO_FACTS) -> None:
         super().__init__(facts)
         self.role = role
+        self._node = node
         self._box = box
         self._known: tuple[tuple[Machine, int, int], _Held] | None = None
 
@@ -206,10 +214,14 @@ class BoxSource(_FromCluster):
         box = self._box()
         return box.machine if box.steps else None
 
+    def node_name(self, hostname: str) -> str:
+        """Return the name of the node."""
+        return self._node or hostname
+
     def machine_of(self, node: str) -> Machine | None:
         """Return the GPUs of the node."""
         machine = self.machine()
-        return machine if machine is not None and machine.hostnames[:1] == [node] else None
+        return machine if machine is not None and node in map(self.node_name, machine.hostnames[:1]) else None
 
     def versions_of(self, node: str) -> tuple[str, str]:
         """Return the versions of the driver and of CUDA."""
