@@ -270,7 +270,10 @@ async def test_prepared_claims_outlive_the_agent(registry: Registry, agent: Agen
     assert next_one.prepared.claims[ONE].pods == ("uid-p",)
 
 
-OUTSIDE = '{"uid": "u", "namespace": "n", "name": "c", "devices": [{"request": "r", "pool": "p", "name": "g", "gpu": "../x"}]}'
+OUTSIDE = (
+    '{"uid": "u", "namespace": "n", "name": "c", '
+    '"devices": [{"request": "r", "pool": "p", "name": "g", "gpu": "../x"}]}'
+)
 
 
 @pytest.mark.parametrize(

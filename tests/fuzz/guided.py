@@ -25,6 +25,7 @@ from tests.fuzz.target import Target
 
 CORPUS_ENV = "SIMGPU_FUZZ_CORPUS"
 REGISTRY = "tests.fuzz.registry"
+ALL = "all"
 COUNTED = "stat::number_of_executed_units:"
 TIMEOUT_SECONDS = 20  # of one input: a machine may be busy, and an input that hangs stays
 MEMORY_MB = 4096
@@ -103,14 +104,15 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.guided")
     parser.add_argument("--seconds", type=float, help="of each target")
     parser.add_argument("--module", default=REGISTRY, help="that has the targets in Python (default: %(default)s)")
-    parser.add_argument("names", nargs="+", metavar="NAME")
+    parser.add_argument("names", nargs="+", metavar="NAME", help=f"or {ALL}, which means all in Python")
     given = parser.parse_args(words[:at])
     logging.disable(logging.WARNING)
     compiled = native.targets()
     interpreted = {} if set(given.names) <= set(compiled) else in_python(given.module)
+    names = list(interpreted) if given.names == [ALL] else given.names
     failed = False
     with tempfile.TemporaryDirectory() as scratch:
-        for name in given.names:
+        for name in names:
             print(f"target: {name}", flush=True)
             folder = Path(os.environ.get(CORPUS_ENV) or scratch) / name
             run = _in_c if name in compiled else _in_python

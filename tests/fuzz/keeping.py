@@ -32,9 +32,8 @@ def _keep(name: str, found: Path) -> bool:
         chosen.mkdir()
         before = CORPUS / name
         before.mkdir(parents=True, exist_ok=True)
-        command = [
-            sys.executable, "-m", "tests.fuzz.guided", name, "--", "-set_cover_merge=1", str(chosen), str(before), str(found),
-        ]  # fmt: skip
+        folders = map(str, (chosen, before, found))
+        command = [sys.executable, "-m", "tests.fuzz.guided", name, "--", "-set_cover_merge=1", *folders]
         environment = {**os.environ, guided.CORPUS_ENV: str(Path(scratch) / "work")}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
         if done.returncode:

@@ -1,7 +1,7 @@
 """Targets in C: library and tool of `native/`, built with libc, libFuzzer and sanitizers by Debian's clang.
 
-What is built depends on nothing but the sources, so it is kept in the cache. Without Debian's packages there are no such
-targets (`debian.UnavailableError`).
+What is built depends on nothing but the sources, so it is kept in the cache. Without Debian's packages there are no
+such targets (`debian.UnavailableError`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SIZES = ("size", "words", "count")
 
 
 class Compiler:
-    """Debian's clang, unpacked: its packages are of the release that this machine has, so its libc is this machine's."""
+    """Debian's clang, unpacked: its packages are of this machine's release, and so it runs with this machine's libc."""
 
     def __init__(self) -> None:
         self._root = cached.made(
@@ -150,7 +150,7 @@ def _seeds(head: int, count: int) -> tuple[bytes, ...]:
 
 
 _LINES = (
-    "-q", "-q\n-x", "-L", "-q\n-d\nCLOCK,POWER,MEMORY", "--query-gpu=name,uuid,power.draw\n--format=csv,noheader,nounits",
+    "-q", "-q\n-x", "-L", "-q\n-d\nCLOCK,POWER,MEMORY", "--query-gpu=name,uuid\n--format=csv,noheader,nounits",
     "--query-compute-apps=pid,used_memory\n--format=csv", "-i\n0\n-pl\n300", "-lgc\n300,1500", "-rgc", "-ac\n3201,1980",
     "-mig\n1", "mig\n-cgi\n19,14:0\n-C", "mig\n-dci\n-ci\n0\n-gi\n1", "mig\n-lgip", "dmon\n-s\npucvmet\n-c\n1\n-o\nDT",
     "pmon\n-c\n1\n-s\num", "topo\n-m", "topo\n-p2p\nn", "nvlink\n-s\n-i\n0", "-l\n1", "-lms\n100", "--help", "-h",

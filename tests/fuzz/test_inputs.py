@@ -46,8 +46,8 @@ def test_no_input_of_a_target_in_python_breaks_it(tmp_path: Path) -> None:
     if importlib.util.find_spec("atheris") is None:
         pytest.skip("there is no atheris for this machine or this Python")
     names = command.names_in_python()
-    found = tried(names, SECONDS / len(names), tmp_path)
-    assert list(found) == names
+    found = tried([guided.ALL], SECONDS / len(names), tmp_path)
+    assert sorted(found) == sorted(names)
     assert all(found.values()), found
     sys.stdout.write(f"{found}\n")
 

@@ -259,19 +259,18 @@ _ALLOCATE = messages.AllocateRequest((messages.ContainerAllocateRequest((IDS[0],
 _PREFER = messages.PreferredAllocationRequest((messages.ContainerPreferredAllocationRequest(tuple(IDS[:2]), (), 1),))
 _CLAIMS = dra_messages.ClaimsRequest((dra_messages.ClaimRef("ns", _UID, "c"),))
 _STATUS = dra_messages.RegistrationStatus(plugin_registered=True)
-_SAMPLES = [
-    [found.encode()] for found in (
-        _PODS, _ALLOCATE, _PREFER, messages.RegisterRequest("v1beta1", "e", "r"), messages.ListAndWatchResponse(),
-        granting.others(node="n"), _CLAIMS, _STATUS, dra_messages.PrepareResponse(), dra_messages.WatchResponse(),
-        _CONTAINER, nri_messages.SynchronizeRequest(more=True),
-        ttrpc.TtrpcRequest("s", "m", b"p", 1), ttrpc.TtrpcResponse(ttrpc.TtrpcStatus(1, "m"), b"p"),
-    )
-]  # fmt: skip
+_SAMPLES: tuple[Message, ...] = (
+    _PODS, _ALLOCATE, _PREFER, messages.RegisterRequest("v1beta1", "e", "r"), messages.ListAndWatchResponse(),
+    granting.others(node="n"), _CLAIMS, _STATUS, dra_messages.PrepareResponse(), dra_messages.WatchResponse(),
+    _CONTAINER, nri_messages.SynchronizeRequest(more=True),
+    ttrpc.TtrpcRequest("s", "m", b"p", 1), ttrpc.TtrpcResponse(ttrpc.TtrpcStatus(1, "m"), b"p"),
+)  # fmt: skip
+_PART = {"profile": "1g.18gb", "start": 0, "number": 1, "memory_mib": 16384}
 _PREPARED = {
     "version": 1, "claims": [{
         "uid": _UID, "namespace": "ns", "name": "c", "pods": ["u"], "devices": [
             {"request": "r", "pool": "node-a", "name": "gpu-0", "gpu": IDS[0], "environment": {"A": "b"}},
-            {"request": "r", "pool": "node-a", "name": "mig", "gpu": IDS[0], "part": {"profile": "1g.18gb", "start": 0, "number": 1, "memory_mib": 16384}},
+            {"request": "r", "pool": "node-a", "name": "mig", "gpu": IDS[0], "part": _PART},
         ],
     }],
 }  # fmt: skip
@@ -296,8 +295,10 @@ _CGROUP = (
     "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod11111111_2222_3333_4444_555555555555.slice/"
 )
 
+_FRAMES = _frames(("Configure", messages.Empty()), ("CreateContainer", _CONTAINER))
+
 TARGETS = (
-    Target("kubelet-messages", _message, numbered(_SAMPLES)),
+    Target("kubelet-messages", _message, numbered([found.encode()] for found in _SAMPLES)),
     Target("device-plugin-calls", awaited(_device_plugin), numbered([[_PREFER.encode()], [_ALLOCATE.encode()]])),
     Target(
         "dra-plugin-calls", awaited(_dra_call), numbered([[_CLAIMS.encode()], [_CLAIMS.encode()], [_STATUS.encode()]])
@@ -308,7 +309,7 @@ TARGETS = (
         "saved-states", _state,
         numbered([[json.dumps(_SAVED)], [msgspec.json.encode(saved.Known(spec=_SPEC))]]), max_length=1 << 15,
     ),
-    Target("nri-frames", awaited(_runtime), (_frames(("Configure", messages.Empty()), ("CreateContainer", _CONTAINER)),)),
+    Target("nri-frames", awaited(_runtime), (_FRAMES,)),
     Target("control-groups", _peer, encoded([f"{_CGROUP}cri-containerd-{'a' * 64}.scope"])),
     Target("opaque-configs", _opaque, encoded([json.dumps(_OPAQUE)])),
 )  # fmt: skip

@@ -22,7 +22,7 @@ _NAMES = ("config.yaml", "pod.yaml", "module.yaml")
 _MODULE = "steps:\n- module: {path: module.yaml, params: {A: 1}}\n"
 _TEMPLATES = (
     "{{$x := DefaultParam .CL2_X 3}}{{range $i := IntRange 0 $x}}{{if eq $i 1}}a{{else if gt $i 2}}b{{end}}{{end}}",
-    "{{with .Map}}{{.a.c | printf \"%s-%d\" 3}}{{else}}{{end}}{{- /* c */ -}}{{YamlQuote .Name 2}}",
+    '{{with .Map}}{{.a.c | printf "%s-%d" 3}}{{else}}{{end}}{{- /* c */ -}}{{YamlQuote .Name 2}}',
     "{{AddInt .Nodes 3}} {{MultiplyFloat .Rate 2}} {{RandInt 5}} {{len .List}} {{index .List 0}} {{not .On}}",
 )  # fmt: skip
 

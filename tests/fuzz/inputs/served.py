@@ -40,8 +40,10 @@ class _Served:
         )
         box = pages.Page(render.Renderer(boxes.make("h200").machine, identity.load("dcgm")))
         routes = [
-            *metrics.routes(), *topology, server.get("/own", metering.Meters(_no_state, dict).page()), *shown.dashboard.routes(), server.get("/box", box),
-            server.get("/healthz", health.liveness(lambda: ["a problem"])), server.get("/readyz", health.readiness(str)),
+            *metrics.routes(), *topology, *shown.dashboard.routes(), server.get("/box", box),
+            server.get("/own", metering.Meters(_no_state, dict).page()),
+            server.get("/healthz", health.liveness(lambda: ["a problem"])),
+            server.get("/readyz", health.readiness(str)),
         ]  # fmt: skip
         self.shown = shown
         self.http = server.HttpServer(routes, [server.json_errors])
@@ -141,17 +143,15 @@ _OTHERS = (
 _ASKED = "api/v1/gpus?q=train&limit=5&offset=2&health=lost&pool=training&namespace=vision\nAccept-Encoding: gzip"
 _LAYOUT = {"names": ["a", "b"], "pools": ["p"], "pool_of": [0, 0], "counts": [1, 2]}
 
+_REQUESTS = (
+    "GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: application/openmetrics-text\r\nAccept-Encoding: gzip\r\n\r\n",
+    "POST /topology HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc",
+    "GET /healthz HTTP/1.0\r\n\r\nGET /api/v1/fleet HTTP/1.1\r\nHost: x\r\n\r\n",
+    "GET /api/v1/fleet HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+)
+
 TARGETS = (
-    Target(
-        "http-requests", awaited(_request),
-        encoded(
-            [
-                "GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: application/openmetrics-text\r\nAccept-Encoding: gzip\r\n\r\n",
-                "POST /topology HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc",
-                "GET /healthz HTTP/1.0\r\n\r\nGET /api/v1/fleet HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            ]
-        ),
-    ),
+    Target("http-requests", awaited(_request), encoded(_REQUESTS)),
     Target("http-queries", _query, encoded([*(path.lstrip("/") for path in _PATHS), *_OTHERS, _ASKED])),
     Target("fleet-streams", awaited(_events), (_stream("layout", _LAYOUT) + _stream("away", {}),)),
-)  # fmt: skip
+)
