@@ -155,7 +155,7 @@ def _of_file(name: str, check: Callable[[Path], object]) -> Callable[[bytes], No
 
 
 def _model(path: Path) -> None:
-    models.load([path]).get(path.stem, field=str(path))
+    models.check(path.stem, models.parse_yaml(path), where=path)
 
 
 def _identity(path: Path) -> None:
