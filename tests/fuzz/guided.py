@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.fuzz import native
-from tests.fuzz.target import Target
+from tests.fuzz.target import SCRATCH_ENV, Target
 
 CORPUS_ENV = "SIMGPU_FUZZ_CORPUS"
 REGISTRY = "tests.fuzz.registry"
@@ -111,7 +111,9 @@ def main(words: list[str]) -> int:
     interpreted = {} if set(given.names) <= set(compiled) else in_python(given.module)
     names = list(interpreted) if given.names == [ALL] else given.names
     failed = False
-    with tempfile.TemporaryDirectory() as scratch:
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="simgpu-fuzz-", dir=memory) as scratch:
+        os.environ[SCRATCH_ENV] = scratch
         for name in names:
             print(f"target: {name}", flush=True)
             folder = Path(os.environ.get(CORPUS_ENV) or scratch) / name

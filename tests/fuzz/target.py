@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import functools
 import logging
+import os
 import tempfile
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
@@ -16,6 +16,7 @@ from tests.fixtures import fuzzing
 
 ROOT = Path(__file__).parent.parent.parent
 CORPUS = Path(__file__).parent / "corpus"
+SCRATCH_ENV = "SIMGPU_FUZZ_SCRATCH"
 MAX_LENGTH = 1 << 14  # bytes of an input
 DEEP = b'"deep":' + b"[" * 3000 + b"]" * 3000 + b","  # a member that only recursion could read
 
@@ -123,8 +124,5 @@ class _Errors(logging.Handler):
 
 @functools.cache
 def scratch() -> Path:
-    """Return a folder for files that targets read, in memory where there is one."""
-    memory = Path("/dev/shm")
-    made = tempfile.TemporaryDirectory(prefix="simgpu-fuzz-", dir=memory if memory.is_dir() else None)
-    atexit.register(made.cleanup)
-    return Path(made.name)
+    """Return a folder for files that targets read, below the one that `guided` removes at its end."""
+    return Path(tempfile.mkdtemp(dir=os.environ[SCRATCH_ENV]))

@@ -64,9 +64,10 @@ static void read_valid(void)
 
 void pages_prepare(void)
 {
-    static char folder[] = "/dev/shm/simgpu-fuzz-XXXXXX";
-    char path[128];
+    const char *scratch = getenv("SIMGPU_FUZZ_SCRATCH");
+    char folder[64], path[128];
     if (page_file >= 0) return;
+    snprintf(folder, sizeof folder, "%s/XXXXXX", scratch ? scratch : "/tmp");
     if (!mkdtemp(folder)) fail(folder);
     snprintf(path, sizeof path, "%s/gpus", folder);
     mkdir(path, 0700);
