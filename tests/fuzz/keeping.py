@@ -41,7 +41,7 @@ def keep(names: list[str], work: Path) -> int:
 
 
 def _keep(target: Target, found: Path) -> bool:
-    known = {data for data in kept(target.name)} | {path.read_bytes() for path in found.iterdir()}
+    known = set(kept(target.name)) | {path.read_bytes() for path in found.iterdir()}
     inputs = sorted((data for data in known if len(data) <= _MAX_INPUT), key=lambda item: (len(item), item))
     step = max(1, len(inputs) // _MAX_TRACED)
     try:

@@ -29,6 +29,7 @@ _FLAGS = (
     "-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-cast-function-type", "-fno-omit-frame-pointer",
     "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all", "-pthread",
 )  # fmt: skip
+_OF_LIBC = "text.c"  # the library's own memcpy and the like
 _SEAMS = ("-Dmain=tool_main", "-Wl,--wrap=sleep_milliseconds", "-Wl,--wrap=print_to")
 _SANITIZERS = {
     "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:handle_abort=1:detect_stack_use_after_return=1",
@@ -120,7 +121,7 @@ def _build(folder: Path, *, header: str) -> None:
         for name, part in _PROGRAMS.items():
             own = [HERE / f"{name}.c", HERE / "pages.c", *([HERE / "tool.c"] if part == "smi" else [])]
             more = [*_SEAMS] if part == "smi" else [str(work / "stubs.c")]
-            files = [*map(str, own), *map(str, build.sources(part))]
+            files = [*map(str, own), *(str(path) for path in build.sources(part) if path.name != _OF_LIBC)]
             compiler.run([*_FLAGS, *include, *more, *files, "-o", str(folder / name)])
     (folder / "page").write_bytes(pages.recorded(mig=["1g.18gb", "2g.35gb"]).tobytes())
 
