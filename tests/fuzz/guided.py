@@ -77,7 +77,7 @@ def _in_python(target: Target, folder: Path, options: list[str], seconds: float 
 
 def _in_c(target: Target, folder: Path, options: list[str], seconds: float | None) -> int:
     limit = [] if seconds is None else [f"-max_total_time={math.ceil(seconds)}"]
-    command = [native.program(target.name), *arguments(target, folder, [*limit, *options])[1:]]
+    command = [str(native.program(target.name)), *arguments(target, folder, [*limit, *options])[1:]]
     return subprocess.run(command, env=native.environment(), stderr=subprocess.STDOUT, check=False).returncode
 
 
