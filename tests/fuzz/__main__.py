@@ -42,7 +42,7 @@ class Tried(NamedTuple):
     failure: str = ""
 
 
-class Target(Protocol):
+class FuzzTarget(Protocol):
     """What is tried."""
 
     @property
@@ -106,9 +106,9 @@ def _relevant(output: str) -> str:
     return (output[found.start() :] if found else output[-_SHOWN:])[:_SHOWN]
 
 
-def properties(files: tuple[str, ...]) -> list[Target]:
+def properties(files: tuple[str, ...]) -> list[FuzzTarget]:
     """Return all targets in files of property tests."""
-    found: list[Target] = []
+    found: list[FuzzTarget] = []
     for file in files:
         command = [sys.executable, "-m", "pytest", "-q", "--collect-only", f"--rootdir={ROOT}", file]
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -132,7 +132,7 @@ def names_in_python() -> list[str]:
     return [name for text in found for name in _NAMES.findall(text)]
 
 
-def known(files: tuple[str, ...], module: str) -> list[Target]:
+def known(files: tuple[str, ...], module: str) -> list[FuzzTarget]:
     """Return all targets; files of property tests or a module of others are instead of those known."""
     if module:
         return [Guided(name, module) for name in guided.in_python(module)]
@@ -144,7 +144,7 @@ def known(files: tuple[str, ...], module: str) -> list[Target]:
 class Round(NamedTuple):
     """Some inputs for one target."""
 
-    target: Target
+    target: FuzzTarget
     inputs: int
     seed: int
 
@@ -153,13 +153,13 @@ class Round(NamedTuple):
         return self.target.run(self.inputs, self.seed)
 
 
-def rounds(target: Target, inputs: int, first: int) -> Iterator[Round]:
+def rounds(target: FuzzTarget, inputs: int, first: int) -> Iterator[Round]:
     """Yield the rounds of a target, from the first seed."""
     for seed, start in enumerate(range(0, inputs, ROUND), first):
         yield Round(target, min(ROUND, inputs - start), seed)
 
 
-def run(chosen: list[Target], *, inputs: int, jobs: int, seed: int) -> int:
+def run(chosen: list[FuzzTarget], *, inputs: int, jobs: int, seed: int) -> int:
     """Try all, and return how many targets failed."""
     began, done, failed = time.monotonic(), {target.name: 0 for target in chosen}, set[str]()
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:

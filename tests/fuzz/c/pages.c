@@ -102,15 +102,14 @@ static void make_current(struct page *page)
 void page_put(const uint8_t *data, size_t size)
 {
     static union { struct page page; unsigned char bytes[sizeof(struct page)]; } made;
-    if (size && data[0] & 1) {
-        put(data + 1, size - 1);
-        return;
-    }
+    int whole = !(size && data[0] & 1);
     size_t given = size ? size - 1 : 0;
+    if (given > sizeof made.bytes) given = sizeof made.bytes;
     memcpy(made.bytes, valid, sizeof valid);
-    memcpy(made.bytes, data + (size ? 1 : 0), given < sizeof made.bytes ? given : sizeof made.bytes);
-    make_current(&made.page);
-    put(made.bytes, sizeof made.bytes);
+    memcpy(made.bytes, data + (size ? 1 : 0), given);
+    if (whole) make_current(&made.page);
+    made.page.sequence &= ~(uint64_t)1; /* a reader waits for the writer of a torn page, each time */
+    put(made.bytes, whole ? sizeof made.bytes : given);
 }
 
 void page_put_valid(void)
