@@ -7,6 +7,7 @@ C start from pages that the project describes, and keep none.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sys
 import tempfile
@@ -29,6 +30,7 @@ Lines = set[tuple[str, int, int]]  # pairs of lines that follow one another, in 
 def keep(names: list[str], work: Path) -> int:
     """Add what was found for these targets in Python to their corpus; return 1 if an input broke one."""
     failed = False
+    logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as scratch:
         os.environ[SCRATCH_ENV] = scratch
         from tests.fuzz.registry import TARGETS  # noqa: PLC0415 - it imports most of the project
