@@ -20,10 +20,10 @@ from tests.fuzz.target import Target, awaited, encoded, files, loop, no_error_lo
 from tests.unit import test_documents_hostile as hostile
 
 _SETTINGS = tuple(
-    json.dumps({"Set": {"Device": "card0", "Setting": name, "Values": values}})
+    json.dumps({"Set": {"Device": "nvidia0", "Setting": name, "Values": values}})
     for name, values in (("power_limit", [300_000, 0]), ("sm_clocks", [210, 1500]), ("mig_mode", [1, 0]))
 )
-_PROTOCOL = '{"Protocol": 2, "Name": "x", "Profile": [{"Load": 50}], "Devices": ["card0"], "Pod": {"Name": "p"}}'
+_PROTOCOL = '{"Protocol": 2, "Name": "x", "Profile": [{"Load": 50}], "Devices": ["nvidia0"], "Pod": {"Name": "p"}}'
 
 
 def _document(data: bytes) -> None:
@@ -39,7 +39,7 @@ def _document(data: bytes) -> None:
             return
         wanted = documents.read(document)
         box = hostile.box()
-        numbers = box.admit(wanted.profile, wanted.devices or ["card0"], pod=wanted.pod)
+        numbers = box.admit(wanted.profile, [0, 1, 2], pod=wanted.pod)
         for second in (1.0, 2.5, 3600.0):
             box.step(second, clock=second)
             hostile.check_finite(box)
