@@ -41,7 +41,7 @@ check: setup ## Lint, types, layers and unit tests
 lint: setup ## Lint, types and layers only
 	@$(BIN)/python -m tests.levels lint
 
-fuzz: dev native ## Try parsers of hostile input with a million inputs each; FUZZ="--inputs 10000 NAME" for fewer
+fuzz: dev native ## Try every input from outside a million times, guided by coverage; FUZZ="--inputs 10000 NAME" for fewer
 	@$(BIN)/python -m tests.fuzz $(FUZZ)
 
 bench: dev native ## Run the benchmarks and write benchmarks/results.json

@@ -439,7 +439,7 @@ int card_set(const struct page *page, const char *setting, int64_t first, int64_
         if (again(SYS_sendto, file, (long)text, (long)size, NO_SIGNAL) == (long)size && answered(file)
             && again(SYS_read, file, (long)reply, sizeof reply - 1, 0) > 0 && is_digit(reply[0])) {
             answer = 0;
-            for (const char *c = reply; is_digit(*c); c++) answer = answer * 10 + (*c - '0');
+            for (const char *c = reply; is_digit(*c) && answer < 1000; c++) answer = answer * 10 + (*c - '0'); /* codes have 3 digits */
         }
     }
     sys_close(file);

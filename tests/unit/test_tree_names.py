@@ -18,6 +18,7 @@ OTHERS = (
     "dra",
     "nvml",
     "smi",
+    "inputs",
     "levels",
     "young",
 )  # what else is tested
