@@ -7,17 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
 from simgpu import errors, vocabulary
-from simgpu.catalog import models, placing
 from simgpu.dra.node_devices import MigPart
 from simgpu.machines.box import Box
 from simgpu.machines.saved import Known, Saved
 from simgpu.machines.users import User
 from simgpu.page import layout, showing, writer
 from simgpu.topology import pools
-from simgpu.topology.devices import Device
+from simgpu.topology.devices import Device, with_instances
 from simgpu.topology.mig_by_hand import HandMade
 
 _FINEST_SECONDS = 0.1  # of a step's pieces, into which plans of pods split it
@@ -88,7 +85,11 @@ class Equipment:
             return
         bare = {} if hand is None else {index: card.bare for index, card in hand.cards.items()}
         devices = [
-            _divided(item, instances.get(item.uuid, ()), bare.get(item.index, ()))
+            with_instances(
+                item,
+                [(part.profile, part.start) for part in instances.get(item.uuid, ())],
+                bare.get(item.index, ()),
+            )
             for item in pools.build(spec, self._node)
         ]
         self.close()
@@ -154,30 +155,6 @@ class Equipment:
         self._meter.keep(set(sources))
         for source, number in driven:
             self.box.engine.set_usage(number, busy[source.container])
-
-
-def _divided(device: Device, parts: Sequence[MigPart], bare: Sequence[tuple[str, int]]) -> Device:
-    """Return a GPU with MIG instances besides its own; those that it cannot have, or that overlap, are left out."""
-    profiles = {profile.name: profile for profile in device.model.mig}
-    taken = {at for place in device.placements() for at in place.slices}
-    chosen, without = list[tuple[models.MigProfile, int]](), list[int]()
-    for name, start in (*((part.profile, part.start) for part in parts), *bare):
-        profile = profiles.get(name)
-        if profile is None or start not in placing.starts(profile, device.model):
-            continue
-        place = placing.placed(profile, device.model, start)
-        if taken.isdisjoint(place.slices):
-            taken.update(place.slices)
-            chosen.append((profile, start))
-            without += [place.number] if (name, start) in bare else []
-    if not chosen:
-        return device
-    return msgspec.structs.replace(
-        device,
-        instances=(*device.instances, *(item for item, _ in chosen)),
-        starts=(*(place.start for place in device.placements()), *(start for _, start in chosen)),
-        bare=tuple(without),
-    )
 
 
 def hostname(node: str) -> str:

@@ -78,7 +78,7 @@ class Card(msgspec.Struct, gc=False):
     def pod(self, users: Sequence[User]) -> PodRef | None:
         """Return the pod that labels the card: of the first user of all of it, or from the configuration."""
         if users:
-            return next((user.pod for user in users if user.part is None), None) if self.parts else users[0].pod
+            return users[0].pod if users[0].part is None else next((one.pod for one in users if one.part is None), None)
         reading = self.device.static
         return PodRef(reading.pod, reading.namespace, reading.container) if reading and reading.pod else None
 
@@ -138,9 +138,7 @@ class Inventory:
         made = [card or next(new) for card in found]
         for card, device, peers in zip(made, devices, links.peers(devices), strict=True):
             if card.device != device:
-                former, card.device, card.kind = card.device, device, ""
-                if former.mig_devices() != device.mig_devices():
-                    self._divide(card)
+                self.divide(card, device)
             self.engine.set_linked(card.number, linked=peers > 0)
         return made
 
@@ -197,19 +195,27 @@ class Inventory:
         tiles = self.engine.split(card.number, wanted)
         return tuple((number, "", handle) for number, handle in zip(numbers, tiles, strict=True))
 
+    def divide(self, card: Card, device: Device) -> None:
+        """Set the device of a card that is the same but for MIG instances; those that stay keep what runs on them."""
+        former, card.device, card.kind = card.device, device, ""
+        if former.mig_devices() != device.mig_devices():
+            self._divide(card)
+
     def _divide(self, card: Card) -> None:
-        """Change the MIG instances of a card; those that stay keep what runs on them."""
         if not card.device.instances or not all(name for _, name, _ in card.parts):
             gone, kept = [handle for _, _, handle in card.parts], {}
         else:
             wanted = {(place.number, item.name) for place, item in card.device.mig_devices()}
             kept = {(number, name): handle for number, name, handle in card.parts if (number, name) in wanted}
             gone = [handle for number, name, handle in card.parts if (number, name) not in kept]
-        self.workloads.finish(self.engine.remove_parts(gone))
+        if gone:
+            self.workloads.finish(self.engine.remove_parts(gone))
         staying = {None, *(number for number, _ in kept)}
         stays = [item for item in card.playing if not isinstance(item.what, User) or item.what.part in staying]
-        self._end([item for item in card.playing if item not in stays])  # to be started again, on the instance
-        card.playing = tuple(stays)
+        if len(stays) < len(card.playing):  # others are to be started again, on the instance
+            self._end([item for item in card.playing if item not in stays])
+            card.playing = tuple(stays)
+            card.users = tuple(item.what for item in stays if isinstance(item.what, User))
         card.parts = self._split(card, kept)
 
     # Users.
