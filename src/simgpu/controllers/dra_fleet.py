@@ -115,7 +115,7 @@ class DraFleet:
         while True:
             while (served := await self._begin()) is None:
                 await asyncio.sleep(RETRY_SECONDS)
-            await until_first(self._follow(served), self._check_again(served))
+            await self._follow_while_served(served)
 
     async def _look_for_leftovers(self) -> None:
         """Find out whether there are slices, unless a node wants DRA meanwhile."""
@@ -133,6 +133,10 @@ class DraFleet:
                 continue
             self._looked = True
             return
+
+    async def _follow_while_served(self, api: ServedApi) -> None:
+        """Publish and follow until the server serves another version, as after an upgrade."""
+        await until_first(self._follow(api), self._check_again(api))
 
     async def _check_again(self, api: ServedApi) -> None:
         """Restore DeviceClasses that others changed or deleted; return once the server serves another version."""

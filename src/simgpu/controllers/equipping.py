@@ -14,8 +14,9 @@ from simgpu.machines.saved import Known, Saved
 from simgpu.machines.users import User
 from simgpu.page import layout, showing, writer
 from simgpu.topology import pools
-from simgpu.topology.devices import Device, with_instances
+from simgpu.topology.devices import Device
 from simgpu.topology.mig_by_hand import HandMade
+from simgpu.topology.mig_instances import with_instances
 
 _FINEST_SECONDS = 0.1  # of a step's pieces, into which plans of pods split it
 
@@ -85,11 +86,7 @@ class Equipment:
             return
         bare = {} if hand is None else {index: card.bare for index, card in hand.cards.items()}
         devices = [
-            with_instances(
-                item,
-                [(part.profile, part.start) for part in instances.get(item.uuid, ())],
-                bare.get(item.index, ()),
-            )
+            _divided(item, instances.get(item.uuid, ()), bare.get(item.index, ()))
             for item in pools.build(spec, self._node)
         ]
         self.close()
@@ -155,6 +152,11 @@ class Equipment:
         self._meter.keep(set(sources))
         for source, number in driven:
             self.box.engine.set_usage(number, busy[source.container])
+
+
+def _divided(device: Device, parts: Sequence[MigPart], bare: Sequence[tuple[str, int]]) -> Device:
+    """Return a GPU with MIG instances besides its own; those that it cannot have, or that overlap, are left out."""
+    return with_instances(device, [(part.profile, part.start) for part in parts], bare)
 
 
 def hostname(node: str) -> str:

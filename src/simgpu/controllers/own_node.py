@@ -32,7 +32,6 @@ from simgpu.machines.ticking import Clock
 from simgpu.machines.users import CpuSource, User
 from simgpu.pods import holding, requests, reserving
 from simgpu.topology import failures, mig_choice, pools
-from simgpu.topology.mig_offers import NumberedInstance
 
 _NOTHING = pools.NodeGpus(())
 
@@ -54,7 +53,7 @@ class _Shown(msgspec.Struct, frozen=True):
     users: dict[str, tuple[User, ...]] = {}
     labels: tuple[str, ...] = ()
     strategy: str = ""
-    claimed: Mapping[str, Sequence[NumberedInstance]] = {}
+    claimed: publishing.ClaimedInstances = {}
 
 
 class OwnNode:
@@ -259,7 +258,7 @@ class OwnNode:
         listed: Mapping[str, tuple[User, ...]],
         counters: Callable[[], Mapping[str, Sequence[float]]],
         *,
-        claimed: Mapping[str, Sequence[NumberedInstance]] = {},
+        claimed: publishing.ClaimedInstances = {},
     ) -> float:
         """Write labels and view if they differ; return the seconds until the view should be checked again.
 

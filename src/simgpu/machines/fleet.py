@@ -18,7 +18,7 @@ from simgpu.machines.machine import Machine, Values
 from simgpu.machines.users import User
 from simgpu.sim import cards
 from simgpu.topology import pools
-from simgpu.topology.devices import with_instances
+from simgpu.topology.mig_instances import with_instances
 from simgpu.vocabulary import EXPORTER
 
 _NONE = DeviceFailure.NONE
@@ -115,13 +115,15 @@ class Fleet:
         """
         if node.instances == instances:
             return
-        for card, gpu in zip(node.cards, node.spec.gpus, strict=True):
-            wanted = instances.get(card.device.uuid, ())
-            if set(wanted) != set(node.instances.get(card.device.uuid, ())):
-                own = {"instances": gpu.layout.instances, "starts": gpu.layout.starts}
-                self._inventory.divide(card, with_instances(msgspec.structs.replace(card.device, **own), wanted))
-                self._changed(node.name)
-        node.instances = instances
+        before, node.instances = node.instances, instances
+        devices = [card.device for card in node.cards]
+        for index, device in enumerate(devices):
+            wanted, own = instances.get(device.uuid, ()), node.spec.gpus[index].layout
+            if set(wanted) != set(before.get(device.uuid, ())):
+                plain = msgspec.structs.replace(device, instances=own.instances, starts=own.starts)
+                devices[index] = with_instances(plain, wanted)
+        self._inventory.exchange(node.cards, devices)
+        self._changed(node.name)
 
     def remove(self, name: str) -> None:
         """Remove a node and its GPUs."""

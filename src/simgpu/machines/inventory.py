@@ -138,7 +138,9 @@ class Inventory:
         made = [card or next(new) for card in found]
         for card, device, peers in zip(made, devices, links.peers(devices), strict=True):
             if card.device != device:
-                self.divide(card, device)
+                former, card.device, card.kind = card.device, device, ""
+                if former.mig_devices() != device.mig_devices():
+                    self._divide(card)
             self.engine.set_linked(card.number, linked=peers > 0)
         return made
 
@@ -195,13 +197,8 @@ class Inventory:
         tiles = self.engine.split(card.number, wanted)
         return tuple((number, "", handle) for number, handle in zip(numbers, tiles, strict=True))
 
-    def divide(self, card: Card, device: Device) -> None:
-        """Set the device of a card that is the same but for MIG instances; those that stay keep what runs on them."""
-        former, card.device, card.kind = card.device, device, ""
-        if former.mig_devices() != device.mig_devices():
-            self._divide(card)
-
     def _divide(self, card: Card) -> None:
+        """Change the MIG instances of a card; those that stay keep what runs on them."""
         if not card.device.instances or not all(name for _, name, _ in card.parts):
             gone, kept = [handle for _, _, handle in card.parts], {}
         else:
