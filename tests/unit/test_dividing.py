@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from simgpu.catalog import models
 from simgpu.controllers import claimed, publishing
+from simgpu.dra.node_devices import MigPart
 from simgpu.identities import identity, render
 from simgpu.kube import views
 from simgpu.machines.fleet import pod_usage
@@ -330,7 +331,7 @@ def test_unhealthy_cards_and_claims_leave_their_instances_to_nobody_else() -> No
     assert world.parts() == {"p": [(0, 1)], "q": [(1, 1)]}
     gpu = world.fleet.nodes["a"].ids[1]
     claiming = User(PodRef("c", "ns", "main", "uid-c"), part=1)
-    owners = claimed.ClaimedUsers({gpu: (claiming,)}, instances={gpu: [part_id(gpu, 1)]})
+    owners = claimed.ClaimedUsers({gpu: (claiming,)}, parts={gpu: (MigPart("3g.71gb", 0, 1, 71424),)})
     world.nodes._dra.users = lambda *_arguments: owners  # type: ignore[method-assign]
     world.apply("nothing", "", None)
     assert world.parts() == {"p": [(0, 1)], "c": [(1, 1)], "q": [(1, 2)]}

@@ -198,7 +198,7 @@ def test_every_name_stands_for_a_gpu_and_a_profile() -> None:
     built = pools.build(spec, "n1")
     places = node_devices.places(built, spec)
     assert set(places) == {item.name for item in published(spec)}
-    counted = Counter((place.gpu, place.profile is not None) for place in places.values())
+    counted = Counter((place.gpu, place.part is not None) for place in places.values())
     assert counted == {("GPU_1", False): 1, ("GPU_1", True): 25, ("B", False): 1}
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -67,6 +68,19 @@ async def publish_classes(client: Client, api: ServedApi) -> tuple[str, ...]:
     return tuple(dropped)
 
 
+async def until_first(*work: Coroutine[Any, Any, None]) -> None:
+    """Run until one of them is done, such as the one that notices another version; cancel the others."""
+    tasks = [asyncio.create_task(item) for item in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class DraFleet:
     """Slices and claims of all fake nodes. `changed` is called with the nodes whose claims have changed."""
 
@@ -122,15 +136,7 @@ class DraFleet:
 
     async def _follow_while_served(self, api: ServedApi) -> None:
         """Publish and follow until the server serves another version, as after an upgrade."""
-        tasks = {asyncio.create_task(self._follow(api)), asyncio.create_task(self._check_again(api))}
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await until_first(self._follow(api), self._check_again(api))
 
     async def _check_again(self, api: ServedApi) -> None:
         """Restore DeviceClasses that others changed or deleted; return once the server serves another version."""

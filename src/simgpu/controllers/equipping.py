@@ -10,7 +10,6 @@ from typing import Protocol
 import msgspec
 
 from simgpu import errors, vocabulary
-from simgpu.catalog import models, placing
 from simgpu.dra.node_devices import MigPart
 from simgpu.machines.box import Box
 from simgpu.machines.saved import Known, Saved
@@ -19,6 +18,7 @@ from simgpu.page import layout, showing, writer
 from simgpu.topology import mig_by_hand, pools
 from simgpu.topology.devices import Device
 from simgpu.topology.mig_by_hand import HandCard, HandMade
+from simgpu.topology.mig_instances import with_instances
 from simgpu.topology.mig_layouts import WHOLE
 
 _UNTOUCHED = HandCard(WHOLE)
@@ -161,27 +161,9 @@ class Equipment:
 
 def _divided(device: Device, parts: Sequence[MigPart], hand: HandCard) -> Device:
     """Return a GPU with MIG instances besides its own; those that it cannot have, or that overlap, are left out."""
-    profiles = {profile.name: profile for profile in device.model.mig}
-    taken = {at for place in device.placements() for at in place.slices}
-    chosen, without = list[tuple[models.MigProfile, int]](), list[int]()
-    for name, start in (*((part.profile, part.start) for part in parts), *hand.bare):
-        profile = profiles.get(name)
-        if profile is None or start not in placing.starts(profile, device.model):
-            continue
-        place = placing.placed(profile, device.model, start)
-        if taken.isdisjoint(place.slices):
-            taken.update(place.slices)
-            chosen.append((profile, start))
-            without += [place.number] if (name, start) in hand.bare else []
-    if not chosen:
-        return device
-    return msgspec.structs.replace(
-        device,
-        instances=(*device.instances, *(item for item, _ in chosen)),
-        starts=(*(place.start for place in device.placements()), *(start for _, start in chosen)),
-        bare=tuple(without),
-        compute=mig_by_hand.possible_compute(hand, device.model, without),
-    )
+    made = with_instances(device, [(part.profile, part.start) for part in parts], hand.bare)
+    compute = mig_by_hand.possible_compute(hand, device.model, made.bare)
+    return msgspec.structs.replace(made, compute=compute) if made is not device else device
 
 
 def hostname(node: str) -> str:

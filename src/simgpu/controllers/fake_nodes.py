@@ -45,8 +45,10 @@ from simgpu.machines import health
 from simgpu.machines.fleet import Fleet, NodeCards
 from simgpu.machines.health import DeviceFaults
 from simgpu.machines.ticking import Clock
+from simgpu.machines.users import User
 from simgpu.pods import assigning, requests, reserving
 from simgpu.topology import failures, mig_choice, mig_offers, pools, sharing
+from simgpu.topology.mig_offers import NumberedInstance, numbered_on
 
 RETIRE_EVERY = 1.0  # seconds
 RETRY_AFTER = 5.0  # seconds after a write that failed
@@ -212,10 +214,11 @@ class FakeNodes:
     def describe_node(self, name: str) -> dict[str, Any] | None:
         """Return a node for the topology API, a real one from its view; None if there is none."""
         if (placed := self._fleet.nodes.get(name)) is not None:
-            strategy = self._strategy(placed.spec)
-            return publishing.node_json(
-                publishing.document(placed.ids, placed.spec, strategy=strategy, users=placed.users())
-            )
+            shown = publishing.document(
+                placed.ids, placed.spec, strategy=self._strategy(placed.spec), users=placed.users(),
+                claimed=_claimed_instances(placed),
+            )  # fmt: skip
+            return publishing.node_json(shown)
         view = self._stores.config_maps.get(publishing.view_name(name), namespace=self._namespace)
         return publishing.view_json(view) if view is not None else None
 
@@ -424,9 +427,14 @@ class FakeNodes:
             self.loads.annotate_reservations(self._stores.pods, assigned)
         else:
             assigned = whole_users.users_of(there, placed, record.held, self.loads)
-        found = through.joined(assigned)
-        self._fleet.use(placed, found)
+        self._give(placed, through, assigned)
         return self._report_problems(record, through, there)
+
+    def _give(self, placed: NodeCards, through: claimed.ClaimedUsers, assigned: Mapping[str, tuple[User, ...]]) -> None:
+        """Set the users of a node's GPUs, by claims and by assignment; those of MIG devices get instances made."""
+        if placed.spec.allocation.divides or placed.instances:
+            self._fleet.divide(placed, through.instances(assigned) if placed.spec.allocation.divides else {})
+        self._fleet.use(placed, through.joined(assigned))
 
     def _use_instances(
         self,
@@ -449,7 +457,7 @@ class FakeNodes:
         )
         self.loads.annotate_reservations(self._stores.pods, found.users)
         record.held, record.shared, record.replicas = found.held, bool(found.held), 1
-        self._fleet.use(placed, through.joined(found.users))
+        self._give(placed, through, found.users)
         return self._report_problems(record, through, found.wishes)
 
     def _offers(self, placed: NodeCards, record: NodeRecord) -> list[instance_users.OfferedResource]:
@@ -531,7 +539,7 @@ class FakeNodes:
         def source() -> object:
             if (placed := self._fleet.nodes.get(name)) is None:
                 return None
-            return placed.spec, self._strategy(placed.spec), [card.users for card in placed.cards]
+            return placed.spec, self._strategy(placed.spec), [card.users for card in placed.cards], placed.instances
 
         return source, functools.partial(self._render, name)
 
@@ -550,7 +558,7 @@ class FakeNodes:
             counters["held"] = self._records[name].held
         return publishing.view(
             name, placed.ids, placed.spec, strategy=self._strategy(placed.spec), users=placed.users(),
-            counters=counters, labelled=owned.labels if owned is not None else (),
+            counters=counters, labelled=owned.labels if owned is not None else (), claimed=_claimed_instances(placed),
         )  # fmt: skip
 
     async def save(self) -> None:
@@ -618,6 +626,14 @@ def growth(placed: NodeCards) -> float:
     """Return how fast a node's counters can grow, relative to those of GPUs at their power limits."""
     noise = 1.1  # what GPUs draw at rest varies
     return min(1.0, max(noise * placed.idle_share, MIN_GROWTH)) if placed.idle else 1.0
+
+
+def _claimed_instances(placed: NodeCards) -> dict[str, list[NumberedInstance]]:
+    """Return the MIG instances of GPUs that claims have divided, by GPU id."""
+    if not placed.instances:
+        return {}
+    divided = (card.device for card in placed.cards if card.device.uuid in placed.instances)
+    return {device.uuid: numbered_on(device) for device in divided}
 
 
 def _zones(node: Node, placed: NodeCards, record: NodeRecord) -> numa_zones.NodeZones | None:

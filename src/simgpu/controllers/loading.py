@@ -85,14 +85,14 @@ class PodLoads:
         node = pod.spec.node_name
         return kinds.class_of(pod, lambda namespace, name: self.find_class(namespace, name, node))
 
-    def user(self, pod: Pod, load: loads.Load, ref: PodRef, room: int, total: int, *, compute: float = 1.0) -> User:
+    def user(self, pod: Pod, load: loads.Load, ref: PodRef, room: int, total: int) -> User:
         """Return a container as the user of a GPU of `total` MiB, of which it may have `room`; too much is reported."""
         if load.memory_mib is not None and load.memory_mib > room:
             problem = f"{load.memory_mib}Mi is more than the container has of a GPU; at most {room}Mi"
             self._configuration.report(
                 subject_of(pod), "GpuMemoryExceeded", f"{vocabulary.MEMORY_ANNOTATION}: {problem}"
             )
-        return load.user(ref, room, total, compute=compute)
+        return load.user(ref, room, total)
 
     def holder_user(self, holder: Holder, memory: int, *, works: bool) -> User:
         """Return the container that has a GPU of `memory` MiB, or a share of it, as its user."""

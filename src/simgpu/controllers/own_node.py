@@ -53,6 +53,7 @@ class _Shown(msgspec.Struct, frozen=True):
     users: dict[str, tuple[User, ...]] = {}
     labels: tuple[str, ...] = ()
     strategy: str = ""
+    claimed: publishing.ClaimedInstances = {}
 
 
 class OwnNode:
@@ -256,8 +257,13 @@ class OwnNode:
         ids: Sequence[str],
         listed: Mapping[str, tuple[User, ...]],
         counters: Callable[[], Mapping[str, Sequence[float]]],
+        *,
+        claimed: publishing.ClaimedInstances = {},
     ) -> float:
-        """Write labels and view if they differ; return the seconds until the view should be checked again."""
+        """Write labels and view if they differ; return the seconds until the view should be checked again.
+
+        `claimed` are the MIG instances of GPUs that claims have divided.
+        """
         self.loads.annotate_reservations(self._stores.pods, listed)
         node, fleet = self.node, self.configuration.current
         if node is None or fleet is None:
@@ -281,7 +287,8 @@ class OwnNode:
             if config_map is not None:
                 self._views.delete(self.name)
             return SAVE_EVERY
-        self._shown = _Shown(spec, tuple(ids), dict(listed), tuple(labels), mig_choice.strategy(spec, fleet))
+        strategy = mig_choice.strategy(spec, fleet)
+        self._shown = _Shown(spec, tuple(ids), dict(listed), tuple(labels), strategy, claimed)
         self._counters = counters
         urgent = self._view.written is None and config_map is None
         return self._views.publish(
@@ -301,6 +308,7 @@ class OwnNode:
         return publishing.view(
             self.name, shown.ids, shown.spec, strategy=shown.strategy, users=shown.users, fake=False,
             labelled=shown.labels, counters={"time": round(self._clock.wall(), 1), "gpus": self._counters()},
+            claimed=shown.claimed,
         )  # fmt: skip
 
     def _failed(self, _error: Exception) -> None:

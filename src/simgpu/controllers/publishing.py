@@ -18,6 +18,7 @@ from simgpu.kube import naming, quantity
 from simgpu.kube.views import ConfigMap, Node
 from simgpu.machines.users import PodRef, User
 from simgpu.topology import allocating, devices, mig_files, mig_layouts, mig_offers, pools, sharing
+from simgpu.topology.mig_offers import NumberedInstance
 
 LABELS = (
     vocabulary.GPU_MEMORY, vocabulary.GPU_PRODUCT, vocabulary.MIG_STRATEGY, vocabulary.GPU_COUNT,
@@ -169,18 +170,27 @@ def owned_on(before: PreviousView, node: Node) -> OwnedFields:
     return owned
 
 
+ClaimedInstances = Mapping[str, Sequence[NumberedInstance]]  # by GPU id
+
+
 def document(
-    ids: Sequence[str], spec: pools.NodeGpus, *, strategy: str, users: Mapping[str, Sequence[User]]
+    ids: Sequence[str],
+    spec: pools.NodeGpus,
+    *,
+    strategy: str,
+    users: Mapping[str, Sequence[User]],
+    claimed: ClaimedInstances = {},
 ) -> dict[str, Any]:
-    """Return the document of a node's view: its GPUs and their users."""
+    """Return the document of a node's view: its GPUs and their users; `claimed` are instances that claims made."""
     gpus = []
     for gpu_id, gpu in zip(ids, spec.gpus, strict=True):
         there = users.get(gpu_id, ())
         entry: dict[str, Any] = {"id": gpu_id, "status": _status(there) if there else _UNUSED}
         if spec.mixed:
             entry |= {"gpuProduct": gpu.model.product, "gpuMemory": gpu.model.memory_mib.total}
-        if gpu.layout.enabled:
-            entry["mig"] = {"instances": _instances(gpu_id, gpu, there)}
+        if gpu.layout.enabled or gpu_id in claimed:
+            listed = claimed.get(gpu_id) or mig_offers.numbered(gpu.layout, gpu.model)
+            entry["mig"] = {"instances": _instances(gpu_id, listed, there)}
         gpus.append(entry)
     found: dict[str, Any] = {"gpuMemory": spec.memory_mib, "gpuProduct": spec.product}
     if spec.driver:
@@ -200,11 +210,11 @@ def document(
     return found
 
 
-def _instances(gpu_id: str, gpu: pools.NodeGpu, users: Sequence[User]) -> list[dict[str, Any]]:
+def _instances(gpu_id: str, listed: Iterable[NumberedInstance], users: Sequence[User]) -> list[dict[str, Any]]:
     """Return the MIG instances of a GPU, with their ids, and the container that has each."""
     owners = {user.part: user.pod for user in reversed(users)}
     found: list[dict[str, Any]] = []
-    for start, number, profile in mig_offers.numbered(gpu.layout, gpu.model):
+    for start, number, profile in listed:
         entry: dict[str, Any] = {"id": devices.part_id(gpu_id, number), "profile": profile.name, "start": start}
         if (owner := owners.get(number)) is not None:
             entry["allocatedBy"] = {"namespace": owner.namespace, "pod": owner.name, "container": owner.container}
@@ -212,7 +222,7 @@ def _instances(gpu_id: str, gpu: pools.NodeGpu, users: Sequence[User]) -> list[d
     return found
 
 
-def view(
+def view(  # noqa: PLR0913 - all that a view shows
     node: str,
     ids: Sequence[str],
     spec: pools.NodeGpus,
@@ -220,6 +230,7 @@ def view(
     strategy: str,
     users: Mapping[str, Sequence[User]],
     counters: Mapping[str, Any],
+    claimed: ClaimedInstances = {},
     fake: bool = True,
     labelled: Iterable[str] = (),
 ) -> dict[str, Any]:
@@ -228,10 +239,11 @@ def view(
     written = {vocabulary.VIEW_LABELS_ANNOTATION: ",".join(sorted(labelled))}
     if labels[vocabulary.VIEW_NODE_LABEL] != node:
         written[vocabulary.VIEW_NODE_ANNOTATION] = node
+    shown = document(ids, spec, strategy=strategy, users=users, claimed=claimed)
     return {
         "metadata": {"labels": labels, "annotations": written | ({vocabulary.KWOK_NODE: "fake"} if fake else {})},
         "data": {
-            vocabulary.TOPOLOGY_KEY: "".join(_lines(document(ids, spec, strategy=strategy, users=users), 0)),
+            vocabulary.TOPOLOGY_KEY: "".join(_lines(shown, 0)),
             vocabulary.COUNTERS_KEY: msgspec.json.encode(counters).decode(),
         },
     }
@@ -404,16 +416,16 @@ def published(
 
 
 def _spec(found: view_format.View, catalog: models.Catalog, like: Mapping[str, models.Model]) -> pools.NodeGpus:
-    gpus = []
+    gpus, way = [], allocating.GpuAllocation(found.allocation, found.dra)
     for gpu in found.gpus:
         memory = found.gpu_memory if gpu.gpu_memory is None else gpu.gpu_memory
         product = found.gpu_product if gpu.gpu_product is None else gpu.gpu_product
         if not memory:
             raise ValueError(f"{gpu.id} has no memory")
         model = devices.named(product, memory, catalog, like=like.get(product))
-        gpus.append(pools.NodeGpu(model, gpu.id, layout=_layout(gpu.mig, model)))
+        layout = mig_layouts.WHOLE if way.divides else _layout(gpu.mig, model)  # claims have what they made
+        gpus.append(pools.NodeGpu(model, gpu.id, layout=layout))
     other = {item.name: item.count for item in found.other_devices}
-    way = allocating.GpuAllocation(found.allocation, found.dra)
     return pools.NodeGpus(
         tuple(gpus), other, driver=found.driver_version, cuda=found.cuda_version, allocation=way,
         slicing=found.sharing.time_slicing, mig=mig_files.MigSettings(found.mig_strategy),
@@ -457,7 +469,8 @@ def read_previous(config_map: ConfigMap | None) -> PreviousView:
     for gpu in found.gpus:
         for uid in gpu.status.pod_gpu_usage_status:
             held.setdefault(uid, []).append((gpu.status.allocated_by.container, gpu.id))
-    divided = (item.profile for gpu in found.gpus if gpu.mig is not None for item in gpu.mig.instances)
+    static = () if allocating.GpuAllocation(found.allocation, found.dra).divides else found.gpus
+    divided = (item.profile for gpu in static if gpu.mig is not None for item in gpu.mig.instances)
     resources = (
         vocabulary.GPU_RESOURCE,
         *(item.name for item in found.other_devices),

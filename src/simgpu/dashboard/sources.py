@@ -122,6 +122,7 @@ class FleetSource(_FromCluster):
         super().__init__(facts)
         self._fleet = fleet
         self._grouped: tuple[Machine | None, int, dict[PodRef, list[int]]] = (None, -1, {})
+        self._first: tuple[Machine | None, int, dict[int, PodRef]] = (None, -1, {})
 
     def machine(self) -> Machine | None:
         """Return all GPUs."""
@@ -148,8 +149,13 @@ class FleetSource(_FromCluster):
         return self._facts.faults()
 
     def first_owners(self, machine: Machine) -> Mapping[int, PodRef]:
-        """Return the pod that has each GPU first."""
-        return machine.pods
+        """Return the pod that has each GPU, or an instance of it, first."""
+        if not machine.parts:
+            return machine.pods
+        if self._first[:2] != (machine, machine.version):
+            divided = {place: users[0].pod for place in machine.part_rows if (users := machine.users.get(place))}
+            self._first = (machine, machine.version, divided | machine.pods)
+        return self._first[2]
 
     def owners(self, machine: Machine, place: int) -> list[GpuOwner]:
         """Return all owners of a GPU: its users, or the owner that is configured."""
@@ -176,7 +182,7 @@ class FleetSource(_FromCluster):
 
     def forget(self) -> None:
         """Keep no places of pods."""
-        self._grouped = (None, -1, {})
+        self._grouped, self._first = (None, -1, {}), (None, -1, {})
 
 
 class _Held:

@@ -143,11 +143,15 @@ def held_devices(prepared: Iterable[PreparedClaim]) -> set[str]:
 
 
 def instances(prepared: Iterable[PreparedClaim]) -> dict[str, tuple[MigPart, ...]]:
-    """Return the MIG instances that claims have, by GPU id; those of administrative access last."""
+    """Return the MIG instances that claims have, by GPU id; those of administrative access last.
+
+    Such access divides no GPU that another claim holds whole.
+    """
     found: dict[str, dict[MigPart, None]] = {}
     listed = [device for claim in prepared for device in claim.devices]
+    whole = {device.gpu for device in listed if device.part is None and not device.admin}
     for device in sorted(listed, key=lambda device: device.admin):
-        if device.part is not None:
+        if device.part is not None and not (device.admin and device.gpu in whole):
             found.setdefault(device.gpu, {})[device.part] = None
     return {gpu: tuple(parts) for gpu, parts in found.items()}
 

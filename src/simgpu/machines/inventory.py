@@ -78,7 +78,7 @@ class Card(msgspec.Struct, gc=False):
     def pod(self, users: Sequence[User]) -> PodRef | None:
         """Return the pod that labels the card: of the first user of all of it, or from the configuration."""
         if users:
-            return next((user.pod for user in users if user.part is None), None) if self.parts else users[0].pod
+            return users[0].pod if users[0].part is None else next((one.pod for one in users if one.part is None), None)
         reading = self.device.static
         return PodRef(reading.pod, reading.namespace, reading.container) if reading and reading.pod else None
 
@@ -205,11 +205,14 @@ class Inventory:
             wanted = {(place.number, item.name) for place, item in card.device.usable_instances()}
             kept = {(number, name): handle for number, name, handle in card.parts if (number, name) in wanted}
             gone = [handle for number, name, handle in card.parts if (number, name) not in kept]
-        self.workloads.finish(self.engine.remove_parts(gone))
+        if gone:
+            self.workloads.finish(self.engine.remove_parts(gone))
         staying = {None, *(number for number, _ in kept)}
         stays = [item for item in card.playing if not isinstance(item.what, User) or item.what.part in staying]
-        self._end([item for item in card.playing if item not in stays])  # to be started again, on the instance
-        card.playing = tuple(stays)
+        if len(stays) < len(card.playing):  # others are to be started again, on the instance
+            self._end([item for item in card.playing if item not in stays])
+            card.playing = tuple(stays)
+            card.users = tuple(item.what for item in stays if isinstance(item.what, User))
         card.parts = self._split(card, kept)
 
     # Users.
