@@ -1,0 +1,62 @@
+"""What the soak reads from pages of metrics."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_A_RATE = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"  # in MB/s, though the real exporter calls it a counter
+_COUNTER = re.compile(r"^# TYPE (\S+) counter$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="(.*?)"')
+_UTILISATION = "DCGM_FI_DEV_GPU_UTIL"
+
+
+class Holder(NamedTuple):
+    """The container that has a GPU."""
+
+    pod: str
+    container: str
+
+
+class Page(NamedTuple):
+    """A page of GPUs: counters by family and GPU, holders by node and index, all GPUs, and the number of series."""
+
+    counters: dict[tuple[str, str], float]
+    holders: dict[tuple[str, int], Holder]
+    gpus: dict[str, str]  # the node of each
+    series: int
+
+
+def read(text: str) -> Page:
+    """Read a page of GPU metrics."""
+    names = set(_COUNTER.findall(text)) - {_A_RATE}
+    counters: dict[tuple[str, str], float] = {}
+    holders: dict[tuple[str, int], Holder] = {}
+    gpus: dict[str, str] = {}
+    series = 0
+    for line in text.splitlines():
+        if line.startswith("#") or not line:
+            continue
+        series += 1
+        name = line.partition("{")[0]
+        if name in names:
+            uuid = line.partition('UUID="')[2].partition('"')[0]
+            counters[name, uuid] = float(line.rpartition(" ")[2])
+        elif name == _UTILISATION:
+            labels: dict[str, str] = dict(_LABEL.findall(line))
+            node = labels["Hostname"]
+            gpus[labels["UUID"]] = node
+            if pod := labels.get("exported_pod", labels.get("pod", "")):
+                container = labels.get("exported_container", labels.get("container", ""))
+                holders[node, int(labels["gpu"])] = Holder(pod, container)
+    return Page(counters, holders, gpus, series)
+
+
+def values(text: str) -> dict[str, float]:
+    """Return series without labels by name."""
+    found = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if not line.startswith("#") and "{" not in name:
+            found[name] = float(value)
+    return found
