@@ -46,9 +46,8 @@ def read(text: str) -> Page:
             labels: dict[str, str] = dict(_LABEL.findall(line))
             node = labels["Hostname"]
             gpus[labels["UUID"]] = node
-            if pod := labels.get("exported_pod", labels.get("pod", "")):
-                container = labels.get("exported_container", labels.get("container", ""))
-                holders[node, int(labels["gpu"])] = Holder(pod, container)
+            if pod := labels.get("exported_pod"):  # labels without the prefix are the exporter's own
+                holders[node, int(labels["gpu"])] = Holder(pod, labels.get("exported_container", ""))
     return Page(counters, holders, gpus, series)
 
 

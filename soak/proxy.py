@@ -13,6 +13,7 @@ import json
 import random
 import ssl
 from pathlib import Path
+from typing import Self
 
 _MAX_HEAD = 64 * 1024
 _MAX_BODY = 64 << 20
@@ -31,6 +32,7 @@ class FaultProxy:
         self.status = 0  # of answers in a storm; 0 for none
         self.share = 0.0  # of requests that are answered with it
         self.counts: collections.Counter[str] = collections.Counter()
+        self.url = ""  # once it listens
         self._upstream = upstream
         self._chance = chance
         self._outer = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -40,11 +42,11 @@ class FaultProxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
-    async def __aenter__(self) -> int:
-        """Start. Return the port that it listens on."""
+    async def __aenter__(self) -> Self:
+        """Start."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._outer, limit=_MAX_HEAD)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+        self.url = f"https://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._server is not None:

@@ -15,6 +15,8 @@ from soak import plan
 from soak.results import Result, figures
 
 RESULTS = Path(__file__).with_name("results.json")  # of the last long run, which the documentation quotes
+DOCUMENT = Path(__file__).parent.parent / "docs" / "concepts" / "reliability.md"
+_BEGIN, _END = "<!-- soak -->\n", "<!-- /soak -->"
 
 
 def lines(result: Result) -> list[str]:
@@ -36,15 +38,17 @@ def write(result: Result, out: Path) -> None:
     (out / "soak.html").write_text(render(result))
 
 
-def keep(result: Result, path: Path = RESULTS) -> None:
-    """Keep the figures in the tree, without what was sampled over time."""
+def keep(result: Result) -> None:
+    """Keep the figures in the tree, without what was sampled over time, and quote them in the documentation."""
     brief = msgspec.structs.replace(result, samples=[], occurrences=[])
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(brief)) + b"\n")
+    RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(brief)) + b"\n")
+    before, _, rest = DOCUMENT.read_text().partition(_BEGIN)
+    DOCUMENT.write_text(f"{before}{_BEGIN}{table(result)}{_END}{rest.partition(_END)[2]}")
 
 
-def load(path: Path = RESULTS) -> Result:
+def load() -> Result:
     """Return the figures that were kept."""
-    return msgspec.json.decode(path.read_bytes(), type=Result)
+    return msgspec.json.decode(RESULTS.read_bytes(), type=Result)
 
 
 def render(result: Result) -> str:

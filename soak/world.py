@@ -18,12 +18,13 @@ from simgpu import errors
 from simgpu.cluster import components, lifecycle, processes, progress, record
 from simgpu.kube import kubeconfig
 from simgpu.kube.client import Client
-from soak import accounts, fleet
+from soak import fleet
 from soak.clock import SteppedClock
 from soak.disk import SmallDisk
 from soak.fleet import Fleet
 from soak.proxy import FaultProxy
 from soak.settings import Settings
+from tests.fixtures import accounts
 
 NAME = "soak"
 LEASE_SECONDS = 5
@@ -77,12 +78,12 @@ class World:
         self.proxy = FaultProxy(
             (known.address, known.ports["apiserver"]), self.folder.pki, chance=self.settings.chance("proxy")
         )
-        async with Client(kubeconfig.load(self.folder.kubeconfig)) as client, self.proxy as port:
+        async with Client(kubeconfig.load(self.folder.kubeconfig)) as client, self.proxy:
             self.client, self.fleet = client, Fleet(client, self.settings)
             await self.fleet.create()
             for account in accounts.MANIFESTS:
-                token = await accounts.create(client, account, fleet.NAMESPACE)
-                server, authority = f"https://127.0.0.1:{port}", self.folder.pki / "ca.crt"
+                token = await accounts.create(client, accounts.example(account, fleet.NAMESPACE))
+                server, authority = self.proxy.url, (self.folder.pki / "ca.crt").read_bytes()
                 accounts.write_kubeconfig(
                     self.scratch / f"{account}.yaml", server=server, authority=authority, token=token
                 )
