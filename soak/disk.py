@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _MIB = 1024**2
-_SIZE = 2048 * _MIB
+_SIZE = 4096 * _MIB  # of which only what is written takes up room
 _MARK = "SIMGPU_SOAK_PRIVATE"
 _LEFT = 64 * 1024  # bytes that a full disk has left at most
 _SLOW_WRITES = 20  # a second

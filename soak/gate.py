@@ -30,10 +30,15 @@ class Gate:
 
     @contextlib.asynccontextmanager
     async def closed(self) -> AsyncIterator[None]:
-        """Let nobody in, and wait until all are out."""
+        """Let nobody in, and wait until all are out; only one at a time can close it."""
         async with self._changed:
+            await self._changed.wait_for(lambda: not self._closed)
             self._closed = True
-            await self._changed.wait_for(lambda: not self._inside)
+            try:
+                await self._changed.wait_for(lambda: not self._inside)
+            except BaseException:
+                self._closed = False
+                raise
         try:
             yield
         finally:

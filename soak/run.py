@@ -91,16 +91,10 @@ class Soak:
             done, _ = await asyncio.wait(tasks, timeout=self._settings.seconds, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
                 task.result()
-            await self._finish()
+            async with self._gate.closed():  # nobody is in the middle of something
+                await _cancel(tasks)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _finish(self) -> None:
-        """Wait until no fault, edit or request is in the middle of something."""
-        async with self._gate.closed():
-            pass
+            await _cancel(tasks)
 
     async def _lane(self, planned: Iterator[plan.Planned]) -> None:
         for fault in planned:
@@ -224,6 +218,12 @@ class Soak:
             occurrences=self._occurrences,
             samples=observer.samples,
         )
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def grown(samples: list[Sample], rests: list[Sample]) -> dict[str, Growth]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -50,12 +51,12 @@ async def look(client: Client, page: pages.Page) -> Seen:
         allocatable={name: dict(node.status.allocatable) for name, node in nodes.items()},
         labels={name: dict(node.metadata.labels) for name, node in nodes.items()},
         slices={item.metadata.name: msgspec.to_builtins(item.spec) for item in slices},
-        wanted=_wanted(pods),
+        wanted=_wanted(pod for pod in pods if nodes[pod.spec.node_name].metadata.labels[fleet.LABEL] != fleet.CLAIMED),
         claimed=await _claimed(client, pods),
     )
 
 
-def _wanted(pods: list[Pod]) -> collections.Counter[tuple[str, Holder]]:
+def _wanted(pods: Iterable[Pod]) -> collections.Counter[tuple[str, Holder]]:
     found: collections.Counter[tuple[str, Holder]] = collections.Counter()
     for pod in pods:
         for item in pod.spec.containers or ():
@@ -71,10 +72,19 @@ async def _claimed(client: Client, pods: list[Pod]) -> Holders:
         results = claim.status.allocation.devices.results if claim.status.allocation else ()
         for consumer in claim.status.reserved_for:
             if consumer.uid in present:
+                containers = _containers(present[consumer.uid], claim.metadata.name)
                 for result in results:
-                    holder = Holder(consumer.name, "c0")
+                    holder = Holder(consumer.name, containers.get(result.request, "c0"))
                     found[result.pool, int(result.device.removeprefix("gpu-"))] = holder
     return found
+
+
+def _containers(pod: Pod, claim: str) -> dict[str, str]:
+    """Return the container of each request of a claim that the scheduler made for a pod's `nvidia.com/gpu`."""
+    extended = pod.status.extended_resource_claim_status
+    if extended is None or extended.resource_claim_name != claim:
+        return {}
+    return {item.request_name: item.container_name for item in extended.request_mappings}
 
 
 def published(views: dict[str, Any]) -> Holders:

@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -156,15 +157,15 @@ class World:
         """Start what does not run."""
         before = self.pids()
         self.crashes += [role.name for role in self._roles if role.name not in {*before, *self._stopped}]
-        async with asyncio.timeout(_REVIVE_SECONDS):
-            while True:
-                try:
-                    await lifecycle.up(self._wish, progress.Silent(), self._roles)
-                    break
-                except errors.SimgpuError as error:
-                    if self.disk.problem == "" and "space" in str(error):
-                        raise
-                    await asyncio.sleep(0.5)
+        deadline = time.monotonic() + _REVIVE_SECONDS
+        while True:
+            try:
+                await lifecycle.up(self._wish, progress.Silent(), self._roles)
+                break
+            except errors.SimgpuError:  # another fault may have hit it meanwhile
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.5)
         for name, pid in self.pids().items():
             self.restarts[name] += before.get(name) != pid
         self._stopped.clear()

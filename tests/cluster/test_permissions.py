@@ -110,6 +110,23 @@ async def test_a_controller_and_a_cleanup_use_each_permission_and_try_nothing_el
     assert_exact(fleet, "simgpu-cleanup", accounts.allowed(cleanups))
 
 
+def test_the_chart_grants_what_the_examples_grant(helm: Helm) -> None:
+    """So that what is shown for the one is true of the other."""
+    served = (*SERVED, "topology.node.k8s.io/v1alpha2", "scheduling.run.ai/v2alpha2")
+    rendered = accounts.parts(template(helm, served=served), "gpu-operator")
+
+    def charts(account: str) -> set[audit.Permission]:
+        return accounts.allowed([body for body in rendered if body["metadata"]["name"] == account])
+
+    def examples(account: str) -> set[audit.Permission]:
+        return accounts.allowed(accounts.example(account, "gpu-operator"))
+
+    reserved = {audit.Permission("patch", "pods", RESERVATIONS)}
+    classes = {audit.Permission(verb, "resource.k8s.io/deviceclasses", "") for verb in ("create", "patch")}
+    assert charts(accounts.AGENT) - reserved == examples(accounts.AGENT)
+    assert charts(accounts.CONTROLLER) - reserved == examples(accounts.CONTROLLER) - classes  # Helm makes those itself
+
+
 async def run(*command: str, home: Path) -> None:
     """Run `simgpu` as a user would."""
     await asyncio.to_thread(simgpu, *command, state_home=home)
