@@ -94,6 +94,7 @@ class Edits:
 
     async def _deleted_node(self, seconds: float) -> None:
         name = self._chance.choice([*self._fleet.nodes])
+        print("DELETE", name, flush=True)
         await insist(lambda: self._client.delete(resources.NODES, name))
         await asyncio.sleep(seconds)
         await insist(lambda: self._fleet.add_node(name))

@@ -32,7 +32,7 @@ class Observer:
         self._world = world
         self._since = since
         self._counters: dict[tuple[str, str, str], float] = {}
-        self._nodes: dict[str, str] = {}  # of GPUs
+        self._places: dict[str, pages.Place] = {}  # of GPUs
         self._exporter = 0
         self._lags = (0.0, 0.0)  # sum and count
         self.scrapes: collections.Counter[str] = collections.Counter()
@@ -51,7 +51,7 @@ class Observer:
 
     def forget(self, node: str) -> None:
         """Forget counters of a node's GPUs: they are replaced by others."""
-        gone = {gpu for gpu, owner in self._nodes.items() if owner == node}
+        gone = {gpu for gpu, place in self._places.items() if place[0] == node}
         for key in [key for key in self._counters if key[2] in gone]:
             del self._counters[key]
 
@@ -76,14 +76,12 @@ class Observer:
             self._exporter = before
             self._counters = {key: value for key, value in self._counters.items() if key[0] != role}
         self.scrapes[role] += 1
-        self._nodes |= page.gpus
+        self._places |= page.gpus
         for (family, gpu), value in page.counters.items():
             key = (role, family, gpu)
             last = self._counters.get(key, value)
             if value < last and len(self.falls) < _MAX_FALLS:
-                self.falls.append(
-                    f"{self._since():.1f} s: {role} {family} {self._nodes.get(gpu)}/{gpu}: {last} -> {value}"
-                )
+                self.falls.append(f"{self._since():.1f} s: {role} {family} {self._places.get(gpu)}: {last} -> {value}")
             if value > last:
                 self.grown.add(key)
             self._counters[key] = value

@@ -11,6 +11,9 @@ _LABEL = re.compile(r'(\w+)="(.*?)"')
 _UTILISATION = "DCGM_FI_DEV_GPU_UTIL"
 
 
+Place = tuple[str, int]  # a node, and the index of a GPU on it
+
+
 class Holder(NamedTuple):
     """The container that has a GPU."""
 
@@ -19,11 +22,11 @@ class Holder(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A page of GPUs: counters by family and GPU, holders by node and index, all GPUs, and the number of series."""
+    """A page of GPUs: counters by family and GPU, holders by place, the place of each GPU, and the number of series."""
 
     counters: dict[tuple[str, str], float]
-    holders: dict[tuple[str, int], Holder]
-    gpus: dict[str, str]  # the node of each
+    holders: dict[Place, Holder]
+    gpus: dict[str, Place]
     series: int
 
 
@@ -31,8 +34,8 @@ def read(text: str) -> Page:
     """Read a page of GPU metrics."""
     names = set(_COUNTER.findall(text)) - {_A_RATE}
     counters: dict[tuple[str, str], float] = {}
-    holders: dict[tuple[str, int], Holder] = {}
-    gpus: dict[str, str] = {}
+    holders: dict[Place, Holder] = {}
+    gpus: dict[str, Place] = {}
     series = 0
     for line in text.splitlines():
         if line.startswith("#") or not line:
@@ -44,10 +47,9 @@ def read(text: str) -> Page:
             counters[name, uuid] = float(line.rpartition(" ")[2])
         elif name == _UTILISATION:
             labels: dict[str, str] = dict(_LABEL.findall(line))
-            node = labels["Hostname"]
-            gpus[labels["UUID"]] = node
+            place = gpus[labels["UUID"]] = labels["Hostname"], int(labels["gpu"])
             if pod := labels.get("exported_pod"):  # labels without the prefix are the exporter's own
-                holders[node, int(labels["gpu"])] = Holder(pod, labels.get("exported_container", ""))
+                holders[place] = Holder(pod, labels.get("exported_container", ""))
     return Page(counters, holders, gpus, series)
 
 

@@ -74,7 +74,8 @@ class FaultProxy:
             return
         self._writers |= {writer, server_writer}
         try:
-            await self._forward(reader, writer, server_reader, server_writer)
+            with contextlib.suppress(asyncio.CancelledError):  # at the end; asyncio would log it
+                await self._forward(reader, writer, server_reader, server_writer)
         finally:
             self._writers -= {writer, server_writer}
             for one in (writer, server_writer):

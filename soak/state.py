@@ -13,10 +13,10 @@ from simgpu.kube import resources
 from simgpu.kube.client import Client
 from simgpu.kube.views import Pod
 from soak import fleet, pages
-from soak.pages import Holder
+from soak.pages import Holder, Place
 
 _ENDED = ("Succeeded", "Failed")
-Holders = dict[tuple[str, int], Holder]
+Holders = dict[Place, Holder]
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -46,13 +46,13 @@ async def look(client: Client, page: pages.Page) -> Seen:
     return Seen(
         holders=page.holders,
         series=page.series,
-        gpus=dict(collections.Counter(page.gpus.values())),
+        gpus=dict(collections.Counter(node for node, _ in page.gpus.values())),
         views={view.metadata.labels["node-name"]: yaml_text.parse(view.data["topology.yml"]) for view in maps},
         allocatable={name: dict(node.status.allocatable) for name, node in nodes.items()},
         labels={name: dict(node.metadata.labels) for name, node in nodes.items()},
         slices={item.metadata.name: msgspec.to_builtins(item.spec) for item in slices},
         wanted=_wanted(pod for pod in pods if nodes[pod.spec.node_name].metadata.labels[fleet.LABEL] != fleet.CLAIMED),
-        claimed=await _claimed(client, pods),
+        claimed=await _claimed(client, pods, page.gpus),
     )
 
 
@@ -65,7 +65,7 @@ def _wanted(pods: Iterable[Pod]) -> collections.Counter[tuple[str, Holder]]:
     return found
 
 
-async def _claimed(client: Client, pods: list[Pod]) -> Holders:
+async def _claimed(client: Client, pods: list[Pod], gpus: dict[str, Place]) -> Holders:
     present = {pod.metadata.uid: pod for pod in pods}
     found: Holders = {}
     for claim in await client.list(resources.RESOURCE_CLAIMS, namespace=fleet.PODS):
@@ -75,7 +75,7 @@ async def _claimed(client: Client, pods: list[Pod]) -> Holders:
                 containers = _containers(present[consumer.uid], claim.metadata.name)
                 for result in results:
                     holder = Holder(consumer.name, containers.get(result.request, "c0"))
-                    found[result.pool, int(result.device.removeprefix("gpu-"))] = holder
+                    found[gpus.get(result.device.replace("gpu-", "GPU-", 1), (result.pool, -1))] = holder
     return found
 
 

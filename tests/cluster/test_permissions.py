@@ -143,15 +143,24 @@ async def exercise(fleet: Fleet, node: str) -> None:
         return (await client.get(resources.PODS, "ends", namespace=namespace)).status.phase == "Failed"
 
     await eventually(failed)
-    patch = {"metadata": {"annotations": {"simgpu.dev/failures": "{unhealthy: [0]}"}}}
-    await client.merge_patch(resources.NODES, node, patch)
+    await fail_a_gpu(fleet, node)
+    await fleet.start()  # it waits for the first to end
+
+
+async def fail_a_gpu(fleet: Fleet, node: str) -> None:
+    """Let a GPU fail until the node's slice shows it."""
+
+    async def annotate(failures: str | None) -> None:
+        patch = {"metadata": {"annotations": {"simgpu.dev/failures": failures}}}
+        await fleet.client.merge_patch(resources.NODES, node, patch)
 
     async def tainted() -> bool:
-        found = await client.get(resources.RESOURCE_SLICES, f"kwok-{node}-gpu")
-        return any(device.taints for device in found.spec.devices)
+        found = await fleet.client.list(resources.RESOURCE_SLICES, fields=f"spec.nodeName={node}")
+        return any(device.taints for item in found for device in item.spec.devices)
 
+    await annotate("{unhealthy: [0]}")
     await eventually(tainted)
-    await fleet.start()  # it waits for the first to end
+    await annotate(None)
 
 
 async def mistakes(fleet: Fleet, node: str, key: str, first: str, second: str) -> None:
@@ -222,15 +231,7 @@ async def test_an_agent_uses_each_permission_and_tries_nothing_else(
         await use_gpus(fleet, node, kubelet)
         await claim(fleet, node, registry)
         await mistakes(fleet, node, "simgpu.dev/failures", "{melt: true}", "{burst: true}")
-        await client.merge_patch(
-            resources.NODES, node, {"metadata": {"annotations": {"simgpu.dev/failures": "{unhealthy: [0]}"}}}
-        )
-
-        async def tainted() -> bool:
-            found = await client.list(resources.RESOURCE_SLICES, fields=f"spec.nodeName={node}")
-            return any(device.taints for item in found for device in item.spec.devices)
-
-        await eventually(tainted)
+        await fail_a_gpu(fleet, node)
         await client.merge_patch(resources.NODES, node, {"metadata": {"labels": {fleet.label: None}}})
 
         async def gone() -> bool:

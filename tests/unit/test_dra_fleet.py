@@ -273,7 +273,7 @@ class Discovered:
 
     async def create(self, resource: Any, _body: Any) -> Any:
         assert resource is permissions.REVIEWS
-        return permissions.AccessReview(status=permissions.ReviewStatus(allowed=self.allowed))
+        return permissions.AccessReview(views.ObjectMeta(), permissions.ReviewStatus(self.allowed))
 
     async def discover(self, api_version: str) -> list[ApiResource]:
         if api_version.rpartition("/")[2] not in self.served:

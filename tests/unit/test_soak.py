@@ -85,7 +85,7 @@ def test_a_page_shows_counters_holders_and_gpus() -> None:
     found = pages.read(PAGE)
     assert found.counters == {("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "GPU-a"): 5.0}
     assert found.holders == {("w0", 0): Holder("p", "c")}
-    assert found.gpus == {"GPU-a": "w0", "GPU-b": "w0"}
+    assert found.gpus == {"GPU-a": ("w0", 0), "GPU-b": ("w0", 1)}
     assert found.series == 4
 
 
