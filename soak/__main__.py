@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import signal
 import sys
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def main() -> int:
     ).complete()
     print(f"seed {settings.seed}, {settings.seconds:g} s, {settings.nodes} nodes", flush=True)
     settings.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the cluster goes then, too
     result = asyncio.run(run.run(settings, lambda line: print(line, flush=True)))
     report.write(result, settings.out)
     print("\n".join(report.lines(result)))

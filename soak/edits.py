@@ -32,11 +32,11 @@ _MODELS = ("a100", "h100", "h200", "t4")
 class Edits:
     """The edits by name."""
 
-    def __init__(self, world: World, settings: Settings, *, forget: Callable[[str], None]) -> None:
+    def __init__(self, world: World, settings: Settings, *, replaced: Callable[[str], None]) -> None:
         self._client = world.client
         self._fleet: Fleet = world.fleet
         self._chance: random.Random = settings.chance("edits")
-        self._forget = forget  # counters of a node whose GPUs are replaced
+        self._replaced = replaced  # called with nodes whose counters begin anew
         self.kinds: dict[str, Callable[[float], Awaitable[None]]] = {
             "other models": self._other_models,
             "other counts": self._other_counts,
@@ -67,15 +67,13 @@ class Edits:
         await insist(lambda: self._client.merge_patch(resources.NODES, node, patch))
 
     async def _other_models(self, seconds: float) -> None:
-        """Replace the GPUs of spare nodes, for good until they are replaced again."""
+        """Replace the GPUs of spare nodes, and put the others back."""
         model = self._chance.choice(_MODELS)
-        for name in self._spare():
-            self._forget(name)
-        await self._configure(fleet.document(model=model))
-        await asyncio.sleep(seconds)
-        for name in self._spare():
-            self._forget(name)
-        await self._configure(fleet.document())
+        for text in (fleet.document(model=model), fleet.document()):
+            for name in self._spare():
+                self._replaced(name)
+            await self._configure(text)
+            await asyncio.sleep(seconds)
 
     async def _other_counts(self, seconds: float) -> None:
         await self._configure(fleet.document(count=self._chance.randrange(0, fleet.GPUS)))
@@ -94,7 +92,7 @@ class Edits:
 
     async def _deleted_node(self, seconds: float) -> None:
         name = self._chance.choice([*self._fleet.nodes])
-        print("DELETE", name, flush=True)
+        self._replaced(name)  # where no controller was there all the time, nobody knows that it existed
         await insist(lambda: self._client.delete(resources.NODES, name))
         await asyncio.sleep(seconds)
         await insist(lambda: self._fleet.add_node(name))

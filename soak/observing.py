@@ -33,6 +33,7 @@ class Observer:
         self._since = since
         self._counters: dict[tuple[str, str, str], float] = {}
         self._places: dict[str, pages.Place] = {}  # of GPUs
+        self._may_fall: set[tuple[str, str, str]] = set()
         self._exporter = 0
         self._lags = (0.0, 0.0)  # sum and count
         self.scrapes: collections.Counter[str] = collections.Counter()
@@ -49,11 +50,10 @@ class Observer:
                 await self._sample(session)
                 await asyncio.sleep(_SAMPLE_SECONDS)
 
-    def forget(self, node: str) -> None:
-        """Forget counters of a node's GPUs: they are replaced by others."""
+    def replaced(self, node: str) -> None:
+        """Let each counter of a node's GPUs fall once: they are those of another machine, whenever that is seen."""
         gone = {gpu for gpu, place in self._places.items() if place[0] == node}
-        for key in [key for key in self._counters if key[2] in gone]:
-            del self._counters[key]
+        self._may_fall |= {key for key in self._counters if key[2] in gone}
 
     async def page(self, session: aiohttp.ClientSession, role: str) -> pages.Page | None:
         """Return the page of a role; None if it does not serve one now."""
@@ -80,7 +80,9 @@ class Observer:
         for (family, gpu), value in page.counters.items():
             key = (role, family, gpu)
             last = self._counters.get(key, value)
-            if value < last and len(self.falls) < _MAX_FALLS:
+            if value < last and key in self._may_fall:
+                self._may_fall.discard(key)
+            elif value < last and len(self.falls) < _MAX_FALLS:
                 self.falls.append(f"{self._since():.1f} s: {role} {family} {self._places.get(gpu)}: {last} -> {value}")
             if value > last:
                 self.grown.add(key)
