@@ -118,7 +118,7 @@ class Soak:
     async def _checks(self, session: aiohttp.ClientSession) -> None:
         chance = self._settings.chance("checks")
         while True:
-            await asyncio.sleep(chance.uniform(60, 150) if self._settings.seconds > 120 else self._settings.seconds / 2)
+            await asyncio.sleep(self._settings.seconds / 2 if self._settings.short else chance.uniform(60, 150))
             async with self._gate.closed():
                 await self._check(session, fresh=chance.random() < 0.6)
 

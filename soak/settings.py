@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-LONG_SECONDS = 600.0  # from here on a run is a long one: a larger fleet, and more time between faults
+_SHORT_SECONDS = 120.0  # below this a run is a test: a smaller fleet, and less time between faults
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,14 +23,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pause: float = 0.0  # mean seconds between faults
 
     @property
-    def long(self) -> bool:
-        """Whether this is a run for figures rather than a test."""
-        return self.seconds >= LONG_SECONDS
+    def short(self) -> bool:
+        """Whether this is a test rather than a run for figures."""
+        return self.seconds < _SHORT_SECONDS
 
     def complete(self) -> Settings:
         """Return the settings with every size chosen."""
         sizes = {"nodes": 64, "claim_nodes": 4, "rate": 12.0, "peak": 260.0, "pause": 6.0}
-        if self.seconds < 120:
+        if self.short:
             sizes = {"nodes": 16, "claim_nodes": 2, "rate": 6.0, "peak": 120.0, "pause": 0.5}
         chosen = {name: getattr(self, name) or value for name, value in sizes.items()}
         return msgspec.structs.replace(self, **chosen)
