@@ -15,6 +15,7 @@ from soak import fleet
 from soak.fleet import Fleet
 from soak.gate import Gate
 from soak.insisting import insist
+from soak.observing import Observer
 from soak.settings import Settings
 from soak.world import World
 
@@ -32,11 +33,11 @@ _MODELS = ("a100", "h100", "h200", "t4")
 class Edits:
     """The edits by name."""
 
-    def __init__(self, world: World, settings: Settings, *, replaced: Callable[[str], None]) -> None:
+    def __init__(self, world: World, settings: Settings, observer: Observer) -> None:
         self._client = world.client
         self._fleet: Fleet = world.fleet
         self._chance: random.Random = settings.chance("edits")
-        self._replaced = replaced  # called with nodes whose counters begin anew
+        self._observer = observer
         self.kinds: dict[str, Callable[[float], Awaitable[None]]] = {
             "other models": self._other_models,
             "other counts": self._other_counts,
@@ -71,7 +72,7 @@ class Edits:
         model = self._chance.choice(_MODELS)
         for text in (fleet.document(model=model), fleet.document()):
             for name in self._spare():
-                self._replaced(name)
+                self._observer.replaced(name)
             await self._configure(text)
             await asyncio.sleep(seconds)
 
@@ -92,7 +93,7 @@ class Edits:
 
     async def _deleted_node(self, seconds: float) -> None:
         name = self._chance.choice([*self._fleet.nodes])
-        self._replaced(name)  # where no controller was there all the time, nobody knows that it existed
+        self._observer.replaced(name)  # where no controller was there all the time, nobody knows that it existed
         await insist(lambda: self._client.delete(resources.NODES, name))
         await asyncio.sleep(seconds)
         await insist(lambda: self._fleet.add_node(name))
@@ -101,6 +102,7 @@ class Edits:
         name, gpu = self._chance.choice([*self._fleet.nodes]), self._chance.randrange(fleet.GPUS)
         await self._annotate(name, {vocabulary.FAILURES_ANNOTATION: f"{{unhealthy: [{gpu}]}}"})
         await asyncio.sleep(seconds)
+        self._observer.failed(name, gpu)
         await self._annotate(name, {vocabulary.FAILURES_ANNOTATION: None})
 
     async def _without_pool(self, seconds: float) -> None:

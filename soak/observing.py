@@ -23,6 +23,7 @@ _PAGE_SIZE = 4096
 _COUNTED = ("controller", "agent", "exporter")
 _TIMEOUT = aiohttp.ClientTimeout(total=20)
 _MAX_FALLS = 50
+_ENERGY = "ENERGY"  # in the names of counters that grow with time
 
 
 class Observer:
@@ -54,6 +55,11 @@ class Observer:
         """Let each counter of a node's GPUs fall once: they are those of another machine, whenever that is seen."""
         gone = {gpu for gpu, place in self._places.items() if place[0] == node}
         self._may_fall |= {key for key in self._counters if key[2] in gone}
+
+    def failed(self, node: str, index: int) -> None:
+        """Let counters of a GPU's errors fall once: they are lost with a controller that ends before it can save them."""
+        gone = {gpu for gpu, place in self._places.items() if place == (node, index)}
+        self._may_fall |= {key for key in self._counters if key[2] in gone and _ENERGY not in key[1]}
 
     async def page(self, session: aiohttp.ClientSession, role: str) -> pages.Page | None:
         """Return the page of a role; None if it does not serve one now."""

@@ -46,7 +46,7 @@ class Soak:
         self._faults = Faults(running)
         self._observer = Observer(running, self._since)
         self._load = load.Load(running.client, running.fleet, settings, self._gate)
-        self._edits = Edits(running, settings, replaced=self._observer.replaced)
+        self._edits = Edits(running, settings, self._observer)
         self._edited: collections.Counter[str] = collections.Counter()
         self._impossible: dict[str, str] = {}
         self._occurrences: list[Occurrence] = []

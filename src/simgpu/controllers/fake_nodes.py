@@ -272,7 +272,8 @@ class FakeNodes:
             self._dra.publish(node.metadata, placed, record.faults)
         # A node that left and came back: a delete of its view may still be pending.
         deleting = first and not self._writer.settled(self._views.target(name), None)
-        if deleting or (known is not None and known is not placed):
+        # Errors that counters include are saved at once: nobody could know of them after a crash.
+        if deleting or failed or (known is not None and known is not placed):
             record.view.forget()
         record.view.growth = growth(placed)
         urgent = first or record.view.written is None

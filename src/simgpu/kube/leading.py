@@ -180,8 +180,11 @@ class Election:
         patch = {"metadata": {"resourceVersion": lease.metadata.resource_version}, "spec": spec}
         return await self._client.merge_patch(resources.LEASES, self._name, patch, namespace=self._namespace)
 
+    def _now(self) -> str:
+        return self._time.utc_now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
     def _spec(self, *, transitions: int | None = None, acquired: bool = False) -> dict[str, Any]:
-        now = self._time.utc_now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = self._now()
         spec: dict[str, Any] = {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": self._terms.lease_seconds,
@@ -224,7 +227,8 @@ class Election:
             async with asyncio.timeout(2.0):
                 lease = await self._client.find(resources.LEASES, self._name, namespace=self._namespace)
                 if lease is not None and lease.spec.holder_identity == self._identity:
-                    await self._write(lease, {"holderIdentity": "", "leaseDurationSeconds": 1})
+                    released = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._now()}
+                    await self._write(lease, released)
 
 
 class _Lost(Exception):
