@@ -1,6 +1,7 @@
 """What users of a cluster change meanwhile: the topology, good and bad, nodes, and annotations.
 
-Each edit takes back what it did, so that the fleet is as before when it ends.
+Each edit takes back what it did, so that the fleet is as before when it ends. GPUs that were gone meanwhile may be new
+ones: a controller that started in between has never seen them.
 """
 
 from __future__ import annotations
@@ -71,12 +72,12 @@ class Edits:
         """Replace the GPUs of spare nodes, and put the others back."""
         model = self._chance.choice(_MODELS)
         for text in (fleet.document(model=model), fleet.document()):
-            for name in self._spare():
-                self._observer.replaced(name)
+            self._observer.replaced(*self._spare())
             await self._configure(text)
             await asyncio.sleep(seconds)
 
     async def _other_counts(self, seconds: float) -> None:
+        self._observer.replaced(*self._spare())
         await self._configure(fleet.document(count=self._chance.randrange(0, fleet.GPUS)))
         await asyncio.sleep(seconds)
         await self._configure(fleet.document())
@@ -93,7 +94,7 @@ class Edits:
 
     async def _deleted_node(self, seconds: float) -> None:
         name = self._chance.choice([*self._fleet.nodes])
-        self._observer.replaced(name)  # where no controller was there all the time, nobody knows that it existed
+        self._observer.replaced(name)
         await insist(lambda: self._client.delete(resources.NODES, name))
         await asyncio.sleep(seconds)
         await insist(lambda: self._fleet.add_node(name))
@@ -107,6 +108,7 @@ class Edits:
 
     async def _without_pool(self, seconds: float) -> None:
         name = self._chance.choice(self._spare())
+        self._observer.replaced(name)
 
         async def label(pool: str | None) -> None:
             patch = {"metadata": {"labels": {fleet.LABEL: pool}}}

@@ -51,13 +51,13 @@ class Observer:
                 await self._sample(session)
                 await asyncio.sleep(_SAMPLE_SECONDS)
 
-    def replaced(self, node: str) -> None:
-        """Let each counter of a node's GPUs fall once: they are those of another machine, whenever that is seen."""
-        gone = {gpu for gpu, place in self._places.items() if place[0] == node}
+    def replaced(self, *nodes: str) -> None:
+        """Let each counter of these nodes' GPUs fall once: they are those of other GPUs, whenever that is seen."""
+        gone = {gpu for gpu, place in self._places.items() if place[0] in nodes}
         self._may_fall |= {key for key in self._counters if key[2] in gone}
 
     def failed(self, node: str, index: int) -> None:
-        """Let counters of a GPU's errors fall once: they are lost with a controller that ends before it can save them."""
+        """Let counters of a GPU's errors fall once: a controller that ends before it can save them takes them along."""
         gone = {gpu for gpu, place in self._places.items() if place == (node, index)}
         self._may_fall |= {key for key in self._counters if key[2] in gone and _ENERGY not in key[1]}
 
