@@ -94,16 +94,18 @@ async def test_a_controller_and_a_cleanup_use_each_permission_and_try_nothing_el
     await exercise(fleet, node)
     command = ("cleanup", "--yes", "--namespace", fleet.namespace, "--kubeconfig", str(cleaning.kubeconfig))
 
-    # The controller removes what is its own, and works again once there is a topology.
+    # Controllers that run remove what is theirs, and wait.
     await run(*command, "--wait", "60", home=admin.state_home)
     await fleet.gpus(node, None)
+    for controller in fleet.controllers:
+        controller.stop(signal.SIGKILL)
     await fleet.configure("", default=POOL)
+    await fleet.start()
     await fleet.gpus(node, 8)
     await eventually(lambda: fleet.client.find(resources.NODE_RESOURCE_TOPOLOGIES, node))
     await eventually(lambda: fleet.client.find(resources.RESOURCE_SLICES, f"kwok-{node}-gpu"))
-    for controller in fleet.controllers:
-        controller.stop(signal.SIGKILL)
-    # Of controllers that were killed the cleanup removes everything itself.
+    fleet.controller.stop(signal.SIGKILL)
+    # What a controller that was killed has left behind, the cleanup removes itself.
     await run(*command, "--wait", "0.1", home=admin.state_home)
     await fleet.gpus(node, None)
     assert_exact(fleet, accounts.CONTROLLER, accounts.allowed(controllers))
