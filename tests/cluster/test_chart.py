@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import re
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,36 +18,13 @@ from simgpu.catalog import models
 from simgpu.kube import resources
 from simgpu.kube.client import Client
 from simgpu.topology import pools, reading
+from tests.fixtures.chart import CHART, SERVED, Helm, template
 from tests.fixtures.cluster import Cluster, eventually
 
 ROOT = Path(__file__).parents[2]
-CHART = ROOT / "deploy" / "chart"
 GOLDEN = ROOT / "tests" / "golden" / "chart"
 SETS = sorted(path.name.removesuffix(".values.yaml") for path in GOLDEN.glob("*.values.yaml"))
-OPERATOR = ("monitoring.coreos.com/v1/ServiceMonitor", "monitoring.coreos.com/v1/PrometheusRule")
-SERVED = ("resource.k8s.io/v1", *OPERATOR)
 UPDATE = os.environ.get("SIMGPU_UPDATE_GOLDEN")  # writes the expected files anew
-
-Helm = Callable[..., str]
-
-
-@pytest.fixture(scope="session")
-def helm(programs: Callable[..., dict[str, Path]]) -> Helm:
-    """Helm, for which SIMGPU_HELM may name another program."""
-    program = os.environ.get("SIMGPU_HELM") or str(programs("helm")["helm"])
-
-    def run(*arguments: str, fails: bool = False) -> str:
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=120)
-        assert (done.returncode != 0) is fails, f"helm {' '.join(arguments)}: {done.stdout}{done.stderr}"
-        return done.stderr if fails else done.stdout
-
-    return run
-
-
-def template(helm: Helm, *options: str, served: tuple[str, ...] = SERVED, fails: bool = False) -> str:
-    versions = [part for version in served for part in ("--api-versions", version)]
-    kubernetes = ("--kube-version", "1.36.4", "--namespace", "gpu-operator")
-    return helm("template", "gpu-operator", str(CHART), *kubernetes, *versions, *options, fails=fails)
 
 
 def objects(text: str) -> dict[tuple[str, str], dict[str, Any]]:

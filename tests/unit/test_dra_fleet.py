@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from simgpu.controllers import dra_fleet
 from simgpu.controllers.dra_fleet import DraFleet, discover
 from simgpu.dra.versions import ServedApi
-from simgpu.kube import errors, views
+from simgpu.kube import errors, permissions, views
 from simgpu.kube.client import ApiResource
 from simgpu.kube.recording import Recorder
 from simgpu.kube.store import Store
@@ -78,6 +78,11 @@ class Discovered:
 
     def __init__(self, *served: str, minor: str = "36") -> None:
         self.served, self.minor = served, minor
+        self.allowed = True  # whether the account may do what it asks about
+
+    async def create(self, resource: Any, _body: Any) -> Any:
+        assert resource is permissions.REVIEWS
+        return permissions.AccessReview(views.ObjectMeta(), permissions.ReviewStatus(self.allowed))
 
     async def discover(self, api_version: str) -> list[ApiResource]:
         if api_version.rpartition("/")[2] not in self.served:
@@ -139,6 +144,22 @@ def test_slices_that_were_left_behind_are_found_although_the_first_request_fails
     LOOP.run(dra._look_for_leftovers())
     assert dra._wanted.is_set()
     assert not dra.cleared
+
+
+def test_what_the_account_may_not_do_is_not_tried() -> None:
+    class Strict(Discovered):
+        async def list(self, *what: Any, **_more: Any) -> Any:
+            raise AssertionError(what)
+
+        async def apply(self, *what: Any, **_more: Any) -> Any:
+            raise AssertionError(what)
+
+    client: Any = Strict("v1")
+    client.allowed = False
+    dra = DraFleet(client, Recorder(client, component="test"), Store(), changed=lambda _node: None, namespace="gpu")
+    LOOP.run(dra._look_for_leftovers())
+    assert not dra._wanted.is_set()
+    assert LOOP.run(dra_fleet.publish_classes(client, ServedApi("v1", 36))) == ()
 
 
 def test_classes_are_restored_until_the_server_serves_another_version(monkeypatch: pytest.MonkeyPatch) -> None:

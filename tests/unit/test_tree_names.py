@@ -15,6 +15,7 @@ OTHERS = (
     "examples",
     "fidelity",
     "native",
+    "soak",
     "dra",
     "nvml",
     "smi",

@@ -52,6 +52,7 @@ from simgpu.topology.mig_offers import NumberedInstance, numbered_on
 
 RETIRE_EVERY = 1.0  # seconds
 RETRY_AFTER = 5.0  # seconds after a write that failed
+MAX_STEP_AGE = 60.0  # seconds; the wall clock was set if the last step seems older
 MIN_GROWTH = 1 / 6  # of counters at rest, relative to those of a GPU at its power limit
 MAX_SAVE_SECONDS = 6.0  # shorter than the default lease, and than the grace period of a process that is asked to end
 
@@ -120,8 +121,10 @@ class FakeNodes:
         allocation: str = vocabulary.EXTENDED,
         reservations: str = vocabulary.DEFAULT_RESERVATION_NAMESPACE,
         topologies: NodeTopologies | None = None,
+        time: Callable[[], float] | None = None,
     ) -> None:
         self._dra = dra
+        self._time = time or clock.wall  # of saved counters: seconds since 1970 that never go back
         self._topologies = topologies
         self._stores = stores
         self._fleet = fleet
@@ -272,7 +275,8 @@ class FakeNodes:
             self._dra.publish(node.metadata, placed, record.faults)
         # A node that left and came back: a delete of its view may still be pending.
         deleting = first and not self._writer.settled(self._views.target(name), None)
-        if deleting or (known is not None and known is not placed):
+        # Errors that counters include are saved at once: nobody could know of them after a crash.
+        if deleting or failed or (known is not None and known is not placed):
             record.view.forget()
         record.view.growth = growth(placed)
         urgent = first or record.view.written is None
@@ -546,7 +550,8 @@ class FakeNodes:
     def _render(self, name: str) -> dict[str, Any]:
         placed, owned = self._fleet.nodes[name], self._records[name].owned
         # Counters are as old as the last step: a later time would hide what they have grown since.
-        saved = self._fleet.time or self._clock.wall()
+        age = self._clock.wall() - self._fleet.time if self._fleet.time else 0.0
+        saved = self._time() - min(max(0.0, age), MAX_STEP_AGE)
         counters = {
             "time": math.floor(saved * 10) / 10,
             "growth": growth(placed),
@@ -585,13 +590,13 @@ class FakeNodes:
     def _saved(self, before: publishing.PreviousView) -> tuple[dict[str, list[float]], float]:
         """Return saved counters by GPU, and for how many seconds they may have grown; nothing if they are invalid.
 
-        If the clock was set back since, the time is unknown: then it is the longest time between two saves. Counters of
+        If they are from the future, the time is unknown: then it is the longest time between two saves. Counters of
         a node that was idle grow slowly, but for the time until a save would have shown that it no longer was.
         """
         if before.broken:
             _log.warning("counters restart from zero: the saved ones are invalid: %s", before.broken)
             return {}, 0.0
-        since = self._clock.wall() - before.counters.time
+        since = self._time() - before.counters.time
         since = since if since >= 0 else SAVE_EVERY
         since = max(min(since, SAVE_EVERY), since * before.counters.growth)
         return before.counters.gpus, since
