@@ -260,7 +260,9 @@ GPU_MODE = _discovered(
 )
 VGPU_PRESENT = _discovered("vgpu.present", "whether there are virtual GPUs", values="`false`")
 DISCOVERY_TIME = _discovered(
-    "gfd.timestamp", "when the controller or agent that labelled the node first had started", values="seconds since 1970"
+    "gfd.timestamp",
+    "when the controller or agent that labelled the node first had started",
+    values="seconds since 1970",
 )
 MIG_CAPABLE = _discovered("mig.capable", "whether any GPU can be divided", values="`true`, `false`")
 MIG_STRATEGY = _discovered(
@@ -662,8 +664,8 @@ EXPORTER_SOCKET = _file("/tmp/simgpu.sock", "machine of an exporter", "`exporter
 LIBRARY = _file("libnvidia-ml.so.1", "containers with GPUs, commands of `run`", "the agent, `run`", "NVML")
 DRIVER_DIR = _file(
     "/run/nvidia/driver", "node", "`agent --driver-only`",
-    "the driver folder: library, tool, pages, device files, and the texts of `/proc/driver`, as the GPU Operator's driver "
-    "container leaves them on a node",
+    "the driver folder: library, tool, pages, device files and the texts of `/proc/driver`, as the GPU Operator's "
+    "driver container leaves them on a node",
 )  # fmt: skip
 PAGE_FIRMWARE = "gsp_simgpu-"  # of the names of pages among a driver's firmware; native/finding.c has it, too
 SMI = _file("nvidia-smi", "containers with GPUs, commands of `run`", "the agent, `run`", "nvidia-smi")

@@ -1,4 +1,4 @@
-"""Where library and tool find pages: in the driver folder that they are in, and in containers as a driver's firmware."""
+"""Where library and tool find pages: in the driver folder that they are in, and in containers as firmware."""
 
 from __future__ import annotations
 

@@ -19,7 +19,9 @@ LIBRARIES = f"{DRIVER}/usr/lib/x86_64-linux-gnu"
 PLAIN = {"gpus": [{"type": "h200", "count": 2}]}
 # Where NVIDIA's programs read what a kernel module would show.
 MOUNTS = ("/proc/driver", "/sys/bus/pci/devices")
-NOT_DISCOVERED = re.compile(r"nvidia\.com/(gpu\.present|gpu\.deploy\..*|mig\.strategy|mig\.config\.state|gfd\.timestamp)")
+NOT_DISCOVERED = re.compile(
+    r"nvidia\.com/(gpu\.present|gpu\.deploy\..*|mig\.strategy|mig\.config\.state|gfd\.timestamp)"
+)
 SMALL = "nvidia.com/mig-1g.18gb"
 
 

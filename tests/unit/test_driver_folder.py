@@ -73,9 +73,8 @@ def test_it_has_the_names_that_programs_of_nvidia_look_for(tmp_path: Path, nodes
     assert found.pages == root / "var/lib/simgpu/gpus"
 
 
-def test_links_to_pages_stay_within_the_folder_wherever_it_is_mounted(
-    tmp_path: Path, nodes: dict[str, tuple[int, int]]
-) -> None:
+@pytest.mark.usefixtures("nodes")
+def test_links_to_pages_stay_within_the_folder_wherever_it_is_mounted(tmp_path: Path) -> None:
     found, listed = folder(tmp_path), cards()
     found.show(listed)
     for card in listed:
@@ -88,9 +87,8 @@ def test_links_to_pages_stay_within_the_folder_wherever_it_is_mounted(
     }
 
 
-def test_another_version_and_fewer_gpus_leave_nothing_of_the_first_behind(
-    tmp_path: Path, nodes: dict[str, tuple[int, int]]
-) -> None:
+@pytest.mark.usefixtures("nodes")
+def test_another_version_and_fewer_gpus_leave_nothing_of_the_first_behind(tmp_path: Path) -> None:
     found = folder(tmp_path)
     found.show(cards(4, mig=("1g.18gb",)))
     found.show(cards(1, driver="570.86.15"))
@@ -101,9 +99,8 @@ def test_another_version_and_fewer_gpus_leave_nothing_of_the_first_behind(
     assert there(tmp_path / "driver") == {".simgpu"}
 
 
-def test_nothing_is_written_again_while_the_gpus_stay_the_same(
-    tmp_path: Path, nodes: dict[str, tuple[int, int]]
-) -> None:
+@pytest.mark.usefixtures("nodes")
+def test_nothing_is_written_again_while_the_gpus_stay_the_same(tmp_path: Path) -> None:
     found, listed = folder(tmp_path), cards()
     found.show(listed)
     (tmp_path / "driver/usr/bin/nvidia-smi").unlink()

@@ -225,7 +225,7 @@ _ENGINES = {"multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngin
 # What NVIDIA's DRA driver publishes of each kind: attributes with their types, and capacities.
 PUBLISHED_BY_NVIDIA = {
     "whole": (_EVERY_DEVICE | {"uuid": _STRING}, {"memory"}),
-    "static MIG": (_OF_MIG | {"uuid": _STRING}, _ENGINES | {"memorySlice4", "memorySlice5", "memorySlice6", "memorySlice7"}),
+    "static MIG": (_OF_MIG | {"uuid": _STRING}, _ENGINES | {f"memorySlice{place}" for place in range(4, 8)}),
     "divisible": (_EVERY_DEVICE | {"uuid": _STRING}, _ENGINES),
     "dynamic MIG": (_OF_MIG, _ENGINES),
 }  # fmt: skip

@@ -89,7 +89,11 @@ class NodeLinks:
         self.run_folder = settings.state / "run"
         self.run_folder.mkdir(parents=True, exist_ok=True)
         brought = settings.components
-        self.driver = DriverFolder(settings.driver, native.library(), native.tool()) if vocabulary.DRIVER_PART in brought else None
+        self.driver = (
+            DriverFolder(settings.driver, native.library(), native.tool())
+            if vocabulary.DRIVER_PART in brought
+            else None
+        )
         self.pages = settings.state / "gpus" if self.driver is None else self.driver.pages
         self.programs = granting.install(native.library(), native.tool(), settings.state)
         self.source = granting.Source(self.pages, self.run_folder, self.programs)
@@ -143,6 +147,7 @@ class Agent:
             settings.node, self.stores, self._writer, links.recorder,
             namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, before=self._files.known.spec,
             allocation=settings.allocation, labelled=vocabulary.LABELS_PART in settings.components,
+            claimable=vocabulary.DRA_PART in settings.components,
         )  # fmt: skip
         self.profiles = ProfileMaps(client, self.stores.pods, lambda _node: self.controller.wake())
         self.node.loads.find = self.profiles.text
@@ -151,7 +156,6 @@ class Agent:
         self.controller = RealNode(
             self.node, self.equipment, self.kubelet, self.slices, working=lambda: self.socket.working,
             known=self._files.known, reservations=settings.reservations, clock=self._clock,
-            claimable=vocabulary.DRA_PART in settings.components,
         )  # fmt: skip
         self.topologies = NodeTopologies(
             client,

@@ -82,12 +82,16 @@ def _components(text: str) -> frozenset[str]:
     "Cgroup file system, to read containers' CPU usage for pods whose GPU usage follows it.",
 )
 @click.option(
-    "--components", metavar="LIST", default=",".join(vocabulary.COMPONENTS[1:]), show_default=True,
-    help="What the agent brings, with commas: device-plugin, dra, labels (of feature discovery), exporter, and driver: a "
-    "driver folder for NVIDIA's own programs. GPUs, their pages and their load are there in any case.",
+    "--components",
+    metavar="LIST",
+    default=",".join(vocabulary.COMPONENTS[1:]),
+    show_default=True,
+    help="What the agent brings, with commas: device-plugin, dra, labels (of feature discovery), exporter, and driver, "
+    "which is a driver folder for NVIDIA's own programs. GPUs, their pages and their load are there in any case.",
 )
 @click.option(
-    "--driver-only", is_flag=True,
+    "--driver-only",
+    is_flag=True,
     help="Bring the driver folder alone, as --components=driver: device plugin, DRA driver, labels and exporter are "
     "others'. Device files in it need CAP_MKNOD.",
 )
@@ -102,7 +106,8 @@ def agent(  # noqa: PLR0913 - one for each option
     node: str | None, kubeconfig: Path | None, namespace: str, listen: str, identity: str, state_dir: Path,
     plugin_dir: Path, pod_resources: Path, dra_plugin_dir: Path, registry_dir: Path, cdi_dir: Path, pod_uid: str,
     reservation_namespace: str, prometheus_url: str, runai_dir: Path, nri_socket: Path, zone_view: Path | None,
-    cgroups: Path, components: str, driver_only: bool, driver_dir: Path, dashboard: bool | None, files: tuple[Path, ...], allocation: str, interval: float, seed: int,
+    cgroups: Path, components: str, driver_only: bool, driver_dir: Path, dashboard: bool | None,
+    files: tuple[Path, ...], allocation: str, interval: float, seed: int,
 ) -> None:  # fmt: skip
     """Provide simulated GPUs on a real node: pods that request nvidia.com/gpu, or claim them, get them.
 

@@ -19,10 +19,10 @@ import msgspec
 from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import (
-    feature_labels,
     claimed,
     configuring,
     dividing,
+    feature_labels,
     instance_users,
     numa_zones,
     publishing,

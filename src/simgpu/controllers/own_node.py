@@ -31,7 +31,7 @@ from simgpu.machines import users
 from simgpu.machines.ticking import Clock
 from simgpu.machines.users import CpuSource, User
 from simgpu.pods import holding, requests, reserving
-from simgpu.topology import failures, mig_choice, pools
+from simgpu.topology import allocating, failures, mig_choice, pools
 
 _NOTHING = pools.NodeGpus(())
 
@@ -59,7 +59,7 @@ class OwnNode:
     """Reads the node's configuration and users, and writes its labels and view.
 
     `before` is what it had, which it keeps while its configuration is invalid. Unless it is to be `labelled`, labels of
-    feature discovery are left to others.
+    feature discovery are left to others, and unless its GPUs are `claimable`, so is DRA.
     """
 
     def __init__(  # noqa: PLR0913 - what it reads, what it writes to, and how
@@ -75,6 +75,7 @@ class OwnNode:
         before: pools.NodeGpus = _NOTHING,
         allocation: str = vocabulary.EXTENDED,
         labelled: bool = True,
+        claimable: bool = True,
     ) -> None:
         self.name = name
         self.configuration = Configuration(
@@ -92,7 +93,7 @@ class OwnNode:
         self._shown = _Shown()
         self._counters: Callable[[], Mapping[str, Sequence[float]]] = dict
         self._spec = before
-        self._labels = labelled
+        self._labels, self._claimable = labelled, claimable
         self._started = clock.wall()
         self._labelled: set[str] = set()
 
@@ -134,6 +135,8 @@ class OwnNode:
         """Return what the node should have, with its MIG strategy; nothing if nothing is configured."""
         spec = self.configuration.gpus_of(self.node, lambda _name: self._spec) if self.node is not None else None
         self._spec = mig_choice.with_strategy(spec or _NOTHING, self.configuration.current)
+        if not self._claimable:
+            self._spec = msgspec.structs.replace(self._spec, allocation=allocating.DEFAULT)
         return self._spec
 
     def failures(self, spec: pools.NodeGpus) -> failures.Failures:

@@ -19,6 +19,7 @@ from simgpu.kube.views import ConfigMap, Node
 from simgpu.machines.users import PodRef, User
 from simgpu.topology import allocating, devices, mig_files, mig_layouts, mig_offers, pools, sharing
 
+
 def view_name(node: str) -> str:
     """Return the name of a node's ConfigMap."""
     return vocabulary.VIEW_PREFIX + naming.shortened(node, vocabulary.MAX_NAME - len(vocabulary.VIEW_PREFIX))

@@ -76,7 +76,7 @@ class Kubelet(Protocol):
 class RealNode:
     """Keeps a node's devices, the offers to the kubelet, users and published view in sync.
 
-    `working` returns the guests that have workloads of their own. Unless GPUs are `claimable`, DRA is left to others.
+    `working` returns the guests that have workloads of their own.
     """
 
     def __init__(
@@ -90,7 +90,6 @@ class RealNode:
         known: Known,
         reservations: str,
         clock: Clock,
-        claimable: bool = True,
     ) -> None:
         self.reconciled = False
         self.following = asyncio.Event()
@@ -98,7 +97,6 @@ class RealNode:
         self.failures = failures.NONE
         self.topologies: NodeTopologies | None = None
         self._working = working
-        self._claimable = claimable
         self._node = node
         self._equipment = equipment
         self._kubelet = kubelet
@@ -306,8 +304,6 @@ class RealNode:
         allocation = spec.allocation
         if allocation.way == vocabulary.EXTENDED:
             return spec
-        if not self._claimable:
-            return msgspec.structs.replace(spec, allocation=allocating.DEFAULT)
         self._slices.need()
         way = self._one_way() if allocation.way == vocabulary.BOTH else allocation.way
         return msgspec.structs.replace(spec, allocation=allocating.GpuAllocation(way, allocation.options))

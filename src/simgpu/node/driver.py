@@ -1,8 +1,9 @@
 """The driver folder: an installation of NVIDIA's driver, as the GPU Operator's driver container leaves it on a node.
 
 It has the library with its versioned names, `nvidia-smi`, the GPUs' pages where both look for them, device files where
-they can be made, the texts of `/proc/driver` and the GPUs' files of `/sys`, which root can mount there. Pages are there as firmware files too: NVIDIA's container toolkit
-mounts those into every container with GPUs, where the library finds them, and the device files that go with them.
+they can be made, and what the kernel would show below `/proc/driver` and of the GPUs below `/sys`, for root to mount
+there. Pages are there as firmware files too: NVIDIA's container toolkit mounts those into every container with GPUs,
+where the library finds them, and the device files that go with them.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class DriverFolder:
         try:
             self._root.mkdir(parents=True, exist_ok=True)
             if not (self._root / _MARK).exists() and any(self._root.iterdir()):
-                raise errors.InputError("--driver-dir", f"{self._root} is in use by another driver; name another folder")
+                raise errors.InputError(
+                    "--driver-dir", f"{self._root} is in use by another driver; name another folder"
+                )
             files.put(self._root / _MARK, b"", 0o644)
         except OSError as error:
             raise errors.InputError("--driver-dir", errors.explain(error)) from None
@@ -139,7 +142,7 @@ class DriverFolder:
 
 def _link(path: Path, target: str) -> Path:
     """Make a symbolic link, atomically, unless it is there; return its path."""
-    if not (path.is_symlink() and os.readlink(path) == target):
+    if not (path.is_symlink() and str(path.readlink()) == target):
         unfinished = path.with_name(files.unfinished_name(path.name))
         unfinished.unlink(missing_ok=True)
         unfinished.symlink_to(target)

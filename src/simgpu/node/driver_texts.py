@@ -12,7 +12,11 @@ from simgpu.topology.devices import Device
 MIG_CONFIG, MIG_MONITOR = 1, 2  # minor numbers of the device files to change instances, and to watch them
 READABLE, OWNERS_ONLY = 0o444, 0o400  # modes of these files
 
-_LISTED_GPUS, _GPU_INSTANCES, _COMPUTE_INSTANCES = 32, 15, 8  # whose minor numbers are listed, whether they exist or not
+_LISTED_GPUS, _GPU_INSTANCES, _COMPUTE_INSTANCES = (
+    32,
+    15,
+    8,
+)  # whose minor numbers are listed, whether they exist or not
 _FIRST = 3  # minor number of an instance
 _OPEN_MODULE_SINCE = 7.5  # compute capability
 _PARAMS = """\
