@@ -76,7 +76,7 @@ DEFAULT_PROMETHEUS = "http://prometheus-operated.runai:9090"
 DEFAULT_DRIVER, DEFAULT_CUDA = "580.159.04", "13.0"  # of models that state none
 
 COMPONENTS = DRIVER_PART, PLUGIN_PART, DRA_PART, LABELS_PART, EXPORTER_PART = (
-    "driver", "device-plugin", "dra", "labels", "exporter",
+    "driver", "device-plugins", "dra", "labels", "exporter",
 )  # that an agent can bring  # fmt: skip
 
 DEFAULT_TOPOLOGY_POLICY, DEFAULT_TOPOLOGY_SCOPE = "single-numa-node", "container"  # of pools with `numa`

@@ -100,7 +100,7 @@ def test_agents_may_make_device_files_only_where_they_bring_the_driver(helm: Hel
     assert alone["name"] == "simgpu-agent", "the exporter's name is left to the exporter"
     assert "nvidia-dcgm-exporter" not in services
     beside, services = agent("--set", "components.driver=true,components.dra=false,agent.driverDir=/run/other")
-    assert {"--components=device-plugin,driver,exporter,labels", "--driver-dir=/run/other"} <= {*beside["args"]}
+    assert {"--components=device-plugins,driver,exporter,labels", "--driver-dir=/run/other"} <= {*beside["args"]}
     assert "nvidia-dcgm-exporter" in services
 
 

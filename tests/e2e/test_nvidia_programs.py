@@ -104,7 +104,7 @@ class Nvidia:
 
 
 @pytest.fixture(scope="module")
-def node(equipped: Gpus, nvidia_programs: Path) -> Iterator[Nvidia]:
+def driver_node(equipped: Gpus, nvidia_programs: Path) -> Iterator[Nvidia]:
     """The node without our device plugin and DRA driver."""
     gpus, made = equipped, Nvidia(equipped, nvidia_programs)
     gpus.fail("")
@@ -125,10 +125,11 @@ def node(equipped: Gpus, nvidia_programs: Path) -> Iterator[Nvidia]:
 
 
 @pytest.fixture
-def nvidia(node: Nvidia) -> Iterator[Nvidia]:
-    yield node
-    node.gpus.node.kubectl("delete", "pods", "--all", "--now")
-    node.gpus.fail("")
+def nvidia(driver_node: Nvidia) -> Iterator[Nvidia]:
+    yield driver_node
+    driver_node.stop_plugin()
+    driver_node.gpus.node.kubectl("delete", "pods", "--all", "--now")
+    driver_node.gpus.fail("")
 
 
 def test_feature_discovery_finds_the_labels_that_we_write(nvidia: Nvidia) -> None:
