@@ -8,6 +8,7 @@ from pathlib import Path
 
 import aiohttp
 import msgspec
+import pytest
 
 from simgpu import vocabulary
 from simgpu.app import agent as agents
@@ -54,6 +55,7 @@ async def test_settings_go_to_the_socket_as_the_node_has_it(settings: AgentSetti
         assert agents.NodeLinks(settings, client).control == vocabulary.POD_SOCKET
 
 
+@pytest.mark.filterwarnings("ignore:Bare functions:DeprecationWarning")  # the page is an object that is called
 async def test_there_are_no_metrics_but_health(settings: AgentSettings, tmp_path: Path) -> None:
     async with Client(settings.target) as client, aiohttp.ClientSession() as session:
         for settings_of, status in ((settings, 200), (driver_only(settings, tmp_path), 404)):
@@ -71,6 +73,5 @@ async def test_there_are_no_metrics_but_health(settings: AgentSettings, tmp_path
 async def test_labels_of_feature_discovery_are_not_written(settings: AgentSettings, tmp_path: Path) -> None:
     async with running(driver_only(settings, tmp_path)) as agent:
         inform(agent)
-        agent.controller.follow_cluster()
         await until(lambda: bool(agent.node._labelled))
         assert agent.node._labelled == {vocabulary.MANAGED_LABEL}

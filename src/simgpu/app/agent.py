@@ -136,6 +136,8 @@ class Agent:
         self._files = StateFiles(settings.state)
         self._own_links = links is None
         self._links = links = links or NodeLinks(settings, client)
+        if links.driver is not None:
+            links.driver.claim()
         self._writer = Writer(client, manager=vocabulary.AGENT_MANAGER, in_flight=2)
         self.equipment = Equipment(
             settings.node, self._files, cpu.Meter(settings.cgroups), pages=links.pages,
@@ -333,8 +335,6 @@ async def _run_alone(role: _Role, client: Client, links: NodeLinks, ready: Calla
     async with contextlib.AsyncExitStack() as stack:
         lock = settings.state / vocabulary.AGENT_LOCK
         await stack.enter_async_context(locks.exclusive(lock, waiting=links.stand_by))
-        if links.driver is not None:
-            links.driver.claim()
         agent = role.agent = Agent(settings, client, links)
         stack.callback(agent.equipment.close)
         await agent.socket.start()

@@ -86,8 +86,8 @@ def _components(text: str) -> frozenset[str]:
     metavar="LIST",
     default=",".join(vocabulary.COMPONENTS[1:]),
     show_default=True,
-    help="What the agent brings, with commas: device-plugins, dra, labels (of feature discovery), exporter, and driver, "
-    "which is a driver folder for NVIDIA's own programs. GPUs, their pages and their load are there in any case.",
+    help="What the agent brings, with commas: device-plugins, dra, labels (of feature discovery), exporter, and "
+    "driver: a driver folder for NVIDIA's own programs. GPUs, their pages and their load are there in any case.",
 )
 @click.option(
     "--driver-only",
