@@ -32,6 +32,34 @@ def test_a_known_model_has_all_labels_of_feature_discovery() -> None:
     assert (found["nvidia.com/gpu.count"], found["nvidia.com/mig.capable"]) == ("8", "true")
 
 
+def test_older_names_of_versions_have_the_same_values() -> None:
+    found = feature_labels.labels(spec({"gpus": [{"type": "h200"}]}), "none")
+    assert [found[f"nvidia.com/cuda.driver.{part}"] for part in ("major", "minor", "rev")] == ["580", "159", "04"]
+    assert [found[f"nvidia.com/cuda.runtime.{part}"] for part in ("major", "minor")] == ["13", "0"]
+
+
+@pytest.mark.parametrize(
+    ("models_of", "mode", "capable"),
+    [
+        (["h200"], "compute", "true"),
+        (["rtx-6000-ada"], "graphics", "false"),
+        (["rtx-6000-ada", "h200"], "unknown", "true"),
+    ],
+)
+def test_what_gpus_are_for_and_can_is_that_of_all_of_them(models_of: list[str], mode: str, capable: str) -> None:
+    found = feature_labels.labels(spec({"gpus": [{"type": name} for name in models_of]}), "none")
+    assert (found["nvidia.com/gpu.mode"], found["nvidia.com/mig.capable"]) == (mode, capable)
+    assert found["nvidia.com/vgpu.present"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [({}, "12"), ({"nvidia.com/gfd.timestamp": "5"}, "5"), ({"x": "7"}, "12")]
+)
+def test_the_time_of_discovery_is_written_once(before: dict[str, str], after: str) -> None:
+    node = views.Node(metadata=views.ObjectMeta(name="n", labels=before))
+    assert feature_labels.discovery_time(node, 12.9) == {"nvidia.com/gfd.timestamp": after}
+
+
 def test_what_nobody_knows_of_a_card_has_no_label() -> None:
     found = feature_labels.labels(spec({"gpuProduct": "X 9000", "gpuCount": 2, "gpuMemory": 1000}), "none")
     assert (found["nvidia.com/gpu.product"], found["nvidia.com/gpu.memory"]) == ("X-9000", "1000")

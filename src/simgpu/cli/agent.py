@@ -158,7 +158,7 @@ def agent(  # noqa: PLR0913 - one for each option
     )
 
     def ready(address: str) -> None:
-        output.ready(address)
+        output.ready(address, "metrics" if vocabulary.EXPORTER_PART in settings.components else "healthz")
         if watching_page.wanted(dashboard, settings.listen[0]):
             output.dashboard(address)
 
