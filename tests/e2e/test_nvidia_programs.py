@@ -171,8 +171,9 @@ def test_a_cdi_file_of_nvidia_ctk_lets_containerd_start_a_container_with_a_gpu(n
     assert "gsp_simgpu-GPU-" in made.read_text()
     names = nvidia.machine.run(nvidia.path("nvidia-ctk"), "cdi", "list").split()
     assert {"nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=all"} <= {*names}
-    every = nvidia.gpus.pod(gpus=0, annotations={"cdi.k8s.io/test": "nvidia.com/gpu=all"})
-    second = nvidia.gpus.pod(gpus=0, annotations={"cdi.k8s.io/test": "nvidia.com/gpu=1"})
+    every, second = "cdi-all", "cdi-second"
+    for pod, device in ((every, "all"), (second, "1")):
+        nvidia.gpus.node.pod(pod, "sleep 1000", annotations={"cdi.k8s.io/test": f"nvidia.com/gpu={device}"})
     nvidia.gpus.running(every, second)
     assert len(nvidia.listed(every)) == 2
     assert nvidia.listed(second) == nvidia.listed(every)[1:]

@@ -1,6 +1,7 @@
 """Texts that NVIDIA's kernel module shows below `/proc/driver`, and minor numbers of MIG's device files. Pure.
 
-Formats and values are those of a machine with an H200 and driver 580.159.04.
+Formats and values are those of a machine with an H200 and driver 580.159.04; but no module makes device files here, and
+so `ModifyDeviceFiles` is 0: otherwise NVIDIA's container hooks change the text in containers, which have none.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _OPEN_MODULE_SINCE = 7.5  # compute capability
 _PARAMS = """\
 ResmanDebugLevel: 4294967295
 RmLogonRC: 1
-ModifyDeviceFiles: 1
+ModifyDeviceFiles: 0
 DeviceFileUID: 0
 DeviceFileGID: 0
 DeviceFileMode: 438
