@@ -2,3 +2,5 @@
 module simgpu.dev/telegraf
 
 go 1.26.3
+
+require github.com/influxdata/telegraf v1.37.2

@@ -184,7 +184,7 @@ def test_texts_are_those_of_the_kernel_module() -> None:
     texts = driver_texts.texts([card], "580.159.04", machine="x86_64")
     assert texts["nvidia/version"].startswith("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  ")
     assert texts[f"nvidia/gpus/{card.pci_short}/information"].splitlines() == [
-        "Model: \t\t NVIDIA H200", "IRQ:   \t\t 0", f"GPU UUID: \t {card.uuid}", "Video BIOS: \t 96.00.A5.00.1A",
+        "Model: \t\t NVIDIA H200", "IRQ:   \t\t 0", f"GPU UUID: \t {card.uuid}", "Video BIOS: \t 96.00.a5.00.1a",
         "Bus Type: \t PCIe", "DMA Size: \t 52 bits", "DMA Mask: \t 0xfffffffffffff",
         f"Bus Location: \t {card.pci_short}", "Device Minor: \t 0", "GPU Firmware: \t 580.159.04", "GPU Excluded:\t No",
     ]  # fmt: skip

@@ -100,7 +100,7 @@ def _version(devices: Sequence[Device], version: str, machine: str) -> str:
 
 
 def _information(device: Device, version: str) -> str:
-    vbios = device.model.board.vbios if device.model.board is not None else ""
+    vbios = device.model.board.vbios.lower() if device.model.board is not None else ""
     return (
         f"Model: \t\t {device.model.product}\n"
         "IRQ:   \t\t 0\n"
