@@ -15,9 +15,8 @@ from simgpu.app import agent as agents
 from simgpu.app.agent import AgentSettings
 from simgpu.kube.client import Client
 from simgpu.page import writer
-from tests.contract.test_agent import SPEC, holding, inform, remember
 from tests.fixtures.kubelet import Kubelet
-from tests.fixtures.lone_agent import running, until
+from tests.fixtures.lone_agent import SPEC, holding, inform, remember, running, until
 
 
 def driver_only(settings: AgentSettings, tmp_path: Path) -> AgentSettings:
