@@ -1,21 +1,7 @@
-#include "reader.h"
+#include "finding.h"
+#include "environment.h"
 #include "slices.h"
 #include "sys.h"
-
-static const char DEFAULT_PAGES[] = "/var/lib/simgpu/gpus";
-#ifdef FREESTANDING
-extern char *getenv(const char *) __attribute__((weak)); /* that of the program's C library, where it has one */
-#define HAS_ENVIRONMENT (getenv != 0)
-#else
-#include <stdlib.h>
-#define HAS_ENVIRONMENT 1
-#endif
-
-static const char *pages_folder(void)
-{
-    const char *given = HAS_ENVIRONMENT ? getenv("SIMGPU_PAGES") : 0;
-    return given && *given ? given : DEFAULT_PAGES;
-}
 
 static int map_page(const char *path, struct mapped *mapped)
 {
@@ -64,28 +50,27 @@ static void sort_by_index(struct cards *cards)
 
 int cards_open(struct cards *cards)
 {
-    enum { LONGEST = 4096 };
-    char path[LONGEST], entries[4096] __attribute__((aligned(8)));
-    const char *folder = pages_folder();
+    char path[LONGEST_PATH], entries[4096] __attribute__((aligned(8)));
+    struct place place;
+    pages_find(&place);
     cards->count = 0;
-    int file = sys_open(folder);
+    int file = sys_open(place.folder);
     if (file < 0) return file == -13 ? READ_NO_PERMISSION : READ_NOT_LOADED;
     int worst = READ_OK;
     for (long n; (n = sys_list(file, entries, sizeof entries)) > 0;)
         for (long at = 0; at < n;) {
             struct entry *entry = (struct entry *)(entries + at);
             at += entry->length;
-            if (entry->name[0] == '.' || cards->count == MAX_CARDS) continue;
-            size_t end = text_add(path, 0, folder, LONGEST);
-            end = text_add(path, end, "/", LONGEST);
-            end = text_add(path, end, entry->name, LONGEST);
-            text_add(path, end, "/page", LONGEST);
+            if (cards->count == MAX_CARDS || !page_path(&place, entry->name, path, sizeof path)) continue;
             struct card *card = &cards->card[cards->count];
             card->count = 1;
+            card->by_device_files = place.is_firmware;
             int result = map_page(path, &card->pages[0]);
             if (result == READ_OK && card->pages[0].page->magic == PAGE_MAGIC && card->pages[0].page->major != PAGE_MAJOR)
                 worst = READ_OTHER_VERSION;
-            if (result == READ_OK) cards->count++;
+            if (result == READ_OK && place.is_firmware && !has_device_file(card->pages[0].page))
+                sys_unmap((void *)card->pages[0].page, card->pages[0].size);
+            else if (result == READ_OK) cards->count++;
             else if (result == READ_NO_PERMISSION && worst == READ_OK) worst = result;
         }
     sys_close(file);
@@ -219,6 +204,7 @@ static void add_instances(struct page *page, const struct page *other)
 int card_read(const struct card *card, struct page *into)
 {
     int code = read_page(&card->pages[0], into);
+    if (code == READ_OK && card->by_device_files) keep_own_instances(into);
     if (card->count == 1) return code;
     struct page other;
     for (unsigned i = 1; i < card->count; i++) {
@@ -318,7 +304,7 @@ unsigned process_list(const struct page *page, struct process *into, unsigned mo
 /* What the reader's processes have of a card's memory in use: all of it, or as much as its container may have. */
 static uint64_t own_memory(uint64_t used)
 {
-    const char *given = HAS_ENVIRONMENT ? getenv("SIMGPU_MEMORY_MIB") : 0;
+    const char *given = environment("SIMGPU_MEMORY_MIB");
     uint64_t mib = 0;
     for (; given && is_digit(*given) && mib < 1u << 30; given++) mib = mib * 10 + (uint64_t)(*given - '0');
     return mib && mib << 20 < used ? mib << 20 : used;
@@ -421,7 +407,7 @@ static int answered(int file)
 /* Where pages are read that were written for containers, as on their node, the socket is elsewhere. */
 static const char *control_socket(const struct page *page)
 {
-    const char *given = HAS_ENVIRONMENT ? getenv("SIMGPU_SOCKET") : 0;
+    const char *given = environment("SIMGPU_SOCKET");
     return given && *given ? given : page->control;
 }
 

@@ -9,9 +9,10 @@
 enum { READ_OK = 0, READ_NO_PERMISSION = 4, READ_NOT_LOADED = 9, READ_LOST = 15, READ_OTHER_VERSION = 18 };
 enum { MAX_CARDS = 128, MAX_PROCESSES = 256, PROCESS_NAME = 256 };
 
-/* A card is one page; in a container that has several of its MIG instances, one for each of them. */
+/* A card is one page; in a container that has several of its MIG instances, one for each of them. Where all pages of a
+ * node are brought along, device files say which instances of it are the container's. */
 struct mapped { const struct page *page; size_t size; };
-struct card { unsigned count; struct mapped pages[PAGE_INSTANCES]; };
+struct card { unsigned count; int by_device_files; struct mapped pages[PAGE_INSTANCES]; };
 struct cards { unsigned count; struct card card[MAX_CARDS]; };
 
 struct process {
@@ -22,7 +23,7 @@ struct process {
     char name[PROCESS_NAME];
 };
 
-/* Map the pages in SIMGPU_PAGES, or in /var/lib/simgpu/gpus, in the order of the cards' indices. */
+/* Map the pages that there are (see finding.h), in the order of the cards' indices. */
 int cards_open(struct cards *cards);
 void cards_close(struct cards *cards);
 

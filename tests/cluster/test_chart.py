@@ -55,6 +55,30 @@ def test_the_live_page_is_off_unless_a_value_turns_it_on(helm: Helm) -> None:
     assert both.count("- --dashboard\n") == 2
 
 
+def test_agents_may_make_device_files_only_where_they_bring_the_driver(helm: Helm) -> None:
+    def agent(*options: str) -> tuple[dict[str, Any], set[str]]:
+        found = objects(template(helm, *options))
+        [(name, spec)] = [(name, item["spec"]) for (kind, name), item in found.items() if kind == "DaemonSet"]
+        return {"name": name, **spec["template"]["spec"]["containers"][0]}, {
+            name for kind, name in found if kind == "Service"
+        }
+
+    plain, _ = agent()
+    assert plain["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    others = ("devicePlugin", "dra", "labels", "exporter")
+    alone, services = agent(
+        "--set", f"components.driver=true,{','.join(f'components.{name}=false' for name in others)}"
+    )
+    assert alone["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["MKNOD"]}
+    assert "--driver-only" in alone["args"]
+    assert "/run/nvidia/driver" in [mount["mountPath"] for mount in alone["volumeMounts"]]
+    assert alone["name"] == "simgpu-agent", "the exporter's name is left to the exporter"
+    assert "nvidia-dcgm-exporter" not in services
+    beside, services = agent("--set", "components.driver=true,components.dra=false,agent.driverDir=/run/other")
+    assert {"--components=device-plugins,driver,exporter,labels", "--driver-dir=/run/other"} <= {*beside["args"]}
+    assert "nvidia-dcgm-exporter" in services
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_the_topology_of_a_values_file_has_no_mistakes(name: str, helm: Helm) -> None:
     topology = topology_of(objects(template(helm, *values(name))))

@@ -19,6 +19,14 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
     return click.option(name, type=kind, default=default, show_default=True, metavar=metavar, help=about)
 
 
+def _components(text: str) -> frozenset[str]:
+    found = frozenset(name.strip() for name in text.split(",")) - {""}
+    if unknown := sorted(found.difference(vocabulary.COMPONENTS)):
+        known = ", ".join(vocabulary.COMPONENTS)
+        raise errors.InputError("--components", f"{errors.shown(unknown[0])}: there are {known}")
+    return found
+
+
 @click.command()
 @click.option(
     "--node",
@@ -73,6 +81,21 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
     "/sys/fs/cgroup",
     "Cgroup file system, to read containers' CPU usage for pods whose GPU usage follows it.",
 )
+@click.option(
+    "--components",
+    metavar="LIST",
+    default=",".join(vocabulary.COMPONENTS[1:]),
+    show_default=True,
+    help="What the agent brings, with commas: device-plugins, dra, labels (of feature discovery), exporter, and "
+    "driver: a driver folder for NVIDIA's own programs. GPUs, their pages and their load are there in any case.",
+)
+@click.option(
+    "--driver-only",
+    is_flag=True,
+    help="Bring the driver folder alone, as --components=driver: device plugin, DRA driver, labels and exporter are "
+    "others'. Device files in it need CAP_MKNOD.",
+)
+@_place("--driver-dir", vocabulary.DRIVER_DIR, "The driver folder, where the agent brings one.")
 @options.dashboard
 @options.catalog
 @options.allocation
@@ -83,7 +106,8 @@ def agent(  # noqa: PLR0913 - one for each option
     node: str | None, kubeconfig: Path | None, namespace: str, listen: str, identity: str, state_dir: Path,
     plugin_dir: Path, pod_resources: Path, dra_plugin_dir: Path, registry_dir: Path, cdi_dir: Path, pod_uid: str,
     reservation_namespace: str, prometheus_url: str, runai_dir: Path, nri_socket: Path, zone_view: Path | None,
-    cgroups: Path, dashboard: bool | None, files: tuple[Path, ...], allocation: str, interval: float, seed: int,
+    cgroups: Path, components: str, driver_only: bool, driver_dir: Path, dashboard: bool | None,
+    files: tuple[Path, ...], allocation: str, interval: float, seed: int,
 ) -> None:  # fmt: skip
     """Provide simulated GPUs on a real node: pods that request nvidia.com/gpu, or claim them, get them.
 
@@ -129,10 +153,12 @@ def agent(  # noqa: PLR0913 - one for each option
         seed=seed,
         interval=interval,
         dashboard=dashboard,
+        components=frozenset((vocabulary.DRIVER_PART,)) if driver_only else _components(components),
+        driver=driver_dir.absolute(),
     )
 
     def ready(address: str) -> None:
-        output.ready(address)
+        output.ready(address, "metrics" if vocabulary.EXPORTER_PART in settings.components else "healthz")
         if watching_page.wanted(dashboard, settings.listen[0]):
             output.dashboard(address)
 

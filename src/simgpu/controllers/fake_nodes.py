@@ -22,6 +22,7 @@ from simgpu.controllers import (
     claimed,
     configuring,
     dividing,
+    feature_labels,
     instance_users,
     numa_zones,
     publishing,
@@ -134,6 +135,7 @@ class FakeNodes:
         self._namespace = namespace
         self._catalog = catalog
         self._clock = clock
+        self._started = clock.wall()
         self._views = NodeViews(writer, stores.config_maps, namespace=namespace, clock=clock)
         self.configuration = configuring.Configuration(
             stores.config_maps, recorder, namespace=namespace, catalog=catalog, allocation=allocation
@@ -499,8 +501,9 @@ class FakeNodes:
         if settled:
             owned.drop_missing(node)
         sick = [place for place, gpu in enumerate(placed.ids) if gpu in record.unhealthy] if record.faults else []
-        labels, amounts = publishing.labels(spec, strategy), publishing.amounts(spec, strategy)
+        labels, amounts = feature_labels.labels(spec, strategy), publishing.amounts(spec, strategy)
         allocatable = publishing.amounts(spec, strategy, unhealthy=sick)
+        labels |= feature_labels.discovery_time(node, self._started) if spec.gpus else {}
         labels |= self.divisions.labels(placed.name)
         owned.labels.update(labels)
         owned.resources.update(amounts)

@@ -13,26 +13,12 @@ import msgspec
 
 from simgpu import errors, vocabulary
 from simgpu.catalog import models
-from simgpu.controllers import mig_labels, view_format
+from simgpu.controllers import feature_labels, mig_labels, view_format
 from simgpu.kube import naming, quantity
 from simgpu.kube.views import ConfigMap, Node
 from simgpu.machines.users import PodRef, User
 from simgpu.topology import allocating, devices, mig_files, mig_layouts, mig_offers, pools, sharing
 from simgpu.topology.mig_offers import NumberedInstance
-
-LABELS = (
-    vocabulary.GPU_MEMORY, vocabulary.GPU_PRODUCT, vocabulary.MIG_STRATEGY, vocabulary.GPU_COUNT,
-    vocabulary.GPU_PRESENT, vocabulary.FAKE_GPU_LABEL, vocabulary.GPU_FAMILY, vocabulary.GPU_COMPUTE_MAJOR,
-    vocabulary.GPU_COMPUTE_MINOR, vocabulary.DRIVER_FULL, vocabulary.DRIVER_MAJOR,
-    vocabulary.DRIVER_MINOR, vocabulary.DRIVER_REVISION,
-    vocabulary.CUDA_FULL, vocabulary.CUDA_MAJOR,
-    vocabulary.CUDA_MINOR, vocabulary.GPU_MACHINE, vocabulary.GPU_REPLICAS,
-    vocabulary.GPU_SHARING_STRATEGY, vocabulary.MIG_CAPABLE, vocabulary.MPS_CAPABLE, *vocabulary.DEPLOYED_LABELS,
-)  # fmt: skip
-ALL_LABELS = (*LABELS, *vocabulary.DEPLOYED_ON_REAL_LABELS, vocabulary.MANAGED_LABEL)  # of fake and of real nodes
-
-
-_ALL_LABELS = frozenset(ALL_LABELS)
 
 
 def view_name(node: str) -> str:
@@ -47,56 +33,6 @@ def node_of(view_of: ConfigMap) -> str:
     if full and view_name(full) == meta.name:
         return full
     return meta.name.removeprefix(vocabulary.VIEW_PREFIX) if meta.name.startswith(vocabulary.VIEW_PREFIX) else ""
-
-
-def _sharing(spec: pools.NodeGpus) -> dict[str, str]:
-    """Return labels for sharing; the product gets a suffix unless the resource was renamed."""
-    slicing = spec.slicing
-    shared = slicing.replicas(vocabulary.GPU_RESOURCE) > 1
-    renamed = slicing.name(vocabulary.GPU_RESOURCE) != vocabulary.GPU_RESOURCE
-    suffix = "-SHARED" if shared and not renamed else ""
-    return {
-        vocabulary.GPU_PRODUCT: naming.label_value(spec.product)[: 63 - len(suffix)] + suffix,
-        vocabulary.GPU_REPLICAS: str(slicing.replicas(vocabulary.GPU_RESOURCE)),
-        vocabulary.GPU_SHARING_STRATEGY: "time-slicing" if shared else "none",
-    }
-
-
-def labels_of_real(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
-    """Return labels of a real node, with those for dynamic resource allocation."""
-    return labels(spec, strategy) | (dict.fromkeys(vocabulary.DEPLOYED_ON_REAL_LABELS, "true") if spec.gpus else {})
-
-
-def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
-    """Return the labels that GPU feature discovery sets; unknown facts are left out."""
-    if not spec.gpus:
-        return {vocabulary.FAKE_GPU_LABEL: "true"}
-    model = spec.gpus[0].model
-    driver, cuda = spec.driver_version.split("."), spec.cuda_version.split(".")
-    capability = (model.compute_capability or "").split(".")
-    found = {
-        vocabulary.GPU_MEMORY: str(spec.memory_mib),
-        vocabulary.MIG_STRATEGY: strategy,
-        vocabulary.GPU_COUNT: str(len(spec.gpus)),
-        vocabulary.GPU_PRESENT: "true",
-        vocabulary.FAKE_GPU_LABEL: "true",
-        vocabulary.GPU_FAMILY: naming.label_value(re.sub("[ _]", "-", model.architecture.lower())),
-        vocabulary.GPU_COMPUTE_MAJOR: capability[0],
-        vocabulary.GPU_COMPUTE_MINOR: [*capability, ""][1],
-        vocabulary.DRIVER_FULL: naming.label_value(".".join(driver)),
-        vocabulary.DRIVER_MAJOR: naming.label_value(driver[0]),
-        vocabulary.DRIVER_MINOR: naming.label_value([*driver, "0"][1]),
-        vocabulary.DRIVER_REVISION: naming.label_value([*driver, "0", ""][2]),
-        vocabulary.CUDA_FULL: naming.label_value(".".join(cuda[:2])),
-        vocabulary.CUDA_MAJOR: naming.label_value(cuda[0]),
-        vocabulary.CUDA_MINOR: naming.label_value([*cuda, "0"][1]),
-        vocabulary.GPU_MACHINE: "SimGPU",
-        **_sharing(spec),
-        vocabulary.MIG_CAPABLE: "true" if model.mig else "" if model.is_estimated("mig") else "false",
-        vocabulary.MPS_CAPABLE: "false",
-        **dict.fromkeys(vocabulary.DEPLOYED_LABELS, "true"),
-    }
-    return {name: value for name, value in found.items() if value} | mig_labels.labels(spec, strategy)
 
 
 def label_patch(wanted: Mapping[str, str], before: Iterable[str]) -> dict[str, Any]:
@@ -130,7 +66,7 @@ class OwnedFields(msgspec.Struct):
 
     def add_all(self, node: Node) -> None:
         """Add all names that we could own on a node: it is marked as ours, and its view is missing."""
-        self.labels.update(ALL_LABELS, filter(mig_labels.is_ours, node.metadata.labels))
+        self.labels.update(feature_labels.ALL_LABELS, filter(mig_labels.is_ours, node.metadata.labels))
         divided = (name for name in node.status.capacity if name.startswith(vocabulary.MIG_RESOURCE_PREFIX))
         self.resources.update((vocabulary.GPU_RESOURCE, *divided))
 
@@ -447,7 +383,7 @@ def owned_labels(config_map: ConfigMap | None) -> tuple[str, ...]:
         if config_map is not None
         else ()
     )
-    known = listed & _ALL_LABELS
+    known = listed.intersection(feature_labels.ALL_LABELS)
     return tuple(sorted(name for name in listed if name in known or mig_labels.is_ours(name)))
 
 
