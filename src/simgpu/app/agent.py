@@ -39,6 +39,7 @@ from simgpu.machines import documents, ticking
 from simgpu.machines.box import Box
 from simgpu.node import cpu, files, granting, nri, runai, zone_view
 from simgpu.node.identifying import PeerIdentifier
+from simgpu.node.kernel_log import KernelLog
 from simgpu.node.kubelet import KubeletFolders, NodeKubelet
 from simgpu.node.state import StateFiles, load_known
 from simgpu.page import native, showing
@@ -69,6 +70,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     runai: Path  # folder of files for Run:ai's container toolkit
     nri: Path  # socket of the container runtime for plugins that adjust containers
     zone_view: Path | None = None  # folder of the pod resources interface with the pool's NUMA zones
+    kernel_log: Path | None = None  # file or device that gets the driver's lines about errors
     prometheus: str = vocabulary.DEFAULT_PROMETHEUS  # which knows the requests of inference pods
     allocation: str = vocabulary.EXTENDED  # how pods get GPUs where the topology does not say it
     seed: int = 1  # of the simulation's randomness
@@ -175,6 +177,8 @@ class Agent:
             changed=controller.apply_users,
         )  # fmt: skip
         self._zone_view = zone_view.ZoneView(settings.zone_view, self._zoned) if settings.zone_view else None
+        log = settings.kernel_log
+        self._kernel_log = KernelLog(log, host=settings.node) if log is not None else None
         self._tree = runai.Tree(settings.runai, runai.programs(links.programs.tool, native.preloader()))
 
     @property
@@ -255,6 +259,7 @@ class Agent:
             raise withdrawing.Withdrawn
         now = self._clock.steady()
         self.equipment.stepped(now)
+        self.equipment.log_errors(self._kernel_log.write if self._kernel_log is not None else lambda _errors: True)
         self.controller.stepped()
         if self._zone_view is not None:
             self._zone_view.show()

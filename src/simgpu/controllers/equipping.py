@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from simgpu.dra.node_devices import MigPart
 from simgpu.machines.box import Box
 from simgpu.machines.saved import Known, Saved
 from simgpu.machines.users import User
-from simgpu.page import layout, showing, writer
+from simgpu.page import events, layout, showing, writer
 from simgpu.topology import pools
 from simgpu.topology.devices import Device
 from simgpu.topology.mig_by_hand import HandMade
@@ -145,6 +145,11 @@ class Equipment:
         self.state.save(self.box)
         if self._shown is not None:
             self._shown.write()
+
+    def log_errors(self, log: Callable[[list[tuple[Device, list[events.CardEvent]]]], bool]) -> None:
+        """Pass on the errors that are not in the kernel log yet; `log` returns whether they are there now."""
+        if self._shown is not None and (found := self._shown.pages.unlogged()) and log(found):
+            self._shown.pages.set_logged()
 
     def follow_processors(self, now: float) -> None:
         """Set the utilisation that follows containers' CPU time; `now` is in seconds."""
