@@ -202,6 +202,7 @@ OURS: dict[str, Schema] = {
         {
             **_PROCESS, "onKwokNodes": flag(), "updateStrategy": anything(), "kubeletDir": text(pattern="^/"),
             "cdiDir": text(pattern="^/"), "zoneView": section({"enabled": flag(), "dir": text(pattern="^/")}),
+            "kernelLog": text(pattern="^(/.*)?$"),
         }
     ),
     "runtimeClass": section({"enabled": flag(), "name": text(), "handler": text()}),

@@ -28,15 +28,18 @@ Read = Callable[[str], npt.NDArray[np.float64]]
 
 
 class CardRows:
-    """A row for each card of a machine, in their order; `places` are those of each card's MIG devices on its page."""
+    """A row for each of some cards, in their order, which are `among` the cards of a machine: by default all of them.
 
-    def __init__(self, devices: Sequence[Device]) -> None:
+    `places` are those of each card's MIG devices on its page.
+    """
+
+    def __init__(self, devices: Sequence[Device], among: Sequence[Device] | None = None) -> None:
         _check(devices)
         self.values: npt.NDArray[Any] = np.zeros(len(devices), layout.DTYPE)
         self.places: list[list[int]] = [[] for _ in devices]
         self._mapped = np.zeros(len(devices), np.uint64)  # bytes of BAR1 that instances take
         for index, device in enumerate(devices):
-            describe(self.values[index], device, devices)
+            describe(self.values[index], device, among or devices)
             self.divide(index, device)
 
     def divide(self, index: int, device: Device) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 from simgpu import errors
 from simgpu.machines import quantities
 from simgpu.machines.box import Box
-from simgpu.machines.machine import DevicePart
+from simgpu.machines.machine import DevicePart, Machine
 from simgpu.page import apps, layout, writer
+from simgpu.sim.parts import PartState
 from simgpu.topology import mig_by_hand
 from simgpu.topology.devices import Device
 
@@ -38,10 +39,7 @@ class BoxPages:
             lambda name: quantities.of_devices(machine, name),
             clock=machine.time,
             monotonic_ns=time.monotonic_ns(),
-            instances={
-                parts[0].device: [machine.engine.read_part(part.handle) for part in parts]
-                for parts in _by_device(machine.parts)
-            },
+            instances=instance_states(machine),
             processes=self._apps() if self.pages.lists_processes else {},
             lost=machine.lost,
         )
@@ -107,6 +105,14 @@ def open_pages(box: Box, folder: Path, *, interval: float, control: str) -> BoxP
     """Open pages that are written every `interval` seconds and list processes; `control` is a socket for settings."""
     stale, listed = stale_after(interval), layout.LISTED_PROCESSES
     return BoxPages(box, writer.Pages(folder, box.devices, stale=stale, processes=listed, control=control))
+
+
+def instance_states(machine: Machine) -> dict[int, list[PartState]]:
+    """Return the states of the parts of each divided device, by its index."""
+    return {
+        parts[0].device: [machine.engine.read_part(part.handle) for part in parts]
+        for parts in _by_device(machine.parts)
+    }
 
 
 def _by_device(parts: Sequence[DevicePart]) -> list[list[DevicePart]]:
