@@ -363,10 +363,26 @@ static unsigned listed_processes(const struct page *page, struct process *into, 
     return count;
 }
 
+/* The inode of the reader's process namespace; 0 where it is not known. */
+static uint64_t own_pid_namespace(void)
+{
+    char text[64];
+    long n = sys(SYS_readlinkat, AT_CWD, (long)"/proc/self/ns/pid", (long)text, sizeof text - 1, 0, 0);
+    uint64_t number = 0;
+    for (long i = 0; i < n; i++)
+        if (is_digit(text[i])) number = number * 10 + (uint64_t)(text[i] - '0');
+    return number;
+}
+
+int lists_processes(const struct page *page)
+{
+    if (page->processes != PAGE_ALL_PROCESSES) return page->processes != PAGE_NO_PROCESSES;
+    return page->pid_namespace && page->pid_namespace == own_pid_namespace();
+}
+
 unsigned card_processes(const struct page *page, struct process *into, unsigned most)
 {
-    int listed = page->processes == PAGE_LISTED_PROCESSES || page->processes == PAGE_NAMED_PROCESSES;
-    if (listed) return listed_processes(page, into, most);
+    if (lists_processes(page)) return listed_processes(page, into, most);
     unsigned count = process_list(page, into, most);
     return process_shares(page, into, count, into, most); /* what is copied within the list lies before its copy */
 }

@@ -271,5 +271,7 @@ def test_invalid_pages_are_rejected(name: str, content: bytes, tmp_path: Path) -
 def test_texts_of_a_page_cannot_drive_a_terminal(cluster: FakeCluster, tmp_path: Path) -> None:
     name, page = _sent(cluster)[0]
     shown = mirror.MirroredPages(tmp_path, stale=10.0)
-    shown.show([(name, page.replace(b"NVIDIA H200", b"\x1b[31m\x07\xffxx"))], clock=1.0, monotonic_ns=time.monotonic_ns())
+    shown.show(
+        [(name, page.replace(b"NVIDIA H200", b"\x1b[31m\x07\xffxx"))], clock=1.0, monotonic_ns=time.monotonic_ns()
+    )
     assert "?[31m??xx" in smi.say(tmp_path, "-L")

@@ -14,6 +14,7 @@ from simgpu.machines.health import DeviceFailure
 from simgpu.node.kernel_log import KernelLog, Moment
 from simgpu.page import events
 from simgpu.topology import pools
+from simgpu.topology.devices import Device
 from tests.fixtures.equipment import equipment, spec
 
 GPU = pools.build(spec(1), "node-a")[0]
@@ -34,9 +35,13 @@ def xid(number: int, at: float = 1990.0) -> events.CardEvent:
     return events.CardEvent(int(at * 1e6), events.XID, number)
 
 
+def of(device: Device, *found: events.CardEvent, pid: int = 0) -> events.CardErrors:
+    return events.CardErrors(device, found, pid)
+
+
 def test_a_line_has_the_drivers_form_and_the_time_of_the_error(tmp_path: Path) -> None:
     path = tmp_path / "kern.log"
-    assert log(path).write([(GPU, [xid(48, at=1990.25), events.CardEvent(1, events.UNCORRECTED)])])
+    assert log(path).write([of(GPU, xid(48, at=1990.25), events.CardEvent(1, events.UNCORRECTED))])
 
     *introduction, line = path.read_text().splitlines()
     place = GPU.pci_bus_id[4:-2].lower()
@@ -44,7 +49,9 @@ def test_a_line_has_the_drivers_form_and_the_time_of_the_error(tmp_path: Path) -
     assert found is not None
     assert line.startswith(time.strftime("%b ", time.localtime(1990.25)))
     assert found[1] == "490.250000"
-    assert found[2].startswith(f"NVRM: Xid (PCI:{place}): 48, pid='<unknown>', name=<unknown>, An uncorrectable double bit")
+    assert found[2].startswith(
+        f"NVRM: Xid (PCI:{place}): 48, pid='<unknown>', name=<unknown>, An uncorrectable double bit"
+    )
     assert [item.partition("NVRM: ")[2] for item in introduction] == [
         f"GPU at PCI:{place}: {GPU.uuid}", f"GPU Board Serial Number: {GPU.serial}",
     ]  # fmt: skip
@@ -53,22 +60,38 @@ def test_a_line_has_the_drivers_form_and_the_time_of_the_error(tmp_path: Path) -
 def test_errors_of_several_cards_are_in_the_order_of_their_times(tmp_path: Path) -> None:
     first, second = pools.build(spec(2), "node-a")
     written, path = log(tmp_path / "kern.log"), tmp_path / "kern.log"
-    assert written.write([(first, [xid(43, at=3.0)]), (second, [xid(79, at=1.0), xid(48, at=4.0)])])
+    assert written.write([of(first, xid(43, at=3.0)), of(second, xid(79, at=1.0), xid(48, at=4.0))])
 
     found = [match[1] for text in messages(path) if (match := re.match(r"NVRM: Xid \(\S+\): (\d+),", text))]
     assert found == ["79", "43", "48"]
     assert "GPU has fallen off the bus." in messages(path)[2]
 
 
+def test_a_hang_names_the_process_and_what_it_calls_itself_cannot_forge_lines(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    for pid, name in ((7, "python\n"), (8, "x\nNVRM: \x1b[31m\n")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "comm").write_text(name)
+    written = KernelLog(path, host="node-a", clock=lambda: Moment(2000.0, 500.0), proc=tmp_path)
+    assert written.write([of(GPU, xid(43), pid=7)])
+    assert written.write([of(GPU, xid(43), pid=8)])
+    assert written.write([of(GPU, xid(43), pid=9)])  # gone
+    assert written.write([of(GPU, xid(48), pid=7)])
+
+    found = [match[1] for text in messages(path) if (match := re.search(r"Xid .*?, (pid=.*?, name=.*?), ", text))]
+    unknown = "pid='<unknown>', name=<unknown>"
+    assert found == ["pid=7, name=python", "pid=8, name=x?NVRM: ?[31m", unknown, unknown]
+
+
 def test_lines_that_were_written_before_a_crash_are_not_repeated(tmp_path: Path) -> None:
     path = tmp_path / "kern.log"
-    log(path).write([(GPU, [xid(43)])])
+    log(path).write([of(GPU, xid(43))])
     before = path.read_text()
     again = log(path, uptime=500.001)  # clocks differ a little
-    assert again.write([(GPU, [xid(43)])])
+    assert again.write([of(GPU, xid(43))])
     assert path.read_text() == before
 
-    assert again.write([(GPU, [xid(43)])])  # another one in the same second
+    assert again.write([of(GPU, xid(43))])  # another one in the same second
     assert len(messages(path)) == len(before.splitlines()) + 1
 
 
@@ -80,9 +103,9 @@ def test_a_path_that_cannot_be_written_is_reported_and_later_failures_are_retrie
     written = log(folder / "kern.log")
     (folder / "kern.log").unlink()
     folder.rmdir()
-    assert not written.write([(GPU, [xid(43)])])
+    assert not written.write([of(GPU, xid(43))])
     folder.mkdir()
-    assert written.write([(GPU, [xid(43)])])
+    assert written.write([of(GPU, xid(43))])
     assert len(messages(folder / "kern.log")) == 3
 
 

@@ -38,9 +38,11 @@ from simgpu.kube.writer import Writer
 from simgpu.machines import documents, ticking
 from simgpu.machines.box import Box
 from simgpu.node import cpu, files, granting, nri, runai, zone_view
+from simgpu.node.cgroups import ContainerProcesses
 from simgpu.node.identifying import PeerIdentifier
 from simgpu.node.kernel_log import KernelLog
 from simgpu.node.kubelet import KubeletFolders, NodeKubelet
+from simgpu.node.pod_processes import PodProcesses
 from simgpu.node.state import StateFiles, load_known
 from simgpu.page import native, showing
 from simgpu.pods import requests
@@ -124,12 +126,17 @@ class Agent:
         self._own_links = links is None
         self._links = links = links or NodeLinks(settings, client)
         self._writer = Writer(client, manager=vocabulary.AGENT_MANAGER, in_flight=2)
+        self.stores = NodeStores(Store(), Store(), Store(), Store())
+        self._processes = PodProcesses(
+            ContainerProcesses(settings.cgroups), lambda ref: self.stores.pods.get(ref.name, namespace=ref.namespace),
+            self._clock.steady,
+        )  # fmt: skip
         self.equipment = Equipment(
             settings.node, self._files, cpu.Meter(settings.cgroups), pages=links.pages,
             stale=showing.stale_after(settings.interval), control=vocabulary.POD_SOCKET, seed=settings.seed,
+            processes=self._processes.of,
         )  # fmt: skip
         self.slices, self.kubelet = links.slices, links.kubelet
-        self.stores = NodeStores(Store(), Store(), Store(), Store())
         self.node = OwnNode(
             settings.node, self.stores, self._writer, links.recorder,
             namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, before=self._files.known.spec,
@@ -259,6 +266,7 @@ class Agent:
             raise withdrawing.Withdrawn
         now = self._clock.steady()
         self.equipment.stepped(now)
+        self._processes.forget_others()
         self.equipment.log_errors(self._kernel_log.write if self._kernel_log is not None else lambda _errors: True)
         self.controller.stepped()
         if self._zone_view is not None:

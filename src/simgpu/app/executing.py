@@ -43,7 +43,9 @@ async def run_in_pod(asked: PodCommand, feed: feeds.Feed) -> int:
     """Run the command; return its exit code, or minus the number of the signal that ended it."""
     program = asked.command[0]
     if os.path.basename(program) != vocabulary.SMI:  # noqa: PTH119 - text, not a file
-        raise errors.NotRunnable(program, f"pods on fake nodes run nothing; only {vocabulary.SMI} can be shown", found=False)
+        raise errors.NotRunnable(
+            program, f"pods on fake nodes run nothing; only {vocabulary.SMI} can be shown", found=False
+        )
     found = await _read(feed, asked)
     if found.state != "running":
         raise _refused(program, found)

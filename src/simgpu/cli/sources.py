@@ -1,4 +1,4 @@
-"""Which server a command reads from: one by its URL, that of a local cluster, or that of a cluster by its kubeconfig."""
+"""Which server a command reads from: one by its URL, that of a local cluster, or that of a kubeconfig's cluster."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _local_url(name: str) -> str:
 
 
 def _local_name(target: ClientConfig, file: Path | None) -> str | None:
-    """Return the name of the local cluster that a configuration is of, if it is of one: its controller is no Service."""
+    """Return the name of the local cluster that a configuration is of, if any: its controller is no Service."""
     from simgpu.cluster import record
 
     for name in record.known_names():

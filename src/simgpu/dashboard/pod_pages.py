@@ -15,40 +15,59 @@ from simgpu.machines.users import PodRef, User
 from simgpu.page import portrait
 
 
+class _Refused(Exception):
+    """There are no pages; the answer has the reason."""
+
+    def __init__(self, state: str, message: str, node: str = "") -> None:
+        super().__init__(message)
+        self.answer = answers.ContainerGpus(state, message, node=node)
+
+
 def of_container(source: DashboardSource, namespace: str, name: str, container: str) -> answers.ContainerGpus:
     """Return the pages of a container, by default the first one that has GPUs."""
-    where = f"pod {namespace}/{name}"
-    if (pod := source.pod(PodRef(name, namespace))) is None:
-        return answers.ContainerGpus("unknown", f"there is no {where} on a node")
+    try:
+        return _answer(source, PodRef(name, namespace), container)
+    except _Refused as refused:
+        return refused.answer
+
+
+def _answer(source: DashboardSource, ref: PodRef, container: str) -> answers.ContainerGpus:
+    where = f"pod {ref.namespace}/{ref.name}"
+    pod = source.pod(ref)
+    if pod is None:
+        raise _Refused("unknown", f"there is no {where} on a node")
     containers = [item.name for item in (*pod.spec.init_containers, *(pod.spec.containers or ()))]
     if container and container not in containers:
-        return answers.ContainerGpus(
-            "unknown", f"{where} has no container {container}; it has: {', '.join(containers)}"
-        )
+        raise _Refused("unknown", f"{where} has no container {container}; it has: {', '.join(containers)}")
     node = pod.spec.node_name
-    machine = source.machine_of(node) if source.role == "controller" else None
-    users = [] if machine is None else _users(machine, pod)
-    if machine is None and (source.role != "controller" or reading.waits_for_gpus(pod)):
-        return answers.ContainerGpus(
-            "real", f"{where} is on node {node}, which is no fake one of ours: use kubectl exec", node=node
-        )
-    if machine is None or not users:
-        return answers.ContainerGpus("empty", f"{where} has no GPUs", node=node)
+    machine = _machine(source, pod, where)
+    users = _users(machine, pod)
+    if not users:
+        raise _Refused("empty", f"{where} has no GPUs", node)
     if pod.status.phase != "Running":
-        return answers.ContainerGpus("stopped", f"{where} does not run: it is {pod.status.phase}", node=node)
+        raise _Refused("stopped", f"{where} does not run: it is {pod.status.phase}", node)
     named = {user.pod.container for _, user in users}
     chosen = container or next((item for item in containers if item in named), "")
     own = [(place, user) for place, user in users if user.pod.container == chosen]
     if not own:
-        return answers.ContainerGpus("empty", f"container {chosen} of {where} has no GPUs", node=node)
+        raise _Refused("empty", f"container {chosen} of {where} has no GPUs", node)
     try:
-        pages = portrait.pages(machine, _holdings(machine, own), process=chosen or name)
+        pages = portrait.pages(machine, _holdings(machine, own), process=chosen or ref.name)
     except InputError as error:
-        return answers.ContainerGpus("empty", f"{where} has no GPUs that nvidia-smi can show: {error}", node=node)
+        raise _Refused("empty", f"{where} has no GPUs that nvidia-smi can show: {error}", node) from None
     encoded = [answers.GpuPage(page.id, base64.b64encode(page.row.tobytes()).decode()) for page in pages]
-    return answers.ContainerGpus(
-        "running", node=node, container=chosen, time=round(machine.time, 3), pages=encoded
-    )
+    return answers.ContainerGpus("running", node=node, container=chosen, time=round(machine.time, 3), pages=encoded)
+
+
+def _machine(source: DashboardSource, pod: Pod, where: str) -> Machine:
+    """Return the GPUs of a pod's node, if it is a fake one."""
+    node = pod.spec.node_name
+    machine = source.machine_of(node) if source.role == "controller" else None
+    if machine is None and (source.role != "controller" or reading.waits_for_gpus(pod)):
+        raise _Refused("real", f"{where} is on node {node}, which is no fake one of ours: use kubectl exec", node)
+    if machine is None:
+        raise _Refused("empty", f"{where} has no GPUs", node)
+    return machine
 
 
 def _users(machine: Machine, pod: Pod) -> list[tuple[int, User]]:

@@ -12,7 +12,7 @@ import re
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,11 +21,8 @@ import msgspec
 from simgpu import errors
 from simgpu.machines.health import HANG_XID, LOST_XID, MEMORY_XID
 from simgpu.page import events
-from simgpu.topology.devices import Device
 
 _log = logging.getLogger(__name__)
-
-CardErrors = tuple[Device, Sequence[events.CardEvent]]
 
 _UNKNOWN: Final = "pid='<unknown>', name=<unknown>"
 _REASONS: Final = {
@@ -36,6 +33,7 @@ _REASONS: Final = {
 }
 _WARNING: Final = "<4>"  # the level of a line without one of its own
 _TAIL_BYTES: Final = 64 << 10
+_MAX_NAME: Final = 15  # characters that the kernel keeps of a program's name
 _UPTIME: Final = re.compile(r" kernel: \[ *\d+\.\d+\] ")
 
 
@@ -54,10 +52,11 @@ def now() -> Moment:
 class KernelLog:
     """Writes lines to a file or to the kernel log; a path that cannot be written is an `InputError`."""
 
-    def __init__(self, path: Path, *, host: str, clock: Callable[[], Moment] = now) -> None:
+    def __init__(self, path: Path, *, host: str, clock: Callable[[], Moment] = now, proc: Path = Path("/proc")) -> None:
         self._path = path
         self._host = host
         self._clock = clock
+        self._proc = proc
         self._introduced: set[str] = set()
         self._problem = ""
         try:
@@ -67,14 +66,14 @@ class KernelLog:
         except OSError as error:
             raise errors.InputError("--kernel-log", errors.explain(error)) from None
 
-    def write(self, found: Iterable[CardErrors]) -> bool:
+    def write(self, found: Iterable[events.CardErrors]) -> bool:
         """Write the lines of errors in the order of their times; return whether they are written."""
-        happened = [(event, device) for device, listed in found for event in listed if event.type == events.XID]
+        happened = [(event, card) for card in found for event in card.events if event.type == events.XID]
         introduced = set(self._introduced)
         lines = [
             (event.time_us / 1e6, text)
-            for event, device in sorted(happened, key=lambda item: item[0].time_us)
-            for text in _texts(event.data, device, introduced)
+            for event, card in sorted(happened, key=lambda item: item[0].time_us)
+            for text in self._texts(event.data, card, introduced)
         ]
         try:
             self._send(lines)
@@ -86,10 +85,34 @@ class KernelLog:
         self._introduced, self._problem = introduced, ""
         return True
 
+    def _texts(self, xid: int, card: events.CardErrors, introduced: set[str]) -> Iterator[str]:
+        """Yield the lines of an error; before the first of a card, which card it is."""
+        device = card.device
+        domain, bus, rest = device.pci_bus_id.lower().split(":")
+        place = f"{int(domain, 16):04x}:{bus}:{rest.partition('.')[0]}"
+        if device.uuid not in introduced:
+            introduced.add(device.uuid)
+            yield f"NVRM: GPU at PCI:{place}: {device.uuid}"
+            if device.serial:
+                yield f"NVRM: GPU Board Serial Number: {device.serial}"
+        about = self._process(card.pid) if xid == HANG_XID else _UNKNOWN
+        yield f"NVRM: Xid (PCI:{place}): {xid}, {about}, {_REASONS.get(xid, 'unknown error')}"
+        if xid == LOST_XID:
+            yield f"NVRM: GPU {place}.0: GPU has fallen off the bus."
+
+    def _process(self, pid: int) -> str:
+        """Return a process as the driver names it; a program chooses its own name, which may be anything."""
+        try:
+            name = (self._proc / str(pid) / "comm").read_text(errors="replace").removesuffix("\n") if pid else ""
+        except OSError:
+            return _UNKNOWN
+        plain = "".join(letter if letter.isprintable() else "?" for letter in name[:_MAX_NAME])
+        return f"pid={pid}, name={plain}" if plain else _UNKNOWN
+
     def _send(self, lines: Sequence[tuple[float, str]]) -> None:
         if self._is_device:
-            for _, text in lines:
-                self._append(f"{_WARNING}{text}\n")  # each with a descriptor of its own: the kernel limits the rate of one
+            for _, text in lines:  # each with a descriptor of its own: the kernel limits the rate of one
+                self._append(f"{_WARNING}{text}\n")
             return
         new = [line for at, text in lines if not self._was_written(line := self._stamped(at, text))]
         self._known.clear()  # what the one before wrote concerns the first errors alone
@@ -102,7 +125,7 @@ class KernelLog:
         return self._known[key] >= 0
 
     def _stamped(self, at: float, text: str) -> str:
-        """Return a line as the kernel's log daemons write it: local time, host, and seconds since the machine's start."""
+        """Return a line as log daemons write it: local time, host, and seconds since the machine's start."""
         current = self._clock()
         uptime = max(0.0, current.uptime - max(0.0, current.wall - at))
         local = time.localtime(at)
@@ -121,20 +144,6 @@ class KernelLog:
 
     def _open(self) -> int:
         return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
-
-
-def _texts(xid: int, device: Device, introduced: set[str]) -> Iterable[str]:
-    """Yield the lines of an error; before the first of a card, which card it is."""
-    domain, bus, rest = device.pci_bus_id.lower().split(":")
-    place = f"{int(domain, 16):04x}:{bus}:{rest.partition('.')[0]}"
-    if device.uuid not in introduced:
-        introduced.add(device.uuid)
-        yield f"NVRM: GPU at PCI:{place}: {device.uuid}"
-        if device.serial:
-            yield f"NVRM: GPU Board Serial Number: {device.serial}"
-    yield f"NVRM: Xid (PCI:{place}): {xid}, {_UNKNOWN}, {_REASONS.get(xid, 'unknown error')}"
-    if xid == LOST_XID:
-        yield f"NVRM: GPU {place}.0: GPU has fallen off the bus."
 
 
 def _tail(path: Path) -> Counter[str]:

@@ -5,7 +5,7 @@ An error is recorded once: when a counter on the page grows. A writer that takes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from simgpu.machines.health import HANG_XID, LOST_XID, MEMORY_XID
 from simgpu.page import layout
+from simgpu.topology.devices import Device
 
 CORRECTED, UNCORRECTED, XID, UNAVAILABLE = 0x1, 0x2, 0x8, 0x4000  # NVML's types of events
 
@@ -37,6 +38,14 @@ class CardEvent(msgspec.Struct, frozen=True, order=True):
     time_us: int
     type: int
     data: int = 0
+
+
+class CardErrors(msgspec.Struct, frozen=True):
+    """Events of a card, and the process that has the most of its memory, as the page lists it; 0 if it lists none."""
+
+    device: Device
+    events: Sequence[CardEvent]
+    pid: int = 0
 
 
 def counts(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
@@ -73,3 +82,9 @@ def since(row: Any, number: int) -> Iterator[CardEvent]:
     for at in range(max(number, last - layout.EVENTS), last):
         found = row["events"][at % layout.EVENTS]
         yield CardEvent(int(found["time_us"]), int(found["type"]), int(found["data"]))
+
+
+def main_process(row: Any) -> int:
+    """Return the process with the most memory of a card; 0 if its page lists none."""
+    listed = row["apps"][: int(row["app_count"])]
+    return int(listed[np.argmax(listed["memory"])]["pid"]) if len(listed) else 0

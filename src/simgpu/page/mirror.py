@@ -62,6 +62,7 @@ def _clean(values: npt.NDArray[Any], fields: Sequence[layout.Field]) -> None:
     """Replace everything in texts that a terminal would act on."""
     for field in fields:
         if field.type.startswith("S"):
-            values[field.name] = np.char.translate(values[field.name], _PRINTABLE)
+            texts = values[field.name]
+            texts[...] = np.array([text.translate(_PRINTABLE) for text in texts.ravel()]).reshape(texts.shape)
         elif field.type in layout.RECORDS:
             _clean(values[field.name], layout.RECORDS[field.type])

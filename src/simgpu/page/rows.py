@@ -72,7 +72,7 @@ class CardRows:
         return name
 
     def alone(self, index: int, place: int) -> Any:
-        """Return the row of a card with one of its MIG devices, as a container sees it; it lists no processes."""
+        """Return the row of a card with one of its MIG devices, as a container sees it."""
         return alone(self.values[index : index + 1], place)
 
 
@@ -165,12 +165,16 @@ def describe_instances(row: Any, device: Device) -> list[int]:
 
 
 def alone(card: npt.NDArray[Any], place: int) -> Any:
-    """Return the page of a card with one of its instances, as a container sees it; it lists no processes."""
+    """Return the page of a card with one of its instances and its processes, as a container sees it."""
     row = card.copy()[0]
     row["instances"] = np.zeros((), row["instances"].dtype)
     row["instances"][0] = card[0]["instances"][place]
     row["instance_count"], row["bare_count"] = 1, 0
-    row["app_count"], row["apps"] = 0, np.zeros((), row["apps"].dtype)
+    listed = card[0]["apps"][: int(card[0]["app_count"])]
+    own = listed[listed["instance"] == place]
+    row["app_count"], row["apps"] = len(own), np.zeros((), row["apps"].dtype)
+    row["apps"][: len(own)] = own
+    row["apps"]["instance"][: len(own)] = 0
     return row
 
 

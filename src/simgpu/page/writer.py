@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simgpu import boot, errors
-from simgpu.page import apps, events, layout, mapping
+from simgpu.page import accounting, apps, events, layout, mapping
 from simgpu.page.rows import CardRows, Read
 from simgpu.sim.parts import PartState
 from simgpu.topology.devices import MIG_PREFIX, Device
@@ -26,7 +26,11 @@ from simgpu.topology.devices import MIG_PREFIX, Device
 MAX_SOCKET_BYTES: Final = layout.DTYPE["control"].itemsize - 1
 FILE: Final = mapping.FILE
 
-MODES: Final = {"persistence": 1, "compute_mode": 3}  # settings besides clocks and power, and their highest values
+MODES: Final = {
+    "persistence": 1,
+    "compute_mode": 3,
+    "accounting": 1,
+}  # settings besides clocks and power, and their highest values
 
 _LOCK: Final = ".lock"
 _WITH_EVENTS: Final = 3  # the first minor version of pages that have errors
@@ -37,7 +41,9 @@ class Pages:
 
     A reader takes a page as lost `stale` seconds after its last write. It sees these `processes` (see layout), and
     sends settings to the socket `control`. Pages of other cards, left by an earlier writer, are removed once the pages
-    of all cards exist. With `parts`, each MIG instance has a page too: that of its card with this instance alone.
+    of all cards exist. With `parts`, each MIG instance has a page too: that of its card with this instance alone. With
+    `named_pids`, readers in the PID namespace of this process see the processes that `write` is given, whatever
+    `processes` is for others.
     """
 
     def __init__(
@@ -49,6 +55,7 @@ class Pages:
         processes: int = layout.NO_PROCESSES,
         control: str = "",
         parts: bool = False,
+        named_pids: bool = False,
     ) -> None:
         self.root = root
         self._devices = devices
@@ -61,14 +68,13 @@ class Pages:
         self._rows["stale_ns"] = self._stale
         self._rows["boot"] = boot.current().encode()
         self._rows["processes"], self._rows["control"] = processes, control.encode()
+        self._rows["pid_namespace"] = pid_namespace() if named_pids else 0
         try:
             self._lock = _lock(root)
             with contextlib.ExitStack() as undone:
                 undone.callback(os.close, self._lock)
                 self._maps = [mapping.open_page(root / device.uuid) for device in devices]
-                self._part_maps = {
-                    key: mapping.open_page(folder(root, name)) for key, name in self._parts.items()
-                }
+                self._part_maps = {key: mapping.open_page(folder(root, name)) for key, name in self._parts.items()}
                 _remove_others(root, {device.uuid for device in devices})
                 _remove_others(folder(root, MIG_PREFIX).parent, set(self._parts.values()))
                 undone.pop_all()
@@ -85,13 +91,19 @@ class Pages:
     @property
     def lists_processes(self) -> bool:
         """Whether pages list the processes that use the cards."""
-        return bool((self._rows["processes"] == layout.LISTED_PROCESSES).any())
+        return bool(((self._rows["processes"] == layout.LISTED_PROCESSES) | (self._rows["pid_namespace"] > 0)).any())
 
     def set_mode(self, index: int, name: str, value: int) -> None:
         """Set a mode of a card; the page shows it with the next write."""
         if not 0 <= value <= MODES[name]:
             raise errors.InputError(name, f"must be from 0 to {MODES[name]}")
         self._rows[index][name] = value
+        if name == "accounting" and not value:
+            self.clear_accounts(index)
+
+    def clear_accounts(self, index: int) -> None:
+        """Forget the processes that were recorded of a card."""
+        accounting.clear(self._rows[index])
 
     def write(
         self,
@@ -118,6 +130,7 @@ class Pages:
         before[~self._counted] = events.counts(rows)[~self._counted]
         self._counted[:] = True
         events.record(rows, before, read, clock=clock)
+        accounting.update(rows, clock)
         sample(rows, clock)
         alive = np.ones(len(rows), bool) if lost is None else ~lost
         rows["written_ns"], rows["stale_ns"] = monotonic_ns * alive, self._stale * alive
@@ -141,11 +154,14 @@ class Pages:
             if card == index:
                 self._publisher.publish(self._cards.alone(index, place), mapped)
 
-    def unlogged(self) -> list[tuple[Device, list[events.CardEvent]]]:
+    def unlogged(self) -> list[events.CardErrors]:
         """Return the events of each card that the kernel log does not have yet."""
         waiting = np.flatnonzero(self._rows["event_count"] > self._rows["logged_count"]).tolist()
         found = ((self._devices[at], self._rows[at]) for at in waiting)
-        return [(device, list(events.since(row, int(row["logged_count"])))) for device, row in found]
+        return [
+            events.CardErrors(device, list(events.since(row, int(row["logged_count"]))), events.main_process(row))
+            for device, row in found
+        ]
 
     def set_logged(self) -> None:
         """Note on the pages that the kernel log has all events: at once, so that the next writer knows it."""
@@ -171,6 +187,14 @@ class Pages:
         self._maps.clear()
         self._part_maps.clear()
         os.close(self._lock)
+
+
+def pid_namespace() -> int:
+    """Return the inode of this process's PID namespace; 0 if it is not known."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - of the namespace itself
+    except OSError:
+        return 0
 
 
 def sample(rows: npt.NDArray[Any], clock: float) -> None:
@@ -238,7 +262,7 @@ def _resume(row: Any, page: Any) -> bool:
         return False
     for name, highest in MODES.items():
         row[name] = min(page[name], highest)
-    kept = ("sample_count", "samples", "event_count", "events", "logged_count", *events.COUNTERS)
+    kept = ("sample_count", "samples", "event_count", "events", "logged_count", "accounts", *events.COUNTERS)
     for name in kept:
         row[name] = page[name]
     return bool(page["minor"] >= _WITH_EVENTS)
