@@ -11,7 +11,8 @@ import pytest
 from simgpu import errors
 from simgpu.controllers.equipping import Equipment
 from simgpu.machines.health import DeviceFailure
-from simgpu.node.kernel_log import KernelLog, Moment
+from simgpu.machines.saved import Moment
+from simgpu.node.kernel_log import KernelLog
 from simgpu.page import events
 from simgpu.topology import pools
 from simgpu.topology.devices import Device
@@ -22,7 +23,7 @@ FORM = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d node-a kernel: \[ *(\d+
 
 
 def log(path: Path, *, wall: float = 2000.0, uptime: float = 500.0) -> KernelLog:
-    return KernelLog(path, host="node-a", clock=lambda: Moment(wall, uptime))
+    return KernelLog(path, host="node-a", clock=lambda: Moment("", wall, uptime))
 
 
 def messages(path: Path) -> list[str]:
@@ -72,7 +73,7 @@ def test_a_hang_names_the_process_and_what_it_calls_itself_cannot_forge_lines(tm
     for pid, name in ((7, "python\n"), (8, "x\nNVRM: \x1b[31m\n")):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "comm").write_text(name)
-    written = KernelLog(path, host="node-a", clock=lambda: Moment(2000.0, 500.0), proc=tmp_path)
+    written = KernelLog(path, host="node-a", clock=lambda: Moment("", 2000.0, 500.0), proc=tmp_path)
     assert written.write([of(GPU, xid(43), pid=7)])
     assert written.write([of(GPU, xid(43), pid=8)])
     assert written.write([of(GPU, xid(43), pid=9)])  # gone

@@ -71,7 +71,8 @@ async def run_in_pod(asked: PodCommand, feed: feeds.Feed) -> int:
 
 
 def _environment(pages: mirror.MirroredPages) -> dict[str, str]:
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("SIMGPU_")}
+    of_this_machine = (vocabulary.SOCKET_ENV, vocabulary.SHARED_MEMORY_ENV)
+    ours = {name: value for name, value in os.environ.items() if name not in of_this_machine}
     return ours | {vocabulary.PAGES_ENV: str(pages.root)}
 
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from simgpu import errors
 from simgpu.machines.health import HANG_XID, LOST_XID, MEMORY_XID
+from simgpu.machines.saved import Moment
+from simgpu.node import state
 from simgpu.page import events
 
 _log = logging.getLogger(__name__)
@@ -37,22 +37,12 @@ _MAX_NAME: Final = 15  # characters that the kernel keeps of a program's name
 _UPTIME: Final = re.compile(r" kernel: \[ *\d+\.\d+\] ")
 
 
-class Moment(msgspec.Struct, frozen=True):
-    """Now: in seconds since 1970, and since the machine started."""
-
-    wall: float
-    uptime: float
-
-
-def now() -> Moment:
-    """Return the time of this machine."""
-    return Moment(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
-
-
 class KernelLog:
     """Writes lines to a file or to the kernel log; a path that cannot be written is an `InputError`."""
 
-    def __init__(self, path: Path, *, host: str, clock: Callable[[], Moment] = now, proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self, path: Path, *, host: str, clock: Callable[[], Moment] = state.now, proc: Path = Path("/proc")
+    ) -> None:
         self._path = path
         self._host = host
         self._clock = clock
@@ -127,7 +117,7 @@ class KernelLog:
     def _stamped(self, at: float, text: str) -> str:
         """Return a line as log daemons write it: local time, host, and seconds since the machine's start."""
         current = self._clock()
-        uptime = max(0.0, current.uptime - max(0.0, current.wall - at))
+        uptime = max(0.0, current.uptime - max(0.0, current.clock - at))
         local = time.localtime(at)
         month = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")[local.tm_mon - 1]
         stamp = f"{month} {local.tm_mday:2d} {time.strftime('%H:%M:%S', local)}"
