@@ -203,6 +203,7 @@ OURS: dict[str, Schema] = {
             **_PROCESS, "onKwokNodes": flag(), "updateStrategy": anything(), "kubeletDir": text(pattern="^/"),
             "cdiDir": text(pattern="^/"), "driverDir": text(pattern="^/"),
             "zoneView": section({"enabled": flag(), "dir": text(pattern="^/")}),
+            "kernelLog": text(pattern="^(/.*)?$"),
         }
     ),
     "components": section(

@@ -107,6 +107,7 @@ static void bound(struct page *page)
         if (page->profiles[i].slices > MAX_SLICES) page->profiles[i].slices = MAX_SLICES;
     }
     for (unsigned i = 0; i < PAGE_INSTANCES; i++) END(instances[i].uuid)
+    for (unsigned i = 0; i < PAGE_APPS; i++) END(app_names[i].text)
 #undef END
     if (page->instance_count > PAGE_INSTANCES) page->instance_count = PAGE_INSTANCES;
     if (page->bare_count > PAGE_INSTANCES - page->instance_count) page->bare_count = PAGE_INSTANCES - page->instance_count;
@@ -342,8 +343,9 @@ static unsigned listed_processes(const struct page *page, struct process *into, 
     for (unsigned i = 0; page->open && i < page->app_count && i < PAGE_APPS && count < most; i++) {
         const struct app *app = &page->apps[i];
         struct process *process = &into[count];
-        if (app->pid <= 0 || parent_of(app->pid) < 0) continue;
-        if (!process_name(app->pid, process->name, PROCESS_NAME)) continue;
+        if (app->pid <= 0) continue;
+        if (page->processes == PAGE_NAMED_PROCESSES) text_copy(process->name, page->app_names[i].text, PROCESS_NAME);
+        else if (parent_of(app->pid) < 0 || !process_name(app->pid, process->name, PROCESS_NAME)) continue;
         const struct instance *instance = (unsigned)app->instance < PAGE_INSTANCES ? &page->instances[app->instance] : 0;
         process->pid = app->pid;
         process->memory = app->memory;
@@ -356,9 +358,26 @@ static unsigned listed_processes(const struct page *page, struct process *into, 
     return count;
 }
 
+/* The inode of the reader's process namespace; 0 where it is not known. */
+static uint64_t own_pid_namespace(void)
+{
+    char text[64];
+    long n = sys(SYS_readlinkat, AT_CWD, (long)"/proc/self/ns/pid", (long)text, sizeof text - 1, 0, 0);
+    uint64_t number = 0;
+    for (long i = 0; i < n; i++)
+        if (is_digit(text[i])) number = number * 10 + (uint64_t)(text[i] - '0');
+    return number;
+}
+
+int lists_processes(const struct page *page)
+{
+    if (page->processes != PAGE_ALL_PROCESSES) return page->processes != PAGE_NO_PROCESSES;
+    return page->pid_namespace && page->pid_namespace == own_pid_namespace();
+}
+
 unsigned card_processes(const struct page *page, struct process *into, unsigned most)
 {
-    if (page->processes == PAGE_LISTED_PROCESSES) return listed_processes(page, into, most);
+    if (lists_processes(page)) return listed_processes(page, into, most);
     unsigned count = process_list(page, into, most);
     return process_shares(page, into, count, into, most); /* what is copied within the list lies before its copy */
 }

@@ -32,6 +32,8 @@ int card_read(const struct card *card, struct page *into);
 
 /* Those that use the card: as its page lists them, or all but the calling process, by instance and pid. Returns their number. */
 unsigned card_processes(const struct page *page, struct process *into, unsigned most);
+/* Whether the page lists them for this reader. */
+int lists_processes(const struct page *page);
 /* The latter in two steps, for callers with several cards: list the processes, then what they have of a card, or of each of
  * its instances that is open. */
 unsigned process_list(const struct page *page, struct process *into, unsigned most);
@@ -64,6 +66,27 @@ static inline int has_application_clocks(const struct page *page)
 
 /* What a page has of instances: its MIG devices, and after them the GPU instances without a compute instance. */
 static inline unsigned gpu_instance_count(const struct page *page) { return page->instance_count + page->bare_count; }
+
+/* Processes that were recorded of a card: how many, and of one how long it had it open, and how much of that time it used it. */
+static inline unsigned account_count(const struct page *page)
+{
+    unsigned count = 0;
+    while (count < PAGE_ACCOUNTS && page->accounts[count].pid > 0) count++;
+    return count;
+}
+
+static inline uint64_t account_us(const struct account *account)
+{
+    return account->last_us > account->start_us ? account->last_us - account->start_us : 0;
+}
+
+static inline uint64_t account_ms(const struct account *account) { return account_us(account) / 1000; }
+
+static inline unsigned account_usage(const struct account *account, uint64_t busy)
+{
+    uint64_t time = account_us(account), percent = time ? busy / time : 0;
+    return percent > 100 ? 100 : (unsigned)percent;
+}
 
 /* The n-th clock that the memory can have, highest first; 0 after the last. */
 enum { MAX_MEMORY_CLOCKS = 8 };

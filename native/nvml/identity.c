@@ -17,8 +17,6 @@ NUMBER(nvmlDeviceGetComputeMode, unsigned, page->compute_mode)
 SHARED_NUMBER(nvmlDeviceGetDisplayActive, unsigned, 0)
 SHARED_NUMBER(nvmlDeviceGetDisplayMode, unsigned, 1) /* as data centre cards return, which have no display at all */
 SHARED_NUMBER(nvmlDeviceGetInforomConfigurationChecksum, unsigned, 0)
-SHARED_NUMBER(nvmlDeviceGetAccountingMode, unsigned, 0)
-SHARED_NUMBER(nvmlDeviceGetAccountingBufferSize, unsigned, 4000)
 FIGURE(any_open, nvmlDeviceGetC2cModeInfoV, unsigned, 1, text_equal(page->c2c, "Enabled"))
 
 enum { BRAND_NVIDIA = 14, FIRST_IRQ = 41 };
@@ -181,24 +179,6 @@ API nvmlDeviceGetPlatformInfo(handle device, struct platform *into)
     into->host = 1;
     into->module = (uint8_t)d.page.module_id;
     return OK;
-}
-
-/* What runs on the card is never accounted for afterwards. */
-API nvmlDeviceGetAccountingPids(handle device, unsigned *count, unsigned *pids)
-{
-    struct device d;
-    int code = shared_open(device, count, &d);
-    (void)pids;
-    if (code == OK) *count = 0;
-    return code;
-}
-
-API nvmlDeviceGetAccountingStats(handle device, unsigned pid, const void *into)
-{
-    struct device d;
-    int code = shared_open(device, into, &d);
-    (void)pid;
-    return code == OK ? NOT_FOUND : code;
 }
 
 enum { SET_APPLICATION_CLOCKS, SET_AUTO_BOOST, RESTRICTIONS };

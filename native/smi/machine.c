@@ -67,7 +67,7 @@ unsigned gpu_processes(const struct gpu *gpu, const struct process **found)
     const struct page *page = &gpu->page;
     if (!page->open || page->processes == PAGE_NO_PROCESSES) return 0;
     *found = processes.list;
-    if (page->processes != PAGE_ALL_PROCESSES) {
+    if (lists_processes(page)) {
         processes.known = 0;
         return card_processes(page, processes.list, MAX_PROCESSES);
     }

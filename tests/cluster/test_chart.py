@@ -79,6 +79,22 @@ def test_agents_may_make_device_files_only_where_they_bring_the_driver(helm: Hel
     assert "nvidia-dcgm-exporter" in services
 
 
+def test_an_agent_is_privileged_only_to_write_the_nodes_kernel_log(helm: Helm) -> None:
+    def agent(*options: str) -> tuple[dict[str, Any], list[str], dict[str, str]]:
+        pod = objects(template(helm, *options))["DaemonSet", "nvidia-dcgm-exporter"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        log: dict[str, str] = next((item["hostPath"] for item in pod["volumes"] if item["name"] == "kernel-log"), {})
+        return container["securityContext"], [item for item in container["args"] if "kernel-log" in item], log
+
+    assert agent("--set", "agent.kernelLog=null")[1:] == ([], {})
+    rights, words, log = agent("--set", "agent.kernelLog=/dev/kmsg")
+    assert (rights["privileged"], words) == (True, ["--kernel-log=/dev/kmsg"])
+    assert log == {"path": "/dev/kmsg", "type": "CharDevice"}
+    rights, words, log = agent("--set", "agent.kernelLog=/var/log/gpus/kern.log")
+    assert ("privileged" in rights, rights["allowPrivilegeEscalation"]) == (False, False)
+    assert (words, log["path"]) == (["--kernel-log=/var/log/gpus/kern.log"], "/var/log/gpus")
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_the_topology_of_a_values_file_has_no_mistakes(name: str, helm: Helm) -> None:
     topology = topology_of(objects(template(helm, *values(name))))

@@ -111,3 +111,34 @@ async def test_gpus_can_be_of_a_model_of_the_users_own(settings: AgentSettings, 
         inform(agent, model="mine")
         await until(lambda: agent.ready and bool(agent.equipment.box.devices))
         assert {device.model.power_w.max for device in agent.equipment.box.devices} == {500}
+
+
+async def test_an_agent_writes_an_error_to_the_kernel_log_once_and_none_from_before_it_was_asked_to(
+    settings: AgentSettings, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    ids = remember(settings, SPEC)
+    kubelet.pods = messages.ListPodResourcesResponse()
+    log = tmp_path / "kern.log"
+    logging = msgspec.structs.replace(settings, kernel_log=log)
+
+    def count(gpu: str) -> int:
+        page = writer.read(settings.state / "gpus" / gpu / "page")
+        return int(page["event_count"][0]) if page is not None else 0
+
+    def strike(agent: Agent) -> None:
+        agent.equipment.box.engine.strike(int(agent.equipment.box.machine.ids[0]), "hangs")
+
+    async with running(settings) as agent:
+        await until(lambda: agent.ready)
+        strike(agent)
+        await until(lambda: count(ids[0]) == 1)
+    for number in (1, 1, 2):  # the second one has nothing new
+        async with running(logging) as agent:
+            await until(lambda: agent.ready)
+            if number > (log.read_text().count("Xid") if log.exists() else 0):
+                strike(agent)
+            await until(lambda number=number: log.read_text().count(": 43, pid=") == number)  # type: ignore[misc]
+            steps = agent.equipment.box.steps
+            await until(lambda agent=agent, steps=steps: agent.equipment.box.steps > steps + 1)  # type: ignore[misc]
+    assert log.read_text().count(": 43, pid=") == 2
+    assert count(ids[0]) == 3

@@ -87,7 +87,7 @@ async def test_every_path_answers_as_the_openapi_document_says(site: Site) -> No
     for path in openapi.PATHS:
         assert path.path in document["paths"]
         if path.answer is not None:
-            filled = path.path.format(node=NODE, gpu=gpu, index="1")
+            filled = path.path.format(node=NODE, gpu=gpu, index="1", namespace="team", pod="nobody")
             msgspec.convert(await site.get(filled), path.answer)
     references = set(re.findall(r"#/components/schemas/([^\"]+)", json.dumps(document)))
     assert references == set(document["components"]["schemas"])

@@ -38,9 +38,12 @@ from simgpu.kube.writer import Writer
 from simgpu.machines import documents, ticking
 from simgpu.machines.box import Box
 from simgpu.node import cpu, files, granting, nri, runai, zone_view
+from simgpu.node.cgroups import ContainerProcesses
 from simgpu.node.driver import DriverFolder
 from simgpu.node.identifying import PeerIdentifier
+from simgpu.node.kernel_log import KernelLog
 from simgpu.node.kubelet import KubeletFolders, NodeKubelet
+from simgpu.node.pod_processes import PodProcesses
 from simgpu.node.state import StateFiles, load_known
 from simgpu.page import native, showing
 from simgpu.pods import requests
@@ -70,6 +73,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     runai: Path  # folder of files for Run:ai's container toolkit
     nri: Path  # socket of the container runtime for plugins that adjust containers
     zone_view: Path | None = None  # folder of the pod resources interface with the pool's NUMA zones
+    kernel_log: Path | None = None  # file or device that gets the driver's lines about errors
     prometheus: str = vocabulary.DEFAULT_PROMETHEUS  # which knows the requests of inference pods
     allocation: str = vocabulary.EXTENDED  # how pods get GPUs where the topology does not say it
     seed: int = 1  # of the simulation's randomness
@@ -139,12 +143,17 @@ class Agent:
         if links.driver is not None:
             links.driver.claim()
         self._writer = Writer(client, manager=vocabulary.AGENT_MANAGER, in_flight=2)
+        self.stores = NodeStores(Store(), Store(), Store(), Store())
+        self._processes = PodProcesses(
+            ContainerProcesses(settings.cgroups), lambda ref: self.stores.pods.get(ref.name, namespace=ref.namespace),
+            self._clock.steady,
+        )  # fmt: skip
         self.equipment = Equipment(
             settings.node, self._files, cpu.Meter(settings.cgroups), pages=links.pages,
             stale=showing.stale_after(settings.interval), control=links.control, seed=settings.seed,
+            processes=self._processes.of,
         )  # fmt: skip
         self.slices, self.kubelet = links.slices, links.kubelet
-        self.stores = NodeStores(Store(), Store(), Store(), Store())
         self.node = OwnNode(
             settings.node, self.stores, self._writer, links.recorder,
             namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, before=self._files.known.spec,
@@ -193,6 +202,8 @@ class Agent:
             changed=controller.apply_users,
         )  # fmt: skip
         self._zone_view = zone_view.ZoneView(settings.zone_view, self._zoned) if settings.zone_view else None
+        log = settings.kernel_log
+        self._kernel_log = KernelLog(log, host=settings.node) if log is not None else None
         self._tree = runai.Tree(settings.runai, runai.programs(links.programs.tool, native.preloader()))
         self._driver_problem = ""
 
@@ -274,6 +285,8 @@ class Agent:
             raise withdrawing.Withdrawn
         now = self._clock.steady()
         self.equipment.stepped(now)
+        self._processes.forget_others()
+        self.equipment.log_errors(self._kernel_log.write if self._kernel_log is not None else lambda _errors: True)
         self.controller.stepped()
         self._show_driver()
         if self._zone_view is not None:

@@ -76,6 +76,12 @@ def _components(text: str) -> frozenset[str]:
     help="Show pods with GPUs in the NUMA zones of the node's pool: a pod resources interface, "
     "DIR/pod-resources/kubelet.sock, and the CPUs of each zone below DIR/sys.",
 )
+@click.option(
+    "--kernel-log",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Write errors of GPUs as the driver's lines in the kernel log (NVRM: Xid ...) to this file, or to /dev/kmsg.",
+)
 @_place(
     "--cgroups",
     "/sys/fs/cgroup",
@@ -106,8 +112,8 @@ def agent(  # noqa: PLR0913 - one for each option
     node: str | None, kubeconfig: Path | None, namespace: str, listen: str, identity: str, state_dir: Path,
     plugin_dir: Path, pod_resources: Path, dra_plugin_dir: Path, registry_dir: Path, cdi_dir: Path, pod_uid: str,
     reservation_namespace: str, prometheus_url: str, runai_dir: Path, nri_socket: Path, zone_view: Path | None,
-    cgroups: Path, components: str, driver_only: bool, driver_dir: Path, dashboard: bool | None,
-    files: tuple[Path, ...], allocation: str, interval: float, seed: int,
+    kernel_log: Path | None, cgroups: Path, components: str, driver_only: bool, driver_dir: Path,
+    dashboard: bool | None, files: tuple[Path, ...], allocation: str, interval: float, seed: int,
 ) -> None:  # fmt: skip
     """Provide simulated GPUs on a real node: pods that request nvidia.com/gpu, or claim them, get them.
 
@@ -149,6 +155,7 @@ def agent(  # noqa: PLR0913 - one for each option
         runai=runai_dir.absolute(),
         nri=nri_socket.absolute(),
         zone_view=zone_view.absolute() if zone_view is not None else None,
+        kernel_log=kernel_log.absolute() if kernel_log is not None else None,
         allocation=allocation,
         seed=seed,
         interval=interval,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -12,9 +12,10 @@ import msgspec
 from simgpu import errors, vocabulary
 from simgpu.dra.node_devices import MigPart
 from simgpu.machines.box import Box
+from simgpu.machines.registry import RunningWorkload
 from simgpu.machines.saved import Known, Saved
-from simgpu.machines.users import User
-from simgpu.page import layout, showing, writer
+from simgpu.machines.users import PodRef, User
+from simgpu.page import events, layout, showing, writer
 from simgpu.topology import mig_by_hand, pools
 from simgpu.topology.devices import Device
 from simgpu.topology.mig_by_hand import HandCard, HandMade
@@ -52,11 +53,20 @@ class Equipment:
     """A node's simulated GPUs. Pages in the folder `pages` stay when it ends, for running pods and for the next agent.
 
     Readers take a page as lost `stale` seconds after its last write. Pods change settings at the socket `control`, if
-    the pool allows it.
+    the pool allows it. `processes` returns those of a container, for readers outside of pods.
     """
 
     def __init__(
-        self, node: str, state: State, meter: CpuMeter, *, pages: Path, stale: float, control: str, seed: int
+        self,
+        node: str,
+        state: State,
+        meter: CpuMeter,
+        *,
+        pages: Path,
+        stale: float,
+        control: str,
+        seed: int,
+        processes: Callable[[PodRef], Sequence[int]] = lambda _container: (),
     ) -> None:
         self.spec = pools.NodeGpus(())
         self.pages = pages
@@ -70,6 +80,7 @@ class Equipment:
         self._meter = meter
         self._stale = stale
         self._control = control
+        self._processes = processes
         self._shown: showing.BoxPages | None = None
         self._instances: Mapping[str, Sequence[MigPart]] = {}
         self._hand: HandMade | None = None
@@ -112,15 +123,21 @@ class Equipment:
     def _open(self, devices: Sequence[Device], spec: pools.NodeGpus) -> writer.Pages:
         control = self._control if spec.settable else ""
         return writer.Pages(
-            self.pages, devices, stale=self._stale, processes=layout.ALL_PROCESSES, control=control, parts=True
-        )
+            self.pages, devices, stale=self._stale, processes=layout.ALL_PROCESSES, control=control, parts=True,
+            named_pids=True,
+        )  # fmt: skip
 
     def _show(self, pages: writer.Pages) -> None:
         if not self.box.devices:
             pages.close()
             return
-        self._shown = showing.BoxPages(self.box, pages)
+        self._shown = showing.BoxPages(self.box, pages, self._pids)
         self._shown.write()
+
+    def _pids(self, work: RunningWorkload) -> Sequence[int]:
+        if work.pid:
+            return (work.pid,)
+        return self._processes(work.pod) if work.pod is not None else ()
 
     def set(self, device: str, setting: str, values: Sequence[int]) -> int:
         """Apply an NVML setting, if the node's pool allows it; return one of NVML's codes."""
@@ -148,6 +165,11 @@ class Equipment:
         self.state.save(self.box)
         if self._shown is not None:
             self._shown.write()
+
+    def log_errors(self, log: Callable[[Sequence[events.CardErrors]], bool]) -> None:
+        """Pass on the errors that are not in the kernel log yet; `log` returns whether they are there now."""
+        if self._shown is not None and (found := self._shown.pages.unlogged()) and log(found):
+            self._shown.pages.set_logged()
 
     def follow_processors(self, now: float) -> None:
         """Set the utilisation that follows containers' CPU time; `now` is in seconds."""

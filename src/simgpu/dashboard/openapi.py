@@ -46,6 +46,10 @@ PATHS = (
         (queries.NAMESPACE, queries.NODE, queries.PHASE, queries.Q, *queries.LISTS),
     ),
     ApiPath(
+        "container_gpus", "/pods/{namespace}/{pod}/gpus", "What nvidia-smi reads in a pod on a fake node.",
+        answers.ContainerGpus, (queries.CONTAINER,),
+    ),
+    ApiPath(
         "events", "/events", "Events that this process has recorded, newest first.",
         answers.ApiPage[answers.RecordedEvent], (queries.NODE, *queries.LISTS),
     ),
@@ -70,7 +74,10 @@ def answer_name(answer: Any) -> str:
     return f"{answer.__origin__.__name__} of {inner[0].__name__}" if inner else str(answer.__name__)
 
 
-_PATH_PARAMETERS = {"node": "Name of the node.", "gpu": "Id of the GPU.", "index": "Index of the GPU on its node."}
+_PATH_PARAMETERS = {
+    "node": "Name of the node.", "gpu": "Id of the GPU.", "index": "Index of the GPU on its node.",
+    "namespace": "Namespace of the pod.", "pod": "Name of the pod.",
+}  # fmt: skip
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from simgpu.dashboard import answers, blocks, channels, encoding, files, openapi, origins, queries, reading
+from simgpu.dashboard import answers, blocks, channels, encoding, files, openapi, origins, pod_pages, queries, reading
 from simgpu.dashboard.fleet_channel import FleetChannel
 from simgpu.dashboard.frames import FleetFrame, FrameKeeper
 from simgpu.dashboard.hub import ViewerHub
@@ -58,7 +58,8 @@ class Dashboard:
         self.hub = ViewerHub(self._keeper)
         self._answer: dict[str, Callable[[Query, web.Request], Awaitable[object]]] = {
             "fleet": self._fleet, "nodes": self._nodes, "node": self._node, "gpus": self._gpus, "gpu": self._gpu,
-            "node_gpu": self._node_gpu, "pods": self._pods, "events": self._events, "search": self._search,
+            "node_gpu": self._node_gpu, "pods": self._pods, "container_gpus": self._container_gpus,
+            "events": self._events, "search": self._search,
         }  # fmt: skip
 
     def routes(self, *, loopback: bool = True) -> list[web.RouteDef]:
@@ -153,6 +154,12 @@ class Dashboard:
         pending = await self._waiting.current()
         total, items = reading.pods(self._source, self._frame(), pending, query, limit=limit, offset=offset)
         return _paged(request, total, offset, items)
+
+    async def _container_gpus(self, query: Query, request: web.Request) -> object:
+        if self._source.away():
+            raise _Away
+        where = request.match_info
+        return pod_pages.of_container(self._source, where["namespace"], where["pod"], query["container"])
 
     async def _events(self, query: Query, request: web.Request) -> object:
         limit, offset = _part(query)

@@ -34,6 +34,9 @@ class DashboardSource(Protocol):
 
     role: str
 
+    def away(self) -> bool:
+        """Return whether there is nothing to show, such as without the lease."""
+
     def machine(self) -> Machine | None:
         """Return all GPUs; None while there are none to show, such as without the lease."""
 
@@ -123,6 +126,10 @@ class FleetSource(_FromCluster):
         self._fleet = fleet
         self._grouped: tuple[Machine | None, int, dict[PodRef, list[int]]] = (None, -1, {})
         self._first: tuple[Machine | None, int, dict[int, PodRef]] = (None, -1, {})
+
+    def away(self) -> bool:
+        """Return whether there is no fleet."""
+        return self._fleet() is None
 
     def machine(self) -> Machine | None:
         """Return all GPUs."""
@@ -214,6 +221,10 @@ class BoxSource(_FromCluster):
         self._node = node
         self._box = box
         self._known: tuple[tuple[Machine, int, int], _Held] | None = None
+
+    def away(self) -> bool:
+        """Return whether the box made no step yet."""
+        return not self._box().steps
 
     def machine(self) -> Machine | None:
         """Return all GPUs, once they made a step."""
