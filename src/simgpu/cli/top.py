@@ -100,11 +100,14 @@ def _local_url(name: str) -> str:
 
 
 def _local_name(kubeconfig: Path) -> str | None:
-    """Return the name of the local cluster that a kubeconfig is of, if it is of one: its controller is no Service."""
+    """Return the name of the local cluster that a kubeconfig is of, if it has a controller of ours: that is no Service."""
     from simgpu.cluster import record
 
     for name in record.known_names():
-        own = record.Folder(name).kubeconfig
+        folder = record.Folder(name)
+        own, known = folder.kubeconfig, folder.load()
+        if known is None or "metrics" not in known.ports:
+            continue  # only its control plane is ours
         if own.exists() and kubeconfig.exists() and own.samefile(kubeconfig):
             return name
     return None
