@@ -100,7 +100,7 @@ def _local_url(name: str) -> str:
 
 
 def _local_name(kubeconfig: Path) -> str | None:
-    """Return the name of the local cluster that a kubeconfig is of, if it has a controller of ours: that is no Service."""
+    """Return the name of the local cluster that a kubeconfig is of, if its controller is a process, not a Service."""
     from simgpu.cluster import record
 
     for name in record.known_names():
