@@ -30,7 +30,7 @@ _FLAGS = (
     "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all", "-pthread",
 )  # fmt: skip
 _OF_LIBC = "text.c"  # the library's own memcpy and the like
-_SEAMS = ("-Dmain=tool_main", "-Wl,--wrap=sleep_milliseconds", "-Wl,--wrap=print_to")
+_SEAMS = ("-Dmain=tool_main", "-Wl,--wrap=sleep_milliseconds", "-Wl,--wrap=print_to", "-Wl,--wrap=cards_open")
 _SANITIZERS = {
     "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:handle_abort=1:detect_stack_use_after_return=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
