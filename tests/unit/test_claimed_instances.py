@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simgpu.catalog import models, placing
@@ -251,6 +251,8 @@ OPERATIONS = st.one_of(
 
 
 @settings(max_examples=40)
+@example([("unclaim", "c"), ("pod", "p", "Pending", set(), 0), ("pod", "q", "Pending", set(), 0),
+          ("pod", "p", "Pending", {"d", "c"}, 0)])  # fmt: skip
 @given(st.lists(OPERATIONS, max_size=12))
 def test_any_sequence_of_claims_leaves_the_right_instances_and_users(operations: list[tuple[Any, ...]]) -> None:
     world = DividedWorld("dra")

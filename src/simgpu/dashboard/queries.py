@@ -21,7 +21,7 @@ class QueryParameter(msgspec.Struct, frozen=True):
     values: tuple[str, ...] = ()
     minimum: int = 0
     maximum: int = 0
-    pattern: str = ""
+    pattern: re.Pattern[str] | None = None
 
     def check(self, text: str) -> None:
         """Raise `InputError` for a value that is not allowed."""
@@ -33,8 +33,8 @@ class QueryParameter(msgspec.Struct, frozen=True):
             raise InputError(self.name, f"must be one of {', '.join(self.values)}")
         if len(text) > MAX_API_TEXT:
             raise InputError(self.name, f"has {len(text)} characters; at most {MAX_API_TEXT}")
-        if self.pattern and not re.fullmatch(self.pattern, text):
-            raise InputError(self.name, f"must match {self.pattern}")
+        if self.pattern is not None and not self.pattern.fullmatch(text):
+            raise InputError(self.name, f"must match {self.pattern.pattern}")
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of its values."""
@@ -43,8 +43,8 @@ class QueryParameter(msgspec.Struct, frozen=True):
                 "type": "integer", "minimum": self.minimum, "maximum": self.maximum, "default": int(self.default or 0),
             }  # fmt: skip
         found: dict[str, Any] = {"type": "string", "default": self.default}
-        if self.pattern:
-            found["pattern"] = f"^({self.pattern})?$"
+        if self.pattern is not None:
+            found["pattern"] = f"^({self.pattern.pattern})?$"
         return {**found, "enum": list(self.values)} if self.values else {**found, "maxLength": MAX_API_TEXT}
 
 
@@ -69,11 +69,11 @@ SHOWN_NODE = QueryParameter("node", "Of views `node` and `gpu`: the node's name.
 INDEX = QueryParameter("index", "Of view `gpu`: the GPU's index on its node.", "0", maximum=MAX_FLEET_GPUS)
 BLOCKS = QueryParameter(
     "blocks", "Of view `fleet`: blocks of nodes whose changes are sent, as bits of a hexadecimal number, the lowest of "
-    "block 0; all if it is empty. The layout has the block of each node.", pattern="[0-9a-f]{1,64}",
+    "block 0; all if it is empty. The layout has the block of each node.", pattern=re.compile("[0-9a-f]{1,64}"),
 )  # fmt: skip
 LAYOUT = QueryParameter(
     "layout", "Of view `fleet`: the tag of the layout that the client has: if it is still the same, neither it nor "
-    "curves are sent, and cells only of `blocks`.", pattern="[0-9a-f]{1,32}",
+    "curves are sent, and cells only of `blocks`.", pattern=re.compile("[0-9a-f]{1,32}"),
 )  # fmt: skip
 
 LISTS = (LIMIT, OFFSET)

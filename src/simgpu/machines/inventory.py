@@ -213,6 +213,7 @@ class Inventory:
             self._end([item for item in card.playing if item not in stays])
             card.playing = tuple(stays)
             card.users = tuple(item.what for item in stays if isinstance(item.what, User))
+            self._changed.append(card)
         card.parts = self._split(card, kept)
 
     # Users.
@@ -259,6 +260,7 @@ class Inventory:
         except BaseException:
             self._end([item for item in playing.values() if item not in stays])
             card.users = tuple(item.what for item in stays if isinstance(item.what, User))
+            self._changed.append(card)
             card.playing = tuple(stays)
             self._changed.append(card)
             raise
