@@ -19,8 +19,16 @@ ALWAYS(nvmlDeviceGetNvlinkBwMode, NOT_SUPPORTED)
 ALWAYS(nvmlDeviceGetNvlinkSupportedBwModes, NOT_SUPPORTED)
 ALWAYS(nvmlDeviceGetRetiredPagesPendingStatus, NOT_SUPPORTED) /* rows are remapped instead */
 
-ALWAYS(nvmlDeviceGetDriverModel, NOT_SUPPORTED) /* another operating system's */
-ALWAYS(nvmlDeviceGetDriverModel_v2, NOT_SUPPORTED)
+/* Another operating system's. Callers want the current one, the pending one, or both. */
+static int driver_model(handle device, const void *now, const void *pending)
+{
+    struct device d;
+    int code = gpu_open(device, now ? now : pending, &d);
+    return code == OK ? NOT_SUPPORTED : code;
+}
+
+API nvmlDeviceGetDriverModel(handle device, void *now, void *pending) { return driver_model(device, now, pending); }
+API nvmlDeviceGetDriverModel_v2(handle device, void *now, void *pending) { return driver_model(device, now, pending); }
 SHARED_ALWAYS(nvmlDeviceGetGpuOperationMode, NOT_SUPPORTED)
 
 /* A card is not divided among virtual machines. */

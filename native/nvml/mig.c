@@ -176,7 +176,7 @@ API nvmlDeviceGetGpuInstanceRemainingCapacity(handle device, unsigned id, unsign
     struct device d;
     int code = gpu_open(device, into, &d);
     if (code != OK) return code;
-    if (!d.page.mig_mode) return NOT_SUPPORTED;
+    if (!d.page.mig_capable) return NOT_SUPPORTED;
     const struct profile *profile = profile_by_id(&d.page, id);
     if (!profile) return INVALID_ARGUMENT;
     *into = capacity_left(&d.page, profile);

@@ -63,6 +63,11 @@ READING(v_hex_subsystem) { (void)value; return WRITE("%08X", page_of(of)->pci_su
 READING(v_brand) { (void)value; return WRITE("%s", page_of(of)->brand[0] ? page_of(of)->brand : "NVIDIA"); }
 READING(v_pci_base_class) { (void)value; return WRITE("%X", pci_class(page_of(of)) >> 8); }
 READING(v_pci_sub_class) { (void)value; return WRITE("%X", pci_class(page_of(of)) & 0xff); }
+READING(v_host_generation)
+{
+    (void)value;
+    return has_host_generation(page_of(of)) ? WRITE("%u", page_of(of)->pcie_generation) : UNAVAILABLE;
+}
 READING(v_pdi) { (void)value; return WRITE("0x%016llx", (unsigned long long)page_of(of)->pdi); }
 READING(v_board_id) { (void)value; return WRITE("0x%x", page_of(of)->board_id); }
 READING(v_cuda) { (void)value; return WRITE("%u.%u", page_of(of)->cuda / 1000, page_of(of)->cuda % 1000 / 10); }
