@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -20,25 +21,29 @@ SYMBOLS: Final = HERE.parent.parent / "native" / "nvml" / "symbols.txt"
 LIBRARY: Final = "libnvidia-ml.so.1"
 TABLE: Final = "nvmlInternalGetExportTable"
 SLOTS: Final = 270
-COPIED: Final = ("views.py", "trace.py", "load.py", "run.sh")
+MODULES: Final = ("__init__.py", "views.py", "trace.py", "load.py")
 
 
 def main(folder: Path) -> int:
     """Write the folder: programs, our library, the tracer, and a page for each view."""
     (folder / "pages").mkdir(parents=True)
     (folder / "library").mkdir()
-    for name in COPIED:
-        shutil.copy(HERE / name, folder / name)
+    (folder / "dev" / "real_smi").mkdir(parents=True)
+    for name in MODULES:
+        shutil.copy(HERE / name, folder / "dev" / "real_smi" / name)
+    (folder / "dev" / "__init__.py").touch()
+    shutil.copy(HERE / "run.sh", folder / "run.sh")
     shutil.copy(native.BUILT / "x86_64" / LIBRARY, folder / "library" / LIBRARY)
     build_tracer(folder / "tracer")
     apps = layout.DTYPE.fields["apps"]  # type: ignore[index]
+    made = list(views(folder))
     manifest = {
         "written_ns": layout.DTYPE.fields["written_ns"][1],  # type: ignore[index]
         "apps": [apps[1], layout.DTYPE["apps"].base.itemsize],
-        "views": list(views(folder)),
+        "views": made,
     }
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
-    print(f"{len(manifest['views'])} views in {folder}")
+    print(f"{len(made)} views in {folder}")
     return 0
 
 
@@ -48,7 +53,7 @@ def views(folder: Path) -> Iterator[dict[str, Any]]:
         words, _, output = recordings.recording(name)
         if name == "load-smi-dmon-all":  # counts from row to row
             states = list(moments(name, output))
-            for earlier, later in zip(states, states[1:], strict=False):
+            for earlier, later in itertools.pairwise(states):
                 later["throttle_power_ns"] = earlier["throttle_power_ns"] + 10**10
             yield view(folder, name, words, *states)
         elif name in recordings.SCROLLING:

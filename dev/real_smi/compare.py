@@ -1,6 +1,7 @@
-"""Lists what a real nvidia-smi printed on our library otherwise than was recorded: `python -m dev.real_smi.compare VIEWS`.
+"""Lists what a real nvidia-smi printed on our library otherwise than was recorded.
 
-`VIEWS` is the `views.json` that `views` wrote. Ends with 1 if there is a difference.
+`python -m dev.real_smi.compare VIEWS`, where `VIEWS` is the `views.json` that `views` wrote. Ends with 1 if there is a
+difference.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Keeps the first GPU busy with copies within its memory, through the driver alone: `python3 load.py MIB SECONDS`."""
+"""Keeps the first GPU busy with copies within its memory, through the driver alone.
+
+`python3 -m dev.real_smi.load MIB SECONDS`; standard library only.
+"""
 
 from __future__ import annotations
 

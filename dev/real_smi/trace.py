@@ -1,8 +1,8 @@
 """Writes down what the machine's nvidia-smi asks of its library: of the real one on a real card, and of ours.
 
-`python3 trace.py BUNDLE RESULTS`: `real.trace` and `real.txt` are of views that change nothing, `pmon.trace` has the
-answers about utilisation of processes while two programs work, `paint.json` what `pmon` prints after one word of such an
-answer is another, and `ours.trace` is of every view of the bundle. Standard library only.
+`python3 -m dev.real_smi.trace BUNDLE RESULTS`: `real.trace` and `real.txt` are of views that change nothing,
+`pmon.trace` has the answers about utilisation of processes while two programs work, `paint.json` what `pmon` prints
+after one word of such an answer is another, and `ours.trace` is of every view of the bundle. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import views
+from dev.real_smi import views
 
 UTILISATION_SLOT = "145"
 PAINT = "77"
@@ -96,7 +96,7 @@ def main(bundle: Path, results: Path) -> int:
     library = real_library()
     trace_real(bundle, results, library)
     loads = [
-        subprocess.Popen([sys.executable, str(bundle / "load.py"), mib, "150"], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([sys.executable, "-m", "dev.real_smi.load", mib, "150"], stdout=subprocess.PIPE, text=True)
         for mib in ("1024", "2048")
     ]
     try:

@@ -1,6 +1,6 @@
 """Runs every view of the bundle with the machine's nvidia-smi on our library, and writes what each printed.
 
-`python3 views.py BUNDLE RESULTS.json [LIBRARY_FOLDER]`; standard library only.
+`python3 -m dev.real_smi.views BUNDLE RESULTS.json`; standard library only.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ Manifest = Mapping[str, Any]
 Result = tuple[int, str, str]
 
 
-def main(bundle: Path, results: Path, library: Path) -> int:
+def main(bundle: Path, results: Path) -> int:
     """Run all views, once it is sure that the tool uses our library."""
     manifest: Manifest = json.loads((bundle / "manifest.json").read_text())
+    library = bundle / "library"
     environment = {"LD_LIBRARY_PATH": str(library)}
     with tempfile.TemporaryDirectory() as made:
         first = run_view(manifest, find(manifest, "idle-smi-L"), bundle, Path(made), environment)
@@ -132,9 +133,7 @@ def name_again(text: str, numbers: Sequence[int], recorded: Sequence[str]) -> st
 @contextlib.contextmanager
 def programs(*names: str) -> Iterator[list[int]]:
     """Processes of these names that do nothing: their numbers."""
-    running = [
-        subprocess.Popen([name, "-c", "read"], executable="/bin/bash", stdin=subprocess.PIPE) for name in names
-    ]
+    running = [subprocess.Popen([name, "-c", "read"], executable="/bin/bash", stdin=subprocess.PIPE) for name in names]
     try:
         yield [process.pid for process in running]
     finally:
@@ -144,5 +143,4 @@ def programs(*names: str) -> Iterator[list[int]]:
 
 
 if __name__ == "__main__":
-    FOLDER = Path(sys.argv[1])
-    sys.exit(main(FOLDER, Path(sys.argv[2]), Path(sys.argv[3]) if len(sys.argv) > 3 else FOLDER / "library"))
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

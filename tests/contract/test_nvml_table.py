@@ -23,9 +23,7 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def call(caller: Path, root: Path) -> list[list[str]]:
     """The words of each line that it prints."""
-    done = subprocess.run(
-        [caller], capture_output=True, text=True, env=nvml.environment(root), timeout=60, check=False
-    )
+    done = subprocess.run([caller], capture_output=True, text=True, env=nvml.environment(root), timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     return [line.split() for line in done.stdout.splitlines()]
 
