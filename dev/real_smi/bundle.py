@@ -35,11 +35,12 @@ def main(folder: Path) -> int:
     shutil.copy(HERE / "run.sh", folder / "run.sh")
     shutil.copy(native.BUILT / "x86_64" / LIBRARY, folder / "library" / LIBRARY)
     build_tracer(folder / "tracer")
-    apps = layout.DTYPE.fields["apps"]  # type: ignore[index]
+    apps, samples = layout.DTYPE.fields["apps"], layout.DTYPE.fields["samples"]  # type: ignore[index]
     made = list(views(folder))
     manifest = {
         "written_ns": layout.DTYPE.fields["written_ns"][1],  # type: ignore[index]
         "apps": [apps[1], layout.DTYPE["apps"].base.itemsize],
+        "first_sample_us": samples[1] + layout.DTYPE["samples"].base.fields["time_us"][1],  # type: ignore[index]
         "views": made,
     }
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
@@ -83,6 +84,7 @@ def view(folder: Path, name: str, words: list[str], *states: dict[str, Any]) -> 
         rows = recordings.card(name.partition(".")[0], fields)
         if programs:
             rows = pages.hold(rows, *range(1, 1 + len(programs)))
+            rows["sample_count"] = 1
         made.append(f"pages/{name}-{place}.page")
         (folder / made[-1]).write_bytes(page_bytes(rows))
     return {"name": name, "words": words, "pages": made, "programs": programs}

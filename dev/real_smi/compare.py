@@ -1,7 +1,7 @@
-"""Lists what a real nvidia-smi printed on our library otherwise than was recorded.
+"""Lists what a real nvidia-smi printed on our library otherwise than was recorded, and keeps what it printed.
 
-`python -m dev.real_smi.compare VIEWS`, where `VIEWS` is the `views.json` that `views` wrote. Ends with 1 if there is a
-difference.
+`python -m dev.real_smi.compare VIEWS`, where `VIEWS` is the `views.json` that `views` wrote; with `--keep` in front, what
+is as recorded or differs as listed goes to the golden files. Ends with 1 if there is a difference that is not listed.
 """
 
 from __future__ import annotations
@@ -12,45 +12,48 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.fixtures import recordings
+from tests.fixtures import real_smi, recordings
 
 
-def expectations() -> Iterator[tuple[str, int, str]]:
-    """Each view of the bundle: its name, the recorded exit code, and the recorded output."""
-    for name in recordings.TEXTS:
-        _, code, output = recordings.recording(name)
-        if name in recordings.SCROLLING and name != "load-smi-dmon-all":
-            header, units, *rows = output.splitlines(keepends=True)
-            for place, row in enumerate(rows):
-                yield f"{name}.{place}", code, header + units + row
-        else:
-            yield name, code, output
-    for name in recordings.QUERIES:
-        groups = json.loads((recordings.RECORDINGS / f"{name}.json").read_text())
-        for place, (code, header, values) in enumerate(groups.values()):
-            yield f"{name}.{place}", code, "".join(f"{line}\n" for line in (header, values) if line)
+def texts(views: Path) -> dict[str, str]:
+    """What the tool printed, by view."""
+    found = {}
+    for name, (code, text, errors) in json.loads(views.read_text()).items():
+        is_query = name.partition(".")[0] in recordings.QUERIES  # recorded line by line, without empty ones
+        found[name] = real_smi.whole(code, (text.rstrip("\n") + "\n" if is_query else text) + errors)
+    return found
 
 
-def differences(printed: Mapping[str, tuple[int, str, str]]) -> Iterator[tuple[str, list[str]]]:
-    """Each view that is not as recorded, with the lines that differ."""
-    for name, code, output in expectations():
-        told, text, errors = printed[name]
-        if name.partition(".")[0] in recordings.QUERIES:  # recorded line by line, without empty ones
-            text = text.rstrip("\n") + "\n"
-        ours = [f"[rc={told}]", *recordings.plain(text, {}).splitlines(), *errors.splitlines()]
-        theirs = [f"[rc={code}]", *recordings.plain(output, {}).splitlines()]
-        if ours != theirs:
-            yield name, list(difflib.unified_diff(theirs, ours, "recorded", "on our library", lineterm="", n=0))[2:]
+def differences(recorded: Mapping[str, str], printed: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
+    """Each view that is neither as recorded nor as listed, with the lines that differ."""
+    for name, text in recorded.items():
+        found = printed.get(name, "")
+        if found != text and not (name in real_smi.DIFFERENCES and real_smi.is_as_listed(name, text, found)):
+            lines = difflib.unified_diff(text.splitlines(), found.splitlines(), lineterm="", n=0)
+            yield name, list(lines)[2:]
 
 
-def main(views: Path) -> int:
-    """Print all differences."""
-    found = dict(differences(json.loads(views.read_text())))
+def keep(recorded: Mapping[str, str], printed: Mapping[str, str]) -> None:
+    """Write the golden file: digests of texts that are as recorded, and the other texts."""
+    shown = {name: real_smi.digest(text) if text == recorded[name] else text for name, text in sorted(printed.items())}
+    real_smi.KEPT.parent.mkdir(exist_ok=True)
+    real_smi.KEPT.write_text(json.dumps(shown, indent=1) + "\n")
+
+
+def main(views: Path, *, keeps: bool) -> int:
+    """Print all differences that are not listed, and keep the rest."""
+    recorded, printed = real_smi.recorded(), texts(views)
+    found = dict(differences(recorded, printed))
     for name, lines in found.items():
         print(f"=== {name}", *lines, sep="\n")
-    print(f"{len(found)} views of {len(list(expectations()))} differ")
-    return 1 if found else 0
+    print(f"{len(found)} views of {len(recorded)} differ otherwise than listed")
+    stale = [name for name in real_smi.DIFFERENCES if printed.get(name) == recorded[name]]
+    if stale:
+        print(f"as recorded, take them off the list: {', '.join(stale)}")
+    if keeps:
+        keep(recorded, {name: text for name, text in printed.items() if name in recorded and name not in found})
+    return 1 if found or stale else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[-1]), keeps="--keep" in sys.argv[1:]))

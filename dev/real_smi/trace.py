@@ -20,6 +20,7 @@ from pathlib import Path
 from dev.real_smi import views
 
 UTILISATION_SLOT = "145"
+UNKNOWN_SLOTS = "12,20,75,108,138,193,194,199"  # whose arguments are written down in the views below
 PAINT = "77"
 PAINTED = {5: 256, 6: 64, 7: 64, 8: 64, 9: 64}  # bytes of each argument
 AT_ONCE = 8
@@ -30,6 +31,8 @@ HARMLESS: Sequence[Sequence[str]] = (
     ("pmon", "-c", "1", "-s", "um"), ("--query-compute-apps=pid,name,used_memory", "--format=csv"),
     ("--query-accounted-apps=pid,gpu_util", "--format=csv"), ("--version",), ("-q", "-d", "POWER"),
     ("-q", "-d", "MEMORY,UTILIZATION"), ("-q", "-d", "PIDS"), ("vgpu",), ("topo", "-p2p", "n"), ("-i", "9"),
+    ("boost-slider", "-l"), ("compute-policy", "-l"), ("power-hint", "-l"), ("--query-gpu=enforced.power.limit", "--format=csv"),
+    ("-q", "-d", "POWER,TEMPERATURE,PERFORMANCE"), ("-q", "-d", "TEMPERATURE"),
 )  # fmt: skip
 
 
@@ -50,11 +53,13 @@ def traced(bundle: Path, words: Sequence[str], **variables: str) -> str:
 def trace_real(bundle: Path, results: Path, library: str) -> None:
     """Views that change nothing, one after the other."""
     trace = results / "real.trace"
+    place = views.finish([views.TOOL, "--query-gpu=pci.bus_id", "--format=csv,noheader"], os.environ)[1]
+    by_place = ("-i", place.strip().partition(":")[2], "--query-gpu=index", "--format=csv")
     with (results / "real.txt").open("w") as printed:
-        for words in HARMLESS:
+        for words in (*HARMLESS, by_place):
             with trace.open("a") as file:
                 file.write(f"=== {' '.join(words)}\n")
-            text = traced(bundle, words, TRACE_LIBRARY=library, TRACE_FILE=str(trace))
+            text = traced(bundle, words, TRACE_LIBRARY=library, TRACE_FILE=str(trace), TRACE_DUMP=UNKNOWN_SLOTS)
             printed.write(f"$ nvidia-smi {' '.join(words)}\n{text}\n")
 
 

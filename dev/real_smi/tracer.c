@@ -1,7 +1,7 @@
 /* A libnvidia-ml.so.1 in front of another one: passes every call on, and writes it down with its code.
  *
- * TRACE_LIBRARY is the other one, TRACE_FILE what is written to, TRACE_DUMP the slot of the private table whose arguments
- * are followed; TRACE_PAINT, "argument:offset:number", puts a number into what that slot answered. */
+ * TRACE_LIBRARY is the other one, TRACE_FILE what is written to, TRACE_DUMP the slots of the private table whose arguments
+ * are followed, such as 12,75; TRACE_PAINT, "argument:offset:number", puts a number into what they answered. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -63,12 +63,21 @@ static void paint(const long *arguments)
     note("  painted %ld\n", (long)pwrite(memory(), &number, sizeof number, arguments[argument - 1] + offset));
 }
 
+static int is_followed(int number)
+{
+    const char *left = getenv("TRACE_DUMP");
+    for (char *end; left && *left; left = *end == ',' ? end + 1 : end) {
+        if (strtol(left, &end, 10) == number) return 1;
+        if (end == left) break;
+    }
+    return 0;
+}
+
 static function table[MAX_SLOTS];
 
 static long slot_call(int number, TAKEN)
 {
-    const char *wanted = getenv("TRACE_DUMP");
-    int followed = wanted && atoi(wanted) == number;
+    int followed = is_followed(number);
     const long arguments[ARGUMENTS] = {PASSED};
     if (followed) dump("before", arguments);
     long code = table[number](PASSED);

@@ -74,9 +74,14 @@ def run_view(
 
 
 def prepare(manifest: Manifest, page: bytes, numbers: Sequence[int]) -> bytes:
-    """The page as if written now, with the processes that run now in place of the numbers 1, 2, …"""
+    """The page as if written now, with the processes that run now in place of the numbers 1, 2, …
+
+    What they do is of the time of the last sample: their page has one, taken now.
+    """
     changed = bytearray(page)
     struct.pack_into("<Q", changed, manifest["written_ns"], time.monotonic_ns())
+    if numbers:
+        struct.pack_into("<Q", changed, manifest["first_sample_us"], time.time_ns() // 1000)
     first, step = manifest["apps"]
     for at in range(first, first + step * len(numbers), step):
         (placeholder,) = struct.unpack_from("<i", changed, at)
@@ -112,14 +117,20 @@ def follow(command: Sequence[str], variables: Mapping[str, str], folder: Path, p
         later, text = iter(pages[1:]), ""
         with contextlib.suppress(OSError):  # the end of a terminal
             while chunk := os.read(ours, 4096).decode():
+                rows = count_rows(text)
                 text += chunk
-                for _ in range(sum(not line.startswith("#") for line in chunk.splitlines())):
+                for _ in range(count_rows(text) - rows):
                     page = next(later, None)
                     if page is not None:
                         put(folder, page)
         os.close(ours)
         _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     return process.returncode, text.replace("\r\n", "\n"), errors
+
+
+def count_rows(text: str) -> int:
+    """How many rows are printed to their end, headers aside."""
+    return sum(line.endswith("\n") and not line.startswith("#") for line in text.splitlines(keepends=True))
 
 
 def name_again(text: str, numbers: Sequence[int], recorded: Sequence[str]) -> str:

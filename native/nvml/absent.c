@@ -19,17 +19,18 @@ ALWAYS(nvmlDeviceGetNvlinkBwMode, NOT_SUPPORTED)
 ALWAYS(nvmlDeviceGetNvlinkSupportedBwModes, NOT_SUPPORTED)
 ALWAYS(nvmlDeviceGetRetiredPagesPendingStatus, NOT_SUPPORTED) /* rows are remapped instead */
 
-/* Another operating system's. Callers want the current one, the pending one, or both. */
-static int driver_model(handle device, const void *now, const void *pending)
-{
-    struct device d;
-    int code = gpu_open(device, now ? now : pending, &d);
-    return code == OK ? NOT_SUPPORTED : code;
-}
+/* Modes of which callers want the current one, the pending one, or both; the driver model is another operating system's. */
+#define NO_MODE(open, function) \
+    API function(handle device, const void *now, const void *pending) \
+    { \
+        struct device d; \
+        int code = open(device, now ? now : pending, &d); \
+        return code == OK ? NOT_SUPPORTED : code; \
+    }
 
-API nvmlDeviceGetDriverModel(handle device, void *now, void *pending) { return driver_model(device, now, pending); }
-API nvmlDeviceGetDriverModel_v2(handle device, void *now, void *pending) { return driver_model(device, now, pending); }
-SHARED_ALWAYS(nvmlDeviceGetGpuOperationMode, NOT_SUPPORTED)
+NO_MODE(gpu_open, nvmlDeviceGetDriverModel)
+NO_MODE(gpu_open, nvmlDeviceGetDriverModel_v2)
+NO_MODE(shared_open, nvmlDeviceGetGpuOperationMode)
 
 /* A card is not divided among virtual machines. */
 ALWAYS(nvmlDeviceGetHostVgpuMode, NOT_SUPPORTED)

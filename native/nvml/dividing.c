@@ -1,7 +1,7 @@
 /* MIG by hand: the owner of the card divides it, and shows the result on its page before it answers. */
 #include "mig.h"
 
-enum { ANYWHERE = 255, COMPUTE_KINDS = 8, SMALL_AND_WIDE = 7 };
+enum { ANYWHERE = 255, COMPUTE_KINDS = 8 };
 
 API nvmlDeviceSetMigMode(handle device, unsigned mode, unsigned *activation)
 {
@@ -61,9 +61,10 @@ static int create_compute(handle instance, unsigned kind, handle *into)
     struct device d;
     int code = gpu_instance_open(instance, into, &d);
     if (code != OK) return code;
-    unsigned slices = profile_of(&d.page, d.instance)->slices;
+    const struct profile *within = instance_profile(&d.page, d.instance);
+    struct compute found;
     if (kind >= COMPUTE_KINDS) return INVALID_ARGUMENT;
-    if (kind != compute_kind(slices) && !(kind == SMALL_AND_WIDE && slices == 1)) return NOT_SUPPORTED; /* fills only a part */
+    if (!compute_by_kind(&d.page, within, kind, &found) || found.slices < within->slices) return NOT_SUPPORTED; /* fills only a part */
     code = card_set(&d.page, "create_compute_instance", d.instance->gpu_instance, 0);
     if (code == OK) *into = compute_instance_handle(d.card, d.instance);
     return code;

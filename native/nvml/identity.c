@@ -1,5 +1,6 @@
 /* Which card this is, and what was built into it. */
 #include "library.h"
+#include "slices.h"
 
 TEXT(nvmlDeviceGetSerial, page->serial)
 TEXT(nvmlDeviceGetBoardPartNumber, page->part_number)
@@ -87,7 +88,8 @@ API nvmlDeviceGetName(handle device, char *into, unsigned size)
     size_t end = text_add(name, 0, d.page.product, sizeof name);
     if (d.instance) {
         end = text_add(name, end, " MIG ", sizeof name);
-        text_add(name, end, d.page.profiles[d.instance->profile % PAGE_PROFILES].name, sizeof name);
+        const char *profile = instance_profile(&d.page, d.instance)->name;
+        text_add(name, end, profile, end + (size_t)size_of_name(profile) + 1);
     }
     return answer_text(into, size, name);
 }

@@ -75,7 +75,7 @@ static int attributes(handle device, struct attributes *into)
     struct device d;
     int code = any_open(device, into, &d);
     if (code != OK || !d.instance) return code == OK ? NOT_SUPPORTED : code;
-    const struct profile *profile = profile_of(&d.page, d.instance);
+    const struct profile *profile = instance_profile(&d.page, d.instance);
     *into = (struct attributes){profile->sm, profile->copy_engines, profile->decoders, 0, profile->jpegs, profile->ofas,
                                 profile->slices, profile->slices, d.instance->memory_total >> 20};
     return OK;
@@ -90,10 +90,9 @@ static struct profile_info describe(const struct profile *profile)
                                  profile->decoders, 0, profile->jpegs, profile->ofas, profile->memory_mib};
 }
 
-static void name_profile(char *into, size_t size, const char *slices, const struct profile *profile)
+static void name_profile(char *into, size_t size, const struct profile *profile)
 {
     size_t end = text_add(into, 0, "MIG ", size);
-    end = text_add(into, end, slices, size);
     text_add(into, end, profile->name, size);
 }
 
@@ -102,7 +101,7 @@ static void fill_v2(struct profile_info_v2 *into, const struct profile *profile)
     struct profile_info info = describe(profile);
     *into = (struct profile_info_v2){0, info.id, info.p2p, info.slices, info.instances, info.multiprocessors,
         info.copy_engines, info.decoders, info.encoders, info.jpegs, info.ofas, info.memory_mb, {0}};
-    name_profile(into->name, sizeof into->name, "", profile);
+    name_profile(into->name, sizeof into->name, profile);
 }
 
 static void fill_v3(struct profile_info_v3 *into, const struct profile *profile)
@@ -110,7 +109,7 @@ static void fill_v3(struct profile_info_v3 *into, const struct profile *profile)
     struct profile_info info = describe(profile);
     *into = (struct profile_info_v3){0, info.id, info.slices, info.instances, info.multiprocessors, info.copy_engines,
         info.decoders, info.encoders, info.jpegs, info.ofas, info.memory_mb, {0}, 0};
-    name_profile(into->name, sizeof into->name, "", profile);
+    name_profile(into->name, sizeof into->name, profile);
 }
 
 enum { PROFILE_KINDS = 18 };
@@ -179,7 +178,7 @@ API nvmlDeviceGetGpuInstanceRemainingCapacity(handle device, unsigned id, unsign
     if (!d.page.mig_capable) return NOT_SUPPORTED;
     const struct profile *profile = profile_by_id(&d.page, id);
     if (!profile) return INVALID_ARGUMENT;
-    *into = capacity_left(&d.page, profile);
+    *into = still_free(&d.page, profile);
     return OK;
 }
 
@@ -187,12 +186,9 @@ static int placements(handle device, unsigned id, struct placement *into, unsign
 {
     struct device d;
     const struct profile *profile;
-    struct placement places[MAX_PLACEMENTS];
     int code = find_id(device, id, count, &d, &profile);
-    if (code != OK) return code;
-    *count = placements_of(&d.page, profile, places);
-    for (unsigned i = 0; into && i < *count; i++) into[i] = places[i];
-    return OK;
+    if (code == OK) *count = list_places(places_on(&d.page, profile), into);
+    return code;
 }
 
 API nvmlDeviceGetGpuInstancePossiblePlacements(handle device, unsigned id, struct placement *into, unsigned *count)
@@ -217,7 +213,7 @@ API nvmlDeviceGetGpuInstances(handle device, unsigned id, handle *into, unsigned
     *count = 0;
     for (unsigned i = 0; i < gpu_instance_count(&d.page); i++) {
         const struct instance *instance = &d.page.instances[i];
-        if (profile_of(&d.page, instance) == profile) into[(*count)++] = gpu_instance_handle(d.card, instance);
+        if (instance_profile(&d.page, instance) == profile) into[(*count)++] = gpu_instance_handle(d.card, instance);
     }
     return OK;
 }
@@ -239,7 +235,7 @@ API nvmlGpuInstanceGetInfo(handle instance, struct gpu_instance_info *into)
     int code = gpu_instance_open(instance, into, &d);
     if (code == OK)
         *into = (struct gpu_instance_info){
-            device_handle(d.card), d.instance->gpu_instance, profile_of(&d.page, d.instance)->id,
+            device_handle(d.card), d.instance->gpu_instance, instance_profile(&d.page, d.instance)->id,
             {d.instance->start, d.instance->slices},
         };
     return code;
@@ -247,16 +243,13 @@ API nvmlGpuInstanceGetInfo(handle instance, struct gpu_instance_info *into)
 
 /* Instances of the simulation are used as a whole: they have one compute instance as large as they are, or none. */
 
-static const unsigned COMPUTE_SLICES[] = {1, 2, 3, 4, 7, 8, 6};
-
-unsigned compute_kind(unsigned slices)
-{
-    unsigned kind = 0;
-    while (kind < sizeof COMPUTE_SLICES / sizeof *COMPUTE_SLICES && COMPUTE_SLICES[kind] != slices) kind++;
-    return kind;
-}
-
 int has_compute(const struct device *d) { return d->instance < d->page.instances + d->page.instance_count; }
+
+/* The kind of compute instance that fills a GPU instance. */
+static int filling(const struct device *d, struct compute *into)
+{
+    return compute_by_kind(&d->page, instance_profile(&d->page, d->instance), WHOLE, into) ? OK : UNKNOWN;
+}
 
 API nvmlGpuInstanceGetComputeInstanceById(handle instance, unsigned id, handle *into)
 {
@@ -273,7 +266,8 @@ API nvmlGpuInstanceGetComputeInstances(handle instance, unsigned kind, handle *i
     struct device d;
     int code = gpu_instance_open(instance, count, &d);
     if (code != OK) return code;
-    *count = has_compute(&d) && kind == compute_kind(profile_of(&d.page, d.instance)->slices);
+    struct compute whole;
+    *count = has_compute(&d) && filling(&d, &whole) == OK && kind == whole.id;
     if (into && *count) *into = compute_instance_handle(d.card, d.instance);
     return OK;
 }
@@ -281,12 +275,15 @@ API nvmlGpuInstanceGetComputeInstances(handle instance, unsigned kind, handle *i
 static int compute_instance_info(handle instance, struct compute_instance_info *into)
 {
     struct device d;
+    struct compute whole;
     int code = compute_instance_open(instance, into, &d);
-    if (code != OK) return code;
-    unsigned slices = profile_of(&d.page, d.instance)->slices;
-    *into = (struct compute_instance_info){device_handle(d.card), gpu_instance_handle(d.card, d.instance),
-                                           d.instance->compute_instance, compute_kind(slices), {0, slices}};
-    return OK;
+    if (code == OK) code = filling(&d, &whole);
+    if (code == OK)
+        *into = (struct compute_instance_info){
+            device_handle(d.card), gpu_instance_handle(d.card, d.instance), d.instance->compute_instance, whole.id,
+            {0, whole.places.width},
+        };
+    return code;
 }
 
 API nvmlComputeInstanceGetInfo(handle instance, struct compute_instance_info *into)
@@ -299,29 +296,39 @@ API nvmlComputeInstanceGetInfo_v2(handle instance, struct compute_instance_info 
     return compute_instance_info(instance, into);
 }
 
-static int compute_profile(handle instance, unsigned kind, const void *into, struct device *d,
-                           struct compute_profile_info *info)
+static int compute_profile(handle instance, unsigned kind, const void *into, struct device *d, struct compute *found)
 {
     int code = gpu_instance_open(instance, into, d);
     if (code != OK) return code;
-    const struct profile *profile = profile_of(&d->page, d->instance);
-    unsigned slices = kind < sizeof COMPUTE_SLICES / sizeof *COMPUTE_SLICES ? COMPUTE_SLICES[kind] : ~0u;
-    if (slices > profile->slices) return NOT_SUPPORTED;
-    *info = (struct compute_profile_info){
-        kind, slices, profile->slices / slices, profile->sm * slices / profile->slices,
-        profile->copy_engines, profile->decoders, 0, profile->jpegs, profile->ofas,
-    };
-    return OK;
+    return kind != WHOLE && compute_by_kind(&d->page, instance_profile(&d->page, d->instance), kind, found) ? OK : NOT_SUPPORTED;
+}
+
+static struct compute_profile_info describe_compute(const struct device *d, const struct compute *kind)
+{
+    const struct profile *shared = instance_profile(&d->page, d->instance);
+    return (struct compute_profile_info){kind->id, kind->slices, kind->places.count, kind->sm, shared->copy_engines,
+                                         shared->decoders, 0, shared->jpegs, shared->ofas};
+}
+
+static void name_compute(char *into, size_t size, const struct compute *kind, const struct profile *within)
+{
+    size_t end = text_add(into, 0, "MIG ", size), whole;
+    if (kind->slices < within->slices) {
+        end = text_add_number(into, end, kind->slices, size);
+        end = text_add(into, end, "c.", size);
+    }
+    whole = end + (size_t)size_of_name(within->name) + 1;
+    text_add(into, end, within->name, whole < size ? whole : size);
 }
 
 API nvmlGpuInstanceGetComputeInstanceProfileInfo(handle instance, unsigned kind, unsigned engines,
                                                  struct compute_profile_info *into)
 {
     struct device d;
-    struct compute_profile_info info;
-    int code = compute_profile(instance, kind, into, &d, &info);
+    struct compute found;
+    int code = compute_profile(instance, kind, into, &d, &found);
     if (code == OK && engines) code = INVALID_ARGUMENT;
-    if (code == OK) *into = info;
+    if (code == OK) *into = describe_compute(&d, &found);
     return code;
 }
 
@@ -329,25 +336,21 @@ API nvmlGpuInstanceGetComputeInstanceProfileInfoV(handle instance, unsigned kind
                                                   struct compute_profile_info_v2 *into)
 {
     struct device d;
-    struct compute_profile_info info;
-    char slices[16];
-    int code = compute_profile(instance, kind, into, &d, &info);
+    struct compute found;
+    int code = compute_profile(instance, kind, into, &d, &found);
     if (code != OK) return code;
     if (engines || into->version != VERSION(*into, 2)) return INVALID_ARGUMENT;
-    const struct profile *profile = profile_of(&d.page, d.instance);
-    size_t end = text_add_number(slices, 0, info.slices, sizeof slices);
-    text_add(slices, end, "c.", sizeof slices);
-    into->info = info;
-    name_profile(into->name, sizeof into->name, info.slices < profile->slices ? slices : "", profile);
+    into->info = describe_compute(&d, &found);
+    name_compute(into->name, sizeof into->name, &found, instance_profile(&d.page, d.instance));
     return OK;
 }
 
 API nvmlGpuInstanceGetComputeInstanceRemainingCapacity(handle instance, unsigned kind, unsigned *into)
 {
     struct device d;
-    struct compute_profile_info info;
-    int code = compute_profile(instance, kind, into, &d, &info);
-    if (code == OK) *into = has_compute(&d) ? 0 : info.instances;
+    struct compute found;
+    int code = compute_profile(instance, kind, into, &d, &found);
+    if (code == OK) *into = has_compute(&d) ? 0 : found.places.count;
     return code;
 }
 
@@ -355,10 +358,8 @@ API nvmlGpuInstanceGetComputeInstancePossiblePlacements(handle instance, unsigne
                                                         unsigned *count)
 {
     struct device d;
-    struct compute_profile_info info;
-    int code = compute_profile(instance, kind, count, &d, &info);
-    if (code != OK) return code;
-    *count = info.instances;
-    for (unsigned i = 0; into && i < *count; i++) into[i] = (struct placement){i * info.slices, info.slices};
-    return OK;
+    struct compute found;
+    int code = compute_profile(instance, kind, count, &d, &found);
+    if (code == OK) *count = list_places(found.places, into);
+    return code;
 }

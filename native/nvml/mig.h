@@ -3,18 +3,18 @@
 #define SIMGPU_MIG_H
 
 #include "library.h"
+#include "slices.h"
 
-enum { MAX_PLACEMENTS = 8 };
+#define WHOLE ~0u
 
 const struct profile *profile_by_id(const struct page *page, unsigned id);
 const struct profile *profile_by_kind(const struct page *page, unsigned kind);
-const struct profile *profile_of(const struct page *page, const struct instance *instance);
 /* Any GPU instance, with a compute instance or without; 0 if there is none. */
 const struct instance *instance_by_number(const struct page *page, unsigned number);
-/* The number of the compute instance that fills as many slices. */
-unsigned compute_kind(unsigned slices);
+/* The compute instances of that number that fit into such a GPU instance, or the one that fills it, WHOLE; whether there are any. */
+int compute_by_kind(const struct page *page, const struct profile *within, unsigned kind, struct compute *into);
 int has_compute(const struct device *d);
-unsigned placements_of(const struct page *page, const struct profile *profile, struct placement into[MAX_PLACEMENTS]);
-unsigned capacity_left(const struct page *page, const struct profile *profile);
+/* Places into a caller's list, if there is one, of at most MAX_SLICES; returns their number. */
+unsigned list_places(struct places places, struct placement *into);
 
 #endif

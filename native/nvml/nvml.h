@@ -51,10 +51,10 @@ union value { double real; uint32_t ui; uint64_t ull; int32_t si; };
 struct field_value { uint32_t id, scope; int64_t time, latency; uint32_t type, code; union value value; };
 struct value_sample { uint64_t time; union value value; };
 struct violation { uint64_t time, violated; };
-struct process_reading { struct value_sample sample; uint32_t pid; };
-struct process_readings { struct process_reading sm, memory, encoder, decoder; };
-SIZE(struct process_reading, 24);
-SIZE(struct process_readings, 96);
+struct process_reading { struct value_sample sample; uint32_t pid, unused[15]; };
+struct process_readings { struct process_reading sm, memory, encoder, decoder, jpeg, ofa; uint64_t unused; };
+SIZE(struct process_reading, 80);
+SIZE(struct process_readings, 488);
 SIZE(struct field_value, 40);
 SIZE(struct value_sample, 16);
 

@@ -1,6 +1,8 @@
 /* The processes that use a card. Lists are long, and threads' stacks may be small: one list for all, with a lock. */
 #include "library.h"
 
+#define NO_PROCESS 0xffffffffu
+
 enum { MODE_COMPUTE, MODE_GRAPHICS, MODE_MPS, MODE_ALL, MODES };
 
 static struct process found[MAX_PROCESSES];
@@ -148,9 +150,15 @@ API nvmlDeviceGetProcessesUtilizationInfo(handle device, struct process_usages *
     return code;
 }
 
-static struct process_reading reading(const struct process *process, uint64_t time, unsigned percent)
+/* Only the first reading of a process has the time. */
+static void fill_readings(struct process_readings *into, const struct process *process, uint64_t time)
 {
-    return (struct process_reading){{time, {.ull = percent}}, (uint32_t)process->pid};
+    uint32_t pid = (uint32_t)process->pid;
+    clear(into, sizeof *into);
+    into->sm.sample = (struct value_sample){time, {.ull = process->usage}};
+    into->memory.sample.value.ull = process->memory_usage;
+    into->sm.pid = into->memory.pid = pid;
+    into->encoder.pid = into->decoder.pid = into->jpeg.pid = into->ofa.pid = NO_PROCESS;
 }
 
 int process_samples(handle device, uint64_t since, unsigned *type, unsigned *count, struct process_readings *into)
@@ -164,10 +172,7 @@ int process_samples(handle device, uint64_t since, unsigned *type, unsigned *cou
     uint64_t time = sampled_at(&d.page);
     unsigned there = take_processes(&d);
     code = answer_usages(count, into, time > since ? there : 0);
-    for (unsigned i = 0; code == OK && i < there; i++)
-        into[i] = (struct process_readings){
-            .sm = reading(&found[i], time, found[i].usage), .memory = reading(&found[i], time, found[i].memory_usage),
-        };
+    for (unsigned i = 0; code == OK && i < there; i++) fill_readings(&into[i], &found[i], time);
     lock_give(&lock);
     return code;
 }

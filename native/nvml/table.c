@@ -26,13 +26,19 @@ static int unknown(handle device, void *into)
 /* A log of what the tool does. */
 static int trace(void) { return OK; }
 
-/* Where a card is, also when it no longer responds: the tool names it in its error message. */
+/* The page of a card for where it is, also when it no longer responds: the tool names it in its error message. */
+static int place_page(unsigned index, struct page *into)
+{
+    into->magic = 0;
+    int code = card_page(index, into);
+    return code == GPU_IS_LOST && into->magic == PAGE_MAGIC ? OK : code;
+}
+
 static int bus_id(unsigned index, char *into, unsigned size)
 {
     struct page page;
-    page.magic = 0;
-    int code = card_page(index, &page);
-    if (code != OK && (code != GPU_IS_LOST || page.magic != PAGE_MAGIC)) return code;
+    int code = place_page(index, &page);
+    if (code != OK) return code;
     struct pci pci = pci_of(page.pci_domain, page.pci_bus, page.pci_device, page.pci_id, page.pci_subsystem);
     return answer_text(into, size, pci.second.first.bus_id);
 }
@@ -50,6 +56,32 @@ static int bus_id(unsigned index, char *into, unsigned size)
 SLOT_NUMBER(can_be_monitored, 1, 1)
 SLOT_NUMBER(host_pcie_generation, has_host_generation(&d.page), d.page.pcie_generation)
 SLOT_NUMBER(nothing, 1, 0)
+SLOT_NUMBER(enforced_power_limit, 1, d.page.power_limit_mw)
+SLOT_NUMBER(no_power_hints, 0, 0)
+
+/* The tool changes the mode, and says so, by this slot rather than by the public function. */
+static int set_persistence(handle device, unsigned mode) { return nvmlDeviceSetPersistenceMode(device, mode); }
+
+/* What resets cards, and gets them ready for it: nobody may. */
+static int refused(void) { return NO_PERMISSION; }
+
+/* What people write for a card's place on the bus, and where a card is: the tool compares them. */
+static int parse_bus_id(const char *text, unsigned *domain, unsigned *bus, unsigned *device, unsigned *function)
+{
+    unsigned address[3];
+    if (!text || !domain || !bus || !device || !function || !parse_address(text, address)) return INVALID_ARGUMENT;
+    *domain = address[0], *bus = address[1], *device = address[2], *function = 0;
+    return OK;
+}
+
+static int place_on_bus(unsigned index, unsigned *domain, unsigned *bus, unsigned *device)
+{
+    struct page page;
+    if (!domain || !bus || !device) return INVALID_ARGUMENT;
+    int code = place_page(index, &page);
+    if (code == OK) *domain = page.pci_domain, *bus = page.pci_bus, *device = page.pci_device;
+    return code;
+}
 
 static int gpu_part_number(handle device, char *into, unsigned size)
 {
@@ -71,15 +103,19 @@ static int no_text(handle device, char *into, unsigned size)
 
 static const union word TABLE[1 + SLOTS] = {
     {.bytes = sizeof TABLE},
-    [1 ... 25] = SLOT(unknown), [26] = SLOT(trace), [27 ... 71] = SLOT(unknown),
-    [72] = SLOT(can_be_monitored), [73 ... 80] = SLOT(unknown),
-    [81] = SLOT(bus_id), [82 ... 144] = SLOT(unknown),
-    [145] = SLOT(process_samples), [146 ... 212] = SLOT(unknown),
+    [1 ... 11] = SLOT(unknown), [12] = SLOT(parse_bus_id), [13 ... 25] = SLOT(unknown),
+    [26] = SLOT(trace), [27 ... 71] = SLOT(unknown),
+    [72] = SLOT(can_be_monitored), [73 ... 74] = SLOT(unknown), [75] = SLOT(place_on_bus), [76 ... 80] = SLOT(unknown),
+    [81] = SLOT(bus_id), [82 ... 107] = SLOT(unknown),
+    [108] = SLOT(enforced_power_limit), [109 ... 144] = SLOT(unknown),
+    [145] = SLOT(process_samples), [146 ... 167] = SLOT(unknown),
+    [168 ... 169] = SLOT(refused), [170 ... 198] = SLOT(unknown),
+    [199] = SLOT(no_power_hints), [200 ... 212] = SLOT(unknown),
     [213] = SLOT(compute_processes_named), [214] = SLOT(graphics_processes_named), [215] = SLOT(mps_processes_named),
     [216 ... 229] = SLOT(unknown),
     [230] = SLOT(host_pcie_generation), [231] = SLOT(gpu_part_number), [232] = SLOT(nothing),
     [233 ... 236] = SLOT(unknown), [237] = SLOT(no_text), [238 ... 248] = SLOT(unknown),
-    [249] = SLOT(nothing), [250 ... SLOTS] = SLOT(unknown),
+    [249] = SLOT(nothing), [250] = SLOT(unknown), [251] = SLOT(set_persistence), [252 ... SLOTS] = SLOT(unknown),
 };
 SIZE(TABLE, 2160);
 

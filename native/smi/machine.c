@@ -126,11 +126,6 @@ int machine_open(struct machine *machine, const char *ids)
     return code == READ_OTHER_VERSION ? say_unreadable(code) : code;
 }
 
-const struct profile *instance_profile(const struct page *page, const struct instance *instance)
-{
-    return &page->profiles[instance->profile < PAGE_PROFILES ? instance->profile : PAGE_PROFILES - 1];
-}
-
 /* An instance that is the whole card has the card's window; all others have one of their own, which is empty. */
 unsigned long long instance_window_used(const struct page *page, const struct instance *instance)
 {
@@ -146,12 +141,6 @@ int machine_any(const struct machine *machine, int (*has)(const struct page *pag
     return 0;
 }
 
-/* The engines that a GPU instance has besides its slices are in its name, but not in that of its compute instances. */
-int size_of_name(const char *profile)
-{
-    return (int)strcspn(profile, "+");
-}
-
 unsigned supported_clocks(const struct page *page, unsigned *into)
 {
     unsigned many = 0;
@@ -163,11 +152,12 @@ unsigned supported_clocks(const struct page *page, unsigned *into)
     return many;
 }
 
-/* A MiB that is begun counts. */
 unsigned long long mebibytes(uint64_t bytes)
 {
     return bytes / 1048576 + (bytes % 1048576 != 0);
 }
+
+unsigned long long process_mebibytes(const struct process *process) { return process->memory / 1048576; }
 
 const char *compute_mode_name(unsigned mode)
 {

@@ -42,6 +42,26 @@ int is_named(unsigned number, const char *numbers)
     return 0;
 }
 
+int has_compute(const struct page *page, const struct instance *instance)
+{
+    return instance < page->instances + page->instance_count;
+}
+
+unsigned instances_by_kind(const struct page *page, const char *numbers, const struct instance *into[PAGE_INSTANCES])
+{
+    unsigned count = 0;
+    for (unsigned kind = 0; kind <= LAST_KIND; kind++)
+        for (unsigned i = 0; i < gpu_instance_count(page); i++) {
+            const struct instance *instance = &page->instances[i];
+            if (kind_of(page, instance_profile(page, instance)) != kind || !is_named(instance->gpu_instance, numbers)) continue;
+            unsigned at = count++;
+            for (; at && kind_of(page, instance_profile(page, into[at - 1])) == kind
+                   && into[at - 1]->gpu_instance > instance->gpu_instance; at--) into[at] = into[at - 1];
+            into[at] = instance;
+        }
+    return count;
+}
+
 /* Print the chosen instances, after a title, in the order of their kinds; the exit code. */
 static int print_each(const char *numbers, const char *title, printing *print)
 {

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "reader.h"
+#include "slices.h"
 
 enum { EXIT_GOOD = 0, EXIT_BAD_INPUT = 2, EXIT_UNSUPPORTED = 3, EXIT_NO_DEVICES = 6, EXIT_BAD_OPTION = 255 };
 enum { CELL = 512, MAX_LINKS = 64, MAX_CLOCKS = 1024 };
@@ -28,15 +29,15 @@ int gpu_refresh(const struct machine *machine, struct gpu *gpu);
 /* The processes on a card, until the next call. */
 unsigned gpu_processes(const struct gpu *gpu, const struct process **found);
 void bus_id(const struct page *page, char *into);
-const struct profile *instance_profile(const struct page *page, const struct instance *instance);
 /* How much of its window on the bus an instance uses, in MiB. */
 unsigned long long instance_window_used(const struct page *page, const struct instance *instance);
-int size_of_name(const char *profile);
 int is_cut(const struct page *page);
 int machine_any(const struct machine *machine, int (*has)(const struct page *page));
 /* The clocks that a card can be set to, highest first; returns their number. */
 unsigned supported_clocks(const struct page *page, unsigned *into);
+/* Of memory, in MiB: a card's, of which one that is begun counts; and a process's, of which it does not. */
 unsigned long long mebibytes(uint64_t bytes);
+unsigned long long process_mebibytes(const struct process *process);
 const char *compute_mode_name(unsigned mode);
 
 /* What the driver calls an error, by NVML's code. */

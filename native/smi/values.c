@@ -12,7 +12,6 @@ static const void *field(const struct subject *of, const struct value *value) { 
 /* What cards can differ in. */
 static int averages_power(const struct page *page) { return page->capability > 800; }
 static int retires_pages(const struct page *page) { return has_ecc(page) && page->capability < 800; }
-static int remaps_rows(const struct page *page) { return page->row_remap_banks && !page->instance_count; }
 static int joins_fabric(const struct page *page) { return page->fabric && page->capability >= 900; }
 static int has_health(const struct page *page) { return page->fabric && page->link_version >= 5; }
 
@@ -171,7 +170,7 @@ READING(v_fabric_health) { return fabric(has_health(page_of(of)), value->text, i
 
 READING(v_pid) { (void)value; return of->process ? WRITE("%d", of->process->pid) : UNAVAILABLE; }
 READING(v_process_name) { (void)value; return of->process ? WRITE("%s", of->process->name) : UNAVAILABLE; }
-READING(v_process_memory) { (void)value; return of->process ? WRITE("%llu", mebibytes(of->process->memory)) : UNAVAILABLE; }
+READING(v_process_memory) { (void)value; return of->process ? WRITE("%llu", process_mebibytes(of->process)) : UNAVAILABLE; }
 READING(v_memory_clock) { (void)value; return WRITE("%u", of->memory_clock); }
 READING(v_clock) { (void)value; return WRITE("%u", of->clock); }
 READING(v_cause) { (void)value; return WRITE("%s", of->cause); }

@@ -375,7 +375,7 @@ def test_a_divided_card_shows_its_instances(tmp_path: Path) -> None:
         ],
     )
     assert told == [
-        [1, 1], 7, ["NVIDIA H200 MIG 3g.71gb", "NVIDIA H200 MIG 1g.18gb", "NVIDIA H200 MIG 1g.18gb+me"],
+        [1, 1], 7, ["NVIDIA H200 MIG 3g.71gb", "NVIDIA H200 MIG 1g.18gb", "NVIDIA H200 MIG 1g.18gb"],
         "ERR 6 Not Found", "ERR 3 Not Supported",
     ]  # fmt: skip
     part = "N.nvmlDeviceGetHandleByUUID({!r})".format(rows[0]["instances"][0]["uuid"].decode())
@@ -478,7 +478,7 @@ print(json.dumps([count.value, info.profileId, info.placement.start, info.placem
     told = json.loads(nvml.run(pages.write(tmp_path, rows), program))
 
     first = rows[0]["instances"][0]
-    assert told[:5] == [1, 9, int(first["start"]), int(first["slices"]), 3]
+    assert told[:5] == [1, 9, int(first["start"]), int(first["slices"]), 4]
     assert told[5:] == ["MIG 1c.3g.71gb", 3, [[0, 2], [2, 2], [4, 2], [6, 2]]]
 
 

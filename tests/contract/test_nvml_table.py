@@ -51,8 +51,31 @@ def test_the_slots_answer_as_they_did_on_the_recorded_card(caller: Path, tmp_pat
         ["213", "0", "1"], [str(pid), str(pages.LOAD["memory_used"]), "-1", "-1", "0", "python3"],
         ["214", "0", "0"], ["215", "0", "0"],
         ["213", "7", "1"],  # no room: the number that there are
+        ["108", "0", "700000"], ["199", "3", "57005"],
+        ["145", "6", "1", "0"], ["145", "6", "1", "0"],  # no sample yet
+        ["75", "0", "0", "0", "6"],
+        ["12", "0", "0", "0", "6", "0"], ["12", "0", "0", "0", "6", "0"], ["12", "0", "1", "0", "1f", "0"],
+        ["12", "2"], ["12", "2"], ["12", "2"],
+        ["251", "4"], ["169", "4"], ["168", "4"],
         ["others", "harmless"],
     ]  # fmt: skip
+
+
+def test_what_processes_do_has_the_time_of_the_last_sample_and_is_told_once(caller: Path, tmp_path: Path) -> None:
+    rows = pages.recorded(**pages.LOAD)
+    rows["sample_count"], rows["samples"]["time_us"] = 3, 0
+    rows["samples"]["time_us"][:, :3] = 100, 200, 300
+    with smi.programs("python3", "sh") as pids:
+        answers = call(caller, pages.write(tmp_path, pages.hold(rows, *pids)))
+    found = [words for words in answers if words[0] == "300"]
+    shown = [[int(word.partition(":")[2]) for word in words[1:3]] for words in found]
+
+    assert slot(answers, 145) == ["0", "1", "2"]
+    assert [sum(values) for values in zip(*shown, strict=True)] == [pages.LOAD["usage"], pages.LOAD["memory_usage"]]
+    assert [[word.partition(":")[0] for word in words[1:]] for words in found] == [
+        [str(pid), str(pid), "-1", "-1", "-1", "-1"] for pid in sorted(pids)
+    ]
+    assert [words[1:] for words in answers if words[0] == "145"][1] == ["6", "1", "0"]
 
 
 def test_a_card_of_a_machine_that_is_not_virtual_shows_the_generation_of_its_slot(caller: Path, tmp_path: Path) -> None:

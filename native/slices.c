@@ -1,12 +1,24 @@
 /* How cards are cut: slices of memory and of compute, and what fits beside what. */
-#include <string.h>
-#include "mig.h"
+#include "reader.h"
+#include "slices.h"
 
 enum { MORE_MEDIA = 7, MORE_MEMORY = 9, SMALL_AND_WIDE = 7 };
 
-static const struct profile *profile_at(const struct page *page, unsigned i)
+const struct profile *instance_profile(const struct page *page, const struct instance *instance)
 {
-    return i < PAGE_PROFILES && page->profiles[i].name[0] ? &page->profiles[i] : 0;
+    return &page->profiles[instance->profile < PAGE_PROFILES ? instance->profile : PAGE_PROFILES - 1];
+}
+
+const struct profile *profile_at(const struct page *page, unsigned place)
+{
+    return place < PAGE_PROFILES && page->profiles[place].name[0] ? &page->profiles[place] : 0;
+}
+
+int size_of_name(const char *profile)
+{
+    int size = 0;
+    while (profile[size] && profile[size] != '+') size++;
+    return size;
 }
 
 static unsigned compute_slices(const struct page *page)
@@ -59,7 +71,7 @@ static unsigned number_of(unsigned slices)
     return NUMBERS[slices <= MAX_SLICES ? slices : 0];
 }
 
-static int has_extras(const struct profile *profile) { return strchr(profile->name, '+') != 0; }
+static int has_extras(const struct profile *profile) { return profile->name[size_of_name(profile->name)] != 0; }
 
 /* The plain profile of as many compute slices and less memory, if there is one. */
 static const struct profile *smaller(const struct page *page, const struct profile *profile)
@@ -74,7 +86,8 @@ static const struct profile *smaller(const struct page *page, const struct profi
 unsigned kind_of(const struct page *page, const struct profile *profile)
 {
     if (has_extras(profile)) return profile->slices <= 2 ? MORE_MEDIA + profile->slices - 1 : LAST_KIND;
-    return smaller(page, profile) ? MORE_MEMORY : number_of(profile->slices);
+    if (!smaller(page, profile)) return number_of(profile->slices);
+    return profile->slices == 1 ? MORE_MEMORY : LAST_KIND;
 }
 
 static unsigned least(unsigned a, unsigned b) { return a < b ? a : b; }
@@ -92,25 +105,5 @@ unsigned compute_kinds(const struct page *page, const struct profile *within, st
         int whole = kind->slices == within->slices && kind->sm == within->sm;
         into[count++] = (struct compute){less ? SMALL_AND_WIDE : number_of(kind->slices), kind->slices, kind->sm, whole, places};
     }
-    return count;
-}
-
-int has_compute(const struct page *page, const struct instance *instance)
-{
-    return instance < page->instances + page->instance_count;
-}
-
-unsigned instances_by_kind(const struct page *page, const char *numbers, const struct instance *into[PAGE_INSTANCES])
-{
-    unsigned count = 0;
-    for (unsigned kind = 0; kind <= LAST_KIND; kind++)
-        for (unsigned i = 0; i < gpu_instance_count(page); i++) {
-            const struct instance *instance = &page->instances[i];
-            if (kind_of(page, instance_profile(page, instance)) != kind || !is_named(instance->gpu_instance, numbers)) continue;
-            unsigned at = count++;
-            for (; at && kind_of(page, instance_profile(page, into[at - 1])) == kind
-                   && into[at - 1]->gpu_instance > instance->gpu_instance; at--) into[at] = into[at - 1];
-            into[at] = instance;
-        }
     return count;
 }
