@@ -1,7 +1,7 @@
 """Lists what a real nvidia-smi printed on our library otherwise than was recorded, and keeps what it printed.
 
-`python -m dev.real_smi.compare VIEWS`, where `VIEWS` is the `views.json` that `views` wrote; with `--keep` in front, what
-is as recorded or differs as listed goes to the golden files. Ends with 1 if there is a difference that is not listed.
+`python -m dev.real_smi.compare [--keep] VIEWS`, where `VIEWS` is the `views.json` that `views` wrote; with `--keep`, what
+is as recorded or differs as listed goes to the golden file. Ends with 1 if there is a difference that is not listed.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ HARMLESS: Sequence[Sequence[str]] = (
     ("pmon", "-c", "1", "-s", "um"), ("--query-compute-apps=pid,name,used_memory", "--format=csv"),
     ("--query-accounted-apps=pid,gpu_util", "--format=csv"), ("--version",), ("-q", "-d", "POWER"),
     ("-q", "-d", "MEMORY,UTILIZATION"), ("-q", "-d", "PIDS"), ("vgpu",), ("topo", "-p2p", "n"), ("-i", "9"),
-    ("boost-slider", "-l"), ("compute-policy", "-l"), ("power-hint", "-l"), ("--query-gpu=enforced.power.limit", "--format=csv"),
+    ("boost-slider", "-l"), ("compute-policy", "-l"), ("power-hint", "-l"),
+    ("--query-gpu=enforced.power.limit", "--format=csv"),
     ("-q", "-d", "POWER,TEMPERATURE,PERFORMANCE"), ("-q", "-d", "TEMPERATURE"),
 )  # fmt: skip
 
