@@ -1,6 +1,6 @@
 """Lists what a real nvidia-smi printed on our library otherwise than was recorded, and keeps what it printed.
 
-`python -m dev.real_smi.compare [--keep] VIEWS`, where `VIEWS` is the `views.json` that `views` wrote; with `--keep`, what
+`python -m dev.real_smi.compare [--keep] VIEWS`, where `VIEWS` is the `views.json` of `views`; with `--keep`, what
 is as recorded or differs as listed goes to the golden file. Ends with 1 if there is a difference that is not listed.
 """
 
