@@ -6,7 +6,7 @@ NEEDS := pyproject.toml constraints.txt dev/environment.py
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup dev native image run stop test check lint fuzz bench fidelity docs clean
+.PHONY: help setup dev native image run stop test check lint fuzz soak bench fidelity docs clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,8 +41,11 @@ check: setup ## Lint, types, layers and unit tests
 lint: setup ## Lint, types and layers only
 	@$(BIN)/python -m tests.levels lint
 
-fuzz: dev native ## Try parsers of hostile input with a million inputs each; FUZZ="--inputs 10000 NAME" for fewer
+fuzz: dev native ## Try every input from outside a million times, guided by coverage; FUZZ="--inputs 10000 NAME" for fewer
 	@$(BIN)/python -m tests.fuzz $(FUZZ)
+
+soak: dev native ## Run a cluster under load and faults for an hour; SOAK="--minutes 10 --seed 7" for less
+	@$(BIN)/python -m soak $(SOAK)
 
 bench: dev native ## Run the benchmarks and write benchmarks/results.json
 	@$(BIN)/python -m benchmarks
@@ -56,4 +59,4 @@ docs: dev ## Write the generated reference pages and the picture of the architec
 
 clean: ## Remove what was made in the tree; the cache outside it stays
 	@rm -rf .venv dist build src/simgpu/page/built src/simgpu/sim/built .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .benchmarks
-	@find src tests benchmarks deploy docs examples fidelity dev -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src tests benchmarks deploy docs examples fidelity dev soak -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -32,6 +32,7 @@ from tests.fixtures.chromium import launched, until
 
 NODES, GPUS = 5000, 8
 VIEWERS = 50
+PART = 30  # blocks of nodes, of 250, that a viewer sees who has zoomed
 SECONDS = 12.0  # of each measurement of processor time
 TURNS = 3
 INTERVAL = 0.5
@@ -50,7 +51,7 @@ async def figures() -> AsyncIterator[frame.Figure]:
     host, _, port = (await process.stdout.readline()).decode().strip().rpartition(":")
     where = (host, int(port))
     try:
-        alone, first, all_of_them = [], [], []
+        alone, first, all_of_them, zoomed = [], [], [], []
         sent = 0.0
         for _ in range(TURNS):
             alone.append(await asyncio.to_thread(busy, process.pid))
@@ -59,6 +60,8 @@ async def figures() -> AsyncIterator[frame.Figure]:
                 sent = viewers.rate()
             with Viewers(where, VIEWERS + 1):
                 all_of_them.append(await asyncio.to_thread(busy, process.pid))
+            with Viewers(where, VIEWERS + 1, parts=True):
+                zoomed.append(await asyncio.to_thread(busy, process.pid))
         scrape, scrape_alone = await frame.alternate(
             watched(where), bench_fleet_pages.timed(where, "/metrics", bench_fleet_pages.GZIP), chunks=TURNS + 2
         )
@@ -70,6 +73,8 @@ async def figures() -> AsyncIterator[frame.Figure]:
     yield frame.Figure("dashboard.first_viewer", one, 3, "% of a core", AIMED)
     further = max(0.0, min(all_of_them) - min(first)) / VIEWERS
     yield frame.Figure("dashboard.further_viewer", further, 0.2, "% of a core", AIMED)
+    part = max(0.0, min(zoomed) - min(first)) / VIEWERS
+    yield frame.Figure("dashboard.zoomed_viewer", part, 0.2, "% of a core", AIMED)
     yield frame.Figure("dashboard.stream", sent / 1000, 30, "kB/s", AIMED)
     yield frame.Figure("dashboard.scrape", scrape, scrape_alone, "s", f"without {VIEWERS} viewers")
     yield frame.Figure(
@@ -91,16 +96,17 @@ def busy(pid: int) -> float:
 
 
 class Viewers:
-    """Clients of the event stream, read by a thread of this process."""
+    """Clients of the event stream, read by a thread of this process; all but one see different `parts` if asked."""
 
-    def __init__(self, where: Place, count: int) -> None:
-        self._where, self._count = where, count
+    def __init__(self, where: Place, count: int, *, parts: bool = False) -> None:
+        self._where, self._count, self._parts = where, count, parts
 
     def __enter__(self) -> Self:
-        request = f"GET /api/v1/stream HTTP/1.1\r\nHost: {self._where[0]}\r\nAccept-Encoding: gzip\r\n\r\n"
         self._sockets = [socket.create_connection(self._where) for _ in range(self._count)]
-        for item in self._sockets:
-            item.sendall(request.encode())
+        for number, item in enumerate(self._sockets):
+            blocks = f"{((1 << PART) - 1) << 4 * (number - 1):x}" if self._parts and number else ""
+            path = f"/api/v1/stream?blocks={blocks}"
+            item.sendall(f"GET {path} HTTP/1.1\r\nHost: {self._where[0]}\r\nAccept-Encoding: gzip\r\n\r\n".encode())
         time.sleep(2)  # for the snapshots
         for item in self._sockets:
             item.settimeout(0)

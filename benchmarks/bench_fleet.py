@@ -17,7 +17,7 @@ from prometheus_client import parser
 
 from benchmarks import frame, scratch
 from simgpu.catalog import models
-from simgpu.controllers import publishing
+from simgpu.controllers import feature_labels, publishing
 from simgpu.controllers.node_views import SAVE_EVERY
 from simgpu.kube import kubeconfig, resources
 from simgpu.kube.client import Client
@@ -177,7 +177,7 @@ async def bare_writes(client: Client, names: list[str], wanted_spec: pools.NodeG
     """Nodes in a second that a writer alone gives labels, capacity and a view."""
     spec = wanted_spec or inline.parse(f"h200:{GPUS}", models.load(), field="x")
     labels = {
-        name.replace("nvidia.com", "bare.test"): value for name, value in publishing.labels(spec, "mixed").items()
+        name.replace("nvidia.com", "bare.test"): value for name, value in feature_labels.labels(spec, "mixed").items()
     }
     amounts = {
         name.replace("nvidia.com", "bare.test"): value for name, value in publishing.amounts(spec, "mixed").items()

@@ -201,8 +201,20 @@ OURS: dict[str, Schema] = {
     "agent": section(
         {
             **_PROCESS, "onKwokNodes": flag(), "updateStrategy": anything(), "kubeletDir": text(pattern="^/"),
-            "cdiDir": text(pattern="^/"), "zoneView": section({"enabled": flag(), "dir": text(pattern="^/")}),
+            "cdiDir": text(pattern="^/"), "driverDir": text(pattern="^/"),
+            "zoneView": section({"enabled": flag(), "dir": text(pattern="^/")}),
+            "kernelLog": text(pattern="^(/.*)?$"),
         }
+    ),
+    "components": section(
+        {
+            "driver": flag("a driver folder for NVIDIA's own programs, with device files"),
+            "devicePlugin": flag("the kubelet's device plugins"),
+            "dra": flag("the kubelet's DRA plugin, and ResourceSlices"),
+            "labels": flag("labels of GPU feature discovery"),
+            "exporter": flag("metrics"),
+        },
+        "what agents bring to real nodes",
     ),
     "runtimeClass": section({"enabled": flag(), "name": text(), "handler": text()}),
     "serviceMonitor": section({"enabled": flag(), "interval": _DURATION, "labels": by_name(text())}),

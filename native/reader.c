@@ -1,22 +1,7 @@
-#include "reader.h"
+#include "finding.h"
+#include "environment.h"
+#include "slices.h"
 #include "sys.h"
-
-static const char DEFAULT_PAGES[] = "/var/lib/simgpu/gpus";
-enum { MAX_SLICES = 8 }; /* that a card can be divided into */
-
-#ifdef FREESTANDING
-extern char *getenv(const char *) __attribute__((weak)); /* that of the program's C library, where it has one */
-#define HAS_ENVIRONMENT (getenv != 0)
-#else
-#include <stdlib.h>
-#define HAS_ENVIRONMENT 1
-#endif
-
-static const char *pages_folder(void)
-{
-    const char *given = HAS_ENVIRONMENT ? getenv("SIMGPU_PAGES") : 0;
-    return given && *given ? given : DEFAULT_PAGES;
-}
 
 static int map_page(const char *path, struct mapped *mapped)
 {
@@ -65,28 +50,27 @@ static void sort_by_index(struct cards *cards)
 
 int cards_open(struct cards *cards)
 {
-    enum { LONGEST = 4096 };
-    char path[LONGEST], entries[4096] __attribute__((aligned(8)));
-    const char *folder = pages_folder();
+    char path[LONGEST_PATH], entries[4096] __attribute__((aligned(8)));
+    struct place place;
+    pages_find(&place);
     cards->count = 0;
-    int file = sys_open(folder);
+    int file = sys_open(place.folder);
     if (file < 0) return file == -13 ? READ_NO_PERMISSION : READ_NOT_LOADED;
     int worst = READ_OK;
     for (long n; (n = sys_list(file, entries, sizeof entries)) > 0;)
         for (long at = 0; at < n;) {
             struct entry *entry = (struct entry *)(entries + at);
             at += entry->length;
-            if (entry->name[0] == '.' || cards->count == MAX_CARDS) continue;
-            size_t end = text_add(path, 0, folder, LONGEST);
-            end = text_add(path, end, "/", LONGEST);
-            end = text_add(path, end, entry->name, LONGEST);
-            text_add(path, end, "/page", LONGEST);
+            if (cards->count == MAX_CARDS || !page_path(&place, entry->name, path, sizeof path)) continue;
             struct card *card = &cards->card[cards->count];
             card->count = 1;
+            card->by_device_files = place.is_firmware;
             int result = map_page(path, &card->pages[0]);
             if (result == READ_OK && card->pages[0].page->magic == PAGE_MAGIC && card->pages[0].page->major != PAGE_MAJOR)
                 worst = READ_OTHER_VERSION;
-            if (result == READ_OK) cards->count++;
+            if (result == READ_OK && place.is_firmware && !has_device_file(card->pages[0].page))
+                sys_unmap((void *)card->pages[0].page, card->pages[0].size);
+            else if (result == READ_OK) cards->count++;
             else if (result == READ_NO_PERMISSION && worst == READ_OK) worst = result;
         }
     sys_close(file);
@@ -123,6 +107,7 @@ static void bound(struct page *page)
         if (page->profiles[i].slices > MAX_SLICES) page->profiles[i].slices = MAX_SLICES;
     }
     for (unsigned i = 0; i < PAGE_INSTANCES; i++) END(instances[i].uuid)
+    for (unsigned i = 0; i < PAGE_APPS; i++) END(app_names[i].text)
 #undef END
     if (page->instance_count > PAGE_INSTANCES) page->instance_count = PAGE_INSTANCES;
     if (page->bare_count > PAGE_INSTANCES - page->instance_count) page->bare_count = PAGE_INSTANCES - page->instance_count;
@@ -187,22 +172,32 @@ static int read_page(const struct mapped *mapped, struct page *into)
     return READ_LOST; /* torn: its writer died while writing */
 }
 
-static int has_instance(const struct page *page, unsigned number)
+/* MIG devices are in the order of their GPU instances, and of the compute instances of each. */
+static int comes_after(const struct instance *a, const struct instance *b)
+{
+    return a->gpu_instance != b->gpu_instance ? a->gpu_instance > b->gpu_instance : a->compute_instance > b->compute_instance;
+}
+
+static int has_instance(const struct page *page, const struct instance *wanted)
 {
     for (unsigned i = 0; i < gpu_instance_count(page); i++)
-        if (page->instances[i].gpu_instance == number) return 1;
+        if (!comes_after(&page->instances[i], wanted) && !comes_after(wanted, &page->instances[i])) return 1;
     return 0;
 }
 
-/* Add the MIG devices of another page of the same card, by number; instances without compute instances come last. */
+/* Add the MIG devices of another page of the same card; instances without compute instances come last. */
 static void add_instances(struct page *page, const struct page *other)
 {
     for (unsigned i = 0; i < other->instance_count && gpu_instance_count(page) < PAGE_INSTANCES; i++) {
-        unsigned at = page->instance_count, number = other->instances[i].gpu_instance;
-        if (has_instance(page, number)) continue;
-        while (at && page->instances[at - 1].gpu_instance > number) at--;
-        for (unsigned j = gpu_instance_count(page); j > at; j--) page->instances[j] = page->instances[j - 1];
+        unsigned at = page->instance_count;
+        if (has_instance(page, &other->instances[i])) continue;
+        while (at && comes_after(&page->instances[at - 1], &other->instances[i])) at--;
+        for (unsigned j = gpu_instance_count(page); j > at; j--) {
+            page->instances[j] = page->instances[j - 1];
+            page->portions[j] = page->portions[j - 1];
+        }
         page->instances[at] = other->instances[i];
+        page->portions[at] = other->portions[i];
         page->instance_count++;
     }
 }
@@ -210,6 +205,7 @@ static void add_instances(struct page *page, const struct page *other)
 int card_read(const struct card *card, struct page *into)
 {
     int code = read_page(&card->pages[0], into);
+    if (code == READ_OK && card->by_device_files) keep_own_instances(into);
     if (card->count == 1) return code;
     struct page other;
     for (unsigned i = 1; i < card->count; i++) {
@@ -309,7 +305,7 @@ unsigned process_list(const struct page *page, struct process *into, unsigned mo
 /* What the reader's processes have of a card's memory in use: all of it, or as much as its container may have. */
 static uint64_t own_memory(uint64_t used)
 {
-    const char *given = HAS_ENVIRONMENT ? getenv("SIMGPU_MEMORY_MIB") : 0;
+    const char *given = environment("SIMGPU_MEMORY_MIB");
     uint64_t mib = 0;
     for (; given && is_digit(*given) && mib < 1u << 30; given++) mib = mib * 10 + (uint64_t)(*given - '0');
     return mib && mib << 20 < used ? mib << 20 : used;
@@ -347,8 +343,9 @@ static unsigned listed_processes(const struct page *page, struct process *into, 
     for (unsigned i = 0; page->open && i < page->app_count && i < PAGE_APPS && count < most; i++) {
         const struct app *app = &page->apps[i];
         struct process *process = &into[count];
-        if (app->pid <= 0 || parent_of(app->pid) < 0) continue;
-        if (!process_name(app->pid, process->name, PROCESS_NAME)) continue;
+        if (app->pid <= 0) continue;
+        if (page->processes == PAGE_NAMED_PROCESSES) text_copy(process->name, page->app_names[i].text, PROCESS_NAME);
+        else if (parent_of(app->pid) < 0 || !process_name(app->pid, process->name, PROCESS_NAME)) continue;
         const struct instance *instance = (unsigned)app->instance < PAGE_INSTANCES ? &page->instances[app->instance] : 0;
         process->pid = app->pid;
         process->memory = app->memory;
@@ -361,9 +358,26 @@ static unsigned listed_processes(const struct page *page, struct process *into, 
     return count;
 }
 
+/* The inode of the reader's process namespace; 0 where it is not known. */
+static uint64_t own_pid_namespace(void)
+{
+    char text[64];
+    long n = sys(SYS_readlinkat, AT_CWD, (long)"/proc/self/ns/pid", (long)text, sizeof text - 1, 0, 0);
+    uint64_t number = 0;
+    for (long i = 0; i < n; i++)
+        if (is_digit(text[i])) number = number * 10 + (uint64_t)(text[i] - '0');
+    return number;
+}
+
+int lists_processes(const struct page *page)
+{
+    if (page->processes != PAGE_ALL_PROCESSES) return page->processes != PAGE_NO_PROCESSES;
+    return page->pid_namespace && page->pid_namespace == own_pid_namespace();
+}
+
 unsigned card_processes(const struct page *page, struct process *into, unsigned most)
 {
-    if (page->processes == PAGE_LISTED_PROCESSES) return listed_processes(page, into, most);
+    if (lists_processes(page)) return listed_processes(page, into, most);
     unsigned count = process_list(page, into, most);
     return process_shares(page, into, count, into, most); /* what is copied within the list lies before its copy */
 }
@@ -412,7 +426,7 @@ static int answered(int file)
 /* Where pages are read that were written for containers, as on their node, the socket is elsewhere. */
 static const char *control_socket(const struct page *page)
 {
-    const char *given = HAS_ENVIRONMENT ? getenv("SIMGPU_SOCKET") : 0;
+    const char *given = environment("SIMGPU_SOCKET");
     return given && *given ? given : page->control;
 }
 
@@ -430,7 +444,7 @@ int card_set(const struct page *page, const char *setting, int64_t first, int64_
         if (again(SYS_sendto, file, (long)text, (long)size, NO_SIGNAL) == (long)size && answered(file)
             && again(SYS_read, file, (long)reply, sizeof reply - 1, 0) > 0 && is_digit(reply[0])) {
             answer = 0;
-            for (const char *c = reply; is_digit(*c); c++) answer = answer * 10 + (*c - '0');
+            for (const char *c = reply; is_digit(*c) && answer < 1000; c++) answer = answer * 10 + (*c - '0'); /* codes have 3 digits */
         }
     }
     sys_close(file);

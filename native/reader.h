@@ -9,9 +9,10 @@
 enum { READ_OK = 0, READ_NO_PERMISSION = 4, READ_NOT_LOADED = 9, READ_LOST = 15, READ_OTHER_VERSION = 18 };
 enum { MAX_CARDS = 128, MAX_PROCESSES = 256, PROCESS_NAME = 256 };
 
-/* A card is one page; in a container that has several of its MIG instances, one for each of them. */
+/* A card is one page; in a container that has several of its MIG instances, one for each of them. Where all pages of a
+ * node are brought along, device files say which instances of it are the container's. */
 struct mapped { const struct page *page; size_t size; };
-struct card { unsigned count; struct mapped pages[PAGE_INSTANCES]; };
+struct card { unsigned count; int by_device_files; struct mapped pages[PAGE_INSTANCES]; };
 struct cards { unsigned count; struct card card[MAX_CARDS]; };
 
 struct process {
@@ -22,7 +23,7 @@ struct process {
     char name[PROCESS_NAME];
 };
 
-/* Map the pages in SIMGPU_PAGES, or in /var/lib/simgpu/gpus, in the order of the cards' indices. */
+/* Map the pages that there are (see finding.h), in the order of the cards' indices. */
 int cards_open(struct cards *cards);
 void cards_close(struct cards *cards);
 
@@ -31,6 +32,8 @@ int card_read(const struct card *card, struct page *into);
 
 /* Those that use the card: as its page lists them, or all but the calling process, by instance and pid. Returns their number. */
 unsigned card_processes(const struct page *page, struct process *into, unsigned most);
+/* Whether the page lists them for this reader. */
+int lists_processes(const struct page *page);
 /* The latter in two steps, for callers with several cards: list the processes, then what they have of a card, or of each of
  * its instances that is open. */
 unsigned process_list(const struct page *page, struct process *into, unsigned most);
@@ -67,8 +70,29 @@ static inline int has_application_clocks(const struct page *page)
     return *brand != *other;
 }
 
-/* All GPU instances of a card: its MIG devices, and after them those without a compute instance. */
+/* What a page has of instances: its MIG devices, and after them the GPU instances without a compute instance. */
 static inline unsigned gpu_instance_count(const struct page *page) { return page->instance_count + page->bare_count; }
+
+/* Processes that were recorded of a card: how many, and of one how long it had it open, and how much of that time it used it. */
+static inline unsigned account_count(const struct page *page)
+{
+    unsigned count = 0;
+    while (count < PAGE_ACCOUNTS && page->accounts[count].pid > 0) count++;
+    return count;
+}
+
+static inline uint64_t account_us(const struct account *account)
+{
+    return account->last_us > account->start_us ? account->last_us - account->start_us : 0;
+}
+
+static inline uint64_t account_ms(const struct account *account) { return account_us(account) / 1000; }
+
+static inline unsigned account_usage(const struct account *account, uint64_t busy)
+{
+    uint64_t time = account_us(account), percent = time ? busy / time : 0;
+    return percent > 100 ? 100 : (unsigned)percent;
+}
 
 /* The n-th clock that the memory can have, highest first; 0 after the last. */
 enum { MAX_MEMORY_CLOCKS = 8 };

@@ -1,13 +1,7 @@
 /* How cards are cut: slices of memory and of compute, and what fits beside what. */
-#include "reader.h"
 #include "slices.h"
 
 enum { MORE_MEDIA = 7, MORE_MEMORY = 9, SMALL_AND_WIDE = 7 };
-
-const struct profile *instance_profile(const struct page *page, const struct instance *instance)
-{
-    return &page->profiles[instance->profile < PAGE_PROFILES ? instance->profile : PAGE_PROFILES - 1];
-}
 
 const struct profile *profile_at(const struct page *page, unsigned place)
 {
@@ -19,6 +13,23 @@ int size_of_name(const char *profile)
     int size = 0;
     while (profile[size] && profile[size] != '+') size++;
     return size;
+}
+
+const struct profile *instance_profile(const struct page *page, const struct instance *instance)
+{
+    return &page->profiles[instance->profile < PAGE_PROFILES ? instance->profile : PAGE_PROFILES - 1];
+}
+
+int is_gpu_instance(const struct page *page, const struct instance *instance)
+{
+    return instance == page->instances || instance[-1].gpu_instance != instance->gpu_instance;
+}
+
+const struct instance *instance_by_number(const struct page *page, unsigned number)
+{
+    for (unsigned i = 0; i < gpu_instance_count(page); i++)
+        if (page->instances[i].gpu_instance == number) return &page->instances[i];
+    return 0;
 }
 
 static unsigned compute_slices(const struct page *page)
@@ -48,19 +59,28 @@ struct places places_on(const struct page *page, const struct profile *profile)
     return places;
 }
 
-static unsigned mask_of(unsigned start, unsigned width) { return ((1u << width) - 1) << start; }
+static unsigned mask_of(unsigned start, unsigned width)
+{
+    return start < MAX_SLICES && width <= MAX_SLICES ? ((1u << width) - 1) << start : 0;
+}
+
+static unsigned free_places(struct places places, unsigned taken)
+{
+    unsigned found = 0;
+    for (unsigned i = 0; i < places.count; i++) found += !(taken & mask_of(i * places.width, places.width));
+    return found;
+}
 
 unsigned still_free(const struct page *page, const struct profile *profile)
 {
-    unsigned taken = 0, found = 0, same = 0;
+    unsigned taken = 0, same = 0;
     for (unsigned i = 0; i < gpu_instance_count(page); i++) {
         const struct instance *instance = &page->instances[i];
-        if (instance->start < MAX_SLICES) taken |= mask_of(instance->start, memory_slices(page, instance_profile(page, instance)));
+        if (!is_gpu_instance(page, instance)) continue;
+        taken |= mask_of(instance->start, memory_slices(page, instance_profile(page, instance)));
         same += instance_profile(page, instance) == profile;
     }
-    struct places places = places_on(page, profile);
-    for (unsigned i = 0; i < places.count; i++) found += !(taken & mask_of(i * places.width, places.width));
-    unsigned allowed = profile->most > same ? profile->most - same : 0;
+    unsigned found = free_places(places_on(page, profile), taken), allowed = profile->most > same ? profile->most - same : 0;
     return found < allowed ? found : allowed;
 }
 
@@ -106,4 +126,50 @@ unsigned compute_kinds(const struct page *page, const struct profile *within, st
         into[count++] = (struct compute){less ? SMALL_AND_WIDE : number_of(kind->slices), kind->slices, kind->sm, whole, places};
     }
     return count;
+}
+
+int compute_kind(const struct page *page, const struct profile *within, unsigned id, struct compute *into)
+{
+    struct compute kinds[PAGE_PROFILES];
+    unsigned many = compute_kinds(page, within, kinds);
+    for (unsigned i = 0; i < many; i++)
+        if (kinds[i].id == id) {
+            *into = kinds[i];
+            return 1;
+        }
+    return 0;
+}
+
+static const struct portion *portion_of(const struct page *page, const struct instance *instance)
+{
+    return &page->portions[instance - page->instances];
+}
+
+struct compute compute_of(const struct page *page, const struct instance *instance)
+{
+    const struct profile *within = instance_profile(page, instance);
+    const struct portion *portion = portion_of(page, instance);
+    struct compute kinds[PAGE_PROFILES], filling = {LAST_KIND, within->slices, within->sm, 1, {memory_slices(page, within), 1}};
+    unsigned many = compute_kinds(page, within, kinds);
+    for (unsigned i = 0; i < many; i++) {
+        if (portion->partial ? kinds[i].id == portion->kind : kinds[i].whole) return kinds[i];
+    }
+    return filling;
+}
+
+unsigned compute_start(const struct page *page, const struct instance *instance)
+{
+    return portion_of(page, instance)->start;
+}
+
+unsigned compute_free(const struct page *page, unsigned gpu_instance, const struct compute *kind)
+{
+    unsigned taken = 0;
+    for (unsigned i = 0; i < page->instance_count; i++) {
+        const struct instance *instance = &page->instances[i];
+        if (instance->gpu_instance != gpu_instance) continue;
+        if (!portion_of(page, instance)->partial) return 0;
+        taken |= mask_of(compute_start(page, instance), compute_of(page, instance).places.width);
+    }
+    return free_places(kind->places, taken);
 }

@@ -8,7 +8,7 @@
 #if defined(__x86_64__)
 enum { SYS_read = 0, SYS_write = 1, SYS_close = 3, SYS_lseek = 8, SYS_mmap = 9, SYS_munmap = 11, SYS_sched_yield = 24,
        SYS_nanosleep = 35, SYS_getpid = 39, SYS_socket = 41, SYS_connect = 42, SYS_sendto = 44, SYS_geteuid = 107,
-       SYS_getdents64 = 217, SYS_clock_gettime = 228, SYS_openat = 257, SYS_readlinkat = 267, SYS_ppoll = 271 };
+       SYS_getdents64 = 217, SYS_clock_gettime = 228, SYS_openat = 257, SYS_readlinkat = 267, SYS_faccessat = 269, SYS_ppoll = 271 };
 static inline long sys(long number, long a, long b, long c, long d, long e, long f)
 {
     long result;
@@ -20,7 +20,7 @@ static inline long sys(long number, long a, long b, long c, long d, long e, long
     return result;
 }
 #elif defined(__aarch64__)
-enum { SYS_openat = 56, SYS_close = 57, SYS_getdents64 = 61, SYS_lseek = 62, SYS_read = 63, SYS_write = 64,
+enum { SYS_faccessat = 48, SYS_openat = 56, SYS_close = 57, SYS_getdents64 = 61, SYS_lseek = 62, SYS_read = 63, SYS_write = 64,
        SYS_ppoll = 73, SYS_readlinkat = 78, SYS_nanosleep = 101, SYS_clock_gettime = 113, SYS_sched_yield = 124,
        SYS_getpid = 172, SYS_geteuid = 175, SYS_socket = 198, SYS_connect = 203, SYS_sendto = 206, SYS_munmap = 215, SYS_mmap = 222 };
 static inline long sys(long number, long a, long b, long c, long d, long e, long f)

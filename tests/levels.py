@@ -23,7 +23,7 @@ from tests import young
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
-ORDER = ("lint", "unit", "golden", "contract", "cluster", "e2e", "browser")
+ORDER = ("lint", "unit", "golden", "contract", "fuzz", "cluster", "e2e", "browser")
 YOUNG = ("unit", "golden")  # run as on a machine that was just started
 SPREAD = {  # over two processes; with a control plane or a node each, files stay together
     "unit": ("-n", "2"),
@@ -32,7 +32,7 @@ SPREAD = {  # over two processes; with a control plane or a node each, files sta
 }
 
 # What is long and what others wait for starts first.
-START = ("packages", "programs", "native", "cluster", "e2e", "contract", "unit", "golden", "lint", "browser")
+START = ("packages", "programs", "native", "cluster", "e2e", "contract", "unit", "golden", "fuzz", "lint", "browser")
 AT_ONCE = 2
 NEEDS: dict[str, tuple[str, ...]] = {
     "native": ("packages",),
@@ -40,6 +40,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "unit": ("packages",),
     "golden": ("packages", "native"),
     "contract": ("packages", "native"),
+    "fuzz": ("packages", "native"),
     "cluster": ("packages", "native", "programs"),
     "e2e": ("packages", "native", "programs"),
     "browser": ("packages", "native", "programs"),

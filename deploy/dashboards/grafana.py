@@ -113,7 +113,7 @@ def _variable(variable: Variable) -> Json:
         }  # fmt: skip
     query = f"label_values({variable.metric}, {variable.source})"
     return {
-        "name": variable.name, "label": variable.label, "type": "query", "datasource": SOURCE, "definition": query,
+        "name": variable.name, "label": variable.label, "type": "query", "datasource": SOURCE,
         "query": {"query": query, "refId": variable.name}, "refresh": 2, "sort": 7, "multi": True, "includeAll": True,
         "allValue": ".*", "current": {"text": "All", "value": "$__all", "selected": True},
     }  # fmt: skip

@@ -1,7 +1,7 @@
-/* MIG by hand: the owner of the card divides it, and shows the result on its page before it answers. */
+/* MIG by hand: the owner of the card divides it, and shows the result on its page before it answers (see computing.c too). */
 #include "mig.h"
 
-enum { ANYWHERE = 255, COMPUTE_KINDS = 8 };
+enum { ANYWHERE = 255 };
 
 API nvmlDeviceSetMigMode(handle device, unsigned mode, unsigned *activation)
 {
@@ -54,35 +54,4 @@ API nvmlGpuInstanceDestroy(handle instance)
     struct device d;
     int code = gpu_instance_open(instance, instance, &d);
     return code == OK ? card_set(&d.page, "destroy_gpu_instance", d.instance->gpu_instance, 0) : code;
-}
-
-static int create_compute(handle instance, unsigned kind, handle *into)
-{
-    struct device d;
-    int code = gpu_instance_open(instance, into, &d);
-    if (code != OK) return code;
-    const struct profile *within = instance_profile(&d.page, d.instance);
-    struct compute found;
-    if (kind >= COMPUTE_KINDS) return INVALID_ARGUMENT;
-    if (!compute_by_kind(&d.page, within, kind, &found) || found.slices < within->slices) return NOT_SUPPORTED; /* fills only a part */
-    code = card_set(&d.page, "create_compute_instance", d.instance->gpu_instance, 0);
-    if (code == OK) *into = compute_instance_handle(d.card, d.instance);
-    return code;
-}
-
-API nvmlGpuInstanceCreateComputeInstance(handle instance, unsigned kind, handle *into) { return create_compute(instance, kind, into); }
-
-API nvmlGpuInstanceCreateComputeInstanceWithPlacement(handle instance, unsigned kind, const struct placement *where, handle *into)
-{
-    int code = library_ready();
-    if (code != OK) return code;
-    return where && where->start == 0 ? create_compute(instance, kind, into) : INVALID_ARGUMENT;
-}
-
-API nvmlComputeInstanceDestroy(handle instance)
-{
-    struct device d;
-    int code = compute_instance_open(instance, instance, &d);
-    if (code != OK) return code;
-    return card_set(&d.page, "destroy_compute_instance", d.instance->gpu_instance, d.instance->compute_instance);
 }

@@ -1,9 +1,12 @@
-/* Events: a set has the number of errors of each of its cards that were reported; a wait polls for more. */
+/* Events: a set has the number of errors of each of its cards that were reported, and what the card was like then; a wait
+ * polls for more. Errors are in a ring on the card's page; changes are what a look finds different from the last one. */
 #include "library.h"
 
-enum { SETS = 64, SUPPORTED = 0xff9f, XID = 8, LOOK_EVERY_NS = 10000000 };
+enum { SETS = 64, SUPPORTED = 0xff9f, LOOK_EVERY_NS = 10000000 };
+enum { P_STATE = 0x4, CLOCK = 0x10, MIG_CONFIG = 0x100 };
 
-struct watch { uint64_t types, seen; };
+struct shape { uint64_t instances; uint32_t p_state, clock; };
+struct watch { uint64_t types, seen; struct shape shape; };
 struct event_set { int allocated; struct watch watch[MAX_CARDS]; };
 
 static struct event_set sets[SETS];
@@ -49,6 +52,20 @@ API nvmlEventSetFree(void *handle)
     return set ? OK : INVALID_ARGUMENT;
 }
 
+/* A number that differs for other instances of a card. */
+static uint64_t instances_of(const struct page *page)
+{
+    uint64_t number = 14695981039346656037u + page->mig_mode;
+    for (unsigned i = 0; i < gpu_instance_count(page); i++)
+        for (const char *c = page->instances[i].uuid; *c; c++) number = (number ^ (unsigned char)*c) * 1099511628211u;
+    return number + page->bare_count;
+}
+
+static struct shape shape_of(const struct page *page)
+{
+    return (struct shape){instances_of(page), page->pstate, page->sm_clock};
+}
+
 API nvmlDeviceRegisterEvents(handle device, uint64_t types, void *handle)
 {
     struct device d;
@@ -57,7 +74,9 @@ API nvmlDeviceRegisterEvents(handle device, uint64_t types, void *handle)
     if (types & ~(uint64_t)SUPPORTED) return NOT_SUPPORTED;
     lock_take(&lock);
     struct event_set *set = set_at(handle);
-    if (set) set->watch[d.card] = (struct watch){set->watch[d.card].types | types, d.page.xids};
+    struct watch *watch = set ? &set->watch[d.card] : 0;
+    if (watch && !watch->types) *watch = (struct watch){0, d.page.event_count, shape_of(&d.page)};
+    if (watch) watch->types |= types;
     lock_give(&lock);
     return set ? OK : INVALID_ARGUMENT;
 }
@@ -77,30 +96,63 @@ static int is_watched(const void *handle, unsigned card)
     return watched;
 }
 
-/* Whether the card has errors that were not reported yet; of several at once, the page has only the last. */
-static int has_news(const void *handle, unsigned card, uint64_t xids)
+/* The next error of a card that is watched for; those that are no longer on the page are skipped. */
+static int next_error(struct watch *watch, const struct page *page, struct event_v1 *into)
+{
+    uint64_t last = page->event_count;
+    if (last < watch->seen) watch->seen = last; /* a new page */
+    if (last - watch->seen > PAGE_EVENTS) watch->seen = last - PAGE_EVENTS;
+    while (watch->seen < last) {
+        const struct error *error = &page->events[watch->seen++ % PAGE_EVENTS];
+        if (!(error->type & watch->types)) continue;
+        into->type = error->type;
+        into->data = error->data;
+        return 1;
+    }
+    return 0;
+}
+
+/* One thing that has changed about a card since the last look, if it is watched for. */
+static int next_change(struct watch *watch, const struct page *page, struct event_v1 *into)
+{
+    struct shape now = shape_of(page), *before = &watch->shape;
+    uint64_t changed = 0;
+    if (now.instances != before->instances) before->instances = now.instances, changed = MIG_CONFIG;
+    else if (now.p_state != before->p_state) before->p_state = now.p_state, changed = P_STATE;
+    else if (now.clock != before->clock) before->clock = now.clock, changed = CLOCK;
+    else return 0;
+    if (!(changed & watch->types)) return next_change(watch, page, into); /* at most twice */
+    into->type = changed;
+    into->data = 0;
+    return 1;
+}
+
+/* Whether there is news of a card; one that is lost has its last errors first. */
+static int has_news(const void *handle, unsigned card, const struct page *page, int code, struct event *into)
 {
     lock_take(&lock);
     struct watch *watch = watch_at(handle, card);
-    int news = watch && watch->types & XID && xids > watch->seen;
-    if (watch) watch->seen = xids;
+    int news = watch && (next_error(watch, page, &into->first) || (code == OK && next_change(watch, page, &into->first)));
     lock_give(&lock);
+    into->first.device = device_handle(card);
+    into->gpu_instance = into->compute_instance = NO_INSTANCE;
     return news;
 }
 
 static int look(const void *handle, struct event *into)
 {
     struct page page;
+    int lost = OK;
     for (unsigned card = 0; card < card_count(); card++) {
         if (!is_watched(handle, card)) continue;
+        page.magic = page.major = 0;
         int code = card_page(card, &page);
-        if (code != OK) return code;
-        if (!has_news(handle, card, page.xids)) continue;
-        *into = (struct event){{device_handle(card), XID, page.xid}, NO_INSTANCE, NO_INSTANCE};
-        return OK;
+        int readable = page.magic == PAGE_MAGIC && page.major == PAGE_MAJOR;
+        if (readable && has_news(handle, card, &page, code, into)) return OK;
+        if (code != OK) lost = code;
     }
     int code = library_ready();
-    return code == OK ? TIMEOUT : code;
+    return code != OK ? code : lost != OK ? lost : TIMEOUT;
 }
 
 static int wait_for(const void *handle, struct event *into, unsigned milliseconds)

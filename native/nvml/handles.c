@@ -1,18 +1,20 @@
 /* Handles: addresses in tables that hold nothing. They are compared, never followed, and outlive a restart. */
 #include "library.h"
 
-/* Instances by their number on the card: it stays while others come and go. */
-enum { NUMBERS = 16 };
-static char devices[MAX_CARDS][1 + NUMBERS];
+/* Instances by their number on the card, and compute instances by theirs within: it stays while others come and go. */
+enum { NUMBERS = 16, WITHIN = 8, PAIRS = NUMBERS * WITHIN };
+static char devices[MAX_CARDS][1 + PAIRS];
 static char gpu_instances[MAX_CARDS][NUMBERS];
-static char compute_instances[MAX_CARDS][NUMBERS];
+static char compute_instances[MAX_CARDS][PAIRS];
 
+typedef unsigned numbering(const struct instance *instance);
 static unsigned number(const struct instance *instance) { return instance->gpu_instance % NUMBERS; }
+static unsigned pair(const struct instance *instance) { return number(instance) * WITHIN + instance->compute_instance % WITHIN; }
 
 handle device_handle(unsigned card) { return &devices[card][0]; }
-handle mig_handle(unsigned card, const struct instance *instance) { return &devices[card][1 + number(instance)]; }
+handle mig_handle(unsigned card, const struct instance *instance) { return &devices[card][1 + pair(instance)]; }
 handle gpu_instance_handle(unsigned card, const struct instance *instance) { return &gpu_instances[card][number(instance)]; }
-handle compute_instance_handle(unsigned card, const struct instance *instance) { return &compute_instances[card][number(instance)]; }
+handle compute_instance_handle(unsigned card, const struct instance *instance) { return &compute_instances[card][pair(instance)]; }
 
 /* Where in a table a handle points, or more than the table has. */
 static size_t place(handle handle, const void *table, size_t size)
@@ -22,13 +24,13 @@ static size_t place(handle handle, const void *table, size_t size)
 }
 
 /* The instance of that number, among the first `many` of the page. */
-static int open_part(struct device *device, size_t place, unsigned wanted, unsigned (*many)(const struct page *page))
+static int open_part(struct device *device, size_t place, size_t wanted, numbering *numbers, unsigned (*many)(const struct page *page))
 {
     if (place == SIZE_MAX) return library_ready() == OK ? INVALID_ARGUMENT : UNINITIALIZED;
     int code = card_page(device->card, &device->page);
     if (code != OK) return code;
     for (unsigned i = 0; i < many(&device->page); i++)
-        if (number(&device->page.instances[i]) == wanted) {
+        if (numbers(&device->page.instances[i]) == wanted) {
             device->instance = &device->page.instances[i];
             return OK;
         }
@@ -39,11 +41,11 @@ static unsigned mig_devices(const struct page *page) { return page->instance_cou
 
 int device_open(handle handle, struct device *device)
 {
-    size_t at = place(handle, devices, sizeof devices), width = 1 + NUMBERS;
+    size_t at = place(handle, devices, sizeof devices), width = 1 + PAIRS;
     device->instance = 0;
     device->card = at == SIZE_MAX ? MAX_CARDS : (unsigned)(at / width);
     if (at == SIZE_MAX || at % width == 0) return card_page(device->card, &device->page);
-    return open_part(device, at, (unsigned)(at % width) - 1, mig_devices);
+    return open_part(device, at, at % width - 1, pair, mig_devices);
 }
 
 int any_open(handle handle, const void *into, struct device *device)
@@ -68,21 +70,21 @@ int shared_open(handle handle, const void *into, struct device *device)
     return whole_open(handle, into, device, NOT_SUPPORTED);
 }
 
-static int instance_open(size_t at, const void *into, struct device *device, unsigned (*many)(const struct page *page))
-{
-    device->card = (unsigned)(at / NUMBERS);
-    int code = open_part(device, at, (unsigned)(at % NUMBERS), many);
-    return code == OK && !into ? INVALID_ARGUMENT : code;
-}
 
 int gpu_instance_open(handle handle, const void *into, struct device *device)
 {
-    return instance_open(place(handle, gpu_instances, sizeof gpu_instances), into, device, gpu_instance_count);
+    size_t at = place(handle, gpu_instances, sizeof gpu_instances);
+    device->card = (unsigned)(at / NUMBERS);
+    int code = open_part(device, at, at % NUMBERS, number, gpu_instance_count);
+    return code == OK && !into ? INVALID_ARGUMENT : code;
 }
 
 int compute_instance_open(handle handle, const void *into, struct device *device)
 {
-    return instance_open(place(handle, compute_instances, sizeof compute_instances), into, device, mig_devices);
+    size_t at = place(handle, compute_instances, sizeof compute_instances);
+    device->card = (unsigned)(at / PAIRS);
+    int code = open_part(device, at, at % PAIRS, pair, mig_devices);
+    return code == OK && !into ? INVALID_ARGUMENT : code;
 }
 
 static int count_cards(unsigned *into)

@@ -1,6 +1,5 @@
 /* Which card this is, and what was built into it. */
-#include "library.h"
-#include "slices.h"
+#include "mig.h"
 
 TEXT(nvmlDeviceGetSerial, page->serial)
 TEXT(nvmlDeviceGetBoardPartNumber, page->part_number)
@@ -18,8 +17,6 @@ NUMBER(nvmlDeviceGetComputeMode, unsigned, page->compute_mode)
 SHARED_NUMBER(nvmlDeviceGetDisplayActive, unsigned, 0)
 SHARED_NUMBER(nvmlDeviceGetDisplayMode, unsigned, 1) /* as data centre cards return, which have no display at all */
 SHARED_NUMBER(nvmlDeviceGetInforomConfigurationChecksum, unsigned, 0)
-SHARED_NUMBER(nvmlDeviceGetAccountingMode, unsigned, 0)
-SHARED_NUMBER(nvmlDeviceGetAccountingBufferSize, unsigned, 4000)
 FIGURE(any_open, nvmlDeviceGetC2cModeInfoV, unsigned, 1, text_equal(page->c2c, "Enabled"))
 
 enum { BRAND_NVIDIA = 14, FIRST_IRQ = 41 };
@@ -82,14 +79,13 @@ API nvmlDeviceGetUUID(handle device, char *into, unsigned size)
 API nvmlDeviceGetName(handle device, char *into, unsigned size)
 {
     struct device d;
-    char name[sizeof d.page.product + sizeof d.page.profiles[0].name + 8];
+    char name[sizeof d.page.product + sizeof d.page.profiles[0].name + 16];
     int code = device_open(device, &d);
     if (code != OK) return code;
     size_t end = text_add(name, 0, d.page.product, sizeof name);
     if (d.instance) {
         end = text_add(name, end, " MIG ", sizeof name);
-        const char *profile = instance_profile(&d.page, d.instance)->name;
-        text_add(name, end, profile, end + (size_t)size_of_name(profile) + 1);
+        name_compute(name, end, sizeof name, instance_profile(&d.page, d.instance), compute_of(&d.page, d.instance).slices);
     }
     return answer_text(into, size, name);
 }
@@ -183,24 +179,6 @@ API nvmlDeviceGetPlatformInfo(handle device, struct platform *into)
     into->host = 1;
     into->module = (uint8_t)d.page.module_id;
     return OK;
-}
-
-/* What runs on the card is never accounted for afterwards. */
-API nvmlDeviceGetAccountingPids(handle device, unsigned *count, unsigned *pids)
-{
-    struct device d;
-    int code = shared_open(device, count, &d);
-    (void)pids;
-    if (code == OK) *count = 0;
-    return code;
-}
-
-API nvmlDeviceGetAccountingStats(handle device, unsigned pid, const void *into)
-{
-    struct device d;
-    int code = shared_open(device, into, &d);
-    (void)pid;
-    return code == OK ? NOT_FOUND : code;
 }
 
 enum { SET_APPLICATION_CLOCKS, SET_AUTO_BOOST, RESTRICTIONS };

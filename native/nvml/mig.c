@@ -76,8 +76,9 @@ static int attributes(handle device, struct attributes *into)
     int code = any_open(device, into, &d);
     if (code != OK || !d.instance) return code == OK ? NOT_SUPPORTED : code;
     const struct profile *profile = instance_profile(&d.page, d.instance);
-    *into = (struct attributes){profile->sm, profile->copy_engines, profile->decoders, 0, profile->jpegs, profile->ofas,
-                                profile->slices, profile->slices, d.instance->memory_total >> 20};
+    struct compute compute = compute_of(&d.page, d.instance);
+    *into = (struct attributes){compute.sm, profile->copy_engines, profile->decoders, 0, profile->jpegs, profile->ofas,
+                                profile->slices, compute.slices, d.instance->memory_total >> 20};
     return OK;
 }
 
@@ -213,7 +214,8 @@ API nvmlDeviceGetGpuInstances(handle device, unsigned id, handle *into, unsigned
     *count = 0;
     for (unsigned i = 0; i < gpu_instance_count(&d.page); i++) {
         const struct instance *instance = &d.page.instances[i];
-        if (instance_profile(&d.page, instance) == profile) into[(*count)++] = gpu_instance_handle(d.card, instance);
+        int wanted = instance_profile(&d.page, instance) == profile && is_gpu_instance(&d.page, instance);
+        if (wanted) into[(*count)++] = gpu_instance_handle(d.card, instance);
     }
     return OK;
 }
@@ -238,128 +240,5 @@ API nvmlGpuInstanceGetInfo(handle instance, struct gpu_instance_info *into)
             device_handle(d.card), d.instance->gpu_instance, instance_profile(&d.page, d.instance)->id,
             {d.instance->start, d.instance->slices},
         };
-    return code;
-}
-
-/* Instances of the simulation are used as a whole: they have one compute instance as large as they are, or none. */
-
-int has_compute(const struct device *d) { return d->instance < d->page.instances + d->page.instance_count; }
-
-/* The kind of compute instance that fills a GPU instance. */
-static int filling(const struct device *d, struct compute *into)
-{
-    return compute_by_kind(&d->page, instance_profile(&d->page, d->instance), WHOLE, into) ? OK : UNKNOWN;
-}
-
-API nvmlGpuInstanceGetComputeInstanceById(handle instance, unsigned id, handle *into)
-{
-    struct device d;
-    int code = gpu_instance_open(instance, into, &d);
-    if (code != OK) return code;
-    if (!has_compute(&d) || id != d.instance->compute_instance) return NOT_FOUND;
-    *into = compute_instance_handle(d.card, d.instance);
-    return OK;
-}
-
-API nvmlGpuInstanceGetComputeInstances(handle instance, unsigned kind, handle *into, unsigned *count)
-{
-    struct device d;
-    int code = gpu_instance_open(instance, count, &d);
-    if (code != OK) return code;
-    struct compute whole;
-    *count = has_compute(&d) && filling(&d, &whole) == OK && kind == whole.id;
-    if (into && *count) *into = compute_instance_handle(d.card, d.instance);
-    return OK;
-}
-
-static int compute_instance_info(handle instance, struct compute_instance_info *into)
-{
-    struct device d;
-    struct compute whole;
-    int code = compute_instance_open(instance, into, &d);
-    if (code == OK) code = filling(&d, &whole);
-    if (code == OK)
-        *into = (struct compute_instance_info){
-            device_handle(d.card), gpu_instance_handle(d.card, d.instance), d.instance->compute_instance, whole.id,
-            {0, whole.places.width},
-        };
-    return code;
-}
-
-API nvmlComputeInstanceGetInfo(handle instance, struct compute_instance_info *into)
-{
-    return compute_instance_info(instance, into);
-}
-
-API nvmlComputeInstanceGetInfo_v2(handle instance, struct compute_instance_info *into)
-{
-    return compute_instance_info(instance, into);
-}
-
-static int compute_profile(handle instance, unsigned kind, const void *into, struct device *d, struct compute *found)
-{
-    int code = gpu_instance_open(instance, into, d);
-    if (code != OK) return code;
-    return kind != WHOLE && compute_by_kind(&d->page, instance_profile(&d->page, d->instance), kind, found) ? OK : NOT_SUPPORTED;
-}
-
-static struct compute_profile_info describe_compute(const struct device *d, const struct compute *kind)
-{
-    const struct profile *shared = instance_profile(&d->page, d->instance);
-    return (struct compute_profile_info){kind->id, kind->slices, kind->places.count, kind->sm, shared->copy_engines,
-                                         shared->decoders, 0, shared->jpegs, shared->ofas};
-}
-
-static void name_compute(char *into, size_t size, const struct compute *kind, const struct profile *within)
-{
-    size_t end = text_add(into, 0, "MIG ", size), whole;
-    if (kind->slices < within->slices) {
-        end = text_add_number(into, end, kind->slices, size);
-        end = text_add(into, end, "c.", size);
-    }
-    whole = end + (size_t)size_of_name(within->name) + 1;
-    text_add(into, end, within->name, whole < size ? whole : size);
-}
-
-API nvmlGpuInstanceGetComputeInstanceProfileInfo(handle instance, unsigned kind, unsigned engines,
-                                                 struct compute_profile_info *into)
-{
-    struct device d;
-    struct compute found;
-    int code = compute_profile(instance, kind, into, &d, &found);
-    if (code == OK && engines) code = INVALID_ARGUMENT;
-    if (code == OK) *into = describe_compute(&d, &found);
-    return code;
-}
-
-API nvmlGpuInstanceGetComputeInstanceProfileInfoV(handle instance, unsigned kind, unsigned engines,
-                                                  struct compute_profile_info_v2 *into)
-{
-    struct device d;
-    struct compute found;
-    int code = compute_profile(instance, kind, into, &d, &found);
-    if (code != OK) return code;
-    if (engines || into->version != VERSION(*into, 2)) return INVALID_ARGUMENT;
-    into->info = describe_compute(&d, &found);
-    name_compute(into->name, sizeof into->name, &found, instance_profile(&d.page, d.instance));
-    return OK;
-}
-
-API nvmlGpuInstanceGetComputeInstanceRemainingCapacity(handle instance, unsigned kind, unsigned *into)
-{
-    struct device d;
-    struct compute found;
-    int code = compute_profile(instance, kind, into, &d, &found);
-    if (code == OK) *into = has_compute(&d) ? 0 : found.places.count;
-    return code;
-}
-
-API nvmlGpuInstanceGetComputeInstancePossiblePlacements(handle instance, unsigned kind, struct placement *into,
-                                                        unsigned *count)
-{
-    struct device d;
-    struct compute found;
-    int code = compute_profile(instance, kind, count, &d, &found);
-    if (code == OK) *count = list_places(found.places, into);
     return code;
 }

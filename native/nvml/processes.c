@@ -14,7 +14,8 @@ static unsigned take_processes(const struct device *d)
     lock_take(&lock);
     unsigned count = card_processes(&d->page, found, MAX_PROCESSES), kept = 0;
     for (unsigned i = 0; i < count; i++)
-        if (!d->instance || found[i].gpu_instance == (int)d->instance->gpu_instance) found[kept++] = found[i];
+        if (!d->instance || (found[i].gpu_instance == (int)d->instance->gpu_instance
+                             && found[i].compute_instance == (int)d->instance->compute_instance)) found[kept++] = found[i];
     return kept;
 }
 

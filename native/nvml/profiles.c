@@ -1,4 +1,4 @@
-/* Profiles of MIG: their numbers, and where instances of them fit. */
+/* Profiles of MIG by NVML's numbers, and where instances of them fit. */
 #include "mig.h"
 
 const struct profile *profile_by_kind(const struct page *page, unsigned kind)
@@ -17,27 +17,18 @@ const struct profile *profile_by_id(const struct page *page, unsigned id)
     return 0;
 }
 
-const struct instance *instance_by_number(const struct page *page, unsigned number)
-{
-    for (unsigned i = 0; i < gpu_instance_count(page); i++)
-        if (page->instances[i].gpu_instance == number) return &page->instances[i];
-    return 0;
-}
-
 unsigned list_places(struct places places, struct placement *into)
 {
     for (unsigned i = 0; into && i < places.count; i++) into[i] = (struct placement){i * places.width, places.width};
     return places.count;
 }
 
-int compute_by_kind(const struct page *page, const struct profile *within, unsigned kind, struct compute *into)
+void name_compute(char *into, size_t end, size_t size, const struct profile *within, unsigned slices)
 {
-    struct compute kinds[PAGE_PROFILES];
-    unsigned count = compute_kinds(page, within, kinds);
-    for (unsigned i = 0; i < count; i++)
-        if (kind == WHOLE ? kinds[i].whole : kinds[i].id == kind) {
-            *into = kinds[i];
-            return 1;
-        }
-    return 0;
+    if (slices < within->slices) {
+        end = text_add_number(into, end, slices, size);
+        end = text_add(into, end, "c.", size);
+    }
+    size_t whole = end + (size_t)size_of_name(within->name) + 1;
+    text_add(into, end, within->name, whole < size ? whole : size);
 }

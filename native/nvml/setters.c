@@ -119,7 +119,5 @@ API nvmlDeviceSetComputeMode(handle device, unsigned mode)
     }
 
 DENIED(nvmlDeviceSetEccMode)
-DENIED(nvmlDeviceSetAccountingMode)
-DENIED(nvmlDeviceClearAccountingPids)
 DENIED(nvmlDeviceSetCpuAffinity)
 DENIED(nvmlDeviceClearCpuAffinity)

@@ -20,7 +20,7 @@ void *memmove(void *to, const void *from, size_t size)
 {
     unsigned char *a = to;
     const unsigned char *b = from;
-    if (a < b) return memcpy(to, from, size);
-    while (size--) a[size] = b[size];
+    if (a < b) for (size_t i = 0; i < size; i++) a[i] = b[i]; /* not memcpy: these may overlap */
+    else while (size--) a[size] = b[size];
     return to;
 }

@@ -23,38 +23,58 @@ static const struct profile *profile_called(const struct page *page, const char 
     return 0;
 }
 
-static const struct compute *filling(const struct page *page, const struct profile *within)
+/* The kind of compute instance that is called like this: by its number or name, or that which fills the GPU instance. */
+static int kind_called(const struct page *page, const struct profile *within, const char *given, struct compute *into)
 {
-    static struct compute kinds[PAGE_PROFILES];
+    struct compute kinds[PAGE_PROFILES];
+    char name[CELL], *end;
     unsigned many = compute_kinds(page, within, kinds);
-    for (unsigned i = 0; i < many; i++)
-        if (kinds[i].whole) return &kinds[i];
+    unsigned long id = strtoul(given, &end, 10);
+    int numbered = *given && !*end;
+    if (!strncmp(given, "MIG ", 4)) given += 4;
+    for (unsigned i = 0; i < many; i++) {
+        compute_name(within, &kinds[i], name);
+        if (!*given ? !kinds[i].whole : numbered ? kinds[i].id != id : strcmp(given, name) != 0) continue;
+        if (*given && !numbered && !kinds[i].whole && kinds[i].slices == within->slices) continue; /* named like the whole */
+        *into = kinds[i];
+        return 1;
+    }
     return 0;
 }
 
-static const struct instance *numbered(const struct page *page, unsigned number)
+static const struct instance *new_compute(const struct page *before, const struct page *now, unsigned number)
 {
-    for (unsigned i = 0; i < gpu_instance_count(page); i++)
-        if (page->instances[i].gpu_instance == number) return &page->instances[i];
+    const struct instance *old[PAGE_INSTANCES], *all[PAGE_INSTANCES];
+    unsigned were = computes_by_kind(before, number, 0, old), are = computes_by_kind(now, number, 0, all), same = 0;
+    for (unsigned i = 0; i < are; i++) {
+        for (same = 0; same < were && old[same]->compute_instance != all[i]->compute_instance; same++) {}
+        if (same == were) return all[i];
+    }
     return 0;
 }
 
-/* Make the compute instance that fills a GPU instance; NVML's code. */
+/* Make a compute instance within a GPU instance; NVML's code. */
 static int fill(const struct machine *machine, struct gpu *gpu, unsigned number, const char *given)
 {
-    const struct instance *instance = numbered(&gpu->page, number);
-    const struct profile *profile = instance ? instance_profile(&gpu->page, instance) : 0;
-    const struct compute *kind = profile ? filling(&gpu->page, profile) : 0;
-    char id[WIDTH];
-    snprintf(id, sizeof id, "%u", kind ? kind->id : 0);
-    int code = !kind ? NOT_FOUND : *given && strcmp(given, id) && strcmp(given, profile->name) ? NOT_SUPPORTED
-             : card_set(&gpu->page, "create_compute_instance", number, 0);
-    if (code) printf("Unable to create a compute instance on GPU %2u GPU instance ID %2u using profile %s: %s\n", gpu->index, number,
-                     *given ? given : id, code_text(code));
-    else printf("Successfully created compute instance ID %2u on GPU %2u GPU instance ID %2u using profile MIG %.*s (ID %2u)\n", 0u,
-                gpu->index, number, size_of_name(profile->name), profile->name, kind->id);
-    if (!code) gpu_refresh(machine, gpu);
-    return code;
+    struct page before = gpu->page;
+    const struct instance *instance = instance_by_number(&before, number);
+    const struct profile *profile = instance ? instance_profile(&before, instance) : 0;
+    struct compute kind = {0};
+    char name[CELL];
+    int code = !profile ? NOT_FOUND : !kind_called(&before, profile, given, &kind) ? NOT_SUPPORTED
+             : card_set(&before, "create_compute_instance", number, (kind.id + 1) | ANYWHERE << 8);
+    if (code) {
+        snprintf(name, sizeof name, "%u", kind.id);
+        printf("Unable to create a compute instance on GPU %2u GPU instance ID %2u using profile %s: %s\n", gpu->index, number,
+               *given ? given : name, code_text(code));
+        return code;
+    }
+    gpu_refresh(machine, gpu);
+    const struct instance *made = new_compute(&before, &gpu->page, number);
+    compute_name(profile, &kind, name);
+    printf("Successfully created compute instance ID %2u on GPU %2u GPU instance ID %2u using profile MIG %s (ID %2u)\n",
+           made ? made->compute_instance : 0, gpu->index, number, name, kind.id);
+    return 0;
 }
 
 /* Make a GPU instance; NVML's code, and the number that it got. */
@@ -78,7 +98,7 @@ static int create(const struct machine *machine, struct gpu *gpu, const char *gi
     }
     gpu_refresh(machine, gpu);
     for (unsigned i = 0; i < gpu_instance_count(&gpu->page); i++)
-        if (!numbered(&before, gpu->page.instances[i].gpu_instance)) *number = gpu->page.instances[i].gpu_instance;
+        if (!instance_by_number(&before, gpu->page.instances[i].gpu_instance)) *number = gpu->page.instances[i].gpu_instance;
     printf("Successfully created GPU instance ID %2u on GPU %2u using profile MIG %s (ID %2u)\n", *number, gpu->index, profile->name,
            profile->id);
     return 0;
@@ -142,17 +162,20 @@ static int create_one(const struct machine *machine, struct gpu *gpu, unsigned n
     return 0;
 }
 
-/* Whether a compute instance is destroyed: 0, NVML's code, or -1 if there is none. */
-static int destroy_one(const struct machine *machine, struct gpu *gpu, unsigned number, const char *compute)
+/* Destroy the chosen compute instances of a GPU instance until it fails: 0, NVML's code, or -1 if there is none. */
+static int destroy_each(const struct machine *machine, struct gpu *gpu, unsigned number, const char *compute)
 {
-    const struct instance *instance = numbered(&gpu->page, number);
-    if (!instance || !has_compute(&gpu->page, instance) || !is_named(instance->compute_instance, *compute ? compute : 0)) return -1;
-    unsigned id = instance->compute_instance;
-    int code = card_set(&gpu->page, "destroy_compute_instance", number, id);
-    if (code) printf("Unable to destroy compute instance ID %2u from GPU %2u GPU instance ID %2u: %s\n", id, gpu->index, number, code_text(code));
-    else printf("Successfully destroyed compute instance ID %2u from GPU %2u GPU instance ID %2u\n", id, gpu->index, number);
-    if (!code) gpu_refresh(machine, gpu);
-    return code;
+    const struct instance *found[PAGE_INSTANCES];
+    unsigned ids[PAGE_INSTANCES], many = computes_by_kind(&gpu->page, number, *compute ? compute : 0, found);
+    for (unsigned i = 0; i < many; i++) ids[i] = found[i]->compute_instance;
+    for (unsigned i = 0; i < many; i++) {
+        int code = card_set(&gpu->page, "destroy_compute_instance", number, ids[i]);
+        if (code) printf("Unable to destroy compute instance ID %2u from GPU %2u GPU instance ID %2u: %s\n", ids[i], gpu->index, number, code_text(code));
+        else printf("Successfully destroyed compute instance ID %2u from GPU %2u GPU instance ID %2u\n", ids[i], gpu->index, number);
+        if (code) return code;
+        gpu_refresh(machine, gpu);
+    }
+    return many ? 0 : -1;
 }
 
 static int destroy_whole(const struct machine *machine, struct gpu *gpu, unsigned number, const char *unused)
@@ -172,7 +195,7 @@ int create_compute(struct machine *machine, const char *profiles, const char *nu
 
 int destroy_compute(struct machine *machine, const char *numbers, const char *compute)
 {
-    return change_each(machine, numbers, destroy_one, compute ? compute : "", "destroy", "compute");
+    return change_each(machine, numbers, destroy_each, compute ? compute : "", "destroy", "compute");
 }
 
 int destroy_instances(struct machine *machine, const char *numbers)

@@ -52,14 +52,26 @@ enum outcome clear_ecc(struct attempt *attempt)
 
 enum outcome set_accounting(struct attempt *attempt)
 {
+    static const char *const MODES[] = {"Disabled", "Enabled"};
     int mode = choose(attempt, "accounting mode");
     if (mode < 0) return invalid(attempt);
-    if (mode) return forbid(attempt, "Unable to set Accounting Mode");
-    printf("Accounting Mode is already Disabled for GPU %s.\n", attempt->bus);
+    if ((int)attempt->page->accounting == mode) {
+        printf("Accounting Mode is already %s for GPU %s.\n", MODES[mode], attempt->bus);
+        return DONE;
+    }
+    int code = card_set(attempt->page, "accounting", mode, 0);
+    if (code) return refuse(attempt, code, "Unable to set Accounting Mode");
+    printf("%s Accounting Mode for GPU %s.\n", MODES[mode], attempt->bus);
     return DONE;
 }
 
-enum outcome clear_accounted(struct attempt *attempt) { return forbid(attempt, "Unable to clear Accounted PIDs"); }
+enum outcome clear_accounted(struct attempt *attempt)
+{
+    int code = card_set(attempt->page, "clear_accounts", 0, 0);
+    if (code) return refuse(attempt, code, "Unable to clear Accounted PIDs");
+    printf("Cleared Accounted PIDs for GPU %s.\n", attempt->bus);
+    return DONE;
+}
 
 /* Memory clocks cannot be locked; callers that may set clocks get that message, others a lack of permission. */
 enum outcome lock_memory_clocks(struct attempt *attempt)

@@ -36,7 +36,7 @@ const struct field GPU_FIELDS[] = {
     {"display_active", 0, 0, CONSTANT("Disabled"), "whether a screen is in use"},
     {"persistence_mode", 0, 0, FIELD(on_off, persistence), "whether the driver stays loaded without users"},
     {"addressing_mode", 0, 0, TEXT(addressing), "how host memory is reached: None, HMM or ATS"},
-    {"accounting.mode", 0, 0, CONSTANT("Disabled"), "whether past processes are recorded"},
+    {"accounting.mode", 0, 0, FIELD(on_off, accounting), "whether past processes are recorded"},
     {"accounting.buffer_size", 0, 0, CONSTANT("4000"), "how many past processes are kept"},
     {"driver_model.current", 0, 0, NONE, "driver model (another system)"},
     {"driver_model.pending", 0, 0, NONE, "driver model after the next start (another system)"},

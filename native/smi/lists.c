@@ -4,11 +4,11 @@
 
 /* MIG devices. */
 
-static void write_shared(struct writer *to, const struct profile *profile)
+static void write_shared(struct writer *to, const struct profile *profile, unsigned multiprocessors)
 {
     write_group(to, "Device Attributes", "device_attributes");
     write_group(to, "Shared", "shared");
-    write_number(to, "Multiprocessor count", "multiprocessor_count", profile->sm, "");
+    write_number(to, "Multiprocessor count", "multiprocessor_count", multiprocessors, "");
     write_number(to, "Copy Engine count", "copy_engine_count", profile->copy_engines, "");
     write_number(to, "Encoder count", "encoder_count", 0, "");
     write_number(to, "Decoder count", "decoder_count", profile->decoders, "");
@@ -28,7 +28,7 @@ static void write_instance(struct writer *to, const struct page *page, unsigned 
     write_number(to, "Index", "index", device, "");
     write_number(to, "GPU Instance ID", "gpu_instance_id", instance->gpu_instance, "");
     write_number(to, "Compute Instance ID", "compute_instance_id", instance->compute_instance, "");
-    write_shared(to, profile);
+    write_shared(to, profile, compute_of(page, instance).sm);
     write_group(to, "ECC Errors", "ecc_error_count");
     write_group(to, "Volatile", "volatile_count");
     write_number(to, "SRAM Uncorrectable", "sram_uncorrectable", 0, "");
@@ -124,15 +124,41 @@ void list_processes(struct writer *to, const struct subject *of)
     write_end(to, "processes");
 }
 
-/* Nothing is recorded of processes that are gone. */
+static void write_account_xml(struct writer *to, const struct account *account)
+{
+    write_group(to, 0, "accounted_process_info");
+    write_number(to, 0, "pid", (unsigned long long)account->pid, "");
+    write_number(to, 0, "gpu_util", account_usage(account, account->busy), " %");
+    write_number(to, 0, "memory_util", account_usage(account, account->memory_busy), " %");
+    write_number(to, 0, "max_memory_usage", mebibytes(account->memory_max), " MiB");
+    write_number(to, 0, "time", account->running ? 0 : account_ms(account), " ms");
+    write_number(to, 0, "is_running", account->running != 0, "");
+    write_end(to, "accounted_process_info");
+}
+
+static void write_account_text(const struct account *account)
+{
+    printf("        %-47s: %d\n", "Process ID", account->pid);
+    printf("            %-43s: %u %%\n", "GPU Utilization", account_usage(account, account->busy));
+    printf("            %-43s: %u %%\n", "Memory Utilization", account_usage(account, account->memory_busy));
+    printf("            %-43s: %llu MiB\n", "Max memory usage", mebibytes(account->memory_max));
+    printf("            %-43s: %llu ms\n", "Time", account->running ? 0ull : (unsigned long long)account_ms(account));
+    printf("            %-43s: %u\n", "Is Running", account->running != 0);
+}
+
 void list_accounted(struct writer *to, const struct subject *of)
 {
-    (void)of;
-    if (!to->xml) {
+    const struct page *page = &of->gpu->page;
+    unsigned many = account_count(page);
+    if (!to->xml && !many) {
         write_line(to, "Accounted Processes", 0, "None");
         return;
     }
-    write_group(to, 0, "accounted_processes");
+    write_group(to, "Accounted Processes", "accounted_processes");
+    for (unsigned i = 0; i < many; i++) {
+        if (to->xml) write_account_xml(to, &page->accounts[i]);
+        else write_account_text(&page->accounts[i]);
+    }
     write_end(to, "accounted_processes");
 }
 

@@ -67,7 +67,7 @@ unsigned gpu_processes(const struct gpu *gpu, const struct process **found)
     const struct page *page = &gpu->page;
     if (!page->open || page->processes == PAGE_NO_PROCESSES) return 0;
     *found = processes.list;
-    if (page->processes != PAGE_ALL_PROCESSES) {
+    if (lists_processes(page)) {
         processes.known = 0;
         return card_processes(page, processes.list, MAX_PROCESSES);
     }
@@ -141,6 +141,13 @@ int machine_any(const struct machine *machine, int (*has)(const struct page *pag
     return 0;
 }
 
+void compute_name(const struct profile *within, const struct compute *kind, char *into)
+{
+    char part[16] = "";
+    if (kind->slices < within->slices) snprintf(part, sizeof part, "%uc.", kind->slices);
+    snprintf(into, CELL, "%s%.*s", part, size_of_name(within->name), within->name);
+}
+
 unsigned supported_clocks(const struct page *page, unsigned *into)
 {
     unsigned many = 0;
@@ -172,8 +179,10 @@ int print_list(const struct machine *machine)
         printf("GPU %u: %s (UUID: %s)\n", gpu->index, gpu->page.product, gpu->page.uuid);
         for (unsigned j = 0; j < gpu->page.instance_count; j++) {
             const struct instance *instance = &gpu->page.instances[j];
-            const char *name = instance_profile(&gpu->page, instance)->name;
-            printf("  MIG %-11.*s Device %2u: (UUID: %s)\n", size_of_name(name), name, j, instance->uuid);
+            struct compute kind = compute_of(&gpu->page, instance);
+            char name[CELL];
+            compute_name(instance_profile(&gpu->page, instance), &kind, name);
+            printf("  MIG %-11s Device %2u: (UUID: %s)\n", name, j, instance->uuid);
         }
     }
     return EXIT_GOOD;

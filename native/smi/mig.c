@@ -42,24 +42,52 @@ int is_named(unsigned number, const char *numbers)
     return 0;
 }
 
-int has_compute(const struct page *page, const struct instance *instance)
+/* Add an instance of a kind to a list that is in the order of numbers. */
+static void insert(const struct instance **list, unsigned *count, unsigned first, const struct instance *instance, unsigned (*number)(const struct instance *))
 {
-    return instance < page->instances + page->instance_count;
+    unsigned at = (*count)++;
+    for (; at > first && number(list[at - 1]) > number(instance); at--) list[at] = list[at - 1];
+    list[at] = instance;
 }
+
+static unsigned gpu_number(const struct instance *instance) { return instance->gpu_instance; }
+static unsigned compute_number(const struct instance *instance) { return instance->compute_instance; }
 
 unsigned instances_by_kind(const struct page *page, const char *numbers, const struct instance *into[PAGE_INSTANCES])
 {
     unsigned count = 0;
-    for (unsigned kind = 0; kind <= LAST_KIND; kind++)
+    for (unsigned kind = 0, first = 0; kind <= LAST_KIND; kind++, first = count)
         for (unsigned i = 0; i < gpu_instance_count(page); i++) {
             const struct instance *instance = &page->instances[i];
-            if (kind_of(page, instance_profile(page, instance)) != kind || !is_named(instance->gpu_instance, numbers)) continue;
-            unsigned at = count++;
-            for (; at && kind_of(page, instance_profile(page, into[at - 1])) == kind
-                   && into[at - 1]->gpu_instance > instance->gpu_instance; at--) into[at] = into[at - 1];
-            into[at] = instance;
+            if (!is_gpu_instance(page, instance) || !is_named(instance->gpu_instance, numbers)) continue;
+            if (kind_of(page, instance_profile(page, instance)) == kind) insert(into, &count, first, instance, gpu_number);
         }
     return count;
+}
+
+unsigned computes_by_kind(const struct page *page, unsigned gpu_instance, const char *numbers, const struct instance *into[PAGE_INSTANCES])
+{
+    unsigned count = 0;
+    for (unsigned kind = 0, first = 0; kind <= LAST_KIND; kind++, first = count)
+        for (unsigned i = 0; i < page->instance_count; i++) {
+            const struct instance *instance = &page->instances[i];
+            if (instance->gpu_instance != gpu_instance || !is_named(instance->compute_instance, numbers)) continue;
+            if (compute_of(page, instance).id == kind) insert(into, &count, first, instance, compute_number);
+        }
+    return count;
+}
+
+/* Print the compute instances of a GPU instance, after a title if nothing was printed before; returns how many there are. */
+static unsigned print_computes(const struct found *within, const char *title, unsigned shown)
+{
+    const struct instance *instances[PAGE_INSTANCES];
+    unsigned many = computes_by_kind(&within->gpu->page, within->instance->gpu_instance, 0, instances);
+    for (unsigned i = 0; i < many; i++) {
+        struct found found = {within->gpu, instances[i], within->profile};
+        if (!i && !shown) fputs(title, stdout);
+        print_compute_instance(&found);
+    }
+    return many;
 }
 
 /* Print the chosen instances, after a title, in the order of their kinds; the exit code. */
@@ -72,7 +100,10 @@ static int print_each(const char *numbers, const char *title, printing *print)
         unsigned many = instances_by_kind(page, numbers, instances);
         for (unsigned j = 0; j < many; j++, there++) {
             struct found found = {&machine.gpu[i], instances[j], instance_profile(page, instances[j])};
-            if (print == print_compute_instance && !has_compute(page, instances[j])) continue;
+            if (print == print_compute_instance) {
+                shown += print_computes(&found, title, shown);
+                continue;
+            }
             if (!shown++) fputs(title, stdout);
             print(&found);
         }
@@ -134,27 +165,17 @@ static const char INSTANCES[] =
     "|                            ID       ID       Start:Size |\n"
     "|=========================================================|\n";
 
-/* Compute instances: a GPU instance has one that fills it, or none. */
-
-static void compute_name(const struct found *found, const struct compute *kind, char *into)
-{
-    char part[16] = "";
-    if (kind->slices < found->profile->slices) snprintf(part, sizeof part, "%uc.", kind->slices);
-    snprintf(into, CELL, "%s%.*s", part, size_of_name(found->profile->name), found->profile->name);
-}
+/* Compute instances: a GPU instance has one that fills it, or several smaller ones, or none. */
 
 static void print_compute_instance(const struct found *found)
 {
-    struct compute kinds[PAGE_PROFILES];
+    struct compute kind = compute_of(&found->gpu->page, found->instance);
     char name[CELL];
-    unsigned many = compute_kinds(&found->gpu->page, found->profile, kinds);
-    for (unsigned i = 0; i < many; i++) {
-        if (!kinds[i].whole) continue;
-        compute_name(found, &kinds[i], name);
-        printf("|%4u%7u       MIG %-16s%2u%10u%11u:%-6u|\n"
-               "+--------------------------------------------------------------------+\n", found->gpu->index,
-               found->instance->gpu_instance, name, kinds[i].id, found->instance->compute_instance, 0u, kinds[i].places.width);
-    }
+    compute_name(found->profile, &kind, name);
+    printf("|%4u%7u       MIG %-16s%2u%10u%11u:%-6u|\n"
+           "+--------------------------------------------------------------------+\n", found->gpu->index,
+           found->instance->gpu_instance, name, kind.id, found->instance->compute_instance,
+           compute_start(&found->gpu->page, found->instance), kind.places.width);
 }
 
 static const char COMPUTE_INSTANCES[] =
@@ -172,8 +193,8 @@ static void print_compute_profiles(const struct found *found)
     const struct profile *shared = found->profile;
     unsigned many = compute_kinds(&found->gpu->page, found->profile, kinds);
     for (unsigned i = 0; i < many; i++) {
-        compute_name(found, &kinds[i], name);
-        unsigned left = has_compute(&found->gpu->page, found->instance) ? 0 : kinds[i].places.count;
+        compute_name(found->profile, &kinds[i], name);
+        unsigned left = compute_free(&found->gpu->page, found->instance->gpu_instance, &kinds[i]);
         snprintf(free, sizeof free, "%u/%u", left, kinds[i].places.count);
         printf("|%4u%7u       MIG %-16s%2u%c     %-14s%-10u%-6u%-6u%-4u|\n", found->gpu->index, found->instance->gpu_instance, name,
                kinds[i].id, kinds[i].whole ? '*' : ' ', free, kinds[i].sm, shared->decoders, 0u, shared->ofas);

@@ -30,12 +30,12 @@ COUNTED(APP_FIELDS);
 
 static const struct field ACCOUNTED_FIELDS[] = {
     CARD,
-    {"vgpu_instance", 0, 0, NONE, "virtual GPU that it ran on"},
-    {"pid", 0, 0, COMPUTED(v_pid), "process"},
-    {"gpu_utilization", "gpu_util", "%", NONE, "share of its time with a kernel running"},
-    {"mem_utilization", "mem_util", "%", NONE, "share of its time with memory read or written"},
-    {"max_memory_usage", "max_memory", "MiB", NONE, "most memory that it had"},
-    {"time", 0, "ms", NONE, "how long it ran"},
+    {"vgpu_instance", 0, 0, CONSTANT("N/A"), "virtual GPU that it ran on"},
+    {"pid", 0, 0, COMPUTED(v_account_pid), "process"},
+    {"gpu_utilization", "gpu_util", "%", COMPUTED(v_account_usage), "share of its time with a kernel running"},
+    {"mem_utilization", "mem_util", "%", COMPUTED(v_account_memory_usage), "share of its time with memory read or written"},
+    {"max_memory_usage", 0, "MiB", COMPUTED(v_account_memory), "most memory that it had"},
+    {"time", 0, "ms", COMPUTED(v_account_time), "how long it ran; 0 while it runs"},
 };
 COUNTED(ACCOUNTED_FIELDS);
 
@@ -86,7 +86,15 @@ static void print_row(const struct subject *of, struct rows *rows)
 }
 
 static void each_card(struct subject *of, struct rows *rows) { print_row(of, rows); }
-static void each_accounted(struct subject *of, struct rows *rows) { (void)of, (void)rows; /* nothing is recorded */ }
+
+static void each_accounted(struct subject *of, struct rows *rows)
+{
+    const struct page *page = &of->gpu->page;
+    for (unsigned i = 0; i < account_count(page); i++) {
+        of->account = &page->accounts[i];
+        print_row(of, rows);
+    }
+}
 
 static void each_process(struct subject *of, struct rows *rows)
 {

@@ -25,7 +25,7 @@ const struct row ROWS[] = {
     LINE(1, "Current", "current_mig", 0, COMPUTED(v_mig_mode)),
     LINE(1, "Pending", "pending_mig", 0, COMPUTED(v_mig_mode)),
     LIST("MIG Device", "mig_devices", list_instances),
-    LINE(0, "Accounting Mode", "accounting_mode", 0, CONSTANT("Disabled"), .topics = ACCOUNTING),
+    LINE(0, "Accounting Mode", "accounting_mode", 0, FIELD(on_off, accounting), .topics = ACCOUNTING),
     LINE(0, "Accounting Mode Buffer Size", "accounting_mode_buffer_size", 0, CONSTANT("4000"), .topics = ACCOUNTING),
     GROUP(0, "Driver Model", "driver_model"),
     N_A(1, "Current", "current_dm"),

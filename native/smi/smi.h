@@ -31,6 +31,8 @@ unsigned gpu_processes(const struct gpu *gpu, const struct process **found);
 void bus_id(const struct page *page, char *into);
 /* How much of its window on the bus an instance uses, in MiB. */
 unsigned long long instance_window_used(const struct page *page, const struct instance *instance);
+/* The name of a compute instance of a kind, of CELL bytes at most: 3g.71gb, or 1c.3g.71gb for a part of it. */
+void compute_name(const struct profile *within, const struct compute *kind, char *into);
 int is_cut(const struct page *page);
 int machine_any(const struct machine *machine, int (*has)(const struct page *page));
 /* The clocks that a card can be set to, highest first; returns their number. */

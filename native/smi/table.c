@@ -6,6 +6,7 @@
 static const char WIDE[] = "+-----------------------------------------------------------------------------------------+";
 static const char THREE[] = "+-----------------------------------------+------------------------+----------------------+";
 static const char FOUR[] = "+------------------+----------------------------------+-----------+-----------------------+";
+static const char WITHIN[] = "+------------------+                                  +-----------+-----------------------+";
 
 static void print_head(const struct page *page)
 {
@@ -77,6 +78,7 @@ static void print_gpu(const struct gpu *gpu)
            !page->mig_capable ? "N/A" : page->mig_mode ? "Enabled" : "Disabled", THREE);
 }
 
+/* Compute instances of one GPU instance share its memory, which stands beside the first. */
 static void print_memory_of(unsigned long long used, unsigned long long total)
 {
     char cells[3][32];
@@ -90,12 +92,15 @@ static void print_instance(const struct gpu *gpu, unsigned device)
 {
     const struct instance *instance = &gpu->page.instances[device];
     const struct profile *profile = instance_profile(&gpu->page, instance);
+    int first = is_gpu_instance(&gpu->page, instance), last = device + 1 == gpu->page.instance_count || is_gpu_instance(&gpu->page, instance + 1);
     printf("|%3u  %3u %3u %3u  |", gpu->index, instance->gpu_instance, instance->compute_instance, device);
-    print_memory_of(mebibytes(instance->memory_used), mebibytes(instance->memory_total));
-    printf("|%3u      0 |%3u   0%5u%5u%5u |\n|                  |", profile->sm, profile->copy_engines, profile->decoders,
-           profile->ofas, profile->jpegs);
-    print_memory_of(instance_window_used(&gpu->page, instance), instance->bar1_kib >> 10);
-    printf("|           |                       |\n%s\n", FOUR);
+    if (first) print_memory_of(mebibytes(instance->memory_used), mebibytes(instance->memory_total));
+    else printf("%34s", "");
+    printf("|%3u      0 |%3u   0%5u%5u%5u |\n|                  |", compute_of(&gpu->page, instance).sm, profile->copy_engines,
+           profile->decoders, profile->ofas, profile->jpegs);
+    if (first) print_memory_of(instance_window_used(&gpu->page, instance), instance->bar1_kib >> 10);
+    else printf("%34s", "");
+    printf("|           |                       |\n%s\n", last ? FOUR : WITHIN);
 }
 
 static void print_instances(const struct machine *machine)

@@ -166,6 +166,18 @@ READING(v_fabric_clique) { (void)value; return fabric(joins_fabric(page_of(of)),
 READING(v_fabric_cluster) { (void)value; return fabric(joins_fabric(page_of(of)), "00000000-0000-0000-0000-000000000000", into); }
 READING(v_fabric_health) { return fabric(has_health(page_of(of)), value->text, into); }
 
+/* A process that was recorded, of which there is always one. */
+
+READING(v_account_pid) { (void)value; return WRITE("%d", of->account->pid); }
+READING(v_account_usage) { (void)value; return WRITE("%u", account_usage(of->account, of->account->busy)); }
+READING(v_account_memory_usage) { (void)value; return WRITE("%u", account_usage(of->account, of->account->memory_busy)); }
+READING(v_account_memory) { (void)value; return WRITE("%llu", mebibytes(of->account->memory_max)); }
+READING(v_account_time)
+{
+    (void)value;
+    return WRITE("%llu", of->account->running ? 0ull : (unsigned long long)account_ms(of->account));
+}
+
 /* A process, a clock or a cause. */
 
 READING(v_pid) { (void)value; return of->process ? WRITE("%d", of->process->pid) : UNAVAILABLE; }

@@ -75,6 +75,10 @@ DEFAULT_NODES = 3  # of `simgpu up`
 DEFAULT_PROMETHEUS = "http://prometheus-operated.runai:9090"
 DEFAULT_DRIVER, DEFAULT_CUDA = "580.159.04", "13.0"  # of models that state none
 
+COMPONENTS = DRIVER_PART, PLUGIN_PART, DRA_PART, LABELS_PART, EXPORTER_PART = (
+    "driver", "device-plugins", "dra", "labels", "exporter",
+)  # that an agent can bring  # fmt: skip
+
 DEFAULT_TOPOLOGY_POLICY, DEFAULT_TOPOLOGY_SCOPE = "single-numa-node", "container"  # of pools with `numa`
 TOPOLOGY_POLICIES = (DEFAULT_TOPOLOGY_POLICY, "restricted", "best-effort", "none")
 TOPOLOGY_SCOPES = (DEFAULT_TOPOLOGY_SCOPE, "pod")
@@ -246,7 +250,21 @@ DRIVER_REVISION = _discovered("cuda.driver-version.revision", "its third part")
 CUDA_FULL = _discovered("cuda.runtime-version.full", "CUDA version")
 CUDA_MAJOR = _discovered("cuda.runtime-version.major", "its first part")
 CUDA_MINOR = _discovered("cuda.runtime-version.minor", "its second part")
-MIG_CAPABLE = _discovered("mig.capable", "whether the first GPU can be divided", values="`true`, `false`")
+OLD_DRIVER_MAJOR = _discovered("cuda.driver.major", "the same as `cuda.driver-version.major`, under its older name")
+OLD_DRIVER_MINOR = _discovered("cuda.driver.minor", "the same as `cuda.driver-version.minor`, under its older name")
+OLD_DRIVER_REVISION = _discovered("cuda.driver.rev", "the same as `cuda.driver-version.revision`, under its older name")
+OLD_CUDA_MAJOR = _discovered("cuda.runtime.major", "the same as `cuda.runtime-version.major`, under its older name")
+OLD_CUDA_MINOR = _discovered("cuda.runtime.minor", "the same as `cuda.runtime-version.minor`, under its older name")
+GPU_MODE = _discovered(
+    "gpu.mode", "what GPUs are for, by their PCI class", values="`compute`, `graphics`; `unknown` if they differ"
+)
+VGPU_PRESENT = _discovered("vgpu.present", "whether there are virtual GPUs", values="`false`")
+DISCOVERY_TIME = _discovered(
+    "gfd.timestamp",
+    "when the controller or agent that labelled the node first had started",
+    values="seconds since 1970",
+)
+MIG_CAPABLE = _discovered("mig.capable", "whether any GPU can be divided", values="`true`, `false`")
 MIG_STRATEGY = _discovered(
     "mig.strategy", "the pool's `mig.strategy`, else the topology's `migStrategy`",
     values=", ".join(f"`{name}`" for name in MIG_STRATEGIES),
@@ -644,6 +662,12 @@ POD_SOCKET = _file("/run/simgpu/workload.sock", "containers with GPUs", "the age
 SOCKET_NAME = "workload.sock"
 EXPORTER_SOCKET = _file("/tmp/simgpu.sock", "machine of an exporter", "`exporter --socket`", "its workload socket")  # noqa: S108 - only its owner may connect
 LIBRARY = _file("libnvidia-ml.so.1", "containers with GPUs, commands of `run`", "the agent, `run`", "NVML")
+DRIVER_DIR = _file(
+    "/run/nvidia/driver", "node", "`agent --driver-only`",
+    "the driver folder: library, tool, pages, device files and the texts of `/proc/driver`, as the GPU Operator's "
+    "driver container leaves them on a node",
+)  # fmt: skip
+PAGE_FIRMWARE = "gsp_simgpu-"  # of the names of pages among a driver's firmware; native/finding.c has it, too
 SMI = _file("nvidia-smi", "containers with GPUs, commands of `run`", "the agent, `run`", "nvidia-smi")
 PLUGIN_DIR = _file("/var/lib/kubelet/device-plugins", "node", "kubelet, agent", "sockets of device plugins")
 KUBELET_SOCKET = "kubelet.sock"

@@ -10,15 +10,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.fixtures import agent_page as agents
 from tests.fixtures.chromium import until
 from tests.fixtures.local_site import LocalSite, SitePage
+from tests.fixtures.served_pools import ServedPools
 
-ROOT = Path(__file__).parents[2]
 MARKUP = "<img src=x onerror=alert(1)><b>x</b>"
 BRIGHT = """() => {
   const canvas = document.getElementById("cells");
@@ -107,25 +107,6 @@ def test_the_keyboard_leads_from_search_to_a_node_and_from_the_canvas_to_a_gpu(
         until(page, "document.querySelector('.curve').getAttribute('d')?.includes('L')")
         shown.check_accessible()
         shown.keep("gpu-light")
-
-
-class ServedPools(NamedTuple):
-    """Where they are served, and by which process."""
-
-    url: str
-    pid: int
-
-
-@pytest.fixture(scope="module")
-def pools() -> Iterator[ServedPools]:
-    """A thousand GPUs in three pools with a model each, served by a process of its own."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.fixtures.dashboards", "140"], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
-    assert process.stdout is not None
-    yield ServedPools(process.stdout.readline().strip(), process.pid)
-    process.terminate()
-    process.communicate(timeout=20)
 
 
 def test_filters_by_pool_and_model_show_only_what_they_choose(browser: Browser, pools: ServedPools) -> None:
@@ -289,3 +270,28 @@ def test_names_are_text_wherever_they_are_shown(browser: Browser, box: str) -> N
         page.locator("#search").fill("<img")
         expect(page.locator("#hits li").first).to_contain_text(MARKUP)
         assert page.locator("img[src=x]").count() == 0
+
+
+def test_an_agents_page_shows_its_node_with_instances_and_the_pod_that_has_a_gpu(
+    browser: Browser, agent_page: str
+) -> None:
+    with SitePage(browser, agent_page, color_scheme="light") as shown:
+        page = shown.open("#/pods")
+        row = page.locator("tbody tr")
+        expect(row).to_contain_text(f"{agents.POD}default", timeout=30_000)
+        expect(row).to_contain_text(agents.NODE)
+        row.get_by_role("link", name=agents.NODE).click()
+        expect(page.locator(".card")).to_have_count(2)
+        first, divided = page.locator(".card").nth(0), page.locator(".card").nth(1)
+        expect(first.locator(".owner")).to_have_text(f"default/{agents.POD}")
+        expect(first).to_contain_text(re.compile("[1-9][0-9]? %"), timeout=30_000)
+        expect(divided.locator(".instances .line")).to_have_count(3)
+        expect(divided.locator(".instances .line").first).to_contain_text("1g.18gb")
+        shown.check_accessible()
+        shown.keep("agent-node-light")
+        divided.click()
+        expect(page.locator(".panel", has_text="Instances")).to_contain_text("1g.18gb")
+        shown.check_accessible()
+        shown.keep("agent-gpu-light")
+        page = shown.open("#/")
+        expect(page.locator(".tile:has-text('GPUs busy') small")).to_have_text("of 2")

@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import re
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,36 +18,13 @@ from simgpu.catalog import models
 from simgpu.kube import resources
 from simgpu.kube.client import Client
 from simgpu.topology import pools, reading
+from tests.fixtures.chart import CHART, SERVED, Helm, template
 from tests.fixtures.cluster import Cluster, eventually
 
 ROOT = Path(__file__).parents[2]
-CHART = ROOT / "deploy" / "chart"
 GOLDEN = ROOT / "tests" / "golden" / "chart"
 SETS = sorted(path.name.removesuffix(".values.yaml") for path in GOLDEN.glob("*.values.yaml"))
-OPERATOR = ("monitoring.coreos.com/v1/ServiceMonitor", "monitoring.coreos.com/v1/PrometheusRule")
-SERVED = ("resource.k8s.io/v1", *OPERATOR)
 UPDATE = os.environ.get("SIMGPU_UPDATE_GOLDEN")  # writes the expected files anew
-
-Helm = Callable[..., str]
-
-
-@pytest.fixture(scope="session")
-def helm(programs: Callable[..., dict[str, Path]]) -> Helm:
-    """Helm, for which SIMGPU_HELM may name another program."""
-    program = os.environ.get("SIMGPU_HELM") or str(programs("helm")["helm"])
-
-    def run(*arguments: str, fails: bool = False) -> str:
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=120)
-        assert (done.returncode != 0) is fails, f"helm {' '.join(arguments)}: {done.stdout}{done.stderr}"
-        return done.stderr if fails else done.stdout
-
-    return run
-
-
-def template(helm: Helm, *options: str, served: tuple[str, ...] = SERVED, fails: bool = False) -> str:
-    versions = [part for version in served for part in ("--api-versions", version)]
-    kubernetes = ("--kube-version", "1.36.4", "--namespace", "gpu-operator")
-    return helm("template", "gpu-operator", str(CHART), *kubernetes, *versions, *options, fails=fails)
 
 
 def objects(text: str) -> dict[tuple[str, str], dict[str, Any]]:
@@ -78,6 +53,46 @@ def test_the_live_page_is_off_unless_a_value_turns_it_on(helm: Helm) -> None:
     assert "--dashboard" not in template(helm)
     both = template(helm, "--set", "controller.dashboard=true,agent.dashboard=true")
     assert both.count("- --dashboard\n") == 2
+
+
+def test_agents_may_make_device_files_only_where_they_bring_the_driver(helm: Helm) -> None:
+    def agent(*options: str) -> tuple[dict[str, Any], set[str]]:
+        found = objects(template(helm, *options))
+        [(name, spec)] = [(name, item["spec"]) for (kind, name), item in found.items() if kind == "DaemonSet"]
+        return {"name": name, **spec["template"]["spec"]["containers"][0]}, {
+            name for kind, name in found if kind == "Service"
+        }
+
+    plain, _ = agent()
+    assert plain["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    others = ("devicePlugin", "dra", "labels", "exporter")
+    alone, services = agent(
+        "--set", f"components.driver=true,{','.join(f'components.{name}=false' for name in others)}"
+    )
+    assert alone["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["MKNOD"]}
+    assert "--driver-only" in alone["args"]
+    assert "/run/nvidia/driver" in [mount["mountPath"] for mount in alone["volumeMounts"]]
+    assert alone["name"] == "simgpu-agent", "the exporter's name is left to the exporter"
+    assert "nvidia-dcgm-exporter" not in services
+    beside, services = agent("--set", "components.driver=true,components.dra=false,agent.driverDir=/run/other")
+    assert {"--components=device-plugins,driver,exporter,labels", "--driver-dir=/run/other"} <= {*beside["args"]}
+    assert "nvidia-dcgm-exporter" in services
+
+
+def test_an_agent_is_privileged_only_to_write_the_nodes_kernel_log(helm: Helm) -> None:
+    def agent(*options: str) -> tuple[dict[str, Any], list[str], dict[str, str]]:
+        pod = objects(template(helm, *options))["DaemonSet", "nvidia-dcgm-exporter"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        log: dict[str, str] = next((item["hostPath"] for item in pod["volumes"] if item["name"] == "kernel-log"), {})
+        return container["securityContext"], [item for item in container["args"] if "kernel-log" in item], log
+
+    assert agent("--set", "agent.kernelLog=null")[1:] == ([], {})
+    rights, words, log = agent("--set", "agent.kernelLog=/dev/kmsg")
+    assert (rights["privileged"], words) == (True, ["--kernel-log=/dev/kmsg"])
+    assert log == {"path": "/dev/kmsg", "type": "CharDevice"}
+    rights, words, log = agent("--set", "agent.kernelLog=/var/log/gpus/kern.log")
+    assert ("privileged" in rights, rights["allowPrivilegeEscalation"]) == (False, False)
+    assert (words, log["path"]) == (["--kernel-log=/var/log/gpus/kern.log"], "/var/log/gpus")
 
 
 @pytest.mark.parametrize("name", SETS)

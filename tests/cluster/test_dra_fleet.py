@@ -60,11 +60,25 @@ async def test_older_versions_of_the_api_do(fleet: QuickFleet, version: str) -> 
         assert controller._dra.slices._resource.version == version
         await pod(fleet, "p", node, deviceClassName="mig.nvidia.com")
         await eventually(lambda: _used_by(controller, node, ["p"]))
-        before = await slices(fleet, node)
+        before, instances, energy = await slices(fleet, node), _instances(controller, node), _energy(controller, node)
+        assert len(instances) == 1
     async with fleet.leading() as controller:
         await eventually(lambda: _used_by(controller, node, ["p"]))
         await eventually(lambda: _idle(controller))
+        assert _instances(controller, node) == instances
+        assert _energy(controller, node) >= energy
         assert await slices(fleet, node) == before  # the same in every version
+
+
+def _instances(controller: Controller, node: str) -> list[tuple[str, int]]:
+    """Profile and first slice of the MIG instances of a node's first GPU."""
+    device = controller.fleet.nodes[node].cards[0].device
+    return [(profile.name, place.start) for place, profile in device.mig_devices()]
+
+
+def _energy(controller: Controller, node: str) -> float:
+    placed = controller.fleet.nodes[node]
+    return controller.fleet.counters(placed)[placed.ids[0]][0]
 
 
 async def _count(fleet: Fleet, node: str, count: int) -> bool:

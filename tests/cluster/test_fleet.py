@@ -8,15 +8,13 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import yaml
 
 from simgpu.kube import resources
-from tests.fixtures.cluster import HOSTNAME, eventually, job, kubectl
+from tests.fixtures.cluster import HOSTNAME, eventually, job
 from tests.fixtures.controller import Fleet, parse_json
 from tests.fixtures.prometheus import Prometheus
 
-RIGHTS = Path(__file__).parent.parent.parent / "examples" / "09-controller-rights" / "controller-rights.yaml"
 TWO_K80 = {
     "gpuProduct": "Tesla-K80",
     "gpuCount": 2,
@@ -237,41 +235,6 @@ async def test_nodes_can_have_models_of_the_users_own(fleet: Fleet, tmp_path: Pa
     for node, count in ((pooled, 3), (annotated, 2)):
         seen = await fleet.gpus(node, count)
         assert seen.metadata.labels["nvidia.com/gpu.product"] == "My-Card"
-
-
-async def test_the_rights_of_the_example_are_enough(
-    fleet: Fleet, programs: Callable[..., dict[str, Path]], tmp_path: Path
-) -> None:
-    text = RIGHTS.read_text()
-    manifest, config = tmp_path / "rights.yaml", tmp_path / "config"
-    admin, account = fleet.cluster, f"simgpu-{fleet.namespace}"
-    manifest.write_text(text.replace("gpu-operator", fleet.namespace).replace("simgpu-controller", account))
-    await kubectl(admin, programs, "apply", "-f", str(manifest))
-    document = yaml.safe_load(fleet.cluster.kubeconfig.read_text())
-    document["users"][0]["user"]["as"] = f"system:serviceaccount:{fleet.namespace}:{account}"
-    config.write_text(yaml.safe_dump(document))
-    fleet.cluster = msgspec.structs.replace(fleet.cluster, kubeconfig=config)
-    await fleet.configure("", default={**TWO_K80, "gpuMemroy": 5})
-    node = await fleet.node("a")
-    controller = await fleet.start()
-    await fleet.gpus(node, 2)
-    await fleet.told("UnknownKeys")
-    await fleet.pod("train", node, 1, simulated_gpu_utilization="lots")
-    await fleet.told("InvalidUtilization")
-    name = f"topology-{node}"
-    await eventually(lambda: fleet.client.find(resources.CONFIG_MAPS, name, namespace=fleet.namespace))
-    await fleet.client.merge_patch(resources.NODES, node, {"metadata": {"labels": {fleet.label: None}}})
-    await fleet.gpus(node, None)
-
-    async def gone() -> bool:
-        if await fleet.client.find(resources.RESOURCE_SLICES, f"kwok-{node}-gpu") is not None:
-            return False
-        return await fleet.client.find(resources.CONFIG_MAPS, name, namespace=fleet.namespace) is None
-
-    await eventually(gone)
-    assert "\nsimgpu_controller_writes_failed_total 0.0" in controller.get("/metrics/controller")[1]
-    assert controller.stop() == 0
-    await kubectl(admin, programs, "delete", "-f", str(manifest), "--wait=false")
 
 
 async def test_a_typing_mistake_is_told_and_takes_no_gpus_from_a_node(fleet: Fleet) -> None:

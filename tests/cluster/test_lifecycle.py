@@ -396,4 +396,12 @@ def test_the_sample_workload_runs(home: Path) -> None:
             break
         assert time.monotonic() < deadline, shown
         time.sleep(0.2)
+    command = ("exec", shown.split()[0], "-n", "sample", "--", "nvidia-smi", "-L")
+    while (seen := simgpu(*command, state_home=home, check=None)).returncode:
+        assert "has no GPUs" in seen.stderr  # they are assigned a moment after the pod runs
+        assert time.monotonic() < deadline, seen.stderr
+        time.sleep(0.2)
+    with_plugin = {"PATH": f"{Path(SIMGPU).parent}{os.pathsep}{os.environ['PATH']}"}
+    assert simgpu("kubectl", "simgpu", *command, state_home=home, environ=with_plugin).stdout == seen.stdout
+    assert seen.stdout.startswith("GPU 0: NVIDIA ")
     simgpu("down", state_home=home)

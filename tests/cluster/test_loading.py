@@ -8,6 +8,7 @@ import signal
 from typing import Any
 
 from simgpu.kube import errors, resources
+from tests.fixtures import pod_groups
 from tests.fixtures.cluster import eventually
 from tests.fixtures.controller import Fleet
 
@@ -102,23 +103,8 @@ async def test_a_pod_that_crosses_a_limit_is_reported_and_fails_if_it_asks_for_t
     assert ("ends", "c0") not in by_pod(fleet)
 
 
-POD_GROUPS: dict[str, Any] = {
-    "metadata": {"name": "podgroups.scheduling.run.ai"},
-    "spec": {
-        "group": "scheduling.run.ai", "scope": "Namespaced",
-        "names": {"kind": "PodGroup", "plural": "podgroups", "singular": "podgroup"},
-        "versions": [
-            {
-                "name": "v2alpha2", "served": True, "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-            }
-        ],
-    },
-}  # fmt: skip
-
-
 async def test_a_pods_kind_decides_where_it_says_nothing(fleet: Fleet) -> None:
-    await fleet.client.create(resources.CUSTOM_RESOURCE_DEFINITIONS, POD_GROUPS)
+    await fleet.client.create(resources.CUSTOM_RESOURCE_DEFINITIONS, pod_groups.TYPE)
     try:
 
         async def served() -> bool:

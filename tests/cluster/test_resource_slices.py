@@ -265,12 +265,34 @@ async def test_the_counters_of_mig_devices_exclude_what_overlaps(quick: QuickFle
     for name, title in {"big": "3g.71gb", "also-big": "3g.71gb"}.items():
         await pod(quick, name, node, template=title)
     await used(quick, node, {0: ["also-big", "big"]})
+    await divided(quick, node, {"big": "3g.71gb", "also-big": "3g.71gb"})
     for name, title in {"small": "1g.18gb", "all": "whole"}.items():
         await pod(quick, name, node, template=title)
         await unschedulable(quick, name)
     await holds_memory(quick, node, 2 * 71424)
     await quick.client.delete(resources.PODS, "big", namespace=quick.namespace)
     await used(quick, node, {0: ["also-big", "small"]})
+    await divided(quick, node, {"also-big": "3g.71gb", "small": "1g.18gb"})
+    for name in ("also-big", "small"):
+        await quick.client.delete(resources.PODS, name, namespace=quick.namespace)
+    await used(quick, node, {0: ["all"]})
+    await divided(quick, node, {})
+
+
+async def divided(quick: QuickFleet, node: str, wanted: dict[str, str]) -> None:
+    """Waits until a node's first GPU is divided into the instances of these pods, in metrics and in its view."""
+
+    async def look() -> bool:
+        machine = quick.leader.fleet.machine_of(node)
+        view = await quick.client.find(resources.CONFIG_MAPS, f"topology-{node}", namespace=quick.namespace)
+        if machine is None or view is None:
+            return False
+        shown = yaml.safe_load(view.data["topology.yml"])["gpus"][0].get("mig", {"instances": []})["instances"]
+        pods = machine.part_pods
+        measured = {pods[part.handle].name: part.profile for part in machine.parts if part.handle in pods}
+        return measured == {item["allocatedBy"]["pod"]: item["profile"] for item in shown} == wanted
+
+    await eventually(look, seconds=30)
 
 
 async def test_shares_of_a_gpu_are_consumed_by_several_claims(quick: QuickFleet) -> None:

@@ -9,58 +9,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from simgpu import vocabulary
-from simgpu.app.agent import Agent, AgentSettings
+from simgpu.app.agent import AgentSettings
 from simgpu.catalog import models
-from simgpu.kube import views
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.node import messages, state
 from simgpu.page import writer
-from simgpu.topology import pools, sharing
+from simgpu.topology import sharing
 from tests.fixtures.equipment import equipment
 from tests.fixtures.kubelet import Kubelet
-from tests.fixtures.lone_agent import running, until
-
-SPEC = pools.NodeGpus((pools.NodeGpu(models.load().models["h200"]),) * 2, {"rdma/hca": 1})
-
-
-def remember(settings: AgentSettings, spec: pools.NodeGpus) -> list[str]:
-    """What an agent leaves behind of a node with a busy pod on its second GPU; ids of the GPUs."""
-    made = equipment(settings.state)
-    made.equip(spec)
-    ids = [device.uuid for device in made.box.devices]
-    use = User(PodRef("p", "team", "main", "uid-p"), Range(40, 40), 1000)
-    made.remember(dict.fromkeys(ids[1:2], (use,)))
-    made.stepped(0.0)
-    made.close()
-    return ids
-
-
-def holding(gpu: str, pod: str = "p") -> messages.ListPodResourcesResponse:
-    """What a kubelet says that gave a GPU to a pod."""
-    container = messages.ContainerResources("main", (messages.ContainerDevices("nvidia.com/gpu", (gpu,)),))
-    return messages.ListPodResourcesResponse((messages.PodResources(pod, "team", (container,)),))
-
-
-def inform(agent: Agent, *pods: str, model: str = "h200") -> None:
-    """As if the API server had answered: the node's two GPUs are shared, and these pods, of one second, are there."""
-    stores, meta = agent.stores, views.ObjectMeta
-    text = (
-        f"{{gpus: [{{type: {model}, count: 2}}],"
-        " sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}}"
-    )
-    stores.nodes.replace([views.Node(metadata=meta(name="node-a", uid="n", labels={vocabulary.POOL_LABEL: "x"}))])
-    named = meta(name="topology", namespace="ns")
-    stores.config_maps.replace([views.ConfigMap(metadata=named, data={"topology.yml": f"nodePools: {{x: {text}}}"})])
-    spec = views.PodSpec(containers=(views.Container(name="main"),), node_name="node-a")
-    stores.pods.replace(
-        views.Pod(
-            metadata=meta(name=name, namespace="team", uid=name, creation_timestamp="2024-01-01T00:00:00Z"),
-            spec=spec, status=views.PodStatus(phase="Running"),
-        )
-        for name in pods
-    )  # fmt: skip
-    stores.views.replace([])
+from tests.fixtures.lone_agent import SPEC, holding, inform, remember, running, until
 
 
 def shown(settings: AgentSettings, gpu: str, since: int) -> int | None:
@@ -154,3 +111,34 @@ async def test_gpus_can_be_of_a_model_of_the_users_own(settings: AgentSettings, 
         inform(agent, model="mine")
         await until(lambda: agent.ready and bool(agent.equipment.box.devices))
         assert {device.model.power_w.max for device in agent.equipment.box.devices} == {500}
+
+
+async def test_an_agent_writes_an_error_to_the_kernel_log_once_and_none_from_before_it_was_asked_to(
+    settings: AgentSettings, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    ids = remember(settings, SPEC)
+    kubelet.pods = messages.ListPodResourcesResponse()
+    log = tmp_path / "kern.log"
+    logging = msgspec.structs.replace(settings, kernel_log=log)
+
+    def count(gpu: str) -> int:
+        page = writer.read(settings.state / "gpus" / gpu / "page")
+        return int(page["event_count"][0]) if page is not None else 0
+
+    def strike(agent: Agent) -> None:
+        agent.equipment.box.engine.strike(int(agent.equipment.box.machine.ids[0]), "hangs")
+
+    async with running(settings) as agent:
+        await until(lambda: agent.ready)
+        strike(agent)
+        await until(lambda: count(ids[0]) == 1)
+    for number in (1, 1, 2):  # the second one has nothing new
+        async with running(logging) as agent:
+            await until(lambda: agent.ready)
+            if number > (log.read_text().count("Xid") if log.exists() else 0):
+                strike(agent)
+            await until(lambda number=number: log.read_text().count(": 43, pid=") == number)  # type: ignore[misc]
+            steps = agent.equipment.box.steps
+            await until(lambda agent=agent, steps=steps: agent.equipment.box.steps > steps + 1)  # type: ignore[misc]
+    assert log.read_text().count(": 43, pid=") == 2
+    assert count(ids[0]) == 3

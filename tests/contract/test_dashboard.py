@@ -87,7 +87,7 @@ async def test_every_path_answers_as_the_openapi_document_says(site: Site) -> No
     for path in openapi.PATHS:
         assert path.path in document["paths"]
         if path.answer is not None:
-            filled = path.path.format(node=NODE, gpu=gpu, index="1")
+            filled = path.path.format(node=NODE, gpu=gpu, index="1", namespace="team", pod="nobody")
             msgspec.convert(await site.get(filled), path.answer)
     references = set(re.findall(r"#/components/schemas/([^\"]+)", json.dumps(document)))
     assert references == set(document["components"]["schemas"])
@@ -149,7 +149,9 @@ async def test_an_answer_that_the_client_has_is_not_sent_again(site: Site) -> No
     ("path", "status", "parameter"),
     [
         ("/gpus?limit=0", 400, "limit"), ("/nodes?pol=x", 400, "pol"), ("/stream?view=all", 400, "view"),
-        ("/stream?view=node", 400, "node"), ("/nodes/nowhere", 404, ""), ("/gpus/GPU-none", 404, ""),
+        ("/stream?view=node", 400, "node"), ("/stream?blocks=0x3", 400, "blocks"),
+        (f"/stream?blocks={'f' * 65}", 400, "blocks"), ("/stream?layout=*", 400, "layout"),
+        ("/nodes/nowhere", 404, ""), ("/gpus/GPU-none", 404, ""),
         (f"/nodes/{NODE}/gpus/99", 404, ""), (f"/nodes/{NODE}/gpus/x", 400, "index"),
     ],
 )  # fmt: skip
@@ -283,6 +285,52 @@ async def test_only_the_pool_that_is_looked_at_is_sent(site: Site) -> None:
         assert layout["pools"] == ["inference"]
         data = await events.until("cells")
         assert len(base64.b64decode(data["cells"])) == sum(layout["counts"]) == data["totals"]["gpus"] == 16
+
+
+async def test_only_the_blocks_of_nodes_that_are_looked_at_are_sent(site: Site) -> None:
+    async with site.session.get(f"{site.url}/api/v1/stream") as answer:
+        layout = await Events(answer).until("layout")
+    of_cell = np.repeat(layout["block_of"], layout["counts"])
+    block = layout["block_of"][layout["names"].index(NODE)]
+    seen = np.flatnonzero(of_cell == block).tolist()
+    query = f"blocks={1 << block:x}&layout={layout['tag']}"
+    async with site.session.get(f"{site.url}/api/v1/stream?{query}") as answer:
+        events = Events(answer)
+        name, data = await events.next()
+        assert name == "cells"  # and no layout
+        assert not {"cells", "faults", "curves"} & data.keys()
+        name, data = await events.next()
+        assert (name, data["block"], len(base64.b64decode(data["faults"]))) == ("block", block, len(seen))
+        cells = np.zeros(len(of_cell), np.uint8)
+        cells[seen] = np.frombuffer(base64.b64decode(data["cells"]), np.uint8)
+        node = site.fleet.fleet.nodes[NODE]
+        site.fleet.fleet.use(node, {node.ids[2]: (User(PodRef("new", "team", "main", "uid"), Range(77, 77), 50_000),)})
+        for _ in range(3):
+            site.fleet.step(1.0)
+        frame = site.fleet.dashboard._keeper.frame()
+        assert frame is not None
+        assert not (cells[seen] == frame.cells("utilization")[seen]).all()
+        while not (cells[seen] == frame.cells("utilization")[seen]).all():
+            name, data = await events.next()
+            if name == "block_change":
+                assert data["block"] == block
+                change = data.get("cells", ("", ""))
+                cells[[seen[inside] for inside in places(change[0])]] = [*base64.b64decode(change[1])]
+            else:
+                assert (name, "cells" in data) == ("change", False)
+                assert data["totals"]["gpus"] == len(of_cell)
+
+
+async def test_a_client_with_another_layout_gets_all_of_the_current_one(site: Site) -> None:
+    async with site.session.get(f"{site.url}/api/v1/stream?blocks=1&layout=abc") as answer:
+        events = Events(answer)
+        layout = await events.until("layout")
+        data = await events.until("cells")
+        assert len(base64.b64decode(data["cells"])) == sum(layout["counts"])
+        assert data["curves"]["rows"]
+    async with site.session.get(f"{site.url}/api/v1/stream?layout={layout['tag']}") as answer:
+        name, data = await Events(answer).next()
+        assert (name, "cells" in data, "curves" in data) == ("cells", True, False)
 
 
 async def test_new_nodes_lead_to_a_new_layout(site: Site) -> None:

@@ -270,9 +270,24 @@ async def test_prepared_claims_outlive_the_agent(registry: Registry, agent: Agen
     assert next_one.prepared.claims[ONE].pods == ("uid-p",)
 
 
+OUTSIDE = (
+    '{"uid": "u", "namespace": "n", "name": "c", '
+    '"devices": [{"request": "r", "pool": "p", "name": "g", "gpu": "../x"}]}'
+)
+
+
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", '{"claims": [], "version": 2}', '{"claims": [{"uid": "../x"}]}', "\udcff", '{"claims":' * 5000],
+    [
+        "",
+        "[]",
+        '{"claims": [], "version": 2}',
+        '{"claims": [{"uid": "../x"}]}',
+        "\udcff",
+        '{"claims":' * 5000,
+        '{"claims": [], "later": ' + "[" * 5000,
+        f'{{"claims": [{OUTSIDE}]}}',
+    ],
 )
 async def test_an_invalid_checkpoint_is_kept_aside_and_removes_no_files(
     registry: Registry, agent: Agent, content: str

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 PROPERTIES = """
 from hypothesis import given, strategies as st
@@ -38,3 +43,41 @@ def test_chosen_targets_are_tried_and_what_breaks_is_shown_with_the_command_that
         ["good", "10,000", "good"],
         ["FAILED", "10,000", "bad"],
     ]
+
+
+PLANTED = """
+from simgpu.topology import inline
+from simgpu.catalog import models
+from simgpu import errors
+from tests.fuzz.target import Target
+
+CATALOG = models.load()
+
+def check(data):
+    try:
+        found = inline.parse(data.decode("latin-1"), CATALOG, field="x")
+    except errors.InputError:
+        return
+    assert len(found.gpus) != 7
+
+TARGETS = {"planted": Target("planted", check, (b"h200:3",), (), 64)}
+"""
+
+
+@pytest.mark.timeout(240)
+def test_coverage_leads_to_an_input_that_breaks_a_target_and_the_input_is_kept_to_repeat_it(tmp_path: Path) -> None:
+    if importlib.util.find_spec("atheris") is None:
+        pytest.skip("there is no atheris for this machine or this Python")
+    (tmp_path / "planted_targets.py").write_text(PLANTED)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "tests.fuzz", "--inputs", "100000", "--module", "planted_targets"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].split()[0] == "FAILED"
+    (again,) = [line.removeprefix("again: ") for line in done.stdout.splitlines() if line.startswith("again: ")]
+    kept = Path(shlex.split(again)[-1])
+    assert b":7" in kept.read_bytes() or b"," in kept.read_bytes()
+    repeated = subprocess.run(shlex.split(again), capture_output=True, text=True, check=False, env=environment)
+    kept.unlink()
+    assert repeated.returncode == 1
+    assert "AssertionError" in repeated.stdout

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grafana_foundation_sdk.cog import encoder, plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from deploy.dashboards import files
 from tests.fixtures import boxes
@@ -89,3 +91,32 @@ def test_no_two_panels_of_a_dashboard_overlap(name: str) -> None:
     )
     assert len(cells) == len(set(cells))
     assert max(x for x, _ in cells) < 24
+
+
+def unknown(written: Any, read: Any, path: str = "") -> list[str]:
+    """What of a document is missing or different in another one."""
+    if isinstance(written, dict) and isinstance(read, dict):
+        return [
+            problem
+            for key, value in written.items()
+            for problem in (unknown(value, read[key], f"{path}.{key}") if key in read else [f"{path}.{key}"])
+        ]
+    if isinstance(written, list) and isinstance(read, list) and len(written) == len(read):
+        pairs = enumerate(zip(written, read, strict=True))
+        return [problem for place, (one, other) in pairs for problem in unknown(one, other, f"{path}[{place}]")]
+    return [] if written == read else [path]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_field_of_a_dashboard_is_one_that_grafanas_own_model_has(name: str) -> None:
+    plugins.register_default_plugins()
+
+    def lost(document: dict[str, Any]) -> list[str]:
+        read = Dashboard.from_json(json.loads(json.dumps(document)))
+        return unknown(document, json.loads(json.dumps(read, cls=encoder.JSONEncoder)))
+
+    document = DOCUMENTS[name]
+    assert lost(document) == []
+    first, *others = document["panels"]
+    options = {**others[0].get("options", {}), "colourMode": "value"}
+    assert lost({**document, "panels": [first, {**others[0], "options": options}]}) == [".panels[1].options.colourMode"]

@@ -8,6 +8,7 @@ import socket
 import stat
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -291,6 +292,15 @@ async def test_an_exec_plugin_is_run_again_after_401(scripted: Scripted, tmp_pat
     async with client(scripted, exec=plugin(tmp_path / "plugin", PRINT)) as opened:
         await opened.get(resources.NODES, "n")
     assert [request.headers["Authorization"] for request in scripted.seen] == ["Bearer me-1", "Bearer me-2"]
+
+
+@pytest.mark.parametrize("changes", [{"command": "a\0b"}, {"env": [kubeconfig.EnvVar("A=B", "c")]}])
+async def test_an_exec_plugin_that_no_system_can_start_is_an_error_of_the_configuration(
+    changes: dict[str, Any],
+) -> None:
+    wanted = kubeconfig.Exec(**{"command": "true", "api_version": "client.authentication.k8s.io/v1", **changes})
+    with pytest.raises(errors.ConfigError, match="cannot be started"):
+        await auth.run_plugin(wanted, kubeconfig.ClientConfig(server="http://x"))
 
 
 @pytest.mark.parametrize(

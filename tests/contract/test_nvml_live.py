@@ -274,8 +274,8 @@ def page_of(card):
     return np.memmap(Path(os.environ["SIMGPU_PAGES"]) / N.nvmlDeviceGetUUID(card) / "page", layout.DTYPE, "r+")
 def fail(card, xid):
     page = page_of(card)
-    page["xid"] = xid
-    page["xids"] += 1
+    page["events"][0][page["event_count"][0] % layout.EVENTS] = (1, N.nvmlEventTypeXidCriticalError, xid)
+    page["event_count"] += 1
 def wait(events, milliseconds):
     try:
         event = N.nvmlEventSetWait_v2(events, milliseconds)
@@ -286,7 +286,7 @@ def wait(events, milliseconds):
 
 
 def waiting(tmp_path: Path, rest: str) -> Any:
-    return json.loads(nvml.run(pages.write(tmp_path, pages.cards("h200", 2, xids=5, xid=31)), WAITING + rest))
+    return json.loads(nvml.run(pages.write(tmp_path, pages.cards("h200", 2, event_count=5)), WAITING + rest))
 
 
 def test_an_error_of_a_watched_card_is_an_event_told_once(tmp_path: Path) -> None:

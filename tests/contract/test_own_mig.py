@@ -140,21 +140,25 @@ async def test_what_was_divided_by_hand_outlives_the_agent_until_the_label_chang
     def by_hand(agent: Agent, setting: str, first: int, second: int = 0) -> int:
         return agent.controller.set(agent.equipment.box.devices[0].uuid, setting, [first, second])
 
-    changed = [[(2, "3g.71gb"), (8, "1g.18gb")], [(2, "3g.71gb"), (7, "1g.18gb"), (8, "1g.18gb")]]
+    before = [[(2, "3g.71gb"), (8, "1g.18gb")], [(2, "3g.71gb"), (7, "1g.18gb"), (8, "1g.18gb")]]
+    changed = [[(8, "1g.18gb")], before[1]]
     async with running(settings) as agent:
         inform(agent)
         sockets = await endpoints(kubelet, 2)
         assert by_hand(agent, "destroy_gpu_instance", 7) == 19  # in use
         assert by_hand(agent, "destroy_compute_instance", 7) == 0
-        assert sorted(layouts(agent)[0]) == changed[0]
+        assert sorted(layouts(agent)[0]) == before[0]
         async with kubelet.watch(sockets[SMALL]) as lists:
             while len(await anext(lists)) != 3:
                 pass
         assert by_hand(agent, "create_gpu_instance", 19, 255) == 0
-        assert agent.equipment.box.devices[0].bare == (7, 9)
+        assert by_hand(agent, "destroy_compute_instance", 2) == 0
+        assert by_hand(agent, "create_compute_instance", 2, 1 | 255 << 8) == 0
+        known = agent.equipment.box.devices[0]
+        assert (sorted(known.bare), [item.number for item in known.compute]) == ([2, 7, 9], [0])
     async with running(settings) as agent:
         await until(lambda: [sorted(card) for card in layouts(agent)] == changed)
-        assert agent.equipment.box.devices[0].bare == (7, 9)
+        assert agent.equipment.box.devices[0] == known
         inform(agent)
         await until(lambda: agent.ready)
         assert [sorted(card) for card in layouts(agent)] == changed

@@ -26,6 +26,12 @@ def checkpoint(folder: Path, *entries: dict[str, object]) -> None:
     (folder / "kubelet_internal_checkpoint").write_text(json.dumps(document))
 
 
+async def test_a_checkpoint_that_is_none_names_nobody(kubelet: Kubelet) -> None:
+    for content in ("", "[]", '{"Data": {"Later": ' + "[" * 5000):
+        (kubelet.folder / "kubelet_internal_checkpoint").write_text(content)
+        assert await owners(kubelet.folder).look({"a"}) == []
+
+
 async def test_containers_are_named_with_their_devices(kubelet: Kubelet) -> None:
     devices = (messages.ContainerDevices(GPU, ("a",)), messages.ContainerDevices("rdma/hca", ("h",)))
     container = messages.ContainerResources("main", devices)

@@ -370,6 +370,113 @@ def test_instances_are_made_and_destroyed_by_hand_in_the_words_of_the_real_tool(
     ]
 
 
+COMPUTE = """
+works() { nvidia-smi pmon -c 1 | grep -q python; }
+nvidia-smi -mig 1 >/dev/null; nvidia-smi mig -cgi 9 >/dev/null
+nvidia-smi mig -cci 0,2c.3g.71gb -gi 2
+nvidia-smi mig -cci 0 -gi 2
+nvidia-smi mig -cci 3 -gi 2
+nvidia-smi mig -lgi | grep -c 'MIG 3g'
+nvidia-smi mig -lci | grep MIG
+nvidia-smi mig -dci -ci 1
+nvidia-smi mig -lcip | grep MIG
+nvidia-smi mig -cci 1
+nvidia-smi -L | cut -d'(' -f1
+simgpu workload --devnames nvidia0.2.1 --activity 90:0:30 &
+for i in $(seq 100); do works && break; sleep 0.1; done
+nvidia-smi | grep -A 6 '^|=*+=*+=*+=*|' | tail -6 | sed 's/[0-9]*MiB \\//MiB \\//'
+nvidia-smi | grep ' C ' | cut -c 1-18
+nvidia-smi mig -dci -ci 1
+nvidia-smi mig -dci -ci 0
+nvidia-smi mig -dgi
+kill $!; wait $! 2>/dev/null; for i in $(seq 100); do works || break; sleep 0.1; done
+nvidia-smi mig -dci && nvidia-smi mig -dgi
+"""
+
+
+def test_compute_instances_share_a_gpu_instance_in_the_words_of_the_real_tool(home: Path) -> None:
+    lines = run(home, "--model", "h200", "--", "sh", "-c", COMPUTE, check=False).stdout.splitlines()
+
+    made = "Successfully created compute instance ID  {} on GPU  0 GPU instance ID  2 using profile MIG {}"
+    gone = "Successfully destroyed compute instance ID  {} from GPU  0 GPU instance ID  2"
+    assert lines == [
+        made.format(0, "1c.3g.71gb (ID  0)"),
+        made.format(1, "2c.3g.71gb (ID  1)"),
+        "Unable to create a compute instance on GPU  0 GPU instance ID  2 using profile 0: Insufficient Resources",
+        "Failed to create compute instances: Insufficient Resources",
+        "Unable to create a compute instance on GPU  0 GPU instance ID  2 using profile 3: Not Supported",
+        "Failed to create compute instances: Not Supported",
+        "1",
+        "|   0      2       MIG 1c.3g.71gb       0         0          2:1     |",
+        "|   0      2       MIG 2c.3g.71gb       1         1          0:2     |",
+        gone.format(1),
+        "|   0      2       MIG 1c.3g.71gb       0      2/3           16        3     0     0   |",
+        "|   0      2       MIG 1c.3g.71gb       7      1/2           26        3     0     0   |",
+        "|   0      2       MIG 2c.3g.71gb       1      1/1           32        3     0     0   |",
+        "|   0      2       MIG 3g.71gb          2*     0/1           60        3     0     0   |",
+        made.format(1, "2c.3g.71gb (ID  1)"),
+        "GPU 0: NVIDIA H200 ",
+        "  MIG 1c.3g.71gb  Device  0: ",
+        "  MIG 2c.3g.71gb  Device  1: ",
+        "|  0    2   0   0  |           MiB / 71424MiB    | 16      0 |  3   0    3    0    3 |",
+        "|                  |               MiB / 59238MiB    |           |                       |",
+        "+------------------+                                  +-----------+-----------------------+",
+        "|  0    2   1   1  |                                  | 32      0 |  3   0    3    0    3 |",
+        "|                  |                                  |           |                       |",
+        "+------------------+----------------------------------+-----------+-----------------------+",
+        "|    0    2    1  ",
+        "Unable to destroy compute instance ID  1 from GPU  0 GPU instance ID  2: In use by another client",
+        "Failed to destroy compute instances: In use by another client",
+        gone.format(0),
+        "Unable to destroy GPU instance ID  2 from GPU  0: In use by another client",
+        "Failed to destroy GPU instances: In use by another client",
+        gone.format(1),
+        "Successfully destroyed GPU instance ID  2 from GPU  0",
+    ]
+
+
+SHARE = """
+import ctypes
+import pynvml as n
+n.nvmlInit()
+card = n.nvmlDeviceGetHandleByIndex(0)
+n.nvmlDeviceSetMigMode(card, 1)
+within = n.nvmlDeviceCreateGpuInstance(card, 5)
+small = n.nvmlGpuInstanceCreateComputeInstance(within, 0)
+try:
+    n.nvmlGpuInstanceCreateComputeInstance(within, 3)
+except n.NVMLError as error:
+    print(error)
+large = n.nvmlGpuInstanceCreateComputeInstance(within, 1)
+infos = [n.nvmlComputeInstanceGetInfo(item) for item in (small, large)]
+print([(info.id, info.profileId, info.placement.start, info.placement.size) for info in infos])
+devices = [n.nvmlDeviceGetMigDeviceHandleByIndex(card, index) for index in range(2)]
+print([n.nvmlDeviceGetName(item) for item in devices])
+attributes = [n.nvmlDeviceGetAttributes_v2(item) for item in devices]
+print([(item.multiprocessorCount, item.gpuInstanceSliceCount, item.computeInstanceSliceCount) for item in attributes])
+print([(n.nvmlDeviceGetGpuInstanceId(item), n.nvmlDeviceGetComputeInstanceId(item)) for item in devices])
+print(len({n.nvmlDeviceGetUUID(item) for item in devices}))
+print([n.nvmlGpuInstanceGetComputeInstanceRemainingCapacity(within, kind) for kind in (0, 7, 1, 3)])
+n.nvmlComputeInstanceDestroy(small)
+print(n.nvmlDeviceGetName(n.nvmlDeviceGetMigDeviceHandleByIndex(card, 0)), n.nvmlDeviceGetComputeInstanceId(devices[1]))
+"""
+
+
+def test_compute_instances_share_a_gpu_instance_through_nvml(home: Path) -> None:
+    lines = run(home, "--model", "h200", "--", sys.executable, "-c", SHARE).stdout.splitlines()
+
+    assert lines == [
+        "Insufficient Resources",
+        "[(0, 0, 0, 1), (1, 1, 2, 2)]",
+        "['NVIDIA H200 MIG 1c.4g.71gb', 'NVIDIA H200 MIG 2c.4g.71gb']",
+        "[(16, 4, 1), (32, 4, 2)]",
+        "[(1, 0), (1, 1)]",
+        "2",
+        "[1, 0, 0, 0]",
+        "NVIDIA H200 MIG 2c.4g.71gb 1",
+    ]
+
+
 DIVIDE = """
 import ctypes
 import pynvml as n

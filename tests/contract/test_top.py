@@ -14,21 +14,18 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-import yaml
-from aiohttp import web
 
 from simgpu.dashboard.answers import FleetTotals
 from simgpu.dashboard.serving import Dashboard
 from simgpu.dashboard.sources import FleetSource
 from tests.fixtures import terminals
 from tests.fixtures.dashboards import ServedFleet
+from tests.fixtures.proxied import api_server
 from tests.fixtures.terminals import DOWN, END, ENTER, ESCAPE, Terminal
 
 SIMGPU = str(Path(sys.executable).parent / "simgpu")
 GOLDEN = Path(__file__).parents[1] / "golden" / "top"
-CHART = GOLDEN.parent / "chart" / "default.yaml"  # as it is rendered
 
 
 class Background:
@@ -253,55 +250,6 @@ def test_old_data_is_marked_until_the_server_is_back(served: Callable[..., Backg
         terminal.until(lambda terminal: "no data" not in terminal.text, "the notice is gone")
         terminal.press(b"\x03")
         assert terminal.ends() == 0
-
-
-@contextlib.asynccontextmanager
-async def api_server(target: str, tmp_path: Path) -> AsyncIterator[Path]:
-    """A kubeconfig of an API server that knows the chart's Services, and passes requests to one of them on."""
-    rendered = (item for item in yaml.safe_load_all(CHART.read_text()) if item and item["kind"] == "Service")
-    known = {item["metadata"]["name"]: item for item in rendered}
-    controller = known["nvidia-dcgm-exporter-kwok"]
-    assert "gpu-metrics" in [port["name"] for port in controller["spec"]["ports"]]
-
-    async def services(request: web.Request) -> web.Response:
-        wanted = dict(part.split("=") for part in request.query["labelSelector"].split(","))
-        found = [item for item in known.values() if wanted.items() <= item["metadata"]["labels"].items()]
-        assert len(known) > len(found) > 0
-        return web.json_response({"items": found})
-
-    async def passed_on(request: web.Request) -> web.StreamResponse:
-        path = request.path_qs.partition("/proxy")[2]
-        async with aiohttp.ClientSession() as session, session.get(f"{target}{path}") as found:
-            response = web.StreamResponse(status=found.status, headers={"Content-Type": found.headers["Content-Type"]})
-            await response.prepare(request)
-            with contextlib.suppress(ConnectionError):
-                async for piece in found.content.iter_any():
-                    await response.write(piece)
-            return response
-
-    application = web.Application()
-    service = "/api/v1/namespaces/gpu-operator/services/http:nvidia-dcgm-exporter-kwok:gpu-metrics"
-    application.add_routes([web.get("/api/v1/services", services), web.get(f"{service}/proxy/{{rest:.*}}", passed_on)])
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
-    file = tmp_path / "config"
-    file.write_text(
-        json.dumps(
-            {
-                "apiVersion": "v1", "kind": "Config", "current-context": "c",
-                "clusters": [{"name": "c", "cluster": {"server": f"http://{host}:{port}"}}],
-                "users": [{"name": "c", "user": {}}],
-                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
-            }
-        )
-    )  # fmt: skip
-    try:
-        yield file
-    finally:
-        await runner.cleanup()
 
 
 async def test_a_cluster_is_read_through_its_api_server(served: Callable[..., Background], tmp_path: Path) -> None:

@@ -318,7 +318,9 @@ async def test_connections_beyond_the_limit_are_told_when_to_come_again() -> Non
     ],
     ids=["url", "header", "headers", "garbage"],
 )
-async def test_a_request_that_is_too_large_or_none_is_rejected(request_text: str) -> None:
+async def test_a_request_that_is_too_large_or_none_is_rejected(
+    request_text: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with asyncio.timeout(60), served(PATIENT) as place:
         client = Client(place)
         with contextlib.suppress(ConnectionError):
@@ -327,6 +329,7 @@ async def test_a_request_that_is_too_large_or_none_is_rejected(request_text: str
         client.close()
         assert not head or head.startswith((b"HTTP/1.0 400", b"HTTP/1.1 400"))
         assert (await status(place, "/healthz"))[0] == 200
+    assert not caplog.records, "anyone could fill the log"
 
 
 async def test_an_address_that_is_in_use_is_an_error_that_names_it() -> None:

@@ -275,11 +275,14 @@ def test_no_pod_passes_for_another_as_if_it_were_static(gpus: Gpus) -> None:
 
 
 def test_a_gpu_that_dies_is_taken_away_and_comes_back(gpus: Gpus) -> None:
+    before = len(gpus.kernel_log.read_text())
     gpus.fail("unhealthy: [2, 3]")
     gpus.have(6)
     gpus.fail("dying: [{gpu: 0, for: 4}]")
     gpus.have(7)
     gpus.have(8)
+    logged = re.findall(r"NVRM: Xid \(PCI:0000:\S+\): (\d+), pid=", gpus.kernel_log.read_text()[before:])
+    assert sorted(logged) == ["48", "48", "79"]
 
 
 def test_a_plugin_that_vanishes_takes_all_gpus_with_it(gpus: Gpus) -> None:

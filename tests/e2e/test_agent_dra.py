@@ -325,10 +325,11 @@ def test_a_pod_has_the_mig_instance_of_its_claim_and_nothing_else(
 ) -> None:
     claimed.configure({"gpus": [{"type": "h200", "count": 1}], "allocation": "dra", **pool})
     wait_for(lambda: any("-mig-" in name for name in claimed.offered()), "MIG devices")
-    parts = {"small": ("1g.18gb", 16384), "large": ("3g.71gb", 71424)}
-    for name, (profile, _) in parts.items():
+    pair = 2 if "dra" in pool else 1  # instances of one GPU in one container
+    parts = {"small": ("1g.18gb", 16384, pair), "large": ("3g.71gb", 71424, 1)}
+    for name, (profile, _, count) in parts.items():
         chosen = [{"cel": {"expression": f"device.attributes['{CLASS}'].profile == '{profile}'"}}]
-        claimed.claim(name, deviceClassName="mig.nvidia.com", selectors=chosen)
+        claimed.claim(name, deviceClassName="mig.nvidia.com", selectors=chosen, count=count)
         claimed.use(name, name, annotations={"run.ai/simulated-gpu-utilization": "60"})
         claimed.running(name)
 
@@ -339,8 +340,9 @@ def test_a_pod_has_the_mig_instance_of_its_claim_and_nothing_else(
         listed = claimed.series("DCGM_FI_DEV_FB_USED")
         return {labels["GPU_I_PROFILE"]: labels.get("pod", "") for labels, _ in listed if "GPU_I_PROFILE" in labels}
 
-    for name, (profile, memory) in parts.items():
-        wait_for(lambda name=name, profile=profile: seen(name) == [profile], "the instance")  # type: ignore[misc]
+    for name, (profile, memory, count) in parts.items():
+        wait_for(lambda name=name, wanted=[profile] * count: seen(name) == wanted, "the instances")  # type: ignore[misc]
+        assert len(re.findall("^GPU", claimed.exec(name, "nvidia-smi", "-L"), re.MULTILINE)) == 1
         assert f"{memory}MiB" in claimed.exec(name, "nvidia-smi")
         assert claimed.gpu_names(name) == set(claimed.allocated(name))
     wait_for(lambda: pods() == {"1g.18gb": "small", "3g.71gb": "large"}, "the pods in metrics")

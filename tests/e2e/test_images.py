@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from simgpu.page import native
 from tests.fixtures.agent import Gpus
 from tests.fixtures.machine import wait_for
 
@@ -39,6 +40,12 @@ def test_gpustat_in_a_debian_pod_shows_what_nvidia_smi_shows(gpus: Gpus, python_
     assert card["memory.used"] == int(memory)
     assert 0 <= float(power) - card["power.draw"] <= 1  # gpustat leaves out what is less than a watt
     assert [(process["pid"], process["command"]) for process in card["processes"]] == [(1, "sleep")]
+    on_node = gpus.node.machine.run(
+        str(native.tool()), "--query-compute-apps=gpu_uuid,pid,name", "--format=csv,noheader"
+    )
+    (pid, program) = next(line.split(", ")[1:] for line in on_node.splitlines() if line.startswith(uuid))
+    assert (int(pid) > 1, program) == (True, "sleep")
+    assert gpus.node.machine.run("cat", f"/proc/{pid}/cmdline") == "sleep\0" + "2000\0"
 
 
 def test_nvitop_in_a_debian_pod_shows_what_nvidia_smi_shows(gpus: Gpus, python_image: str) -> None:

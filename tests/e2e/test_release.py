@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import ssl
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -14,12 +15,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.fixtures import operator
+from tests.fixtures import audit, operator, terminals
 from tests.fixtures.agent import NAMESPACE, POOL_LABEL
-from tests.fixtures.cluster import TOLERATE
+from tests.fixtures.cluster import SIMGPU, TOLERATE
 from tests.fixtures.machine import wait_for
 from tests.fixtures.prometheus import Prometheus
-from tests.fixtures.release import A100, CONTROLLER, H100, VALUES, Release, permissions, series
+from tests.fixtures.release import A100, CONTROLLER, H100, VALUES, Release, series
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ROOT / "docs" / "guides"
@@ -113,6 +114,16 @@ def test_one_controller_serves_all_fake_nodes(installed: Release) -> None:
     assert deployment["spec"]["template"]["metadata"]["labels"]["app"] == "nvidia-dcgm-exporter-kwok"
     assert [pod["status"]["phase"] for pod in installed.pods(CONTROLLER)] == ["Running"]
     assert {item["Hostname"] for item in series(installed.controller_page())} == {KWOK, HIGHEND}
+
+
+def test_top_shows_the_cluster_through_its_api_server(installed: Release) -> None:
+    options = [SIMGPU, "top", "--kubeconfig", str(installed.node.cluster.kubeconfig)]
+    found = json.loads(subprocess.check_output([*options, "-o", "json"], text=True, timeout=60))
+    assert {node["name"]: node["gpus"] for node in found["nodes"]} == {KWOK: 2, HIGHEND: 4}
+    with terminals.opened(options, 120, 30) as terminal:  # by streams
+        terminal.shows(f"{NAMESPACE}/nvidia-dcgm-exporter-kwok", "2 nodes", KWOK, HIGHEND)
+        terminal.press(b"q")
+        assert terminal.ends() == 0
 
 
 def test_fake_pods_of_the_agent_stand_for_exporters_in_the_fleets_labels(installed: Release) -> None:
@@ -247,11 +258,12 @@ def test_the_release_takes_everything_back_and_needed_exactly_its_permissions(in
     node = installed.node
     exercise(installed)
     roles = {
-        role: permissions(installed.get("clusterrole", role)["rules"], "")
-        | permissions(installed.get("role", role, "-n", NAMESPACE)["rules"], NAMESPACE)
-        | permissions(installed.get("role", role, "-n", RESERVATIONS)["rules"], RESERVATIONS)
+        role: audit.granted(installed.get("clusterrole", role)["rules"], "")
+        | audit.granted(installed.get("role", role, "-n", NAMESPACE)["rules"], NAMESPACE)
+        | audit.granted(installed.get("role", role, "-n", RESERVATIONS)["rules"], RESERVATIONS)
         for role in ("simgpu-controller", "simgpu-agent")
     }
+    rejected = [act for act in installed.acts() if act.code == 403]  # the permissions of those that end go with them
     node.kubectl("delete", "pod", "gpu-pod", "--now")
     *_, uninstall, cleanup = commands("install")
     installed.shell(uninstall)
@@ -262,16 +274,14 @@ def test_the_release_takes_everything_back_and_needed_exactly_its_permissions(in
         assert not [*node.machine.path(folder).iterdir()], folder
     assert not [*node.machine.path("/var/lib/kubelet/device-plugins").glob("simgpu-*")]
     installed.shell(cleanup)
+    assert rejected == []
     for role, allowed in roles.items():
-        acts = [act[1:] for act in installed.audit() if act[0] == role]
-        done = {act if act in allowed else (*act[:2], "") for act in acts}
-        # An object is created by a patch, too, and a watch starts with what a list has, where the server can do that.
-        also = {"patch": "create", "watch": "list"}
-        done |= {(also[verb], what, place) for verb, what, place in done if verb in also} & allowed
-        classes = {("patch", "resource.k8s.io/deviceclasses", "")}  # Helm's: the controller asks, and leaves them alone
-        assert done - allowed <= (classes if role == "simgpu-controller" else set()), role
+        needed = audit.used([act for act in installed.acts() if act.account == role], allowed)
+        assert needed - allowed == set(), role
         # Claims of real pods are in tests of their own, and none of ours deletes a slice before its node.
-        assert {item for item in allowed - done if not item[1].startswith("resource.k8s.io")} == set(), role
+        assert {item for item in allowed - needed if not item.resource.startswith("resource.k8s.io")} == set(), role
+    # What only it can remove, where controllers and agents are gone, is in a test of its own.
+    assert [act for act in installed.acts() if act.account == "simgpu-cleanup" and act.code in (0, 403)] == []
 
 
 def left(installed: Release, kind: str) -> list[str]:
@@ -302,5 +312,5 @@ def exercise(installed: Release) -> None:
         node.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Failed", "--timeout=60s")
     installed.gpus.delete(*names)
     node.kubectl("scale", "-n", NAMESPACE, "deployment/nvidia-dcgm-exporter-kwok", "--replicas=2")
-    waiting = ("simgpu-controller", "watch", "coordination.k8s.io/leases", NAMESPACE)
-    wait_for(lambda: waiting in installed.audit(), "a second controller to wait")
+    waiting = ("simgpu-controller", audit.Permission("watch", "coordination.k8s.io/leases", NAMESPACE))
+    wait_for(lambda: waiting in [act[:2] for act in installed.acts()], "a second controller to wait")

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simgpu.catalog import models
+from simgpu.catalog import computing, models
 from simgpu.page import layout, native
 from tests.fixtures import pages, smi
 
@@ -139,6 +139,24 @@ def test_a_card_in_instances_does_not_say_how_busy_it_is(cut: Path) -> None:
     assert device[0].findtext("device_attributes/shared/multiprocessor_count") == "60"
     assert device[0].findtext("fb_memory_usage/used") == "44 MiB"
     assert "        GPU Instance ID                                : 2\n" in smi.say(cut, "-q")
+
+
+@pytest.mark.parametrize("key", [model.key for model in models.load().models.values() if model.mig])
+def test_compute_instances_of_every_model_are_those_that_can_be_made(tmp_path: Path, key: str) -> None:
+    model = models.load().models[key]
+    for profile in model.mig:
+        folder = pages.write(tmp_path / profile.name, pages.cards(key, 1, mig=(profile.name,)))
+        lines = re.findall(r"MIG (\S+) +(\d)[* ] +0/(\d) +(\d+) ", smi.say(folder, "mig", "-lcip"))
+        places = re.findall(r"Profile ID +(\d) Placements? ?: \{([\d,]+)\}:(\d)", smi.say(folder, "mig", "-lcipp"))
+
+        kinds = computing.kinds(profile, model)
+        assert [(name, *map(int, rest)) for name, *rest in lines] == [
+            (computing.name(kind, profile).partition("+")[0], kind.number, len(kind.starts), kind.multiprocessors)
+            for kind in kinds
+        ]
+        assert sorted(
+            (int(kind), tuple(map(int, starts.split(","))), int(width)) for kind, starts, width in places
+        ) == (sorted((kind.number, kind.starts, kind.width) for kind in kinds))
 
 
 def test_an_instance_that_is_the_whole_card_has_all_of_its_window(tmp_path: Path) -> None:

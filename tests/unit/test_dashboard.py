@@ -15,7 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simgpu.catalog import models
-from simgpu.dashboard import channels, encoding, files, hub, openapi, queries, reading, sources, waiting_pods
+from simgpu.dashboard import (
+    channels,
+    encoding,
+    files,
+    fleet_channel,
+    hub,
+    openapi,
+    queries,
+    reading,
+    sources,
+    waiting_pods,
+)
 from simgpu.dashboard.channels import StreamMessage
 from simgpu.dashboard.frames import FleetFrame, FrameKeeper
 from simgpu.errors import InputError
@@ -23,9 +34,10 @@ from simgpu.kube.errors import ServerError
 from simgpu.kube.views import Pod, PodStatus
 from simgpu.machines import documents
 from simgpu.machines.box import Box
-from simgpu.machines.fleet import pod_usage
+from simgpu.machines.fleet import Fleet, pod_usage
 from simgpu.machines.machine import Machine
-from simgpu.machines.users import PodRef
+from simgpu.machines.users import PodRef, User
+from simgpu.topology import inline
 from simgpu.topology.devices import BoxConfig, GpuEntry, StaticMetrics, build
 from tests.fixtures.dashboards import ServedFleet, places
 
@@ -86,9 +98,9 @@ async def test_a_view_that_fails_ends_its_own_streams_and_others_go_on() -> None
     fleet.step()
     viewers = fleet.dashboard.hub
     lost = viewers.join("failing", Failing)
-    shown = viewers.join("fleet", lambda: channels.FleetChannel("power", pool="", model=""))
+    shown = viewers.join("fleet", lambda: fleet_channel.FleetChannel("power", pool="", model=""))
     for expected in (b"event: layout", b"event: change", b"event: change"):
-        (message,) = await shown.next()
+        message, *_ = await shown.next()
         assert message.text.startswith(expected)
         fleet.step()
         viewers.tick()
@@ -185,6 +197,33 @@ def test_a_pod_is_listed_once_and_by_the_phase_that_it_is_shown_in() -> None:
         total, shown = reading.pods(source, frame, [starting], {"phase": phase}, limit=50, offset=0)
         assert total == len(shown) == expected
         assert {pod.phase for pod in shown} == ({phase} if phase else {"Pending", "Running"})
+
+
+def test_a_gpu_that_claims_divide_keeps_its_place_and_has_the_first_of_its_pods_as_owner() -> None:
+    fleet = Fleet(seed=1)
+    node = fleet.place("n", inline.parse("h200:2", models.load(), field=""))
+    source = sources.FleetSource(lambda: fleet)
+    keeper = FrameKeeper(source)
+    fleet.step(1.0, clock=1.0)
+    before = keeper.frame()
+    fleet.divide(node, {node.ids[1]: (("3g.71gb", 0), ("1g.18gb", 4))})
+    users = [User(PodRef(name, "team", "main", name), part=number) for name, number in (("p", 1), ("q", 11))]
+    fleet.use(node, {node.ids[1]: tuple(users)})
+    fleet.step(2.0, clock=2.0)
+    frame = keeper.frame()
+    assert frame is not None
+    assert before is not None
+    assert frame.layout is before.layout  # nothing is sent anew but what changed
+    assert frame.owners == {1: users[0].pod}
+    assert frame.totals().allocated == 1
+    detail = reading.node_detail(source, frame, "n")
+    assert detail is not None
+    assert [item.profile for item in detail.instances[node.ids[1]]] == ["3g.71gb", "1g.18gb"]
+    assert [owner.pod for owner in detail.gpus[1].owners] == ["p", "q"]
+    assert [pod.name for pod in detail.pods] == ["p", "q"]
+    fleet.place("m", node.spec)
+    assert keeper.frame() is not None
+    assert keeper.frame().layout is not frame.layout  # type: ignore[union-attr]
 
 
 def test_a_gpu_with_static_metrics_and_no_pod_is_free() -> None:

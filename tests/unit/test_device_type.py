@@ -121,6 +121,13 @@ def test_subdevices_have_series_and_workloads_of_their_own_and_add_up(tmp_path: 
     assert order == [*sorted(order[:3]), *sorted(order[3:6]), *sorted(order[6:])]
 
 
+def test_subdevices_of_a_card_with_hardly_any_memory_have_some(tmp_path: Path) -> None:
+    memory = {"Min": 0, "Max": 90, "Scope": "subdevice"}
+    fake = Fake(tmp_path, {"SubDevices": 2, "MetricLimits": {**RANGES, "memory": memory}})
+    fake.run(1)
+    assert len(fake.box.machine.parts) == 2 * len(fake.box.devices)
+
+
 @pytest.mark.parametrize(
     ("changes", "profiles", "ended"),
     [

@@ -12,16 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simgpu.catalog import models
 from simgpu.controllers import claimed, publishing
+from simgpu.dra.node_devices import MigPart
 from simgpu.identities import identity, render
 from simgpu.kube import views
 from simgpu.machines.fleet import pod_usage
 from simgpu.machines.users import PodRef, User
-from simgpu.topology.devices import part_id
+from simgpu.topology.devices import device, part_id
 from tests.fixtures.fake_worlds import LABEL, LOOP, World
 
 CONFIG, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 RUNAI, MAPPING = "run.ai/mig.config", "run.ai/mig-mapping"
+GPU = device("a", 0, models.load().models["h200"]).uuid
 
 
 class MigWorld(World):
@@ -59,13 +62,15 @@ class MigWorld(World):
         self._written("", None)
         self.api.changed = seen
 
-    def add(self, name: str, requests: dict[str, int], containers: int = 1) -> None:
-        """A pod whose containers request these devices each, running on the node."""
+    def add(self, name: str, requests: dict[str, int], containers: int = 1, namespace: str = "ns", **more: Any) -> None:
+        """A pod whose containers request these devices each, running on the node; `more` is of its metadata."""
         limits = {resource: str(count) for resource, count in requests.items()}
         made = tuple(
             views.Container(name=f"c{number}", resources=views.Resources(limits=limits)) for number in range(containers)
         )
-        meta = self.api.meta(name, namespace="ns", uid=f"uid-{name}", creation_timestamp="2026-01-01T00:00:00Z")
+        meta = self.api.meta(
+            name, namespace=namespace, uid=f"uid-{name}", creation_timestamp="2026-01-01T00:00:00Z", **more
+        )
         spec = views.PodSpec(containers=made, node_name="a")
         self.stores.pods.put(views.Pod(metadata=meta, spec=spec, status=views.PodStatus(phase="Running")))
         self.settle()
@@ -259,6 +264,32 @@ def test_with_the_strategy_none_a_pod_has_the_whole_card() -> None:
     assert world.parts() == {"p": [(0, None)]}
 
 
+@pytest.mark.parametrize(
+    ("strategy", "config", "held", "memory"),
+    [
+        ("single", "all-3g.71gb", part_id(GPU, 1), 71424),
+        ("mixed", [{"devices": [1], "mig-enabled": True, "mig-devices": {"7g.141gb": 1}}],
+         GPU, 143155),
+    ],
+)  # fmt: skip
+def test_pods_share_what_runais_reservation_pods_hold_of_a_divided_node(
+    strategy: str, config: Any, held: str, memory: int
+) -> None:
+    world = MigWorld(strategy=strategy, config=config)
+    group = {"runai-gpu-group": "g"}
+    world.add("r", {"nvidia.com/gpu": 1}, namespace="runai-reservation", labels=group)
+    for name, fraction in (("p", "0.25"), ("q", "0.5")):
+        world.add(name, {}, labels=group, annotations={"gpu-fraction": fraction})
+
+    card = world.fleet.nodes["a"].cards[0]
+    part = 1 if held.startswith("MIG-") else None
+    assert world.parts() == {name: [(0, part)] for name in ("r", "p", "q")}
+    assert {user.pod.name: user.memory_mib for user in card.users} == {"r": 0, "p": memory // 4, "q": memory // 2}
+    found = world.stores.pods.get("r", namespace="runai-reservation")
+    assert found is not None
+    assert found.metadata.annotations["run.ai/reserve_for_gpu_index"] == held
+
+
 def test_instances_can_be_shared_by_time_slicing() -> None:
     world = MigWorld()
     slicing = {"timeSlicing": {"resources": [{"name": "nvidia.com/mig-3g.71gb", "replicas": 2}]}}
@@ -300,7 +331,7 @@ def test_unhealthy_cards_and_claims_leave_their_instances_to_nobody_else() -> No
     assert world.parts() == {"p": [(0, 1)], "q": [(1, 1)]}
     gpu = world.fleet.nodes["a"].ids[1]
     claiming = User(PodRef("c", "ns", "main", "uid-c"), part=1)
-    owners = claimed.ClaimedUsers({gpu: (claiming,)}, instances={gpu: [part_id(gpu, 1)]})
+    owners = claimed.ClaimedUsers({gpu: (claiming,)}, parts={gpu: (MigPart("3g.71gb", 0, 1, 71424),)})
     world.nodes._dra.users = lambda *_arguments: owners  # type: ignore[method-assign]
     world.apply("nothing", "", None)
     assert world.parts() == {"p": [(0, 1)], "c": [(1, 1)], "q": [(1, 2)]}

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from simgpu import vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import claimed, publishing
-from simgpu.controllers.fake_nodes import growth
+from simgpu.controllers.fake_nodes import FleetStores, growth
 from simgpu.controllers.node_views import SAVE_EVERY
 from simgpu.identities import identity, render
 from simgpu.kube import errors, resources, views
+from simgpu.kube.lease_time import LeaseTime
 from simgpu.kube.operations import Target
 from simgpu.kube.queue import WorkQueue
 from simgpu.machines.fleet import Fleet, candidate_addresses, pod_usage
@@ -627,6 +628,46 @@ def test_counters_never_fall_after_a_kill_though_the_clock_was_set_back() -> Non
     fresh.look()
     (after,) = fresh.fleet.counters(fresh.fleet.nodes["a"]).values()
     assert all(new >= old for old, new in zip(seen, after, strict=True))
+
+
+def test_counters_never_fall_where_a_clock_that_was_ahead_is_right_again() -> None:
+    def controller(stores: FleetStores, now: float, skew: float) -> tuple[World, LeaseTime]:
+        made = World(stores)
+        made.clock.now, made.clock.skew = now, skew
+        time = LeaseTime(made.clock.wall, made.clock.steady)
+        made.nodes._time = time.now
+        return made, time
+
+    def counters(world: World) -> list[float]:
+        (found,) = world.fleet.counters(world.fleet.nodes["a"]).values()
+        return [*found]
+
+    world = World()
+    world.apply("config", "", {"x": 1})
+    world.apply("node", "a", "x")
+    world.settle()
+    ahead, time = controller(world.stores, world.clock.now, 3600.0)
+    ahead.look()  # and it is killed before it has saved anything
+    right, after = controller(world.stores, world.clock.now + 1, 0.0)
+    renewed = time.utc_now().isoformat()
+    after.follow(views.Lease(metadata=views.ObjectMeta(), spec=views.LeaseSpec(renew_time=renewed)))
+    right.look()
+    assert counters(ahead) > counters(world)
+    assert all(new >= old for old, new in zip(counters(ahead), counters(right), strict=True))
+
+
+def test_errors_of_a_gpu_are_saved_when_they_occur() -> None:
+    world = World()
+    world.apply("config", "", {"x": 2})
+    world.apply("node", "a", "x")
+    world.settle()
+    world.apply("edit", "a", {"annotations": {"simgpu.dev/failures": "{unhealthy: [1]}"}})
+    world.apply("written", "", None)
+    fresh = World(world.stores)
+    fresh._edit("a", {"annotations": {"simgpu.dev/failures": None}})
+    fresh.settle()
+    cards = fresh.fleet.nodes["a"].cards
+    assert fresh.fleet.engine.read("uncorrected", [card.number for card in cards]).tolist() == [0.0, 1.0]
 
 
 def test_heartbeats_and_saved_counters_are_no_work() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from simgpu import vocabulary
-from simgpu.controllers import publishing
+from simgpu.controllers import feature_labels, publishing
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.node import granting
 from simgpu.topology import sharing
@@ -56,14 +56,14 @@ def test_programs_that_are_not_whole_are_put_there_anew(tmp_path: Path) -> None:
 def labels(**slicing: Any) -> dict[str, str]:
     resource = {"name": "nvidia.com/gpu", "replicas": 4}
     made = sharing.parse({"timeSlicing": {"resources": [resource], **slicing}}, field="sharing")
-    return publishing.labels(spec(2, slicing=made), "mixed")
+    return feature_labels.labels(spec(2, slicing=made), "mixed")
 
 
 def test_labels_say_how_gpus_are_shared() -> None:
     names = ("nvidia.com/gpu.product", "nvidia.com/gpu.replicas", "nvidia.com/gpu.sharing-strategy")
     assert [labels()[name] for name in names] == ["NVIDIA-H200-SHARED", "4", "time-slicing"]
     assert [labels(renameByDefault=True)[name] for name in names] == ["NVIDIA-H200", "4", "time-slicing"]
-    assert [publishing.labels(spec(2), "mixed")[name] for name in names] == ["NVIDIA-H200", "1", "none"]
+    assert [feature_labels.labels(spec(2), "mixed")[name] for name in names] == ["NVIDIA-H200", "1", "none"]
 
 
 def test_the_view_names_all_that_share_a_gpu() -> None:

@@ -77,6 +77,9 @@ def test_a_mig_device_is_an_instance_with_an_id_of_its_own() -> None:
     assert (whole.part, whole.id) == (None, gpu.uuid)
     assert grants.instances([made]) == {gpu.uuid: (instance.part,)}
     assert msgspec.json.decode(msgspec.json.encode(made), type=grants.PreparedClaim) == made
+    watching = grants.grant(claim(result(name, adminAccess=True)), places, pool="n")
+    assert grants.instances([watching, made]) == {gpu.uuid: (instance.part,)}
+    assert grants.instances([watching, grants.grant(claim(result(gpu.uuid.lower())), places, pool="n")]) == {}
 
 
 def test_a_container_uses_the_devices_of_its_requests_alone() -> None:

@@ -56,13 +56,6 @@ def test_one_query_serves_all_pods_whatever_their_series_are_named_by() -> None:
     assert world.queries == 1
 
 
-def test_a_pod_with_part_of_a_gpu_keeps_only_that_part_busy() -> None:
-    world = World()
-    world.driven = [(User(PodRef(name, "ns"), full_load=100.0, compute=0.25), at) for at, name in enumerate("pq")]
-    world.answer = [sample(40.0, namespace="ns", pod="p"), sample(400.0, namespace="ns", pod="q")]
-    assert world.look() == {0: 0.1, 1: 0.25}
-
-
 def test_the_last_answer_counts_for_a_minute_then_pods_are_idle_and_it_is_reported_once() -> None:
     world = World()
     world.answer = [sample(20.0, namespace="ns", pod="p")]

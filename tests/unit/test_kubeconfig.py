@@ -92,7 +92,9 @@ def test_impersonation_is_carried_along(tmp_path: Path) -> None:
         ({"clusters": [{"name": "c", "cluster": {}}]}, "clusters[0].cluster"),
         ({"clusters": [{"name": "c", "cluster": {"server": "api:6443"}}]}, "must start with https:// or http://"),
         ({"users": [{"name": "u", "user": {"client-certificate-data": "?"}}]}, "client-certificate-data: not base64"),
+        ({"users": [{"name": "u", "user": {"client-key-data": "é"}}]}, "client-key-data: not base64"),
         ({"users": [{"name": "u", "user": {"client-key": "no.key"}}]}, "users[0].user.client-key: cannot read"),
+        ({"users": [{"name": "u", "user": {"client-key": "a\0b"}}]}, "users[0].user.client-key: "),
         (
             {"users": [{"name": "u", "user": {"client-key-data": "SGk="}}]},
             "client-key-data: not in PEM format",

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from simgpu import errors, vocabulary
 from simgpu.kube import views
-from simgpu.machines import profiles
 from simgpu.machines.users import NONE, PodRef, Range
 from simgpu.pods import loads, requests
 
@@ -114,12 +113,6 @@ def test_a_profile_can_be_in_a_configmap_of_the_pods_namespace() -> None:
     with pytest.raises(errors.InputError, match=r"activity-profile: ConfigMap steady: Profile.*length >= 1"):
         load_of(made, find=lambda *_key: "Profile: []")
     assert loads.config_maps(made) == {"steady"}
-
-
-def test_part_of_a_gpu_does_part_of_the_work() -> None:
-    user = load_of(pod(**{TIMELINE: [{"time": 9, "utilization": 50}]})).user(REF, 500, 1000, compute=0.5)
-    assert (user.utilization, user.compute) == (Range(0, 25), 0.5)
-    assert profiles.of_user(user).activities[0].values["usage"].high == 0.25
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,8 @@ x_bucket{le="+Inf",result="b"} 10
 xx_bucket{le="0.1"} 99
 x_bucket{le="broken
 x_bucket{le="0.1"} NaN
+x_bucket{le="low"} 7
+x_bucket{le="NaN"} 7
 """
 
 

@@ -43,7 +43,11 @@ def test_layouts_of_a_mig_parted_file_in_the_topology_come_before_the_well_known
     [
         ("{strategy: both}", "nodePools.p.mig.strategy: 'both': must be one of none, single, mixed"),
         ("{config: all-1g.5gb}", "nodePools.p.mig.config: 'all-1g.5gb': no such layout for NVIDIA H200"),
-        ("{config: {3g.71gb: 3}}", "nodePools.p.mig.config.mig-devices: NVIDIA H200 has at most 2"),
+        ("{config: {3g.71gb: 3}}", "nodePools.p.mig.config: NVIDIA H200 has at most 2"),
+        (
+            "{config: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 1}}]}",
+            "nodePools.p.mig.config[0].mig-devices: NVIDIA H200 has no profile '1g.5gb'",
+        ),
         ("{layout: x}", "nodePools.p.mig: 'layout': no such key"),
         ("7", "nodePools.p.mig: must be a mapping"),
         ("{config: 7}", "nodePools.p.mig.config: must be"),

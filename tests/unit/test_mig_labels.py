@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simgpu.catalog import models
-from simgpu.controllers import mig_labels, publishing
+from simgpu.controllers import feature_labels, mig_labels, publishing
 from simgpu.kube.views import ConfigMap, ObjectMeta
 from simgpu.topology import devices, pools, reading
 
@@ -19,7 +19,7 @@ def node(mig: str, gpus: str = "[{type: h200, count: 2}]", more: str = "") -> po
 def test_single_offers_instances_as_gpus_and_the_product_names_the_profile() -> None:
     spec = node("{config: all-1g.18gb}")
     assert publishing.amounts(spec, "single") == {"nvidia.com/gpu": "14"}
-    found = publishing.labels(spec, "single")
+    found = feature_labels.labels(spec, "single")
     wanted = {
         "gpu.product": "NVIDIA-H200-MIG-1g.18gb", "gpu.count": "14", "gpu.memory": "16384", "gpu.replicas": "1",
         "gpu.multiprocessors": "16", "gpu.slices.gi": "1", "gpu.slices.ci": "1", "gpu.engines.copy": "1",
@@ -35,7 +35,7 @@ def test_single_offers_instances_as_gpus_and_the_product_names_the_profile() -> 
 def test_single_offers_nothing_where_instances_differ_or_are_missing(config: str) -> None:
     spec = node(f"{{config: {config}}}")
     assert publishing.amounts(spec, "single") == {}
-    found = publishing.labels(spec, "single")
+    found = feature_labels.labels(spec, "single")
     names = ("product", "count", "replicas", "memory")
     assert [found[f"nvidia.com/gpu.{name}"] for name in names] == ["NVIDIA-H200-MIG-INVALID", "0", "0", "0"]
 
@@ -46,7 +46,7 @@ def test_mixed_offers_each_profile_and_the_cards_that_are_whole() -> None:
         "nvidia.com/gpu": "1", "nvidia.com/mig-1g.18gb": "2", "nvidia.com/mig-1g.18gb.me": "1",
         "nvidia.com/mig-3g.71gb": "1",
     }  # fmt: skip
-    found = publishing.labels(spec, "mixed")
+    found = feature_labels.labels(spec, "mixed")
     assert found["nvidia.com/gpu.product"] == "NVIDIA-H200"
     assert (found["nvidia.com/gpu.count"], found["nvidia.com/gpu.replicas"]) == ("2", "1")
     assert found["nvidia.com/mig-1g.18gb.me.product"] == "NVIDIA-H200-MIG-1g.18gb.me"
@@ -59,14 +59,14 @@ def test_mixed_offers_each_profile_and_the_cards_that_are_whole() -> None:
 def test_mixed_without_a_whole_card_has_no_gpus_but_counts_them_in_the_label() -> None:
     spec = node("{config: all-3g.71gb}")
     assert publishing.amounts(spec, "mixed") == {"nvidia.com/mig-3g.71gb": "4"}
-    found = publishing.labels(spec, "mixed")
+    found = feature_labels.labels(spec, "mixed")
     assert (found["nvidia.com/gpu.count"], found["nvidia.com/gpu.replicas"]) == ("2", "0")
 
 
 def test_the_strategy_none_knows_only_whole_cards() -> None:
     spec = node("{config: all-3g.71gb}")
     assert publishing.amounts(spec, "none") == {"nvidia.com/gpu": "2"}
-    found = publishing.labels(spec, "none")
+    found = feature_labels.labels(spec, "none")
     assert found["nvidia.com/gpu.product"] == "NVIDIA-H200"
     assert not [name for name in found if mig_labels.is_ours(name)]
 
@@ -81,7 +81,7 @@ def test_instances_that_are_shared_count_as_often() -> None:
     slicing = "sharing: {timeSlicing: {resources: [{name: nvidia.com/mig-3g.71gb, replicas: 4}]}}"
     spec = node("{config: all-3g.71gb}", more=f", {slicing}")
     assert publishing.amounts(spec, "mixed") == {"nvidia.com/mig-3g.71gb": "16"}
-    found = publishing.labels(spec, "mixed")
+    found = feature_labels.labels(spec, "mixed")
     assert found["nvidia.com/mig-3g.71gb.product"] == "NVIDIA-H200-MIG-3g.71gb-SHARED"
     assert found["nvidia.com/mig-3g.71gb.replicas"] == "4"
 
@@ -95,7 +95,7 @@ def test_a_view_has_the_instances_with_their_ids_and_a_node_is_restored_from_it(
     spec = node("{strategy: single, config: [{devices: [0], mig-enabled: true, mig-devices: {3g.71gb: 2}},"
                 " {devices: [1], mig-enabled: true}]}")  # fmt: skip
     ids = [device.uuid for device in pools.build(spec, "n")]
-    labels = publishing.labels(spec, "single") | publishing.labels(spec, "mixed")
+    labels = feature_labels.labels(spec, "single") | feature_labels.labels(spec, "mixed")
     body = publishing.view("n", ids, spec, strategy="single", users={}, counters={}, labelled=labels)
     view = ConfigMap(metadata=ObjectMeta(name="topology-n", **body["metadata"]), data=body["data"])
     restored = publishing.published([view], CATALOG).nodes["n"]

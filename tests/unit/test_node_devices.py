@@ -198,7 +198,7 @@ def test_every_name_stands_for_a_gpu_and_a_profile() -> None:
     built = pools.build(spec, "n1")
     places = node_devices.places(built, spec)
     assert set(places) == {item.name for item in published(spec)}
-    counted = Counter((place.gpu, place.profile is not None) for place in places.values())
+    counted = Counter((place.gpu, place.part is not None) for place in places.values())
     assert counted == {("GPU_1", False): 1, ("GPU_1", True): 25, ("B", False): 1}
 
 
@@ -211,3 +211,33 @@ def _fits(limits: dict[str, int], *uses: dict[str, int]) -> bool:
     for use in uses:
         total.update(use)
     return all(count <= limits[name] for name, count in total.items())
+
+
+_STRING, _VERSION, _INT = "string", "version", "int"
+_EVERY_DEVICE = {
+    "type": _STRING, "productName": _STRING, "brand": _STRING, "architecture": _STRING,
+    "cudaComputeCapability": _VERSION, "driverVersion": _VERSION, "cudaDriverVersion": _VERSION,
+    "addressingMode": _STRING, "resource.kubernetes.io/pciBusID": _STRING,
+    "resource.kubernetes.io/pcieRoot": _STRING, "resource.kubernetes.io/numaNode": _INT,
+}  # fmt: skip
+_OF_MIG = _EVERY_DEVICE | {"parentUUID": _STRING, "profile": _STRING}
+_ENGINES = {"multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines", "memory"}
+# What NVIDIA's DRA driver publishes of each kind: attributes with their types, and capacities.
+PUBLISHED_BY_NVIDIA = {
+    "whole": (_EVERY_DEVICE | {"uuid": _STRING}, {"memory"}),
+    "static MIG": (_OF_MIG | {"uuid": _STRING}, _ENGINES | {f"memorySlice{place}" for place in range(4, 8)}),
+    "divisible": (_EVERY_DEVICE | {"uuid": _STRING}, _ENGINES),
+    "dynamic MIG": (_OF_MIG, _ENGINES),
+}  # fmt: skip
+
+
+def test_devices_agree_with_those_of_nvidias_dra_driver_attribute_by_attribute() -> None:
+    layout = mig_layouts.well_known(CATALOG.models["h200"])["all-balanced"]
+    *_, static, whole = published(node(msgspec.structs.replace(gpu(), layout=layout), gpu()))
+    divisible, dynamic, *_ = published(node(gpu(), options=MIG))
+    found = {"whole": whole, "static MIG": static, "divisible": divisible, "dynamic MIG": dynamic}
+    operators = {"model", "gpu.nvidia.com/type", "gpu.nvidia.com/uuid", "gpu.nvidia.com/productName"}
+    for kind, (attributes, capacities) in PUBLISHED_BY_NVIDIA.items():
+        types = {name: next(iter(value)) for name, value in found[kind].attributes.items() if name not in operators}
+        assert types == attributes, kind
+        assert {*found[kind].capacity} == capacities, kind

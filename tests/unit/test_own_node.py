@@ -10,6 +10,7 @@ import pytest
 
 from simgpu import vocabulary
 from simgpu.catalog import models
+from simgpu.controllers.node_views import SAVE_EVERY
 from simgpu.controllers.own_node import NodeStores, OwnNode
 from simgpu.dra import grants
 from simgpu.kube import views
@@ -181,9 +182,9 @@ async def test_the_view_is_written_whatever_is_done_to_the_clock() -> None:
     cluster = Cluster(TOPOLOGY)
     await cluster.publish(1)
     assert len(cluster.written) == 1
-    cluster.clock.now += 301
+    cluster.clock.now += SAVE_EVERY + 1
     cluster.clock.skew = -3600
-    assert 0 < await cluster.publish(2) <= 300
+    assert 0 < await cluster.publish(2) <= SAVE_EVERY
     assert len(cluster.written) == 2
 
 

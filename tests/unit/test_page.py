@@ -11,7 +11,7 @@ import pytest
 
 from simgpu import errors
 from simgpu.catalog import models
-from simgpu.page import apps, layout, writer
+from simgpu.page import apps, layout, rows, writer
 from simgpu.sim.parts import PartState
 from simgpu.topology import devices
 
@@ -23,7 +23,7 @@ def cards(model: str = "h200", count: int = 1, mig: tuple[str, ...] = ()) -> lis
     return devices.build(devices.BoxConfig((devices.GpuEntry(model, count, mig=mig),)), CATALOG, node="here")
 
 
-def zeros(count: int) -> writer.Read:
+def zeros(count: int) -> rows.Read:
     def read(_: str) -> npt.NDArray[np.float64]:
         return np.zeros(count)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simgpu import errors, vocabulary
 from simgpu.catalog import models
-from simgpu.controllers import publishing
+from simgpu.controllers import feature_labels, publishing
 from simgpu.kube import views
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology import pools, reading
@@ -25,17 +25,45 @@ def spec(pool: dict[str, Any], **profiles: Any) -> pools.NodeGpus:
 
 
 def test_a_known_model_has_all_labels_of_feature_discovery() -> None:
-    found = publishing.labels(spec({"gpus": [{"type": "h200", "count": 8}]}), "mixed")
-    assert set(found) == set(publishing.LABELS)
+    found = feature_labels.labels(spec({"gpus": [{"type": "h200", "count": 8}]}), "mixed")
+    assert set(found) == set(feature_labels.LABELS)
     assert found["nvidia.com/gpu.family"] == "hopper"
     assert (found["nvidia.com/gpu.compute.major"], found["nvidia.com/gpu.compute.minor"]) == ("9", "0")
     assert (found["nvidia.com/gpu.count"], found["nvidia.com/mig.capable"]) == ("8", "true")
 
 
+def test_older_names_of_versions_have_the_same_values() -> None:
+    found = feature_labels.labels(spec({"gpus": [{"type": "h200"}]}), "none")
+    assert [found[f"nvidia.com/cuda.driver.{part}"] for part in ("major", "minor", "rev")] == ["580", "159", "04"]
+    assert [found[f"nvidia.com/cuda.runtime.{part}"] for part in ("major", "minor")] == ["13", "0"]
+
+
+@pytest.mark.parametrize(
+    ("models_of", "mode", "capable"),
+    [
+        (["h200"], "compute", "true"),
+        (["rtx-6000-ada"], "graphics", "false"),
+        (["rtx-6000-ada", "h200"], "unknown", "true"),
+    ],
+)
+def test_what_gpus_are_for_and_can_is_that_of_all_of_them(models_of: list[str], mode: str, capable: str) -> None:
+    found = feature_labels.labels(spec({"gpus": [{"type": name} for name in models_of]}), "none")
+    assert (found["nvidia.com/gpu.mode"], found["nvidia.com/mig.capable"]) == (mode, capable)
+    assert found["nvidia.com/vgpu.present"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [({}, "12"), ({"nvidia.com/gfd.timestamp": "5"}, "5"), ({"x": "7"}, "12")]
+)
+def test_the_time_of_discovery_is_written_once(before: dict[str, str], after: str) -> None:
+    node = views.Node(metadata=views.ObjectMeta(name="n", labels=before))
+    assert feature_labels.discovery_time(node, 12.9) == {"nvidia.com/gfd.timestamp": after}
+
+
 def test_what_nobody_knows_of_a_card_has_no_label() -> None:
-    found = publishing.labels(spec({"gpuProduct": "X 9000", "gpuCount": 2, "gpuMemory": 1000}), "none")
+    found = feature_labels.labels(spec({"gpuProduct": "X 9000", "gpuCount": 2, "gpuMemory": 1000}), "none")
     assert (found["nvidia.com/gpu.product"], found["nvidia.com/gpu.memory"]) == ("X-9000", "1000")
-    missing = set(publishing.LABELS) - set(found)
+    missing = set(feature_labels.LABELS) - set(found)
     assert missing == {
         "nvidia.com/gpu.family", "nvidia.com/gpu.compute.major", "nvidia.com/gpu.compute.minor",
         "nvidia.com/mig.capable",
@@ -45,7 +73,7 @@ def test_what_nobody_knows_of_a_card_has_no_label() -> None:
 def test_a_profiles_labels_are_its_own() -> None:
     defaults = {"name": "Mine", "architecture": "ada_lovelace", "compute_capability": {"major": 8, "minor": 9}}
     profile = {"device_count": 1, "device_defaults": defaults, "system": {"driver_version": "550.163.01"}}
-    found = publishing.labels(spec({"gpu": {"profile": "mine"}}, mine=profile), "none")
+    found = feature_labels.labels(spec({"gpu": {"profile": "mine"}}, mine=profile), "none")
     assert found["nvidia.com/gpu.family"] == "ada-lovelace"
     assert (found["nvidia.com/gpu.compute.major"], found["nvidia.com/gpu.compute.minor"]) == ("8", "9")
     assert found["nvidia.com/cuda.driver-version.full"] == "550.163.01"
@@ -59,7 +87,7 @@ def test_the_runtime_is_that_of_the_cards_driver_unless_somebody_says_otherwise(
         ({"gpus": [{"type": "Mystery", "memory": 1000}]}, "13.0"),
         ({"gpu": {"profile": "k80", "overrides": {"system": {"cuda_version": "12.6"}}}}, "12.6"),
     ):
-        found = publishing.labels(spec(pool), "none")
+        found = feature_labels.labels(spec(pool), "none")
         assert found["nvidia.com/cuda.runtime-version.full"] == version
         major, minor = (found[f"nvidia.com/cuda.runtime-version.{part}"] for part in ("major", "minor"))
         assert f"{major}.{minor}" == version

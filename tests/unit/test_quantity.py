@@ -118,6 +118,12 @@ def test_gpus_of_nodes_are_added_up_in_any_form() -> None:
     assert populate.gpu_count([node("8"), node("1k"), node("2e1"), node("nonsense")]) == 1028
 
 
+def test_gpus_that_are_divided_count_as_their_instances() -> None:
+    amounts = {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.18gb": "7", "nvidia.com/mig-3g.71gb": "2", "cpu": "32"}
+    made = views.Node(metadata=views.ObjectMeta(name="n"), status=views.NodeStatus(capacity=amounts))
+    assert (populate.gpu_count([made]), populate.gpu_count([made], divided=False)) == (10, 1)
+
+
 def test_a_thousand_gpus_are_written_once() -> None:
     model = models.load().models["h200"]
     spec: Any = pools.NodeGpus((pools.NodeGpu(model),) * 1000, {"rdma/hca": 5000})

@@ -321,3 +321,9 @@ def test_of_gpus_that_are_gone_the_last_are_remembered() -> None:
     kept = list(box.device_states())
     assert len(kept) == MAX_GONE
     assert kept[-1] == devices.device(f"n{MAX_GONE // 1000 + 1}", 999, CATALOG.models["h200"]).uuid
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"later": ' + "[" * 5000, '{"spec": {"gpus": 3}}', "\udcff"])
+def test_with_an_invalid_file_of_the_last_gpus_an_agent_starts_without_them(tmp_path: Path, content: str) -> None:
+    (tmp_path / "known.json").write_text(content, errors="surrogateescape")
+    assert state.load_known(tmp_path / "known.json") == Known()

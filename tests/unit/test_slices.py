@@ -173,6 +173,21 @@ def test_only_a_digest_is_kept_of_a_slice_that_is_read() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "device", ['{"capacity": [1]}', '{"taints": 3}', '{"capacity": {"a": 5}}', '{"basic": {"taints": true}}']
+)
+def test_a_slice_that_no_server_would_accept_is_not_decoded(device: str) -> None:
+    body = f'{{"metadata": {{"name": "x"}}, "spec": {{"pool": {{"generation": "7"}}, "devices": [{device}]}}}}'
+    with pytest.raises(msgspec.DecodeError):
+        msgspec.json.decode(body, type=slices.PublishedSlice)
+
+
+def test_the_generation_of_a_slice_is_a_number_whatever_was_written() -> None:
+    body = b'{"metadata": {"name": "x"}, "spec": {"pool": {"generation": "7", "resourceSliceCount": null}}}'
+    read = msgspec.json.decode(body, type=slices.PublishedSlice)
+    assert (read.state.generation, read.state.count) == (0, 0)
+
+
 @settings(max_examples=25)
 @given(
     st.lists(

@@ -15,9 +15,11 @@ OTHERS = (
     "examples",
     "fidelity",
     "native",
+    "soak",
     "dra",
     "nvml",
     "smi",
+    "inputs",
     "levels",
     "young",
 )  # what else is tested

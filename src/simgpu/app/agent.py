@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from simgpu import vocabulary
+from simgpu import errors, vocabulary
 from simgpu.app import watching_page, withdrawing
 from simgpu.app.clock import SystemClock
 from simgpu.catalog import models
@@ -38,8 +38,12 @@ from simgpu.kube.writer import Writer
 from simgpu.machines import documents, ticking
 from simgpu.machines.box import Box
 from simgpu.node import cpu, files, granting, nri, runai, zone_view
+from simgpu.node.cgroups import ContainerProcesses
+from simgpu.node.driver import DriverFolder
 from simgpu.node.identifying import PeerIdentifier
+from simgpu.node.kernel_log import KernelLog
 from simgpu.node.kubelet import KubeletFolders, NodeKubelet
+from simgpu.node.pod_processes import PodProcesses
 from simgpu.node.state import StateFiles, load_known
 from simgpu.page import native, showing
 from simgpu.pods import requests
@@ -69,11 +73,14 @@ class AgentSettings(msgspec.Struct, frozen=True):
     runai: Path  # folder of files for Run:ai's container toolkit
     nri: Path  # socket of the container runtime for plugins that adjust containers
     zone_view: Path | None = None  # folder of the pod resources interface with the pool's NUMA zones
+    kernel_log: Path | None = None  # file or device that gets the driver's lines about errors
     prometheus: str = vocabulary.DEFAULT_PROMETHEUS  # which knows the requests of inference pods
     allocation: str = vocabulary.EXTENDED  # how pods get GPUs where the topology does not say it
     seed: int = 1  # of the simulation's randomness
     interval: float = 0.5  # seconds between steps
     dashboard: bool | None = None  # whether the live page is served; only on loopback if None
+    components: frozenset[str] = frozenset(vocabulary.COMPONENTS) - {vocabulary.DRIVER_PART}  # what the agent brings
+    driver: Path = Path(vocabulary.DRIVER_DIR)  # the driver folder, if it brings that
 
 
 class NodeLinks:
@@ -85,16 +92,28 @@ class NodeLinks:
     def __init__(self, settings: AgentSettings, client: Client) -> None:
         self.run_folder = settings.state / "run"
         self.run_folder.mkdir(parents=True, exist_ok=True)
-        self.pages = settings.state / "gpus"
+        brought = settings.components
+        self.driver = (
+            DriverFolder(settings.driver, native.library(), native.tool())
+            if vocabulary.DRIVER_PART in brought
+            else None
+        )
+        self.pages = settings.state / "gpus" if self.driver is None else self.driver.pages
         self.programs = granting.install(native.library(), native.tool(), settings.state)
         self.source = granting.Source(self.pages, self.run_folder, self.programs)
         self.recorder = Recorder(client, component=vocabulary.AGENT_MANAGER)
         self.slices = OwnSlices(client, self.recorder, settings.node)
         self.kubelet = NodeKubelet(
             settings.node, self.source, folders=settings.kubelet, state=settings.state, get=self.slices.claim,
+            offered=vocabulary.PLUGIN_PART in brought,
         )  # fmt: skip
         self.standing_by = False
         self._settings = settings
+
+    @property
+    def control(self) -> str:
+        """The socket for settings: as containers have it, or as programs on the node do, which use a driver folder."""
+        return vocabulary.POD_SOCKET if self.driver is None else str(self.run_folder / vocabulary.SOCKET_NAME)
 
     def stand_by(self) -> None:
         """Prepare claims with the GPUs that the agent which still runs has last saved."""
@@ -121,17 +140,25 @@ class Agent:
         self._files = StateFiles(settings.state)
         self._own_links = links is None
         self._links = links = links or NodeLinks(settings, client)
+        if links.driver is not None:
+            links.driver.claim()
         self._writer = Writer(client, manager=vocabulary.AGENT_MANAGER, in_flight=2)
+        self.stores = NodeStores(Store(), Store(), Store(), Store())
+        self._processes = PodProcesses(
+            ContainerProcesses(settings.cgroups), lambda ref: self.stores.pods.get(ref.name, namespace=ref.namespace),
+            self._clock.steady,
+        )  # fmt: skip
         self.equipment = Equipment(
             settings.node, self._files, cpu.Meter(settings.cgroups), pages=links.pages,
-            stale=showing.stale_after(settings.interval), control=vocabulary.POD_SOCKET, seed=settings.seed,
+            stale=showing.stale_after(settings.interval), control=links.control, seed=settings.seed,
+            processes=self._processes.of,
         )  # fmt: skip
         self.slices, self.kubelet = links.slices, links.kubelet
-        self.stores = NodeStores(Store(), Store(), Store(), Store())
         self.node = OwnNode(
             settings.node, self.stores, self._writer, links.recorder,
             namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, before=self._files.known.spec,
-            allocation=settings.allocation,
+            allocation=settings.allocation, labelled=vocabulary.LABELS_PART in settings.components,
+            claimable=vocabulary.DRA_PART in settings.components,
         )  # fmt: skip
         self.profiles = ProfileMaps(client, self.stores.pods, lambda _node: self.controller.wake())
         self.node.loads.find = self.profiles.text
@@ -175,7 +202,10 @@ class Agent:
             changed=controller.apply_users,
         )  # fmt: skip
         self._zone_view = zone_view.ZoneView(settings.zone_view, self._zoned) if settings.zone_view else None
+        log = settings.kernel_log
+        self._kernel_log = KernelLog(log, host=settings.node) if log is not None else None
         self._tree = runai.Tree(settings.runai, runai.programs(links.programs.tool, native.preloader()))
+        self._driver_problem = ""
 
     @property
     def ready(self) -> bool:
@@ -255,16 +285,34 @@ class Agent:
             raise withdrawing.Withdrawn
         now = self._clock.steady()
         self.equipment.stepped(now)
+        self._processes.forget_others()
+        self.equipment.log_errors(self._kernel_log.write if self._kernel_log is not None else lambda _errors: True)
         self.controller.stepped()
+        self._show_driver()
         if self._zone_view is not None:
             self._zone_view.show()
-        if self.controller.shares_known:
+        if self.controller.shares_known and vocabulary.PLUGIN_PART in self._settings.components:
             machine, namespace = self.equipment.box.machine, self._settings.reservations
             self._tree.show(lambda: runai.entries(machine, namespace=namespace), now=now)
+
+    def _show_driver(self) -> None:
+        """Bring the driver folder in line with the GPUs; a problem is reported once."""
+        problem = ""
+        try:
+            if self._links.driver is not None:
+                self._links.driver.show(self.equipment.box.devices)
+        except errors.InputError as error:
+            problem = str(error)
+        if problem and problem != self._driver_problem:
+            _log.warning("%s", problem)
+            self.node.report("DriverFolder", problem)
+        self._driver_problem = problem
 
     def remove_files(self) -> None:
         """Remove everything that agents wrote on the node. Folders that are mounted stay, empty."""
         self.kubelet.remove_files()
+        if self._links.driver is not None:
+            self._links.driver.remove()
         files.remove_contents(self._settings.state)
         self._tree.remove()
         if self._zone_view is not None:
@@ -316,18 +364,20 @@ class _Role:
         self._links = links
         self._idle = Box((), seed=settings.seed, hostname=settings.node)
         self.dashboard = watching_page.of_agent(
-            lambda: self._box, lambda: None if self.agent is None else self.agent.stores.pods, links.recorder
-        )
+            lambda: self._box, lambda: None if self.agent is None else self.agent.stores.pods, links.recorder,
+            node=settings.node,
+        )  # fmt: skip
 
     def http(self) -> server.HttpServer:
         """Return the server of the port."""
         routes = [
-            server.get("/metrics", pages.Following(lambda: self._box.machine, self.settings.identity)),
             server.get("/healthz", health.liveness(self._problems)),
             server.get("/readyz", health.readiness(self._unready)),
             server.get("/api/v1/devices", server.view(self._devices)),
             server.get("/api/v1/workloads", server.view(self._workloads)),
         ]
+        if vocabulary.EXPORTER_PART in self.settings.components:
+            routes.append(server.get("/metrics", pages.Following(lambda: self._box.machine, self.settings.identity)))
         if watching_page.wanted(self.settings.dashboard, self.settings.listen[0]):
             routes += self.dashboard.routes(loopback=watching_page.on_loopback(self.settings.listen[0]))
         return server.HttpServer(routes)

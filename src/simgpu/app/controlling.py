@@ -29,6 +29,7 @@ from simgpu.kube import resources
 from simgpu.kube.client import Client
 from simgpu.kube.kubeconfig import ClientConfig
 from simgpu.kube.leading import Election, Terms
+from simgpu.kube.lease_time import LeaseTime
 from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder, Subject
 from simgpu.kube.reflector import Reflector
@@ -75,7 +76,10 @@ class Controller:
         self._threads = StepThreads()
         identity = f"{platform.node()}-{time.time_ns()}"
         terms = Terms.lasting(settings.lease_seconds)
-        self.election = Election(client, LEASE, namespace=settings.namespace, identity=identity, terms=terms)
+        self._time = LeaseTime(self._clock.wall, self._clock.steady)
+        self.election = Election(
+            client, LEASE, namespace=settings.namespace, identity=identity, terms=terms, time=self._time
+        )
         self.meters = metering.Meters(self._state, lambda: client.requests)
         self._build()
 
@@ -98,6 +102,7 @@ class Controller:
             self._stores, self.fleet, self._queue, self._writer, self._recorder,
             namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, dra=self._dra,
             allocation=settings.allocation, reservations=settings.reservations, topologies=self._topologies,
+            time=self._time.now,
         )  # fmt: skip
         self._profiles = ProfileMaps(client, self._stores.pods, self._queue.add)
         self.nodes.loads.find = self._profiles.text

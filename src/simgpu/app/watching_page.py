@@ -52,10 +52,12 @@ def of_box(box: Callable[[], Box]) -> Dashboard:
     return Dashboard(BoxSource(box, role="exporter"))
 
 
-def of_agent(box: Callable[[], Box], pods: Callable[[], Store[Pod] | None], recorder: Recorder) -> Dashboard:
-    """Return the page of an agent."""
+def of_agent(
+    box: Callable[[], Box], pods: Callable[[], Store[Pod] | None], recorder: Recorder, *, node: str
+) -> Dashboard:
+    """Return the page of the agent of a node."""
     facts = ClusterFacts(pod=lambda pod: _find(pods(), pod), events=lambda: _events(recorder))
-    return Dashboard(BoxSource(box, role="agent", facts=facts))
+    return Dashboard(BoxSource(box, role="agent", node=node, facts=facts))
 
 
 def of_fleet(

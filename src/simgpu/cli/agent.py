@@ -19,6 +19,14 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
     return click.option(name, type=kind, default=default, show_default=True, metavar=metavar, help=about)
 
 
+def _components(text: str) -> frozenset[str]:
+    found = frozenset(name.strip() for name in text.split(",")) - {""}
+    if unknown := sorted(found.difference(vocabulary.COMPONENTS)):
+        known = ", ".join(vocabulary.COMPONENTS)
+        raise errors.InputError("--components", f"{errors.shown(unknown[0])}: there are {known}")
+    return found
+
+
 @click.command()
 @click.option(
     "--node",
@@ -68,11 +76,32 @@ def _place(name: str, default: str, about: str, *, metavar: str = "DIR") -> Call
     help="Show pods with GPUs in the NUMA zones of the node's pool: a pod resources interface, "
     "DIR/pod-resources/kubelet.sock, and the CPUs of each zone below DIR/sys.",
 )
+@click.option(
+    "--kernel-log",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Write errors of GPUs as the driver's lines in the kernel log (NVRM: Xid ...) to this file, or to /dev/kmsg.",
+)
 @_place(
     "--cgroups",
     "/sys/fs/cgroup",
     "Cgroup file system, to read containers' CPU usage for pods whose GPU usage follows it.",
 )
+@click.option(
+    "--components",
+    metavar="LIST",
+    default=",".join(vocabulary.COMPONENTS[1:]),
+    show_default=True,
+    help="What the agent brings, with commas: device-plugins, dra, labels (of feature discovery), exporter, and "
+    "driver: a driver folder for NVIDIA's own programs. GPUs, their pages and their load are there in any case.",
+)
+@click.option(
+    "--driver-only",
+    is_flag=True,
+    help="Bring the driver folder alone, as --components=driver: device plugin, DRA driver, labels and exporter are "
+    "others'. Device files in it need CAP_MKNOD.",
+)
+@_place("--driver-dir", vocabulary.DRIVER_DIR, "The driver folder, where the agent brings one.")
 @options.dashboard
 @options.catalog
 @options.allocation
@@ -83,7 +112,8 @@ def agent(  # noqa: PLR0913 - one for each option
     node: str | None, kubeconfig: Path | None, namespace: str, listen: str, identity: str, state_dir: Path,
     plugin_dir: Path, pod_resources: Path, dra_plugin_dir: Path, registry_dir: Path, cdi_dir: Path, pod_uid: str,
     reservation_namespace: str, prometheus_url: str, runai_dir: Path, nri_socket: Path, zone_view: Path | None,
-    cgroups: Path, dashboard: bool | None, files: tuple[Path, ...], allocation: str, interval: float, seed: int,
+    kernel_log: Path | None, cgroups: Path, components: str, driver_only: bool, driver_dir: Path,
+    dashboard: bool | None, files: tuple[Path, ...], allocation: str, interval: float, seed: int,
 ) -> None:  # fmt: skip
     """Provide simulated GPUs on a real node: pods that request nvidia.com/gpu, or claim them, get them.
 
@@ -125,14 +155,17 @@ def agent(  # noqa: PLR0913 - one for each option
         runai=runai_dir.absolute(),
         nri=nri_socket.absolute(),
         zone_view=zone_view.absolute() if zone_view is not None else None,
+        kernel_log=kernel_log.absolute() if kernel_log is not None else None,
         allocation=allocation,
         seed=seed,
         interval=interval,
         dashboard=dashboard,
+        components=frozenset((vocabulary.DRIVER_PART,)) if driver_only else _components(components),
+        driver=driver_dir.absolute(),
     )
 
     def ready(address: str) -> None:
-        output.ready(address)
+        output.ready(address, "metrics" if vocabulary.EXPORTER_PART in settings.components else "healthz")
         if watching_page.wanted(dashboard, settings.listen[0]):
             output.dashboard(address)
 

@@ -9,7 +9,20 @@ import click
 
 import simgpu
 from simgpu import errors
-from simgpu.cli import agent, catalog, cleanup, controller, exporter, loadtest, local, machine, running, simulate, top
+from simgpu.cli import (
+    agent,
+    catalog,
+    cleanup,
+    controller,
+    executing,
+    exporter,
+    loadtest,
+    local,
+    machine,
+    running,
+    simulate,
+    top,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -37,6 +50,7 @@ for command in (
     top.top,
     local.kubeconfig,
     local.kubectl,
+    executing.execute,
     local.logs,
     catalog.catalog,
     simulate.simulate,
@@ -59,10 +73,10 @@ def main() -> NoReturn:
     sys.exit(run(sys.argv[1:]))
 
 
-def run(arguments: list[str]) -> int:
+def run(arguments: list[str], group: click.Group = root, *, name: str = "simgpu") -> int:
     """Run the command and return its exit code. Errors that users can act on are printed without a traceback."""
     try:
-        answer = root.main(arguments, prog_name="simgpu", standalone_mode=False)
+        answer = group.main(arguments, prog_name=name, standalone_mode=False)
     except click.Abort:
         click.echo("Interrupted.", err=True)
         return 130

@@ -77,9 +77,9 @@ def serve(work: Coroutine[Any, Any, None], *, fast: bool = False) -> None:
         click.echo("Stopped.", err=True)
 
 
-def ready(address: str) -> None:
-    """Print the URL of the metrics."""
-    click.echo(f"Ready: http://{address}/metrics", err=True)
+def ready(address: str, page: str = "metrics") -> None:
+    """Print the URL of the metrics, or of another page."""
+    click.echo(f"Ready: http://{address}/{page}", err=True)
 
 
 def dashboard(address: str) -> None:

@@ -63,8 +63,12 @@ def run(  # noqa: PLR0913 - one for each option
         interval=interval,
         settable=not no_settings,
     )
-    code = asyncio.run(running.run_command(settings))
-    if code < 0:  # end by the same signal as the command, so that our parent sees it
+    return exit_as(asyncio.run(running.run_command(settings)))
+
+
+def exit_as(code: int) -> int:
+    """Return the exit code of a command; if a signal ended it, end by the same, so that our parent sees it."""
+    if code < 0:
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from simgpu import errors
-from simgpu.cli import options, output
+from simgpu.cli import options, output, sources
 
 if TYPE_CHECKING:
     from simgpu.top.choosing import Choice
@@ -56,61 +54,10 @@ def top(
         choice.sort[view] = sort
     if form != "json" and not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise errors.InputError("--once", "is required without a terminal, or -o json")
-    output.run(_show(_Source(url, name, kubeconfig), choice, once=once, form=form))
+    output.run(_show(sources.chosen(url, name, kubeconfig), choice, once=once, form=form))
 
 
-class _Source:
-    """Where to read from: a URL, a cluster by its kubeconfig, or a local one."""
-
-    def __init__(self, url: str | None, name: str, kubeconfig: Path | None) -> None:
-        if url is not None and kubeconfig is not None:
-            raise errors.InputError("--kubeconfig", "cannot be combined with a URL")
-        self._url, self._name, self._kubeconfig = url, name, kubeconfig
-
-    @contextlib.asynccontextmanager
-    async def open(self) -> AsyncIterator[Feed]:
-        """Connect."""
-        from simgpu.top import feeds
-
-        if self._kubeconfig is not None and (local := _local_name(self._kubeconfig)) is None:
-            async with self._proxied(self._kubeconfig) as feed:
-                yield feed
-            return
-        name = self._name if self._kubeconfig is None else local
-        url = feeds.base_of(self._url, field="URL") if self._url is not None else _local_url(str(name))
-        async with feeds.UrlFeed(url).open() as feed:
-            yield feed
-
-    @contextlib.asynccontextmanager
-    async def _proxied(self, file: Path) -> AsyncIterator[Feed]:
-        from simgpu.kube import kubeconfig, wire
-        from simgpu.kube.client import Client
-        from simgpu.top import services
-
-        target = kubeconfig.load(file)
-        async with Client(target, retries=wire.Retries(attempts=1), timeout_seconds=30.0) as client:
-            yield await services.find(client, target.server)
-
-
-def _local_url(name: str) -> str:
-    from simgpu import app
-    from simgpu.cluster import lifecycle
-
-    return lifecycle.endpoints(name, app.cluster_roles())["dashboard"].rstrip("/")
-
-
-def _local_name(kubeconfig: Path) -> str | None:
-    """Return the name of the local cluster that a kubeconfig is of, if it is of one: its controller is no Service."""
-    from simgpu.cluster import record
-
-    for name in record.known_names():
-        own = record.Folder(name).kubeconfig
-        if own.exists() and kubeconfig.exists() and own.samefile(kubeconfig):
-            return name
-    return None
-
-
-async def _show(source: _Source, choice: Choice, *, once: bool, form: str) -> None:
+async def _show(source: sources.ServerSource, choice: Choice, *, once: bool, form: str) -> None:
     async with source.open() as feed:
         if form == "json":
             output.print_json(await _document(feed))

@@ -67,6 +67,7 @@ class UpSettings(msgspec.Struct, frozen=True, kw_only=True):
     source: releases.ReleaseSource | None = None  # of release files; from the environment if None
     wait: bool = True  # until nodes are Ready and have GPUs
     sample: bool = False  # create the sample workload
+    flags: dict[str, tuple[str, ...]] = {}  # further ones of components by name; the last of a flag counts
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -266,6 +267,8 @@ def _parts(launch: _Launch, wanted: Record) -> dict[str, Component]:
     programs = {name: place.path for name, place in launch.found.items()}
     version = launch.found["kube-apiserver"].version
     parts = components.control_plane(wanted, launch.folder, programs, version)
+    for name, more in launch.settings.flags.items():
+        parts[name] = msgspec.structs.replace(parts[name], command=[*parts[name].command, *more])
     return parts | {role.name: role.component(wanted, launch.folder) for role in launch.roles}
 
 
@@ -325,7 +328,8 @@ async def _make_sample(client: Client, plane: control_plane.ControlPlane, launch
     """Create the sample workload, after the nodes have GPUs if a role provides them. Return whether it is new."""
 
     async def gpus_seen() -> bool:
-        return populate.gpu_count(await client.list(resources.NODES, labels=populate.POOL_SELECTOR)) > 0
+        nodes = await client.list(resources.NODES, labels=populate.POOL_SELECTOR)
+        return populate.gpu_count(nodes, divided=False) > 0
 
     if launch.roles:
         await plane.until(launch.roles[0].name, gpus_seen, seconds=_GPUS_SEEN_SECONDS)

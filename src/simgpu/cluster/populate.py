@@ -215,9 +215,14 @@ def schedulable(node: Node) -> bool:
     return all(taint.key != "node.kubernetes.io/not-ready" for taint in node.spec.taints)
 
 
-def gpu_count(nodes: Iterable[Node]) -> int:
-    """Return the total GPU capacity of nodes."""
-    return sum(quantity.count(node.status.capacity.get(vocabulary.GPU_RESOURCE, "0")) for node in nodes)
+def gpu_count(nodes: Iterable[Node], *, divided: bool = True) -> int:
+    """Return the total GPU capacity of nodes; GPUs that MIG has `divided` count as their instances, or not at all."""
+    return sum(
+        quantity.count(amount)
+        for node in nodes
+        for name, amount in node.status.capacity.items()
+        if name == vocabulary.GPU_RESOURCE or (divided and name.startswith(vocabulary.MIG_RESOURCE_PREFIX))
+    )
 
 
 async def create_sample(client: Client, *, gpus: bool) -> bool:

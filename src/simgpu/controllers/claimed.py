@@ -1,23 +1,24 @@
 """Users of a fake node's GPUs through claims, and which GPUs claims hold.
 
 A claim's device belongs to the pods that the claim is reserved for. Several containers or pods on one device are
-several users, who share its memory; a user of a MIG device has that part of its GPU.
+several users, who share its memory; a user of a MIG device has that instance of its GPU.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from simgpu.catalog import models, placing
+from simgpu.catalog import models
 from simgpu.controllers.loading import PodLoads
 from simgpu.dra import claims
-from simgpu.dra.node_devices import DevicePlace
+from simgpu.dra.node_devices import DevicePlace, MigPart
 from simgpu.kube.views import Pod
 from simgpu.machines.users import PodRef, User
 from simgpu.pods import assigning, requests
+from simgpu.pods.loads import Load
 from simgpu.topology.devices import Device, part_id
 from simgpu.vocabulary import DRA_DRIVER
 
@@ -38,24 +39,36 @@ class Trouble(msgspec.Struct, frozen=True):
 class ClaimedUsers(msgspec.Struct):
     """Users of each GPU, by id, without and with administrative access, and why pods do not use their claims.
 
-    `instances` are the ids of MIG instances that claims hold, of GPUs that are divided.
+    `parts` are the MIG instances that claims hold, of GPUs by id, and `observed` those with administrative access.
     """
 
     owners: dict[str, tuple[User, ...]] = {}
     observers: dict[str, tuple[User, ...]] = {}
     problems: list[Trouble] = []
-    instances: dict[str, list[str]] = {}  # by GPU
+    parts: dict[str, tuple[MigPart, ...]] = {}
+    observed: dict[str, tuple[MigPart, ...]] = {}
 
     @property
     def taken(self) -> set[str]:
         """The ids of GPUs that claims hold, and of instances of those that are divided."""
-        whole = self.owners.keys() - self.instances.keys()
-        return whole.union(*self.instances.values())
+        instances = {part_id(gpu, part.number) for gpu, parts in self.parts.items() for part in parts}
+        return instances | (self.owners.keys() - self.parts.keys())
+
+    def instances(self, assigned: Collection[str]) -> dict[str, tuple[tuple[str, int], ...]]:
+        """Return the MIG instances that claims divide GPUs into, by GPU id: profile and first slice of each.
+
+        Administrative access divides no GPU that others hold whole, by a claim or because it was `assigned`.
+        """
+        found = dict(self.parts)
+        for gpu, parts in self.observed.items():
+            if gpu in self.parts or not (gpu in self.owners or gpu in assigned):
+                found[gpu] = (*found.get(gpu, ()), *parts)
+        return {gpu: tuple(dict.fromkeys((part.profile, part.start) for part in parts)) for gpu, parts in found.items()}
 
     def joined(self, assigned: Mapping[str, tuple[User, ...]]) -> dict[str, tuple[User, ...]]:
         """Return these users together with those that GPUs were assigned to; administrators come last."""
         found = {**assigned, **self.owners}
-        for gpu in self.instances:  # of which others have other instances
+        for gpu in self.parts:  # others may have other instances of it
             found[gpu] = (*self.owners.get(gpu, ()), *assigned.get(gpu, ()))
         for gpu, observers in self.observers.items():
             found[gpu] = (*found.get(gpu, ()), *observers)
@@ -124,7 +137,7 @@ def users_of(
 
     `places` are the devices that the node publishes, None if it publishes none.
     """
-    found = ClaimedUsers({}, {}, [], {})
+    found = ClaimedUsers({}, {}, [], {}, {})
     uses: list[_Use] = []
     holding = [pod for pod in pods if claims.has_claims(pod) and requests.holds(pod)]
     for pod in sorted(holding, key=lambda pod: pod.metadata.seniority):
@@ -142,16 +155,15 @@ def users_of(
     for admin, into in ((False, found.owners), (True, found.observers)):
         mine = [use for use in uses if use.device.admin is admin]
         for gpu in dict.fromkeys(use.place.gpu for use in mine):
-            using = [use for use in mine if use.place.gpu == gpu and use.container]
+            holding_it = [use for use in mine if use.place.gpu == gpu]
+            using = [use for use in holding_it if use.container]
             if admin:
                 into[gpu] = _observing(using)
-            elif devices[gpu].instances:
-                into[gpu] = _on_instances(using, loads)
-                parts = (use.place.part for use in mine if use.place.gpu == gpu)
-                numbers = {part.number for part in parts if part is not None}
-                found.instances[gpu] = [part_id(gpu, number) for number in sorted(numbers)]
             else:
-                into[gpu] = _sharing(using, devices[gpu].model, loads)
+                whole = [use for use in using if use.place.part is None]
+                into[gpu] = _sharing(whole, devices[gpu].model, loads) + _on_instances(using, loads)
+            if parts := tuple(dict.fromkeys(use.place.part for use in holding_it if use.place.part is not None)):
+                (found.observed if admin else found.parts)[gpu] = parts
     return found
 
 
@@ -169,30 +181,23 @@ def _reference(use: _Use) -> PodRef:
 
 
 def _observing(uses: Sequence[_Use]) -> tuple[User, ...]:
-    return tuple(User(ref, share=0.0) for ref in dict.fromkeys(_reference(use) for use in uses))
+    pairs = dict.fromkeys((_reference(use), use.place.part) for use in uses)
+    return tuple(User(ref, share=0.0, part=None if part is None else part.number) for ref, part in pairs)
 
 
 def _sharing(uses: Sequence[_Use], model: models.Model, loads: PodLoads) -> tuple[User, ...]:
-    """Return the users of one GPU; a container that has several parts of it is one user of all of them."""
+    """Return the users of one whole GPU; a container that has several shares of it is one user of all of them."""
     total = model.memory_mib.usable
     members = Counter(use.slot for use in uses)
     slots = Counter(device for device, _ in members)
-    memory, compute = Counter[PodRef](), dict[PodRef, float]()
-    pods: dict[PodRef, _Use] = {}
+    memory, pods = Counter[PodRef](), dict[PodRef, _Use]()
     for use in uses:
-        ref, profile = _reference(use), use.place.profile
-        room = total if profile is None else min(total, placing.memory_mib(profile, model))
-        room = min(room, use.device.memory_mib or room // slots[use.device.device])
+        ref, room = _reference(use), min(total, use.device.memory_mib or total // slots[use.device.device])
         memory[ref] += room // members[use.slot]
-        compute[ref] = compute.get(ref, 0.0) + (1.0 if profile is None else _compute(profile, model))
         pods.setdefault(ref, use)
-    found: list[User] = []
-    for ref, use in pods.items():
-        part, mine = min(compute[ref], 1.0), min(memory[ref], total)
-        works = requests.running(use.pod) and use.container not in requests.regular_init(use.pod)
-        load = loads.of(use.pod).of(use.container, works=works)
-        found.append(loads.user(use.pod, load, ref, mine, total, compute=part))
-    return tuple(found)
+    return tuple(
+        loads.user(use.pod, _load(use, loads), ref, min(memory[ref], total), total) for ref, use in pods.items()
+    )
 
 
 def _on_instances(uses: Sequence[_Use], loads: PodLoads) -> tuple[User, ...]:
@@ -204,12 +209,12 @@ def _on_instances(uses: Sequence[_Use], loads: PodLoads) -> tuple[User, ...]:
         ref, part = _reference(use), use.place.part
         if part is None or (ref, part.number) in found:
             continue
-        works = requests.running(use.pod) and use.container not in requests.regular_init(use.pod)
-        load = loads.of(use.pod).of(use.container, works=works)
-        user = loads.user(use.pod, load, ref, part.memory_mib // sharing[part.number], part.memory_mib)
+        room = part.memory_mib // sharing[part.number]
+        user = loads.user(use.pod, _load(use, loads), ref, room, part.memory_mib)
         found[ref, part.number] = msgspec.structs.replace(user, part=part.number)
     return tuple(found.values())
 
 
-def _compute(profile: models.MigProfile, model: models.Model) -> float:
-    return placing.multiprocessors(profile, model) / (model.sm_count or 1)
+def _load(use: _Use, loads: PodLoads) -> Load:
+    works = requests.running(use.pod) and use.container not in requests.regular_init(use.pod)
+    return loads.of(use.pod).of(use.container, works=works)

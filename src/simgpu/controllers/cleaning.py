@@ -17,7 +17,7 @@ from simgpu.controllers.resource_slices import SLICES
 from simgpu.dra import classes, slices, versions
 from simgpu.dra.slices import PublishedSlice
 from simgpu.dra.versions import ServedApi
-from simgpu.kube import errors, resources, views
+from simgpu.kube import errors, permissions, resources, views
 from simgpu.kube.client import Client
 from simgpu.kube.resources import Resource, V
 from simgpu.kube.views import ConfigMap, Lease, Node
@@ -120,9 +120,16 @@ async def find(client: Client, namespace: str) -> Leftovers:
 
 async def _listed(client: Client, api: ServedApi | None, resource: Resource[V]) -> list[V]:
     """Return objects of the DRA API; none where it is not served, or where it was not ours to use."""
+    if api is None:
+        return []
+    return await _permitted(client, api.of(resource))
+
+
+async def _permitted(client: Client, resource: Resource[V], *, labels: str = "") -> list[V]:
+    """Return objects that match; none where they may not be listed."""
     try:
-        return await client.list(api.of(resource)) if api is not None else []
-    except errors.Forbidden:
+        return await client.list(resource, labels=labels) if await permissions.may(client, "list", resource) else []
+    except errors.Forbidden:  # a server that does not answer what is permitted
         return []
 
 
@@ -132,8 +139,8 @@ async def _zones(client: Client, namespace: str) -> list[str]:
     try:
         if resource.plural not in {item.name for item in await client.discover(resource.api_version)}:
             return []
-        return [item.metadata.name for item in await client.list(resource, labels=labels)]
-    except (errors.NotFound, errors.Forbidden):
+        return [item.metadata.name for item in await _permitted(client, resource, labels=labels)]
+    except errors.NotFound:
         return []
 
 

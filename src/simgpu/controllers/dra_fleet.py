@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -21,7 +22,7 @@ from simgpu.dra import classes, node_devices, versions
 from simgpu.dra.claims import AllocatedClaim, pools_of
 from simgpu.dra.node_devices import DevicePlace, Faults
 from simgpu.dra.versions import ServedApi
-from simgpu.kube import errors, resources
+from simgpu.kube import errors, permissions, resources
 from simgpu.kube.client import Client, decode
 from simgpu.kube.recording import Recorder, Subject
 from simgpu.kube.reflector import Reflector
@@ -58,13 +59,32 @@ async def discover(client: Client) -> ServedApi | None:
 
 
 async def publish_classes(client: Client, api: ServedApi) -> tuple[str, ...]:
-    """Write the DeviceClasses; return the feature gates whose fields the server dropped."""
+    """Write the DeviceClasses, where that is permitted; return the feature gates whose fields the server dropped.
+
+    A chart that has them grants no permission to change them.
+    """
     dropped: list[str] = []
     resource = api.of(resources.DEVICE_CLASSES)
+    if not await permissions.may(client, "patch", resource):
+        _log.info("DeviceClasses stay as they are: there is no permission to change them")
+        return ()
     for name, body in classes.device_classes(api).items():
         answer = await client.apply(resource, name, body, manager=vocabulary.MANAGER, force=True)
         dropped += versions.gates_of(body["spec"], answer.spec)
     return tuple(dropped)
+
+
+async def until_first(*work: Coroutine[Any, Any, None]) -> None:
+    """Run until one of them is done, such as the one that notices another version; cancel the others."""
+    tasks = [asyncio.create_task(item) for item in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class DraFleet:
@@ -107,8 +127,7 @@ class DraFleet:
         """Find out whether there are slices, unless a node wants DRA meanwhile."""
         while not self._wanted.is_set():
             try:
-                api = await discover(self._client)
-                if api is not None and await self._client.list(api.of(SLICES), labels=SELECTOR):
+                if await self._has_leftovers():
                     self._wanted.set()
             except errors.Forbidden:
                 pass  # nor could they be deleted
@@ -120,17 +139,15 @@ class DraFleet:
             self._looked = True
             return
 
+    async def _has_leftovers(self) -> bool:
+        api = await discover(self._client)
+        if api is None or not await permissions.may(self._client, "list", api.of(SLICES)):
+            return False  # where they may not be read they may not be deleted
+        return bool(await self._client.list(api.of(SLICES), labels=SELECTOR))
+
     async def _follow_while_served(self, api: ServedApi) -> None:
         """Publish and follow until the server serves another version, as after an upgrade."""
-        tasks = {asyncio.create_task(self._follow(api)), asyncio.create_task(self._check_again(api))}
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await until_first(self._follow(api), self._check_again(api))
 
     async def _check_again(self, api: ServedApi) -> None:
         """Restore DeviceClasses that others changed or deleted; return once the server serves another version."""
@@ -167,7 +184,7 @@ class DraFleet:
                 self._warn(
                     "FeatureGateOff", f"the API server drops fields of DeviceClasses: feature gate {gate} is off"
                 )
-        except errors.Forbidden as error:  # a chart that has them grants no permission to change them
+        except errors.Forbidden as error:  # it may not create them, or a policy rejects it
             _log.info("DeviceClasses stay as they are: %s", error)
         for resource in (CLAIMS, SLICES):
             await self._client.list(api.of(resource), labels=_NO_OBJECT)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from simgpu import errors, vocabulary
-from simgpu.catalog import models, placing
 from simgpu.dra.node_devices import MigPart
 from simgpu.machines.box import Box
+from simgpu.machines.registry import RunningWorkload
 from simgpu.machines.saved import Known, Saved
-from simgpu.machines.users import User
-from simgpu.page import layout, showing, writer
-from simgpu.topology import pools
+from simgpu.machines.users import PodRef, User
+from simgpu.page import events, layout, showing, writer
+from simgpu.topology import mig_by_hand, pools
 from simgpu.topology.devices import Device
-from simgpu.topology.mig_by_hand import HandMade
+from simgpu.topology.mig_by_hand import HandCard, HandMade
+from simgpu.topology.mig_instances import with_instances
+from simgpu.topology.mig_layouts import WHOLE
 
+_UNTOUCHED = HandCard(WHOLE)
 _FINEST_SECONDS = 0.1  # of a step's pieces, into which plans of pods split it
 
 
@@ -50,11 +53,20 @@ class Equipment:
     """A node's simulated GPUs. Pages in the folder `pages` stay when it ends, for running pods and for the next agent.
 
     Readers take a page as lost `stale` seconds after its last write. Pods change settings at the socket `control`, if
-    the pool allows it.
+    the pool allows it. `processes` returns those of a container, for readers outside of pods.
     """
 
     def __init__(
-        self, node: str, state: State, meter: CpuMeter, *, pages: Path, stale: float, control: str, seed: int
+        self,
+        node: str,
+        state: State,
+        meter: CpuMeter,
+        *,
+        pages: Path,
+        stale: float,
+        control: str,
+        seed: int,
+        processes: Callable[[PodRef], Sequence[int]] = lambda _container: (),
     ) -> None:
         self.spec = pools.NodeGpus(())
         self.pages = pages
@@ -68,6 +80,7 @@ class Equipment:
         self._meter = meter
         self._stale = stale
         self._control = control
+        self._processes = processes
         self._shown: showing.BoxPages | None = None
         self._instances: Mapping[str, Sequence[MigPart]] = {}
         self._hand: HandMade | None = None
@@ -81,14 +94,15 @@ class Equipment:
     ) -> None:
         """Give the node these GPUs, and GPUs these MIG instances besides, by id; those that stay keep their load.
 
-        Of what was divided by `hand`, the spec has the MIG devices; the instances without a compute instance are added.
+        Of what was divided by `hand`, the spec has the MIG devices; other instances are added, with smaller compute
+        instances where they have some.
         `InputError` if they cannot have pages; then nothing changes.
         """
         if (spec, instances, hand) == (self.spec, self._instances, self._hand):
             return
-        bare = {} if hand is None else {index: card.bare for index, card in hand.cards.items()}
+        cards = {} if hand is None else hand.cards
         devices = [
-            _divided(item, instances.get(item.uuid, ()), bare.get(item.index, ()))
+            _divided(item, instances.get(item.uuid, ()), cards.get(item.index, _UNTOUCHED))
             for item in pools.build(spec, self._node)
         ]
         self.close()
@@ -109,15 +123,21 @@ class Equipment:
     def _open(self, devices: Sequence[Device], spec: pools.NodeGpus) -> writer.Pages:
         control = self._control if spec.settable else ""
         return writer.Pages(
-            self.pages, devices, stale=self._stale, processes=layout.ALL_PROCESSES, control=control, parts=True
-        )
+            self.pages, devices, stale=self._stale, processes=layout.ALL_PROCESSES, control=control, parts=True,
+            named_pids=True,
+        )  # fmt: skip
 
     def _show(self, pages: writer.Pages) -> None:
         if not self.box.devices:
             pages.close()
             return
-        self._shown = showing.BoxPages(self.box, pages)
+        self._shown = showing.BoxPages(self.box, pages, self._pids)
         self._shown.write()
+
+    def _pids(self, work: RunningWorkload) -> Sequence[int]:
+        if work.pid:
+            return (work.pid,)
+        return self._processes(work.pod) if work.pod is not None else ()
 
     def set(self, device: str, setting: str, values: Sequence[int]) -> int:
         """Apply an NVML setting, if the node's pool allows it; return one of NVML's codes."""
@@ -146,6 +166,11 @@ class Equipment:
         if self._shown is not None:
             self._shown.write()
 
+    def log_errors(self, log: Callable[[Sequence[events.CardErrors]], bool]) -> None:
+        """Pass on the errors that are not in the kernel log yet; `log` returns whether they are there now."""
+        if self._shown is not None and (found := self._shown.pages.unlogged()) and log(found):
+            self._shown.pages.set_logged()
+
     def follow_processors(self, now: float) -> None:
         """Set the utilisation that follows containers' CPU time; `now` is in seconds."""
         driven = list(self.box.cpu_driven())
@@ -156,28 +181,11 @@ class Equipment:
             self.box.engine.set_usage(number, busy[source.container])
 
 
-def _divided(device: Device, parts: Sequence[MigPart], bare: Sequence[tuple[str, int]]) -> Device:
+def _divided(device: Device, parts: Sequence[MigPart], hand: HandCard) -> Device:
     """Return a GPU with MIG instances besides its own; those that it cannot have, or that overlap, are left out."""
-    profiles = {profile.name: profile for profile in device.model.mig}
-    taken = {at for place in device.placements() for at in place.slices}
-    chosen, without = list[tuple[models.MigProfile, int]](), list[int]()
-    for name, start in (*((part.profile, part.start) for part in parts), *bare):
-        profile = profiles.get(name)
-        if profile is None or start not in placing.starts(profile, device.model):
-            continue
-        place = placing.placed(profile, device.model, start)
-        if taken.isdisjoint(place.slices):
-            taken.update(place.slices)
-            chosen.append((profile, start))
-            without += [place.number] if (name, start) in bare else []
-    if not chosen:
-        return device
-    return msgspec.structs.replace(
-        device,
-        instances=(*device.instances, *(item for item, _ in chosen)),
-        starts=(*(place.start for place in device.placements()), *(start for _, start in chosen)),
-        bare=tuple(without),
-    )
+    made = with_instances(device, [(part.profile, part.start) for part in parts], hand.bare)
+    compute = mig_by_hand.possible_compute(hand, device.model, made.bare)
+    return msgspec.structs.replace(made, compute=compute) if made is not device else device
 
 
 def hostname(node: str) -> str:

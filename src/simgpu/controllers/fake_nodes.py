@@ -22,6 +22,7 @@ from simgpu.controllers import (
     claimed,
     configuring,
     dividing,
+    feature_labels,
     instance_users,
     numa_zones,
     publishing,
@@ -45,11 +46,14 @@ from simgpu.machines import health
 from simgpu.machines.fleet import Fleet, NodeCards
 from simgpu.machines.health import DeviceFaults
 from simgpu.machines.ticking import Clock
+from simgpu.machines.users import User
 from simgpu.pods import assigning, requests, reserving
 from simgpu.topology import failures, mig_choice, mig_offers, pools, sharing
+from simgpu.topology.mig_offers import NumberedInstance, numbered_on
 
 RETIRE_EVERY = 1.0  # seconds
 RETRY_AFTER = 5.0  # seconds after a write that failed
+MAX_STEP_AGE = 60.0  # seconds; the wall clock was set if the last step seems older
 MIN_GROWTH = 1 / 6  # of counters at rest, relative to those of a GPU at its power limit
 MAX_SAVE_SECONDS = 6.0  # shorter than the default lease, and than the grace period of a process that is asked to end
 
@@ -118,8 +122,10 @@ class FakeNodes:
         allocation: str = vocabulary.EXTENDED,
         reservations: str = vocabulary.DEFAULT_RESERVATION_NAMESPACE,
         topologies: NodeTopologies | None = None,
+        time: Callable[[], float] | None = None,
     ) -> None:
         self._dra = dra
+        self._time = time or clock.wall  # of saved counters: seconds since 1970 that never go back
         self._topologies = topologies
         self._stores = stores
         self._fleet = fleet
@@ -129,6 +135,7 @@ class FakeNodes:
         self._namespace = namespace
         self._catalog = catalog
         self._clock = clock
+        self._started = clock.wall()
         self._views = NodeViews(writer, stores.config_maps, namespace=namespace, clock=clock)
         self.configuration = configuring.Configuration(
             stores.config_maps, recorder, namespace=namespace, catalog=catalog, allocation=allocation
@@ -212,10 +219,11 @@ class FakeNodes:
     def describe_node(self, name: str) -> dict[str, Any] | None:
         """Return a node for the topology API, a real one from its view; None if there is none."""
         if (placed := self._fleet.nodes.get(name)) is not None:
-            strategy = self._strategy(placed.spec)
-            return publishing.node_json(
-                publishing.document(placed.ids, placed.spec, strategy=strategy, users=placed.users())
-            )
+            shown = publishing.document(
+                placed.ids, placed.spec, strategy=self._strategy(placed.spec), users=placed.users(),
+                claimed=_claimed_instances(placed),
+            )  # fmt: skip
+            return publishing.node_json(shown)
         view = self._stores.config_maps.get(publishing.view_name(name), namespace=self._namespace)
         return publishing.view_json(view) if view is not None else None
 
@@ -269,7 +277,8 @@ class FakeNodes:
             self._dra.publish(node.metadata, placed, record.faults)
         # A node that left and came back: a delete of its view may still be pending.
         deleting = first and not self._writer.settled(self._views.target(name), None)
-        if deleting or (known is not None and known is not placed):
+        # Errors that counters include are saved at once: nobody could know of them after a crash.
+        if deleting or failed or (known is not None and known is not placed):
             record.view.forget()
         record.view.growth = growth(placed)
         urgent = first or record.view.written is None
@@ -424,9 +433,14 @@ class FakeNodes:
             self.loads.annotate_reservations(self._stores.pods, assigned)
         else:
             assigned = whole_users.users_of(there, placed, record.held, self.loads)
-        found = through.joined(assigned)
-        self._fleet.use(placed, found)
+        self._give(placed, through, assigned)
         return self._report_problems(record, through, there)
+
+    def _give(self, placed: NodeCards, through: claimed.ClaimedUsers, assigned: Mapping[str, tuple[User, ...]]) -> None:
+        """Set the users of a node's GPUs, by claims and by assignment; those of MIG devices get instances made."""
+        if placed.spec.allocation.divides or placed.instances:
+            self._fleet.divide(placed, through.instances(assigned) if placed.spec.allocation.divides else {})
+        self._fleet.use(placed, through.joined(assigned))
 
     def _use_instances(
         self,
@@ -445,9 +459,11 @@ class FakeNodes:
             loads=self.loads,
             unhealthy=record.unhealthy,
             claimed=through.taken,
+            reservations=self._reservations,
         )
+        self.loads.annotate_reservations(self._stores.pods, found.users)
         record.held, record.shared, record.replicas = found.held, bool(found.held), 1
-        self._fleet.use(placed, through.joined(found.users))
+        self._give(placed, through, found.users)
         return self._report_problems(record, through, found.wishes)
 
     def _offers(self, placed: NodeCards, record: NodeRecord) -> list[instance_users.OfferedResource]:
@@ -485,8 +501,9 @@ class FakeNodes:
         if settled:
             owned.drop_missing(node)
         sick = [place for place, gpu in enumerate(placed.ids) if gpu in record.unhealthy] if record.faults else []
-        labels, amounts = publishing.labels(spec, strategy), publishing.amounts(spec, strategy)
+        labels, amounts = feature_labels.labels(spec, strategy), publishing.amounts(spec, strategy)
         allocatable = publishing.amounts(spec, strategy, unhealthy=sick)
+        labels |= feature_labels.discovery_time(node, self._started) if spec.gpus else {}
         labels |= self.divisions.labels(placed.name)
         owned.labels.update(labels)
         owned.resources.update(amounts)
@@ -529,14 +546,15 @@ class FakeNodes:
         def source() -> object:
             if (placed := self._fleet.nodes.get(name)) is None:
                 return None
-            return placed.spec, self._strategy(placed.spec), [card.users for card in placed.cards]
+            return placed.spec, self._strategy(placed.spec), [card.users for card in placed.cards], placed.instances
 
         return source, functools.partial(self._render, name)
 
     def _render(self, name: str) -> dict[str, Any]:
         placed, owned = self._fleet.nodes[name], self._records[name].owned
         # Counters are as old as the last step: a later time would hide what they have grown since.
-        saved = self._fleet.time or self._clock.wall()
+        age = self._clock.wall() - self._fleet.time if self._fleet.time else 0.0
+        saved = self._time() - min(max(0.0, age), MAX_STEP_AGE)
         counters = {
             "time": math.floor(saved * 10) / 10,
             "growth": growth(placed),
@@ -548,7 +566,7 @@ class FakeNodes:
             counters["held"] = self._records[name].held
         return publishing.view(
             name, placed.ids, placed.spec, strategy=self._strategy(placed.spec), users=placed.users(),
-            counters=counters, labelled=owned.labels if owned is not None else (),
+            counters=counters, labelled=owned.labels if owned is not None else (), claimed=_claimed_instances(placed),
         )  # fmt: skip
 
     async def save(self) -> None:
@@ -575,13 +593,13 @@ class FakeNodes:
     def _saved(self, before: publishing.PreviousView) -> tuple[dict[str, list[float]], float]:
         """Return saved counters by GPU, and for how many seconds they may have grown; nothing if they are invalid.
 
-        If the clock was set back since, the time is unknown: then it is the longest time between two saves. Counters of
+        If they are from the future, the time is unknown: then it is the longest time between two saves. Counters of
         a node that was idle grow slowly, but for the time until a save would have shown that it no longer was.
         """
         if before.broken:
             _log.warning("counters restart from zero: the saved ones are invalid: %s", before.broken)
             return {}, 0.0
-        since = self._clock.wall() - before.counters.time
+        since = self._time() - before.counters.time
         since = since if since >= 0 else SAVE_EVERY
         since = max(min(since, SAVE_EVERY), since * before.counters.growth)
         return before.counters.gpus, since
@@ -616,6 +634,14 @@ def growth(placed: NodeCards) -> float:
     """Return how fast a node's counters can grow, relative to those of GPUs at their power limits."""
     noise = 1.1  # what GPUs draw at rest varies
     return min(1.0, max(noise * placed.idle_share, MIN_GROWTH)) if placed.idle else 1.0
+
+
+def _claimed_instances(placed: NodeCards) -> dict[str, list[NumberedInstance]]:
+    """Return the MIG instances of GPUs that claims have divided, by GPU id."""
+    if not placed.instances:
+        return {}
+    divided = (card.device for card in placed.cards if card.device.uuid in placed.instances)
+    return {device.uuid: numbered_on(device) for device in divided}
 
 
 def _zones(node: Node, placed: NodeCards, record: NodeRecord) -> numa_zones.NodeZones | None:

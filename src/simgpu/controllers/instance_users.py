@@ -17,7 +17,7 @@ from simgpu.kube.views import Pod
 from simgpu.machines.fleet import NodeCards
 from simgpu.machines.inventory import Card
 from simgpu.machines.users import User
-from simgpu.pods import assigning, requests
+from simgpu.pods import assigning, requests, reserving
 from simgpu.pods.holding import Holder
 from simgpu.topology import devices, mig_offers, sharing
 from simgpu.topology.mig_offers import OfferedDevice
@@ -60,10 +60,12 @@ def assign(
     loads: PodLoads,
     unhealthy: Collection[str],
     claimed: Collection[str],
+    reservations: str,
 ) -> AssignedInstances:
     """Assign a node's `resources` to its pods, but for those that are `claimed`, by the ids of GPUs and instances.
 
-    Of `unhealthy` GPUs, by id, pods keep what they have.
+    Of `unhealthy` GPUs, by id, pods keep what they have. What pods of the namespace `reservations` have is shared by
+    those that name them.
     """
     if not any(map(requests.holds, pods)):
         return AssignedInstances({}, {}, [])
@@ -88,9 +90,10 @@ def assign(
             for gpu, holder in _holders(placed, resource, pod, zip(_owners(pod, wish), found[wish.uid], strict=True)):
                 holders.setdefault(gpu, []).append(holder)
     memory = {card.device.uuid: card.device.model.memory_mib.usable for card in placed.cards}
+    lent = reserving.lend(pods, {gpu: tuple(items) for gpu, items in holders.items()}, namespace=reservations)
     users = {
         gpu: tuple(loads.holder_user(item, item.memory_mib or memory[gpu], works=_works(item)) for item in items)
-        for gpu, items in holders.items()
+        for gpu, items in lent.items()
     }
     both = [(pod, _together(uid, listed)) for uid, (pod, listed) in wishes.items()]
     return AssignedInstances({uid: tuple(mine) for uid, mine in held.items()}, users, both)

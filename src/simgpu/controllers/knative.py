@@ -79,7 +79,7 @@ class RequestRates:
         """Set the utilisation of users by the last answer."""
         for user, number in driven:
             rate = self._rates[user.pod.namespace, user.pod.name]
-            self._set_usage(number, user.compute * min(1.0, rate / user.full_load) if user.full_load else 0.0)
+            self._set_usage(number, min(1.0, rate / user.full_load) if user.full_load else 0.0)
 
 
 def rates(samples: Iterable[SeriesSample]) -> Counter[tuple[str, str]]:

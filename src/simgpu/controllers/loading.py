@@ -17,6 +17,7 @@ from simgpu.machines import users
 from simgpu.machines.users import PodRef, User
 from simgpu.pods import annotated, kinds, loads, requests, reserving
 from simgpu.pods.holding import Holder
+from simgpu.topology.devices import part_id
 
 _READ = annotated.LOADS | {vocabulary.UTILIZATION_ANNOTATION, vocabulary.POD_GROUP_ANNOTATION}
 _PLAIN = loads.plain(users.ALL)
@@ -84,14 +85,14 @@ class PodLoads:
         node = pod.spec.node_name
         return kinds.class_of(pod, lambda namespace, name: self.find_class(namespace, name, node))
 
-    def user(self, pod: Pod, load: loads.Load, ref: PodRef, room: int, total: int, *, compute: float = 1.0) -> User:
+    def user(self, pod: Pod, load: loads.Load, ref: PodRef, room: int, total: int) -> User:
         """Return a container as the user of a GPU of `total` MiB, of which it may have `room`; too much is reported."""
         if load.memory_mib is not None and load.memory_mib > room:
             problem = f"{load.memory_mib}Mi is more than the container has of a GPU; at most {room}Mi"
             self._configuration.report(
                 subject_of(pod), "GpuMemoryExceeded", f"{vocabulary.MEMORY_ANNOTATION}: {problem}"
             )
-        return load.user(ref, room, total, compute=compute)
+        return load.user(ref, room, total)
 
     def holder_user(self, holder: Holder, memory: int, *, works: bool) -> User:
         """Return the container that has a GPU of `memory` MiB, or a share of it, as its user."""
@@ -111,12 +112,17 @@ class PodLoads:
         return user if holder.part is None else msgspec.structs.replace(user, part=holder.part)
 
     def annotate_reservations(self, pods: Store[Pod], listed: Mapping[str, Sequence[User]]) -> None:
-        """Annotate each reservation pod with the GPU that it holds, the first of several, unless it is already."""
+        """Annotate each reservation pod with what it holds, the first of several, unless it is already.
+
+        That is a GPU, or a MIG instance, by id.
+        """
         done: set[str] = set()
-        for gpu, ref in ((gpu, user.pod) for gpu, items in listed.items() for user in items if user.reserves):
+        for gpu, user in ((gpu, user) for gpu, items in listed.items() for user in items if user.reserves):
+            ref = user.pod
             pod = pods.get(ref.name, namespace=ref.namespace)
             if pod is not None and ref.uid not in done and vocabulary.RUNAI_RESERVED not in pod.metadata.annotations:
-                patch = {"metadata": {"annotations": {vocabulary.RUNAI_RESERVED: gpu}}}
+                held = gpu if user.part is None else part_id(gpu, user.part)
+                patch = {"metadata": {"annotations": {vocabulary.RUNAI_RESERVED: held}}}
                 self._writer.merge(Target(resources.PODS, ref.name, ref.namespace), patch, observed=pod, urgent=True)
             done.add(ref.uid)
 

@@ -54,6 +54,7 @@ def _single(spec: pools.NodeGpus) -> dict[str, str]:
             vocabulary.GPU_PRODUCT: naming.label_value(f"{product}-MIG-INVALID"),
             vocabulary.GPU_COUNT: "0",
             vocabulary.GPU_REPLICAS: "0",
+            vocabulary.GPU_SHARING_STRATEGY: "",
             vocabulary.GPU_MEMORY: "0",
         }
     count = sum(len(gpu.layout.instances) for gpu in spec.gpus)

@@ -14,7 +14,7 @@ import msgspec
 
 from simgpu import vocabulary
 from simgpu.catalog import models
-from simgpu.controllers import mig_labels, publishing
+from simgpu.controllers import feature_labels, mig_labels, publishing
 from simgpu.controllers.configuring import Configuration, subject_of
 from simgpu.controllers.dividing import Divisions
 from simgpu.controllers.loading import PodLoads
@@ -31,7 +31,7 @@ from simgpu.machines import users
 from simgpu.machines.ticking import Clock
 from simgpu.machines.users import CpuSource, User
 from simgpu.pods import holding, requests, reserving
-from simgpu.topology import failures, mig_choice, pools
+from simgpu.topology import allocating, failures, mig_choice, pools
 
 _NOTHING = pools.NodeGpus(())
 
@@ -53,12 +53,14 @@ class _Shown(msgspec.Struct, frozen=True):
     users: dict[str, tuple[User, ...]] = {}
     labels: tuple[str, ...] = ()
     strategy: str = ""
+    claimed: publishing.ClaimedInstances = {}
 
 
 class OwnNode:
     """Reads the node's configuration and users, and writes its labels and view.
 
-    `before` is what it had, which it keeps while its configuration is invalid.
+    `before` is what it had, which it keeps while its configuration is invalid. Unless it is to be `labelled`, labels of
+    feature discovery are left to others, and unless its GPUs are `claimable`, so is DRA.
     """
 
     def __init__(  # noqa: PLR0913 - what it reads, what it writes to, and how
@@ -73,6 +75,8 @@ class OwnNode:
         clock: Clock,
         before: pools.NodeGpus = _NOTHING,
         allocation: str = vocabulary.EXTENDED,
+        labelled: bool = True,
+        claimable: bool = True,
     ) -> None:
         self.name = name
         self.configuration = Configuration(
@@ -90,6 +94,8 @@ class OwnNode:
         self._shown = _Shown()
         self._counters: Callable[[], Mapping[str, Sequence[float]]] = dict
         self._spec = before
+        self._labels, self._claimable = labelled, claimable
+        self._started = clock.wall()
         self._labelled: set[str] = set()
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -130,6 +136,8 @@ class OwnNode:
         """Return what the node should have, with its MIG strategy; nothing if nothing is configured."""
         spec = self.configuration.gpus_of(self.node, lambda _name: self._spec) if self.node is not None else None
         self._spec = mig_choice.with_strategy(spec or _NOTHING, self.configuration.current)
+        if not self._claimable:
+            self._spec = msgspec.structs.replace(self._spec, allocation=allocating.DEFAULT)
         return self._spec
 
     def failures(self, spec: pools.NodeGpus) -> failures.Failures:
@@ -256,22 +264,22 @@ class OwnNode:
         ids: Sequence[str],
         listed: Mapping[str, tuple[User, ...]],
         counters: Callable[[], Mapping[str, Sequence[float]]],
+        *,
+        claimed: publishing.ClaimedInstances = {},
     ) -> float:
-        """Write labels and view if they differ; return the seconds until the view should be checked again."""
+        """Write labels and view if they differ; return the seconds until the view should be checked again.
+
+        `claimed` are the MIG instances of GPUs that claims have divided.
+        """
         self.loads.annotate_reservations(self._stores.pods, listed)
         node, fleet = self.node, self.configuration.current
         if node is None or fleet is None:
             return SAVE_EVERY
         config_map = self._views.get(self.name)
-        labels = publishing.labels_of_real(spec, mig_choice.strategy(spec, fleet)) if spec.gpus or spec.other else {}
-        labels |= self.divisions.labels(self.name) if labels else {}
-        if labels or config_map is not None or self.configuration.uninstalling:
+        labels = self._feature_labels(node, spec, mig_choice.strategy(spec, fleet))
+        if spec.gpus or spec.other or config_map is not None or self.configuration.uninstalling:
             labels[vocabulary.MANAGED_LABEL] = "true"  # the last to be removed; in an uninstall, by the agent itself
-        self._labelled.update(labels, publishing.owned_labels(config_map))
-        if vocabulary.MANAGED_LABEL in node.metadata.labels:
-            self._labelled.add(vocabulary.MIG_CONFIG_STATE)  # perhaps of an agent that did not get to its view
-        if config_map is None and vocabulary.MANAGED_LABEL in node.metadata.labels:  # an agent did not get further
-            self._labelled.update(publishing.ALL_LABELS, filter(mig_labels.is_ours, node.metadata.labels))
+        self._note_labels(node, labels, config_map)
         if not spec.gpus:
             self.divisions.forget(self.name)
         patch = publishing.label_patch(labels, self._labelled)
@@ -281,12 +289,30 @@ class OwnNode:
             if config_map is not None:
                 self._views.delete(self.name)
             return SAVE_EVERY
-        self._shown = _Shown(spec, tuple(ids), dict(listed), tuple(labels), mig_choice.strategy(spec, fleet))
+        strategy = mig_choice.strategy(spec, fleet)
+        self._shown = _Shown(spec, tuple(ids), dict(listed), tuple(labels), strategy, claimed)
         self._counters = counters
         urgent = self._view.written is None and config_map is None
         return self._views.publish(
             self.name, self._view, lambda: self._shown, self._render, urgent=urgent, failed=self._failed
         )
+
+    def _note_labels(self, node: Node, labels: Mapping[str, str], config_map: ConfigMap | None) -> None:
+        """Note the labels that are, or may be, an agent's own: those of them that are not wanted are removed."""
+        if not self._labels:  # only those that an agent with labels left: others write them now
+            self._labelled = {*labels, *publishing.owned_labels(config_map)}
+            return
+        self._labelled.update(labels, publishing.owned_labels(config_map))
+        if vocabulary.MANAGED_LABEL in node.metadata.labels:
+            self._labelled.add(vocabulary.MIG_CONFIG_STATE)  # perhaps of an agent that did not get to its view
+        if config_map is None and vocabulary.MANAGED_LABEL in node.metadata.labels:  # an agent did not get further
+            self._labelled.update(feature_labels.ALL_LABELS, filter(mig_labels.is_ours, node.metadata.labels))
+
+    def _feature_labels(self, node: Node, spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
+        if not self._labels or not (spec.gpus or spec.other):
+            return {}
+        time = feature_labels.discovery_time(node, self._started) if spec.gpus else {}
+        return feature_labels.of_real(spec, strategy) | time | self.divisions.labels(self.name)
 
     @property
     def withdrawn(self) -> bool:
@@ -301,6 +327,7 @@ class OwnNode:
         return publishing.view(
             self.name, shown.ids, shown.spec, strategy=shown.strategy, users=shown.users, fake=False,
             labelled=shown.labels, counters={"time": round(self._clock.wall(), 1), "gpus": self._counters()},
+            claimed=shown.claimed,
         )  # fmt: skip
 
     def _failed(self, _error: Exception) -> None:

@@ -94,12 +94,35 @@ class OwnSlices:
             self._slices.drop(self._node)
 
     async def run(self) -> None:
-        """Watch and write until cancelled."""
+        """Watch and write until cancelled, in another version of the API once the server has that instead."""
         await self._needed.wait()
-        api = self._api or await self._discover()
+        self._classes.listen(lambda _change: self.changed())
+        while True:
+            api = self._api or await self._discover()
+            await dra_fleet.until_first(self._follow(api), self._check_again(api))
+
+    async def _check_again(self, api: ServedApi) -> None:
+        """Return once the server serves another version. It is asked only after a read failed: nodes are many."""
+        seen = 0
+        while True:
+            await asyncio.sleep(dra_fleet.CHECK_SECONDS)
+            failed = self._reading.counters.failures if self._reading is not None else 0
+            if failed == seen:
+                continue
+            seen = failed
+            try:
+                found = await dra_fleet.discover(self._client)
+            except errors.KubeError as error:
+                _log.debug("the next look at the version of %s is in %s s: %s", GROUP, dra_fleet.CHECK_SECONDS, error)
+                continue
+            if found is not None and found != api:
+                _log.info("the API server serves %s now, not %s", found.api_version, api.api_version)
+                self._api = found
+                return
+
+    async def _follow(self, api: ServedApi) -> None:
         own = f"spec.nodeName={self._node},spec.driver={vocabulary.DRA_DRIVER}"
         named = f"metadata.name={vocabulary.DRA_DRIVER}"
-        self._classes.listen(lambda _change: self.changed())
         async with asyncio.TaskGroup() as group:
             written = Reflector(self._client, self._slices.serve(api), self._slices.store, fields=own)
             group.create_task(written.run())

@@ -13,25 +13,12 @@ import msgspec
 
 from simgpu import errors, vocabulary
 from simgpu.catalog import models
-from simgpu.controllers import mig_labels, view_format
+from simgpu.controllers import feature_labels, mig_labels, view_format
 from simgpu.kube import naming, quantity
 from simgpu.kube.views import ConfigMap, Node
 from simgpu.machines.users import PodRef, User
 from simgpu.topology import allocating, devices, mig_files, mig_layouts, mig_offers, pools, sharing
-
-LABELS = (
-    vocabulary.GPU_MEMORY, vocabulary.GPU_PRODUCT, vocabulary.MIG_STRATEGY, vocabulary.GPU_COUNT,
-    vocabulary.GPU_PRESENT, vocabulary.FAKE_GPU_LABEL, vocabulary.GPU_FAMILY, vocabulary.GPU_COMPUTE_MAJOR,
-    vocabulary.GPU_COMPUTE_MINOR, vocabulary.DRIVER_FULL, vocabulary.DRIVER_MAJOR,
-    vocabulary.DRIVER_MINOR, vocabulary.DRIVER_REVISION,
-    vocabulary.CUDA_FULL, vocabulary.CUDA_MAJOR,
-    vocabulary.CUDA_MINOR, vocabulary.GPU_MACHINE, vocabulary.GPU_REPLICAS,
-    vocabulary.GPU_SHARING_STRATEGY, vocabulary.MIG_CAPABLE, vocabulary.MPS_CAPABLE, *vocabulary.DEPLOYED_LABELS,
-)  # fmt: skip
-ALL_LABELS = (*LABELS, *vocabulary.DEPLOYED_ON_REAL_LABELS, vocabulary.MANAGED_LABEL)  # of fake and of real nodes
-
-
-_ALL_LABELS = frozenset(ALL_LABELS)
+from simgpu.topology.mig_offers import NumberedInstance
 
 
 def view_name(node: str) -> str:
@@ -46,57 +33,6 @@ def node_of(view_of: ConfigMap) -> str:
     if full and view_name(full) == meta.name:
         return full
     return meta.name.removeprefix(vocabulary.VIEW_PREFIX) if meta.name.startswith(vocabulary.VIEW_PREFIX) else ""
-
-
-def _sharing(spec: pools.NodeGpus) -> dict[str, str]:
-    """Return labels for sharing; the product gets a suffix unless the resource was renamed."""
-    slicing = spec.slicing
-    shared = slicing.replicas(vocabulary.GPU_RESOURCE) > 1
-    renamed = slicing.name(vocabulary.GPU_RESOURCE) != vocabulary.GPU_RESOURCE
-    suffix = "-SHARED" if shared and not renamed else ""
-    return {
-        vocabulary.GPU_PRODUCT: naming.label_value(spec.product)[: 63 - len(suffix)] + suffix,
-        vocabulary.GPU_REPLICAS: str(slicing.replicas(vocabulary.GPU_RESOURCE)),
-        vocabulary.GPU_SHARING_STRATEGY: "time-slicing" if shared else "none",
-    }
-
-
-def labels_of_real(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
-    """Return labels of a real node, with those for dynamic resource allocation."""
-    return labels(spec, strategy) | (dict.fromkeys(vocabulary.DEPLOYED_ON_REAL_LABELS, "true") if spec.gpus else {})
-
-
-def labels(spec: pools.NodeGpus, strategy: str) -> dict[str, str]:
-    """Return the labels that GPU feature discovery sets; unknown facts are left out."""
-    if not spec.gpus:
-        return {vocabulary.FAKE_GPU_LABEL: "true"}
-    model = spec.gpus[0].model
-    driver, cuda = spec.driver_version.split("."), spec.cuda_version.split(".")
-    capability = (model.compute_capability or "").split(".")
-    found = {
-        vocabulary.GPU_MEMORY: str(spec.memory_mib),
-        vocabulary.MIG_STRATEGY: strategy,
-        vocabulary.GPU_COUNT: str(len(spec.gpus)),
-        vocabulary.GPU_PRESENT: "true",
-        vocabulary.FAKE_GPU_LABEL: "true",
-        vocabulary.GPU_FAMILY: naming.label_value(re.sub("[ _]", "-", model.architecture.lower())),
-        vocabulary.GPU_COMPUTE_MAJOR: capability[0],
-        vocabulary.GPU_COMPUTE_MINOR: [*capability, ""][1],
-        vocabulary.DRIVER_FULL: naming.label_value(".".join(driver)),
-        vocabulary.DRIVER_MAJOR: naming.label_value(driver[0]),
-        vocabulary.DRIVER_MINOR: naming.label_value([*driver, "0"][1]),
-        vocabulary.DRIVER_REVISION: naming.label_value([*driver, "0", ""][2]),
-        vocabulary.CUDA_FULL: naming.label_value(".".join(cuda[:2])),
-        vocabulary.CUDA_MAJOR: naming.label_value(cuda[0]),
-        vocabulary.CUDA_MINOR: naming.label_value([*cuda, "0"][1]),
-        vocabulary.GPU_MACHINE: "SimGPU",
-        **_sharing(spec),
-        vocabulary.MIG_CAPABLE: "true" if model.mig else "" if model.is_estimated("mig") else "false",
-        vocabulary.MPS_CAPABLE: "false",
-        **dict.fromkeys(vocabulary.DEPLOYED_LABELS, "true"),
-        **mig_labels.labels(spec, strategy),
-    }
-    return {name: value for name, value in found.items() if value}
 
 
 def label_patch(wanted: Mapping[str, str], before: Iterable[str]) -> dict[str, Any]:
@@ -130,7 +66,7 @@ class OwnedFields(msgspec.Struct):
 
     def add_all(self, node: Node) -> None:
         """Add all names that we could own on a node: it is marked as ours, and its view is missing."""
-        self.labels.update(ALL_LABELS, filter(mig_labels.is_ours, node.metadata.labels))
+        self.labels.update(feature_labels.ALL_LABELS, filter(mig_labels.is_ours, node.metadata.labels))
         divided = (name for name in node.status.capacity if name.startswith(vocabulary.MIG_RESOURCE_PREFIX))
         self.resources.update((vocabulary.GPU_RESOURCE, *divided))
 
@@ -170,18 +106,27 @@ def owned_on(before: PreviousView, node: Node) -> OwnedFields:
     return owned
 
 
+ClaimedInstances = Mapping[str, Sequence[NumberedInstance]]  # by GPU id
+
+
 def document(
-    ids: Sequence[str], spec: pools.NodeGpus, *, strategy: str, users: Mapping[str, Sequence[User]]
+    ids: Sequence[str],
+    spec: pools.NodeGpus,
+    *,
+    strategy: str,
+    users: Mapping[str, Sequence[User]],
+    claimed: ClaimedInstances = {},
 ) -> dict[str, Any]:
-    """Return the document of a node's view: its GPUs and their users."""
+    """Return the document of a node's view: its GPUs and their users; `claimed` are instances that claims made."""
     gpus = []
     for gpu_id, gpu in zip(ids, spec.gpus, strict=True):
         there = users.get(gpu_id, ())
         entry: dict[str, Any] = {"id": gpu_id, "status": _status(there) if there else _UNUSED}
         if spec.mixed:
             entry |= {"gpuProduct": gpu.model.product, "gpuMemory": gpu.model.memory_mib.total}
-        if gpu.layout.enabled:
-            entry["mig"] = {"instances": _instances(gpu_id, gpu, there)}
+        if gpu.layout.enabled or gpu_id in claimed:
+            listed = claimed.get(gpu_id) or mig_offers.numbered(gpu.layout, gpu.model)
+            entry["mig"] = {"instances": _instances(gpu_id, listed, there)}
         gpus.append(entry)
     found: dict[str, Any] = {"gpuMemory": spec.memory_mib, "gpuProduct": spec.product}
     if spec.driver:
@@ -201,11 +146,11 @@ def document(
     return found
 
 
-def _instances(gpu_id: str, gpu: pools.NodeGpu, users: Sequence[User]) -> list[dict[str, Any]]:
+def _instances(gpu_id: str, listed: Iterable[NumberedInstance], users: Sequence[User]) -> list[dict[str, Any]]:
     """Return the MIG instances of a GPU, with their ids, and the container that has each."""
     owners = {user.part: user.pod for user in reversed(users)}
     found: list[dict[str, Any]] = []
-    for start, number, profile in mig_offers.numbered(gpu.layout, gpu.model):
+    for start, number, profile in listed:
         entry: dict[str, Any] = {"id": devices.part_id(gpu_id, number), "profile": profile.name, "start": start}
         if (owner := owners.get(number)) is not None:
             entry["allocatedBy"] = {"namespace": owner.namespace, "pod": owner.name, "container": owner.container}
@@ -213,7 +158,7 @@ def _instances(gpu_id: str, gpu: pools.NodeGpu, users: Sequence[User]) -> list[d
     return found
 
 
-def view(
+def view(  # noqa: PLR0913 - all that a view shows
     node: str,
     ids: Sequence[str],
     spec: pools.NodeGpus,
@@ -221,6 +166,7 @@ def view(
     strategy: str,
     users: Mapping[str, Sequence[User]],
     counters: Mapping[str, Any],
+    claimed: ClaimedInstances = {},
     fake: bool = True,
     labelled: Iterable[str] = (),
 ) -> dict[str, Any]:
@@ -229,10 +175,11 @@ def view(
     written = {vocabulary.VIEW_LABELS_ANNOTATION: ",".join(sorted(labelled))}
     if labels[vocabulary.VIEW_NODE_LABEL] != node:
         written[vocabulary.VIEW_NODE_ANNOTATION] = node
+    shown = document(ids, spec, strategy=strategy, users=users, claimed=claimed)
     return {
         "metadata": {"labels": labels, "annotations": written | ({vocabulary.KWOK_NODE: "fake"} if fake else {})},
         "data": {
-            vocabulary.TOPOLOGY_KEY: "".join(_lines(document(ids, spec, strategy=strategy, users=users), 0)),
+            vocabulary.TOPOLOGY_KEY: "".join(_lines(shown, 0)),
             vocabulary.COUNTERS_KEY: msgspec.json.encode(counters).decode(),
         },
     }
@@ -405,16 +352,16 @@ def published(
 
 
 def _spec(found: view_format.View, catalog: models.Catalog, like: Mapping[str, models.Model]) -> pools.NodeGpus:
-    gpus = []
+    gpus, way = [], allocating.GpuAllocation(found.allocation, found.dra)
     for gpu in found.gpus:
         memory = found.gpu_memory if gpu.gpu_memory is None else gpu.gpu_memory
         product = found.gpu_product if gpu.gpu_product is None else gpu.gpu_product
         if not memory:
             raise ValueError(f"{gpu.id} has no memory")
         model = devices.named(product, memory, catalog, like=like.get(product))
-        gpus.append(pools.NodeGpu(model, gpu.id, layout=_layout(gpu.mig, model)))
+        layout = mig_layouts.WHOLE if way.divides else _layout(gpu.mig, model)  # claims have what they made
+        gpus.append(pools.NodeGpu(model, gpu.id, layout=layout))
     other = {item.name: item.count for item in found.other_devices}
-    way = allocating.GpuAllocation(found.allocation, found.dra)
     return pools.NodeGpus(
         tuple(gpus), other, driver=found.driver_version, cuda=found.cuda_version, allocation=way,
         slicing=found.sharing.time_slicing, mig=mig_files.MigSettings(found.mig_strategy),
@@ -436,7 +383,7 @@ def owned_labels(config_map: ConfigMap | None) -> tuple[str, ...]:
         if config_map is not None
         else ()
     )
-    known = listed & _ALL_LABELS
+    known = listed.intersection(feature_labels.ALL_LABELS)
     return tuple(sorted(name for name in listed if name in known or mig_labels.is_ours(name)))
 
 
@@ -458,7 +405,8 @@ def read_previous(config_map: ConfigMap | None) -> PreviousView:
     for gpu in found.gpus:
         for uid in gpu.status.pod_gpu_usage_status:
             held.setdefault(uid, []).append((gpu.status.allocated_by.container, gpu.id))
-    divided = (item.profile for gpu in found.gpus if gpu.mig is not None for item in gpu.mig.instances)
+    static = () if allocating.GpuAllocation(found.allocation, found.dra).divides else found.gpus
+    divided = (item.profile for gpu in static if gpu.mig is not None for item in gpu.mig.instances)
     resources = (
         vocabulary.GPU_RESOURCE,
         *(item.name for item in found.other_devices),

@@ -31,7 +31,7 @@ from simgpu.machines.ticking import Clock
 from simgpu.machines.users import User
 from simgpu.pods.guests import Guest
 from simgpu.pods.holding import Held, HeldInstance
-from simgpu.topology import allocating, failures, mig_by_hand, mig_choice, pools, sharing
+from simgpu.topology import allocating, failures, mig_by_hand, mig_choice, mig_offers, pools, sharing
 from simgpu.topology.devices import Device
 
 RECONCILE_SECONDS = 5.0  # between reconciles if nothing changes
@@ -248,7 +248,9 @@ class RealNode:
             self._slices.publish(node, spec, free, self._faults)
             if self.topologies is not None:
                 self.topologies.want(node.metadata.name, self.zones())
-        again = self._node.publish(spec, list(memory), self._users, equipment.box.counters)
+        divided = (device for device in devices if spec.allocation.divides and device.instances)
+        claimed = {device.uuid: mig_offers.numbered_on(device) for device in divided}
+        again = self._node.publish(spec, list(memory), self._users, equipment.box.counters, claimed=claimed)
         self.reconciled = True
         return min(again, RECONCILE_SECONDS, change, self._awaited())
 

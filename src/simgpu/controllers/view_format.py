@@ -103,8 +103,8 @@ class View(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 class Counters(msgspec.Struct, frozen=True):
     """Counters of a node's GPUs, by id, at a `time` in seconds since 1970, and the address of its exporter.
 
-    `growth` is how fast they grew, 1 at most; `failures` are the configured ones that the counters include already. `held`
-    are the GPUs, or shares of them, of each pod by uid, where the users of GPUs do not tell.
+    `growth` is how fast they grew, 1 at most; `failures` are the configured ones that the counters include already.
+    `held` are the GPUs, or shares of them, of each pod by uid, where the users of GPUs do not tell.
     """
 
     time: float = 0.0

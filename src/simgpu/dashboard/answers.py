@@ -136,6 +136,28 @@ class PodSummary(msgspec.Struct, frozen=True):
     message: str = ""
 
 
+class GpuPage(msgspec.Struct, frozen=True):
+    """The state page of a GPU or, by its id, of a GPU with one MIG instance alone: bytes as base64."""
+
+    id: str
+    page: str
+
+
+class ContainerGpus(msgspec.Struct, frozen=True):
+    """What nvidia-smi reads in a container of a pod on a fake node.
+
+    `state` is `running`, or why there are no pages, which `message` explains: the pod or container is `unknown`, it has
+    no GPUs (`empty`), does not run (`stopped`), or is on a `real` node.
+    """
+
+    state: str
+    message: str = ""
+    node: str = ""
+    container: str = ""
+    time: float = 0.0  # of the last step, in seconds since 1970
+    pages: list[GpuPage] = []
+
+
 class RecordedEvent(msgspec.Struct, frozen=True):
     """An event that this process has recorded."""
 

@@ -82,7 +82,7 @@ class FleetLayout:
     def __init__(self, source: DashboardSource, machine: Machine) -> None:
         self.machine = machine
         firsts = np.flatnonzero(np.diff(machine.node_of, prepend=-1)).tolist()
-        self.names = [machine.hostnames[first] for first in firsts]
+        self.names = [source.node_name(machine.hostnames[first]) for first in firsts]
         self.pools = [source.pool_of(name) for name in self.names]
         self.firsts = np.array(firsts, dtype=np.intp)
         self.counts = [after - first for first, after in pairwise([*firsts, len(machine.devices)])]
@@ -95,6 +95,18 @@ class FleetLayout:
         self.products = list(products)
         self.owners = OwnerNumbers(len(machine.devices))
         self._places: dict[str, int] | None = None
+
+    def adopts(self, source: DashboardSource, machine: Machine) -> bool:
+        """Return whether a machine has the same nodes and GPUs, perhaps divided otherwise; it is its own then."""
+        pairs = zip(self.machine.devices, machine.devices, strict=False)
+        same = (
+            self.machine.hostnames == machine.hostnames
+            and all(one is other or (one.uuid, one.model) == (other.uuid, other.model) for one, other in pairs)
+            and self.pools == [source.pool_of(name) for name in self.names]
+        )
+        if same:
+            self.machine = machine
+        return same
 
     @functools.cached_property
     def order(self) -> list[int]:
@@ -237,11 +249,12 @@ class FrameKeeper:
             self._frame = None
             return None
         known = self._frame
-        if known is None or known.machine is not machine:
-            known = self._frame = FleetFrame(self.source, FleetLayout(self.source, machine))
-        elif known.step != machine.step:
-            known = self._frame = FleetFrame(self.source, known.layout)
-        return known
+        if known is not None and known.machine is machine and known.step == machine.step:
+            return known
+        same = known is not None and (known.machine is machine or known.layout.adopts(self.source, machine))
+        layout = known.layout if known is not None and same else FleetLayout(self.source, machine)
+        self._frame = FleetFrame(self.source, layout)
+        return self._frame
 
     def forget(self) -> None:
         """Keep nothing of any machine."""

@@ -10,16 +10,16 @@ import asyncio
 import collections
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from simgpu.dashboard.channels import Channel, StreamMessage
+from simgpu.dashboard.channels import EVERYTHING, Channel, StreamMessage, StreamUpdate, WantedPart
 from simgpu.dashboard.frames import FleetFrame, FrameKeeper
 from simgpu.vocabulary import MAX_VIEWERS, MAX_VIEWS
 from simgpu.web.limits import Busy
 
 INTERVAL_SECONDS = 0.5
 PING_SECONDS = 5.0
-_MAX_WAITING = 4  # messages, after which a viewer has fallen behind
+_MAX_WAITING = 4  # updates, after which a viewer has fallen behind
 
 _log = logging.getLogger(__name__)
 
@@ -30,18 +30,19 @@ PING = StreamMessage(("ping", {}))
 class Viewer:
     """One client of a channel; `behind` while it has to start anew from a snapshot."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, wanted: WantedPart = EVERYTHING) -> None:
         self.channel = channel
+        self._wanted = wanted
         self.behind = True
         self.closed = False
-        self._waiting: collections.deque[StreamMessage] = collections.deque()
+        self._waiting: collections.deque[Sequence[StreamMessage]] = collections.deque()
         self._wake = asyncio.Event()
         self._wake.set()
 
-    def offer(self, message: StreamMessage) -> None:
-        """Add a message, unless a snapshot comes anyway."""
+    def offer(self, update: StreamUpdate) -> None:
+        """Add what it looks at of an update, unless a snapshot comes anyway."""
         if not self.behind:
-            self._waiting.append(message)
+            self._waiting.append(update.messages(self._wanted))
             if len(self._waiting) > _MAX_WAITING:
                 self._waiting.clear()
                 self.behind = True
@@ -52,7 +53,7 @@ class Viewer:
         self.closed = True
         self._wake.set()
 
-    async def next(self) -> list[StreamMessage]:
+    async def next(self) -> Sequence[StreamMessage]:
         """Return what to send next; a ping after a while without anything."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PING_SECONDS):
@@ -61,8 +62,8 @@ class Viewer:
         if self.behind:
             snapshot = self.channel.snapshot()
             self.behind = snapshot is None
-            return [snapshot or AWAY]
-        found = list(self._waiting) or [PING]
+            return (snapshot or AWAY).messages(self._wanted)
+        found = [message for messages in self._waiting for message in messages] or [PING]
         self._waiting.clear()
         return found
 
@@ -82,14 +83,14 @@ class _View:
         if frame is self._frame:
             return
         self._frame = frame
-        message = self.channel.change(frame)
-        if message is not None:
-            self.offer(message)
+        update = self.channel.change(frame)
+        if update is not None:
+            self.offer(update)
 
-    def offer(self, message: StreamMessage) -> None:
-        """Offer a message to all viewers."""
+    def offer(self, update: StreamUpdate) -> None:
+        """Offer an update to all viewers."""
         for viewer in self.viewers:
-            viewer.offer(message)
+            viewer.offer(update)
 
     def close(self) -> None:
         """End the streams of all viewers."""
@@ -111,14 +112,14 @@ class ViewerHub:
         """How many there are."""
         return sum(len(view.viewers) for view in self._views.values())
 
-    def join(self, key: object, make: Callable[[], Channel]) -> Viewer:
+    def join(self, key: object, make: Callable[[], Channel], *, wanted: WantedPart = EVERYTHING) -> Viewer:
         """Add a viewer of a view, whose channel `make` makes for the first one; `Busy` at a limit."""
         if self._closed or self.viewers >= MAX_VIEWERS or (key not in self._views and self._full()):
             raise Busy
         if key not in self._views:
             self._views[key] = _View(make(), self._keeper.frame())
         view = self._views[key]
-        viewer = Viewer(view.channel)
+        viewer = Viewer(view.channel, wanted)
         view.viewers.add(viewer)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())

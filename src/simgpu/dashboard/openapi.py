@@ -13,7 +13,7 @@ from simgpu.dashboard.queries import QueryParameter
 
 STREAM = (
     queries.VIEW, queries.SHOW, queries.POOL, queries.MODEL, queries.SHOWN_NODE, queries.INDEX, queries.Q,
-    queries.NAMESPACE, queries.PHASE, *queries.LISTS,
+    queries.NAMESPACE, queries.PHASE, *queries.LISTS, queries.BLOCKS, queries.LAYOUT,
 )  # fmt: skip
 
 
@@ -46,6 +46,10 @@ PATHS = (
         (queries.NAMESPACE, queries.NODE, queries.PHASE, queries.Q, *queries.LISTS),
     ),
     ApiPath(
+        "container_gpus", "/pods/{namespace}/{pod}/gpus", "What nvidia-smi reads in a pod on a fake node.",
+        answers.ContainerGpus, (queries.CONTAINER,),
+    ),
+    ApiPath(
         "events", "/events", "Events that this process has recorded, newest first.",
         answers.ApiPage[answers.RecordedEvent], (queries.NODE, *queries.LISTS),
     ),
@@ -55,9 +59,10 @@ PATHS = (
     ),
     ApiPath(
         "stream", "/stream",
-        "Server-sent events. View `fleet` sends `layout` and `cells`, then `change` at most twice a second; the other "
-        "views send their document whenever it is different. `ping` every few seconds, `away` while there is nothing "
-        "to show, `gone` if a node or GPU is no more.",
+        "Server-sent events. View `fleet` sends `layout` and `cells`, then `change` at most twice a second; with "
+        "`blocks`, cells that changed follow as a `block_change` for each block, and with the tag of the same `layout` "
+        "the first cells as a `block` each. The other views send their document whenever it is different. `ping` every "
+        "few seconds, `away` while there is nothing to show, `gone` if a node or GPU is no more.",
         None, STREAM,
     ),
 )  # fmt: skip
@@ -69,7 +74,10 @@ def answer_name(answer: Any) -> str:
     return f"{answer.__origin__.__name__} of {inner[0].__name__}" if inner else str(answer.__name__)
 
 
-_PATH_PARAMETERS = {"node": "Name of the node.", "gpu": "Id of the GPU.", "index": "Index of the GPU on its node."}
+_PATH_PARAMETERS = {
+    "node": "Name of the node.", "gpu": "Id of the GPU.", "index": "Index of the GPU on its node.",
+    "namespace": "Namespace of the pod.", "pod": "Name of the pod.",
+}  # fmt: skip
 
 
 @functools.cache

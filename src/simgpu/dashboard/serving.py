@@ -12,7 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
-from simgpu.dashboard import answers, channels, encoding, files, openapi, origins, queries, reading
+from simgpu.dashboard import answers, blocks, channels, encoding, files, openapi, origins, pod_pages, queries, reading
+from simgpu.dashboard.fleet_channel import FleetChannel
 from simgpu.dashboard.frames import FleetFrame, FrameKeeper
 from simgpu.dashboard.hub import ViewerHub
 from simgpu.dashboard.sources import DashboardSource
@@ -57,7 +58,8 @@ class Dashboard:
         self.hub = ViewerHub(self._keeper)
         self._answer: dict[str, Callable[[Query, web.Request], Awaitable[object]]] = {
             "fleet": self._fleet, "nodes": self._nodes, "node": self._node, "gpus": self._gpus, "gpu": self._gpu,
-            "node_gpu": self._node_gpu, "pods": self._pods, "events": self._events, "search": self._search,
+            "node_gpu": self._node_gpu, "pods": self._pods, "container_gpus": self._container_gpus,
+            "events": self._events, "search": self._search,
         }  # fmt: skip
 
     def routes(self, *, loopback: bool = True) -> list[web.RouteDef]:
@@ -153,6 +155,12 @@ class Dashboard:
         total, items = reading.pods(self._source, self._frame(), pending, query, limit=limit, offset=offset)
         return _paged(request, total, offset, items)
 
+    async def _container_gpus(self, query: Query, request: web.Request) -> object:
+        if self._source.away():
+            raise _Away
+        where = request.match_info
+        return pod_pages.of_container(self._source, where["namespace"], where["pod"], query["container"])
+
     async def _events(self, query: Query, request: web.Request) -> object:
         limit, offset = _part(query)
         newest = reading.events(self._source, query["node"])[::-1]
@@ -167,7 +175,8 @@ class Dashboard:
         try:
             query = queries.read(request.query, openapi.STREAM)
             key = tuple(query[name] for name in ("view", *_USED[query["view"]]))
-            viewer = self.hub.join(key, lambda: self._channel(query))
+            wanted = channels.WantedPart(blocks.parse(query["blocks"]), query["layout"])
+            viewer = self.hub.join(key, lambda: self._channel(query), wanted=wanted)
         except InputError as error:
             return respond(request, answers.Refusal(str(error), error.field), status=400)
         except Busy as busy:
@@ -196,7 +205,7 @@ class Dashboard:
         if view in ("node", "gpu") and not node:
             raise InputError("node", f"is required by view {view}")
         if view == "fleet":
-            return channels.FleetChannel(query["show"], pool=query["pool"], model=query["model"])
+            return FleetChannel(query["show"], pool=query["pool"], model=query["model"])
         if view == "gpu":
             return channels.GpuChannel(lambda frame: reading.gpu_detail(self._source, frame, node, index))
         if view == "node":

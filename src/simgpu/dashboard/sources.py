@@ -34,11 +34,17 @@ class DashboardSource(Protocol):
 
     role: str
 
+    def away(self) -> bool:
+        """Return whether there is nothing to show, such as without the lease."""
+
     def machine(self) -> Machine | None:
         """Return all GPUs; None while there are none to show, such as without the lease."""
 
     def machine_of(self, node: str) -> Machine | None:
         """Return the GPUs of one node; None if it is unknown."""
+
+    def node_name(self, hostname: str) -> str:
+        """Return the name of a node by the host name of its GPUs' series, which may be that of an exporter's pod."""
 
     def pool_of(self, node: str) -> str:
         """Return the pool of a node; empty if it has none."""
@@ -119,11 +125,20 @@ class FleetSource(_FromCluster):
         super().__init__(facts)
         self._fleet = fleet
         self._grouped: tuple[Machine | None, int, dict[PodRef, list[int]]] = (None, -1, {})
+        self._first: tuple[Machine | None, int, dict[int, PodRef]] = (None, -1, {})
+
+    def away(self) -> bool:
+        """Return whether there is no fleet."""
+        return self._fleet() is None
 
     def machine(self) -> Machine | None:
         """Return all GPUs."""
         fleet = self._fleet()
         return None if fleet is None else fleet.machine()
+
+    def node_name(self, hostname: str) -> str:
+        """Return the name of a node."""
+        return hostname
 
     def machine_of(self, node: str) -> Machine | None:
         """Return the GPUs of one node."""
@@ -141,8 +156,13 @@ class FleetSource(_FromCluster):
         return self._facts.faults()
 
     def first_owners(self, machine: Machine) -> Mapping[int, PodRef]:
-        """Return the pod that has each GPU first."""
-        return machine.pods
+        """Return the pod that has each GPU, or an instance of it, first."""
+        if not machine.parts:
+            return machine.pods
+        if self._first[:2] != (machine, machine.version):
+            divided = {place: users[0].pod for place in machine.part_rows if (users := machine.users.get(place))}
+            self._first = (machine, machine.version, divided | machine.pods)
+        return self._first[2]
 
     def owners(self, machine: Machine, place: int) -> list[GpuOwner]:
         """Return all owners of a GPU: its users, or the owner that is configured."""
@@ -169,7 +189,7 @@ class FleetSource(_FromCluster):
 
     def forget(self) -> None:
         """Keep no places of pods."""
-        self._grouped = (None, -1, {})
+        self._grouped, self._first = (None, -1, {}), (None, -1, {})
 
 
 class _Held:
@@ -193,23 +213,32 @@ class _Held:
 
 
 class BoxSource(_FromCluster):
-    """The one node of an exporter or an agent."""
+    """The one node of an exporter or an agent; `node` is its name, that of its series by default."""
 
-    def __init__(self, box: Callable[[], Box], *, role: str, facts: ClusterFacts = NO_FACTS) -> None:
+    def __init__(self, box: Callable[[], Box], *, role: str, node: str = "", facts: ClusterFacts = NO_FACTS) -> None:
         super().__init__(facts)
         self.role = role
+        self._node = node
         self._box = box
         self._known: tuple[tuple[Machine, int, int], _Held] | None = None
+
+    def away(self) -> bool:
+        """Return whether the box made no step yet."""
+        return not self._box().steps
 
     def machine(self) -> Machine | None:
         """Return all GPUs, once they made a step."""
         box = self._box()
         return box.machine if box.steps else None
 
+    def node_name(self, hostname: str) -> str:
+        """Return the name of the node."""
+        return self._node or hostname
+
     def machine_of(self, node: str) -> Machine | None:
         """Return the GPUs of the node."""
         machine = self.machine()
-        return machine if machine is not None and machine.hostnames[:1] == [node] else None
+        return machine if machine is not None and node in map(self.node_name, machine.hostnames[:1]) else None
 
     def versions_of(self, node: str) -> tuple[str, str]:
         """Return the versions of the driver and of CUDA."""

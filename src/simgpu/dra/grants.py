@@ -12,11 +12,13 @@ from simgpu import errors
 from simgpu.dra import claims, configs
 from simgpu.dra.node_devices import DevicePlace, MigPart
 from simgpu.kube import views
+from simgpu.topology import pools
 from simgpu.topology.devices import part_id
 from simgpu.vocabulary import DEVICE_ENV_PREFIX, MAX_CLAIM_RESULTS, MAX_CLAIM_USERS, MAX_NAME
 
 UID = re.compile(r"\A[0-9A-Za-z][0-9A-Za-z-]{0,62}\Z")  # part of file names
 
+_Id = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{pools.ID.pattern})\Z")]  # names the folder of a page
 _Text = Annotated[str, msgspec.Meta(max_length=2 * MAX_NAME)]
 
 
@@ -30,7 +32,7 @@ class GrantedDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     request: _Text
     pool: _Text
     name: _Text
-    gpu: _Text
+    gpu: _Id
     environment: dict[str, str] = {}
     share: _Text = ""
     memory_mib: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -141,11 +143,15 @@ def held_devices(prepared: Iterable[PreparedClaim]) -> set[str]:
 
 
 def instances(prepared: Iterable[PreparedClaim]) -> dict[str, tuple[MigPart, ...]]:
-    """Return the MIG instances that claims have, by GPU id; those of administrative access last."""
+    """Return the MIG instances that claims have, by GPU id; those of administrative access last.
+
+    Such access divides no GPU that another claim holds whole.
+    """
     found: dict[str, dict[MigPart, None]] = {}
     listed = [device for claim in prepared for device in claim.devices]
+    whole = {device.gpu for device in listed if device.part is None and not device.admin}
     for device in sorted(listed, key=lambda device: device.admin):
-        if device.part is not None:
+        if device.part is not None and not (device.admin and device.gpu in whole):
             found.setdefault(device.gpu, {})[device.part] = None
     return {gpu: tuple(parts) for gpu, parts in found.items()}
 

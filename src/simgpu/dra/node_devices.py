@@ -38,7 +38,6 @@ class DevicePlace(msgspec.Struct, frozen=True, gc=False):
     """What a device's name stands for: a GPU by id, or a MIG instance of it."""
 
     gpu: str
-    profile: models.MigProfile | None = None
     part: MigPart | None = None
 
 
@@ -79,7 +78,7 @@ def places(gpus: Sequence[Device], spec: pools.NodeGpus) -> dict[str, DevicePlac
             parts = [(names.of_mig(title, profile, place.start), profile, place.start) for place, profile in pairs]
         for name, profile, start in parts:
             number, memory = placing.placed(profile, device.model, start).number, _memory_mib(profile, device)
-            found[name] = DevicePlace(device.uuid, profile, MigPart(profile.name, start, number, memory))
+            found[name] = DevicePlace(device.uuid, MigPart(profile.name, start, number, memory))
     return found
 
 

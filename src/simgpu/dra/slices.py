@@ -185,7 +185,11 @@ class PublishedSlice(views.Object, frozen=True):
 
     def __post_init__(self) -> None:
         if bytes(self.spec):
-            msgspec.structs.force_setattr(self, "state", read_state(msgspec.json.decode(self.spec)))
+            try:
+                state = read_state(msgspec.json.decode(self.spec))
+            except AttributeError as error:  # msgspec makes a decoding error of other kinds only
+                raise ValueError(f"not the spec of a slice: {error}") from None
+            msgspec.structs.force_setattr(self, "state", state)
             msgspec.structs.force_setattr(self, "spec", msgspec.Raw())
 
 
@@ -207,11 +211,15 @@ def read_state(spec: Any) -> SliceState:
         digest=_digest(plain),
         node=str(spec.get("nodeName", "")),
         identity=(str(spec.get("driver", "")), str(pool.get("name", ""))),
-        generation=pool.get("generation", 0),
-        count=pool.get("resourceSliceCount", 0),
+        generation=_whole(pool.get("generation")),
+        count=_whole(pool.get("resourceSliceCount")),
         gated=frozenset(_gated(spec, listed)),
         times=tuple(sorted(times)),
     )
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _untimed(device: Mapping[str, Any]) -> dict[str, Any]:

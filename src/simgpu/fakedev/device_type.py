@@ -210,7 +210,7 @@ def _model(form: _Form, metrics: dict[str, DeviceMetric], terminate: list[dict[s
             changes["power_w"] = {"idle": least, "min": least, "default": most, "max": most}
         elif metric.follows in ("memory", "fb_used"):
             mebibytes = int(high * of_all / (documents.MIB if metric.follows == "memory" else 1))
-            changes["memory_mib"] = {"total": max(1, mebibytes), "reserved": 0}
+            changes["memory_mib"] = {"total": max(1, form.sub_devices, mebibytes), "reserved": 0}
         elif metric.follows == "temperature":
             changes["temperature_c"] = {"gpu_max": high, "slowdown": high, "shutdown": high + 10}
             changes["relations"] = {"heat": {"inlet": metric.low}}

@@ -142,7 +142,7 @@ def _load_pair(context: ssl.SSLContext, config: ClientConfig, certificate: bytes
 def _read_token(path: Path) -> str:
     try:
         token = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise errors.ConfigError(f"tokenFile: cannot read {path}: {error}") from None
     if not token:
         raise errors.ConfigError(f"tokenFile: {path} is empty")
@@ -169,7 +169,11 @@ async def run_plugin(plugin: Exec, config: ClientConfig) -> ExecCredentialStatus
         raise errors.ConfigError(
             f"{where}: apiVersion {plugin.api_version!r}: must be one of {', '.join(_EXEC_VERSIONS)}"
         )
-    output = await _output(plugin, config, where)
+    return read_credential(await _output(plugin, config, where), where)
+
+
+def read_credential(output: bytes, where: str) -> ExecCredentialStatus:
+    """Return the credential that an exec plugin printed; errors begin with `where`."""
     try:
         printed = msgspec.json.decode(output, type=_ExecCredential).status
     except errors.DECODING as error:
@@ -192,6 +196,8 @@ async def _output(plugin: Exec, config: ClientConfig, where: str) -> bytes:
     except OSError as error:
         hint = f"; {plugin.install_hint.strip()}" if plugin.install_hint else ""
         raise errors.ConfigError(f"{where}: cannot be started: {error.strerror}{hint}") from None
+    except ValueError as error:  # a NUL in a word, or a variable whose name has an equals sign
+        raise errors.ConfigError(f"{where}: cannot be started: {error}") from None
     try:
         async with asyncio.timeout(EXEC_TIMEOUT_SECONDS):
             output, error_output = await process.communicate()

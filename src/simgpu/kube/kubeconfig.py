@@ -8,7 +8,6 @@ is left to `auth`.
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -268,7 +267,7 @@ def _material(source: _Source, field: str, path: str | None, data: str | None) -
     if data:
         try:
             return _pem(base64.b64decode(data, validate=True), source, f"{field}-data")
-        except binascii.Error as error:
+        except ValueError as error:
             raise errors.ConfigError(f"{source.file}: {source.field}.{field}-data: not base64 ({error})") from None
     if path:
         return _pem(_read(source.file.parent / path, source.file, f"{source.field}.{field}"), source, field)
@@ -286,6 +285,8 @@ def _read(path: Path, file: Path, field: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise errors.ConfigError(f"{file}: {field}: cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise errors.ConfigError(f"{file}: {field}: {str(path)!r} is no path: {error}") from None
 
 
 def _names(paths: Sequence[Path]) -> str:

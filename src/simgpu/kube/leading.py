@@ -1,15 +1,14 @@
 """Leader election with a Lease: one of several processes leads, and another takes over when it ends.
 
 A leader that stops releases the lease, and candidates watch it, so a clean hand-over takes moments; after a crash it
-takes as long as the lease lasts. Clocks of different machines are never compared: expiry is measured from when this
-process last saw the lease change.
+takes as long as the lease lasts. Expiry is measured from when this process last saw the lease change, not by comparing
+clocks of different machines.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -19,6 +18,7 @@ import msgspec
 
 from simgpu.kube import errors, resources, watching
 from simgpu.kube.client import Client
+from simgpu.kube.lease_time import LeaseTime
 from simgpu.kube.views import Lease
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Election:
         namespace: str,
         identity: str,
         terms: Terms | None = None,
-        utc_now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+        time: LeaseTime | None = None,
     ) -> None:
         self.leading = False
         self._client = client
@@ -57,7 +57,7 @@ class Election:
         self._namespace = namespace
         self._identity = identity
         self._terms = terms or Terms()
-        self._utc_now = utc_now
+        self._time = time or LeaseTime()
         self._seen_version = ""
         self._seen_at = 0.0
 
@@ -171,6 +171,7 @@ class Election:
         return await self._client.create(resources.LEASES, body, namespace=self._namespace)
 
     async def _take(self, lease: Lease) -> Lease:
+        self._time.follow(lease)
         transitions = (lease.spec.lease_transitions or 0) + 1
         return await self._write(lease, self._spec(transitions=transitions, acquired=True))
 
@@ -179,8 +180,11 @@ class Election:
         patch = {"metadata": {"resourceVersion": lease.metadata.resource_version}, "spec": spec}
         return await self._client.merge_patch(resources.LEASES, self._name, patch, namespace=self._namespace)
 
+    def _now(self) -> str:
+        return self._time.utc_now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
     def _spec(self, *, transitions: int | None = None, acquired: bool = False) -> dict[str, Any]:
-        now = self._utc_now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = self._now()
         spec: dict[str, Any] = {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": self._terms.lease_seconds,
@@ -223,7 +227,8 @@ class Election:
             async with asyncio.timeout(2.0):
                 lease = await self._client.find(resources.LEASES, self._name, namespace=self._namespace)
                 if lease is not None and lease.spec.holder_identity == self._identity:
-                    await self._write(lease, {"holderIdentity": "", "leaseDurationSeconds": 1})
+                    released = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._now()}
+                    await self._write(lease, released)
 
 
 class _Lost(Exception):

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from simgpu.kube import errors, resources
-from simgpu.kube.client import Client
+from simgpu.kube.client import Client, decode
 from simgpu.kube.resources import Resource
 from simgpu.kube.views import Object
 from simgpu.loadtest import concurrency, heartbeat, ownership
@@ -111,7 +111,7 @@ def _users(item: Object) -> list[tuple[str, bool]]:
 
 async def _kinds(client: Client) -> list[Resource[Any]]:
     """Return all kinds that can be listed and deleted, in one version each."""
-    groups = msgspec.json.decode(await client.raw("/apis"), type=_Groups).groups
+    groups = decode(await client.raw("/apis"), _Groups).groups
     found: list[Resource[Any]] = []
     for api_version in ["v1", *(group.preferred_version.group_version for group in groups)]:
         try:

@@ -12,7 +12,7 @@ import msgspec
 
 from simgpu.dra import versions
 from simgpu.kube import errors
-from simgpu.kube.client import ApiResource, Client
+from simgpu.kube.client import ApiResource, Client, decode
 from simgpu.kube.resources import Resource
 from simgpu.kube.views import Object
 
@@ -64,7 +64,7 @@ class Served:
             body = await self._client.raw(f"/apis/{group}")
         except errors.NotFound:
             return []
-        listed = msgspec.json.decode(body, type=_Group).versions
+        listed = decode(body, _Group).versions
         return [item.version for item in listed if item.version != version]
 
     async def _kinds(self, api_version: str) -> dict[str, ApiResource]:

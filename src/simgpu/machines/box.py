@@ -8,23 +8,39 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from simgpu import errors
 from simgpu.machines.health import DeviceFailure, DeviceFaults
 from simgpu.machines.inventory import Card, DeviceState, Inventory
 from simgpu.machines.machine import DevicePart, Usage
-from simgpu.machines.registry import Ended, RunningWorkload
+from simgpu.machines.registry import Ended, RunningWorkload, WorkloadGroup
 from simgpu.machines.users import CpuSource, PodRef, User
 from simgpu.sim import activity, engine
-from simgpu.topology.devices import Device, StaticMetrics, part_id
+from simgpu.topology.devices import Device, StaticMetrics, compute_shares, part_id
 
 MAX_WORKLOADS = 100_000
 MAX_GONE = 4096  # removed devices whose state is kept, in case they come back
 
 
+class Target(msgspec.Struct, frozen=True):
+    """Where a workload can run: a device by index, and the engine's number of it or of a part of it.
+
+    `compute` is the number of a compute instance that has that `share` of the part, from 0 to 1.
+    """
+
+    device: int
+    handle: int
+    compute: int = 0
+    share: float = 1.0
+
+
 class Box:
-    """Devices in order, found by name or index; `card0.1` is a part of one, by its number, and may have an id too."""
+    """Devices in order, found by name or index; `card0.1` is a part of one, by its number, and may have an id too.
+
+    If compute instances share the part, `card0.1.0` is the first of them.
+    """
 
     def __init__(
         self,
@@ -72,14 +88,24 @@ class Box:
         self.machine.step, self.machine.time, self.machine.version = before.step, before.time, before.version + 1
         self._by_name = {device.file: device.index for device in devices}
         self._by_name |= {device.uuid: device.index for device in devices}
-        self._part_names = {f"{devices[part.device].file}.{part.id}": part for part in self.machine.parts}
         self._parts = {part.handle: part for part in self.machine.parts}
-        self._part_ids = {
-            part_id(devices[part.device].uuid, part.id): part for part in self.machine.parts if part.profile
-        }
+        self._part_names: dict[str, Target] = {}
+        self._part_ids: dict[str, Target] = {}
+        for part in self.machine.parts:
+            self._name_part(devices[part.device], part)
         self._index_of = {card.number: index for index, card in enumerate(self.cards)}
         self.machine.set_lost(index for index, card in enumerate(self.cards) if card.failure == DeviceFailure.LOST)
         self._name_users()
+
+    def _name_part(self, device: Device, part: DevicePart) -> None:
+        name, shared = f"{device.file}.{part.id}", compute_shares(device, part.id)
+        if not shared:
+            self._part_names[name] = Target(part.device, part.handle)
+        if part.profile and not shared:
+            self._part_ids[part_id(device.uuid, part.id)] = self._part_names[name]
+        for number, share in shared.items():
+            target = Target(part.device, part.handle, number, share)
+            self._part_names[f"{name}.{number}"] = self._part_ids[part_id(device.uuid, part.id, number)] = target
 
     # Workloads.
 
@@ -89,19 +115,27 @@ class Box:
 
     @property
     def part_ids(self) -> list[str]:
-        """The ids of all MIG instances."""
+        """The ids of all MIG devices."""
         return list(self._part_ids)
 
     def places(self) -> list[str]:
-        """Return the names of all cards, and of the instances instead for divided cards."""
-        instances = {name: part.device for name, part in self._part_names.items() if part.profile}
-        divided = set(instances.values())
-        return [device.file for device in self.devices if device.index not in divided] + list(instances)
+        """Return the names of all cards, and of the MIG devices instead for divided cards."""
+        divided = {part.device for part in self.machine.parts if part.profile}
+        of_instances = [name for name, target in self._part_names.items() if target.device in divided]
+        return [device.file for device in self.devices if device.index not in divided] + of_instances
 
-    def open_parts(self, index: int) -> set[int]:
-        """Return the numbers of a device's MIG instances that programs have open."""
-        parts = [part for part in self.machine.parts if part.device == index and part.profile]
-        return {part.id for part in parts if self.engine.read_part(part.handle).memory_mib > 0}
+    def open_parts(self, index: int) -> set[tuple[int, int]]:
+        """Return the numbers of a device's MIG instances, and compute instances in them, that programs have open."""
+        parts = {part.handle: part.id for part in self.machine.parts if part.device == index and part.profile}
+        found = (
+            (number, work) for number, work in self.workloads().items() if not parts.keys().isdisjoint(work.handles)
+        )
+        return {
+            (parts[share.part], work.compute)
+            for number, work in found
+            for share in self.engine.shares(number)
+            if share.part in parts and share.memory_mib > 0
+        }
 
     def is_open(self, index: int) -> bool:
         """Return whether programs have a device or an instance of it open."""
@@ -129,24 +163,28 @@ class Box:
         targets = list(dict.fromkeys(self._target(item) for item in on))
         if not targets:
             raise errors.InputError("Devices", "a workload needs at least one")
-        groups: dict[str, list[int]] = {}
-        for index, handle in targets:
-            groups.setdefault(self.devices[index].model.key, []).append(handle)
-        numbers = self._inventory.workloads.start(profile, groups.values(), pod=pod, ended=ended, pid=pid, owner=owner)
+        groups: dict[tuple[str, int, float], list[int]] = {}
+        for item in targets:
+            key = self.devices[item.device].model.key, item.compute, item.share
+            groups.setdefault(key, []).append(item.handle)
+        numbers = self._inventory.workloads.start(
+            profile, [WorkloadGroup(tuple(handles), *key[1:]) for key, handles in groups.items()],
+            pod=pod, ended=ended, pid=pid, owner=owner,
+        )  # fmt: skip
         if pod is not None:
             self._name_pods()
         return numbers
 
-    def _target(self, item: str | int) -> tuple[int, int]:
+    def _target(self, item: str | int) -> Target:
         part = (self._part_names.get(item) or self._part_ids.get(item)) if isinstance(item, str) else None
         if part is not None:
-            return part.device, part.handle
+            return part
         index = item if isinstance(item, int) else self._by_name.get(item)
         if index is None and isinstance(item, str) and item.isdecimal() and len(item) < 10:
             index = int(item)
         if index is None or not 0 <= index < len(self.devices):
             raise errors.InputError("Devices", f"no device {item!r}; there are {len(self.devices)}: {self._names()}")
-        return index, self.cards[index].number
+        return Target(index, self.cards[index].number)
 
     def _names(self) -> str:
         if not self.devices:

@@ -18,6 +18,7 @@ from simgpu.machines.machine import Machine, Values
 from simgpu.machines.users import User
 from simgpu.sim import cards
 from simgpu.topology import pools
+from simgpu.topology.mig_instances import with_instances
 from simgpu.vocabulary import EXPORTER
 
 _NONE = DeviceFailure.NONE
@@ -25,8 +26,11 @@ _FINEST_SECONDS = 1.0  # of a step's pieces; more than the usual step, so that p
 _MAX_GONE = 100_000  # removed GPUs whose counters are kept, in case they come back
 
 
+Instances = Mapping[str, tuple[tuple[str, int], ...]]  # profile and first slice of MIG instances, by GPU id
+
+
 class NodeCards(msgspec.Struct):
-    """A node's GPUs, in order, and the labels of its exporter."""
+    """A node's GPUs, in order, and the labels of its exporter. `instances` are those besides the ones of its spec."""
 
     name: str
     spec: pools.NodeGpus
@@ -34,6 +38,7 @@ class NodeCards(msgspec.Struct):
     exporter: dict[str, str]
     exporter_pod: tuple[str, str] = ("", "")  # name and address; empty if no pod stands for it
     idle_share: float = 0.0  # of its power limit that a GPU draws at rest: the largest
+    instances: Instances = {}
 
     @property
     def ids(self) -> list[str]:
@@ -88,7 +93,10 @@ class Fleet:
         if known is not None and known.spec == spec:
             return known
         exporter = known.exporter if known is not None else self._exporter(name)
+        instances = known.instances if known is not None else {}
         devices = pools.build(spec, name, labels=exporter)
+        if instances:
+            devices = [with_instances(device, instances.get(device.uuid, ())) for device in devices]
         made = self._inventory.exchange(known.cards if known is not None else (), devices)
         if known is not None and self._driven:
             kept = {card.number for card in made}
@@ -96,9 +104,26 @@ class Fleet:
         pod = known.exporter_pod if known is not None else ("", "")
         power = [card.device.model.power_w for card in made]
         idle_share = max((item.idle / item.max for item in power), default=0.0)
-        self.nodes[name] = NodeCards(name, spec, made, exporter, pod, idle_share)
+        self.nodes[name] = NodeCards(name, spec, made, exporter, pod, idle_share, instances)
         self._changed(name)
         return self.nodes[name]
+
+    def divide(self, node: NodeCards, instances: Instances) -> None:
+        """Divide a node's GPUs into these MIG instances besides those of its spec; what stays keeps its load.
+
+        Those that a GPU cannot have, or that overlap with earlier ones, are left out.
+        """
+        if node.instances == instances:
+            return
+        before, node.instances = node.instances, instances
+        devices = [card.device for card in node.cards]
+        for index, device in enumerate(devices):
+            wanted, own = instances.get(device.uuid, ()), node.spec.gpus[index].layout
+            if set(wanted) != set(before.get(device.uuid, ())):
+                plain = msgspec.structs.replace(device, instances=own.instances, starts=own.starts)
+                devices[index] = with_instances(plain, wanted)
+        self._inventory.exchange(node.cards, devices)
+        self._changed(node.name)
 
     def remove(self, name: str) -> None:
         """Remove a node and its GPUs."""

@@ -17,7 +17,7 @@ from simgpu.catalog import placing
 from simgpu.machines import profiles
 from simgpu.machines.health import HANG_XID, LOST_XID, MEMORY_XID, DeviceFailure, DeviceFaults
 from simgpu.machines.machine import DevicePart, Machine, UsageLister
-from simgpu.machines.registry import WorkloadRegistry
+from simgpu.machines.registry import WorkloadGroup, WorkloadRegistry
 from simgpu.machines.users import Plan, PodRef, User
 from simgpu.sim import activity, cards, engine
 from simgpu.topology import links
@@ -78,7 +78,7 @@ class Card(msgspec.Struct, gc=False):
     def pod(self, users: Sequence[User]) -> PodRef | None:
         """Return the pod that labels the card: of the first user of all of it, or from the configuration."""
         if users:
-            return next((user.pod for user in users if user.part is None), None) if self.parts else users[0].pod
+            return users[0].pod if users[0].part is None else next((one.pod for one in users if one.part is None), None)
         reading = self.device.static
         return PodRef(reading.pod, reading.namespace, reading.container) if reading and reading.pod else None
 
@@ -139,7 +139,7 @@ class Inventory:
         for card, device, peers in zip(made, devices, links.peers(devices), strict=True):
             if card.device != device:
                 former, card.device, card.kind = card.device, device, ""
-                if former.mig_devices() != device.mig_devices():
+                if former.usable_instances() != device.usable_instances():
                     self._divide(card)
             self.engine.set_linked(card.number, linked=peers > 0)
         return made
@@ -179,14 +179,14 @@ class Inventory:
         device, model = card.device, card.device.model
         if device.instances:
             slices = model.sm_count or 1
-            new = [(place, item) for place, item in device.mig_devices() if (place.number, item.name) not in kept]
+            new = [(place, item) for place, item in device.usable_instances() if (place.number, item.name) not in kept]
             wanted = [
                 (item.name, placing.multiprocessors(item, model) / slices, placing.memory_mib(item, model))
                 for _, item in new
             ]
             made = self.engine.split(card.number, wanted)
             handles = {**kept, **{(place.number, item.name): made[at] for at, (place, item) in enumerate(new)}}
-            pairs = device.mig_devices()
+            pairs = device.usable_instances()
             return tuple((place.number, item.name, handles[place.number, item.name]) for place, item in pairs)
         if self._tiles and model.tiles > 1:
             memory = model.memory_mib.total // model.tiles
@@ -202,14 +202,17 @@ class Inventory:
         if not card.device.instances or not all(name for _, name, _ in card.parts):
             gone, kept = [handle for _, _, handle in card.parts], {}
         else:
-            wanted = {(place.number, item.name) for place, item in card.device.mig_devices()}
+            wanted = {(place.number, item.name) for place, item in card.device.usable_instances()}
             kept = {(number, name): handle for number, name, handle in card.parts if (number, name) in wanted}
             gone = [handle for number, name, handle in card.parts if (number, name) not in kept]
-        self.workloads.finish(self.engine.remove_parts(gone))
+        if gone:
+            self.workloads.finish(self.engine.remove_parts(gone))
         staying = {None, *(number for number, _ in kept)}
         stays = [item for item in card.playing if not isinstance(item.what, User) or item.what.part in staying]
-        self._end([item for item in card.playing if item not in stays])  # to be started again, on the instance
-        card.playing = tuple(stays)
+        if len(stays) < len(card.playing):  # others are to be started again, on the instance
+            self._end([item for item in card.playing if item not in stays])
+            card.playing = tuple(stays)
+            card.users = tuple(item.what for item in stays if isinstance(item.what, User))
         card.parts = self._split(card, kept)
 
     # Users.
@@ -276,7 +279,7 @@ class Inventory:
         return Playing(what, rests, number)
 
     def _start(self, handle: int, profile: activity.Profile, pod: PodRef | None) -> int:
-        return self.workloads.start(profile, [[handle]], pod=pod)[0]
+        return self.workloads.start(profile, [WorkloadGroup((handle,))], pod=pod)[0]
 
     def request_driven(self) -> list[tuple[User, int]]:
         """Return the users that their requests drive, and the workload of each."""
@@ -286,7 +289,7 @@ class Inventory:
         """Start a user's plan where it is by now, whenever this process began; return the workload's number."""
         age = max(0.0, self.engine.epoch + self.engine.now - plan.started)
         owner = f"{user.pod.uid}/{handle}"
-        return self.workloads.start(profile, [[handle]], pod=user.pod, owner=owner, age=age)[0]
+        return self.workloads.start(profile, [WorkloadGroup((handle,))], pod=user.pod, owner=owner, age=age)[0]
 
     def _forget(self, gone: Iterable[Playing]) -> None:
         for item in gone:

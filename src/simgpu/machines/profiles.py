@@ -24,11 +24,11 @@ def of_user(user: User, *, resting: bool = False) -> activity.Profile:
     if resting:
         return activity.Profile(name, (activity.Activity({}, context=False),), repeat=0)
     if user.plan is not None and user.cpu is None:
-        return _planned(name, user.plan, share=user.share, compute=user.compute)
+        return _planned(name, user.plan, share=user.share)
     return level(name, NONE if user.cpu or user.full_load else user.utilization, share=user.share)
 
 
-def _planned(name: str, plan: Plan, *, share: float, compute: float) -> activity.Profile:
+def _planned(name: str, plan: Plan, *, share: float) -> activity.Profile:
     """Return a plan's profile; activities that state no memory hold a share of the card's, from 0 to 1.
 
     It runs on any model: nobody is there to be told that it cannot.
@@ -37,8 +37,6 @@ def _planned(name: str, plan: Plan, *, share: float, compute: float) -> activity
 
     def fill(doing: activity.Activity) -> activity.Activity:
         values = dict(doing.values)
-        if compute < 1 and (usage := values.get(activity.USAGE)) is not None:
-            values[activity.USAGE] = replace(usage, low=usage.low * compute, high=usage.high * compute)
         if not {activity.MEMORY, activity.YIELDING} & values.keys():
             values[activity.YIELDING] = memory
         return replace(doing, values=values)
@@ -48,6 +46,23 @@ def _planned(name: str, plan: Plan, *, share: float, compute: float) -> activity
     return replace(
         profile, name=name, activities=tuple(map(fill, profile.activities)), afterwards=afterwards, reference=reference
     )
+
+
+def narrowed(profile: activity.Profile, compute: float) -> activity.Profile:
+    """Return a profile that runs on a part of the compute of its device, from 0 to 1."""
+
+    def narrow(doing: activity.Activity) -> activity.Activity:
+        usage = doing.values.get(activity.USAGE)
+        return (
+            doing if usage is None else replace(doing, values={**doing.values, activity.USAGE: _scaled(usage, compute)})
+        )
+
+    afterwards = None if profile.afterwards is None else narrow(profile.afterwards)
+    return replace(profile, activities=tuple(map(narrow, profile.activities)), afterwards=afterwards)
+
+
+def _scaled(value: activity.Value, factor: float) -> activity.Value:
+    return replace(value, low=value.low * factor, high=value.high * factor)
 
 
 def level(name: str, utilization: Range, *, share: float = 1.0) -> activity.Profile:

@@ -329,6 +329,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "uncorrected_last": last("uncorrected"),
     "losses_last": last("lost"),
     "hangs": lambda machine: np.floor(machine.column("hangs")),
+    "losses": _losses,
     "corrected": lambda machine: np.floor(machine.column("corrected")),
     "uncorrected": lambda machine: np.floor(machine.column("uncorrected")),
     "remap_banks": fact("row_remap_banks"),

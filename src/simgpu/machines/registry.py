@@ -6,17 +6,30 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
+from simgpu.machines import profiles
 from simgpu.machines.users import PodRef
 from simgpu.sim import activity, engine
 
 Ended = Callable[[int, str], None]  # exit code, and message
 
 
+class WorkloadGroup(msgspec.Struct, frozen=True, gc=False):
+    """Cards or parts of cards of one model, as the engine numbers them.
+
+    On each, the workload has the compute instance of this number, which has that share of the compute, from 0 to 1.
+    """
+
+    handles: tuple[int, ...]
+    compute: int = 0
+    share: float = 1.0
+
+
 class RunningWorkload(msgspec.Struct, frozen=True, gc=False):
     """A workload by name, and the cards or parts of cards that it runs on, as the engine numbers them.
 
     One that spans several models is several for the engine, which start and end `together`. `pid` is the process that
-    asked for it; 0 where it came from the configuration or from a pod's annotations.
+    asked for it; 0 where it came from the configuration or from a pod's annotations. `compute` is the number of the
+    compute instance on each MIG instance.
     """
 
     name: str
@@ -25,6 +38,7 @@ class RunningWorkload(msgspec.Struct, frozen=True, gc=False):
     ended: Ended | None
     together: tuple[int, ...]
     pid: int = 0
+    compute: int = 0
 
 
 class WorkloadRegistry:
@@ -38,7 +52,7 @@ class WorkloadRegistry:
     def start(
         self,
         profile: activity.Profile,
-        groups: Iterable[Sequence[int]],
+        groups: Iterable[WorkloadGroup],
         *,
         pod: PodRef | None = None,
         ended: Ended | None = None,
@@ -46,25 +60,27 @@ class WorkloadRegistry:
         owner: str = "",
         age: float = 0.0,
     ) -> list[int]:
-        """Start a workload, begun `age` seconds ago, on groups of handles, each of one model; return a number for each.
+        """Start a workload, begun `age` seconds ago, on groups of cards; return a number for each.
 
         All groups start, or none. `ended` is called when all have ended, with the exit code and a message. The costs of
         all workloads of a named `owner` are limited.
         """
         numbers: list[int] = []
-        listed = [tuple(handles) for handles in groups]
+        listed = list(groups)
         try:
-            for handles in listed:
-                number = self._engine.add_workload(profile, handles, owner=owner, age=age)
-                numbers.append(number)
+            for group in listed:
+                doing = profile if group.share == 1 else profiles.narrowed(profile, group.share)
+                numbers.append(self._engine.add_workload(doing, group.handles, owner=owner, age=age))
         except BaseException:
             self.drop(numbers)
             raise
         together = tuple(numbers)
-        for number, handles in zip(numbers, listed, strict=True):
-            self.running[number] = RunningWorkload(profile.name, handles, pod, ended, together, pid)
+        for number, group in zip(numbers, listed, strict=True):
+            self.running[number] = RunningWorkload(
+                profile.name, group.handles, pod, ended, together, pid, group.compute
+            )
             if pod is not None:
-                for handle in handles:
+                for handle in group.handles:
                     self._pods.setdefault(handle, {})[number] = pod
         return numbers
 

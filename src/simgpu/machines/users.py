@@ -54,9 +54,8 @@ class User(msgspec.Struct, frozen=True, gc=False):
 
     `share` is the part of the device's memory that it takes, from 0 to 1, and `memory_mib` the same in MiB. One that
     `reserves` the device holds it for others. A `cpu` source or a `plan` sets the utilisation; `utilization` is then
-    the range in which it is. With `full_load` its requests set it: that many a second are 100 %. `compute` is how much
-    of the device's compute it has, from 0 to 1, and so the most that plan or requests use. With a `part` it has that
-    MIG instance of the device, by number, and `share`, `compute` and utilisation are those of the instance.
+    the range in which it is. With `full_load` its requests set it: that many a second are 100 %. With a `part` it has
+    that MIG instance of the device, by number, and `share` and utilisation are those of the instance.
     """
 
     pod: PodRef
@@ -67,7 +66,6 @@ class User(msgspec.Struct, frozen=True, gc=False):
     cpu: CpuSource | None = None
     plan: Plan | None = None
     full_load: float = 0.0
-    compute: float = 1.0
     part: int | None = None
 
     @property

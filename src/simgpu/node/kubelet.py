@@ -42,7 +42,8 @@ class KubeletFolders(msgspec.Struct, frozen=True):
 class NodeKubelet:
     """The plugins of a node. `on_allocation` is called with the ids of GPUs that the kubelet allocates.
 
-    `get` reads a claim from the API server. Prepared claims are kept in the folder `state`.
+    `get` reads a claim from the API server. Prepared claims are kept in the folder `state`. Unless devices are
+    `offered`, only what the kubelet allocated is read: other plugins offer them.
     """
 
     on_allocation: Callable[[Sequence[str]], None]
@@ -55,10 +56,12 @@ class NodeKubelet:
         folders: KubeletFolders,
         state: Path,
         get: GetClaim,
+        offered: bool = True,
     ) -> None:
         self.prepared = PreparedClaims(state, folders.cdi, source, node=node)
         self._node = node
         self._source = source
+        self._offered = offered
         self.on_allocation = lambda _ids: None
         self._plugins = plugins.Plugins(self._allocate, folder=folders.device_plugins)
         self._owners = owners.Owners(pod_resources=folders.pod_resources, plugins=folders.device_plugins)
@@ -130,7 +133,7 @@ class NodeKubelet:
         gpus = {item.resource: item for item in _gpu_offers(spec, devices, {*problems, *occupied})}
         self._gpu_resources = {spec.slicing.name(GPU_RESOURCE), *gpus}
         found = gpus | {item.resource: item for item in _other_offers(spec)}
-        self._plugins.offer(found, present=present)
+        self._plugins.offer(found if self._offered else {}, present=present)
         claimable = devices if spec.allocation.by_claims and not spec.allocation.by_count else ()
         self._places = node_devices.places([item for item in claimable if item.uuid not in occupied], spec)
         health = {name: problems.get(place.gpu, "") for name, place in self._places.items()}

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from simgpu import vocabulary
+from simgpu.kube import errors as kube_errors
 from simgpu.node import messages, rpc
 from simgpu.pods.holding import Held
 from simgpu.topology import sharing
@@ -74,7 +75,7 @@ class Owners:
     def _saved(self) -> list[Held]:
         try:
             document = msgspec.json.decode(self._checkpoint.read_bytes(), type=_Checkpoint)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (OSError, *kube_errors.DECODING) as error:
             _log.debug("cannot read the kubelet's checkpoint: %s", error)
             return []
         entries = document.data.pod_device_entries or ()

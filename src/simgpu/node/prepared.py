@@ -21,6 +21,7 @@ import msgspec
 
 from simgpu import errors, vocabulary
 from simgpu.dra.grants import UID, PreparedClaim
+from simgpu.kube import errors as kube_errors
 from simgpu.node import cdi, files, granting
 from simgpu.page import writer
 
@@ -130,7 +131,7 @@ class PreparedClaims:
             self.claims = {claim.uid: claim for claim in document.claims}
         except FileNotFoundError:
             self.claims = {}
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except kube_errors.DECODING as error:
             aside = self._path.with_suffix(".invalid")
             _log.warning("the prepared claims are unknown, %s is kept as %s: %s", self._path, aside.name, error)
             self._path.replace(aside)

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from simgpu import boot, errors
+from simgpu.kube import errors as kube_errors
 from simgpu.machines import saved
 from simgpu.machines.box import Box
 from simgpu.machines.saved import Known, Moment, Saved
@@ -100,7 +101,7 @@ def load_known(path: Path) -> Known:
         return msgspec.json.decode(path.read_bytes(), type=Known).with_shared_models()
     except FileNotFoundError:
         return Known()
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, *kube_errors.DECODING) as error:
         explained = errors.explain(error) if isinstance(error, OSError) else error
         _log.warning("the previous GPUs of the node are unknown: %s: %s", path, explained)
         return Known()

@@ -12,12 +12,16 @@ from simgpu.page import layout
 
 
 class App(msgspec.Struct, frozen=True):
-    """A process and its demands, in any unit, on a card or its instance by place on the page; -1 is the card."""
+    """A process and its demands, in any unit, on a card or its instance by place on the page; -1 is the card.
+
+    `compute` is the number of the compute instance.
+    """
 
     pid: int
     usage: float
     memory: float
     instance: int = -1
+    compute: int = 0
 
 
 def fill(row: Any, found: Sequence[App]) -> None:
@@ -26,8 +30,13 @@ def fill(row: Any, found: Sequence[App]) -> None:
     If there are more than fit, those with the most memory are listed.
     """
     merged = _merged(found)
-    places = sorted({item.instance for item in merged})
-    filled = [entry for place in places for entry in _entries(row, place, [i for i in merged if i.instance == place])]
+    sharing = [(_instance(row, item), item) for item in merged]  # those on one instance share what is in use there
+    filled = [
+        entry
+        for number in dict.fromkeys(number for number, _ in sharing)
+        for entry in _entries(row, [item for there, item in sharing if there == number])
+    ]
+    filled.sort(key=lambda entry: (entry[1], entry[0]))
     if len(filled) > layout.APPS:
         largest = sorted(filled, key=lambda entry: entry[-1], reverse=True)[: layout.APPS]
         filled = [entry for entry in filled if entry in largest]
@@ -48,11 +57,17 @@ def _merged(found: Sequence[App]) -> list[App]:
     ]
 
 
-def _entries(row: Any, place: int, found: Sequence[App]) -> list[tuple[int, ...]]:
+def _instance(row: Any, item: App) -> int:
+    """Return the number of the instance that a process is on; -1 for the card."""
+    return -1 if item.instance < 0 else int(row["instances"][item.instance]["gpu_instance"])
+
+
+def _entries(row: Any, found: Sequence[App]) -> list[tuple[int, ...]]:
+    place = found[0].instance
     held = row if place < 0 else row["instances"][place]
     usages, memories = [item.usage for item in found], [item.memory for item in found]
     return [
-        (item.pid, place, usage, memory_usage, memory)
+        (item.pid, item.instance, usage, memory_usage, memory)
         for item, usage, memory_usage, memory in zip(
             found,
             split(int(held["usage"]), usages),

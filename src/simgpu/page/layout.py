@@ -14,14 +14,17 @@ import numpy as np
 
 MAGIC: Final = 0x55504753  # "SGPU"
 MAJOR: Final = 1
-MINOR: Final = 2
+MINOR: Final = 3
 PROFILES: Final = 16
 INSTANCES: Final = 8
 SAMPLES: Final = 128
 APPS: Final = 32
+EVENTS: Final = 64
+ACCOUNTS: Final = 32
 
-# Which processes use the GPU: none, all in the reader's /proc, or those that the page lists.
-NO_PROCESSES, ALL_PROCESSES, LISTED_PROCESSES = 0, 1, 3
+# Which processes use the GPU: none, all in the reader's /proc, those that the page lists, or those whose names it lists
+# too, of a machine that is not the reader's.
+NO_PROCESSES, ALL_PROCESSES, LISTED_PROCESSES, NAMED_PROCESSES = 0, 1, 3, 5
 
 # ECC: not supported, disabled, enabled.
 ECC_NONE, ECC_OFF, ECC_ON = 1, 2, 3
@@ -89,7 +92,30 @@ APP: Final = (
     _f("memory_usage", "u4", "percent"),
     _f("memory", "u8", "bytes"),
 )
-RECORDS: Final = {"profile": PROFILE, "instance": INSTANCE, "sample": SAMPLE, "app": APP}
+PORTION: Final = (
+    _f("partial", "u4", "0: it fills the GPU instance"),
+    _f("kind", "u4", "as mig -lcip numbers it"),
+    _f("start", "u4", "first slice within the GPU instance"),
+)
+APP_NAME: Final = (_f("text", "S64", "of its program"),)
+ERROR: Final = (
+    _f("time_us", "u8", "microseconds since 1970"),
+    _f("type", "u4", "as NVML's mask of events"),
+    _f("data", "u4", "of an XID error its number"),
+)
+ACCOUNT: Final = (
+    _f("pid", "i4", "as in apps[]; 0: none"),
+    _f("running", "u4", "whether it has the card open"),
+    _f("start_us", "u8", "when it was first seen, in microseconds since 1970"),
+    _f("last_us", "u8", "when it was last seen"),
+    _f("busy", "u8", "percent of the card's time, times microseconds"),
+    _f("memory_busy", "u8", "the same of the memory"),
+    _f("memory_max", "u8", "bytes"),
+)
+RECORDS: Final = {
+    "profile": PROFILE, "instance": INSTANCE, "sample": SAMPLE, "app": APP, "app_name": APP_NAME, "error": ERROR,
+    "account": ACCOUNT, "portion": PORTION,
+}  # fmt: skip
 
 PAGE: Final = (
     # How to read the page.
@@ -161,7 +187,7 @@ PAGE: Final = (
     _f("mig_mode", "u4", ""),
     _f("profiles", "profile", "kinds of GPU instances; a profile without a name ends them", count=PROFILES),
     # Who may do what.
-    _f("processes", "u4", "0: none are shown, 1: all that the reader's /proc has, 3: those in apps[]"),
+    _f("processes", "u4", "0: none, 1: all that the reader's /proc has, 3: those in apps[], 5: with app_names[]"),
     _f("process_root", "i4", "no longer used"),
     _f("control", "S108", "socket that takes settings; empty: nothing can be set"),
     # What it does now.
@@ -219,6 +245,17 @@ PAGE: Final = (
     _f("apps", "app", "processes that have the card open, by instance and pid", count=APPS),
     # Since minor version 2.
     _f("bare_count", "u4", "GPU instances without a compute instance; they follow the MIG devices in instances[]"),
+    # Since minor version 3.
+    _f("portions", "portion", "the compute instance of each of instances[]", count=INSTANCES),
+    _f("hangs", "u8", "of programs so far", state="hangs"),
+    _f("losses", "u8", "falls off the bus so far", state="losses"),
+    _f("event_count", "u8", "errors so far; the last is at (event_count - 1) % EVENTS"),
+    _f("events", "error", "the last errors", count=EVENTS),
+    _f("logged_count", "u8", "those of event_count that the kernel log has"),
+    _f("pid_namespace", "u8", "that pids of apps[] are of, by inode; readers elsewhere take all that their /proc has"),
+    _f("accounting", "u4", "whether processes are recorded in accounts[]"),
+    _f("accounts", "account", "processes that had the card open, oldest first; pid 0 ends them", count=ACCOUNTS),
+    _f("app_names", "app_name", "the names of apps[], where they are processes of another machine", count=APPS),
 )  # fmt: skip
 
 
@@ -250,7 +287,8 @@ def _header() -> Iterator[str]:
     constants = {
         "MAGIC": MAGIC, "MAJOR": MAJOR, "MINOR": MINOR, "PROFILES": PROFILES, "INSTANCES": INSTANCES,
         "SAMPLES": SAMPLES, "APPS": APPS, "NO_PROCESSES": NO_PROCESSES, "ALL_PROCESSES": ALL_PROCESSES,
-        "LISTED_PROCESSES": LISTED_PROCESSES, "ECC_NONE": ECC_NONE, "ECC_OFF": ECC_OFF, "ECC_ON": ECC_ON,
+        "LISTED_PROCESSES": LISTED_PROCESSES, "NAMED_PROCESSES": NAMED_PROCESSES, "EVENTS": EVENTS,
+        "ACCOUNTS": ACCOUNTS, "ECC_NONE": ECC_NONE, "ECC_OFF": ECC_OFF, "ECC_ON": ECC_ON,
     }  # fmt: skip
     for name, value in constants.items():
         yield f"#define PAGE_{name} {value:#x}u"

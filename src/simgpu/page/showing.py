@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 
 from simgpu import errors
 from simgpu.machines import quantities
 from simgpu.machines.box import Box
-from simgpu.machines.machine import DevicePart
+from simgpu.machines.machine import DevicePart, Machine
+from simgpu.machines.registry import RunningWorkload
 from simgpu.page import apps, layout, writer
+from simgpu.sim.parts import PartState
 from simgpu.topology import mig_by_hand
 from simgpu.topology.devices import Device
 
@@ -24,12 +26,20 @@ def stale_after(interval: float) -> float:
     return max(10.0, 5 * interval)
 
 
-class BoxPages:
-    """Shows a box on pages that were opened for its devices."""
+def own_process(work: RunningWorkload) -> Sequence[int]:
+    """Return the process that asked for a workload, or else this one, which plays it."""
+    return (work.pid or os.getpid(),)
 
-    def __init__(self, box: Box, pages: writer.Pages) -> None:
+
+class BoxPages:
+    """Shows a box on pages that were opened for its devices; `pids` returns the processes of a workload."""
+
+    def __init__(
+        self, box: Box, pages: writer.Pages, pids: Callable[[RunningWorkload], Sequence[int]] = own_process
+    ) -> None:
         self._box = box
         self.pages = pages
+        self._pids = pids
 
     def write(self) -> None:
         """Write the current state of all cards."""
@@ -38,25 +48,25 @@ class BoxPages:
             lambda name: quantities.of_devices(machine, name),
             clock=machine.time,
             monotonic_ns=time.monotonic_ns(),
-            instances={
-                parts[0].device: [machine.engine.read_part(part.handle) for part in parts]
-                for parts in _by_device(machine.parts)
-            },
+            instances=instance_states(machine),
             processes=self._apps() if self.pages.lists_processes else {},
             lost=machine.lost,
         )
 
     def _apps(self) -> dict[int, list[apps.App]]:
-        """Return the processes that use each card, by index: of each workload its own, or else this one."""
+        """Return the processes that use each card, by index; those of one workload have equal parts of its use."""
         machine = self._box.machine
         indices = {int(card): index for index, card in enumerate(machine.ids)}
         places = {part.handle: place for parts in _by_device(machine.parts) for place, part in enumerate(parts)}
         found: dict[int, list[apps.App]] = {}
         for number, work in self._box.workloads().items():
+            if not (pids := self._pids(work)):
+                continue
             for share in machine.engine.shares(number):
                 place = -1 if share.part is None else places[share.part]
-                app = apps.App(work.pid or os.getpid(), share.usage, share.memory_mib, place)
-                found.setdefault(indices[share.card], []).append(app)
+                usage, memory = share.usage / len(pids), share.memory_mib / len(pids)
+                listed = found.setdefault(indices[share.card], [])
+                listed += (apps.App(pid, usage, memory, place, work.compute) for pid in pids)
         return found
 
     def set(self, device: str, setting: str, values: Sequence[int]) -> int:
@@ -74,6 +84,8 @@ class BoxPages:
                 engine.set_highest_clock(card, values[1])
             elif setting in ("reset_sm_clocks", "reset_applications_clocks"):
                 engine.set_highest_clock(card, None)
+            elif setting == "clear_accounts":
+                self.pages.clear_accounts(index)
             elif setting in writer.MODES:
                 self.pages.set_mode(index, setting, values[0])
             else:
@@ -107,6 +119,14 @@ def open_pages(box: Box, folder: Path, *, interval: float, control: str) -> BoxP
     """Open pages that are written every `interval` seconds and list processes; `control` is a socket for settings."""
     stale, listed = stale_after(interval), layout.LISTED_PROCESSES
     return BoxPages(box, writer.Pages(folder, box.devices, stale=stale, processes=listed, control=control))
+
+
+def instance_states(machine: Machine) -> dict[int, list[PartState]]:
+    """Return the states of the parts of each divided device, by its index."""
+    return {
+        parts[0].device: [machine.engine.read_part(part.handle) for part in parts]
+        for parts in _by_device(machine.parts)
+    }
 
 
 def _by_device(parts: Sequence[DevicePart]) -> list[list[DevicePart]]:

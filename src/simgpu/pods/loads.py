@@ -51,20 +51,15 @@ class Load(msgspec.Struct, frozen=True):
     footprint: float = 1.0
     full_load: float = 0.0  # requests a second that are 100 %, where requests drive it
 
-    def user(self, pod: PodRef, room: int, total: int, *, compute: float = 1.0) -> User:
-        """Return the container as a user of a GPU of `total` MiB, of which it may have `room`.
-
-        `compute` is how much of the GPU's compute it has, from 0 to 1.
-        """
-        span, memory = self.utilization, room
+    def user(self, pod: PodRef, room: int, total: int) -> User:
+        """Return the container as a user of a GPU of `total` MiB, of which it may have `room`."""
+        memory = room
         if self.memory_mib is not None:
             memory = min(self.memory_mib, room)
         elif self.footprint < 1:
             memory = int(room * self.footprint)
-        if compute < 1:
-            span = Range(round(span.low * compute), round(span.high * compute))
         share = memory / total if total else 0.0
-        return User(pod, span, memory, share, plan=self.plan, full_load=self.full_load, compute=compute)
+        return User(pod, self.utilization, memory, share, plan=self.plan, full_load=self.full_load)
 
 
 class PodLoad(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""GPUs that Run:ai's reservation pods hold for others, and the pods that share them.
+"""GPUs, or MIG instances, that Run:ai's reservation pods hold for others, and the pods that share them.
 
 A reservation pod is in a namespace of its own: the kubelet allocates a GPU to it, which it does not use itself. A pod
 that shares the GPU requests none; it names the reservation by an index or by a group. Any user can set that name, so
@@ -60,7 +60,9 @@ def lend(pods: Iterable[Pod], held: Holders, *, namespace: str) -> dict[str, tup
     for pod in sorted(pods, key=lambda pod: pod.metadata.seniority) if reserved else ():
         if pod.metadata.namespace != namespace and requests.holds(pod) and pod.spec.containers:
             for gpu, item in _named(pod, list(reserved.values())):
-                found[gpu] += (Holder(pod, pod.spec.containers[0].name, item.share, claims=True),)
+                found[gpu] += (msgspec.structs.replace(
+                    item, pod=pod, container=pod.spec.containers[0].name, reserves=False, claims=True
+                ),)  # fmt: skip
     return found
 
 

@@ -57,6 +57,11 @@ async def instant(server: str, query: str, *, timeout_seconds: float = 30.0) -> 
                     raise QueryError(f"{server}: the answer has more than {MAX_BYTES >> 20} MiB; ask for fewer series")
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise QueryError(f"{server}: {str(error) or type(error).__name__}") from None
+    return read(bytes(body), server)
+
+
+def read(body: bytes, server: str) -> list[SeriesSample]:
+    """Return the samples in an answer of a server; raises `QueryError`."""
     try:
         answer = msgspec.json.decode(body, type=_Answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

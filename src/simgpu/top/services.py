@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from simgpu.kube.client import Client
+from simgpu.kube.client import Client, decode
+from simgpu.kube.errors import UnreadableAnswer
 from simgpu.top.feeds import FeedError, ProxyFeed
 from simgpu.vocabulary import SERVICE_SELECTOR
 
@@ -37,8 +38,8 @@ async def find(client: Client, server: str) -> ProxyFeed:
     """Return the feed of the controller that the chart has installed; raises `FeedError` if there is none."""
     body = await client.raw(f"/api/v1/services?labelSelector={SERVICE_SELECTOR}")
     try:
-        services = msgspec.json.decode(body, type=_Services).items
-    except msgspec.MsgspecError as error:
+        services = decode(body, _Services).items
+    except UnreadableAnswer as error:
         raise FeedError(f"{server}: an unreadable list of Services: {error}") from None
     found = [item.metadata for item in services if any(port.name == _PORT for port in item.spec.ports)]
     if not found:

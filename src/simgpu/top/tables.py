@@ -83,9 +83,9 @@ def percent(value: float | None, width: int, scale: glyphs.ColourScale) -> Text:
 
 
 NODES = (
-    TableColumn("Node", 22), TableColumn("Pool", 10, 90), TableColumn("GPUs", _CELLS, 60),
-    TableColumn("Utilisation", 13, wide=True), TableColumn("Power", 12, 72, wide=True),
-    TableColumn("Memory", 12, 100, wide=True), TableColumn("Temp", 8, 52),
+    TableColumn("Node", 22), TableColumn("Pool", 10, 90), TableColumn("GPUs", _CELLS, 56),
+    TableColumn("Utilisation", 13, wide=True), TableColumn("Power", 12, 78, wide=True),
+    TableColumn("Memory", 12, 100, wide=True), TableColumn("Temp", 8, 64),
 )  # fmt: skip
 
 
@@ -166,9 +166,9 @@ def _gpus(picture: FleetPicture, choice: Choice, width: int, height: int) -> lis
 
 
 PODS = (
-    TableColumn("Namespace", 14, 64), TableColumn("Name", 26), TableColumn("Node", 20, 110),
+    TableColumn("Namespace", 14, 72), TableColumn("Name", 24), TableColumn("Node", 20, 112),
     TableColumn("Phase", 8, 56), TableColumn("GPUs", 6), TableColumn("Utilisation", 13, wide=True),
-    TableColumn("Memory", 10, 90), TableColumn("Age", 8, 72),
+    TableColumn("Memory", 10, 92), TableColumn("Age", 8, 80),
 )  # fmt: skip
 
 

@@ -45,6 +45,11 @@ class GpuAllocation(msgspec.Struct, frozen=True):
         """Whether GPUs are offered as the extended resource."""
         return self.way in (EXTENDED, BOTH)
 
+    @property
+    def divides(self) -> bool:
+        """Whether claims divide GPUs into MIG instances."""
+        return self.by_claims and self.options.dynamic_mig
+
 
 DEFAULT = GpuAllocation()
 

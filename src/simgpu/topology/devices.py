@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from simgpu import errors, vocabulary
-from simgpu.catalog import models, placing
+from simgpu.catalog import computing, models, placing
 
 MIG_PREFIX = "MIG-"  # of the ids of instances
 
@@ -35,12 +35,21 @@ class StaticMetrics(msgspec.Struct, frozen=True):
     container: str = ""
 
 
+class ComputeInstance(msgspec.Struct, frozen=True):
+    """A compute instance that is smaller than its GPU instance: numbers of both, its kind, and its first slice."""
+
+    within: int
+    number: int
+    kind: int
+    start: int
+
+
 class Device(msgspec.Struct, frozen=True):
     """One device of a machine; `file` is its name below `/dev`, `labels` are extra labels of its metrics.
 
-    `starts` are the first slices of its MIG instances, where they were chosen; the driver chooses them otherwise. Those
-    with the numbers in `bare` have no compute instance, and so are no MIG devices. With `mig_enabled` it is in MIG mode
-    also without instances.
+    `starts` are the first slices of its MIG instances, where they were chosen; the driver chooses them otherwise. A
+    compute instance fills each of them, but not those with the numbers in `bare`, which have none, or smaller ones that
+    `compute` lists. With `mig_enabled` it is in MIG mode also without instances.
     """
 
     index: int
@@ -55,6 +64,7 @@ class Device(msgspec.Struct, frozen=True):
     static: StaticMetrics | None = None
     starts: tuple[int, ...] = ()
     bare: tuple[int, ...] = ()
+    compute: tuple[ComputeInstance, ...] = ()
     mig_enabled: bool = False
 
     @property
@@ -86,20 +96,44 @@ class Device(msgspec.Struct, frozen=True):
         return placing.place(self.instances, self.model, where="mig")
 
     def mig_devices(self) -> list[tuple[placing.Placement, models.MigProfile]]:
-        """Return its MIG devices: the instances that have a compute instance, each with its place."""
+        """Return the instances that are a MIG device each, with their place: a compute instance fills them."""
         pairs = zip(self.placements(), self.instances, strict=True)
         return [(place, profile) for place, profile in pairs if place.number not in self.bare]
 
+    def usable_instances(self) -> list[tuple[placing.Placement, models.MigProfile]]:
+        """Return the instances that have compute instances, of any size, each with its place."""
+        if not self.compute:
+            return self.mig_devices()
+        pairs, shared = zip(self.placements(), self.instances, strict=True), {item.within for item in self.compute}
+        return [pair for pair in pairs if pair[0].number not in self.bare or pair[0].number in shared]
+
     def part_uuid(self, number: int) -> str:
-        """Return the UUID of a MIG instance, without a prefix."""
-        return part_id(self.uuid, number).removeprefix(MIG_PREFIX)
+        """Return the UUID of a MIG instance, without a prefix: that of the first MIG device in it."""
+        first = min((item.number for item in self.compute if item.within == number), default=0)
+        return part_id(self.uuid, number, first).removeprefix(MIG_PREFIX)
 
 
-def part_id(gpu: str, number: int) -> str:
-    """Return the id of a MIG instance of a GPU: a UUID of version 5, made in a third of `uuid.uuid5`'s time."""
-    digest = hashlib.sha1(_NAMESPACE.bytes + f"{gpu}/{number}".encode(), usedforsecurity=False).hexdigest()
+def part_id(gpu: str, number: int, compute: int = 0) -> str:
+    """Return the id of a MIG device of a GPU: a UUID of version 5, made in a third of `uuid.uuid5`'s time.
+
+    `number` is that of its instance, `compute` that of its compute instance.
+    """
+    name = f"{gpu}/{number}/{compute}" if compute else f"{gpu}/{number}"
+    digest = hashlib.sha1(_NAMESPACE.bytes + name.encode(), usedforsecurity=False).hexdigest()
     variant = "89ab"[int(digest[16], 16) & 3]
     return f"{MIG_PREFIX}{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
+
+
+def compute_shares(device: Device, number: int) -> dict[int, float]:
+    """Return the compute instances that share an instance of a device, by number, and how much of it each has."""
+    mine = [item for item in device.compute if item.within == number]
+    if not mine:
+        return {}
+    pairs = zip(device.placements(), device.instances, strict=True)
+    profile = next(profile for place, profile in pairs if place.number == number)
+    kinds = {kind.number: kind for kind in computing.kinds(profile, device.model)}
+    whole = placing.multiprocessors(profile, device.model) or 1
+    return {item.number: min(1.0, kinds[item.kind].multiprocessors / whole) for item in mine}
 
 
 LabelName = Annotated[str, msgspec.Meta(pattern="^(?!__)[a-zA-Z_][a-zA-Z0-9_]*\\Z", max_length=vocabulary.MAX_NAME)]

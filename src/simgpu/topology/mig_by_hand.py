@@ -1,7 +1,8 @@
 """MIG by hand: a card's mode and instances are changed one at a time, with the driver's rules. A device in, one out.
 
-A GPU instance is created where the driver places it, or where the caller wants it. It is a MIG device once it has a
-compute instance, which here always fills it. What is in use cannot be destroyed.
+GPU instances, and compute instances within them, are created where the driver places them, or where the caller wants
+them. A compute instance that fills its GPU instance makes it a MIG device; several smaller ones share it. What is in
+use cannot be destroyed.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Final
 import msgspec
 
 from simgpu import errors
-from simgpu.catalog import models, placing
-from simgpu.topology.devices import Device
+from simgpu.catalog import computing, models, placing
+from simgpu.topology.devices import ComputeInstance, Device
 from simgpu.topology.mig_choice import LayoutChoice, laid_out
 from simgpu.topology.mig_layouts import CardLayout
 from simgpu.topology.pools import NodeGpus
@@ -23,14 +24,18 @@ NOT_READY, UNKNOWN = 27, 999
 
 ANYWHERE: Final = 255  # in place of a first slice: where the driver places it
 
-Busy = Collection[int]  # numbers of the instances that programs have open
+Busy = Collection[tuple[int, int]]  # numbers of instances, and of compute instances in them, that programs have open
 
 
 class HandCard(msgspec.Struct, frozen=True):
-    """How a card was divided by hand: its MIG devices, and other instances by profile and first slice."""
+    """How a card was divided by hand: its MIG devices, and other instances by profile and first slice.
+
+    Those may have smaller compute instances.
+    """
 
     layout: CardLayout
     bare: tuple[tuple[str, int], ...] = ()
+    compute: tuple[ComputeInstance, ...] = ()
 
 
 class HandMade(msgspec.Struct, frozen=True):
@@ -54,6 +59,7 @@ class HandMade(msgspec.Struct, frozen=True):
         card = HandCard(
             CardLayout(device.mig_mode, tuple(item for _, item in mine), tuple(place.start for place, _ in mine)),
             tuple((profile.name, place.start) for place, profile in pairs if place.number in device.bare),
+            device.compute,
         )
         return HandMade(self.choice, {**self.cards, device.index: card})
 
@@ -61,6 +67,21 @@ class HandMade(msgspec.Struct, frozen=True):
 def _possible(card: HandCard, model: models.Model) -> bool:
     names = {profile.name for profile in model.mig}
     return {profile.name for profile in card.layout.instances} | {name for name, _ in card.bare} <= names
+
+
+def possible_compute(card: HandCard, model: models.Model, numbers: Collection[int]) -> tuple[ComputeInstance, ...]:
+    """Return the compute instances of a card that was divided by hand which instances with these numbers can have."""
+    profiles = {profile.name: profile for profile in model.mig}
+    within = {
+        placing.placed(profiles[name], model, start).number: computing.kinds(profiles[name], model)
+        for name, start in card.bare if name in profiles
+    }  # fmt: skip
+    return tuple(
+        item
+        for item in card.compute
+        if item.within in numbers
+        and any(kind.number == item.kind and item.start in kind.starts for kind in within.get(item.within, ()))
+    )
 
 
 class MigRefused(errors.SimgpuError):
@@ -118,7 +139,7 @@ def _create(device: Device, values: Sequence[int], _busy: Busy) -> Device:
 
 def _destroy(device: Device, values: Sequence[int], busy: Busy) -> Device:
     number, there = _find(device, values[0]), device.placements()
-    if number not in device.bare or number in busy:
+    if number not in device.bare or _within(device, number) or any(number == used for used, _ in busy):
         raise MigRefused(IN_USE, f"instance {number} has a compute instance")
     kept = [at for at, place in enumerate(there) if place.number != number]
     return msgspec.structs.replace(
@@ -128,20 +149,53 @@ def _destroy(device: Device, values: Sequence[int], busy: Busy) -> Device:
 
 
 def _create_compute(device: Device, values: Sequence[int], _busy: Busy) -> Device:
-    number = _find(device, values[0])
-    if number not in device.bare:
-        raise MigRefused(NO_RESOURCES, f"a compute instance fills instance {number}")
-    return msgspec.structs.replace(device, bare=tuple(item for item in device.bare if item != number))
+    """The second value is 0 for one that fills the instance, else its kind + 1, and its first slice times 256."""
+    number, wanted = _find(device, values[0]), values[1]
+    kinds = computing.kinds(_profile(device, number), device.model)
+    kind = next((item for item in kinds if (item.number + 1 == wanted & 255 if wanted else item.whole)), None)
+    if kind is None:
+        raise MigRefused(UNSUPPORTED, f"instance {number} has no such compute instances")
+    others, start = _within(device, number), wanted >> 8 if wanted else 0
+    if start not in (ANYWHERE, *kind.starts):
+        raise MigRefused(INVALID, f"such a compute instance cannot start at slice {start}")
+    if number not in device.bare or (kind.whole and others):
+        raise MigRefused(NO_RESOURCES, f"compute instances of instance {number} leave no room")
+    if kind.whole:
+        return msgspec.structs.replace(device, bare=tuple(item for item in device.bare if item != number))
+    widths = {item.number: item.width for item in kinds}
+    taken = {at for item in others for at in range(item.start, item.start + widths[item.kind])}
+    found = computing.next_start(kind, kinds, taken) if start == ANYWHERE else start
+    if found is None or not taken.isdisjoint(range(found, found + kind.width)):
+        raise MigRefused(NO_RESOURCES, f"compute instances of instance {number} leave no room")
+    free = next(at for at in range(len(others) + 1) if all(item.number != at for item in others))
+    made = ComputeInstance(number, free, kind.number, found)
+    ordered = sorted((*device.compute, made), key=lambda item: (item.within, item.number))
+    return msgspec.structs.replace(device, compute=tuple(ordered))
 
 
 def _destroy_compute(device: Device, values: Sequence[int], busy: Busy) -> Device:
     number = _find(device, values[0])
-    if number in device.bare or values[1] != 0:
+    if number in device.bare:
+        gone = next((item for item in _within(device, number) if item.number == values[1]), None)
+    else:
+        gone = ComputeInstance(number, 0, 0, 0) if values[1] == 0 else None
+    if gone is None:
         raise MigRefused(NOT_FOUND, f"instance {number} has no compute instance {values[1]}")
-    if number in busy:
+    if (number, gone.number) in busy:
         raise MigRefused(IN_USE, f"instance {number} is in use")
+    if number in device.bare:
+        return msgspec.structs.replace(device, compute=tuple(item for item in device.compute if item != gone))
     starts = tuple(place.start for place in device.placements())
     return msgspec.structs.replace(device, starts=starts, bare=(*device.bare, number))
+
+
+def _within(device: Device, number: int) -> list[ComputeInstance]:
+    return [item for item in device.compute if item.within == number]
+
+
+def _profile(device: Device, number: int) -> models.MigProfile:
+    pairs = zip(device.placements(), device.instances, strict=True)
+    return next(profile for place, profile in pairs if place.number == number)
 
 
 def _find(device: Device, number: int) -> int:

@@ -116,7 +116,7 @@ def laid_out(gpus: Sequence[NodeGpu], layouts: Sequence[mig_layouts.CardLayout |
 
 
 def _check_static(pool: NodeGpus, field: str) -> None:
-    if pool.allocation.by_claims and pool.allocation.options.dynamic_mig:
+    if pool.allocation.divides:
         raise errors.InputError(field, "the pool has dra.dynamicMIG: its GPUs are divided by claims, not by a layout")
 
 

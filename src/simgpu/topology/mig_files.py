@@ -92,7 +92,7 @@ def parse_configs(document: Any, *, field: str) -> dict[str, Layout]:
 def parse_layout(document: Any, *, field: str) -> Layout:
     """Return a layout: a list of entries as in mig-parted's files, or instances of all cards as `{PROFILE: COUNT}`."""
     if isinstance(document, dict):
-        return (LayoutEntry(enabled=True, instances=_instances(document, field), field=field),)
+        return (LayoutEntry(enabled=True, instances=_instances(document, field), field=field, plain=True),)
     if not isinstance(document, list) or not 0 < len(document) <= _MAX_ENTRIES:
         raise errors.InputError(
             field, f"must be a mapping of profiles to counts, or a list of 1 to {_MAX_ENTRIES} entries as in mig-parted"

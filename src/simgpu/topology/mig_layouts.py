@@ -33,7 +33,8 @@ WHOLE = CardLayout()
 class LayoutEntry(msgspec.Struct, frozen=True):
     """What a layout makes of some cards: of all, or of those with these indices or PCI ids (`0xDDDDVVVV`).
 
-    Instances are by the name of their profile, with the first memory slice where it is chosen.
+    Instances are by the name of their profile, with the first memory slice where it is chosen. The `field` is that of
+    the entry, or if it is `plain`, of the instances alone.
     """
 
     enabled: bool
@@ -41,6 +42,7 @@ class LayoutEntry(msgspec.Struct, frozen=True):
     devices: tuple[int, ...] | None = None
     pci_ids: tuple[str, ...] = ()
     field: str = ""
+    plain: bool = False
 
     def concerns(self, index: int, model: models.Model) -> bool:
         """Return whether it is for a card."""
@@ -170,7 +172,7 @@ def _divided(entry: LayoutEntry, index: int, model: models.Model, where: str) ->
         return WHOLE
     if not model.mig:
         raise errors.InputError(where, f"card {index}: {model.product} cannot be divided")
-    return placed(entry.instances, model, field=f"{where}.mig-devices")
+    return placed(entry.instances, model, field=where if entry.plain else f"{where}.mig-devices")
 
 
 def _balanced(model: models.Model) -> list[models.MigProfile]:

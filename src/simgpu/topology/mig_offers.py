@@ -11,6 +11,7 @@ import msgspec
 
 from simgpu.catalog import models, placing
 from simgpu.topology import mig_layouts
+from simgpu.topology.devices import Device
 from simgpu.topology.mig_layouts import CardLayout
 from simgpu.topology.pools import NodeGpus
 from simgpu.vocabulary import GPU_RESOURCE, MIG_NONE, MIG_SINGLE
@@ -24,6 +25,7 @@ class OfferedDevice(msgspec.Struct, frozen=True, gc=False):
     profile: models.MigProfile | None = None
 
 
+NumberedInstance = tuple[int, int, models.MigProfile]  # first slice, number, profile
 Offers = dict[str, tuple[OfferedDevice, ...]]  # by resource
 
 _MAX_KEPT = 64
@@ -71,7 +73,13 @@ def single_profile(spec: NodeGpus) -> models.MigProfile | None:
     return next(iter(profiles.values())) if complete and len(profiles) == 1 else None
 
 
-def numbered(layout: CardLayout, model: models.Model) -> list[tuple[int, int, models.MigProfile]]:
+def numbered_on(device: Device) -> list[NumberedInstance]:
+    """Return the MIG devices that a card has, by its layout or because claims hold them, in the order of slices."""
+    found = [(place.start, place.number, profile) for place, profile in device.mig_devices()]
+    return sorted(found, key=lambda item: item[0])
+
+
+def numbered(layout: CardLayout, model: models.Model) -> list[NumberedInstance]:
     """Return first slice, number and profile of each instance of a card, in the order of slices."""
     pairs = zip(layout.starts, layout.instances, strict=True)
     return [(start, placing.placed(profile, model, start).number, profile) for start, profile in pairs]

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Generator
+from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp import http_exceptions, web
+
+_log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 5
 _REJECTION = (
@@ -101,6 +105,13 @@ class Connection(web.RequestHandler):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """Log an error of ours; a request that is no HTTP is its client's, and anyone can send such ones."""
+        if isinstance(kw.get("exc_info"), http_exceptions.HttpProcessingError):
+            _log.debug(*args, **kw)
+        else:
+            super().log_exception(*args, **kw)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The client disconnected."""

@@ -5,6 +5,7 @@ import { Arrangement, NAMED } from "./arrange.js";
 
 const DETAIL = 15; // device-independent pixels of a cell, from which on it is drawn with rounded corners
 const MOST = 84;
+const NEAR = 0.15; // of the canvas, on each side: so near, nodes come into view with the next movement
 
 const blend = (pixel, paper, share) => {
   const mix = (shift) => (((pixel >> shift) & 255) * share + ((paper >> shift) & 255) * (1 - share)) & 255;
@@ -14,10 +15,10 @@ const blend = (pixel, paper, share) => {
 const sameArrays = (one, other) => one.length === other.length && one.every((item, at) => item === other[at]);
 
 export class FleetCanvas {
-  constructor(element, { hover, open, announce }) {
+  constructor(element, callbacks) {
     this.element = element;
     this.context = element.getContext("2d", { alpha: false });
-    this.callbacks = { hover, open, announce };
+    this.callbacks = callbacks;
     this.layout = null;
     this.cells = new Uint8Array(0);
     this.faults = new Uint8Array(0);
@@ -82,12 +83,35 @@ export class FleetCanvas {
     const ratio = Math.min(3, window.devicePixelRatio || 1);
     const { clientWidth: width, clientHeight: height } = this.element;
     if (!this.layout || !width || !height) return;
+    const kept = this.plan?.layout === this.layout && this.zoom > 1 ? { place: this.#middlePlace(), pitch: (this.plan.pitch * this.zoom) / this.ratio } : null;
     this.element.width = Math.round(width * ratio);
     this.element.height = Math.round(height * ratio);
     this.ratio = ratio;
     this.plan = new Arrangement(this.layout, width, height, ratio);
     this.image = null;
-    this.fit();
+    if (kept) this.#show(kept.place, kept.pitch * ratio);
+    else this.fit();
+  }
+
+  // The first GPU of the node nearest to the middle.
+  #middlePlace() {
+    const { width, height } = this.element;
+    const pitch = this.plan.pitch * this.zoom;
+    let [best, least] = [0, Infinity];
+    this.#eachVisible(pitch, (node, x, y, across) => {
+      const far = Math.hypot(x + (across * pitch) / 2 - width / 2, y + pitch - height / 2);
+      if (far < least) [best, least] = [node, far];
+    });
+    return this.plan.first[best];
+  }
+
+  // Zoom to a distance between cells, with a GPU in the middle.
+  #show(place, pitch) {
+    const [x, y] = this.plan.middle(place);
+    this.zoom = Math.max(1, Math.round(pitch) / this.plan.pitch);
+    this.left = x - this.element.width / this.zoom / 2;
+    this.top = y - this.element.height / this.zoom / 2;
+    this.#settle();
   }
 
   fit() {
@@ -124,6 +148,14 @@ export class FleetCanvas {
     this.top = Math.min(most(this.plan.height, height), Math.max(0, this.top));
     this.element.classList.toggle("zoomed", this.zoom > 1 || this.plan.height > height + 1);
     this.draw();
+    this.callbacks.moved();
+  }
+
+  // Nodes in view, or nearly so.
+  visibleNodes() {
+    const found = [];
+    if (this.plan) this.#eachVisible(this.plan.pitch * this.zoom, (node) => found.push(node), NEAR);
+    return found;
   }
 
   // Keep a cell in sight.
@@ -160,17 +192,18 @@ export class FleetCanvas {
   }
 
   // Call for each node that may be in view, with the place of its first cell.
-  #eachVisible(pitch, paint) {
+  #eachVisible(pitch, paint, near = 0) {
     const { plan, left, top, zoom } = this;
     const { width, height } = this.element;
+    const [beside, above] = [width * near, (height / zoom) * near];
     const bottom = top + height / zoom;
     for (const row of plan.rows) {
-      if (row.y + row.height < top || row.y > bottom) continue;
+      if (row.y + row.height < top - above || row.y > bottom + above) continue;
       const y = Math.round((row.y - top) * zoom);
       for (const node of row.nodes) {
         const x = Math.round((plan.x[node] - left) * zoom);
         const across = plan.columns(node);
-        if (x <= width && x + across * pitch >= 0) paint(node, x, y, across);
+        if (x <= width + beside && x + across * pitch >= -beside) paint(node, x, y, across);
       }
     }
   }

@@ -3,6 +3,7 @@
 import { h, say } from "./dom.js";
 import { ask, places, unpack, watch } from "./stream.js";
 import { FleetCanvas } from "./canvas.js";
+import { VisibleParts, mask } from "./parts.js";
 import { Sparkline } from "./charts.js";
 import * as colors from "./colors.js";
 import * as format from "./format.js";
@@ -18,11 +19,13 @@ const TILES = [
   { key: "unhealthy", label: "Unhealthy", value: (t) => [format.count(t.unhealthy), ""], of: (t) => t.unhealthy, bad: (t) => t.unhealthy > 0 },
 ];
 const KEPT = 240;
+const TIP_MILLISECONDS = 900; // between reads of the GPU under the pointer
 const chosen = { show: "utilization", pool: "", model: "" };
 
 export class FleetView {
   constructor(main) {
     this.curves = [];
+    this.tipped = -1;
     this.tiles = TILES.map((tile) => {
       const [value, unit, spark] = [h("b", {}, "–"), h("small"), new Sparkline()];
       return { ...tile, valueAt: value, unitAt: unit, spark, element: h("div", { class: "tile" }, h("span", { class: "label" }, tile.label), h("span", { class: "value" }, value, " ", unit), spark.element) };
@@ -30,6 +33,7 @@ export class FleetView {
     this.element = h("canvas", { id: "cells", tabindex: 0, role: "application", "aria-label": "All GPUs, a cell each", "aria-describedby": "cells-help" });
     this.announcer = h("p", { class: "hidden", "aria-live": "polite" });
     this.tip = h("div", { class: "tip", hidden: true });
+    this.found = h("p", { class: "found", role: "status" });
     this.legend = h("div", { class: "scale" });
     this.modes = Object.entries(colors.SCALES).map(([name, { label }]) =>
       h("label", { class: "mode" }, h("input", { type: "radio", name: "show", value: name, checked: name === chosen.show, onchange: () => this.choose({ show: name }) }), h("span", {}, label)));
@@ -42,36 +46,47 @@ export class FleetView {
       h("div", { class: "tools" },
         h("fieldset", { class: "modes" }, h("legend", { class: "hidden" }, "Colour cells by"), this.modes),
         this.legend,
-        h("span", { class: "grow" }),
         this.pool, this.model,
         h("span", { class: "zoom" },
           button("Zoom out", "−", () => this.canvas.zoomAt(1 / 1.6)), button("Zoom in", "+", () => this.canvas.zoomAt(1.6)), button("Show everything", "⤢", () => this.canvas.fit()))),
-      h("section", { class: "canvas", "aria-label": "GPUs" }, this.element, this.tip,
+      h("section", { class: "canvas", "aria-label": "GPUs" }, this.element, this.found, this.tip,
         h("p", { id: "cells-help", class: "hidden" }, "Arrow keys move from GPU to GPU, Enter opens one, plus and minus zoom, 0 shows everything. The same data is in the tables of nodes and pods."), this.announcer));
     this.canvas = new FleetCanvas(this.element, {
       hover: (place, event) => this.hover(place, event),
       open: (place) => this.open(place),
       announce: (place) => this.announce(place),
+      moved: () => this.parts.moved(),
     });
+    this.parts = new VisibleParts(() => this.canvas.visibleNodes(), (blocks) => this.follow({ blocks: mask(blocks), layout: this.layout.tag }));
     this.choose({});
   }
 
   close() {
     this.canvas.close();
+    this.parts.close();
   }
 
+  // Colour by another column, or show another pool or model. Of another column all cells are needed once.
   choose(change) {
     Object.assign(chosen, change);
-    const asked = { view: "fleet", ...chosen };
-    watch(asked, { layout: (data) => this.setLayout(data), cells: (data) => this.setCells(data), change: (data) => this.change(data) });
+    if ("pool" in change || "model" in change) this.parts.reset();
+    this.follow({ blocks: mask(this.parts.asked) });
     this.canvas.setMatches(null);
     this.findAgain();
+  }
+
+  follow(part) {
+    watch({ view: "fleet", ...chosen, ...part }, {
+      layout: (data) => this.setLayout(data), cells: (data) => this.setCells(data), change: (data) => this.change(data),
+      block: (data) => this.setBlock(data), block_change: (data) => this.changeBlock(data),
+    });
   }
 
   // What to show, from the stream.
 
   setLayout(layout) {
     this.layout = layout;
+    this.parts.setLayout(layout);
     this.options(this.pool, "All pools", layout.all_pools, chosen.pool);
     this.options(this.model, "All models", layout.all_models, chosen.model);
   }
@@ -82,26 +97,46 @@ export class FleetView {
     select.replaceChildren(h("option", { value: "" }, all), ...names.map((name) => h("option", { value: name, selected: name === value }, `${name} (${format.count(counts[name])})`)));
   }
 
+  // A snapshot: without cells where those of some blocks follow, and without curves where they go on.
   setCells(data) {
-    const bytes = unpack(data.cells);
-    const cells = data.width === 4 ? new Uint32Array(bytes.buffer) : bytes;
     this.namespaces = data.namespaces;
-    if (!this.canvas.setCells(data.show, cells, unpack(data.faults), this.layout)) this.findAgain();
-    const { names, rows } = data.curves;
-    this.curves = rows.map((row) => Object.fromEntries(names.map((name, at) => [name, row[at]])));
+    if (data.cells) {
+      const bytes = unpack(data.cells);
+      const cells = data.width === 4 ? new Uint32Array(bytes.buffer) : bytes;
+      if (!this.canvas.setCells(data.show, cells, unpack(data.faults), this.layout)) this.findAgain();
+    }
+    if (data.curves) {
+      const { names, rows } = data.curves;
+      this.curves = rows.map((row) => Object.fromEntries(names.map((name, at) => [name, row[at]])));
+    } else this.curves.push(data.totals);
     this.setTotals(data.totals);
     this.paintLegend();
   }
 
+  setBlock(data) {
+    for (const [cells, values] of this.columns(data, (text) => text)) this.parts.cells[data.block].forEach((place, at) => (cells[place] = values[at]));
+    this.canvas.draw();
+  }
+
+  changeBlock(data) {
+    const block = this.parts.cells[data.block];
+    for (const [cells, values, changed] of this.columns(data, (pair) => pair[1])) places(changed[0]).forEach((inside, at) => (cells[block[inside]] = values[at]));
+    this.canvas.draw();
+  }
+
+  // The columns that an event is about: cells of the canvas, new values, and the event's own text.
+  columns(data, text) {
+    const columns = [["cells", this.canvas.cells], ["faults", this.canvas.faults]].filter(([key]) => data[key]);
+    return columns.map(([key, cells]) => {
+      const bytes = unpack(text(data[key]));
+      return [cells, cells.BYTES_PER_ELEMENT === 4 ? new Uint32Array(bytes.buffer) : bytes, data[key]];
+    });
+  }
+
   change(data) {
-    const { canvas } = this;
-    for (const [key, cells] of [["cells", canvas.cells], ["faults", canvas.faults]]) {
-      if (!data[key]) continue;
-      const bytes = unpack(data[key][1]);
-      const values = cells.BYTES_PER_ELEMENT === 4 ? new Uint32Array(bytes.buffer) : bytes;
-      places(data[key][0]).forEach((place, at) => (cells[place] = values[at]));
-    }
-    canvas.draw();
+    for (const [cells, values, changed] of this.columns(data, (pair) => pair[1])) places(changed[0]).forEach((place, at) => (cells[place] = values[at]));
+    this.canvas.draw();
+    if (this.tipped >= 0 && Date.now() - this.described > TIP_MILLISECONDS) this.describe(this.tipped);
     this.curves.push(data.totals);
     this.setTotals(data.totals);
     if (data.namespaces && JSON.stringify(data.namespaces) !== JSON.stringify(this.namespaces)) {
@@ -131,7 +166,8 @@ export class FleetView {
     const swatch = (color, text) => h("span", {}, h("i", { vars: { background: color } }), text);
     if (show === "health") this.legend.replaceChildren(...colors.states().map((color, at) => swatch(color, colors.STATE_NAMES[at])));
     else if (show === "owner") {
-      this.legend.replaceChildren(...(this.namespaces ?? []).slice(0, 7).map(([name, hash]) => swatch(colors.namespaceColor(hash), name || "workloads")), swatch(colors.stops("utilization")[0], "free"));
+      this.legend.replaceChildren(...(this.namespaces ?? []).slice(0, 7).map(([name, hash]) => swatch(colors.namespaceColor(hash), name || "workloads")));
+      this.legend.prepend(swatch(colors.stops("utilization")[0], "free"));
     } else {
       const { low, high, unit } = colors.SCALES[show];
       this.legend.replaceChildren(h("span", {}, low), h("span", { class: "ramp", vars: { background: `linear-gradient(90deg, ${colors.stops(show).join(", ")})` } }), h("span", {}, `${high} ${unit}`));
@@ -167,10 +203,14 @@ export class FleetView {
     const [node, index] = this.where(place);
     this.tip.replaceChildren(h("b", {}, `${node} · GPU ${index}`));
     this.tip.hidden = false;
-    this.asking = setTimeout(async () => {
-      const { summary } = await ask(`/nodes/${encodeURIComponent(node)}/gpus/${index}`).catch(() => ({}));
-      if (summary && this.tipped === place) this.tip.replaceChildren(h("b", {}, `${node} · GPU ${index}`), ...describe(summary));
-    }, 90);
+    this.asking = setTimeout(() => this.describe(place), 90);
+  }
+
+  async describe(place) {
+    const [node, index] = this.where(place);
+    this.described = Date.now();
+    const { summary } = await ask(`/nodes/${encodeURIComponent(node)}/gpus/${index}`).catch(() => ({}));
+    if (summary && this.tipped === place) this.tip.replaceChildren(h("b", {}, `${node} · GPU ${index}`), ...describe(summary));
   }
 
   async announce(place) {
@@ -190,10 +230,14 @@ export class FleetView {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     if (!text) {
       this.canvas.setMatches(null);
+      say(this.found, "");
       return null;
     }
     const found = await ask("/search", { q: text, pool: chosen.pool, model: chosen.model });
-    if (this.turn === turn) this.mark(places(found.places));
+    if (this.turn === turn) {
+      this.mark(places(found.places));
+      say(this.found, found.total ? `${format.count(found.total)} GPU${found.total === 1 ? "" : "s"} match` : "nothing matches");
+    }
     return found;
   }
 

@@ -3,7 +3,7 @@
 import { h, keep, s, say } from "./dom.js";
 import { watch } from "./stream.js";
 import { bar } from "./charts.js";
-import { setPods } from "./tables.js";
+import { podTable, setPods } from "./tables.js";
 import * as format from "./format.js";
 
 const gpuLink = (gpu) => `#/nodes/${encodeURIComponent(gpu.node)}/gpus/${gpu.index}`;
@@ -15,7 +15,7 @@ export class NodeView {
     this.fabric = h("section", { class: "panel", hidden: true, "aria-label": "Links" });
     this.pods = h("tbody");
     this.podPanel = h("section", { class: "panel wide", hidden: true }, h("h2", {}, "Pods"),
-      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Pods of the node" }, h("table", { class: "stack" }, h("thead", {}, h("tr", {}, ["Pod", "Namespace", "Phase", "GPUs", "Utilisation", "Memory", "Since"].map((head) => h("th", { scope: "col" }, head)))), this.pods)));
+      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Pods of the node" }, podTable(this.pods, false)));
     this.events = h("ul", { class: "events" });
     this.eventPanel = h("section", { class: "panel", hidden: true }, h("h2", {}, "Events"), this.events);
     main.append(h("nav", { class: "crumbs", "aria-label": "Path" }, h("a", { href: "#/" }, "Fleet"), " / ", h("a", { href: "#/nodes" }, "Nodes")), h("h1", {}, name), this.facts, this.zones,
@@ -86,7 +86,7 @@ function card(gpu) {
 function instance(item) {
   const meter = bar(`Instance ${item.number}`);
   const text = h("b");
-  const element = h("div", { class: "line" }, h("span", {}, item.profile || `tile ${item.number}`), text, meter.element);
+  const element = h("div", { class: "line" }, h("span", {}, item.profile ? `${item.profile} · ${item.number}` : `tile ${item.number}`), text, meter.element);
   element.update = (now) => {
     meter.set(now.utilization);
     say(text, format.percent(now.utilization));

@@ -42,8 +42,10 @@ class Stream {
     };
   }
 
+  // What the client has is old by then: everything is asked for.
   retry() {
     this.close();
+    delete this.query.layout;
     this.timer = setTimeout(() => this.open(), this.wait);
     this.wait = Math.min(LONGEST_WAIT, this.wait * 2);
   }
@@ -66,6 +68,7 @@ document.addEventListener("visibilitychange", () => {
   if (document.hidden) current.close();
   else {
     heard = Date.now();
+    delete current.query.layout;
     current.open();
   }
 });

@@ -25,6 +25,25 @@ function pager(turn) {
   };
 }
 
+// Name the cells of a row by their columns, for narrow screens, where the heads are hidden.
+function labelled(row, heads) {
+  let column = 0;
+  for (const cell of row.cells) {
+    if (cell.colSpan === 1 && column) cell.dataset.label = heads[column];
+    column += cell.colSpan;
+  }
+  return row;
+}
+
+function table(heads, body) {
+  return h("table", { class: "stack" }, h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), body);
+}
+
+const NODE_HEADS = ["Node", "Pool", "GPUs", "Utilisation", "Memory", "Power", "Hottest", "Allocated", "Health"];
+const POD_HEADS = ["Pod", "Namespace", "Phase", "GPUs", "Utilisation", "Memory", "Since", "Node"];
+
+export const podTable = (body, withNode = true) => table(withNode ? POD_HEADS : POD_HEADS.slice(0, -1), body);
+
 function metered(label) {
   const [meter, text] = [bar(label), h("span")];
   return { element: h("span", { class: "metered" }, meter.element, text), meter, text };
@@ -36,9 +55,8 @@ export class NodesView {
     this.text = "";
     this.body = h("tbody");
     this.pager = pager((step) => this.turn(step));
-    const heads = ["Node", "Pool", "GPUs", "Utilisation", "Memory", "Power", "Hottest", "Allocated", "Health"];
     main.append(h("h1", {}, "Nodes"),
-      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Nodes" }, h("table", { class: "stack nodes" }, h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), this.body)), this.pager.element);
+      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Nodes" }, table(NODE_HEADS, this.body)), this.pager.element);
     watch({ view: "totals" }, { fleet: () => this.loading || Date.now() - this.loaded < NODES_MILLISECONDS || this.load() });
     this.load();
   }
@@ -88,7 +106,7 @@ export class NodesView {
       say(health, now.unhealthy ? `${now.unhealthy} unhealthy` : "healthy");
       health.className = now.unhealthy ? "badtext" : "soft";
     };
-    return row;
+    return labelled(row, NODE_HEADS);
   }
 }
 
@@ -99,10 +117,9 @@ export class PodsView {
     this.pager = pager((step) => this.change({ offset: Math.max(0, this.query.offset + step) }));
     const phase = h("select", { "aria-label": "Phase", onchange: (event) => this.change({ phase: event.target.value, offset: 0 }) },
       h("option", { value: "" }, "All pods"), h("option", { value: "Pending" }, "Pending"), h("option", { value: "Running" }, "With GPUs"));
-    const heads = ["Pod", "Namespace", "Phase", "GPUs", "Utilisation", "Memory", "Since", "Node"];
     this.none = h("p", { class: "empty", hidden: true }, "No pods.");
     main.append(h("div", { class: "headline" }, h("h1", {}, "Pods"), phase),
-      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Pods" }, h("table", { class: "stack" }, h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), this.body)), this.none, this.pager.element);
+      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Pods" }, podTable(this.body)), this.none, this.pager.element);
     this.change({});
   }
 
@@ -130,19 +147,20 @@ export function setPods(body, pods, withNode = true) {
 
 function podRow(pod, withNode) {
   const usage = metered(`Utilisation of ${pod.name}`);
-  const [memory, since] = [h("td", { class: "n" }), h("td", { class: "n" })];
+  const [memory, since] = [h("td", { class: "n" }), h("time")];
   const waits = pod.phase === "Pending";
   const reason = h("span", { class: "reason" });
   const row = h("tr", { class: waits ? "pending" : "" }, h("th", { scope: "row" }, pod.name), h("td", { class: "soft" }, pod.namespace || "–"),
     h("td", {}, h("span", { class: waits ? "pill wait" : "pill good" }, pod.phase)), h("td", { class: "n" }, pod.gpus),
-    waits ? h("td", { colspan: withNode ? 2 : 1 }, reason) : [h("td", {}, usage.element), memory], since,
+    waits ? h("td", { colspan: 2 }, reason) : [h("td", {}, usage.element), memory], h("td", { class: "n" }, since),
     withNode && h("td", {}, pod.node ? h("a", { href: nodeLink(pod.node) }, pod.node) : h("span", { class: "soft" }, "–")));
   row.update = (now) => {
     usage.meter.set(now.utilization);
     say(usage.text, format.percent(now.utilization));
     say(memory, format.text(format.memory(now.memory_used_mib)));
     say(since, format.ago(now.since));
-    say(reason, [now.reason, now.message].filter(Boolean).join(": "));
+    if (now.since && since.dateTime !== now.since) Object.assign(since, { dateTime: now.since, title: new Date(now.since).toLocaleString() });
+    say(reason, [now.reason, now.message].filter(Boolean).join(": ") || "Its containers have not started yet.");
   };
-  return row;
+  return labelled(row, POD_HEADS);
 }

@@ -46,10 +46,19 @@ def read(page: str, family: str, where: Mapping[str, str] | None = None) -> Buck
     """Return the buckets of a histogram, summed over all series that have these labels."""
     found: Buckets = {}
     for labels, value in lines(page, f"{family}_bucket"):
-        if all(labels.get(name) == wanted for name, wanted in (where or {}).items()) and "le" in labels:
-            bound = math.inf if labels["le"] == "+Inf" else float(labels["le"])
+        bound = _bound(labels.get("le", ""))
+        if bound is not None and all(labels.get(name) == wanted for name, wanted in (where or {}).items()):
             found[bound] = found.get(bound, 0.0) + value
     return found
+
+
+def _bound(text: str) -> float | None:
+    """Return the upper bound of a bucket; None if it is no number."""
+    try:
+        bound = float(text)
+    except ValueError:
+        return None
+    return None if math.isnan(bound) else bound
 
 
 def increase(before: Buckets, after: Buckets) -> Buckets:

@@ -53,11 +53,15 @@ def render(result: RunResult, compared: Sequence[ComparedFigure] = (), against: 
     if compared:
         parts.append(_comparison(compared, against))
     parts += [_measurements(result), _steps(result), _details(result)]
-    title = _text(f"{result.scenario}: load test")
+    return document(f"{result.scenario}: load test", "".join(parts))
+
+
+def document(title: str, body: str) -> str:
+    """Return a whole page in the style of all reports."""
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{_text(title)}</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
+        f"<style>{_STYLE}</style></head><body>{body}</body></html>\n"
     )
 
 

@@ -1,0 +1,46 @@
+"""The wall clock of SimGPU's processes, which a soak sets forward and back while they run.
+
+A small library stands before the C library in these processes (`clock.c`). The programs of Kubernetes ask the kernel
+themselves, so theirs stays.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("clock.c")
+_SHIFT = "SIMGPU_SOAK_CLOCK"
+
+
+class SteppedClock:
+    """A clock for processes that are started with `environ`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "clock"
+        self._library = folder / "clock.so"
+        self.set(0.0)
+
+    def build(self) -> None:
+        """Compile the library."""
+        compiler = [sys.executable, "-m", "ziglang", "cc", "-target", f"{platform.machine()}-linux-gnu.2.17"]
+        options = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-s"]
+        subprocess.run([*compiler, *options, str(SOURCE), "-o", str(self._library)], check=True)
+
+    def set(self, seconds: float) -> None:
+        """Shift the clock by so many seconds from the machine's."""
+        data = struct.pack("=q", round(seconds * 1e9))
+        if not self._file.exists():
+            self._file.write_bytes(data)
+        with self._file.open("r+b") as file:  # the same file: processes have it mapped
+            file.write(data)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Variables of a process whose clock this is."""
+        before = os.environ.get("LD_PRELOAD", "")
+        return {"LD_PRELOAD": f"{self._library} {before}".strip(), _SHIFT: str(self._file)}

@@ -1,0 +1,112 @@
+"""A small disk of its own for the cluster's files, which a soak fills and slows down.
+
+The disk is a file with a file system of its own, mounted where only this process and its children see it. It is slowed
+down by the kernel's limits on write operations of a cgroup. Both need root; `SmallDisk.problem` says why where they
+cannot be had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+_MIB = 1024**2
+_SIZE = 4096 * _MIB  # of which only what is written takes up room
+_MARK = "SIMGPU_SOAK_PRIVATE"
+_LEFT = 64 * 1024  # bytes that a full disk has left at most
+_SLOW_WRITES = 20  # a second
+
+
+def enter_private_mounts() -> None:
+    """Start this program again where its mounts are its own; do nothing where that cannot be done."""
+    unshare = shutil.which("unshare")
+    if _MARK in os.environ or os.geteuid() != 0 or unshare is None:
+        return
+    if subprocess.run([unshare, "--mount", "true"], check=False, capture_output=True).returncode == 0:
+        own = [unshare, "--mount", "--propagation", "private", "--"]
+        os.execve(unshare, [*own, *sys.orig_argv], {**os.environ, _MARK: "1"})
+
+
+class SmallDisk:
+    """The disk in `folder`, once it is mounted; otherwise an ordinary folder."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.folder = scratch / "disk"
+        self._image = scratch / "disk.img"
+        self._filler = self.folder / "filler"
+        self._mounted = False
+        self.problem = ""
+        self.folder.mkdir()
+
+    def mount(self) -> None:
+        """Make the disk and mount it."""
+        if _MARK not in os.environ:
+            self.problem = "mounts of its own need root"
+            return
+        with self._image.open("wb") as file:
+            file.truncate(_SIZE)
+        for command in (["mkfs.ext4", "-q", "-m", "0"], ["mount", "-o", "loop"]):
+            rest = [str(self._image), str(self.folder)] if command[0] == "mount" else [str(self._image)]
+            try:
+                done = subprocess.run([*command, *rest], capture_output=True, text=True, check=False)
+            except FileNotFoundError:
+                self.problem = f"{command[0]} is not installed"
+                return
+            if done.returncode:
+                self.problem = f"{command[0]}: {done.stderr.strip()[:200]}"
+                return
+        self._mounted = True
+
+    def unmount(self) -> None:
+        """Give the disk back."""
+        if self._mounted:
+            subprocess.run(["umount", "--lazy", str(self.folder)], check=False)
+
+    def fill(self) -> None:
+        """Leave next to nothing free on the disk."""
+        free = os.statvfs(self.folder)
+        size = free.f_bavail * free.f_frsize - _LEFT
+        with self._filler.open("wb") as file, contextlib.suppress(OSError):
+            os.posix_fallocate(file.fileno(), 0, max(1, size))
+        with self._filler.open("ab") as file, contextlib.suppress(OSError):
+            while True:  # what was left by rounding
+                os.write(file.fileno(), bytes(4096))
+
+    def free(self) -> None:
+        """Empty the disk again."""
+        self._filler.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def slow(self, pids: Iterable[int]) -> Iterator[None]:
+        """Allow these processes few writes a second. OSError where the kernel offers no such limit."""
+        device = self.folder.stat().st_dev
+        limit, group = _limit(os.major(device), os.minor(device))
+        group.mkdir()
+        try:
+            (group / limit[0]).write_text(limit[1])
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    (group / "cgroup.procs").write_text(str(pid))
+            yield
+        finally:
+            for line in (group / "cgroup.procs").read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    (group.parent / "cgroup.procs").write_text(line)
+            group.rmdir()
+
+
+def _limit(major: int, minor: int) -> tuple[tuple[str, str], Path]:
+    """Return a file of a cgroup and what to write into it, and the cgroup to make."""
+    name = f"simgpu-soak-{os.getpid()}"
+    first = Path("/sys/fs/cgroup/blkio")
+    if first.is_dir():
+        return ("blkio.throttle.write_iops_device", f"{major}:{minor} {_SLOW_WRITES}"), first / name
+    second = Path("/sys/fs/cgroup")
+    if "io" not in (second / "cgroup.subtree_control").read_text().split():
+        raise OSError("the cgroup controller for disks is off")
+    return ("io.max", f"{major}:{minor} wiops={_SLOW_WRITES}"), second / name

@@ -1,0 +1,63 @@
+"""What the soak reads from pages of metrics."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_A_RATE = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"  # in MB/s, though the real exporter calls it a counter
+_COUNTER = re.compile(r"^# TYPE (\S+) counter$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="(.*?)"')
+_UTILISATION = "DCGM_FI_DEV_GPU_UTIL"
+
+
+Place = tuple[str, int]  # a node, and the index of a GPU on it
+
+
+class Holder(NamedTuple):
+    """The container that has a GPU."""
+
+    pod: str
+    container: str
+
+
+class Page(NamedTuple):
+    """A page of GPUs: counters by family and GPU, holders by place, the place of each GPU, and the number of series."""
+
+    counters: dict[tuple[str, str], float]
+    holders: dict[Place, Holder]
+    gpus: dict[str, Place]
+    series: int
+
+
+def read(text: str) -> Page:
+    """Read a page of GPU metrics."""
+    names = set(_COUNTER.findall(text)) - {_A_RATE}
+    counters: dict[tuple[str, str], float] = {}
+    holders: dict[Place, Holder] = {}
+    gpus: dict[str, Place] = {}
+    series = 0
+    for line in text.splitlines():
+        if line.startswith("#") or not line:
+            continue
+        series += 1
+        name = line.partition("{")[0]
+        if name in names:
+            uuid = line.partition('UUID="')[2].partition('"')[0]
+            counters[name, uuid] = float(line.rpartition(" ")[2])
+        elif name == _UTILISATION:
+            labels: dict[str, str] = dict(_LABEL.findall(line))
+            place = gpus[labels["UUID"]] = labels["Hostname"], int(labels["gpu"])
+            if pod := labels.get("exported_pod"):  # labels without the prefix are the exporter's own
+                holders[place] = Holder(pod, labels.get("exported_container", ""))
+    return Page(counters, holders, gpus, series)
+
+
+def values(text: str) -> dict[str, float]:
+    """Return series without labels by name."""
+    found = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if not line.startswith("#") and "{" not in name:
+            found[name] = float(value)
+    return found

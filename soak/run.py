@@ -1,0 +1,283 @@
+"""One soak from start to end: load, faults and edits at the same time, checks between them, and the result."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from simgpu.kube import resources
+from soak import fleet, load, plan, state, world
+from soak.edits import Edits
+from soak.faults import Faults, Impossible
+from soak.gate import Gate
+from soak.insisting import insist
+from soak.observing import Observer
+from soak.results import Growth, Occurrence, Result, Sample
+from soak.settings import Settings
+from soak.state import Seen
+from soak.world import World
+
+Report = Callable[[str], None]
+
+_REST_SECONDS = 150.0  # in which everything has to agree once nothing is disturbed any more
+_POLL_SECONDS = 0.3
+_MAX_MEMORY, _MAX_FILES = 512.0, 400  # MiB, as the manifests allow; open files
+_GROWTH, _MORE_MEMORY, _MORE_FILES = 1.3, 64.0, 24
+
+
+class Soak:
+    """A run; `report` gets a line for each thing that happens."""
+
+    def __init__(self, settings: Settings, running: World, report: Report) -> None:
+        self._settings = settings
+        self._world = running
+        self._report = report
+        self._start = time.monotonic()
+        self._gate = Gate()
+        self._faults = Faults(running)
+        self._observer = Observer(running, self._since)
+        self._load = load.Load(running.client, running.fleet, settings, self._gate)
+        self._edits = Edits(running, settings, self._observer)
+        self._edited: collections.Counter[str] = collections.Counter()
+        self._impossible: dict[str, str] = {}
+        self._occurrences: list[Occurrence] = []
+        self._failures: list[str] = []
+        self._settled: list[float] = []
+        self._fresh_starts = 0
+        self._rests: list[Sample] = []
+
+    def _since(self) -> float:
+        return time.monotonic() - self._start
+
+    async def run(self) -> Result:
+        """Run everything, and check at the end that nothing is left."""
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session:
+            watching = asyncio.create_task(self._observer.run())
+            try:
+                await self._load.prepare()
+                empty = await self._rest(session, "start")
+                await self._disturb(session)
+                await self._check(session, fresh=True)
+                leaked = await self._leaks(session, empty)
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+        return self._result(leaked)
+
+    async def _disturb(self, session: aiohttp.ClientSession) -> None:
+        pause = self._settings.pause
+        lanes: list[Coroutine[Any, Any, None]] = [
+            self._lane(plan.lane(kinds, self._settings.chance(name), pause=pause)) for name, kinds in plan.LANES.items()
+        ]
+        socket, chance = self._world.socket, self._settings.chance("workloads")
+        work = [
+            self._load.run(),
+            self._edits.run(self._gate, pause, self._edit_done),
+            load.run_workloads(socket, chance, self._load.counts),
+            self._checks(session),
+            *lanes,
+        ]
+        tasks = [asyncio.create_task(item) for item in work]
+        try:
+            done, _ = await asyncio.wait(tasks, timeout=self._settings.seconds, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+            async with self._gate.closed():  # nobody is in the middle of something
+                await _cancel(tasks)
+        finally:
+            await _cancel(tasks)
+
+    async def _lane(self, planned: Iterator[plan.Planned]) -> None:
+        for fault in planned:
+            await asyncio.sleep(fault.wait)
+            if fault.kind in self._impossible:
+                continue
+            async with self._gate.inside():
+                at = self._since()
+                self._report(f"{at:7.1f} s  {fault.kind}, for {fault.seconds:.1f} s")
+                try:
+                    await self._faults.kinds[fault.kind](fault)
+                except Impossible as why:
+                    self._impossible[fault.kind] = str(why)
+                    continue
+                self._world.faults[fault.kind] += 1
+                self._occurrences.append(Occurrence(round(at, 1), fault.kind, round(self._since() - at, 1)))
+
+    def _edit_done(self, kind: str) -> None:
+        self._edited[kind] += 1
+
+    async def _checks(self, session: aiohttp.ClientSession) -> None:
+        chance = self._settings.chance("checks")
+        while True:
+            await asyncio.sleep(self._settings.seconds / 2 if self._settings.short else chance.uniform(60, 150))
+            async with self._gate.closed():
+                await self._check(session, fresh=chance.random() < 0.6)
+
+    async def _check(self, session: aiohttp.ClientSession, *, fresh: bool) -> None:
+        """Wait until everything agrees; with `fresh`, compare that with what a new controller makes of it."""
+        at = self._since()
+        before = await self._rest(session, "check")
+        if before is not None and fresh:
+            await self._world.stop("controller", kill=self._fresh_starts % 2 == 0)
+            await self._world.revive()
+            self._fresh_starts += 1
+            await self._same(session, before)
+        self._occurrences.append(Occurrence(round(at, 1), "check", round(self._since() - at, 1)))
+        self._report(f"{at:7.1f} s  check took {self._since() - at:.1f} s")
+        self._rests.append(self._observer.samples[-1])
+
+    async def _look(self, session: aiohttp.ClientSession) -> Seen | None:
+        page = await self._observer.page(session, "controller")
+        return await insist(lambda: state.look(self._world.client, page)) if page is not None else None
+
+    async def _rest(self, session: aiohttp.ClientSession, what: str) -> Seen | None:
+        await self._world.revive()
+        start, problems = time.monotonic(), ["the controller serves no page"]
+        while problems:
+            if (seen := await self._look(session)) is not None:
+                problems = state.disagreements(seen, self._world.fleet.nodes)
+            if not problems:
+                self._settled.append(round(time.monotonic() - start, 1))
+                return seen
+            if time.monotonic() > start + _REST_SECONDS:
+                self._fail(f"{what}: not at rest: {'; '.join(problems)}")
+                return None
+            await asyncio.sleep(_POLL_SECONDS)
+        return None
+
+    async def _same(self, session: aiohttp.ClientSession, before: Seen) -> None:
+        """Wait until a controller that was just started shows the state of the one before it."""
+        start, problems = time.monotonic(), ["the controller serves no page"]
+        while problems:
+            if (seen := await self._look(session)) is not None:
+                problems = state.differences(before, seen)
+            if problems and time.monotonic() > start + _REST_SECONDS:
+                self._fail(f"a fresh start differs: {'; '.join(problems)}")
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _leaks(self, session: aiohttp.ClientSession, empty: Seen | None) -> dict[str, int]:
+        """Delete all pods, and return what stays."""
+        await self._load.drain()
+        series = empty.series if empty is not None else 0
+        start = time.monotonic()
+        while True:
+            found = {"everything": 1}
+            if (seen := await self._look(session)) is not None:
+                claims = await insist(lambda: self._world.client.list(resources.RESOURCE_CLAIMS, namespace=fleet.PODS))
+                found = state.leaks(seen, self._world.fleet.nodes, len(claims or ()), series)
+            if not any(found.values()) or time.monotonic() > start + _REST_SECONDS:
+                return found
+            await asyncio.sleep(_POLL_SECONDS)
+
+    def _fail(self, problem: str) -> None:
+        self._failures.append(f"{self._since():.1f} s: {problem}")
+        self._report(f"FAILED {self._failures[-1]}")
+
+    def _result(self, leaked: dict[str, int]) -> Result:
+        observer, running = self._observer, self._world
+        growth = grown(observer.samples, self._rests)
+        self._failures += [f"a counter fell: {fall}" for fall in observer.falls]
+        self._failures += [f"{count} {what} leaked" for what, count in leaked.items() if count]
+        self._failures += [f"{name} ended by itself" for name in running.crashes]
+        self._failures += world.tracebacks(running.folder)
+        self._failures += [problem for name in plan.OURS if name in growth for problem in excess(name, growth[name])]
+        if not observer.grown:
+            self._failures.append("no counter grew")
+        return Result(
+            seed=self._settings.seed,
+            seconds=round(self._since(), 1),
+            cores=os.cpu_count() or 1,
+            nodes=len(running.fleet.nodes) + 1,
+            gpus=fleet.GPUS * (len(running.fleet.nodes) + 1),
+            failures=self._failures,
+            faults=dict(running.faults),
+            impossible=self._impossible,
+            edits=dict(self._edited),
+            proxy=dict(running.proxy.counts),
+            restarts=dict(running.restarts),
+            load=dict(self._load.counts),
+            peak=max(self._load.by_second.values(), default=0),
+            checks=len(self._settled),
+            fresh_starts=self._fresh_starts,
+            settle_seconds=self._settled,
+            scrapes=sum(observer.scrapes.values()),
+            counters=len(observer.grown),
+            falls=len(observer.falls),
+            leaked=leaked,
+            growth=growth,
+            occurrences=self._occurrences,
+            samples=observer.samples,
+        )
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def grown(samples: list[Sample], rests: list[Sample]) -> dict[str, Growth]:
+    """Return how much each process grew from the first check to the last."""
+    found = {}
+    for name in sorted({name for sample in rests for name in sample.memory}):
+        seen = [sample for sample in rests if name in sample.memory]
+        every = [sample for sample in samples if name in sample.memory]
+        found[name] = Growth(
+            seen[0].memory[name],
+            seen[-1].memory[name],
+            max(sample.memory[name] for sample in every),
+            seen[0].files[name],
+            seen[-1].files[name],
+            max(sample.files[name] for sample in every),
+        )
+    return found
+
+
+def excess(name: str, growth: Growth) -> Iterator[str]:
+    """Yield what a process used more of than it should."""
+    if growth.memory_last > _GROWTH * growth.memory_first + _MORE_MEMORY:
+        yield f"{name} grew from {growth.memory_first} to {growth.memory_last} MiB"
+    if growth.memory_most > _MAX_MEMORY:
+        yield f"{name} had {growth.memory_most} MiB"
+    if growth.files_last > growth.files_first + _MORE_FILES:
+        yield f"{name} had {growth.files_first} and at the end {growth.files_last} open files"
+    if growth.files_most > _MAX_FILES:
+        yield f"{name} had {growth.files_most} open files"
+
+
+async def run(settings: Settings, report: Report) -> Result:
+    """Run a soak in a cluster of its own, which is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="soak-") as scratch, _environment():
+        running = World(settings, Path(scratch))
+        async with running.running():
+            result = await Soak(settings, running, report).run()
+            if result.failures:
+                _keep_logs(running, settings.out)
+            return result
+
+
+def _keep_logs(running: World, out: Path) -> None:
+    for name in plan.OURS:
+        with contextlib.suppress(FileNotFoundError):
+            (out / f"{name}.log").write_bytes(running.folder.log(name).read_bytes())
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[None]:
+    """Put the environment back as it was."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

@@ -1,0 +1,151 @@
+"""Whether everything agrees: what the API has, what the pages show, and what the views publish."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from simgpu import yaml_text
+from simgpu.kube import resources
+from simgpu.kube.client import Client
+from simgpu.kube.views import Pod
+from soak import fleet, pages
+from soak.pages import Holder, Place
+
+_ENDED = ("Succeeded", "Failed")
+Holders = dict[Place, Holder]
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The state of the fleet, without values that change by themselves."""
+
+    holders: Holders  # on the page
+    series: int
+    gpus: dict[str, int]  # by node, on the page
+    views: dict[str, Any]  # by node
+    allocatable: dict[str, dict[str, str]]  # by node
+    labels: dict[str, dict[str, str]]
+    slices: dict[str, Any]  # by name
+    wanted: collections.Counter[tuple[str, Holder]]  # containers with whole GPUs by node, in the API
+    claimed: Holders  # GPUs of claims, in the API
+
+
+async def look(client: Client, page: pages.Page) -> Seen:
+    """Read everything."""
+    nodes = {node.metadata.name: node for node in await client.list(resources.NODES, labels=fleet.LABEL)}
+    maps = await client.list(resources.CONFIG_MAPS, namespace=fleet.NAMESPACE, labels="node-topology=true")
+    slices = await client.list(resources.RESOURCE_SLICES)
+    pods = [
+        pod
+        for pod in await client.list(resources.PODS, namespace=fleet.PODS)
+        if pod.spec.node_name in nodes and pod.status.phase not in _ENDED
+    ]
+    return Seen(
+        holders=page.holders,
+        series=page.series,
+        gpus=dict(collections.Counter(node for node, _ in page.gpus.values())),
+        views={view.metadata.labels["node-name"]: yaml_text.parse(view.data["topology.yml"]) for view in maps},
+        allocatable={name: dict(node.status.allocatable) for name, node in nodes.items()},
+        labels={name: dict(node.metadata.labels) for name, node in nodes.items()},
+        slices={item.metadata.name: msgspec.to_builtins(item.spec) for item in slices},
+        wanted=_wanted(pod for pod in pods if nodes[pod.spec.node_name].metadata.labels[fleet.LABEL] != fleet.CLAIMED),
+        claimed=await _claimed(client, pods, page.gpus),
+    )
+
+
+def _wanted(pods: Iterable[Pod]) -> collections.Counter[tuple[str, Holder]]:
+    found: collections.Counter[tuple[str, Holder]] = collections.Counter()
+    for pod in pods:
+        for item in pod.spec.containers or ():
+            if count := int(item.resources.limits.get("nvidia.com/gpu", "0")):
+                found[pod.spec.node_name, Holder(pod.metadata.name, item.name)] += count
+    return found
+
+
+async def _claimed(client: Client, pods: list[Pod], gpus: dict[str, Place]) -> Holders:
+    present = {pod.metadata.uid: pod for pod in pods}
+    found: Holders = {}
+    for claim in await client.list(resources.RESOURCE_CLAIMS, namespace=fleet.PODS):
+        results = claim.status.allocation.devices.results if claim.status.allocation else ()
+        for consumer in claim.status.reserved_for:
+            if consumer.uid in present:
+                containers = _containers(present[consumer.uid], claim.metadata.name)
+                for result in results:
+                    holder = Holder(consumer.name, containers.get(result.request, "c0"))
+                    found[gpus.get(result.device.replace("gpu-", "GPU-", 1), (result.pool, -1))] = holder
+    return found
+
+
+def _containers(pod: Pod, claim: str) -> dict[str, str]:
+    """Return the container of each request of a claim that the scheduler made for a pod's `nvidia.com/gpu`."""
+    extended = pod.status.extended_resource_claim_status
+    if extended is None or extended.resource_claim_name != claim:
+        return {}
+    return {item.request_name: item.container_name for item in extended.request_mappings}
+
+
+def published(views: dict[str, Any]) -> Holders:
+    """Return the holders in the views of fake nodes."""
+    found: Holders = {}
+    for node, view in views.items():
+        for index, gpu in enumerate(view["gpus"]):
+            owner = gpu["status"]["allocatedBy"]
+            if owner["pod"]:
+                found[node, index] = Holder(owner["pod"], owner["container"])
+    return found
+
+
+def disagreements(seen: Seen, nodes: dict[str, str]) -> list[str]:
+    """Return what does not agree: empty at rest."""
+    found = []
+    whole = collections.Counter(
+        (node, holder) for (node, _), holder in seen.holders.items() if nodes.get(node) != fleet.CLAIMED
+    )
+    if whole != seen.wanted:
+        found.append(f"pods: {_difference(whole, seen.wanted)}")
+    claimed = {key: holder for key, holder in seen.holders.items() if nodes.get(key[0]) == fleet.CLAIMED}
+    if claimed != seen.claimed:
+        found.append(f"claims: {_difference(claimed, seen.claimed)}")
+    if (shown := published(seen.views)) != seen.holders:
+        found.append(f"views: {_difference(shown, seen.holders)}")
+    expected = dict.fromkeys(nodes, fleet.GPUS)
+    if seen.gpus != expected:
+        found.append(f"GPUs on the page: {_difference(seen.gpus, expected)}")
+    if seen.views.keys() != {*nodes, fleet.REAL_NODE}:
+        found.append(f"views of nodes: {sorted(seen.views.keys() ^ {*nodes, fleet.REAL_NODE})}")
+    offered = {name: int(seen.allocatable.get(name, {}).get("nvidia.com/gpu", "0")) for name in nodes}
+    wanted = {name: 0 if pool == fleet.CLAIMED else fleet.GPUS for name, pool in nodes.items()}
+    if offered != wanted:
+        found.append(f"allocatable: {_difference(offered, wanted)}")
+    return found
+
+
+def differences(before: Seen, after: Seen) -> list[str]:
+    """Return what a fresh start changed."""
+    return [
+        f"{name}: {_difference(was, now)}" if isinstance(was, dict) else f"{name}: {was} -> {now}"
+        for name in before.__struct_fields__
+        if (was := getattr(before, name)) != (now := getattr(after, name))
+    ]
+
+
+def leaks(seen: Seen, nodes: dict[str, str], claims: int, series: int) -> dict[str, int]:
+    """Return what is left over once all pods are gone, by kind; `series` is their number before the first pod."""
+    slices = {str(item["nodeName"]) for item in seen.slices.values() if item.get("nodeName")}
+    return {
+        "GPUs": len(seen.holders) + len(published(seen.views)),
+        "series": max(0, seen.series - series),
+        "ConfigMaps": len(seen.views.keys() - {*nodes, fleet.REAL_NODE}),
+        "ResourceSlices": len(slices - {*nodes, fleet.REAL_NODE}),
+        "claims": claims,
+    }
+
+
+def _difference(one: Any, other: Any) -> str:
+    """Return a few of the entries that differ."""
+    keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
+    shown = ", ".join(f"{key}: {one.get(key)!r} / {other.get(key)!r}"[:300] for key in keys[:4])
+    return f"{len(keys)} differ: {shown}"

@@ -1,0 +1,20 @@
+/* A folder with one page, as hostile as an input makes it, and an owner that answers settings. */
+#ifndef SIMGPU_FUZZ_PAGES_H
+#define SIMGPU_FUZZ_PAGES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Make the folder and start the owner, once. */
+void pages_prepare(void);
+
+/* Write the page: `data` as it is if it begins with an odd byte, else with a head that readers accept. */
+void page_put(const uint8_t *data, size_t size);
+
+/* The page of a card that was described by the project itself, for inputs that are no page. */
+void page_put_valid(void);
+
+/* What the owner answers to the next setting. */
+void owner_answers(const uint8_t *data, size_t size);
+
+#endif

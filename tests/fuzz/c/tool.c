@@ -1,0 +1,36 @@
+#include "tool.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <unistd.h>
+
+int tool_main(int count, char **words);
+
+static jmp_buf ended;
+
+/* In place of the tool's own: waiting is where a loop goes on for ever. */
+void __wrap_sleep_milliseconds(uint64_t many);
+void __wrap_sleep_milliseconds(uint64_t many)
+{
+    (void)many;
+    longjmp(ended, 1);
+}
+
+/* In place of the tool's own: a word of an input must not become a file. */
+int __wrap_print_to(const char *file);
+int __wrap_print_to(const char *file)
+{
+    (void)file;
+    return 0;
+}
+
+void tool_run(int count, char **words)
+{
+    static int silent;
+    if (!silent) {
+        silent = open("/dev/null", O_WRONLY);
+        dup2(silent, STDOUT_FILENO);
+    }
+    if (!setjmp(ended)) tool_main(count, words);
+}

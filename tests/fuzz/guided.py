@@ -1,0 +1,128 @@
+"""Tries targets with inputs that coverage guides: `python -m tests.fuzz.guided [--seconds N] NAME ... [-- OPTION ...]`.
+
+Atheris instruments the project's modules when they are imported, once for all targets in Python; each target then runs
+in a process of its own, as libFuzzer ends its process. Targets in C are programs with libFuzzer in them. OPTION is one
+of libFuzzer's, and the path of a file repeats that input. `SIMGPU_FUZZ_CORPUS` is where inputs that reach further are
+kept for the next run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.fuzz import native
+from tests.fuzz.target import SCRATCH_ENV, Target
+
+CORPUS_ENV = "SIMGPU_FUZZ_CORPUS"
+REGISTRY = "tests.fuzz.registry"
+ALL = "all"
+COUNTED = "stat::number_of_executed_units:"
+TIMEOUT_SECONDS = 20  # of one input: a machine may be busy, and an input that hangs stays
+MEMORY_MB = 4096
+
+
+def arguments(target: Target, folder: Path, options: list[str]) -> list[str]:
+    """Return libFuzzer's arguments for a target: its corpus is in `folder`, beside what it starts from."""
+    seeds, found, words = folder / "seeds", folder / "found", folder / "words.txt"
+    for made in (seeds, found):
+        made.mkdir(parents=True, exist_ok=True)
+    for number, data in enumerate(target.seeds()):
+        (seeds / str(number)).write_bytes(data)
+    words.write_text(target.dictionary())
+    settings = {
+        "timeout": TIMEOUT_SECONDS, "rss_limit_mb": MEMORY_MB, "max_len": target.max_length, "dict": words,
+        "print_final_stats": 1,
+    }  # fmt: skip
+    folders = [] if any(not option.startswith("-") for option in options) else [str(found), str(seeds)]
+    return [target.name, *(f"-{name}={value}" for name, value in settings.items()), *options, *folders]
+
+
+def timed(check: Callable[[bytes], object], seconds: float) -> Callable[[bytes], None]:
+    """Return a check that ends the process after so many seconds: libFuzzer knows whole ones only."""
+    end, count = time.monotonic() + seconds, 0
+
+    def one(data: bytes) -> None:
+        nonlocal count
+        if time.monotonic() > end:
+            print(COUNTED, count, flush=True)
+            os._exit(0)
+        count += 1
+        check(data)
+
+    return one
+
+
+def _in_python(target: Target, folder: Path, options: list[str], seconds: float | None) -> int:
+    """Try a target in a process of its own, and return its exit code."""
+    import atheris  # noqa: PLC0415 - there is none for some machines
+
+    child = os.fork()
+    if not child:
+        os.dup2(1, 2)
+        check = target.check if seconds is None else timed(target.check, seconds)
+        atheris.Setup(arguments(target, folder, options), check)
+        atheris.Fuzz()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _in_c(target: Target, folder: Path, options: list[str], seconds: float | None) -> int:
+    limit = [] if seconds is None else [f"-max_total_time={math.ceil(seconds)}"]
+    command = [str(native.program(target.name)), *arguments(target, folder, [*limit, *options])[1:]]
+    return subprocess.run(command, env=native.environment(), stderr=subprocess.STDOUT, check=False).returncode
+
+
+def in_python(module: str) -> Mapping[str, Target]:
+    """Import all targets in Python, with the project's modules instrumented."""
+    import atheris  # noqa: PLC0415 - there is none for some machines
+
+    kept = os.dup(2)
+    with Path(os.devnull).open("w") as nothing:  # for a line about each module
+        os.dup2(nothing.fileno(), 2)
+        try:
+            with atheris.instrument_imports(include=["simgpu"], enable_loader_override=False):
+                found: Mapping[str, Target] = importlib.import_module(module).TARGETS
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+    return found
+
+
+def main(words: list[str]) -> int:
+    """Try each target in turn, and return 1 if one of them failed."""
+    at = words.index("--") if "--" in words else len(words)
+    options = words[at + 1 :]
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.guided")
+    parser.add_argument("--seconds", type=float, help="of each target")
+    parser.add_argument("--module", default=REGISTRY, help="that has the targets in Python (default: %(default)s)")
+    parser.add_argument("names", nargs="+", metavar="NAME", help=f"or {ALL}, which means all in Python")
+    given = parser.parse_args(words[:at])
+    logging.disable(logging.WARNING)
+    compiled = native.targets()
+    interpreted = {} if set(given.names) <= set(compiled) else in_python(given.module)
+    names = list(interpreted) if given.names == [ALL] else given.names
+    failed = False
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="simgpu-fuzz-", dir=memory) as scratch:
+        os.environ[SCRATCH_ENV] = scratch
+        for name in names:
+            print(f"target: {name}", flush=True)
+            folder = Path(os.environ.get(CORPUS_ENV) or scratch) / name
+            run = _in_c if name in compiled else _in_python
+            code = run(compiled.get(name) or interpreted[name], folder, options, given.seconds)
+            print(f"ended: {name} {code}", flush=True)
+            failed |= code != 0
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

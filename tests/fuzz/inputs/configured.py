@@ -1,0 +1,194 @@
+"""Files and ConfigMaps of operators: topologies, MIG layouts, views of nodes, models of GPUs, fakedev's files."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from simgpu import errors, vocabulary
+from simgpu.catalog import captures, importing, models
+from simgpu.controllers import publishing
+from simgpu.fakedev import device_type
+from simgpu.fakedev import files as fakedev_files
+from simgpu.fakedev import identity as fakedev_identity
+from simgpu.identities import identity
+from simgpu.kube import views
+from simgpu.topology import checking, mig_files, mig_layouts, pools, reading
+from tests.contract import test_device_type
+from tests.fuzz.target import Target, encoded, files, numbered, scratch, split, text
+
+_FORMS = """
+migStrategy: mixed
+nodePoolLabelKey: run.ai/pool
+allocation: both
+dra: {dynamicMIG: true}
+nodePools:
+  listed: {gpus: [{type: h200, memory: 141GB, count: 2}, {type: t4, count: 1}], settable: true, driver: "570.1"}
+  legacy: {gpuProduct: Tesla-K80, gpuCount: 2, gpuMemory: 11441, otherDevices: [{name: example.com/x, count: 2}]}
+  profiled: {gpu: {profile: p, count: 2, overrides: {memory: 1GiB}}, resources: {example.com/y: 1}, numa: {nodes: 2}}
+  mig: {gpus: [{type: a100, count: 1}], mig: {strategy: single, config: {1g.5gb: 7}}}
+  shared: {gpus: [{type: l4, count: 1}], sharing: {timeSlicing: {replicas: 4}}, failures: {dying: [{gpu: 0}]}}
+"""
+_NAMED = """
+mig-strategy: none
+nodes:
+  node-a: {gpus: [{id: GPU-1, type: h100}, {id: GPU-2, type: h100}]}
+  node-b: {gpus: [{id: GPU-3, type: t4}], migStrategy: single}
+"""
+_PARTED = """
+version: v1
+mig-configs:
+  all-disabled: [{devices: all, mig-enabled: false}]
+  all-balanced:
+  - {device-filter: ["0x233510DE"], devices: all, mig-enabled: true, mig-devices: {1g.18gb: 2, 2g.35gb: 1, 3g.71gb: 1}}
+  - {devices: [0, 1], mig-enabled: true, mig-devices: [{name: 1g.18gb, position: 0, size: 1}]}
+"""
+_VIEW = """
+gpuMemory: 143771
+gpuProduct: NVIDIA-H200
+migStrategy: mixed
+allocation: both
+sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, rename: nvidia.com/gpu.shared, replicas: 2}]}}
+otherDevices: [{name: example.com/x, count: 2}]
+gpus:
+- id: GPU-1
+  mig: {instances: [{id: MIG-1, profile: 1g.18gb, start: 0}]}
+  status:
+    allocatedBy: {namespace: a, pod: b, container: c}
+    podGpuUsageStatus: {u: {utilization: {min: 1, max: 2}, fbUsed: 3, useKnativeUtilization: false}}
+"""
+_COUNTERS = '{"time": 1.5, "growth": 0.5, "address": "1.2.3.4", "gpus": {"GPU-1": [1, 2.5]}, "held": {"u": ["GPU-1"]}}'
+_PROFILE = {"product": "NVIDIA L4", "memory": "24GiB"}
+
+
+@functools.cache
+def _catalog() -> models.Catalog:
+    return models.load()
+
+
+def _profile(name: str) -> dict[str, Any] | None:
+    if len(name) > 20:
+        raise errors.InputError("profile", "a mistake in it")
+    return _PROFILE if name == "p" else None
+
+
+def check_nodes(topology: pools.Topology) -> None:
+    """Devices of each node can be built and are within the limits, and the whole can be shown."""
+    for name, spec in (*topology.pools.items(), *topology.nodes.items()):
+        assert len(spec.gpus) <= vocabulary.MAX_GPUS
+        for device in pools.build(spec, name[:63] or "n")[:4]:
+            assert device.model.memory_mib.usable > 0
+        msgspec.json.encode(publishing.pool_json(spec))
+        publishing.amounts(spec, topology.mig_strategy)
+        publishing.labels(spec, topology.mig_strategy)
+
+
+def _topology(data: bytes) -> None:
+    """A topology is read, or all of its mistakes are found with their fields."""
+    try:
+        found = reading.parse(text(data), _catalog(), _profile)
+    except checking.Mistakes as mistakes:
+        assert mistakes.found
+        str(mistakes).encode()
+        return
+    check_nodes(found)
+
+
+def _layouts(data: bytes) -> None:
+    """A file of mig-parted has layouts that cards can have, or is refused with the field."""
+    mig_files.is_file_of_layouts(text(data))
+    try:
+        layouts = mig_files.read(text(data), field="file")
+        for name in layouts:
+            mig_layouts.divide_by_name(name, layouts, [_catalog().get("h200", field="x")] * 2, field=name)
+    except errors.InputError as error:
+        str(error).encode()
+
+
+def _view(data: bytes) -> None:
+    """A node's view restores what it can, and never fails."""
+    view, _, counters = text(data).partition("\n===\n")
+    config_map = views.ConfigMap(
+        metadata=views.ObjectMeta(
+            name="topology-n", namespace="ns", labels={vocabulary.VIEW_NODE_LABEL: "n"},
+            annotations={vocabulary.VIEW_LABELS_ANNOTATION: view[:200]},
+        ),
+        data={vocabulary.TOPOLOGY_KEY: view, vocabulary.COUNTERS_KEY: counters},
+    )  # fmt: skip
+    before = publishing.read_previous(config_map)
+    assert all(math.isfinite(value) for values in before.counters.gpus.values() for value in values)
+    check_nodes(publishing.published([config_map], _catalog()))
+    try:
+        publishing.view_json(config_map)
+    except errors.InputError as error:
+        str(error).encode()
+
+
+def _capture(data: bytes) -> None:
+    """A capture of nvidia-smi is a model that the catalog can load, or is refused with the element."""
+    try:
+        found = captures.parse(data)
+        for gpu in found.gpus[:2]:
+            importing.import_gpu(gpu, found.driver, _catalog()).yaml()
+    except errors.InputError as error:
+        str(error).encode()
+
+
+def _of_file(name: str, check: Callable[[Path], object]) -> Callable[[bytes], None]:
+    """A file is read, or is refused with its name."""
+
+    def read(data: bytes) -> None:
+        path = scratch() / name
+        path.write_bytes(data)
+        try:
+            check(path)
+        except errors.InputError as error:
+            assert str(path) in str(error)
+            str(error).encode()
+
+    return read
+
+
+def _model(path: Path) -> None:
+    models.check(path.stem, models.parse_yaml(path), where=path)
+
+
+def _identity(path: Path) -> None:
+    identity.load(str(path))
+
+
+def _device_type(path: Path) -> None:
+    test_device_type.check_page(device_type.read(path), str(path))
+
+
+def _fakedev(data: bytes) -> None:
+    number, rest = split(data, len(_FAKEDEV))
+    _FAKEDEV[number](rest)
+
+
+@functools.cache
+def _kind() -> device_type.DeviceType:
+    return device_type.read(test_device_type.FILES / "device-type.json")
+
+
+_FAKEDEV = (
+    _of_file("type.json", _device_type),
+    _of_file("devices.json", lambda path: fakedev_files.devices(path, 4, _kind().labels, _kind().model)),
+    _of_file("identity.json", fakedev_identity.read),
+)
+_FAKEDEV_FILES = ("device-type*.json", "devices.json", "identity.json")
+
+TARGETS = (
+    Target("topologies", _topology, (*encoded([_FORMS, _NAMED, _PARTED]), *files("examples/06-topology/*.yaml"))),
+    Target("mig-parted-files", _layouts, encoded([_PARTED])),
+    Target("node-views", _view, encoded([f"{_VIEW}\n===\n{_COUNTERS}"])),
+    Target("captures", _capture, files("examples/13-capture/capture.xml"), max_length=1 << 15),
+    Target("gpu-models", _of_file("model.yaml", _model), files("examples/12-gpu-model/*.yaml")),
+    Target("identities", _of_file("identity.yaml", _identity), files("src/simgpu/identities/data/dcgm-4*.yaml")),
+    Target("fakedev-files", _fakedev, numbered(files(f"examples/10-fakedev/{name}") for name in _FAKEDEV_FILES)),
+)

@@ -1,0 +1,108 @@
+"""What workloads send: documents, the bytes of the socket, and what its server answers to our own client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import socket
+
+from simgpu import errors
+from simgpu.machines import documents
+from simgpu.machines.box import Box
+from simgpu.page import showing
+from simgpu.workloads import client, receiving
+from simgpu.workloads.server import WorkloadServer
+from tests.contract import test_annotated as annotated
+from tests.fixtures import boxes
+from tests.fuzz.target import Target, awaited, encoded, files, loop, no_error_logged, scratch
+from tests.unit import test_documents_hostile as hostile
+
+_SETTINGS = tuple(
+    json.dumps({"Set": {"Device": "nvidia0", "Setting": name, "Values": values}})
+    for name, values in (("power_limit", [300_000, 0]), ("sm_clocks", [210, 1500]), ("mig_mode", [1, 0]))
+)
+_PROTOCOL = '{"Protocol": 2, "Name": "x", "Profile": [{"Load": 50}], "Devices": ["nvidia0"], "Pod": {"Name": "p"}}'
+
+
+def _document(data: bytes) -> None:
+    """A document runs with finite values and leaves nothing behind, or is refused with the field."""
+    try:
+        document = receiving.decode(data)
+    except (errors.InputError, receiving.Incomplete):
+        return
+    documents.protocol(document)
+    with contextlib.suppress(errors.InputError):
+        if documents.is_setting(document):
+            documents.setting(document)
+            return
+        wanted = documents.read(document)
+        box = hostile.box()
+        numbers = box.admit(wanted.profile, [0, 1, 2], pod=wanted.pod)
+        for second in (1.0, 2.5, 3600.0):
+            box.step(second, clock=second)
+            hostile.check_finite(box)
+        box.drop(numbers)
+
+
+class _Served:
+    """A server of the workload socket, for a box whose cards may be set; clients are connected without a path."""
+
+    def __init__(self) -> None:
+        self.box: Box = boxes.make("h200", 2)
+        pages = showing.open_pages(self.box, scratch() / "gpus", interval=1.0, control="")
+        self.server = WorkloadServer(self.box, scratch() / "socket", settings=pages.set)
+
+
+@functools.cache
+def _served() -> _Served:
+    return _Served()
+
+
+async def _socket(data: bytes) -> None:
+    """Whatever bytes arrive, and in whichever pieces, there is one valid answer or none, and no workload is left."""
+    served, (ours, theirs) = _served(), socket.socketpair()
+    theirs.setblocking(False)
+    ours.setblocking(False)
+    pieces = data.split(b"\0|\0")[:8]
+    with no_error_logged(), ours:
+        assert served.server._take(theirs)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for piece in pieces:
+                await loop().sock_sendall(ours, piece)
+                await asyncio.sleep(0)
+        ours.shutdown(socket.SHUT_WR)
+        answer = bytearray()
+        while piece := await loop().sock_recv(ours, 1 << 16):
+            answer += piece
+        await asyncio.gather(*served.server._clients)
+    if answer:
+        _check_answer(bytes(answer))
+    assert not served.server.clients
+    served.box.step(served.box.engine.now + 1.0, clock=1.0)
+    hostile.check_finite(served.box)
+
+
+def _check_answer(answer: bytes) -> None:
+    code, message = client.verdict(answer)
+    assert isinstance(code, int)
+    message.encode()
+
+
+def _answer(data: bytes) -> None:
+    """An answer of the server is a code with a message, or our client reports that it is none."""
+    with contextlib.suppress(errors.SimgpuError, client.Lost):
+        _check_answer(data)
+
+
+_DOCUMENTS = (
+    *encoded([annotated.PROFILE, annotated.PHASES, *_SETTINGS, _PROTOCOL]),
+    *files("examples/10-fakedev/load.json"),
+)
+
+TARGETS = (
+    Target("workload-documents", _document, _DOCUMENTS),
+    Target("workload-socket", awaited(_socket), (*_DOCUMENTS, _DOCUMENTS[0][:30] + b"\0|\0" + _DOCUMENTS[0][30:])),
+    Target("workload-answers", _answer, encoded(["0", "-1", json.dumps({"exit": 1, "message": "m", "lost": True})])),
+)

@@ -1,0 +1,183 @@
+"""Targets in C: library and tool of `native/`, built with libc, libFuzzer and sanitizers by Debian's clang.
+
+What is built depends on nothing but the sources, so it is kept in the cache. Without Debian's packages there are no
+such targets (`debian.UnavailableError`).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from deploy.image import cached, debian
+from native import build
+from simgpu.page import layout
+from tests.fixtures import pages
+from tests.fuzz.target import Target
+
+HERE = Path(__file__).parent / "c"
+_PACKAGES = ("clang-14", "libclang-rt-14-dev")
+_PROGRAMS = {"library": "nvml", "smi_pages": "smi", "smi_arguments": "smi"}  # with the part of `native/` in each
+NAMES = tuple(f"native-{name}".replace("_", "-") for name in _PROGRAMS)
+_FLAGS = (
+    "-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-cast-function-type", "-fno-omit-frame-pointer",
+    "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all", "-pthread",
+)  # fmt: skip
+_OF_LIBC = "text.c"  # the library's own memcpy and the like
+_SEAMS = ("-Dmain=tool_main", "-Wl,--wrap=sleep_milliseconds", "-Wl,--wrap=print_to")
+_SANITIZERS = {
+    "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:handle_abort=1:detect_stack_use_after_return=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+}
+
+_PROTOTYPE = re.compile(r'visibility\("default"\)\)\)\s+int\s+(nvml\w+)\s*\(([^)]*)\)')
+# These take what only another call can have made, or a structure with an address in it.
+_LEFT_OUT = re.compile(
+    r"EventSet|RegisterEvents|Gpm|ProcessDetailList|ProcessesUtilizationInfo|Init|Shutdown|ExportTable"
+)
+_SIZES = ("size", "words", "count")
+
+
+class Compiler:
+    """Debian's clang, unpacked: its packages are of this machine's release, and so it runs with this machine's libc."""
+
+    def __init__(self) -> None:
+        self._root = cached.made(
+            "debian/clang-14-system", lambda folder: debian.unpack(debian.closure(*_PACKAGES), folder)
+        )
+
+    def run(self, words: list[str]) -> str:
+        """Run clang, and return what it prints."""
+        (libraries,) = self._root.glob("usr/lib/*-linux-gnu")
+        command = [
+            str(self._root / "usr/lib/llvm-14/bin/clang"), f"--sysroot={self._root}", f"-B{self._root}/usr/bin", *words,
+        ]  # fmt: skip
+        environ = {**os.environ, "LD_LIBRARY_PATH": str(libraries)}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
+        return done.stdout
+
+
+def calls(preprocessed: str, header: str) -> str:
+    """Return the table of the library's functions, with the kind of each argument and the sizes of structures."""
+    known = set(re.findall(r"^struct (\w+) ?\{", header, re.MULTILINE))
+    lines = []
+    for name, given in sorted(dict(_PROTOTYPE.findall(preprocessed)).items()):
+        if _LEFT_OUT.search(name) or given.strip() == "void":
+            continue
+        kinds = [_kind(part.strip(), name) for part in given.split(",")]
+        structures = [re.search(r"struct (\w+) \*", part) for part in given.split(",")]
+        sizes = [f"sizeof(struct {found[1]})" if found and found[1] in known else "0" for found in structures]
+        lines.append(f'    {{(void *){name}, "{"".join(kinds)}", {{{", ".join(sizes)}}}}},')
+    declared = "\n".join(f"int {name}();" for name in sorted(dict(_PROTOTYPE.findall(preprocessed))))
+    table = "\n".join(lines)
+    return (
+        f'#include "nvml/nvml.h"\n{declared}\nstatic const struct {{ void *function; const char *kinds; '
+        f"size_t sizes[8]; }} CALLS[] = {{\n{table}\n}};\n"
+    )
+
+
+def _kind(part: str, function: str) -> str:
+    """Return the letter of an argument, as `library.c` has them."""
+    kind, name = part.rpartition(" ")[0], re.split(r"[ *]", part)[-1]
+    pointer = "*" in part or "[" in part
+    if kind == "handle" and not pointer:
+        return "d" if name != "instance" else "i" if function.startswith("nvmlComputeInstance") else "g"
+    if not pointer:
+        return "s" if name in _SIZES else "n"
+    if part.startswith("const char"):
+        return "t"
+    return "c" if name == "count" else "p"
+
+
+@functools.cache
+def _built() -> Path:
+    """Return the folder of the programs, built if a source has changed."""
+    header = layout.header()
+    found = hashlib.sha256((build.digest(header) + Path(__file__).read_text()).encode())
+    for path in sorted(HERE.glob("*")):
+        found.update(path.read_bytes())
+    return cached.made(f"fuzz/{found.hexdigest()[:16]}", functools.partial(_build, header=header))
+
+
+def _build(folder: Path, *, header: str) -> None:
+    folder.mkdir()
+    compiler = Compiler()
+    with tempfile.TemporaryDirectory() as scratch:
+        work = Path(scratch)
+        (work / "page.h").write_text(header)
+        (work / "stubs.c").write_text(build.stubs())
+        include = [f"-I{work}", f"-I{build.HERE}", f"-I{HERE}"]
+        sources = list(map(str, build.sources("nvml")))
+        expanded = "".join(compiler.run(["-E", "-P", *include, source]) for source in sources)
+        (work / "calls.h").write_text(calls(expanded, (build.HERE / "nvml" / "nvml.h").read_text()))
+        for name, part in _PROGRAMS.items():
+            own = [HERE / f"{name}.c", HERE / "pages.c", *([HERE / "tool.c"] if part == "smi" else [])]
+            more = [*_SEAMS] if part == "smi" else [str(work / "stubs.c")]
+            files = [*map(str, own), *(str(path) for path in build.sources(part) if path.name != _OF_LIBC)]
+            compiler.run([*_FLAGS, *include, *more, *files, "-o", str(folder / name)])
+    (folder / "page").write_bytes(pages.recorded(mig=["1g.18gb", "2g.35gb"]).tobytes())
+
+
+def program(name: str) -> Path:
+    """Return the program of a target."""
+    return _built() / name.removeprefix("native-").replace("-", "_")
+
+
+def environment() -> dict[str, str]:
+    """Return the environment in which the programs run."""
+    return {**os.environ, **_SANITIZERS, "SIMGPU_FUZZ_PAGE": str(_built() / "page")}
+
+
+def _pages() -> Iterator[bytes]:
+    for made in (
+        pages.recorded(), pages.recorded(**pages.LOAD), pages.recorded(mig=["1g.18gb", "3g.71gb"]),
+        pages.hold(pages.recorded(**pages.LOAD), 1), pages.cards("t4"), pages.cards("rtx-4090"), pages.cards("k80"),
+    ):  # fmt: skip
+        yield made.tobytes()
+
+
+def _seeds(head: int, count: int) -> tuple[bytes, ...]:
+    """Return pages after a head that chooses what is asked, and the digits that the owner of a card answers."""
+    made = list(_pages())
+    return tuple(bytes([number, *b"9" * (head - 1)]) + b"\0" + made[number % len(made)] for number in range(count))
+
+
+_LINES = (
+    "-q", "-q\n-x", "-L", "-q\n-d\nCLOCK,POWER,MEMORY", "--query-gpu=name,uuid\n--format=csv,noheader,nounits",
+    "--query-compute-apps=pid,used_memory\n--format=csv", "-i\n0\n-pl\n300", "-lgc\n300,1500", "-rgc", "-ac\n3201,1980",
+    "-mig\n1", "mig\n-cgi\n19,14:0\n-C", "mig\n-dci\n-ci\n0\n-gi\n1", "mig\n-lgip", "dmon\n-s\npucvmet\n-c\n1\n-o\nDT",
+    "pmon\n-c\n1\n-s\num", "topo\n-m", "topo\n-p2p\nn", "nvlink\n-s\n-i\n0", "-l\n1", "-lms\n100", "--help", "-h",
+    "-i\nGPU-11111111-2222-3333-4444-555555555555", "-i\n0000:00:06.0", "--id=0", "-pm\n1", "-c\nEXCLUSIVE_PROCESS",
+    "-e\n1", "-p\n0", "-r", "--version", "c2c\n-s", "vgpu\n-q", "--help-query-gpu", "-B", "-f\nx", "clocks\n--help",
+)  # fmt: skip
+
+
+def targets() -> dict[str, Target]:
+    """Return the targets: nothing checks an input but the sanitizers."""
+    size = layout.DTYPE.itemsize + 64
+    found = (
+        Target("native-library", lambda _data: None, _seeds(23, 14), max_length=size),
+        Target("native-smi-pages", lambda _data: None, _seeds(16, 30), max_length=size),
+        Target(
+            "native-smi-arguments",
+            lambda _data: None,
+            tuple(line.encode() for line in _LINES),
+            _words(),
+            max_length=512,
+        ),
+    )
+    return {target.name: target for target in found}
+
+
+def _words() -> tuple[str, ...]:
+    """Return the words that the tool's sources know."""
+    found = (word for path in build.sources("smi") for word in re.findall(r'"([\w.=-]{2,40})"', path.read_text()))
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,9 @@
+"""All targets in Python, by name. Importing this imports most of the project."""
+
+from __future__ import annotations
+
+from tests.fuzz.inputs import annotated, clusters, configured, kubelets, loadtests, served, workloads
+from tests.fuzz.target import Target
+
+MODULES = (annotated, clusters, configured, kubelets, loadtests, served, workloads)
+TARGETS: dict[str, Target] = {target.name: target for module in MODULES for target in module.TARGETS}

@@ -1,0 +1,76 @@
+"""Every input from outside, tried for a short time: whatever it holds, it is used or refused, and nothing breaks."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from deploy.image import debian
+from tests.fuzz import __main__ as command
+from tests.fuzz import guided, keeping, native
+from tests.fuzz.target import CORPUS, ROOT
+
+SECONDS = 30.0  # for all targets in Python, besides importing them
+SECONDS_IN_C = 1.0  # for each: libFuzzer adds one
+LIMIT_SECONDS = 300  # a machine may be busy
+
+
+def tried(names: Sequence[str], seconds: float, folder: Path) -> dict[str, int]:
+    """Try targets, and return how many inputs each had; fails with the input of one that breaks."""
+    words = [sys.executable, "-m", "tests.fuzz.guided", "--seconds", str(seconds), *names]
+    done = subprocess.run(
+        [*words, "--", f"-artifact_prefix={folder}/"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env={**os.environ, guided.CORPUS_ENV: str(folder)}, text=True, errors="replace", check=False,
+    )  # fmt: skip
+    found: dict[str, int] = {}
+    for part in done.stdout.split("target: ")[1:]:
+        name, _, output = part.partition("\n")
+        ended = re.search(rf"^ended: {name} (-?\d+)$", output, re.MULTILINE)
+        assert ended, output[-3000:]
+        assert ended[1] == "0", f"{name}: {command._relevant(output)}"
+        counted = re.search(rf"{guided.COUNTED} +(\d+)", output)
+        found[name] = int(counted[1]) if counted else 0
+    assert done.returncode == 0, done.stdout[-3000:]
+    return found
+
+
+@pytest.mark.timeout(LIMIT_SECONDS)
+def test_no_input_of_a_target_in_python_breaks_it(tmp_path: Path) -> None:
+    if importlib.util.find_spec("atheris") is None:
+        pytest.skip("there is no atheris for this machine or this Python")
+    names = command.names_in_python()
+    found = tried([guided.ALL], SECONDS / len(names), tmp_path)
+    assert sorted(found) == sorted(names)
+    assert all(found.values()), found
+    sys.stdout.write(f"{found}\n")
+
+
+@pytest.fixture(scope="module")
+def _clang() -> None:
+    try:
+        native.program(native.NAMES[0])
+    except debian.UnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("_clang")
+@pytest.mark.parametrize("name", native.NAMES)
+def test_no_input_of_a_target_in_c_breaks_it_or_does_what_c_leaves_undefined(name: str, tmp_path: Path) -> None:
+    assert tried([name], SECONDS_IN_C, tmp_path)[name] > 100
+
+
+def test_the_kept_inputs_are_few_and_small_and_belong_to_a_target() -> None:
+    names = {*command.names_in_python(), *native.NAMES}
+    for folder in CORPUS.iterdir():
+        inputs = [path.read_bytes() for path in folder.iterdir()]
+        assert folder.name in names
+        assert inputs
+        assert len(inputs) <= keeping.MAX_FILES
+        assert sum(map(len, inputs)) <= keeping.MAX_BYTES

@@ -1,0 +1,188 @@
+"""The parts of a soak that need no cluster: plan, checks and report, and what the documentation quotes."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from soak import fleet, pages, plan, report, run, state
+from soak.gate import Gate
+from soak.pages import Holder
+from soak.results import Growth, Occurrence, Result, Sample, figures
+from soak.settings import Settings
+
+PAGE = """# HELP DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION Energy.
+# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter
+DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu="0",UUID="GPU-a",Hostname="w0"} 5
+# TYPE DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL counter
+DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL{gpu="0",UUID="GPU-a",Hostname="w0"} 7
+# TYPE DCGM_FI_DEV_GPU_UTIL gauge
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-a",Hostname="w0",pod="exporter",exported_pod="p",exported_container="c"} 1
+DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-b",Hostname="w0",pod="exporter"} 0
+"""
+
+
+def planned(seed: int, count: int) -> list[plan.Planned]:
+    lane = plan.lane(plan.PROCESS_FAULTS, random.Random(seed), pause=4.0)
+    return [*itertools.islice(lane, count)]
+
+
+def test_the_same_seed_gives_the_same_faults_and_another_one_others() -> None:
+    assert planned(1, 50) == planned(1, 50)
+    assert planned(1, 50) != planned(2, 50)
+
+
+def test_every_fault_has_its_turn_before_one_comes_again() -> None:
+    in_a_round = len(plan.PROCESS_FAULTS) + 1  # the controller is killed twice
+    for seed in range(20):
+        kinds = collections.Counter(item.kind for item in planned(seed, in_a_round))
+        assert kinds == collections.Counter(plan.PROCESS_FAULTS) + collections.Counter(["kill controller"])
+
+
+def test_sizes_follow_from_the_length_unless_they_are_given(tmp_path: Path) -> None:
+    short = Settings(seconds=30, seed=1, out=tmp_path).complete()
+    long = Settings(seconds=3600, seed=1, out=tmp_path, nodes=5).complete()
+    assert short.nodes < 64
+    assert (long.nodes, long.peak) == (5, 260.0)
+    assert long.chance("load").random() == short.chance("load").random() != long.chance("proxy").random()
+
+
+async def test_a_check_waits_for_what_is_in_progress_and_holds_up_the_rest() -> None:
+    gate, trail = Gate(), []
+    leave = asyncio.Event()
+
+    async def disturb(name: str, until: asyncio.Event) -> None:
+        async with gate.inside():
+            trail.append(f"+{name}")
+            await until.wait()
+            trail.append(f"-{name}")
+
+    async def check() -> None:
+        async with gate.closed():
+            trail.append("check")
+
+    first = asyncio.create_task(disturb("first", leave))
+    await asyncio.sleep(0)
+    checking = asyncio.create_task(check())
+    await asyncio.sleep(0)
+    second = asyncio.create_task(disturb("second", leave))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert trail == ["+first"]
+    leave.set()
+    await asyncio.gather(first, checking, second)
+    assert trail == ["+first", "-first", "check", "+second", "-second"]
+
+
+def test_a_page_shows_counters_holders_and_gpus() -> None:
+    found = pages.read(PAGE)
+    assert found.counters == {("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "GPU-a"): 5.0}
+    assert found.holders == {("w0", 0): Holder("p", "c")}
+    assert found.gpus == {"GPU-a": ("w0", 0), "GPU-b": ("w0", 1)}
+    assert found.series == 4
+
+
+def view(*owners: str) -> dict[str, Any]:
+    owned = [{"pod": owner, "container": "c0" if owner else ""} for owner in owners]
+    return {"gpus": [{"status": {"allocatedBy": owner}} for owner in owned]}
+
+
+NODES = {"w0": fleet.WHOLE, "c0": fleet.CLAIMED}
+FREE = [""] * (fleet.GPUS - 1)
+AT_REST = state.Seen(
+    holders={("w0", 0): Holder("p", "c0"), ("c0", 2): Holder("q", "c0")},
+    series=16,
+    gpus={"w0": fleet.GPUS, "c0": fleet.GPUS},
+    views={"w0": view("p", *FREE), "c0": view("", "", "q", *FREE[2:]), fleet.REAL_NODE: view()},
+    allocatable={"w0": {"nvidia.com/gpu": "8"}, "c0": {}},
+    labels={},
+    slices={"s": {"nodeName": "c0"}},
+    wanted=collections.Counter({("w0", Holder("p", "c0")): 1}),
+    claimed={("c0", 2): Holder("q", "c0")},
+)
+
+
+def test_what_agrees_is_at_rest() -> None:
+    assert state.disagreements(AT_REST, NODES) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"wanted": collections.Counter()}, "pods: 1 differ"),
+        ({"claimed": {("c0", 3): Holder("q", "c0")}}, "claims: 2 differ"),
+        ({"views": AT_REST.views | {"w0": view("", *FREE)}}, "views: 1 differ"),
+        ({"views": AT_REST.views | {"gone": view()}}, "views of nodes: ['gone']"),
+        ({"gpus": {"w0": 8}}, "GPUs on the page: 1 differ"),
+        ({"allocatable": {}}, "allocatable: 1 differ"),
+    ],
+)
+def test_whatever_does_not_agree_is_named(change: dict[str, Any], problem: str) -> None:
+    [found] = state.disagreements(msgspec.structs.replace(AT_REST, **change), NODES)
+    assert problem in found
+
+
+def test_a_fresh_start_that_shows_anything_else_is_a_difference() -> None:
+    assert state.differences(AT_REST, AT_REST) == []
+    moved = msgspec.structs.replace(AT_REST, holders={("w0", 1): Holder("p", "c0")}, series=17)
+    holders, series = state.differences(AT_REST, moved)
+    assert holders.startswith("holders: 3 differ")
+    assert series == "series: 16 -> 17"
+
+
+def test_what_stays_after_the_last_pod_is_a_leak() -> None:
+    assert state.leaks(AT_REST, NODES, 3, 15) == {
+        "GPUs": 4, "series": 1, "ConfigMaps": 0, "ResourceSlices": 0, "claims": 3,
+    }  # fmt: skip
+    clean = msgspec.structs.replace(AT_REST, holders={}, views={"w0": view(*FREE, "")})
+    assert not any(state.leaks(clean, NODES, 0, 16).values())
+
+
+def sample(at: float, memory: float, files: int) -> Sample:
+    return Sample(at, {"controller": memory}, {"controller": files}, event_lag=0.1, write_lag=0.2, restarts=1, faults=2)
+
+
+def test_a_process_that_grows_is_a_failure_and_one_that_does_not_is_none() -> None:
+    samples = [sample(0, 100, 20), sample(1, 300, 30), sample(2, 120, 25)]
+    steady = run.grown(samples, [samples[0], samples[2]])["controller"]
+    assert steady == Growth(100, 120, 300, 20, 25, 30)
+    assert [*run.excess("controller", steady)] == []
+    grown = Growth(100, 400, 600, 20, 90, 500)
+    assert len([*run.excess("controller", grown)]) == 4
+
+
+RESULT = Result(
+    seed=7, seconds=100.0, cores=2, nodes=3, gpus=24, failures=["<it> broke"], faults={"kill etcd": 2, "full disk": 1},
+    impossible={"slow disk": "no cgroup"}, edits={"other models": 4}, proxy={"requests": 10}, restarts={"etcd": 2},
+    load={"pods": 500, "claims": 20, "pods deleted": 510}, peak=90, checks=2, fresh_starts=1, settle_seconds=[1.0, 2.5],
+    scrapes=40, counters=12, falls=0, leaked={"GPUs": 0}, growth={}, occurrences=[Occurrence(1.0, "check", 2.0)],
+    samples=[sample(0, 100, 20), sample(50, 110, 21)],
+)  # fmt: skip
+
+
+def test_the_report_has_the_figures_as_text_json_and_plots(tmp_path: Path) -> None:
+    assert (RESULT.kills, RESULT.inputs) == (2, 1034)
+    shown = dict(figures(RESULT))
+    assert shown["kills"] == "2: kill etcd 2"
+    assert shown["pods a second"] == "5.2, and 90 in the busiest second"
+    assert shown["not possible here"] == "slow disk (no cgroup)"
+    report.write(RESULT, tmp_path)
+    assert msgspec.json.decode((tmp_path / "soak.json").read_bytes(), type=Result) == RESULT
+    page = (tmp_path / "soak.html").read_text()
+    assert "&lt;it&gt; broke" in page
+    assert page.count("<svg") >= 4
+    assert "src=" not in page  # it needs nothing else
+    assert "FAILED <it> broke" in report.lines(RESULT)
+
+
+def test_the_documentation_quotes_the_last_long_run() -> None:
+    kept = report.load()
+    assert kept.failures == []
+    assert report.table(kept) in report.DOCUMENT.read_text()
