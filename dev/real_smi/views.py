@@ -24,6 +24,14 @@ TOOL = os.environ.get("NVIDIA_SMI", "/usr/bin/nvidia-smi")
 AT_ONCE = 8
 PATIENCE_SECONDS = 60.0
 IDENTITY = "GPU-11111111-2222-3333-4444-555555555555"  # the recorded card's, which no real one has
+# Where the number of a process stands: in -q and its XML, in columns before its type, and in a table before its name.
+PLACES = tuple(
+    re.compile(before + r"(?P<space> *)(?P<number>\b\d+)\b" + after, re.MULTILINE)
+    for before, after in (
+        (r"(?<=Process ID                        :)", ""), ("(?<=<pid>)", ""), ("", "(?= +C )"),
+        ("^", "(?=, )"), (r"(?<=-\w{12},)", "(?=, )"),
+    )
+)  # fmt: skip
 
 Manifest = Mapping[str, Any]
 Result = tuple[int, str, str]
@@ -134,10 +142,15 @@ def count_rows(text: str) -> int:
 
 
 def name_again(text: str, numbers: Sequence[int], recorded: Sequence[str]) -> str:
-    """A text with the recorded numbers of processes; where they stand in columns, these stay."""
-    for number, instead in zip(map(str, numbers), recorded):  # noqa: B905 - Python 3.8 has no such argument
-        text = re.sub(rf"(  +){number}\b", lambda found: instead.rjust(len(found[0])), text)  # noqa: B023 - used at once
-        text = re.sub(rf"\b{number}\b", instead, text)
+    """A text with the recorded numbers of processes where one is shown; in columns, these stay."""
+    names = dict(zip(map(str, numbers), recorded))  # noqa: B905 - Python 3.8 has no such argument
+
+    def rename(found: re.Match[str]) -> str:
+        space, shown = found["space"], names.get(found["number"], found["number"])
+        return shown.rjust(len(found[0])) if len(space) > 1 else space + shown
+
+    for place in PLACES:
+        text = place.sub(rename, text)
     return text
 
 
