@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from simgpu.app.agent import AgentSettings
+from simgpu.app.agent import Agent, AgentSettings
 from simgpu.catalog import models
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.node import messages, state

@@ -656,6 +656,24 @@ def test_counters_never_fall_where_a_clock_that_was_ahead_is_right_again() -> No
     assert all(new >= old for old, new in zip(counters(ahead), counters(right), strict=True))
 
 
+def test_counters_of_an_idle_node_never_fall_after_two_kills_between_two_saves() -> None:
+    world = World()
+    world.apply("config", "", {"x": 1})
+    world.apply("node", "a", "x")
+    world.settle()
+    seen: list[float] = []
+    for later in (SAVE_EVERY + 100, 2 * SAVE_EVERY):
+        fresh = World(world.stores)
+        fresh.clock.now = world.clock.now + later
+        fresh.look()
+        (found,) = fresh.fleet.counters(fresh.fleet.nodes["a"]).values()
+        assert all(new >= old for old, new in zip(seen, found, strict=bool(seen)))
+        for seconds in range(2, 200, 2):  # it runs for a while, and is killed before it has saved anything
+            fresh.fleet.step(float(seconds), clock=0.0)
+        (found,) = fresh.fleet.counters(fresh.fleet.nodes["a"]).values()
+        seen = [*found]
+
+
 def test_errors_of_a_gpu_are_saved_when_they_occur() -> None:
     world = World()
     world.apply("config", "", {"x": 2})

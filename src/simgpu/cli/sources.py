@@ -93,10 +93,10 @@ def _local_name(target: ClientConfig, file: Path | None) -> str | None:
 
     for name in record.known_names():
         folder = record.Folder(name)
-        own = folder.kubeconfig
-        if file is not None and own.exists() and file.exists() and own.samefile(file):
-            return name
-        known = folder.load()
-        if known is not None and known.server == target.server:
+        own, known = folder.kubeconfig, folder.load()
+        if known is None or "metrics" not in known.ports:
+            continue  # only its control plane is ours
+        same = file is not None and own.exists() and file.exists() and own.samefile(file)
+        if same or known.server == target.server:
             return name
     return None

@@ -601,8 +601,9 @@ class FakeNodes:
             return {}, 0.0
         since = self._time() - before.counters.time
         since = since if since >= 0 else SAVE_EVERY
-        since = max(min(since, SAVE_EVERY), since * before.counters.growth)
-        return before.counters.gpus, since
+        slow = before.counters.growth
+        # Never less than what was shown after an earlier start from the same save: it has to grow with time, too.
+        return before.counters.gpus, since * slow + min(since, SAVE_EVERY) * (1.0 - slow)
 
     def _retire(self, name: str, node: Node | None) -> float | None:
         """Remove what we own from a node that is gone or not ours any more, and then its view."""

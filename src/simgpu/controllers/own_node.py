@@ -53,7 +53,7 @@ class _Shown(msgspec.Struct, frozen=True):
     users: dict[str, tuple[User, ...]] = {}
     labels: tuple[str, ...] = ()
     strategy: str = ""
-    claimed: publishing.ClaimedInstances = {}
+    claimed: Mapping[str, Sequence[tuple[int, int, models.MigProfile]]] = {}
 
 
 class OwnNode:
@@ -265,7 +265,7 @@ class OwnNode:
         listed: Mapping[str, tuple[User, ...]],
         counters: Callable[[], Mapping[str, Sequence[float]]],
         *,
-        claimed: publishing.ClaimedInstances = {},
+        claimed: Mapping[str, Sequence[tuple[int, int, models.MigProfile]]] = {},
     ) -> float:
         """Write labels and view if they differ; return the seconds until the view should be checked again.
 

@@ -106,16 +106,13 @@ def owned_on(before: PreviousView, node: Node) -> OwnedFields:
     return owned
 
 
-ClaimedInstances = Mapping[str, Sequence[NumberedInstance]]  # by GPU id
-
-
 def document(
     ids: Sequence[str],
     spec: pools.NodeGpus,
     *,
     strategy: str,
     users: Mapping[str, Sequence[User]],
-    claimed: ClaimedInstances = {},
+    claimed: Mapping[str, Sequence[NumberedInstance]] = {},
 ) -> dict[str, Any]:
     """Return the document of a node's view: its GPUs and their users; `claimed` are instances that claims made."""
     gpus = []
@@ -166,7 +163,7 @@ def view(  # noqa: PLR0913 - all that a view shows
     strategy: str,
     users: Mapping[str, Sequence[User]],
     counters: Mapping[str, Any],
-    claimed: ClaimedInstances = {},
+    claimed: Mapping[str, Sequence[NumberedInstance]] = {},
     fake: bool = True,
     labelled: Iterable[str] = (),
 ) -> dict[str, Any]:

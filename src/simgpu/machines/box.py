@@ -24,7 +24,7 @@ MAX_WORKLOADS = 100_000
 MAX_GONE = 4096  # removed devices whose state is kept, in case they come back
 
 
-class Target(msgspec.Struct, frozen=True):
+class WorkloadTarget(msgspec.Struct, frozen=True):
     """Where a workload can run: a device by index, and the engine's number of it or of a part of it.
 
     `compute` is the number of a compute instance that has that `share` of the part, from 0 to 1.
@@ -89,8 +89,8 @@ class Box:
         self._by_name = {device.file: device.index for device in devices}
         self._by_name |= {device.uuid: device.index for device in devices}
         self._parts = {part.handle: part for part in self.machine.parts}
-        self._part_names: dict[str, Target] = {}
-        self._part_ids: dict[str, Target] = {}
+        self._part_names: dict[str, WorkloadTarget] = {}
+        self._part_ids: dict[str, WorkloadTarget] = {}
         for part in self.machine.parts:
             self._name_part(devices[part.device], part)
         self._index_of = {card.number: index for index, card in enumerate(self.cards)}
@@ -100,11 +100,11 @@ class Box:
     def _name_part(self, device: Device, part: DevicePart) -> None:
         name, shared = f"{device.file}.{part.id}", compute_shares(device, part.id)
         if not shared:
-            self._part_names[name] = Target(part.device, part.handle)
+            self._part_names[name] = WorkloadTarget(part.device, part.handle)
         if part.profile and not shared:
             self._part_ids[part_id(device.uuid, part.id)] = self._part_names[name]
         for number, share in shared.items():
-            target = Target(part.device, part.handle, number, share)
+            target = WorkloadTarget(part.device, part.handle, number, share)
             self._part_names[f"{name}.{number}"] = self._part_ids[part_id(device.uuid, part.id, number)] = target
 
     # Workloads.
@@ -175,7 +175,7 @@ class Box:
             self._name_pods()
         return numbers
 
-    def _target(self, item: str | int) -> Target:
+    def _target(self, item: str | int) -> WorkloadTarget:
         part = (self._part_names.get(item) or self._part_ids.get(item)) if isinstance(item, str) else None
         if part is not None:
             return part
@@ -184,7 +184,7 @@ class Box:
             index = int(item)
         if index is None or not 0 <= index < len(self.devices):
             raise errors.InputError("Devices", f"no device {item!r}; there are {len(self.devices)}: {self._names()}")
-        return Target(index, self.cards[index].number)
+        return WorkloadTarget(index, self.cards[index].number)
 
     def _names(self) -> str:
         if not self.devices:

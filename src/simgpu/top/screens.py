@@ -86,7 +86,7 @@ def totals(picture: FleetPicture, width: int) -> list[Text]:
     two = width >= 110
     drawn = [_tile(tile, width // 2 if two else width) for tile in tiles]
     lines = [left.append_text(right) for left, right in zip(drawn[::2], drawn[1::2], strict=True)] if two else drawn
-    return [*lines, _counts(picture)]
+    return [*lines, _counts(picture, width)]
 
 
 class _Tile(NamedTuple):
@@ -115,13 +115,21 @@ def _tile(tile: _Tile, width: int) -> Text:
     return found
 
 
-def _counts(picture: FleetPicture) -> Text:
+def _counts(picture: FleetPicture, width: int) -> Text:
+    """Return the other totals; a narrow screen leaves out what matters least."""
     now = picture.state.totals
+    parts = [
+        (f"{'Utilisation':<12}", f"{now.utilization:.0f} %", SOFT),
+        ("Unhealthy ", glyphs.number(now.unhealthy), BAD if now.unhealthy else SOFT),
+        ("Throttled ", glyphs.number(now.throttled), WARN if now.throttled else SOFT),
+        ("Energy ", glyphs.joules(now.energy_j), SOFT),
+    ]
     found = glyphs.styled(" ")
-    found.append(f"{'Utilisation':<12}", TITLE).append(f"{now.utilization:.0f} %   ", SOFT)
-    found.append("Energy ", TITLE).append(f"{glyphs.joules(now.energy_j)}   ", SOFT)
-    found.append("Throttled ", TITLE).append(f"{glyphs.number(now.throttled)}   ", WARN if now.throttled else SOFT)
-    return found.append("Unhealthy ", TITLE).append(glyphs.number(now.unhealthy), BAD if now.unhealthy else SOFT)
+    for title, text, style in parts:
+        space = " " * 3 if found.cell_len > 1 else ""
+        if found.cell_len + len(space + title + text) <= width:
+            found.append(space + title, TITLE).append(text, style)
+    return found
 
 
 # Below: keys.

@@ -1,0 +1,1 @@
+"""The programs in C, and what builds them."""
