@@ -126,7 +126,7 @@ READING(v_margin) { (void)value; return page_of(of)->margins ? WRITE("%d", page_
 READING(margin_to)
 {
     uint32_t limit = *(const uint32_t *)field(of, value);
-    return limit ? WRITE("%d", (int)page_of(of)->temperature_gpu_max - (int)limit) : UNAVAILABLE;
+    return limit ? WRITE("%lld", (long long)page_of(of)->temperature_gpu_max - (long long)limit) : UNAVAILABLE;
 }
 
 READING(v_absolute_limit)

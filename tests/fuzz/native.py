@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import os
 import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from deploy.image import cached, debian
-from native import build
 from simgpu.page import layout
 from tests.fixtures import pages
 from tests.fuzz.target import Target
 
 HERE = Path(__file__).parent / "c"
+build: Any = importlib.import_module("native.build")  # which is no package: its folder has the sources
 _PACKAGES = ("clang-14", "libclang-rt-14-dev")
 _PROGRAMS = {"library": "nvml", "smi_pages": "smi", "smi_arguments": "smi"}  # with the part of `native/` in each
 NAMES = tuple(f"native-{name}".replace("_", "-") for name in _PROGRAMS)
@@ -30,7 +32,7 @@ _FLAGS = (
     "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all", "-pthread",
 )  # fmt: skip
 _OF_LIBC = "text.c"  # the library's own memcpy and the like
-_SEAMS = ("-Dmain=tool_main", "-Wl,--wrap=sleep_milliseconds", "-Wl,--wrap=print_to")
+_SEAMS = ("-Dmain=tool_main", "-Wl,--wrap=sleep_milliseconds", "-Wl,--wrap=print_to", "-Wl,--wrap=cards_open")
 _SANITIZERS = {
     "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:handle_abort=1:detect_stack_use_after_return=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
