@@ -12,7 +12,7 @@ import msgspec
 
 from simgpu import errors, vocabulary
 from simgpu.catalog import captures, importing, models
-from simgpu.controllers import publishing
+from simgpu.controllers import feature_labels, publishing
 from simgpu.fakedev import device_type
 from simgpu.fakedev import files as fakedev_files
 from simgpu.fakedev import identity as fakedev_identity
@@ -85,7 +85,7 @@ def check_nodes(topology: pools.Topology) -> None:
             assert device.model.memory_mib.usable > 0
         msgspec.json.encode(publishing.pool_json(spec))
         publishing.amounts(spec, topology.mig_strategy)
-        publishing.labels(spec, topology.mig_strategy)
+        feature_labels.labels(spec, topology.mig_strategy)
 
 
 def _topology(data: bytes) -> None:
