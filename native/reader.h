@@ -53,6 +53,12 @@ static inline int counts_errors(const struct page *page)
     return page->ecc ? page->ecc == PAGE_ECC_ON : page->inforom_ecc[0] != 0;
 }
 
+/* Whether it has spare rows in its memory, and says so: while it is divided it does not. */
+static inline int remaps_rows(const struct page *page) { return page->row_remap_banks && !page->instance_count; }
+
+/* What the slot can do: a virtual machine does not know it. */
+static inline int has_host_generation(const struct page *page) { return !page->virtualization; }
+
 enum { CLASS_3D_CONTROLLER = 0x0302 };
 static inline unsigned pci_class(const struct page *page) { return page->pci_class ? page->pci_class : CLASS_3D_CONTROLLER; }
 

@@ -1,11 +1,18 @@
 /* How cards are cut: slices of memory and of compute, and what fits beside what. */
 #include "slices.h"
 
-enum { MORE_MEDIA = 7, MORE_MEMORY = 9 };
+enum { MORE_MEDIA = 7, MORE_MEMORY = 9, SMALL_AND_WIDE = 7 };
 
-static const struct profile *profile_at(const struct page *page, unsigned i)
+const struct profile *profile_at(const struct page *page, unsigned place)
 {
-    return i < PAGE_PROFILES && page->profiles[i].name[0] ? &page->profiles[i] : 0;
+    return place < PAGE_PROFILES && page->profiles[place].name[0] ? &page->profiles[place] : 0;
+}
+
+int size_of_name(const char *profile)
+{
+    int size = 0;
+    while (profile[size] && profile[size] != '+') size++;
+    return size;
 }
 
 const struct profile *instance_profile(const struct page *page, const struct instance *instance)
@@ -84,12 +91,7 @@ static unsigned number_of(unsigned slices)
     return NUMBERS[slices <= MAX_SLICES ? slices : 0];
 }
 
-static int has_extras(const struct profile *profile)
-{
-    const char *name = profile->name;
-    while (*name && *name != '+') name++;
-    return *name != 0;
-}
+static int has_extras(const struct profile *profile) { return profile->name[size_of_name(profile->name)] != 0; }
 
 /* The plain profile of as many compute slices and less memory, if there is one. */
 static const struct profile *smaller(const struct page *page, const struct profile *profile)
@@ -104,8 +106,8 @@ static const struct profile *smaller(const struct page *page, const struct profi
 unsigned kind_of(const struct page *page, const struct profile *profile)
 {
     if (has_extras(profile)) return profile->slices <= 2 ? MORE_MEDIA + profile->slices - 1 : LAST_KIND;
-    if (smaller(page, profile)) return profile->slices == 1 ? MORE_MEMORY : LAST_KIND;
-    return number_of(profile->slices);
+    if (!smaller(page, profile)) return number_of(profile->slices);
+    return profile->slices == 1 ? MORE_MEMORY : LAST_KIND;
 }
 
 static unsigned least(unsigned a, unsigned b) { return a < b ? a : b; }
@@ -136,11 +138,6 @@ int compute_kind(const struct page *page, const struct profile *within, unsigned
             return 1;
         }
     return 0;
-}
-
-int has_compute(const struct page *page, const struct instance *instance)
-{
-    return instance < page->instances + page->instance_count;
 }
 
 static const struct portion *portion_of(const struct page *page, const struct instance *instance)

@@ -19,9 +19,18 @@ ALWAYS(nvmlDeviceGetNvlinkBwMode, NOT_SUPPORTED)
 ALWAYS(nvmlDeviceGetNvlinkSupportedBwModes, NOT_SUPPORTED)
 ALWAYS(nvmlDeviceGetRetiredPagesPendingStatus, NOT_SUPPORTED) /* rows are remapped instead */
 
-ALWAYS(nvmlDeviceGetDriverModel, NOT_SUPPORTED) /* another operating system's */
-ALWAYS(nvmlDeviceGetDriverModel_v2, NOT_SUPPORTED)
-SHARED_ALWAYS(nvmlDeviceGetGpuOperationMode, NOT_SUPPORTED)
+/* Modes of which callers want the current one, the pending one, or both; the driver model is another operating system's. */
+#define NO_MODE(open, function) \
+    API function(handle device, const void *now, const void *pending) \
+    { \
+        struct device d; \
+        int code = open(device, now ? now : pending, &d); \
+        return code == OK ? NOT_SUPPORTED : code; \
+    }
+
+NO_MODE(gpu_open, nvmlDeviceGetDriverModel)
+NO_MODE(gpu_open, nvmlDeviceGetDriverModel_v2)
+NO_MODE(shared_open, nvmlDeviceGetGpuOperationMode)
 
 /* A card is not divided among virtual machines. */
 ALWAYS(nvmlDeviceGetHostVgpuMode, NOT_SUPPORTED)

@@ -91,15 +91,12 @@ API nvmlGpuInstanceGetComputeInstanceProfileInfoV(handle instance, unsigned kind
 {
     struct device d;
     struct compute_profile_info info;
-    char slices[16];
     int code = compute_profile(instance, kind, into, &d, &info);
     if (code != OK) return code;
     if (engines || into->version != VERSION(*into, 2)) return INVALID_ARGUMENT;
-    const struct profile *profile = instance_profile(&d.page, d.instance);
-    size_t end = text_add_number(slices, 0, info.slices, sizeof slices);
-    text_add(slices, end, "c.", sizeof slices);
     into->info = info;
-    name_profile(into->name, sizeof into->name, info.slices < profile->slices ? slices : "", profile);
+    size_t end = text_add(into->name, 0, "MIG ", sizeof into->name);
+    name_compute(into->name, end, sizeof into->name, instance_profile(&d.page, d.instance), info.slices);
     return OK;
 }
 
@@ -117,12 +114,9 @@ API nvmlGpuInstanceGetComputeInstancePossiblePlacements(handle instance, unsigne
 {
     struct device d;
     struct compute found;
-    struct placement places[MAX_PLACEMENTS];
     int code = find_kind(instance, kind, count, &d, &found);
-    if (code != OK) return code;
-    *count = placements_of(found.places, places);
-    for (unsigned i = 0; into && i < *count; i++) into[i] = places[i];
-    return OK;
+    if (code == OK) *count = list_places(found.places, into);
+    return code;
 }
 
 /* The handle of the compute instance that the page has now and did not have before. */

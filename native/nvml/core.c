@@ -138,14 +138,6 @@ EXPORTED const char *nvmlErrorString(unsigned code)
     return code < sizeof MEANINGS / sizeof *MEANINGS ? MEANINGS[code] : "Unknown Error";
 }
 
-/* Private tables of the driver, for its own programs: there are none here. */
-API nvmlInternalGetExportTable(const void **table, const void *id)
-{
-    if (!table || !id) return INVALID_ARGUMENT;
-    *table = 0;
-    return NOT_FOUND;
-}
-
 int answer_text(char *into, unsigned size, const char *text)
 {
     if (!into) return INVALID_ARGUMENT;

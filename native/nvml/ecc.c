@@ -9,13 +9,17 @@ static uint64_t errors(const struct page *page, unsigned kind)
     return kind == CORRECTED ? page->ecc_corrected : page->ecc_uncorrected;
 }
 
+static int check_ecc(const struct page *page, unsigned kind, unsigned counter)
+{
+    if (kind >= ERROR_KINDS || counter >= COUNTERS) return INVALID_ARGUMENT;
+    return counts_errors(page) ? OK : NOT_SUPPORTED;
+}
+
 /* A page whose card counts errors, for arguments that make sense. */
 static int open_ecc(handle device, const void *into, struct device *d, unsigned kind, unsigned counter)
 {
     int code = shared_open(device, into, d);
-    if (code != OK) return code;
-    if (kind >= ERROR_KINDS || counter >= COUNTERS) return INVALID_ARGUMENT;
-    return counts_errors(&d->page) ? OK : NOT_SUPPORTED;
+    return code == OK ? check_ecc(&d->page, kind, counter) : code;
 }
 
 API nvmlDeviceGetEccMode(handle device, unsigned *now, unsigned *pending)
@@ -49,11 +53,12 @@ API nvmlDeviceGetDetailedEccErrors(handle device, unsigned kind, unsigned counte
 API nvmlDeviceGetMemoryErrorCounter(handle device, unsigned kind, unsigned counter, unsigned place, uint64_t *into)
 {
     struct device d;
-    int code = open_ecc(device, into, &d, kind, counter);
+    int code = any_open(device, into, &d);
+    if (code == OK) code = check_ecc(&d.page, kind, counter);
     if (code != OK) return code;
     if (place >= PLACES) return INVALID_ARGUMENT;
     if (place != PLACE_MAIN_MEMORY && place != PLACE_SRAM) return NOT_SUPPORTED;
-    *into = place == PLACE_MAIN_MEMORY ? errors(&d.page, kind) : 0;
+    *into = place == PLACE_MAIN_MEMORY && !d.instance ? errors(&d.page, kind) : 0; /* instances count their own: none */
     return OK;
 }
 
@@ -71,7 +76,7 @@ API nvmlDeviceGetSramEccErrorStatus(handle device, struct ecc_sram *into)
 static int open_rows(handle device, const void *into, struct device *d)
 {
     int code = shared_open(device, into, d);
-    return code == OK && !d->page.row_remap_banks ? NOT_SUPPORTED : code;
+    return code == OK && !remaps_rows(&d->page) ? NOT_SUPPORTED : code;
 }
 
 API nvmlDeviceGetRemappedRows(handle device, unsigned *corrected, unsigned *uncorrected, unsigned *pending,

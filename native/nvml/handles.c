@@ -167,8 +167,7 @@ static const char *take_number(const char *text, unsigned *into)
     return digits && digits <= 8 ? text : 0;
 }
 
-/* [domain:]bus:device[.function] */
-static int parse_address(const char *text, unsigned address[3])
+int parse_address(const char *text, unsigned address[3])
 {
     unsigned numbers[3], count = 0, function;
     while (count < 3) {

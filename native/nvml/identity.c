@@ -85,7 +85,7 @@ API nvmlDeviceGetName(handle device, char *into, unsigned size)
     size_t end = text_add(name, 0, d.page.product, sizeof name);
     if (d.instance) {
         end = text_add(name, end, " MIG ", sizeof name);
-        name_mig_device(name, end, &d.page, d.instance, sizeof name);
+        name_compute(name, end, sizeof name, instance_profile(&d.page, d.instance), compute_of(&d.page, d.instance).slices);
     }
     return answer_text(into, size, name);
 }

@@ -49,7 +49,18 @@ int answer_text(char *into, unsigned size, const char *text);
 int answer_count(unsigned *count, const void *into, unsigned there);
 
 void clear(void *at, size_t size);
+
+/* Settings that the private table makes as well. */
+API nvmlDeviceSetPersistenceMode(handle device, unsigned mode);
+
+/* Processes as the private table lists them: by type, each with its name; and what they do. */
+int compute_processes_named(handle device, unsigned *count, struct process_named *into);
+int graphics_processes_named(handle device, unsigned *count);
+int mps_processes_named(handle device, unsigned *count);
+int process_samples(handle device, uint64_t since, unsigned *type, unsigned *count, struct process_readings *into);
 unsigned link_version(const struct page *page);
+/* [domain:]bus:device[.function]; whether it is one. */
+int parse_address(const char *text, unsigned address[3]);
 struct pci pci_of(unsigned domain, unsigned bus, unsigned device, unsigned id, unsigned subsystem);
 
 /* Held by a process; one that a fork brought along does not count. */

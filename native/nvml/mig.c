@@ -91,10 +91,9 @@ static struct profile_info describe(const struct profile *profile)
                                  profile->decoders, 0, profile->jpegs, profile->ofas, profile->memory_mib};
 }
 
-void name_profile(char *into, size_t size, const char *slices, const struct profile *profile)
+static void name_profile(char *into, size_t size, const struct profile *profile)
 {
     size_t end = text_add(into, 0, "MIG ", size);
-    end = text_add(into, end, slices, size);
     text_add(into, end, profile->name, size);
 }
 
@@ -103,7 +102,7 @@ static void fill_v2(struct profile_info_v2 *into, const struct profile *profile)
     struct profile_info info = describe(profile);
     *into = (struct profile_info_v2){0, info.id, info.p2p, info.slices, info.instances, info.multiprocessors,
         info.copy_engines, info.decoders, info.encoders, info.jpegs, info.ofas, info.memory_mb, {0}};
-    name_profile(into->name, sizeof into->name, "", profile);
+    name_profile(into->name, sizeof into->name, profile);
 }
 
 static void fill_v3(struct profile_info_v3 *into, const struct profile *profile)
@@ -111,7 +110,7 @@ static void fill_v3(struct profile_info_v3 *into, const struct profile *profile)
     struct profile_info info = describe(profile);
     *into = (struct profile_info_v3){0, info.id, info.slices, info.instances, info.multiprocessors, info.copy_engines,
         info.decoders, info.encoders, info.jpegs, info.ofas, info.memory_mb, {0}, 0};
-    name_profile(into->name, sizeof into->name, "", profile);
+    name_profile(into->name, sizeof into->name, profile);
 }
 
 enum { PROFILE_KINDS = 18 };
@@ -177,7 +176,7 @@ API nvmlDeviceGetGpuInstanceRemainingCapacity(handle device, unsigned id, unsign
     struct device d;
     int code = gpu_open(device, into, &d);
     if (code != OK) return code;
-    if (!d.page.mig_mode) return NOT_SUPPORTED;
+    if (!d.page.mig_capable) return NOT_SUPPORTED;
     const struct profile *profile = profile_by_id(&d.page, id);
     if (!profile) return INVALID_ARGUMENT;
     *into = still_free(&d.page, profile);
@@ -188,12 +187,9 @@ static int placements(handle device, unsigned id, struct placement *into, unsign
 {
     struct device d;
     const struct profile *profile;
-    struct placement places[MAX_PLACEMENTS];
     int code = find_id(device, id, count, &d, &profile);
-    if (code != OK) return code;
-    *count = placements_of(places_on(&d.page, profile), places);
-    for (unsigned i = 0; into && i < *count; i++) into[i] = places[i];
-    return OK;
+    if (code == OK) *count = list_places(places_on(&d.page, profile), into);
+    return code;
 }
 
 API nvmlDeviceGetGpuInstancePossiblePlacements(handle device, unsigned id, struct placement *into, unsigned *count)
@@ -218,7 +214,8 @@ API nvmlDeviceGetGpuInstances(handle device, unsigned id, handle *into, unsigned
     *count = 0;
     for (unsigned i = 0; i < gpu_instance_count(&d.page); i++) {
         const struct instance *instance = &d.page.instances[i];
-        if (instance_profile(&d.page, instance) == profile && is_gpu_instance(&d.page, instance)) into[(*count)++] = gpu_instance_handle(d.card, instance);
+        int wanted = instance_profile(&d.page, instance) == profile && is_gpu_instance(&d.page, instance);
+        if (wanted) into[(*count)++] = gpu_instance_handle(d.card, instance);
     }
     return OK;
 }

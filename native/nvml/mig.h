@@ -5,14 +5,11 @@
 #include "library.h"
 #include "slices.h"
 
-enum { MAX_PLACEMENTS = 8 };
-
 const struct profile *profile_by_id(const struct page *page, unsigned id);
 const struct profile *profile_by_kind(const struct page *page, unsigned kind);
-unsigned placements_of(struct places places, struct placement into[MAX_PLACEMENTS]);
-/* Add the name of a MIG device, such as 1c.3g.71gb, at the end of a text; returns the new end. */
-size_t name_mig_device(char *into, size_t end, const struct page *page, const struct instance *instance, size_t size);
-/* The name of a profile, after slices of compute where it is for a part of an instance. */
-void name_profile(char *into, size_t size, const char *slices, const struct profile *profile);
+/* Places into a caller's list, if there is one, of at most MAX_SLICES; returns their number. */
+unsigned list_places(struct places places, struct placement *into);
+/* Add the name of a compute instance of so many slices, such as 1c.3g.71gb, at the end of a text. */
+void name_compute(char *into, size_t end, size_t size, const struct profile *within, unsigned slices);
 
 #endif

@@ -37,6 +37,7 @@ struct process_details { uint32_t version, mode, count; struct process_detail *p
 struct process_sample { uint32_t pid; uint64_t time; uint32_t sm, memory, encoder, decoder; };
 struct process_usage { uint64_t time; uint32_t pid, sm, memory, encoder, decoder, jpeg, ofa; };
 struct process_usages { uint32_t version, count; uint64_t last_seen; struct process_usage *processes; };
+struct process_named { struct process_v2 process; uint64_t protected_memory; char name[4096]; };
 SIZE(struct process_v1, 16);
 SIZE(struct process_v2, 24);
 SIZE(struct process_detail, 32);
@@ -44,11 +45,16 @@ SIZE(struct process_details, 24);
 SIZE(struct process_sample, 32);
 SIZE(struct process_usage, 40);
 SIZE(struct process_usages, 24);
+SIZE(struct process_named, 4128);
 
 union value { double real; uint32_t ui; uint64_t ull; int32_t si; };
 struct field_value { uint32_t id, scope; int64_t time, latency; uint32_t type, code; union value value; };
 struct value_sample { uint64_t time; union value value; };
 struct violation { uint64_t time, violated; };
+struct process_reading { struct value_sample sample; uint32_t pid, unused[15]; };
+struct process_readings { struct process_reading sm, memory, encoder, decoder, jpeg, ofa; uint64_t unused; };
+SIZE(struct process_reading, 80);
+SIZE(struct process_readings, 488);
 SIZE(struct field_value, 40);
 SIZE(struct value_sample, 16);
 

@@ -1,6 +1,8 @@
 /* The processes that use a card. Lists are long, and threads' stacks may be small: one list for all, with a lock. */
 #include "library.h"
 
+#define NO_PROCESS 0xffffffffu
+
 enum { MODE_COMPUTE, MODE_GRAPHICS, MODE_MPS, MODE_ALL, MODES };
 
 static struct process found[MAX_PROCESSES];
@@ -45,6 +47,22 @@ LIST(nvmlDeviceGetComputeRunningProcesses, 1)
 LIST(nvmlDeviceGetComputeRunningProcesses_v2, 2)
 LIST(nvmlDeviceGetComputeRunningProcesses_v3, 3)
 
+int compute_processes_named(handle device, unsigned *count, struct process_named *into)
+{
+    struct device d;
+    int code = any_open(device, count, &d);
+    if (code != OK) return code;
+    unsigned there = take_processes(&d);
+    code = answer_count(count, into, there);
+    for (unsigned i = 0; code == OK && i < there; i++) {
+        into[i].process = as_v2(&found[i]);
+        into[i].protected_memory = 0;
+        text_copy(into[i].name, found[i].name, sizeof into[i].name);
+    }
+    lock_give(&lock);
+    return code;
+}
+
 /* Nothing draws, and nothing shares a card through a server. */
 static int no_processes(handle device, unsigned *count)
 {
@@ -63,6 +81,9 @@ EMPTY(nvmlDeviceGetGraphicsRunningProcesses_v3)
 EMPTY(nvmlDeviceGetMPSComputeRunningProcesses)
 EMPTY(nvmlDeviceGetMPSComputeRunningProcesses_v2)
 EMPTY(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+
+int graphics_processes_named(handle device, unsigned *count) { return no_processes(device, count); }
+int mps_processes_named(handle device, unsigned *count) { return no_processes(device, count); }
 
 API nvmlDeviceGetRunningProcessDetailList(handle device, struct process_details *into)
 {
@@ -126,6 +147,33 @@ API nvmlDeviceGetProcessesUtilizationInfo(handle device, struct process_usages *
         into->processes[i] = (struct process_usage){
             .time = time, .pid = (uint32_t)found[i].pid, .sm = found[i].usage, .memory = found[i].memory_usage,
         };
+    lock_give(&lock);
+    return code;
+}
+
+/* Only the first reading of a process has the time. */
+static void fill_readings(struct process_readings *into, const struct process *process, uint64_t time)
+{
+    uint32_t pid = (uint32_t)process->pid;
+    clear(into, sizeof *into);
+    into->sm.sample = (struct value_sample){time, {.ull = process->usage}};
+    into->memory.sample.value.ull = process->memory_usage;
+    into->sm.pid = into->memory.pid = pid;
+    into->encoder.pid = into->decoder.pid = into->jpeg.pid = into->ofa.pid = NO_PROCESS;
+}
+
+int process_samples(handle device, uint64_t since, unsigned *type, unsigned *count, struct process_readings *into)
+{
+    struct device d;
+    int code = shared_open(device, count, &d);
+    if (code != OK) return code;
+    if (!type) return INVALID_ARGUMENT;
+    if (d.page.mig_mode) return NOT_SUPPORTED;
+    *type = TYPE_UINT;
+    uint64_t time = sampled_at(&d.page);
+    unsigned there = take_processes(&d);
+    code = answer_usages(count, into, time > since ? there : 0);
+    for (unsigned i = 0; code == OK && i < there; i++) fill_readings(&into[i], &found[i], time);
     lock_give(&lock);
     return code;
 }

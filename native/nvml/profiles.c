@@ -1,41 +1,34 @@
 /* Profiles of MIG by NVML's numbers, and where instances of them fit. */
 #include "mig.h"
 
-static unsigned profile_count(const struct page *page)
-{
-    unsigned count = 0;
-    while (count < PAGE_PROFILES && page->profiles[count].name[0]) count++;
-    return count;
-}
-
 const struct profile *profile_by_kind(const struct page *page, unsigned kind)
 {
-    for (unsigned i = 0; kind < LAST_KIND && i < profile_count(page); i++)
-        if (kind_of(page, &page->profiles[i]) == kind) return &page->profiles[i];
+    const struct profile *profile;
+    for (unsigned i = 0; kind < LAST_KIND && (profile = profile_at(page, i)); i++)
+        if (kind_of(page, profile) == kind) return profile;
     return 0;
 }
 
 const struct profile *profile_by_id(const struct page *page, unsigned id)
 {
-    for (unsigned i = 0; i < profile_count(page); i++)
-        if (page->profiles[i].id == id) return &page->profiles[i];
+    const struct profile *profile;
+    for (unsigned i = 0; (profile = profile_at(page, i)); i++)
+        if (profile->id == id) return profile;
     return 0;
 }
 
-unsigned placements_of(struct places places, struct placement into[MAX_PLACEMENTS])
+unsigned list_places(struct places places, struct placement *into)
 {
-    unsigned count = places.count < MAX_PLACEMENTS ? places.count : MAX_PLACEMENTS;
-    for (unsigned i = 0; i < count; i++) into[i] = (struct placement){i * places.width, places.width};
-    return count;
+    for (unsigned i = 0; into && i < places.count; i++) into[i] = (struct placement){i * places.width, places.width};
+    return places.count;
 }
 
-size_t name_mig_device(char *into, size_t end, const struct page *page, const struct instance *instance, size_t size)
+void name_compute(char *into, size_t end, size_t size, const struct profile *within, unsigned slices)
 {
-    const struct profile *within = instance_profile(page, instance);
-    unsigned slices = compute_of(page, instance).slices;
     if (slices < within->slices) {
         end = text_add_number(into, end, slices, size);
         end = text_add(into, end, "c.", size);
     }
-    return text_add(into, end, within->name, size);
+    size_t whole = end + (size_t)size_of_name(within->name) + 1;
+    text_add(into, end, within->name, whole < size ? whole : size);
 }

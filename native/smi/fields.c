@@ -27,7 +27,7 @@ const struct field GPU_FIELDS[] = {
     {"pcie.link.gen.gpucurrent", 0, 0, NUMBER(pcie_generation), "PCIe generation that the GPU uses now"},
     {"pcie.link.gen.max", 0, 0, NUMBER(pcie_generation), "highest PCIe generation of GPU and slot together"},
     {"pcie.link.gen.gpumax", 0, 0, NUMBER(pcie_generation), "highest PCIe generation of the GPU"},
-    {"pcie.link.gen.hostmax", 0, 0, NONE, "highest PCIe generation of the slot"},
+    {"pcie.link.gen.hostmax", 0, 0, COMPUTED(v_host_generation), "highest PCIe generation of the slot"},
     {"pcie.link.width.current", 0, 0, NUMBER(pcie_width), "PCIe lanes in use"},
     {"pcie.link.width.max", 0, 0, NUMBER(pcie_width), "most PCIe lanes"},
     {"index", 0, 0, COMPUTED(v_gpu_index), "number of the GPU, from 0"},

@@ -84,7 +84,7 @@ static void write_process_xml(struct writer *to, const struct process *process, 
     write_number(to, 0, "pid", (unsigned long long)process->pid, "");
     write_line(to, 0, "type", "C");
     write_line(to, 0, "process_name", process->name);
-    write_number(to, 0, "used_memory", mebibytes(process->memory), " MiB");
+    write_number(to, 0, "used_memory", process_mebibytes(process), " MiB");
     write_end(to, "process_info");
 }
 
@@ -96,7 +96,7 @@ static void write_process_text(const struct process *process, const char *instan
     printf("        Process ID                        : %d\n", process->pid);
     printf("            Type                          : C\n");
     printf("            Name                          : %s\n", process->name);
-    printf("            Used GPU Memory               : %llu MiB\n", mebibytes(process->memory));
+    printf("            Used GPU Memory               : %llu MiB\n", process_mebibytes(process));
 }
 
 static void number_or_none(int number, char *into)

@@ -141,12 +141,11 @@ int machine_any(const struct machine *machine, int (*has)(const struct page *pag
     return 0;
 }
 
-/* The engines that a GPU instance has besides its slices are in its name, but not in that of its compute instances. */
 void compute_name(const struct profile *within, const struct compute *kind, char *into)
 {
     char part[16] = "";
     if (kind->slices < within->slices) snprintf(part, sizeof part, "%uc.", kind->slices);
-    snprintf(into, CELL, "%s%.*s", part, (int)strcspn(within->name, "+"), within->name);
+    snprintf(into, CELL, "%s%.*s", part, size_of_name(within->name), within->name);
 }
 
 unsigned supported_clocks(const struct page *page, unsigned *into)
@@ -160,11 +159,12 @@ unsigned supported_clocks(const struct page *page, unsigned *into)
     return many;
 }
 
-/* A MiB that is begun counts. */
 unsigned long long mebibytes(uint64_t bytes)
 {
     return bytes / 1048576 + (bytes % 1048576 != 0);
 }
+
+unsigned long long process_mebibytes(const struct process *process) { return process->memory / 1048576; }
 
 const char *compute_mode_name(unsigned mode)
 {

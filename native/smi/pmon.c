@@ -36,7 +36,7 @@ static void print_process(struct monitor *monitor, const struct gpu *gpu, const 
     snprintf(pid, sizeof pid, "%d", process->pid);
     snprintf(usage, sizeof usage, gpu->page.mig_mode ? "-" : "%u", process->usage);
     snprintf(memory_usage, sizeof memory_usage, gpu->page.mig_mode ? "-" : "%u", process->memory_usage);
-    snprintf(memory, sizeof memory, "%llu", mebibytes(process->memory));
+    snprintf(memory, sizeof memory, "%llu", process_mebibytes(process));
     print_line(monitor, gpu, pid, "C", (const char *const[]){usage, memory_usage}, (const char *const[]){memory, "0"},
                slash && slash[1] ? slash + 1 : process->name);
 }

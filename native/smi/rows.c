@@ -83,7 +83,7 @@ const struct row ROWS[] = {
     LINE(3, "Current", "current_link_gen", 0, NUMBER(pcie_generation)),
     LINE(3, "Device Current", "device_current_link_gen", 0, NUMBER(pcie_generation)),
     LINE(3, "Device Max", "max_device_link_gen", 0, NUMBER(pcie_generation)),
-    N_A(3, "Host Max", "max_host_link_gen"),
+    LINE(3, "Host Max", "max_host_link_gen", 0, COMPUTED(v_host_generation)),
     GROUP(2, "Link Width", "link_widths"),
     LINE(3, "Max", "max_link_width", "x", NUMBER(pcie_width)),
     LINE(3, "Current", "current_link_width", "x", NUMBER(pcie_width)),

@@ -37,7 +37,9 @@ int is_cut(const struct page *page);
 int machine_any(const struct machine *machine, int (*has)(const struct page *page));
 /* The clocks that a card can be set to, highest first; returns their number. */
 unsigned supported_clocks(const struct page *page, unsigned *into);
+/* Of memory, in MiB: a card's, of which one that is begun counts; and a process's, of which it does not. */
 unsigned long long mebibytes(uint64_t bytes);
+unsigned long long process_mebibytes(const struct process *process);
 const char *compute_mode_name(unsigned mode);
 
 /* What the driver calls an error, by NVML's code. */

@@ -133,7 +133,7 @@ static unsigned print_processes_of(const struct gpu *gpu)
         number_cell(processes[i].gpu_instance, instance);
         number_cell(processes[i].compute_instance, compute);
         shorten_start(name, processes[i].name, 32);
-        snprintf(memory, sizeof memory, "%lluMiB", mebibytes(processes[i].memory));
+        snprintf(memory, sizeof memory, "%lluMiB", process_mebibytes(&processes[i]));
         printf("|%5u%6s%5s%16d      C   %-32s%14s |\n", gpu->index, instance, compute, processes[i].pid, name, memory);
     }
     return many;

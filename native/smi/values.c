@@ -12,7 +12,6 @@ static const void *field(const struct subject *of, const struct value *value) { 
 /* What cards can differ in. */
 static int averages_power(const struct page *page) { return page->capability > 800; }
 static int retires_pages(const struct page *page) { return has_ecc(page) && page->capability < 800; }
-static int remaps_rows(const struct page *page) { return page->row_remap_banks && !page->instance_count; }
 static int joins_fabric(const struct page *page) { return page->fabric && page->capability >= 900; }
 static int has_health(const struct page *page) { return page->fabric && page->link_version >= 5; }
 
@@ -63,6 +62,11 @@ READING(v_hex_subsystem) { (void)value; return WRITE("%08X", page_of(of)->pci_su
 READING(v_brand) { (void)value; return WRITE("%s", page_of(of)->brand[0] ? page_of(of)->brand : "NVIDIA"); }
 READING(v_pci_base_class) { (void)value; return WRITE("%X", pci_class(page_of(of)) >> 8); }
 READING(v_pci_sub_class) { (void)value; return WRITE("%X", pci_class(page_of(of)) & 0xff); }
+READING(v_host_generation)
+{
+    (void)value;
+    return has_host_generation(page_of(of)) ? WRITE("%u", page_of(of)->pcie_generation) : UNAVAILABLE;
+}
 READING(v_pdi) { (void)value; return WRITE("0x%016llx", (unsigned long long)page_of(of)->pdi); }
 READING(v_board_id) { (void)value; return WRITE("0x%x", page_of(of)->board_id); }
 READING(v_cuda) { (void)value; return WRITE("%u.%u", page_of(of)->cuda / 1000, page_of(of)->cuda % 1000 / 10); }
@@ -178,7 +182,7 @@ READING(v_account_time)
 
 READING(v_pid) { (void)value; return of->process ? WRITE("%d", of->process->pid) : UNAVAILABLE; }
 READING(v_process_name) { (void)value; return of->process ? WRITE("%s", of->process->name) : UNAVAILABLE; }
-READING(v_process_memory) { (void)value; return of->process ? WRITE("%llu", mebibytes(of->process->memory)) : UNAVAILABLE; }
+READING(v_process_memory) { (void)value; return of->process ? WRITE("%llu", process_mebibytes(of->process)) : UNAVAILABLE; }
 READING(v_memory_clock) { (void)value; return WRITE("%u", of->memory_clock); }
 READING(v_clock) { (void)value; return WRITE("%u", of->clock); }
 READING(v_cause) { (void)value; return WRITE("%s", of->cause); }

@@ -32,7 +32,7 @@ reading v_timestamp, v_gpu_count, v_gpu_index, v_bus_id, v_pci_domain, v_pci_bus
     v_compute_mode, v_capability, v_cuda, v_margin, v_memory_temperature, v_memory_limit_margin, v_power_average,
     v_memory_power, v_mig_mode, v_memory_clock_max, v_pdi, v_board_id, v_virtualization, v_fabric_state, v_fabric_status,
     v_fabric_clique, v_fabric_cluster, v_fabric_health, v_gsp, v_absolute_limit, v_ecc_mode, v_fan_speed, v_bar1_total,
-    v_brand, v_pci_base_class, v_pci_sub_class, v_application_memory_clock;
+    v_brand, v_host_generation, v_pci_base_class, v_pci_sub_class, v_application_memory_clock;
 reading v_account_pid, v_account_usage, v_account_memory_usage, v_account_memory, v_account_time;
 reading v_pid, v_process_name, v_process_memory, v_memory_clock, v_clock, v_cause;
 

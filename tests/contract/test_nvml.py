@@ -375,7 +375,7 @@ def test_a_divided_card_shows_its_instances(tmp_path: Path) -> None:
         ],
     )
     assert told == [
-        [1, 1], 7, ["NVIDIA H200 MIG 3g.71gb", "NVIDIA H200 MIG 1g.18gb", "NVIDIA H200 MIG 1g.18gb+me"],
+        [1, 1], 7, ["NVIDIA H200 MIG 3g.71gb", "NVIDIA H200 MIG 1g.18gb", "NVIDIA H200 MIG 1g.18gb"],
         "ERR 6 Not Found", "ERR 3 Not Supported",
     ]  # fmt: skip
     part = "N.nvmlDeviceGetHandleByUUID({!r})".format(rows[0]["instances"][0]["uuid"].decode())
