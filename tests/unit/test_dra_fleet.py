@@ -159,7 +159,7 @@ def test_what_the_account_may_not_do_is_not_tried() -> None:
     dra = DraFleet(client, Recorder(client, component="test"), Store(), changed=lambda _node: None, namespace="gpu")
     LOOP.run(dra._look_for_leftovers())
     assert not dra._wanted.is_set()
-    assert LOOP.run(dra_fleet.publish_classes(client, ServedApi("v1", 36))) == ()
+    assert LOOP.run(dra_fleet.publish_classes(client, ServedApi("v1", 36))) is None
 
 
 def test_classes_are_restored_until_the_server_serves_another_version(monkeypatch: pytest.MonkeyPatch) -> None:

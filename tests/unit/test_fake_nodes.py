@@ -688,6 +688,23 @@ def test_errors_of_a_gpu_are_saved_when_they_occur() -> None:
     assert fresh.fleet.engine.read("uncorrected", [card.number for card in cards]).tolist() == [0.0, 1.0]
 
 
+def test_each_further_error_of_a_gpu_is_saved_when_it_occurs() -> None:
+    world = World()
+    world.apply("config", "", {"x": 2})
+    world.apply("node", "a", "x")
+    world.settle()
+    for _ in range(2):
+        world.fleet.engine.strike(world.fleet.nodes["a"].cards[1].number, "uncorrected")
+        world.apply("nothing", "", None)
+        world.nodes.stepped()
+        world.look()
+        world.apply("written", "", None)
+    fresh = World(world.stores)
+    fresh.settle()
+    cards = fresh.fleet.nodes["a"].cards
+    assert fresh.fleet.engine.read("uncorrected", [card.number for card in cards]).tolist() == [0.0, 2.0]
+
+
 def test_heartbeats_and_saved_counters_are_no_work() -> None:
     world = World()
     meta = world.api.meta("a", labels={LABEL: "p"})

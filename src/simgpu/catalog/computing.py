@@ -38,7 +38,7 @@ def kinds(within: models.MigProfile, model: models.Model) -> list[ComputeKind]:
         slices, width = placing.compute_slices(profile), placing.memory_slices(profile, model)
         smaller = _smaller(profile, model)
         own = placing.multiprocessors(profile, model)
-        if "+" in profile.name or slices > most or width > room:
+        if "+" in profile.name or slices > most or width > room or slices not in _NUMBERS:
             continue
         if smaller is not None and placing.multiprocessors(smaller, model) == own:
             continue  # no more than the smaller one

@@ -58,16 +58,16 @@ async def discover(client: Client) -> ServedApi | None:
     return None
 
 
-async def publish_classes(client: Client, api: ServedApi) -> tuple[str, ...]:
-    """Write the DeviceClasses, where that is permitted; return the feature gates whose fields the server dropped.
+async def publish_classes(client: Client, api: ServedApi) -> tuple[str, ...] | None:
+    """Write the DeviceClasses; return the feature gates whose fields the server dropped.
 
-    A chart that has them grants no permission to change them.
+    None if there is no permission to write them: a chart that has them grants none.
     """
     dropped: list[str] = []
     resource = api.of(resources.DEVICE_CLASSES)
     if not await permissions.may(client, "patch", resource):
         _log.info("DeviceClasses stay as they are: there is no permission to change them")
-        return ()
+        return None
     for name, body in classes.device_classes(api).items():
         answer = await client.apply(resource, name, body, manager=vocabulary.MANAGER, force=True)
         dropped += versions.gates_of(body["spec"], answer.spec)
@@ -106,6 +106,7 @@ class DraFleet:
         self._waiting: set[str] = set()
         self._on = False
         self._listening = False
+        self._keeps_classes = True  # whether DeviceClasses may be written
         self._looked = False  # whether there are slices of an earlier controller is known
         self._places: dict[str, tuple[pools.NodeGpus, dict[str, DevicePlace]]] = {}
 
@@ -156,7 +157,8 @@ class DraFleet:
             try:
                 if await discover(self._client) != api:
                     return
-                await publish_classes(self._client, api)
+                if self._keeps_classes:
+                    await publish_classes(self._client, api)
             except errors.KubeError as error:
                 _log.debug("the next look at DeviceClasses is in %s seconds: %s", CHECK_SECONDS, error)
 
@@ -180,7 +182,9 @@ class DraFleet:
     async def _check(self, api: ServedApi) -> None:
         """Make the first requests, whose failure is a problem to report: a reflector would try again for ever."""
         try:
-            for gate in await publish_classes(self._client, api):
+            dropped = await publish_classes(self._client, api)
+            self._keeps_classes = dropped is not None
+            for gate in dropped or ():
                 self._warn(
                     "FeatureGateOff", f"the API server drops fields of DeviceClasses: feature gate {gate} is off"
                 )

@@ -267,6 +267,7 @@ class FakeNodes:
             self._fleet.resume(placed, *self._saved(before), before.counters.failures)
             record.faults = self._fleet.faults(placed)
         record.restored = True
+        struck = name in self._struck
         failed, change = self._fail(node, placed, record)
         wait = self._use(placed, record, before)
         if self._topologies is not None:
@@ -278,7 +279,7 @@ class FakeNodes:
         # A node that left and came back: a delete of its view may still be pending.
         deleting = first and not self._writer.settled(self._views.target(name), None)
         # Errors that counters include are saved at once: nobody could know of them after a crash.
-        if deleting or failed or (known is not None and known is not placed):
+        if deleting or failed or struck or (known is not None and known is not placed):
             record.view.forget()
         record.view.growth = growth(placed)
         urgent = first or record.view.written is None

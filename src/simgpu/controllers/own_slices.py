@@ -82,7 +82,14 @@ class OwnSlices:
         try:
             return (await self.claim(namespace, name)).metadata.uid != uid
         except errors.NotFound:
-            return True
+            return await self._is_served()  # else it is the version that is gone
+        except errors.KubeError:
+            return False
+
+    async def _is_served(self) -> bool:
+        """Return whether the server still serves the version of the API that is used."""
+        try:
+            return await dra_fleet.discover(self._client) == self._api
         except errors.KubeError:
             return False
 

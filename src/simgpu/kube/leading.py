@@ -171,7 +171,8 @@ class Election:
         return await self._client.create(resources.LEASES, body, namespace=self._namespace)
 
     async def _take(self, lease: Lease) -> Lease:
-        self._time.follow(lease)
+        if lease.spec.holder_identity != self._identity:  # ours has no time that this process does not have
+            self._time.follow(lease)
         transitions = (lease.spec.lease_transitions or 0) + 1
         return await self._write(lease, self._spec(transitions=transitions, acquired=True))
 

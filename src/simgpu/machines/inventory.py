@@ -260,7 +260,6 @@ class Inventory:
         except BaseException:
             self._end([item for item in playing.values() if item not in stays])
             card.users = tuple(item.what for item in stays if isinstance(item.what, User))
-            self._changed.append(card)
             card.playing = tuple(stays)
             self._changed.append(card)
             raise
