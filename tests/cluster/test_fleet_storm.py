@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import re
 import signal
 from collections import Counter
@@ -92,7 +93,7 @@ class World:
         """Every counter of every GPU is at least what it was, whoever has the GPU now."""
         try:
             status, page = self.fleet.controller.get("/metrics")
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return  # it was just killed
         if status != 200:
             return

@@ -18,6 +18,7 @@ import yaml
 
 from simgpu.cluster import populate
 from simgpu.controllers import dra_fleet
+from simgpu.dra import classes
 from simgpu.dra.versions import ServedApi
 from simgpu.kube import errors, resources
 from simgpu.node import messages
@@ -89,6 +90,8 @@ async def test_a_controller_and_a_cleanup_use_each_permission_and_try_nothing_el
 
     await fleet.configure("", default=POOL)
     node = await fleet.node("a")
+    for name in classes.device_classes(ServedApi()):  # so that it creates them
+        await fleet.client.delete(resources.DEVICE_CLASSES, name)
     await fleet.start()
     await fleet.gpus(node, 8)
     await exercise(fleet, node)
