@@ -343,6 +343,36 @@ async def test_new_nodes_lead_to_a_new_layout(site: Site) -> None:
         assert len(after["names"]) == len(before["names"]) - 1
 
 
+@pytest.mark.parametrize("blocks", ["", "1"])
+@pytest.mark.parametrize("opened", ["before the node is removed", "after it"])
+async def test_a_layout_that_returns_is_sent_again(site: Site, blocks: str, opened: str) -> None:
+    async with site.session.get(f"{site.url}/api/v1/stream") as answer:
+        first = await Events(answer).until("layout")
+    name, fleet = first["names"][-1], site.fleet.fleet
+    spec = fleet.nodes[name].spec
+
+    def remove() -> None:
+        fleet.remove(name)
+        site.fleet.step()
+
+    if opened == "after it":
+        remove()
+    async with site.session.get(f"{site.url}/api/v1/stream?blocks={blocks}&layout={first['tag']}") as answer:
+        events = Events(answer)
+        if opened == "before the node is removed":
+            assert (await events.next())[0] == "cells"  # and no layout: the client has it
+            remove()
+        other = await events.until("layout")
+        assert other["names"] == first["names"][:-1]
+        assert len(base64.b64decode((await events.until("cells"))["cells"])) == sum(other["counts"])
+        fleet.place(name, spec)
+        site.fleet.step()
+        while (event := await events.next())[0] == "ping":
+            pass
+        assert event == ("layout", first)
+        assert len(base64.b64decode((await events.until("cells"))["cells"])) == sum(first["counts"])
+
+
 async def test_views_of_a_node_a_gpu_and_pods_follow_the_steps(site: Site) -> None:
     for query, name, kind in (
         (f"view=node&node={NODE}", "node", answers.NodeDetail),
