@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.fixtures.dashboard_site import site
 from tests.fixtures.dra import registry
 from tests.fixtures.http import scripted
 from tests.fixtures.kubelet import kubelet
@@ -10,4 +11,4 @@ from tests.fixtures.mirror import mirror
 from tests.fixtures.prometheus import prometheus
 from tests.fixtures.wheel import wheel
 
-__all__ = ["kubelet", "mirror", "prometheus", "registry", "scripted", "settings", "wheel"]
+__all__ = ["kubelet", "mirror", "prometheus", "registry", "scripted", "settings", "site", "wheel"]

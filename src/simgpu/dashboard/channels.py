@@ -28,6 +28,8 @@ EVERYTHING = WantedPart()
 class StreamMessage:
     """Server-sent events as text; compressed when the first viewer needs them so."""
 
+    tag = ""
+
     def __init__(self, *events: tuple[str, object]) -> None:
         self.text = b"".join(
             b"event: %s\ndata: %s\n\n" % (name.encode(), encoding.json_bytes(data)) for name, data in events
@@ -48,6 +50,10 @@ class StreamMessage:
 
 class StreamUpdate(Protocol):
     """What a channel has to send; viewers of the canvas get the part that they look at."""
+
+    @property
+    def tag(self) -> str:
+        """The tag of the layout that it belongs to, if that may be another one than before; else empty."""
 
     def messages(self, wanted: WantedPart) -> Sequence[StreamMessage]:
         """Return what a viewer is sent."""

@@ -21,6 +21,8 @@ Columns = dict[str, Cells]  # those that are shown: "cells" by the column, and "
 class FleetChange:
     """What is different between two steps: as a whole, and by block, each encoded when the first viewer needs it."""
 
+    tag = ""
+
     def __init__(self, moment: dict[str, Any], before: Columns, after: Columns, layout: BlockMap) -> None:
         self._moment, self._before, self._after, self._layout = moment, before, after, layout
         self._blocks: dict[int, StreamMessage] = {}
@@ -61,11 +63,12 @@ class FleetSnapshot:
 
     def __init__(self, layout: LayoutMessage, data: dict[str, Any], curves: dict[str, Any], cells: Columns) -> None:
         self._layout, self._data, self._curves, self._cells = layout, data, curves, cells
+        self.tag = layout.tag
         self._blocks: dict[int, StreamMessage] = {}
 
     def messages(self, wanted: WantedPart) -> list[StreamMessage]:
         """Return what a viewer is sent: everything, or of a layout that it has, only the part that it looks at."""
-        if wanted.layout != self._layout.tag:
+        if wanted.layout != self.tag:
             return [self._layout.message, self._complete]
         if wanted.blocks is None:
             return [self._whole]

@@ -12,6 +12,8 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from simgpu.dashboard.channels import EVERYTHING, Channel, StreamMessage, StreamUpdate, WantedPart
 from simgpu.dashboard.frames import FleetFrame, FrameKeeper
 from simgpu.vocabulary import MAX_VIEWERS, MAX_VIEWS
@@ -42,7 +44,7 @@ class Viewer:
     def offer(self, update: StreamUpdate) -> None:
         """Add what it looks at of an update, unless a snapshot comes anyway."""
         if not self.behind:
-            self._waiting.append(update.messages(self._wanted))
+            self._waiting.append(self._messages(update))
             if len(self._waiting) > _MAX_WAITING:
                 self._waiting.clear()
                 self.behind = True
@@ -62,9 +64,15 @@ class Viewer:
         if self.behind:
             snapshot = self.channel.snapshot()
             self.behind = snapshot is None
-            return (snapshot or AWAY).messages(self._wanted)
+            return self._messages(snapshot or AWAY)
         found = [message for messages in self._waiting for message in messages] or [PING]
         self._waiting.clear()
+        return found
+
+    def _messages(self, update: StreamUpdate) -> Sequence[StreamMessage]:
+        found = update.messages(self._wanted)
+        if update.tag not in ("", self._wanted.layout):  # the client's is replaced, and must be sent if it returns
+            self._wanted = msgspec.structs.replace(self._wanted, layout="")
         return found
 
 
