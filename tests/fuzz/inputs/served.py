@@ -31,8 +31,7 @@ class _Served:
     """All routes of all our servers in one, of a small fleet: each request has a connection of its own."""
 
     def __init__(self) -> None:
-        shown = ServedFleet(4)
-        shown.step()
+        shown = _shown()
         metrics = fleet_pages.FleetPages(
             lambda: shown.fleet, identity.load("dcgm"), namespace="ns", plain=False, scraped=lambda *_: None
         )
@@ -48,6 +47,13 @@ class _Served:
         ]  # fmt: skip
         self.shown = shown
         self.http = server.HttpServer(routes, [server.json_errors])
+
+
+@functools.cache
+def _shown() -> ServedFleet:
+    made = ServedFleet(4)
+    made.step()
+    return made
 
 
 def _no_state() -> dict[str, float]:
@@ -136,10 +142,16 @@ def _stream(name: str, value: object) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + json.dumps(value).encode() + b"\n\n"
 
 
-_PATHS = [
-    path.replace("{node}", _NODE).replace("{index}", "0").replace("{gpu}", "GPU-1")
-    for path in openapi.document()["paths"]
-]
+def _paths() -> list[str]:
+    """Return all paths of the API, with a node, a GPU and a pod that are there."""
+    first = _shown().pods()[0]
+    there = {
+        "node": _NODE, "index": "0", "gpu": _shown().fleet.nodes[_NODE].ids[0],
+        "namespace": first.metadata.namespace, "pod": first.metadata.name,
+    }  # fmt: skip
+    return [path.format_map(there).lstrip("/") for path in openapi.document()["paths"]]
+
+
 _OTHERS = (
     "metrics",
     f"metrics/nodes/{_NODE}",
@@ -163,6 +175,6 @@ _REQUESTS = (
 
 TARGETS = (
     Target("http-requests", awaited(_request), encoded(_REQUESTS)),
-    Target("http-queries", _query, encoded([*(path.lstrip("/") for path in _PATHS), *_OTHERS, _ASKED])),
+    Target("http-queries", _query, encoded([*_paths(), *_OTHERS, _ASKED])),
     Target("fleet-streams", awaited(_events), (_stream("layout", _LAYOUT) + _stream("away", {}),)),
 )
