@@ -93,7 +93,8 @@ def check(data):
     with pathlib.Path({file!r}).open("a") as file:
         print(data.hex(), file=file)
 
-TARGETS = {{"recording": Target("recording", check, (b"{{}}", b"x", b"y" * 9000, *(bytes([one]) for one in range(60))))}}
+EXAMPLES = (b"{{}}", b"x", b"y" * 9000, *(bytes([one]) for one in range(60)))
+TARGETS = {{"recording": Target("recording", check, EXAMPLES)}}
 """
 
 

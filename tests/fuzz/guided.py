@@ -84,7 +84,8 @@ def _in_python(target: Target, folder: Path, options: list[str], seconds: float 
 
 
 def _in_c(target: Target, folder: Path, options: list[str], seconds: float | None) -> int:
-    limit = [] if seconds is None else [f"-max_total_time={max(1, math.ceil(seconds))}"]  # after all files; 0 is no limit
+    # Counted from the start, but looked at after all files only; 0 would be no limit.
+    limit = [] if seconds is None else [f"-max_total_time={max(1, math.ceil(seconds))}"]
     command = [str(native.program(target.name)), *arguments(target, folder, [*limit, *options])[1:]]
     return subprocess.run(command, env=native.environment(), stderr=subprocess.STDOUT, check=False).returncode
 

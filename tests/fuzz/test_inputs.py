@@ -29,9 +29,10 @@ LIMIT_SECONDS = 900  # of a test
 def tried(names: Sequence[str], seconds: float, folder: Path) -> dict[str, int]:
     """Try targets, and return how many inputs each had; fails with the input of one that breaks."""
     words = [sys.executable, "-m", "tests.fuzz.guided", "--seconds", str(seconds), *names]
+    options = [f"-artifact_prefix={folder}/", f"-timeout={HANG_SECONDS}"]
     done = subprocess.run(
-        [*words, "--", f"-artifact_prefix={folder}/", f"-timeout={HANG_SECONDS}"], cwd=ROOT,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, guided.CORPUS_ENV: str(folder)}, text=True, errors="replace", check=False,
+        [*words, "--", *options], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env={**os.environ, guided.CORPUS_ENV: str(folder)}, text=True, errors="replace", check=False,
     )  # fmt: skip
     found: dict[str, int] = {}
     for part in done.stdout.split("target: ")[1:]:
