@@ -18,6 +18,7 @@ import pytest
 from deploy.image import debian
 from tests.fuzz import __main__ as command
 from tests.fuzz import guided, keeping, native
+from tests.fuzz.inputs import served
 from tests.fuzz.target import CORPUS, ROOT, kept
 
 SECONDS = 30.0  # for all targets in Python, besides importing them
@@ -70,6 +71,15 @@ def _clang() -> None:
 @pytest.mark.parametrize("name", native.NAMES)
 def test_no_input_of_a_target_in_c_breaks_it_or_does_what_c_leaves_undefined(name: str, tmp_path: Path) -> None:
     assert tried([name], SECONDS_IN_C, tmp_path)[name] > len(list(native.targets()[name].seeds()))
+
+
+def test_examples_of_queries_have_answers_so_that_what_is_almost_one_reaches_the_code_behind_them() -> None:
+    (target,) = [target for target in served.TARGETS if target.name == "http-queries"]
+    answers = {example: target.check(example) for example in target.examples}
+    refused = [name for name, answer in answers.items() if not str(answer).startswith("b'HTTP/1.1 200 OK")]
+    assert not refused
+    (pages,) = [answer for name, answer in answers.items() if name.startswith(b"api/v1/pods/")]
+    assert '"state":"running"' in str(pages)
 
 
 def test_the_kept_inputs_are_few_and_small_and_belong_to_a_target() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from aiohttp import web
 
 from simgpu.dashboard import openapi
+from simgpu.dashboard.serving import API
 from simgpu.identities import identity, render
 from simgpu.top import feeds, fleet_state
 from simgpu.web import fleet_pages, health, limits, metering, pages, server
@@ -40,7 +41,7 @@ class _Served:
         )
         box = pages.Page(render.Renderer(boxes.make("h200").machine, identity.load("dcgm")))
         routes = [
-            *metrics.routes(), *topology, *shown.dashboard.routes(), server.get("/box", box),
+            *metrics.routes(), *topology, *shown.dashboard.routes(), server.get("/box", box.__call__),
             server.get("/own", metering.Meters(_no_state, dict).page()),
             server.get("/healthz", health.liveness(lambda: ["a problem"])),
             server.get("/readyz", health.readiness(str)),
@@ -74,7 +75,7 @@ async def _connections() -> web.Server:
     return runner.server
 
 
-async def _request(data: bytes) -> None:
+async def _request(data: bytes) -> bytes:
     """Whatever bytes arrive, none of our code fails on them, and the connection ends with its client."""
     connections = await _connections()
     theirs, ours = socket.socketpair()
@@ -87,6 +88,7 @@ async def _request(data: bytes) -> None:
     for status in _STATUS.findall(answer):
         assert status != b"500", answer[:2000]
     assert not answer or _STATUS.match(answer)
+    return answer
 
 
 async def _ended(connections: web.Server) -> None:
@@ -149,7 +151,7 @@ def _paths() -> list[str]:
         "node": _NODE, "index": "0", "gpu": _shown().fleet.nodes[_NODE].ids[0],
         "namespace": first.metadata.namespace, "pod": first.metadata.name,
     }  # fmt: skip
-    return [path.format_map(there).lstrip("/") for path in openapi.document()["paths"]]
+    return [f"{API}{path.path}".lstrip("/").format_map(there) for path in openapi.PATHS]
 
 
 _OTHERS = (
