@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz.target import DEEP
+
 PROPERTIES = """
 from hypothesis import given, strategies as st
 from tests.fixtures import fuzzing
@@ -81,3 +83,30 @@ def test_coverage_leads_to_an_input_that_breaks_a_target_and_the_input_is_kept_t
     kept.unlink()
     assert repeated.returncode == 1
     assert "AssertionError" in repeated.stdout
+
+
+RECORDING = """
+import pathlib
+from tests.fuzz.target import Target
+
+def check(data):
+    with pathlib.Path({file!r}).open("a") as file:
+        print(data.hex(), file=file)
+
+EXAMPLES = (b"{{}}", b"x", b"y" * 9000, *(bytes([one]) for one in range(60)))
+TARGETS = {{"recording": Target("recording", check, EXAMPLES)}}
+"""
+
+
+def test_a_target_tries_all_that_it_starts_from_even_if_no_time_is_left(tmp_path: Path) -> None:
+    if importlib.util.find_spec("atheris") is None:
+        pytest.skip("there is no atheris for this machine or this Python")
+    file = tmp_path / "tried"
+    (tmp_path / "recording_targets.py").write_text(RECORDING.format(file=str(file)))
+    command = [sys.executable, "-m", "tests.fuzz.guided", "--module", "recording_targets", "--seconds", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([*command, "recording"], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    inputs = {bytes.fromhex(line) for line in file.read_text().splitlines()}
+    assert inputs >= {b"", b"{}", b"x", b"y" * 9000, b"{" + DEEP + b"}", *(bytes([one]) for one in range(60))}
+    assert len(inputs) == 65

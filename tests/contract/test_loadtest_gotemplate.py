@@ -9,7 +9,6 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,13 +17,10 @@ from hypothesis import strategies as st
 from deploy.image import cached
 from simgpu.loadtest.gotemplate import builtins, executing, functions
 from simgpu.loadtest.gotemplate.errors import TemplateError
+from tests.fixtures.scenarios import DATA
 
 SOURCE = Path(__file__).parent.parent / "fixtures" / "gotemplate" / "main.go"
 LIBRARY = functions.library([], random.Random(0))
-DATA: dict[str, Any] = {
-    "Nodes": 3, "Rate": 2.5, "Big": 1e7, "Name": "abc", "Number": "12", "Empty": "", "On": True, "Off": False,
-    "List": [1, "two", 3.5], "None": [], "Map": {"b": 1, "a": {"c": "deep"}},
-}  # fmt: skip
 
 Render = Callable[[str], tuple[str, str]]
 

@@ -47,13 +47,18 @@ def arguments(target: Target, folder: Path, options: list[str]) -> list[str]:
     return [target.name, *(f"-{name}={value}" for name, value in settings.items()), *options, *folders]
 
 
-def timed(check: Callable[[bytes], object], seconds: float) -> Callable[[bytes], None]:
-    """Return a check that ends the process after so many seconds: libFuzzer knows whole ones only."""
-    end, count = time.monotonic() + seconds, 0
+def timed(check: Callable[[bytes], object], seconds: float, *, least: int) -> Callable[[bytes], None]:
+    """Return a check that ends the process so many seconds after the first input, but tries as many as `least` before.
+
+    libFuzzer knows whole seconds only, and counts them from its own start.
+    """
+    end, count = math.inf, 0
 
     def one(data: bytes) -> None:
-        nonlocal count
-        if time.monotonic() > end:
+        nonlocal end, count
+        if not count:
+            end = time.monotonic() + seconds
+        elif count >= least and time.monotonic() > end:
             print(COUNTED, count, flush=True)
             os._exit(0)
         count += 1
@@ -69,14 +74,18 @@ def _in_python(target: Target, folder: Path, options: list[str], seconds: float 
     child = os.fork()
     if not child:
         os.dup2(1, 2)
-        check = target.check if seconds is None else timed(target.check, seconds)
-        atheris.Setup(arguments(target, folder, options), check)
+        given, check = arguments(target, folder, options), target.check
+        if seconds is not None:
+            files = sum(1 for _ in folder.glob("*/*"))
+            check = timed(check, seconds, least=1 + files)  # libFuzzer begins with nothing, and then tries all files
+        atheris.Setup(given, check)
         atheris.Fuzz()
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def _in_c(target: Target, folder: Path, options: list[str], seconds: float | None) -> int:
-    limit = [] if seconds is None else [f"-max_total_time={math.ceil(seconds)}"]
+    # Counted from the start, but looked at after all files only; 0 would be no limit.
+    limit = [] if seconds is None else [f"-max_total_time={max(1, math.ceil(seconds))}"]
     command = [str(native.program(target.name)), *arguments(target, folder, [*limit, *options])[1:]]
     return subprocess.run(command, env=native.environment(), stderr=subprocess.STDOUT, check=False).returncode
 
@@ -102,7 +111,7 @@ def main(words: list[str]) -> int:
     at = words.index("--") if "--" in words else len(words)
     options = words[at + 1 :]
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.guided")
-    parser.add_argument("--seconds", type=float, help="of each target")
+    parser.add_argument("--seconds", type=float, help="of each target, besides what it starts from")
     parser.add_argument("--module", default=REGISTRY, help="that has the targets in Python (default: %(default)s)")
     parser.add_argument("names", nargs="+", metavar="NAME", help=f"or {ALL}, which means all in Python")
     given = parser.parse_args(words[:at])

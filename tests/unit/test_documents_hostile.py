@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgpu import errors
-from simgpu.catalog import models
 from simgpu.identities import identity, render
 from simgpu.machines import documents
-from simgpu.machines.box import Box
 from simgpu.sim import activity
-from simgpu.topology import devices
+from tests.fixtures import boxes
 
-MODELS = [models.load().models[key] for key in ("h200", "t4", "max-1550")]
 IDENTITY = identity.load("dcgm")
 EXTREME = st.sampled_from(
     [0, 1e-320, 1e-300, 1e-9, 0.5, 1.0, 1e3, 1e9, 1e15, 1e30, 1e300, -1.0, float("inf"), float("nan")]
@@ -50,27 +45,13 @@ PHASE = st.fixed_dictionaries(
 PHASES = st.fixed_dictionaries({"phases": st.lists(PHASE, min_size=1, max_size=3)}, optional={"repeat": st.just(0)})
 
 
-def box() -> Box:
-    return Box([devices.device("n", at, model) for at, model in enumerate(MODELS)], seed=1, hostname="n", spread=0.0)
-
-
-def check_finite(made: Box) -> None:
-    for cards in made.engine.groups().values():
-        assert np.isfinite(cards._floats).all()
-        assert np.isfinite(cards._counters).all()
-    for group in made.engine._groups.values():
-        assert np.isfinite(group.demands.values).all()
-    assert all(np.isfinite([item.usage, item.memory_mib]).all() for item in made.machine.usages)
-    json.dumps([made.describe_devices(), [item["devices"] for item in made.describe_workloads()]], allow_nan=False)
-
-
 @settings(deadline=None, max_examples=40)
 @given(
     st.lists(DOCUMENT | PHASES, min_size=1, max_size=3),
     st.lists(st.sampled_from([0.01, 0.5, 7.0, 3600.0]), max_size=3, unique=True),
 )
 def test_whatever_runs_everything_stays_finite(asked: list[dict[str, Any]], steps: list[float]) -> None:
-    made, numbers = box(), list[int]()
+    made, numbers = boxes.mixed(), list[int]()
     page = render.Renderer(made.machine, IDENTITY)
     for document in asked:
         before = set(made.workloads())
@@ -80,10 +61,10 @@ def test_whatever_runs_everything_stays_finite(asked: list[dict[str, Any]], step
             assert set(made.workloads()) == set(made.engine.workloads()) == before
     for seconds in (0.5, *steps, 0.5):
         made.step(made.engine.now + seconds, clock=0.0)
-        check_finite(made)
+        boxes.check_finite(made)
     made.drop([number for number in numbers if number in made.workloads()])
     made.step(made.engine.now + 1, clock=0.0)
-    check_finite(made)
+    boxes.check_finite(made)
     assert b"NaN" not in page.page()
 
 
@@ -91,7 +72,7 @@ def test_whatever_runs_everything_stays_finite(asked: list[dict[str, Any]], step
 def test_a_card_that_no_other_can_be_compared_with_is_refused_and_nothing_is_taken(
     reference: tuple[float, ...],
 ) -> None:
-    made = box()
+    made = boxes.mixed()
     document = {
         "Name": "w",
         "Profile": [{"Load": 50}],
@@ -106,17 +87,17 @@ def test_a_card_that_no_other_can_be_compared_with_is_refused_and_nothing_is_tak
 
 
 def test_what_grows_for_ages_stays_finite() -> None:
-    made = box()
+    made = boxes.mixed()
     growing = activity.Value(1e6, 1e6, "increase", period=0.01)
     asked = dict.fromkeys(("usage", "sm", "bandwidth", "yielding", "corrected"), growing)
     made.admit(activity.Profile("w", (activity.Activity(asked, seconds=1e15),)), [0])
     for years in range(5):
         made.step((years + 1) * 1e13, clock=0.0)
-        check_finite(made)
+        boxes.check_finite(made)
 
 
 def test_a_workload_that_cannot_run_on_one_model_runs_on_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = box()
+    made = boxes.mixed()
     add = made.engine.add_workload
 
     def failing(profile: activity.Profile, on: Sequence[int], **more: Any) -> int:

@@ -11,21 +11,7 @@ from simgpu.loadtest.running import runner
 from simgpu.loadtest.scenario import durations, files, loading, variables
 from simgpu.loadtest.scenario.fields import ScenarioError
 from simgpu.loadtest.scenario.model import Scenario
-
-POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: '{{.Name}}'}\nspec: {index: {{.Index}}}\n"
-GOOD = """
-name: small
-dependencyConfigs:
-- name: kwok-dra
-  params: {nodes: 4, gpusPerNode: 16, timeout: "10m"}
-tuningSets:
-- {name: slow, qpsLoad: {qps: 5}}
-STEPS:
-- Name: create
-  PHASES:
-  - {namespacerange: {min: 1, max: 1}, replicasPerNamespace: 3, TUNINGSET: slow, objectBundle: [
-      {baseName: pod, objectTemplatePath: pod.yaml, templateFillMap: {Mode: x}}]}
-"""
+from tests.fixtures.scenarios import GOOD, POD
 
 
 def load(folder: Path, text: str, **known: Any) -> Scenario:

@@ -15,7 +15,7 @@ from simgpu.kube.client import decode
 from simgpu.kube.store import Store
 from simgpu.pods import requests
 from simgpu.topology import failures, inline, mig_choice, pools, reading
-from tests.contract import test_annotated as annotated
+from tests.fixtures import annotated
 from tests.fuzz.target import Target, encoded, numbered, split, text
 
 _PARSERS = tuple(annotated.PARSERS.values())

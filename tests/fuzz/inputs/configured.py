@@ -19,7 +19,7 @@ from simgpu.fakedev import identity as fakedev_identity
 from simgpu.identities import identity
 from simgpu.kube import views
 from simgpu.topology import checking, mig_files, mig_layouts, pools, reading
-from tests.contract import test_device_type
+from tests.fixtures import device_types
 from tests.fuzz.target import Target, encoded, files, numbered, scratch, split, text
 
 _FORMS = """
@@ -163,7 +163,7 @@ def _identity(path: Path) -> None:
 
 
 def _device_type(path: Path) -> None:
-    test_device_type.check_page(device_type.read(path), str(path))
+    device_types.check_page(device_type.read(path), str(path))
 
 
 def _fakedev(data: bytes) -> None:
@@ -173,7 +173,7 @@ def _fakedev(data: bytes) -> None:
 
 @functools.cache
 def _kind() -> device_type.DeviceType:
-    return device_type.read(test_device_type.FILES / "device-type.json")
+    return device_type.read(device_types.FILES / "device-type.json")
 
 
 _FAKEDEV = (

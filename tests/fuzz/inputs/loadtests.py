@@ -13,9 +13,8 @@ from simgpu.loadtest.gotemplate.rendering import Template
 from simgpu.loadtest.running import runner
 from simgpu.loadtest.scenario import durations, loading, variables
 from simgpu.loadtest.scenario.fields import ScenarioError
-from tests.contract import test_loadtest_gotemplate as gotemplate
+from tests.fixtures import scenarios
 from tests.fuzz.target import Target, encoded, files, scratch, text
-from tests.unit import test_loadtest_scenario as scenarios
 
 _SEPARATOR = b"\n#===\n"
 _NAMES = ("config.yaml", "pod.yaml", "module.yaml")
@@ -68,9 +67,9 @@ def _template(data: bytes) -> None:
     library = _library()
     try:
         nodes = executing.parse(text(data), library)
-        pieces = executing.execute(nodes, gotemplate.DATA, library)
+        pieces = executing.execute(nodes, scenarios.DATA, library)
         assert sum(len(piece.text) for piece in pieces) <= executing.MAX_OUTPUT
-        Template(text(data), library).documents(gotemplate.DATA)
+        Template(text(data), library).documents(scenarios.DATA)
     except TemplateError as error:
         str(error).encode()
 

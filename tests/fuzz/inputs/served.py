@@ -14,6 +14,7 @@ import numpy as np
 from aiohttp import web
 
 from simgpu.dashboard import openapi
+from simgpu.dashboard.serving import API
 from simgpu.identities import identity, render
 from simgpu.top import feeds, fleet_state
 from simgpu.web import fleet_pages, health, limits, metering, pages, server
@@ -31,8 +32,7 @@ class _Served:
     """All routes of all our servers in one, of a small fleet: each request has a connection of its own."""
 
     def __init__(self) -> None:
-        shown = ServedFleet(4)
-        shown.step()
+        shown = _shown()
         metrics = fleet_pages.FleetPages(
             lambda: shown.fleet, identity.load("dcgm"), namespace="ns", plain=False, scraped=lambda *_: None
         )
@@ -41,13 +41,20 @@ class _Served:
         )
         box = pages.Page(render.Renderer(boxes.make("h200").machine, identity.load("dcgm")))
         routes = [
-            *metrics.routes(), *topology, *shown.dashboard.routes(), server.get("/box", box),
+            *metrics.routes(), *topology, *shown.dashboard.routes(), server.get("/box", box.__call__),
             server.get("/own", metering.Meters(_no_state, dict).page()),
             server.get("/healthz", health.liveness(lambda: ["a problem"])),
             server.get("/readyz", health.readiness(str)),
         ]  # fmt: skip
         self.shown = shown
         self.http = server.HttpServer(routes, [server.json_errors])
+
+
+@functools.cache
+def _shown() -> ServedFleet:
+    made = ServedFleet(4)
+    made.step()
+    return made
 
 
 def _no_state() -> dict[str, float]:
@@ -68,7 +75,7 @@ async def _connections() -> web.Server:
     return runner.server
 
 
-async def _request(data: bytes) -> None:
+async def _request(data: bytes) -> bytes:
     """Whatever bytes arrive, none of our code fails on them, and the connection ends with its client."""
     connections = await _connections()
     theirs, ours = socket.socketpair()
@@ -81,6 +88,7 @@ async def _request(data: bytes) -> None:
     for status in _STATUS.findall(answer):
         assert status != b"500", answer[:2000]
     assert not answer or _STATUS.match(answer)
+    return answer
 
 
 async def _ended(connections: web.Server) -> None:
@@ -136,10 +144,16 @@ def _stream(name: str, value: object) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + json.dumps(value).encode() + b"\n\n"
 
 
-_PATHS = [
-    path.replace("{node}", _NODE).replace("{index}", "0").replace("{gpu}", "GPU-1")
-    for path in openapi.document()["paths"]
-]
+def _paths() -> list[str]:
+    """Return all paths of the API, with a node, a GPU and a pod that are there."""
+    first = _shown().pods()[0]
+    there = {
+        "node": _NODE, "index": "0", "gpu": _shown().fleet.nodes[_NODE].ids[0],
+        "namespace": first.metadata.namespace, "pod": first.metadata.name,
+    }  # fmt: skip
+    return [f"{API}{path.path}".lstrip("/").format_map(there) for path in openapi.PATHS]
+
+
 _OTHERS = (
     "metrics",
     f"metrics/nodes/{_NODE}",
@@ -163,6 +177,6 @@ _REQUESTS = (
 
 TARGETS = (
     Target("http-requests", awaited(_request), encoded(_REQUESTS)),
-    Target("http-queries", _query, encoded([*(path.lstrip("/") for path in _PATHS), *_OTHERS, _ASKED])),
+    Target("http-queries", _query, encoded([*_paths(), *_OTHERS, _ASKED])),
     Target("fleet-streams", awaited(_events), (_stream("layout", _LAYOUT) + _stream("away", {}),)),
 )

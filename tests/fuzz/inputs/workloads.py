@@ -14,10 +14,8 @@ from simgpu.machines.box import Box
 from simgpu.page import showing
 from simgpu.workloads import client, receiving
 from simgpu.workloads.server import WorkloadServer
-from tests.contract import test_annotated as annotated
-from tests.fixtures import boxes
+from tests.fixtures import annotated, boxes
 from tests.fuzz.target import Target, awaited, encoded, files, loop, no_error_logged, scratch
-from tests.unit import test_documents_hostile as hostile
 
 _SETTINGS = tuple(
     json.dumps({"Set": {"Device": "nvidia0", "Setting": name, "Values": values}})
@@ -38,11 +36,11 @@ def _document(data: bytes) -> None:
             documents.setting(document)
             return
         wanted = documents.read(document)
-        box = hostile.box()
+        box = boxes.mixed()
         numbers = box.admit(wanted.profile, [0, 1, 2], pod=wanted.pod)
         for second in (1.0, 2.5, 3600.0):
             box.step(second, clock=second)
-            hostile.check_finite(box)
+            boxes.check_finite(box)
         box.drop(numbers)
 
 
@@ -81,7 +79,7 @@ async def _socket(data: bytes) -> None:
         _check_answer(bytes(answer))
     assert not served.server.clients
     served.box.step(served.box.engine.now + 1.0, clock=1.0)
-    hostile.check_finite(served.box)
+    boxes.check_finite(served.box)
 
 
 def _check_answer(answer: bytes) -> None:
