@@ -180,7 +180,7 @@ def test_a_process_on_an_instance_has_what_is_in_use_there(tmp_path: Path) -> No
     assert page["instances"][0][listed["instance"]]["memory_used"] == 2**30
 
 
-def test_the_page_of_an_instance_has_no_records_of_those_who_share_the_card(tmp_path: Path) -> None:
+def test_the_page_of_an_instance_has_no_records_of_those_who_share_the_card() -> None:
     found = cards("h200", 1, mig=("1g.18gb", "3g.71gb"))
     card = rows.CardRows(found, among=found)
     card.values["accounting"] = 1
