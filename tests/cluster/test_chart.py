@@ -95,6 +95,20 @@ def test_an_agent_is_privileged_only_to_write_the_nodes_kernel_log(helm: Helm) -
     assert (words, log["path"]) == (["--kernel-log=/var/log/gpus/kern.log"], "/var/log/gpus")
 
 
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/kern.log", ""),
+        ("/var/log/gpus/", ""),
+        ("/var/lib/simgpu/kern.log", ""),
+        ("/run/own/../own/kern.log", ",components.driver=true,agent.driverDir=/run/own/"),
+    ],
+)
+def test_a_kernel_log_outside_of_a_folder_of_its_own_is_rejected(path: str, more: str, helm: Helm) -> None:
+    said = template(helm, "--set", f"agent.kernelLog={path}{more}", fails=True)
+    assert f"agent.kernelLog: {path}: specify a file in a folder of its own, such as /var/log/simgpu/kern.log" in said
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_the_topology_of_a_values_file_has_no_mistakes(name: str, helm: Helm) -> None:
     topology = topology_of(objects(template(helm, *values(name))))

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from simgpu import errors
@@ -237,6 +238,13 @@ def test_pods_of_an_agents_node_are_on_a_real_node() -> None:
     assert pod_pages.of_container(source, "team", "train", "").state == "real"
 
 
+def test_a_container_whose_mig_instance_is_gone_has_no_gpus(cluster: FakeCluster) -> None:
+    cluster.fleet.use(cluster.node, {cluster.node.ids[3]: (_user("small", 90, 9_000, part=13),)})
+    found = pod_pages.of_container(cluster.source(), "team", "small", "")
+    assert (found.state, found.node, found.pages) == ("empty", NODE, [])
+    assert found.message == "container main of pod team/small has no GPUs: its MIG instances are gone"
+
+
 # What a server may send.
 
 
@@ -251,6 +259,22 @@ def test_pages_of_older_and_newer_versions_are_read(cluster: FakeCluster, tmp_pa
     older = layout.DTYPE.fields["hangs"][1] if layout.DTYPE.fields else 0
     shown.show([(first, page[:older]), (second, other + bytes(512))], clock=1.0, monotonic_ns=time.monotonic_ns())
     assert len(smi.say(tmp_path, "-L").splitlines()) == 2
+
+
+def test_only_gpus_of_the_last_answer_are_kept(cluster: FakeCluster, tmp_path: Path) -> None:
+    (first, page), (second, other) = _sent(cluster)
+    shown = mirror.MirroredPages(tmp_path, stale=10.0)
+    shown.show([(first, page), (second, other)], clock=1.0, monotonic_ns=time.monotonic_ns())
+    opened = (tmp_path / second / "page").open("rb")
+    shown.show([(first, page)], clock=2.0, monotonic_ns=time.monotonic_ns())
+    assert smi.say(tmp_path, "-L").count("UUID") == 1
+    with opened:
+        assert np.frombuffer(opened.read(), layout.DTYPE, count=1)["stale_ns"][0] == 0, "lost to who has it open"
+
+    for number in range(20):
+        shown.show([(f"GPU-{number}", page)], clock=3.0, monotonic_ns=time.monotonic_ns())
+    assert [item.name for item in tmp_path.iterdir()] == ["GPU-19"]
+    assert sum(str(tmp_path) in line for line in Path("/proc/self/maps").read_text().splitlines()) == 1
 
 
 @pytest.mark.parametrize(

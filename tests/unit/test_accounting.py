@@ -64,6 +64,22 @@ def test_of_too_many_those_that_ended_first_are_forgotten() -> None:
     assert [item["pid"] for item in rows[0]["accounts"]] == [*range(2, layout.ACCOUNTS + 1), 999]
 
 
+def test_a_running_process_keeps_its_record_when_that_of_another_is_forgotten() -> None:
+    rows = card()
+    for pid in range(1001, 1000 + layout.ACCOUNTS):
+        use(rows, float(pid), pid)
+    use(rows, 2000.0, 500)
+    used = {500: 4 << 30}
+    for clock, memory in ((2001.0, {7: 70, 500: 5 << 30}), (2002.0, {6: 60, 7: 71, 500: 6 << 30})):
+        rows[0]["app_count"] = len(memory)
+        for item, (pid, size) in zip(rows[0]["apps"], memory.items(), strict=False):
+            item["pid"], item["memory"] = pid, size
+        accounting.update(rows, clock)
+        used |= memory
+        found = {int(item["pid"]): int(item["memory_max"]) for item in rows[0]["accounts"] if item["running"]}
+        assert found == used
+
+
 def test_a_clock_that_goes_back_makes_no_negative_times() -> None:
     rows = card()
     use(rows, 100.0, 7)

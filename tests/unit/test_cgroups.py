@@ -37,6 +37,27 @@ def test_processes_are_listed_anew_after_a_second(tmp_path: Path) -> None:
     assert listed.pids(UID, ID, 2.0) == (10, 11)
 
 
+def test_a_group_whose_processes_cannot_be_seen_is_not_searched_for_again(tmp_path: Path) -> None:
+    root = tmp_path / "cgroup"
+    root.mkdir()
+    listed = ContainerProcesses(root)
+    group(root, 0)
+    assert listed.pids(UID, ID, 1.0) == ()
+    (root / "kubepods").rename(tmp_path / "outside")
+    (root / "kubepods").symlink_to(tmp_path / "outside")  # a known path goes through it, a search does not
+    group(root, 10)
+    assert listed.pids(UID, ID, 2.0) == (10,)
+
+
+def test_a_group_that_is_gone_is_searched_for_again(tmp_path: Path) -> None:
+    listed = ContainerProcesses(tmp_path)
+    group(tmp_path, 10)
+    assert listed.pids(UID, ID, 1.0) == (10,)
+    (tmp_path / "kubepods").rename(tmp_path / "kubepods.slice")
+    assert listed.pids(UID, ID, 2.0) == ()
+    assert listed.pids(UID, ID, 3.0) == (10,)
+
+
 def test_a_container_with_very_many_processes_costs_no_more_than_a_large_one(tmp_path: Path) -> None:
     group(tmp_path, *range(1, 5000))
     assert len(ContainerProcesses(tmp_path).pids(UID, ID, 1.0)) == MAX_PROCESSES

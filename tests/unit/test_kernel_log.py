@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import resource
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -97,7 +100,7 @@ def test_lines_that_were_written_before_a_crash_are_not_repeated(tmp_path: Path)
 
 
 def test_a_path_that_cannot_be_written_is_reported_and_later_failures_are_retried(tmp_path: Path) -> None:
-    with pytest.raises(errors.InputError, match="--kernel-log"):
+    with pytest.raises(errors.InputError, match=r"--kernel-log.*; specify a file of its own, such as /var/log/"):
         log(tmp_path / "missing" / "kern.log")
     folder = tmp_path / "log"
     folder.mkdir()
@@ -108,6 +111,31 @@ def test_a_path_that_cannot_be_written_is_reported_and_later_failures_are_retrie
     folder.mkdir()
     assert written.write([of(GPU, xid(43))])
     assert len(messages(folder / "kern.log")) == 3
+
+
+@contextlib.contextmanager
+def file_limit(size: int) -> Iterator[None]:
+    """Let files grow to this size only, as on a disk that is nearly full: a write is cut off there."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_write_that_is_cut_off_leaves_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    log(path).write([of(GPU, xid(43))])
+    before = path.read_text()
+    again, found = log(path), [of(GPU, xid(43), xid(48))]  # the first was written before a crash
+    with file_limit(len(before) + 20):
+        assert not again.write(found)
+        assert not again.write(found)
+    assert path.read_text() == before
+    assert again.write(found)
+    assert path.read_text().startswith(before)
+    assert len(messages(path)) == len(before.splitlines()) + 1
 
 
 # Over restarts of the agent.

@@ -180,6 +180,17 @@ def test_a_process_on_an_instance_has_what_is_in_use_there(tmp_path: Path) -> No
     assert page["instances"][0][listed["instance"]]["memory_used"] == 2**30
 
 
+def test_the_page_of_an_instance_has_no_records_of_those_who_share_the_card() -> None:
+    found = cards("h200", 1, mig=("1g.18gb", "3g.71gb"))
+    card = rows.CardRows(found, among=found)
+    card.values["accounting"] = 1
+    card.values[0]["accounts"][0]["pid"] = 4321
+    row = card.alone(0, 1)
+
+    assert (row["accounting"], row["accounts"]["pid"].any()) == (1, False)
+    assert card.values[0]["accounts"][0]["pid"] == 4321
+
+
 def test_a_page_says_from_which_start_of_the_machine_it_is(tmp_path: Path) -> None:
     found = cards()
     writer.Pages(tmp_path, found, stale=10).write(zeros(1), clock=0.0, monotonic_ns=2)

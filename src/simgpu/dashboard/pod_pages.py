@@ -55,6 +55,8 @@ def _answer(source: DashboardSource, ref: PodRef, container: str) -> answers.Con
         pages = portrait.pages(machine, _holdings(machine, own), process=chosen or ref.name)
     except InputError as error:
         raise _Refused("empty", f"{where} has no GPUs that nvidia-smi can show: {error}", node) from None
+    if not pages:
+        raise _Refused("empty", f"container {chosen} of {where} has no GPUs: its MIG instances are gone", node)
     encoded = [answers.GpuPage(page.id, base64.b64encode(page.row.tobytes()).decode()) for page in pages]
     return answers.ContainerGpus("running", node=node, container=chosen, time=round(machine.time, 3), pages=encoded)
 

@@ -68,7 +68,7 @@ class ContainerProcesses:
             return found
         group = self._groups.find(pod, container, now)
         found = () if group is None else tuple(sorted(_processes(group)))[:MAX_PROCESSES]
-        if group is not None and not found:
+        if group is not None and not found and not group.is_dir():
             self._groups.forget(container)
         self._listed[container] = (now, found)
         return found

@@ -31,6 +31,7 @@ _REASONS: Final = {
     "subpartition 0.",
     LOST_XID: "GPU has fallen off the bus.",
 }
+_ADVICE: Final = "specify a file of its own, such as /var/log/simgpu/kern.log"
 _WARNING: Final = "<4>"  # the level of a line without one of its own
 _TAIL_BYTES: Final = 64 << 10
 _MAX_NAME: Final = 15  # characters that the kernel keeps of a program's name
@@ -54,7 +55,7 @@ class KernelLog:
             self._is_device = stat.S_ISCHR(path.stat().st_mode)
             self._known = Counter[str]() if self._is_device else _tail(path)
         except OSError as error:
-            raise errors.InputError("--kernel-log", errors.explain(error)) from None
+            raise errors.InputError("--kernel-log", f"{errors.explain(error)}; {_ADVICE}") from None
 
     def write(self, found: Iterable[events.CardErrors]) -> bool:
         """Write the lines of errors in the order of their times; return whether they are written."""
@@ -104,15 +105,11 @@ class KernelLog:
             for _, text in lines:  # each with a descriptor of its own: the kernel limits the rate of one
                 self._append(f"{_WARNING}{text}\n")
             return
-        new = [line for at, text in lines if not self._was_written(line := self._stamped(at, text))]
-        self._known.clear()  # what the one before wrote concerns the first errors alone
+        known = self._known.copy()  # needed again if this fails
+        new = [line for at, text in lines if not _take(known, line := self._stamped(at, text))]
         if new:
             self._append("".join(f"{line}\n" for line in new))
-
-    def _was_written(self, line: str) -> bool:
-        key = _UPTIME.sub(" kernel: ", line)
-        self._known[key] -= 1
-        return self._known[key] >= 0
+        self._known.clear()  # what the one before wrote concerns the first errors alone
 
     def _stamped(self, at: float, text: str) -> str:
         """Return a line as log daemons write it: local time, host, and seconds since the machine's start."""
@@ -127,13 +124,30 @@ class KernelLog:
         descriptor = self._open()
         try:
             content = text.encode()
-            if os.write(descriptor, content) != len(content):
+            written = os.write(descriptor, content)
+            if written != len(content):
+                if not self._is_device:
+                    _take_back(descriptor, written)
                 raise OSError(f"{self._path}: only a part of the lines could be written")
         finally:
             os.close(descriptor)
 
     def _open(self) -> int:
         return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
+
+
+def _take_back(descriptor: int, written: int) -> None:
+    """Remove the last bytes written to a file, unless another process has appended to it since."""
+    end = os.lseek(descriptor, 0, os.SEEK_CUR)
+    if os.fstat(descriptor).st_size == end:
+        os.ftruncate(descriptor, end - written)
+
+
+def _take(known: Counter[str], line: str) -> bool:
+    """Take a line out of those known; return whether it was among them."""
+    key = _UPTIME.sub(" kernel: ", line)
+    known[key] -= 1
+    return known[key] >= 0
 
 
 def _tail(path: Path) -> Counter[str]:

@@ -29,16 +29,17 @@ def _update(row: Any, now_us: int) -> None:
         if pid not in using:
             item["running"] = 0
             item["last_us"] = max(now_us, int(item["start_us"]))
-    for pid, (usage, memory_usage, memory) in using.items():
-        item = known.get(pid)
-        if item is None:
-            item = _new(accounts)
-            item["pid"], item["running"], item["start_us"], item["last_us"] = pid, 1, now_us, now_us
+            continue
+        usage, memory_usage, memory = using.pop(pid)
         passed = max(0, now_us - int(item["last_us"]))
         item["last_us"] = max(now_us, int(item["last_us"]))
         item["busy"] += np.uint64(usage * passed)
         item["memory_busy"] += np.uint64(memory_usage * passed)
         item["memory_max"] = max(int(item["memory_max"]), memory)
+    for pid, (_, _, memory) in using.items():  # after the others, as a new record may move theirs
+        item = _new(accounts)
+        item["pid"], item["running"], item["memory_max"] = pid, 1, memory
+        item["start_us"] = item["last_us"] = now_us
 
 
 def _using(row: Any) -> dict[int, tuple[int, int, int]]:

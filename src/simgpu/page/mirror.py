@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,9 +31,10 @@ class MirroredPages:
         self._publisher = mapping.Publisher()
 
     def show(self, pages: Sequence[tuple[str, bytes]], *, clock: float, monotonic_ns: int) -> None:
-        """Write pages by the ids of their GPUs or MIG instances; `clock` is in seconds since 1970."""
+        """Show these pages alone, by the ids of their GPUs or MIG instances; `clock` is in seconds since 1970."""
         if not 0 < len(pages) <= MAX_PAGES:
             raise errors.SimgpuError(f"the server sent {len(pages)} pages; at most {MAX_PAGES} are possible")
+        self._remove_others({name for name, _ in pages})
         for name, content in pages:
             row = _row(name, content)
             mapped = self._maps.get(name)
@@ -44,6 +46,17 @@ class MirroredPages:
             row["written_ns"], row["stale_ns"] = alive * monotonic_ns, alive * int(self._stale * 1e9)
             row["boot"], row["control"] = boot.current().encode(), b""
             self._publisher.publish(row[0], mapped)
+
+    def _remove_others(self, names: set[str]) -> None:
+        """Remove all other pages: readers find no GPU, and those that have one open see it as lost."""
+        for name in self._maps.keys() - names:
+            mapped = self._maps.pop(name)
+            row = mapped.copy()
+            row["written_ns"] = row["stale_ns"] = 0
+            self._publisher.publish(row[0], mapped)
+            (self.root / name / mapping.FILE).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                (self.root / name).rmdir()
 
 
 def _row(name: str, content: bytes) -> npt.NDArray[Any]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from simgpu import errors, vocabulary
 from simgpu.catalog import models, placing
-from simgpu.page import layout
+from simgpu.page import accounting, layout
 from simgpu.sim.parts import PartState
 from simgpu.topology.devices import ComputeInstance, Device, part_id
 
@@ -185,6 +185,7 @@ def alone(card: npt.NDArray[Any], place: int) -> Any:
     row["app_count"], row["apps"] = len(own), np.zeros((), row["apps"].dtype)
     row["apps"][: len(own)] = own
     row["apps"]["instance"][: len(own)] = 0
+    accounting.clear(row)  # which instance a process had is not recorded
     return row
 
 
