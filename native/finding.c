@@ -136,17 +136,48 @@ static int has_numbered(const char *name, unsigned number)
 int has_device_file(const struct page *page) { return has_numbered("/dev/nvidia", page->minor_number); }
 
 /* Minor numbers of instances go by card, GPU instance and compute instance, as the driver lists them in mig-minors. */
+static int has_instance_files(const struct page *page, const struct instance *instance, int is_bare)
+{
+    if (instance->gpu_instance >= GI_PER_CARD || instance->compute_instance >= CI_PER_GI) return 0;
+    unsigned number = FIRST_CAP + (page->minor_number * GI_PER_CARD + instance->gpu_instance) * (1 + CI_PER_GI);
+    const char name[] = "/dev/nvidia-caps/nvidia-cap";
+    return has_numbered(name, number) && (is_bare || has_numbered(name, number + 1 + instance->compute_instance));
+}
+
+/* Processes say by place which instance they use; `places` are the new ones, -1 of those that are gone. */
+static void keep_own_apps(struct page *page, const int places[PAGE_INSTANCES], unsigned instances)
+{
+    unsigned kept = 0;
+    for (unsigned i = 0; i < page->app_count; i++) {
+        struct app app = page->apps[i];
+        if (app.instance >= 0) {
+            if ((unsigned)app.instance >= instances || places[app.instance] < 0) continue;
+            app.instance = places[app.instance];
+        }
+        page->apps[kept] = app;
+        if (kept != i) page->app_names[kept] = page->app_names[i];
+        kept++;
+    }
+    page->app_count = kept;
+}
+
 void keep_own_instances(struct page *page)
 {
     unsigned all = gpu_instance_count(page), devices = page->instance_count, kept = 0;
+    int places[PAGE_INSTANCES];
     for (unsigned i = 0; i < all; i++) {
-        unsigned instance = page->minor_number * GI_PER_CARD + page->instances[i].gpu_instance;
-        if (!has_numbered("/dev/nvidia-caps/nvidia-cap", FIRST_CAP + instance * (1 + CI_PER_GI))) {
-            if (i < devices) page->instance_count--;
-            else page->bare_count--;
+        int is_bare = i >= devices;
+        places[i] = -1;
+        if (!has_instance_files(page, &page->instances[i], is_bare)) {
+            if (is_bare) page->bare_count--;
+            else page->instance_count--;
             continue;
         }
-        if (kept != i) page->instances[kept] = page->instances[i];
-        kept++;
+        if (kept != i) {
+            page->instances[kept] = page->instances[i];
+            page->portions[kept] = page->portions[i];
+        }
+        places[i] = (int)kept++;
     }
+    keep_own_apps(page, places, all);
 }

@@ -16,7 +16,8 @@ void pages_find(struct place *into);
 /* The path of an entry's page; 0 if it is none. */
 int page_path(const struct place *place, const char *entry, char *into, size_t size);
 
-/* A container has device files of the cards, and of their instances, that it may use. */
+/* A container has device files of the cards, and of their GPU and compute instances, that it may use; processes on others are
+ * not its own. */
 int has_device_file(const struct page *page);
 void keep_own_instances(struct page *page);
 

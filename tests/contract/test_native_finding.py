@@ -9,11 +9,17 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import numpy.typing as npt
 import pytest
 
+from simgpu.catalog import models
 from simgpu.node import driver_texts
-from simgpu.page import native
+from simgpu.page import apps, layout, native
+from simgpu.page import rows as page_rows
+from simgpu.topology import devices
 from tests.fixtures import pages
 
 LIBRARY = f"usr/lib/{platform.machine()}-linux-gnu/libnvidia-ml.so.580.159.04"
@@ -34,10 +40,11 @@ def without_pages() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "SIMGPU_PAGES"}
 
 
-def container(root: Path, *, cards: Sequence[int], caps: Sequence[int] = (), mig: Sequence[str] = ()) -> list[str]:
-    """What nvidia-smi lists in a container that has these device files, of a node with three cards."""
+def container(
+    root: Path, rows: npt.NDArray[Any], *options: str, cards: Sequence[int], caps: Sequence[int] = ()
+) -> list[str]:
+    """What nvidia-smi prints in a container that has these device files, of a node with these cards."""
     put(native.tool(), root / "bin" / "nvidia-smi")
-    rows = pages.cards("h200", 3, mig=mig)
     pages.write(root / "all", rows)
     firmware = root / "lib/firmware/nvidia/580.159.04"
     firmware.mkdir(parents=True)
@@ -50,9 +57,20 @@ def container(root: Path, *, cards: Sequence[int], caps: Sequence[int] = (), mig
         (root / f"dev/nvidia{card}").touch()
     for cap in caps:
         (root / f"dev/nvidia-caps/nvidia-cap{cap}").touch()
-    command = ["chroot", str(root), "/bin/nvidia-smi", "-L"]
+    command = ["chroot", str(root), "/bin/nvidia-smi", *(options or ("-L",))]
     done = subprocess.run(command, capture_output=True, text=True, env=without_pages(), check=False, timeout=20)
     return done.stdout.splitlines()
+
+
+def divided() -> tuple[npt.NDArray[Any], int]:
+    """The page of a card whose first instance two compute instances share, and the number of that instance."""
+    entry = devices.GpuEntry(type="h200", mig=("3g.71gb", "1g.18gb"))
+    [card] = devices.build(devices.BoxConfig((entry,)), models.load([]), node="test")
+    shared = card.placements()[0].number
+    compute = devices.ComputeInstance(shared, 0, 0, 2), devices.ComputeInstance(shared, 1, 1, 0)
+    rows = pages.cards("h200", 1, mig=entry.mig)
+    page_rows.describe_instances(rows[0], msgspec.structs.replace(card, bare=(shared,), compute=compute))
+    return rows, shared
 
 
 @pytest.mark.parametrize("program", ["library", "tool"])
@@ -80,22 +98,43 @@ def test_the_environment_comes_before_the_driver_folder(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root changes the root of the file system")
 class TestContainer:
     def test_a_container_sees_the_cards_whose_device_files_it_has(self, tmp_path: Path) -> None:
-        shown = container(tmp_path, cards=(0, 2))
+        shown = container(tmp_path, pages.cards("h200", 3), cards=(0, 2))
         assert [line.partition(":")[0] for line in shown] == ["GPU 0", "GPU 1"]
         uuids = [row["uuid"].decode() for row in pages.cards("h200", 3)]
         assert [uuids.index(line.partition("UUID: ")[2].rstrip(")")) for line in shown] == [0, 2]
 
     def test_a_container_without_device_files_has_no_card(self, tmp_path: Path) -> None:
-        assert not [line for line in container(tmp_path, cards=()) if line.startswith("GPU")]
+        assert not [line for line in container(tmp_path, pages.cards("h200", 3), cards=()) if line.startswith("GPU")]
 
     def test_a_container_sees_the_instances_whose_capability_files_it_has(self, tmp_path: Path) -> None:
         mig = ("1g.18gb", "1g.18gb", "2g.35gb")
-        numbers = [int(item["gpu_instance"]) for item in pages.cards("h200", 3, mig=mig)["instances"][1][:3]]
-        cap = driver_texts.gpu_instance_minor(1, numbers[1])
-        shown = container(tmp_path, cards=(1,), caps=(cap, cap + 1), mig=mig)
+        rows = pages.cards("h200", 3, mig=mig)
+        own = rows["instances"][1][1]
+        cap = driver_texts.gpu_instance_minor(1, int(own["gpu_instance"]))
+        shown = container(tmp_path, rows, cards=(1,), caps=(cap, cap + 1))
         assert len([line for line in shown if line.startswith("GPU")]) == 1
         [only] = [line for line in shown if "MIG" in line]
-        assert pages.cards("h200", 3, mig=mig)["instances"][1][1]["uuid"].decode() in only
+        assert own["uuid"].decode() in only
+
+    def test_a_container_sees_one_of_the_compute_instances_that_share_an_instance(self, tmp_path: Path) -> None:
+        rows, shared = divided()
+        cap = driver_texts.gpu_instance_minor(0, shared)
+        shown = container(tmp_path, rows, cards=(0,), caps=(cap, cap + 2))
+        [only] = [line for line in shown if "MIG" in line]
+        assert only.strip().startswith("MIG 2c.3g.71gb")
+        assert rows["instances"][0][1]["uuid"].decode() in only
+
+    def test_a_container_sees_the_processes_of_its_own_instances(self, tmp_path: Path) -> None:
+        rows, shared = divided()
+        rows["open"], rows["processes"] = 1, layout.NAMED_PROCESSES
+        apps.fill(rows[0], [apps.App(100 + place, 1, 1, place) for place in range(3)])
+        rows["app_names"]["text"][0, :3] = [b"first", b"second", b"third"]
+        cap = driver_texts.gpu_instance_minor(0, shared)
+        shown = container(tmp_path, rows, "-q", "-d", "PIDS", cards=(0,), caps=(cap, cap + 2))
+        words = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in shown)}
+        assert [line for line in shown if "Process ID" in line] == [line for line in shown if ": 101" in line] != []
+        assert words["Name"] == "second"
+        assert (words["GPU instance ID"], words["Compute instance ID"]) == (str(shared), "1")
 
 
 def test_the_address_of_this_code_is_found_among_many_mapped_files(tmp_path: Path) -> None:

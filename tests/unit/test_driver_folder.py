@@ -14,7 +14,7 @@ import pytest
 
 from simgpu import errors
 from simgpu.catalog import models
-from simgpu.node import device_nodes, driver_texts, pci_files
+from simgpu.node import device_nodes, driver_texts, files, pci_files
 from simgpu.node.driver import DriverFolder
 from simgpu.topology import devices
 from simgpu.topology.devices import Device
@@ -43,6 +43,16 @@ def folder(tmp_path: Path, listed: str = FREE) -> DriverFolder:
 
 def there(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_symlink() or not path.is_dir()}
+
+
+def can_make_device_files(folder: Path) -> bool:
+    """Whether we may: root may not in a namespace of users, or without the capability."""
+    try:
+        os.mknod(folder / "try", stat.S_IFCHR | 0o600, os.makedev(device_nodes.MAJOR, 0))
+    except PermissionError:
+        return False
+    (folder / "try").unlink()
+    return True
 
 
 @pytest.fixture
@@ -100,6 +110,40 @@ def test_another_version_and_fewer_gpus_leave_nothing_of_the_first_behind(tmp_pa
 
 
 @pytest.mark.usefixtures("nodes")
+def test_folders_that_root_mounts_elsewhere_stay_while_there_are_no_gpus(tmp_path: Path) -> None:
+    found, root = folder(tmp_path), tmp_path / "driver"
+    found.show(cards(1))
+    names = ("proc/driver", "sys/bus/pci/devices", "dev", "dev/nvidia-caps")
+    opened = [os.open(root / name, os.O_PATH | os.O_DIRECTORY) for name in names]  # as a mount has them
+    found.show([])
+    assert [len(list(os.scandir(f"/proc/self/fd/{folder}"))) for folder in opened] == [0, 0, 1, 0]
+    found.show(cards(2))
+    [texts, addresses, nodes, caps] = [{item.name for item in os.scandir(f"/proc/self/fd/{it}")} for it in opened]
+    for descriptor in opened:
+        os.close(descriptor)
+    assert texts == {"nvidia", "nvidia-caps"}
+    assert len(addresses) == 2
+    assert {"nvidia0", "nvidia1"} <= nodes
+    assert caps == {"nvidia-cap1", "nvidia-cap2"}
+
+
+def test_a_removal_that_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, root = folder(tmp_path), tmp_path / "driver"
+    for name in ("usr", "lib", "proc"):
+        (root / name).mkdir()
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="stopped"):
+        patch.setattr(files.shutil, "rmtree", _stop)
+        found.remove()
+    found.claim()
+    found.remove()
+    assert not list(root.iterdir())
+
+
+def _stop(path: Path) -> None:
+    raise OSError(f"stopped at {path.name}")
+
+
+@pytest.mark.usefixtures("nodes")
 def test_nothing_is_written_again_while_the_gpus_stay_the_same(tmp_path: Path) -> None:
     found, listed = folder(tmp_path), cards()
     found.show(listed)
@@ -148,8 +192,9 @@ def test_without_the_privilege_everything_but_device_files_is_there(
     assert "CAP_MKNOD is missing" in caplog.text
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device files")
 def test_device_files_are_made_as_on_hardware(tmp_path: Path) -> None:
+    if not can_make_device_files(tmp_path):
+        pytest.skip("making device files needs CAP_MKNOD")
     folder(tmp_path).show(cards(1, mig=("1g.18gb",)))
     for name, mode in (("nvidia0", 0o666), ("nvidia-caps/nvidia-cap1", 0o400), ("nvidia-caps/nvidia-cap2", 0o444)):
         found = (tmp_path / "driver/dev" / name).stat()
@@ -177,6 +222,26 @@ def test_a_mig_device_has_two_device_files_and_their_texts() -> None:
                 assert minor is not None
                 assert f"nvidia-caps/nvidia-cap{minor[1]}" in named
                 assert f"gpu{card.index}/gi{place.number}/{part}access {minor[1]}\n" in texts["nvidia-caps/mig-minors"]
+
+
+def test_each_compute_instance_has_a_device_file_and_its_text_and_a_gpu_instance_without_any_has_its_own() -> None:
+    [card] = cards(1, mig=("3g.71gb", "1g.18gb", "1g.18gb"))
+    shared, full, bare = (place.number for place in card.placements())
+    compute = tuple(devices.ComputeInstance(shared, number, 0, start) for number, start in ((0, 0), (2, 2)))
+    card = msgspec.structs.replace(card, bare=(shared, bare), compute=compute)
+    parts = {
+        f"gi{shared}": 0, f"gi{shared}/ci0": 1, f"gi{shared}/ci2": 3, f"gi{full}": 0, f"gi{full}/ci0": 1, f"gi{bare}": 0,
+    }  # fmt: skip
+    minors = {
+        part: driver_texts.gpu_instance_minor(0, int(part.partition("/")[0][2:])) + at for part, at in parts.items()
+    }
+    texts = driver_texts.texts([card], "580.159.04", machine="x86_64")
+    found = {name: text for name, text in texts.items() if name.startswith("nvidia/capabilities/gpu")}
+    assert {name.split("mig/")[1]: text.split()[1] for name, text in found.items()} == {
+        f"{part}/access": str(minor) for part, minor in minors.items()
+    }
+    named = {node.path for node in device_nodes.nodes([card]) if node.path.startswith("nvidia-caps")}
+    assert named == {f"nvidia-caps/nvidia-cap{minor}" for minor in (1, 2, *minors.values())}
 
 
 def test_texts_are_those_of_the_kernel_module() -> None:

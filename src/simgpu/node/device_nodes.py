@@ -31,7 +31,7 @@ class DeviceNode(msgspec.Struct, frozen=True):
 
 
 def nodes(devices: Sequence[Device]) -> Iterator[DeviceNode]:
-    """Yield the device files of a machine with these GPUs; a MIG device has one for each of its two instances."""
+    """Yield the device files of a machine with these GPUs; each instance, GPU or compute, has one."""
     yield DeviceNode("nvidiactl", _CONTROL)
     yield DeviceNode("nvidia-modeset", _MODESET)
     yield DeviceNode("nvidia-uvm", _UVM)
@@ -40,10 +40,8 @@ def nodes(devices: Sequence[Device]) -> Iterator[DeviceNode]:
     yield _capability(driver_texts.MIG_MONITOR, driver_texts.READABLE)
     for device in devices:
         yield DeviceNode(f"nvidia{device.index}", device.index)
-        for place, _ in device.mig_devices():
-            minor = driver_texts.gpu_instance_minor(device.index, place.number)
+        for _, minor in driver_texts.instance_minors(device):
             yield _capability(minor, driver_texts.READABLE)
-            yield _capability(minor + 1, driver_texts.READABLE)
 
 
 def _capability(minor: int, mode: int) -> DeviceNode:

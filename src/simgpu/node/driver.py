@@ -23,6 +23,8 @@ from simgpu.topology.devices import Device
 _MARK = ".simgpu"
 _PAGES = Path(vocabulary.PAGES_DIR).relative_to("/")
 _SHOWN = ("usr", "lib", "dev", "proc", "sys")  # all but the pages, which have an owner of their own
+# Folders that others may have mounted: one that is made anew is not the one that they see.
+_MOUNTED = ("dev", "dev/nvidia-caps", "proc/driver", "sys/bus/pci/devices")
 _VERSION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){1,3}")
 _DEVICES = Path("/proc/devices")
 
@@ -73,9 +75,10 @@ class DriverFolder:
         self._shown = devices
 
     def remove(self) -> None:
-        """Remove everything in the folder, if it is ours."""
-        if (self._root / _MARK).exists():
-            files.remove_contents(self._root)
+        """Remove everything in the folder, if it is ours: the mark last, or what is left would be another driver's."""
+        mark = self._root / _MARK
+        if mark.exists():
+            files.remove_contents(self._root, last=mark.name)
 
     def _programs(self, version: str) -> Iterator[Path]:
         """Write library and tool."""
@@ -129,14 +132,15 @@ class DriverFolder:
         return folder
 
     def _remove_others(self, kept: set[Path]) -> None:
-        """Remove what earlier GPUs or versions had, and folders that are empty."""
+        """Remove what earlier GPUs or versions had, and folders that are empty, but none that others may have mounted."""
+        mounted = {self._root / name for name in _MOUNTED if not (self._without_nodes and name.startswith("dev"))}
         for name in _SHOWN:
             for found, _, names in os.walk(self._root / name, topdown=False):
                 folder = Path(found)
                 for path in (folder / name for name in names):
                     if path not in kept:
                         path.unlink()
-                if not any(folder.iterdir()):
+                if folder not in mounted and not any(folder.iterdir()):
                     folder.rmdir()
 
 

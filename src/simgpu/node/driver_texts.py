@@ -71,6 +71,16 @@ def gpu_instance_minor(gpu: int, instance: int) -> int:
     return _FIRST + (gpu * _GPU_INSTANCES + instance) * (1 + _COMPUTE_INSTANCES)
 
 
+def instance_minors(device: Device) -> Iterator[tuple[str, int]]:
+    """Yield each GPU instance that a device has, and each compute instance, as a path, and its minor number."""
+    filled = {place.number for place, _ in device.mig_devices()}
+    for place in device.placements():
+        minor, number = gpu_instance_minor(device.index, place.number), place.number
+        yield f"gi{number}", minor
+        for compute in [0] if number in filled else [item.number for item in device.compute if item.within == number]:
+            yield f"gi{number}/ci{compute}", minor + 1 + compute
+
+
 def texts(devices: Sequence[Device], version: str, *, machine: str) -> dict[str, str]:
     """Return the texts by path below `/proc/driver`; `machine` is the architecture."""
     found = {
@@ -83,11 +93,8 @@ def texts(devices: Sequence[Device], version: str, *, machine: str) -> dict[str,
     }
     for device in devices:
         found[f"nvidia/gpus/{device.pci_short}/information"] = _information(device, version)
-        for place, _ in device.mig_devices():
-            instance = f"nvidia/capabilities/gpu{device.index}/mig/gi{place.number}"
-            minor = gpu_instance_minor(device.index, place.number)
-            found[f"{instance}/access"] = _capability(minor, READABLE)
-            found[f"{instance}/ci0/access"] = _capability(minor + 1, READABLE)
+        for instance, minor in instance_minors(device):
+            found[f"nvidia/capabilities/gpu{device.index}/mig/{instance}/access"] = _capability(minor, READABLE)
     return found
 
 
