@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from simgpu import vocabulary
 from simgpu.kube import resources
 from soak import fleet
+from soak.counters import Counters
 from soak.fleet import Fleet
 from soak.gate import Gate
 from soak.insisting import insist
-from soak.observing import Observer
 from soak.settings import Settings
 from soak.world import World
 
@@ -34,11 +34,11 @@ _MODELS = ("a100", "h100", "h200", "t4")
 class Edits:
     """The edits by name."""
 
-    def __init__(self, world: World, settings: Settings, observer: Observer) -> None:
+    def __init__(self, world: World, settings: Settings, counters: Counters) -> None:
         self._client = world.client
         self._fleet: Fleet = world.fleet
         self._chance: random.Random = settings.chance("edits")
-        self._observer = observer
+        self._counters = counters
         self.kinds: dict[str, Callable[[float], Awaitable[None]]] = {
             "other models": self._other_models,
             "other counts": self._other_counts,
@@ -72,12 +72,12 @@ class Edits:
         """Replace the GPUs of spare nodes, and put the others back."""
         model = self._chance.choice(_MODELS)
         for text in (fleet.document(model=model), fleet.document()):
-            self._observer.replaced(*self._spare())
+            self._counters.replaced(*self._spare())
             await self._configure(text)
             await asyncio.sleep(seconds)
 
     async def _other_counts(self, seconds: float) -> None:
-        self._observer.replaced(*self._spare())
+        self._counters.replaced(*self._spare())
         await self._configure(fleet.document(count=self._chance.randrange(0, fleet.GPUS)))
         await asyncio.sleep(seconds)
         await self._configure(fleet.document())
@@ -94,21 +94,21 @@ class Edits:
 
     async def _deleted_node(self, seconds: float) -> None:
         name = self._chance.choice([*self._fleet.nodes])
-        self._observer.replaced(name)
+        self._counters.replaced(name)
         await insist(lambda: self._client.delete(resources.NODES, name))
         await asyncio.sleep(seconds)
         await insist(lambda: self._fleet.add_node(name))
 
     async def _failing(self, seconds: float) -> None:
         name, gpu = self._chance.choice([*self._fleet.nodes]), self._chance.randrange(fleet.GPUS)
+        self._counters.failed(name, gpu)
         await self._annotate(name, {vocabulary.FAILURES_ANNOTATION: f"{{unhealthy: [{gpu}]}}"})
         await asyncio.sleep(seconds)
-        self._observer.failed(name, gpu)
         await self._annotate(name, {vocabulary.FAILURES_ANNOTATION: None})
 
     async def _without_pool(self, seconds: float) -> None:
         name = self._chance.choice(self._spare())
-        self._observer.replaced(name)
+        self._counters.replaced(name)
 
         async def label(pool: str | None) -> None:
             patch = {"metadata": {"labels": {fleet.LABEL: pool}}}

@@ -1,4 +1,4 @@
-"""Requests that are repeated while the API server is away."""
+"""Requests that are repeated while the API server is away, or not able to answer."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from simgpu.kube import errors
 
 T = TypeVar("T")
 _PAUSE_SECONDS = 0.2
+_NEVER = (errors.BadRequest, errors.Forbidden, errors.MethodNotAllowed, errors.Unsupported, errors.Invalid)
+_STARTING = "not yet ready to handle request"  # admission of an API server that has just started, as a 403
 
 
 async def insist(call: Callable[[], Awaitable[T]]) -> T | None:
-    """Repeat a request until it is answered; None for what exists already, or no longer."""
+    """Repeat a request until it is answered; None for what exists already, or no longer. A wrong one raises."""
     while True:
         try:
             return await call()
         except (errors.AlreadyExists, errors.NotFound):
             return None
-        except errors.KubeError:
+        except errors.KubeError as error:
+            if isinstance(error, _NEVER) and _STARTING not in str(error):
+                raise
             await asyncio.sleep(_PAUSE_SECONDS)

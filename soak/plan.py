@@ -26,6 +26,7 @@ NETWORK_FAULTS = (
 )
 LANES = {"processes": PROCESS_FAULTS, "network": NETWORK_FAULTS}
 KILLS = tuple(kind for kind in PROCESS_FAULTS if kind.startswith("kill "))
+KILLS_OF_OURS = tuple(f"kill {name}" for name in OURS)
 
 
 class Planned(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from simgpu.loadtest.reports.plots import Curve
 from soak import plan
 from soak.results import Result, figures
 
-RESULTS = Path(__file__).with_name("results.json")  # of the last long run, which the documentation quotes
+RESULTS = Path(__file__).with_name("results.json")  # of the run that the documentation quotes
 DOCUMENT = Path(__file__).parent.parent / "docs" / "concepts" / "reliability.md"
 _BEGIN, _END = "<!-- soak -->\n", "<!-- /soak -->"
 

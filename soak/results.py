@@ -10,9 +10,13 @@ from soak import plan
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What was seen at a moment of the run: MiB and open files by process, mean lags in seconds, and counts so far."""
+    """What was seen at a moment of the run.
+
+    By process: its id, MiB and open files. Further mean lags in seconds, and counts so far.
+    """
 
     at: float
+    pids: dict[str, int]
     memory: dict[str, float]
     files: dict[str, int]
     event_lag: float
@@ -30,7 +34,10 @@ class Occurrence(msgspec.Struct, frozen=True):
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """Memory in MiB and open files of a process, at rest at the first and the last check, and the most at any time."""
+    """Memory in MiB and open files of a process, at rest, and the most at any time.
+
+    First and last are those of one process: of all that had a name, the one that was at rest over the longest time.
+    """
 
     memory_first: float
     memory_last: float
@@ -38,6 +45,7 @@ class Growth(msgspec.Struct, frozen=True):
     files_first: int
     files_last: int
     files_most: int
+    seconds: float = 0.0  # from first to last; nothing is known of growth in none
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,7 +46,7 @@ class Soak:
         self._faults = Faults(running)
         self._observer = Observer(running, self._since)
         self._load = load.Load(running.client, running.fleet, settings, self._gate)
-        self._edits = Edits(running, settings, self._observer)
+        self._edits = Edits(running, settings, self._observer.counters)
         self._edited: collections.Counter[str] = collections.Counter()
         self._impossible: dict[str, str] = {}
         self._occurrences: list[Occurrence] = []
@@ -54,6 +54,7 @@ class Soak:
         self._settled: list[float] = []
         self._fresh_starts = 0
         self._rests: list[Sample] = []
+        self._spared = False  # whether SimGPU's processes are left alive now
 
     def _since(self) -> float:
         return time.monotonic() - self._start
@@ -102,6 +103,8 @@ class Soak:
             if fault.kind in self._impossible:
                 continue
             async with self._gate.inside():
+                if self._spared and fault.kind in plan.KILLS_OF_OURS:
+                    continue
                 at = self._since()
                 self._report(f"{at:7.1f} s  {fault.kind}, for {fault.seconds:.1f} s")
                 try:
@@ -116,11 +119,17 @@ class Soak:
         self._edited[kind] += 1
 
     async def _checks(self, session: aiohttp.ClientSession) -> None:
-        chance = self._settings.chance("checks")
+        """Check at random moments, and when the part without kills begins, with a fresh controller that stays."""
+        chance, begin = self._settings.chance("checks"), self._since()
         while True:
-            await asyncio.sleep(self._settings.seconds / 2 if self._settings.short else chance.uniform(60, 150))
+            pause = chance.uniform(60, 150)
+            until = max(0.0, begin + self._settings.seconds_with_kills - self._since())
+            due = not self._spared and (self._settings.short or until <= pause)
+            await asyncio.sleep(until if due else pause)
             async with self._gate.closed():
-                await self._check(session, fresh=chance.random() < 0.6)
+                fresh = due or (not self._spared and chance.random() < 0.6)
+                self._spared |= due
+                await self._check(session, fresh=fresh)
 
     async def _check(self, session: aiohttp.ClientSession, *, fresh: bool) -> None:
         """Wait until everything agrees; with `fresh`, compare that with what a new controller makes of it."""
@@ -133,7 +142,6 @@ class Soak:
             await self._same(session, before)
         self._occurrences.append(Occurrence(round(at, 1), "check", round(self._since() - at, 1)))
         self._report(f"{at:7.1f} s  check took {self._since() - at:.1f} s")
-        self._rests.append(self._observer.samples[-1])
 
     async def _look(self, session: aiohttp.ClientSession) -> Seen | None:
         page = await self._observer.page(session, "controller")
@@ -147,6 +155,8 @@ class Soak:
                 problems = state.disagreements(seen, self._world.fleet.nodes)
             if not problems:
                 self._settled.append(round(time.monotonic() - start, 1))
+                await self._observer.settle(session)
+                self._rests.append(await self._observer.sample(session))
                 return seen
             if time.monotonic() > start + _REST_SECONDS:
                 self._fail(f"{what}: not at rest: {'; '.join(problems)}")
@@ -164,6 +174,7 @@ class Soak:
                 self._fail(f"a fresh start differs: {'; '.join(problems)}")
                 return
             await asyncio.sleep(_POLL_SECONDS)
+        self._rests.append(await self._observer.sample(session))
 
     async def _leaks(self, session: aiohttp.ClientSession, empty: Seen | None) -> dict[str, int]:
         """Delete all pods, and return what stays."""
@@ -184,14 +195,14 @@ class Soak:
         self._report(f"FAILED {self._failures[-1]}")
 
     def _result(self, leaked: dict[str, int]) -> Result:
-        observer, running = self._observer, self._world
+        observer, running, counters = self._observer, self._world, self._observer.counters
         growth = grown(observer.samples, self._rests)
-        self._failures += [f"a counter fell: {fall}" for fall in observer.falls]
+        self._failures += [f"a counter fell: {fall}" for fall in counters.falls]
         self._failures += [f"{count} {what} leaked" for what, count in leaked.items() if count]
         self._failures += [f"{name} ended by itself" for name in running.crashes]
         self._failures += world.tracebacks(running.folder)
         self._failures += [problem for name in plan.OURS if name in growth for problem in excess(name, growth[name])]
-        if not observer.grown:
+        if not counters.grown:
             self._failures.append("no counter grew")
         return Result(
             seed=self._settings.seed,
@@ -211,8 +222,8 @@ class Soak:
             fresh_starts=self._fresh_starts,
             settle_seconds=self._settled,
             scrapes=sum(observer.scrapes.values()),
-            counters=len(observer.grown),
-            falls=len(observer.falls),
+            counters=len(counters.grown),
+            falls=len(counters.falls),
             leaked=leaked,
             growth=growth,
             occurrences=self._occurrences,
@@ -227,24 +238,36 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def grown(samples: list[Sample], rests: list[Sample]) -> dict[str, Growth]:
-    """Return how much each process grew from the first check to the last."""
+    """Return how much each process grew while it lived, from the first rest to the last."""
     found = {}
-    for name in sorted({name for sample in rests for name in sample.memory}):
-        seen = [sample for sample in rests if name in sample.memory]
-        every = [sample for sample in samples if name in sample.memory]
+    for name in sorted({name for sample in rests for name in sample.pids}):
+        first, last = _longest([sample for sample in rests if name in sample.pids], name)
+        every = [sample for sample in samples if name in sample.pids]
         found[name] = Growth(
-            seen[0].memory[name],
-            seen[-1].memory[name],
+            first.memory[name],
+            last.memory[name],
             max(sample.memory[name] for sample in every),
-            seen[0].files[name],
-            seen[-1].files[name],
+            first.files[name],
+            last.files[name],
             max(sample.files[name] for sample in every),
+            round(last.at - first.at, 1),
         )
     return found
 
 
+def _longest(rests: list[Sample], name: str) -> tuple[Sample, Sample]:
+    """Return the first and the last rest of the process that has the most time between them."""
+    lives: dict[int, list[Sample]] = {}
+    for sample in rests:
+        lives.setdefault(sample.pids[name], []).append(sample)
+    life = max(lives.values(), key=lambda life: life[-1].at - life[0].at)
+    return life[0], life[-1]
+
+
 def excess(name: str, growth: Growth) -> Iterator[str]:
-    """Yield what a process used more of than it should."""
+    """Yield what a process used more of than it should; also if it never lived from one check to another."""
+    if not growth.seconds:
+        yield f"{name}: no process lived from one check to another, so that nothing is known of its growth"
     if growth.memory_last > _GROWTH * growth.memory_first + _MORE_MEMORY:
         yield f"{name} grew from {growth.memory_first} to {growth.memory_last} MiB"
     if growth.memory_most > _MAX_MEMORY:

@@ -27,6 +27,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Whether this is a test rather than a run for figures."""
         return self.seconds < _SHORT_SECONDS
 
+    @property
+    def seconds_with_kills(self) -> float:
+        """When the rest of the run begins, in which SimGPU's processes live, so that growth shows."""
+        return self.seconds * 2 / 3
+
     def complete(self) -> Settings:
         """Return the settings with every size chosen."""
         sizes = {"nodes": 64, "claim_nodes": 4, "rate": 12.0, "peak": 260.0, "pause": 6.0}

@@ -7,8 +7,8 @@ import re
 import signal
 from typing import Any
 
-from simgpu.kube import errors, resources
-from tests.fixtures import pod_groups
+from simgpu.kube import resources
+from tests.fixtures import pod_groups, served_types
 from tests.fixtures.cluster import eventually
 from tests.fixtures.controller import Fleet
 
@@ -104,16 +104,7 @@ async def test_a_pod_that_crosses_a_limit_is_reported_and_fails_if_it_asks_for_t
 
 
 async def test_a_pods_kind_decides_where_it_says_nothing(fleet: Fleet) -> None:
-    await fleet.client.create(resources.CUSTOM_RESOURCE_DEFINITIONS, pod_groups.TYPE)
-    try:
-
-        async def served() -> bool:
-            try:
-                return bool(await fleet.client.discover(resources.POD_GROUPS.api_version))
-            except errors.NotFound:
-                return False
-
-        await eventually(served, seconds=30)
+    async with served_types.served(fleet.client, pod_groups.TYPE):
         await fleet.configure("", default=EIGHT)
         node = await fleet.node("a")
         await fleet.start()
@@ -128,8 +119,6 @@ async def test_a_pods_kind_decides_where_it_says_nothing(fleet: Fleet) -> None:
         label = {"metadata": {"labels": {"workloadKind": "InteractiveWorkload"}}}
         await fleet.client.merge_patch(resources.PODS, "other", label, namespace=fleet.namespace)
         await shown(fleet, {("other", "c0"): 0.0})
-    finally:
-        await fleet.client.delete(resources.CUSTOM_RESOURCE_DEFINITIONS, "podgroups.scheduling.run.ai")
 
 
 SLICED = EIGHT | {

@@ -7,7 +7,7 @@ from typing import Any
 
 from simgpu.kube import errors, resources
 from simgpu.kube.views import NodeResourceTopology
-from tests.fixtures import zones
+from tests.fixtures import served_types, zones
 from tests.fixtures.cluster import eventually
 from tests.fixtures.controller import Fleet
 
@@ -49,8 +49,7 @@ async def test_zones_of_fake_nodes_are_published_once_their_type_is_served_and_f
     node, plain = await fleet.node("a", "zoned"), await fleet.node("b", "plain")
     await fleet.start()
     await fleet.gpus(node, 8)
-    await fleet.client.create(resources.CUSTOM_RESOURCE_DEFINITIONS, zones.TYPE)
-    try:
+    async with served_types.served(fleet.client, zones.TYPE):
         found = await shows(fleet, node, ["3", "5"])
         assert found.topology_policies == ("RestrictedPodLevel",)
         assert found.attributes == (
@@ -82,5 +81,3 @@ async def test_zones_of_fake_nodes_are_published_once_their_type_is_served_and_f
         await fleet.configure("", zoned=POOL, plain=POOL)
         await fleet.start()
         await gone(fleet, node)
-    finally:
-        await fleet.client.delete(resources.CUSTOM_RESOURCE_DEFINITIONS, zones.TYPE["metadata"]["name"])

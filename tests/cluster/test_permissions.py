@@ -20,10 +20,10 @@ from simgpu.cluster import populate
 from simgpu.controllers import dra_fleet
 from simgpu.dra import classes
 from simgpu.dra.versions import ServedApi
-from simgpu.kube import errors, resources
+from simgpu.kube import resources
 from simgpu.node import messages
 from simgpu.node.dra_messages import ClaimRef
-from tests.fixtures import accounts, audit, pod_groups, zones
+from tests.fixtures import accounts, audit, pod_groups, served_types, zones
 from tests.fixtures.chart import SERVED, Helm, template
 from tests.fixtures.cluster import Cluster, eventually, simgpu
 from tests.fixtures.controller import Fleet
@@ -41,22 +41,8 @@ PROFILED = {"simgpu.dev/activity-profile": "configmap/short", "simgpu.dev/on-lim
 @pytest.fixture
 async def fleet(fleet: Fleet) -> AsyncIterator[Fleet]:
     """A fleet in a cluster that serves whatever a controller can use."""
-    types = (zones.TYPE, pod_groups.TYPE)
-    for body in types:
-        await fleet.client.create(resources.CUSTOM_RESOURCE_DEFINITIONS, body)
-
-    async def served() -> bool:
-        try:
-            for resource in (resources.POD_GROUPS, resources.NODE_RESOURCE_TOPOLOGIES):
-                await fleet.client.discover(resource.api_version)
-        except errors.NotFound:
-            return False
-        return True
-
-    await eventually(served)
-    yield fleet
-    for body in types:
-        await fleet.client.delete(resources.CUSTOM_RESOURCE_DEFINITIONS, body["metadata"]["name"])
+    async with served_types.served(fleet.client, zones.TYPE, pod_groups.TYPE):
+        yield fleet
 
 
 async def account(fleet: Fleet, bodies: Sequence[dict[str, Any]], path: Path) -> Cluster:

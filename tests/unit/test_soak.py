@@ -12,9 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from simgpu.kube import errors
 from soak import fleet, pages, plan, report, run, state
+from soak.counters import UNSAVED_SECONDS, Counters
 from soak.gate import Gate
-from soak.pages import Holder
+from soak.insisting import insist
+from soak.pages import Holder, Page
 from soak.results import Growth, Occurrence, Result, Sample, figures
 from soak.settings import Settings
 
@@ -145,17 +148,128 @@ def test_what_stays_after_the_last_pod_is_a_leak() -> None:
     assert not any(state.leaks(clean, NODES, 0, 16).values())
 
 
-def sample(at: float, memory: float, files: int) -> Sample:
-    return Sample(at, {"controller": memory}, {"controller": files}, event_lag=0.1, write_lag=0.2, restarts=1, faults=2)
+XID, ENERGY = "DCGM_FI_DEV_XID", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+
+
+def read(counters: Counters, value: float, *, at: float, pid: int = 1, family: str = XID, role: str = "agent") -> None:
+    counters.add(role, Page({(family, "GPU-a"): value}, {}, {"GPU-a": ("w0", 3)}, 1), pid=pid, at=at)
+
+
+def test_a_counter_that_falls_is_remembered_whoever_serves_it_by_then() -> None:
+    counters = Counters()
+    for at, (value, pid) in enumerate([(5, 1), (7, 1), (7, 2), (6, 3), (6, 3)]):
+        read(counters, value, pid=pid, at=at)
+    assert counters.grown == {("agent", XID, "GPU-a")}
+    assert counters.falls == ["3.0 s: agent DCGM_FI_DEV_XID ('w0', 3): 7 -> 6"]
+
+
+def test_an_exporters_counters_count_for_one_life_of_the_process() -> None:
+    counters = Counters()
+    read(counters, 5, at=0, pid=1, role="exporter")
+    read(counters, 0, at=1, pid=2, role="exporter")
+    assert counters.falls == []
+    read(counters, -1, at=2, pid=2, role="exporter")
+    assert len(counters.falls) == 1
+
+
+def test_counters_of_gpus_that_were_replaced_may_fall_once_and_only_until_the_next_rest() -> None:
+    counters = Counters()
+    read(counters, 9, at=0)
+    counters.replaced("w1")  # another node
+    read(counters, 8, at=1)
+    assert len(counters.falls) == 1
+    counters.replaced("w0")
+    counters.settled("controller")  # another role
+    read(counters, 7, at=2)
+    assert len(counters.falls) == 1
+    read(counters, 6, at=3)
+    assert len(counters.falls) == 2
+    counters.replaced("w0")
+    counters.settled("agent")
+    read(counters, 5, at=4)
+    assert len(counters.falls) == 3
+
+
+@pytest.mark.parametrize(
+    ("failing", "family", "pid", "ended", "forgiven"),
+    [
+        (3, XID, 2, 10 + UNSAVED_SECONDS, True),
+        (3, XID, 2, 11 + UNSAVED_SECONDS, False),  # there was time to save it
+        (3, XID, 1, 10, False),  # nobody ended
+        (3, ENERGY, 2, 10, False),  # no error
+        (4, XID, 2, 10, False),  # another GPU failed
+    ],
+)
+def test_an_error_may_be_forgotten_only_by_a_process_that_ended_seconds_after_it(
+    failing: int, family: str, pid: int, ended: float, forgiven: bool
+) -> None:
+    counters = Counters()
+    read(counters, 1, at=0, family=family)
+    counters.failed("w0", failing)
+    read(counters, 2, at=10, family=family)
+    read(counters, 2, at=ended, family=family)
+    read(counters, 1, at=ended + 5, family=family, pid=pid)
+    assert (counters.falls == []) == forgiven
+
+
+async def test_a_request_is_repeated_while_the_server_cannot_answer_it() -> None:
+    answers: list[Exception | str] = [
+        errors.ConnectError("refused"),
+        errors.TooManyRequests(429, "", "", 1.0),
+        errors.ServerError(500, "", ""),
+        errors.Forbidden(403, "Forbidden", 'pods "a" is forbidden: not yet ready to handle request'),
+        "done",
+    ]
+
+    async def call() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert await insist(call) == "done"
+    answers.append(errors.NotFound(404, "", ""))
+    assert await insist(call) is None
+
+
+@pytest.mark.parametrize("kind", [errors.BadRequest, errors.Forbidden, errors.Invalid])
+async def test_a_request_that_can_never_succeed_is_not_repeated(kind: type[errors.ApiError]) -> None:
+    async def call() -> None:
+        raise kind(400, "", "wrong")
+
+    with pytest.raises(kind):
+        await insist(call)
+
+
+def sample(at: float, memory: float, files: int, pid: int = 1) -> Sample:
+    return Sample(
+        at, {"controller": pid}, {"controller": memory}, {"controller": files},
+        event_lag=0.1, write_lag=0.2, restarts=1, faults=2,
+    )  # fmt: skip
 
 
 def test_a_process_that_grows_is_a_failure_and_one_that_does_not_is_none() -> None:
     samples = [sample(0, 100, 20), sample(1, 300, 30), sample(2, 120, 25)]
     steady = run.grown(samples, [samples[0], samples[2]])["controller"]
-    assert steady == Growth(100, 120, 300, 20, 25, 30)
+    assert steady == Growth(100, 120, 300, 20, 25, 30, 2)
     assert [*run.excess("controller", steady)] == []
-    grown = Growth(100, 400, 600, 20, 90, 500)
+    grown = Growth(100, 400, 600, 20, 90, 500, 2)
     assert len([*run.excess("controller", grown)]) == 4
+
+
+def test_growth_is_that_of_the_process_that_lived_longest_not_of_one_that_has_just_started() -> None:
+    rests = [sample(0, 80, 10), sample(5, 90, 11), sample(6, 70, 12, 2), sample(50, 400, 99, 2), sample(51, 80, 10, 3)]
+    grown = run.grown(rests, rests)["controller"]
+    assert grown == Growth(70, 400, 400, 12, 99, 99, 44)
+    assert [*run.excess("controller", grown)] == [
+        "controller grew from 70 to 400 MiB", "controller had 12 and at the end 99 open files",
+    ]  # fmt: skip
+
+
+def test_a_run_in_which_no_process_lived_from_one_check_to_another_shows_nothing_about_growth() -> None:
+    rests = [sample(0, 80, 10), sample(5, 80, 10, 2)]
+    [problem] = run.excess("controller", run.grown(rests, rests)["controller"])
+    assert "no process lived from one check to another" in problem
 
 
 RESULT = Result(
@@ -182,7 +296,7 @@ def test_the_report_has_the_figures_as_text_json_and_plots(tmp_path: Path) -> No
     assert "FAILED <it> broke" in report.lines(RESULT)
 
 
-def test_the_documentation_quotes_the_last_long_run() -> None:
+def test_the_documentation_quotes_the_run_that_was_kept() -> None:
     kept = report.load()
     assert kept.failures == []
     assert report.table(kept) in report.DOCUMENT.read_text()
