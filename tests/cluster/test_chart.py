@@ -324,6 +324,8 @@ def test_values_without_a_meaning_here_are_named_after_the_install(helm: Helm, c
     assert "statusUpdater" not in notes
     plain = helm(*install).partition("NOTES:")[2]
     assert "ignored" not in plain
+    assert "Service nvidia-dcgm-exporter\n" in plain
+    assert "Service nvidia-dcgm-exporter\n" not in helm(*install, "--set", "components.exporter=false")
 
 
 @pytest.mark.parametrize("name", SETS)

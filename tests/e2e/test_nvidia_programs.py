@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,12 @@ from tests.fixtures.agent import Gpus
 from tests.fixtures.machine import Service, wait_for
 
 DRIVER = "/run/nvidia/driver"
-LIBRARIES = f"{DRIVER}/usr/lib/x86_64-linux-gnu"
+LIBRARIES = f"{DRIVER}/usr/lib/{platform.machine()}-linux-gnu"
 PLAIN = {"gpus": [{"type": "h200", "count": 2}]}
 # Where NVIDIA's programs read what a kernel module would show.
 MOUNTS = ("/proc/driver", "/sys/bus/pci/devices")
+CDI_FILE = "/run/cdi/nvidia.yaml"
+CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 SMALL = "nvidia.com/mig-1g.18gb"
 
 
@@ -111,6 +115,13 @@ class Nvidia:
         """The GPUs and MIG devices that nvidia-smi lists in a pod, by id."""
         return _ids(self.gpus.exec(pod, "nvidia-smi", "-L"))
 
+    def allocated(self, pod: str, resource: str) -> list[str]:
+        """The devices that the kubelet gave to a pod, by id, as it keeps them in its file."""
+        uid = self.gpus.node.kubectl("get", "pod", pod, "-o", "jsonpath={.metadata.uid}")
+        kept = json.loads(self.machine.path(CHECKPOINT).read_text())["Data"]["PodDeviceEntries"]
+        mine = [entry for entry in kept if entry["PodUID"] == uid and entry["ResourceName"] == resource]
+        return [device for entry in mine for devices in entry["DeviceIDs"].values() for device in devices]
+
     def contained(self, device: str) -> list[str]:
         """The same in a container that containerd alone starts with a CDI device."""
         name = re.sub(r"\W", "-", device)
@@ -126,18 +137,22 @@ def driver_node(equipped: Gpus, nvidia_programs: Path) -> Iterator[Nvidia]:
     gpus, made = equipped, Nvidia(equipped, nvidia_programs)
     gpus.fail("")
     gpus.configure(PLAIN)
-    gpus.agent.stop(signal.SIGTERM)
-    gpus.agent.start("--components=driver,labels,exporter")
-    gpus.wait_ready()
-    wait_for(made.machine.path(f"{DRIVER}/sys/bus/pci/devices").exists, "the driver folder")
-    for path in MOUNTS:
-        made.machine.run("mount", "--bind", f"{DRIVER}{path}", path)
-    yield made
-    made.stop_plugin()
-    for path in MOUNTS:
-        made.machine.run("umount", path)
-    gpus.agent.stop(signal.SIGTERM)
-    gpus.agent.start()
+    with ExitStack() as undo:
+        undo.callback(_start_again, gpus)
+        _start_again(gpus, "--components=driver,labels,exporter")
+        wait_for(made.machine.path(f"{DRIVER}/sys/bus/pci/devices").exists, "the driver folder")
+        for path in MOUNTS:
+            made.machine.run("mount", "--bind", f"{DRIVER}{path}", path)
+            undo.callback(made.machine.run, "umount", path)
+        undo.callback(made.stop_plugin)
+        yield made
+
+
+def _start_again(gpus: Gpus, *options: str) -> None:
+    """Start the agent with other options; it may have failed with those it had."""
+    if gpus.agent.running:
+        gpus.agent.stop(signal.SIGTERM)
+    gpus.agent.start(*options)
     gpus.wait_ready()
 
 
@@ -174,21 +189,27 @@ def test_the_device_plugin_gives_pods_our_gpus_and_marks_those_with_errors(nvidi
     nvidia.have(2)
 
 
-def test_a_cdi_file_of_nvidia_ctk_lets_containerd_start_a_container_with_a_gpu(nvidia: Nvidia) -> None:
+@pytest.fixture
+def cdi_file(nvidia: Nvidia) -> Iterator[Path]:
+    """Where nvidia-ctk writes a CDI file: containerd reads it, and no other test is to have it."""
+    path = nvidia.machine.path(CDI_FILE)
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def test_a_cdi_file_of_nvidia_ctk_lets_containerd_start_a_container_with_a_gpu(nvidia: Nvidia, cdi_file: Path) -> None:
     nvidia.configure(PLAIN, 0)
-    made = nvidia.machine.path("/run/cdi/nvidia.yaml")
     nvidia.machine.run(
-        nvidia.path("nvidia-ctk"), "cdi", "generate", f"--driver-root={DRIVER}", "--output=/run/cdi/nvidia.yaml",
+        nvidia.path("nvidia-ctk"), "cdi", "generate", f"--driver-root={DRIVER}", f"--output={CDI_FILE}",
         f"--nvidia-cdi-hook-path={nvidia.path('nvidia-ctk')}",
         "--disable-hook=update-ldcache",  # the image has neither a C library nor /etc; in pods the hook runs
     )  # fmt: skip
-    assert "gsp_simgpu-GPU-" in made.read_text()
+    assert "gsp_simgpu-GPU-" in cdi_file.read_text()
     names = nvidia.machine.run(nvidia.path("nvidia-ctk"), "cdi", "list").split()
     assert {"nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=all"} <= {*names}
     every, second = (nvidia.contained(device) for device in ("nvidia.com/gpu=all", "nvidia.com/gpu=1"))
     assert len(every) == 2
     assert second == every[1:]
-    made.unlink()
 
 
 @pytest.mark.parametrize("strategy", ["mixed", "single"])
@@ -201,5 +222,6 @@ def test_mig_devices_are_labelled_and_allocated_in_both_strategies(strategy: str
     nvidia.have(2 * layout["1g.18gb"], resource)
     pod = nvidia.gpus.pod(resource=resource)
     nvidia.gpus.running(pod)
-    card, part = nvidia.listed(pod)
-    assert (card[:4], part[:4]) == ("GPU-", "MIG-")
+    shown = nvidia.gpus.exec(pod, "nvidia-smi", "-L").splitlines()
+    assert [line.split()[:2] for line in shown] == [["GPU", "0:"], ["MIG", "1g.18gb"]]
+    assert _ids(shown[1]) == nvidia.allocated(pod, resource)

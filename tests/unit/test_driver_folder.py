@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from simgpu import errors
 from simgpu.catalog import models
-from simgpu.node import device_nodes, driver_texts, files, pci_files
+from simgpu.node import device_nodes, driver_texts, pci_files
 from simgpu.node.driver import DriverFolder
 from simgpu.topology import devices
 from simgpu.topology.devices import Device
@@ -129,11 +130,12 @@ def test_folders_that_root_mounts_elsewhere_stay_while_there_are_no_gpus(tmp_pat
 
 def test_a_removal_that_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, root = folder(tmp_path), tmp_path / "driver"
-    for name in ("usr", "lib", "proc"):
-        (root / name).mkdir()
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="stopped"):
-        patch.setattr(files.shutil, "rmtree", _stop)
-        found.remove()
+    (root / "usr").mkdir()
+    monkeypatch.setattr(Path, "iterdir", lambda self: iter(sorted(self.glob("*"))))  # the mark first
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", _stop)
+        with pytest.raises(OSError, match="stopped"):
+            found.remove()
     found.claim()
     found.remove()
     assert not list(root.iterdir())
@@ -230,7 +232,8 @@ def test_each_compute_instance_has_a_device_file_and_its_text_and_a_gpu_instance
     compute = tuple(devices.ComputeInstance(shared, number, 0, start) for number, start in ((0, 0), (2, 2)))
     card = msgspec.structs.replace(card, bare=(shared, bare), compute=compute)
     parts = {
-        f"gi{shared}": 0, f"gi{shared}/ci0": 1, f"gi{shared}/ci2": 3, f"gi{full}": 0, f"gi{full}/ci0": 1, f"gi{bare}": 0,
+        f"gi{shared}": 0, f"gi{shared}/ci0": 1, f"gi{shared}/ci2": 3,
+        f"gi{full}": 0, f"gi{full}/ci0": 1, f"gi{bare}": 0,
     }  # fmt: skip
     minors = {
         part: driver_texts.gpu_instance_minor(0, int(part.partition("/")[0][2:])) + at for part, at in parts.items()

@@ -132,7 +132,7 @@ class DriverFolder:
         return folder
 
     def _remove_others(self, kept: set[Path]) -> None:
-        """Remove what earlier GPUs or versions had, and folders that are empty, but none that others may have mounted."""
+        """Remove what earlier GPUs or versions had, and empty folders, but none that others may have mounted."""
         mounted = {self._root / name for name in _MOUNTED if not (self._without_nodes and name.startswith("dev"))}
         for name in _SHOWN:
             for found, _, names in os.walk(self._root / name, topdown=False):
