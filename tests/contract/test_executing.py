@@ -239,7 +239,8 @@ def test_pods_of_an_agents_node_are_on_a_real_node() -> None:
 
 
 def test_a_container_whose_mig_instance_is_gone_has_no_gpus(cluster: FakeCluster) -> None:
-    cluster.fleet.use(cluster.node, {cluster.node.ids[3]: (_user("small", 90, 9_000, part=13),)})
+    cluster.fleet.use(cluster.node, {cluster.node.ids[3]: (_user("small", 90, 9_000, part=99),)})
+    cluster.step()
     found = pod_pages.of_container(cluster.source(), "team", "small", "")
     assert (found.state, found.node, found.pages) == ("empty", NODE, [])
     assert found.message == "container main of pod team/small has no GPUs: its MIG instances are gone"
