@@ -97,7 +97,7 @@ async def _ended(connections: web.Server) -> None:
         if not connections.connections:
             return
         await asyncio.sleep(0)
-    await connections.shutdown(0.0)
+    await connections.shutdown(0.001)  # seconds; 0 would wait for as long as a stream does
     assert not connections.connections
 
 
