@@ -21,7 +21,7 @@ from tests.fuzz import guided, keeping, native
 from tests.fuzz.inputs import served
 from tests.fuzz.target import CORPUS, ROOT, kept
 
-SECONDS = 30.0  # for all targets in Python, besides importing them
+SECONDS = 22.0  # for all targets in Python, besides importing them
 SECONDS_IN_C = 1.0  # for each: libFuzzer adds one
 HANG_SECONDS = 300  # of one input: a machine may be slow or very busy
 LIMIT_SECONDS = 900  # of a test
