@@ -1,8 +1,8 @@
 """What counters may do: grow. Remembers the last value of each, and every fall that nothing explains.
 
 Three things explain a fall. The GPUs of a node were replaced: until the next check at rest each of its counters may
-begin anew, once. A failure was taken back: remapped rows go with it, likewise. A controller ended seconds after an error
-was seen: it may have been kept from saving that.
+begin anew, once. A failure was taken back: remapped rows go with it, likewise. A controller ended seconds after an
+error was seen: it may have been kept from saving that.
 """
 
 from __future__ import annotations
