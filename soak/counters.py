@@ -1,7 +1,8 @@
 """What counters may do: grow. Remembers the last value of each, and every fall that nothing explains.
 
-Two things explain a fall. The GPUs of a node were replaced: until the next check at rest each of its counters may begin
-anew, once. A controller ended seconds after an error was seen: it may have been kept from saving that.
+Three things explain a fall. The GPUs of a node were replaced: until the next check at rest each of its counters may
+begin anew, once. A failure was taken back: remapped rows go with it, likewise. A controller ended seconds after an
+error was seen: it may have been kept from saving that.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from soak.pages import Page, Place
 UNSAVED_SECONDS = 20.0
 _STATELESS = "exporter"  # its counters count for one life of the process
 _MAX_FALLS = 50
+_ROWS = "REMAPPED_ROWS"  # of a configured failure: they go when it is taken back
 _ENERGY = "ENERGY"  # in the names of counters that grow with time
 
 Key = tuple[str, str, str]  # a role, a family, and the id of a GPU
@@ -37,7 +39,9 @@ class Counters:
 
     def failed(self, node: str, index: int) -> None:
         """Note that a GPU was made to fail: a controller that ends right after it may take the error along."""
-        self._failed |= {gpu for gpu, place in self._places.items() if place == (node, index)}
+        failing = {gpu for gpu, place in self._places.items() if place == (node, index)}
+        self._failed |= failing
+        self._may_fall |= {key for key in self._values if key[2] in failing and _ROWS in key[1]}
 
     def settled(self, role: str) -> None:
         """Allow a role no more falls: it was read at rest, so whatever was replaced has been seen."""

@@ -212,6 +212,18 @@ def test_an_error_may_be_forgotten_only_by_a_process_that_ended_seconds_after_it
     assert (counters.falls == []) == forgiven
 
 
+def test_remapped_rows_may_go_once_with_the_failure_that_brought_them() -> None:
+    counters, rows = Counters(), "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"
+    read(counters, 0, at=0, family=rows)
+    counters.failed("w0", 3)
+    for at, value in enumerate([1, 0]):
+        read(counters, value, at=at, family=rows)
+    assert counters.falls == []
+    for at, value in enumerate([1, 0]):
+        read(counters, value, at=at, family=rows)
+    assert len(counters.falls) == 1
+
+
 async def test_a_request_is_repeated_while_the_server_cannot_answer_it() -> None:
     answers: list[Exception | str] = [
         errors.ConnectError("refused"),
