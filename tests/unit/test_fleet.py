@@ -101,6 +101,17 @@ def test_counters_of_a_gpu_that_comes_back_never_fall(fleet: Fleet, node: NodeCa
     assert after[node.ids[0]][0] >= before[node.ids[0]][0] > 1000
 
 
+def test_counters_resume_at_no_less_than_a_gpu_that_starts_to_work_reaches(fleet: Fleet, node: NodeCards) -> None:
+    fleet.use(node, {node.ids[0]: (user("a", 100),)})
+    saved = fleet.counters(node)
+    for tick in range(1, 21):
+        fleet.step(now := tick * 0.1, clock=now)
+        fresh = Fleet(seed=2)
+        again = fresh.place("n", node.spec)
+        fresh.resume(again, saved, now)
+        assert fresh.counters(again)[node.ids[0]][0] >= fleet.counters(node)[node.ids[0]][0]
+
+
 def test_a_container_that_is_listed_twice_is_one_user(fleet: Fleet, node: NodeCards) -> None:
     for _ in range(3):
         fleet.use(node, {node.ids[0]: (user("a", 30), user("b", 20), user("a", 30))})

@@ -109,8 +109,9 @@ class Cards:
         self._ticks = max(1, round(sensors.power / sensors.refresh))
         self._ranges = self._valid_ranges()
         self.highest = highest_rates(model)
+        peak = max(1.0, model.relations.regulator.peak)  # for a moment a card draws more than its limit
         self._fastest = {
-            "energy": model.power_w.max, "busy_time": 1.0, "power_throttle": 1.0, "thermal_throttle": 1.0,
+            "energy": model.power_w.max * peak, "busy_time": 1.0, "power_throttle": 1.0, "thermal_throttle": 1.0,
             "hardware_throttle": 1.0, "pcie_bytes": self.highest["pcie"], "fabric_bytes": self.highest["fabric"],
             "memory_bytes": self.highest["bandwidth"],
         }  # fmt: skip
