@@ -6,14 +6,14 @@ import msgspec
 import pytest
 import yaml
 
-from simgpu import errors
+from simgpu import errors, vocabulary
 from simgpu.catalog import models
 from simgpu.controllers import publishing
 from simgpu.identities import identity, render
 from simgpu.machines.fleet import Fleet, NodeCards, pod_usage
 from simgpu.machines.users import Plan, PodRef, Range, User
 from simgpu.sim import activity
-from simgpu.topology import inline, pools
+from simgpu.topology import allocating, inline, pools
 
 CATALOG = models.load()
 
@@ -40,6 +40,15 @@ def test_users_of_one_gpu_add_up_and_the_first_is_named(fleet: Fleet, node: Node
     assert machine.column("usage").tolist() == pytest.approx([50, 0], abs=1)
     assert machine.column("memory_used")[0] == pytest.approx(0.75 * CATALOG.models["h200"].memory_mib.usable, rel=0.02)
     assert machine.pods == {0: PodRef("a", "team", "main", "uid-a")}
+
+
+def test_gpus_that_pods_get_in_another_way_are_the_same_gpus(fleet: Fleet, node: NodeCards) -> None:
+    """So thousands of nodes can be changed to claims quickly, and their pages do not begin anew."""
+    before, machine = list(node.cards), fleet.machine()
+    claimed = msgspec.structs.replace(node.spec, allocation=allocating.GpuAllocation(vocabulary.DRA))
+    assert fleet.place("n", claimed) is node
+    assert (node.cards, node.spec) == (before, claimed)
+    assert fleet.machine() is machine
 
 
 def test_each_pod_on_a_gpu_has_its_part_of_the_utilisation(fleet: Fleet, node: NodeCards) -> None:

@@ -90,7 +90,8 @@ class Fleet:
     def place(self, name: str, spec: pools.NodeGpus) -> NodeCards:
         """Set the GPUs of a node; unchanged cards keep their state."""
         known = self.nodes.get(name)
-        if known is not None and known.spec == spec:
+        if known is not None and (known.spec is spec or _same_gpus(known.spec, spec)):
+            known.spec = spec
             return known
         exporter = known.exporter if known is not None else self._exporter(name)
         instances = known.instances if known is not None else {}
@@ -319,6 +320,11 @@ class Fleet:
                 self._inventory.resume(card, msgspec.structs.replace(_state(values, seconds), failure=failure))
         if failures:
             self._changed(node.name)
+
+
+def _same_gpus(known: pools.NodeGpus, spec: pools.NodeGpus) -> bool:
+    """Return whether nodes differ in nothing but the way in which pods get their GPUs."""
+    return msgspec.structs.replace(known, allocation=spec.allocation) == spec
 
 
 def _lost(nodes: Collection[NodeCards]) -> list[int]:
