@@ -239,9 +239,10 @@ class FakeNodes:
     @property
     def withdrawn(self) -> bool:
         """Whether everything was removed from nodes for an uninstall."""
+        if not self.configuration.uninstalling:  # as almost always, and it is asked after each step
+            return False
         left = self._records or self.unseen or self.configuration.views()
-        cleared = self._dra.cleared and (self._topologies is None or self._topologies.cleared)
-        return self.configuration.uninstalling and not left and cleared
+        return not left and self._dra.cleared and (self._topologies is None or self._topologies.cleared)
 
     # One node.
 
