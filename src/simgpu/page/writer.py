@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -121,13 +121,15 @@ class Pages:
         instances: Mapping[int, Sequence[PartState]] = {},
         processes: Mapping[int, Sequence[apps.App]] = {},
         lost: npt.NDArray[np.bool_] | None = None,
+        erring: Callable[[int, str], int | None] = lambda _index, _counter: None,
     ) -> None:
         """Write the state of all cards; `read` returns a quantity of each. `clock` is in seconds since 1970.
 
         Readers find cards that are `lost` as they find those of a writer that is gone.
 
         `processes` have the card open. They name instances by their order on the device, which is that of `instances`,
-        and compute instances by number.
+        and compute instances by number. `erring` returns the instance that the last error of a card was on, by the
+        card's index and the counter, in the same order.
         """
         rows = self._rows
         before = events.counts(rows)
@@ -137,7 +139,7 @@ class Pages:
                 apps.fill(row, [item for app in processes.get(index, ()) for item in self._placed(index, app)])
         before[~self._counted] = events.counts(rows)[~self._counted]
         self._counted[:] = True
-        events.record(rows, before, read, clock=clock)
+        events.record(rows, before, read, clock=clock, origin=lambda at, name: self._origin(at, erring(at, name)))
         accounting.update(rows, clock)
         sample(rows, clock)
         alive = np.ones(len(rows), bool) if lost is None else ~lost
@@ -155,6 +157,15 @@ class Pages:
             for place in self._cards.places[index][item.instance]
             if listed[place]["compute_instance"] == item.compute
         ]
+
+    def _origin(self, index: int, instance: int | None) -> events.Origin:
+        """Return the numbers of an instance of a card; of several compute instances, which one is not known."""
+        places = self._cards.places[index][instance] if instance is not None else ()
+        if not places:
+            return events.NOWHERE
+        listed = self._rows[index]["instances"]
+        compute = int(listed[places[0]]["compute_instance"]) if len(places) == 1 else -1
+        return events.Origin(int(listed[places[0]]["gpu_instance"]), compute)
 
     def show_settings(self, index: int, read: Read) -> None:
         """Publish the settings of one card at once; everything else follows with the next write."""
@@ -310,7 +321,16 @@ def _resume(row: Any, page: Any) -> bool:
         return False
     for name, highest in MODES.items():
         row[name] = min(page[name], highest)
-    kept = ("sample_count", "samples", "event_count", "events", "logged_count", "accounts", *events.COUNTERS)
+    kept = (
+        "sample_count",
+        "samples",
+        "event_count",
+        "events",
+        "event_origins",
+        "logged_count",
+        "accounts",
+        *events.COUNTERS,
+    )
     for name in kept:
         row[name] = page[name]
     return bool(page["minor"] >= _WITH_EVENTS)
