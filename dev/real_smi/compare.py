@@ -1,7 +1,8 @@
 """Lists what a real nvidia-smi printed on our library otherwise than was recorded, and keeps what it printed.
 
 `python -m dev.real_smi.compare [--keep] VIEWS`, where `VIEWS` is the `views.json` of `views`; with `--keep`, what
-is as recorded or differs as listed goes to the golden file. Ends with 1 if there is a difference that is not listed.
+is as recorded or differs as listed goes to the golden file, and what the library, which must be that of the bundle,
+answers to the tool's calls goes beside it. Ends with 1 if there is a difference that is not listed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from dev.real_smi import answers
 from tests.fixtures import real_smi, recordings
 
 
@@ -52,6 +54,7 @@ def main(views: Path, *, keeps: bool) -> int:
         print(f"as recorded, take them off the list: {', '.join(stale)}")
     if keeps:
         keep(recorded, {name: text for name, text in printed.items() if name in recorded and name not in found})
+        answers.keep_with_tool()
     return 1 if found or stale else 0
 
 

@@ -97,16 +97,19 @@ static int is_watched(const void *handle, unsigned card)
 }
 
 /* The next error of a card that is watched for; those that are no longer on the page are skipped. */
-static int next_error(struct watch *watch, const struct page *page, struct event_v1 *into)
+static int next_error(struct watch *watch, const struct page *page, struct event *into)
 {
     uint64_t last = page->event_count;
     if (last < watch->seen) watch->seen = last; /* a new page */
     if (last - watch->seen > PAGE_EVENTS) watch->seen = last - PAGE_EVENTS;
     while (watch->seen < last) {
-        const struct error *error = &page->events[watch->seen++ % PAGE_EVENTS];
+        unsigned place = watch->seen++ % PAGE_EVENTS;
+        const struct error *error = &page->events[place];
         if (!(error->type & watch->types)) continue;
-        into->type = error->type;
-        into->data = error->data;
+        into->first.type = error->type;
+        into->first.data = error->data;
+        into->gpu_instance = page->event_origins[place].gpu_instance - 1; /* NO_INSTANCE of 0, also of older pages */
+        into->compute_instance = page->event_origins[place].compute_instance - 1;
         return 1;
     }
     return 0;
@@ -132,10 +135,10 @@ static int has_news(const void *handle, unsigned card, const struct page *page, 
 {
     lock_take(&lock);
     struct watch *watch = watch_at(handle, card);
-    int news = watch && (next_error(watch, page, &into->first) || (code == OK && next_change(watch, page, &into->first)));
+    into->gpu_instance = into->compute_instance = NO_INSTANCE;
+    int news = watch && (next_error(watch, page, into) || (code == OK && next_change(watch, page, &into->first)));
     lock_give(&lock);
     into->first.device = device_handle(card);
-    into->gpu_instance = into->compute_instance = NO_INSTANCE;
     return news;
 }
 

@@ -18,8 +18,9 @@ from simgpu.controllers.equipping import Equipment
 from simgpu.dra.node_devices import MigPart
 from simgpu.machines.health import DeviceFailure
 from simgpu.node.kernel_log import KernelLog
-from simgpu.page import writer
+from simgpu.page import events, writer
 from simgpu.sim import activity
+from simgpu.topology.devices import part_id
 from tests.fixtures import nvml, smi
 from tests.fixtures.equipment import IDS, equipment, spec
 
@@ -37,13 +38,14 @@ for line in sys.stdin:
     try:
         while True:
             event = N.nvmlEventSetWait_v2(events, int(line))
-            found.append([event.eventType, event.eventData])
+            found.append([event.eventType, event.eventData, event.gpuInstanceId, event.computeInstanceId])
             line = "0"
     except N.NVMLError as error:
         found.append(error.value)
     print(json.dumps(found), flush=True)
 """
 ERRORS, LOST, TIMEOUT = "0xffeb", 15, 10  # all but clocks and P-states
+NO_INSTANCE = 0xFFFFFFFF
 CORRECTED, UNCORRECTED, P_STATE, XID, CLOCK, MIG, UNAVAILABLE = 1, 2, 4, 8, 16, 0x100, 0x4000
 
 
@@ -60,6 +62,10 @@ class Watcher:
 
     def events(self, milliseconds: int = 0) -> list[Any]:
         """All that there is now; the last is the code of the wait that had nothing more."""
+        return [item[:2] if isinstance(item, list) else item for item in self.located(milliseconds)]
+
+    def located(self, milliseconds: int = 0) -> list[Any]:
+        """The same, each with the numbers of its GPU instance and compute instance."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{milliseconds}\n")
         self._process.stdin.flush()
@@ -174,3 +180,35 @@ def test_a_division_of_a_card_is_an_event(made: Equipment) -> None:
     with watcher(made) as waiting:
         made.equip(made.spec, {IDS[0]: (MigPart("1g.18gb", 0, 7, 16384),)})
         assert waiting.events(5000) == [[MIG, 0], TIMEOUT]
+
+
+def erring(event: str) -> activity.Profile:
+    """A workload that has one error, and works on."""
+    values = {"usage": activity.Value(0.5, 0.5), event: activity.Value(1, 1, period=1.0)}
+    return activity.Profile("erring", (activity.Activity(values, seconds=1.5), activity.Activity({})))
+
+
+@pytest.mark.parametrize(("event", "xid"), [("hangs", 43), ("uncorrected", 48)])
+def test_an_error_of_a_workload_on_a_mig_instance_names_the_instance(made: Equipment, event: str, xid: int) -> None:
+    made.equip(made.spec, {IDS[0]: (MigPart("1g.18gb", 0, 7, 16384), MigPart("3g.71gb", 4, 2, 71424))})
+    step(made, 2.0)
+    with watcher(made) as waiting:
+        for number, second in ((2, 3.0), (7, 6.0)):
+            made.box.admit(erring(event), [part_id(IDS[0], number)])
+            step(made, second + 1.2)
+            *found, last = waiting.located(5000)
+            assert [item for item in found if item[0] == XID] == [[XID, xid, number, 0]]
+            assert [item for item in found if item[0] != XID] == [[UNCORRECTED, 0, NO_INSTANCE, NO_INSTANCE]] * (
+                xid == 48
+            )
+            assert last == TIMEOUT
+        made.box.fail({0: DeviceFailure.MEMORY})  # of the card, whatever was on its instances before
+        step(made, 9.0)
+        assert waiting.located(5000)[1] == [XID, 48, NO_INSTANCE, NO_INSTANCE]
+        made.box.admit(erring(event), [1])  # which is not divided
+        step(made, 10.2)
+        assert [XID, xid, NO_INSTANCE, NO_INSTANCE] in waiting.located(5000)
+    page = writer.read(made.pages / IDS[0] / "page")
+    assert page is not None
+    places = [it.origin.gpu_instance for it in events.since(page[0], 0) if it.type == events.XID]
+    assert places == [2, 7, -1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,12 +11,10 @@ from typing import Any, Final
 
 import pytest
 
+from tests.fixtures import answers as recorded_answers
 from tests.fixtures import asking, nvml, pages
 
 GOLDEN: Final = Path(__file__).parent.parent / "golden" / "nvml"
-
-# When something was read, and how long that took.
-MOMENTS: Final = {"referenceTime", "timestamp", "timeStamp", "latencyUsec"}
 
 # Calls whose figure is another one here, and why. Code and type have to be the same all the same.
 OTHER_FIGURES: Final = {
@@ -36,18 +33,6 @@ READ_TWICE: Final = {"idle": {"field[78]"}, "load": {"nvmlDeviceGetCurrentClockF
 def recording(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text())
     return found
-
-
-def question(call: str, device: str = "card") -> str:
-    name, arguments = re.fullmatch(r"(\w+)(?:\[(.*)])?", call).groups()  # type: ignore[union-attr]
-    if name == "field":
-        reading = "{'ret': it.nvmlReturn, 'type': it.valueType, 'ull': it.value.ullVal, 'ui': it.value.uiVal}"
-        return f"[{reading} for it in N.nvmlDeviceGetFieldValues({device}, [{arguments}])][0]"
-    if name == "nvmlDeviceGetFieldValues":
-        return f"N.nvmlDeviceGetFieldValues({device}, list(range(1, 65)))"
-    if name == "nvmlDeviceGetCount" or not name.startswith("nvmlDevice"):
-        return f"N.{name}()"
-    return f"N.{name}({device}, {arguments or ''})"
 
 
 def state(seen: dict[str, Any]) -> dict[str, Any]:
@@ -69,12 +54,6 @@ def state(seen: dict[str, Any]) -> dict[str, Any]:
         "throttle_power_ns": seen["nvmlDeviceGetViolationStatus[0]"]["violationTime"],
         "idle_ns": seen["nvmlDeviceGetViolationStatus[4]"]["violationTime"], "samples": sample, "sample_count": 2,
     }  # fmt: skip
-
-
-def timeless(answer: Any) -> Any:
-    if isinstance(answer, dict):
-        return {key: timeless(value) for key, value in answer.items() if key not in MOMENTS}
-    return [timeless(part) for part in answer] if isinstance(answer, list) else answer
 
 
 def shape(answer: Any) -> Any:
@@ -99,14 +78,18 @@ def worker() -> Iterator[int]:
 def test_every_recorded_call_is_answered_as_the_real_card_answered(name: str, tmp_path: Path, worker: int) -> None:
     seen = recording(name)
     rows = pages.hold(pages.recorded(**state(seen), open=name == "load"), worker)
-    told = nvml.ask(pages.write(tmp_path, rows), [question(call) for call in seen])
+    told = nvml.ask(pages.write(tmp_path, rows), [recorded_answers.question(call) for call in seen])
     answers = dict(zip(seen, told, strict=True))
 
     other_shapes = {
         call: (seen[call], answer) for call, answer in answers.items() if shape(answer) != shape(seen[call])
     }
     exempt = OTHER_FIGURES.keys() | READ_TWICE[name]
-    same = {call for call, answer in answers.items() if timeless(answer) == timeless(seen[call])}
+    same = {
+        call
+        for call, answer in answers.items()
+        if recorded_answers.timeless(answer) == recorded_answers.timeless(seen[call])
+    }
     sys.stdout.write(
         f"{name}: {1 - len(other_shapes) / len(seen):.1%} of {len(seen)} calls with the same code and type, "
         f"{len(same) / len(seen):.1%} with the same value\n"
@@ -135,11 +118,14 @@ def divided(seen: dict[str, Any]) -> Any:
 def test_a_divided_card_and_its_parts_answer_as_the_real_ones_answered(tmp_path: Path) -> None:
     seen = recording("mig")
     asked = {
-        f"part {index}: {call}": (question(call, f"N.nvmlDeviceGetMigDeviceHandleByIndex(card, {index})"), answer)
+        f"part {index}: {call}": (
+            recorded_answers.question(call, f"N.nvmlDeviceGetMigDeviceHandleByIndex(card, {index})"),
+            answer,
+        )
         for index, part in enumerate(seen["devices"])
         for call, answer in part.items()
     }
-    asked |= {call: (question(call), answer) for call, answer in seen["card"].items()}
+    asked |= {call: (recorded_answers.question(call), answer) for call, answer in seen["card"].items()}
     told = nvml.ask(pages.write(tmp_path, divided(seen)), [asked_as for asked_as, _ in asked.values()])
     answers = dict(zip(asked, told, strict=True))
     sys.stdout.write(f"{len(asked)} calls\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -128,21 +129,75 @@ def test_folders_that_root_mounts_elsewhere_stay_while_there_are_no_gpus(tmp_pat
     assert caps == {"nvidia-cap1", "nvidia-cap2"}
 
 
-def test_a_removal_that_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Killed(BaseException):
+    """What ends an agent at any moment."""
+
+
+def killed_after(count: int, patch: pytest.MonkeyPatch) -> None:
+    """End the agent before a change of the file system, after so many others."""
+    left = iter(range(count))
+    for place, name in ((Path, "unlink"), (Path, "rmdir"), (Path, "rename"), (Path, "mkdir"), (shutil, "rmtree")):
+        real = getattr(place, name)
+
+        def change(*args: Any, _real: Any = real, **more: Any) -> Any:
+            if next(left, None) is None:
+                raise Killed
+            return _real(*args, **more)
+
+        patch.setattr(place, name, change)
+
+
+@pytest.mark.usefixtures("nodes")
+@pytest.mark.parametrize("count", range(0, 400, 7))
+def test_an_agent_that_is_killed_at_any_moment_leaves_nothing_that_the_next_does_not_remove(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
     found, root = folder(tmp_path), tmp_path / "driver"
     (root / "usr").mkdir()
-    monkeypatch.setattr(Path, "iterdir", lambda self: iter(sorted(self.glob("*"))))  # the mark first
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", _stop)
-        with pytest.raises(OSError, match="stopped"):
-            found.remove()
-    found.claim()
-    found.remove()
+    (root / "usr/other").touch()
+    with monkeypatch.context() as patch, contextlib.suppress(Killed):
+        killed_after(count, patch)
+        found.show(cards(2, mig=("1g.18gb",)))
+        (found.pages / "GPU-x").mkdir(parents=True)
+        found.show(cards(1, driver="570.86.15"))
+        found.remove()
+    folder_again = DriverFolder(root, tmp_path / "library", tmp_path / "tool", listed=tmp_path / "devices")
+    if folder_again.is_ours:
+        folder_again.claim()
+        assert folder_again.release(())
+    assert there(root) == {"usr/other"}
+    assert {path.name for path in root.rglob("*")} == {"usr", "other"}
+    assert folder_again.release(())
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_driver_that_was_switched_off_stays_until_the_pods_end_that_had_gpus_then(tmp_path: Path) -> None:
+    found, root = folder(tmp_path), tmp_path / "driver"
+    found.show(cards())
+    assert not found.release({"a", "b"})
+    found.show(cards(1))
+    assert not found.release({"b", "new"})
+    assert (root / "usr/bin/nvidia-smi").exists()
+    found.claim()  # on again, and off
+    assert not found.release({"new"})
+    assert found.release({"a"})  # of which nothing was known when it was switched off
     assert not list(root.iterdir())
 
 
-def _stop(path: Path) -> None:
-    raise OSError(f"stopped at {path.name}")
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"files": 1}'])
+def test_a_mark_that_cannot_be_read_still_says_that_the_folder_is_ours(tmp_path: Path, content: bytes) -> None:
+    found, root = folder(tmp_path), tmp_path / "driver"
+    (root / ".simgpu").write_bytes(content)
+    found.claim()
+    assert found.release(())
+    assert not list(root.iterdir())
+
+
+def test_a_mark_that_was_being_written_is_not_taken_for_another_driver(tmp_path: Path) -> None:
+    (tmp_path / "driver").mkdir()
+    (tmp_path / "driver/..simgpu.unfinished").touch()
+    folder(tmp_path).remove()
+    assert not list((tmp_path / "driver").iterdir())
 
 
 @pytest.mark.usefixtures("nodes")

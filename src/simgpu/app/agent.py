@@ -93,12 +93,8 @@ class NodeLinks:
         self.run_folder = settings.state / "run"
         self.run_folder.mkdir(parents=True, exist_ok=True)
         brought = settings.components
-        self.driver = (
-            DriverFolder(settings.driver, native.library(), native.tool())
-            if vocabulary.DRIVER_PART in brought
-            else None
-        )
-        self.pages = settings.state / "gpus" if self.driver is None else self.driver.pages
+        self.driver = DriverFolder(settings.driver, native.library(), native.tool())
+        self.pages = settings.state / "gpus"
         self.programs = granting.install(native.library(), native.tool(), settings.state)
         self.source = granting.Source(self.pages, self.run_folder, self.programs)
         self.recorder = Recorder(client, component=vocabulary.AGENT_MANAGER)
@@ -109,11 +105,6 @@ class NodeLinks:
         )  # fmt: skip
         self.standing_by = False
         self._settings = settings
-
-    @property
-    def control(self) -> str:
-        """The socket for settings: as containers have it, or as programs on the node do, which use a driver folder."""
-        return vocabulary.POD_SOCKET if self.driver is None else str(self.run_folder / vocabulary.SOCKET_NAME)
 
     def stand_by(self) -> None:
         """Prepare claims with the GPUs that the agent which still runs has last saved."""
@@ -140,8 +131,10 @@ class Agent:
         self._files = StateFiles(settings.state)
         self._own_links = links is None
         self._links = links = links or NodeLinks(settings, client)
-        if links.driver is not None:
+        self._brings_driver = vocabulary.DRIVER_PART in settings.components
+        if self._brings_driver:
             links.driver.claim()
+        self._has_driver = links.driver.is_ours  # or an agent before this one brought it
         self._writer = Writer(client, manager=vocabulary.AGENT_MANAGER, in_flight=2)
         self.stores = NodeStores(Store(), Store(), Store(), Store())
         self._processes = PodProcesses(
@@ -150,9 +143,10 @@ class Agent:
         )  # fmt: skip
         self.equipment = Equipment(
             settings.node, self._files, cpu.Meter(settings.cgroups), pages=links.pages,
-            stale=showing.stale_after(settings.interval), control=links.control, seed=settings.seed,
+            stale=showing.stale_after(settings.interval), control=vocabulary.POD_SOCKET, seed=settings.seed,
             processes=self._processes.of,
         )  # fmt: skip
+        self.equipment.copies = self._copies()
         self.slices, self.kubelet = links.slices, links.kubelet
         self.node = OwnNode(
             settings.node, self.stores, self._writer, links.recorder,
@@ -205,7 +199,7 @@ class Agent:
         log = settings.kernel_log
         self._kernel_log = KernelLog(log, host=settings.node) if log is not None else None
         self._tree = runai.Tree(settings.runai, runai.programs(links.programs.tool, native.preloader()))
-        self._driver_problem = ""
+        self._driver_problem, self._awaits_pods = "", False
 
     @property
     def ready(self) -> bool:
@@ -295,12 +289,19 @@ class Agent:
             machine, namespace = self.equipment.box.machine, self._settings.reservations
             self._tree.show(lambda: runai.entries(machine, namespace=namespace), now=now)
 
+    def _copies(self) -> dict[Path, str]:
+        """Return the folders of pages besides the one for pods: programs on the node use the socket as it is there."""
+        socket = str(self._links.run_folder / vocabulary.SOCKET_NAME)
+        return {self._links.driver.pages: socket} if self._has_driver else {}
+
     def _show_driver(self) -> None:
-        """Bring the driver folder in line with the GPUs; a problem is reported once."""
-        problem = ""
+        """Bring the driver folder in line with the GPUs, or remove it if not wanted; a problem is reported once."""
+        problem, driver = "", self._links.driver
         try:
-            if self._links.driver is not None:
-                self._links.driver.show(self.equipment.box.devices)
+            if self._has_driver:
+                driver.show(self.equipment.box.devices)
+            if self._has_driver and not self._brings_driver and self.controller.shares_known:
+                self._release_driver()
         except errors.InputError as error:
             problem = str(error)
         if problem and problem != self._driver_problem:
@@ -308,11 +309,20 @@ class Agent:
             self.node.report("DriverFolder", problem)
         self._driver_problem = problem
 
+    def _release_driver(self) -> None:
+        """Remove the driver folder, unless pods have GPUs that had them when it was switched off."""
+        if self._links.driver.release(self.controller.pods):
+            self.equipment.drop_copies()
+            self._has_driver = False
+            _log.info("%s was removed: this agent brings no driver", self._settings.driver)
+        elif not self._awaits_pods:
+            _log.info("%s stays until the pods end that have GPUs now", self._settings.driver)
+            self._awaits_pods = True
+
     def remove_files(self) -> None:
         """Remove everything that agents wrote on the node. Folders that are mounted stay, empty."""
         self.kubelet.remove_files()
-        if self._links.driver is not None:
-            self._links.driver.remove()
+        self._links.driver.remove()
         files.remove_contents(self._settings.state)
         self._tree.remove()
         if self._zone_view is not None:

@@ -53,7 +53,8 @@ class Equipment:
     """A node's simulated GPUs. Pages in the folder `pages` stay when it ends, for running pods and for the next agent.
 
     Readers take a page as lost `stale` seconds after its last write. Pods change settings at the socket `control`, if
-    the pool allows it. `processes` returns those of a container, for readers outside of pods.
+    the pool allows it. `processes` returns those of a container, for readers outside of pods. `copies` are further
+    folders that get the pages, with the socket of each.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Equipment:
         self._stale = stale
         self._control = control
         self._processes = processes
+        self.copies: Mapping[Path, str] = {}
         self._shown: showing.BoxPages | None = None
         self._instances: Mapping[str, Sequence[MigPart]] = {}
         self._hand: HandMade | None = None
@@ -122,9 +124,10 @@ class Equipment:
 
     def _open(self, devices: Sequence[Device], spec: pools.NodeGpus) -> writer.Pages:
         control = self._control if spec.settable else ""
+        copies = {folder: socket if spec.settable else "" for folder, socket in self.copies.items()}
         return writer.Pages(
             self.pages, devices, stale=self._stale, processes=layout.ALL_PROCESSES, control=control, parts=True,
-            named_pids=True,
+            named_pids=True, copies=copies,
         )  # fmt: skip
 
     def _show(self, pages: writer.Pages) -> None:
@@ -144,6 +147,12 @@ class Equipment:
         if self._shown is None or not self.spec.settable:
             return showing.NO_PERMISSION
         return self._shown.set(device, setting, values)
+
+    def drop_copies(self) -> None:
+        """Write pages to no other folder any more; the files there stay."""
+        self.copies = {}
+        if self._shown is not None:
+            self._shown.pages.drop_copies()
 
     def close(self) -> None:
         """Stop writing pages; the files stay."""

@@ -274,6 +274,11 @@ class RealNode:
             if (users := self._users.get(device.uuid, ()))
         ]
 
+    @property
+    def pods(self) -> Collection[str]:
+        """The pods that have GPUs, by uid."""
+        return {user.pod.uid for users in self._users.values() for user in users}
+
     async def _look(self) -> None:
         """Ask the kubelet for the containers that have devices of the node."""
         ids = {*(device.uuid for device in self._equipment.box.devices), *self._instances()}

@@ -9,30 +9,33 @@ where the library finds them, and the device files that go with them.
 from __future__ import annotations
 
 import logging
-import os
 import platform
 import re
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from simgpu import errors, vocabulary
-from simgpu.node import device_nodes, driver_texts, files, pci_files
+from simgpu.node import device_nodes, driver_mark, driver_texts, files, pci_files
 from simgpu.page import writer
 from simgpu.topology.devices import Device
 
-_MARK = ".simgpu"
 _PAGES = Path(vocabulary.PAGES_DIR).relative_to("/")
-_SHOWN = ("usr", "lib", "dev", "proc", "sys")  # all but the pages, which have an owner of their own
 # Folders that others may have mounted: one that is made anew is not the one that they see.
-_MOUNTED = ("dev", "dev/nvidia-caps", "proc/driver", "sys/bus/pci/devices")
+_MOUNTED = ("dev/nvidia-caps", "dev", "proc/driver", "sys/bus/pci/devices")
 _VERSION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){1,3}")
 _DEVICES = Path("/proc/devices")
 
 _log = logging.getLogger(__name__)
 
+Make = Callable[[Path], object]  # makes a file, unless it is there
+
 
 class DriverFolder:
-    """Keeps a driver folder in line with a node's GPUs."""
+    """Keeps a driver folder in line with a node's GPUs, and removes it when it is not wanted any more."""
 
     def __init__(self, root: Path, library: Path, tool: Path, *, listed: Path = _DEVICES) -> None:
         self._root = root
@@ -40,22 +43,30 @@ class DriverFolder:
         self._tool = tool
         self._listed = listed
         self._shown: Sequence[Device] | None = None
-        self._without_nodes = ""
+        self._without_nodes = ""  # why it has no device files
+        self._reported_nodes = ""
 
     @property
     def pages(self) -> Path:
         """The folder of the GPUs' pages."""
         return self._root / _PAGES
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether an agent brought it: this one, or one before."""
+        return driver_mark.read(self._root) is not None
+
     def claim(self) -> None:
-        """Mark the folder as ours; `InputError` if another driver is in it."""
+        """Mark the folder as ours, and wanted; `InputError` if another driver is in it."""
         try:
             self._root.mkdir(parents=True, exist_ok=True)
-            if not (self._root / _MARK).exists() and any(self._root.iterdir()):
+            mark = driver_mark.read(self._root)
+            if mark is None and (found := driver_mark.others(self._root)):
+                has = f"has {errors.shown(found[0])}"
                 raise errors.InputError(
-                    "--driver-dir", f"{self._root} is in use by another driver; name another folder"
+                    "--driver-dir", f"{self._root} is in use by another driver: it {has}; name another folder"
                 )
-            files.put(self._root / _MARK, b"", 0o644)
+            driver_mark.write(self._root, driver_mark.Mark(() if mark is None else mark.files))
         except OSError as error:
             raise errors.InputError("--driver-dir", errors.explain(error)) from None
 
@@ -67,88 +78,151 @@ class DriverFolder:
         if not _VERSION.fullmatch(version):
             raise errors.InputError("driver_version", f"{errors.shown(version)}: must be numbers with points between")
         try:
-            kept = {*self._programs(version)} if devices else set()
-            kept.update(self._firmware(devices, version), self._nodes(devices), self._texts(devices, version))
-            self._remove_others(kept)
+            self._bring(self._files(devices, version) if devices else {}, self._nodes(devices))
         except OSError as error:
             raise errors.InputError("--driver-dir", errors.explain(error)) from None
         self._shown = devices
 
+    def release(self, pods: Collection[str]) -> bool:
+        """Remove the folder once no pod uses it that had GPUs when this was first called; return whether it is removed.
+
+        `pods` are those that have GPUs now, by uid.
+        """
+        mark = driver_mark.read(self._root)
+        if mark is None:
+            return True
+        using = tuple(sorted(pod for pod in (pods if mark.pods is None else mark.pods) if pod in pods))
+        try:
+            if using:
+                driver_mark.write(self._root, driver_mark.Mark(mark.files, using))
+                return False
+            self.remove()
+        except OSError as error:
+            raise errors.InputError("--driver-dir", errors.explain(error)) from None
+        return True
+
     def remove(self) -> None:
-        """Remove everything in the folder, if it is ours: the mark last, or what is left would be another driver's."""
-        mark = self._root / _MARK
-        if mark.exists():
-            files.remove_contents(self._root, last=mark.name)
+        """Remove what agents made in the folder, if one did: the mark last, so that what was interrupted goes on."""
+        mark = driver_mark.read(self._root)
+        if mark is None:
+            return
+        own = self._root / _PAGES.parent
+        if own.is_dir():
+            shutil.rmtree(own)
+        self._remove(mark.files)
+        self._prune([self._root / name for name in _MOUNTED] + [own.parent])
+        driver_mark.remove(self._root)
+        if left := driver_mark.others(self._root):
+            _log.warning("%s has files of others, which stay: %s", self._root, ", ".join(map(errors.shown, left)))
 
-    def _programs(self, version: str) -> Iterator[Path]:
-        """Write library and tool."""
+    def _bring(self, wanted: Mapping[str, Make], nodes: Mapping[str, Make]) -> None:
+        """Make files and device files, by path below the folder, and remove those made before."""
+        before = self._recorded()
+        self._record({*before, *wanted, *nodes})
+        for name, make in wanted.items():
+            make(self._place(name))
+        made = {*wanted, *self._make_nodes(nodes)}
+        mounted = {self._root / name for name in _MOUNTED if not (self._without_nodes and name.startswith("dev"))}
+        self._remove(({*before, *nodes}) - made, kept=mounted)
+        self._record(made)
+
+    def _files(self, devices: Sequence[Device], version: str) -> dict[str, Make]:
+        """Return what makes the programs, links to pages, and texts."""
         name = vocabulary.LIBRARY.removesuffix(".1")
-        folder = self._folder("usr/lib", f"{platform.machine()}-linux-gnu")
-        files.put(folder / f"{name}.{version}", self._library.read_bytes(), 0o755)
-        yield folder / f"{name}.{version}"
-        yield _link(folder / vocabulary.LIBRARY, f"{name}.{version}")
-        yield _link(folder / name, vocabulary.LIBRARY)
-        tool = self._folder("usr/bin") / vocabulary.SMI
-        files.put(tool, self._tool.read_bytes(), 0o755)
-        yield tool
-
-    def _firmware(self, devices: Sequence[Device], version: str) -> Iterator[Path]:
-        """Link the pages; links lead nowhere else than within the folder, wherever it is mounted."""
-        folder = self._root / "lib" / "firmware" / "nvidia" / version
-        up = Path(*(".." for _ in folder.relative_to(self._root).parts))
+        folder = f"usr/lib/{platform.machine()}-linux-gnu"
+        found: dict[str, Make] = {
+            f"{folder}/{name}.{version}": _program(self._library),
+            f"{folder}/{vocabulary.LIBRARY}": partial(_link, target=f"{name}.{version}"),
+            f"{folder}/{name}": partial(_link, target=vocabulary.LIBRARY),
+            f"usr/bin/{vocabulary.SMI}": _program(self._tool),
+        }
+        firmware = Path("lib", "firmware", "nvidia", version)
+        up = Path(*(".." for _ in firmware.parts))  # links lead nowhere else than within the folder, wherever mounted
         for device in devices:
-            page = up / _PAGES / device.uuid / writer.FILE
-            yield _link(self._folder(folder) / f"{vocabulary.PAGE_FIRMWARE}{device.uuid}.bin", str(page))
+            page = str(up / _PAGES / device.uuid / writer.FILE)
+            found[f"{firmware}/{vocabulary.PAGE_FIRMWARE}{device.uuid}.bin"] = partial(_link, target=page)
+        texts = driver_texts.texts(devices, version, machine=platform.machine())
+        contents = {f"proc/driver/{name}": text.encode() for name, text in texts.items()}
+        contents |= {f"sys/bus/pci/devices/{name}": content for name, content in pci_files.files(devices).items()}
+        return found | {name: partial(files.put, content=content, mode=0o444) for name, content in contents.items()}
 
-    def _texts(self, devices: Sequence[Device], version: str) -> Iterator[Path]:
-        texts = driver_texts.texts(devices, version, machine=platform.machine()) if devices else {}
-        found = {f"proc/driver/{name}": text.encode() for name, text in texts.items()}
-        found |= {f"sys/bus/pci/devices/{name}": content for name, content in pci_files.files(devices).items()}
-        for name, content in found.items():
-            path = self._root / name
-            files.put(self._folder(path.parent) / path.name, content, 0o444)
-            yield path
+    def _nodes(self, devices: Sequence[Device]) -> dict[str, Make]:
+        """Return what makes the device files; nothing where they would lead to real GPUs."""
+        if not devices or self._has_no_driver():
+            self._report_nodes("")
+            return {f"dev/{node.path}": partial(device_nodes.make, node=node) for node in _listed_nodes(devices)}
+        self._report_nodes("the machine has a driver of NVIDIA")
+        return {}
 
-    def _nodes(self, devices: Sequence[Device]) -> Iterator[Path]:
-        problem = "" if not devices or self._has_no_driver() else "the machine has a driver of NVIDIA"
-        for node in device_nodes.nodes(devices) if devices and not problem else ():
-            path = self._root / "dev" / node.path
+    def _make_nodes(self, nodes: Mapping[str, Make]) -> set[str]:
+        """Make device files, as far as it is allowed, and return their paths."""
+        made: set[str] = set()
+        for name, make in nodes.items():
             try:
-                device_nodes.make(self._folder(path.parent) / path.name, node)
+                make(self._place(name))
             except PermissionError:
-                problem = "CAP_MKNOD is missing"
+                self._report_nodes("CAP_MKNOD is missing")
                 break
-            yield path
-        if problem and problem != self._without_nodes:
+            made.add(name)
+        return made
+
+    def _report_nodes(self, problem: str) -> None:
+        if problem and problem != self._reported_nodes:
             _log.warning("%s has no device files: %s", self._root, problem)
+            self._reported_nodes = problem
         self._without_nodes = problem
 
     def _has_no_driver(self) -> bool:
         return device_nodes.is_free(self._listed.read_text())
 
-    def _folder(self, *parts: str | Path) -> Path:
-        folder = self._root.joinpath(*parts)
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+    def _recorded(self) -> set[str]:
+        mark = driver_mark.read(self._root)
+        return {*mark.files} if mark is not None else set()
 
-    def _remove_others(self, kept: set[Path]) -> None:
-        """Remove what earlier GPUs or versions had, and empty folders, but none that others may have mounted."""
-        mounted = {self._root / name for name in _MOUNTED if not (self._without_nodes and name.startswith("dev"))}
-        for name in _SHOWN:
-            for found, _, names in os.walk(self._root / name, topdown=False):
-                folder = Path(found)
-                for path in (folder / name for name in names):
-                    if path not in kept:
-                        path.unlink()
-                if folder not in mounted and not any(folder.iterdir()):
-                    folder.rmdir()
+    def _record(self, names: Collection[str]) -> None:
+        mark = driver_mark.read(self._root) or driver_mark.Mark()
+        driver_mark.write(self._root, msgspec.structs.replace(mark, files=tuple(sorted(names))))
+
+    def _place(self, name: str) -> Path:
+        """Return the path of a file below the folder; the folders that it is in are made."""
+        path = self._root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _remove(self, names: Iterable[str], *, kept: Collection[Path] = ()) -> None:
+        """Remove files, what an interrupted write left of them, and folders that are empty then, but not those kept."""
+        paths = [self._root / name for name in names]
+        for path in paths:
+            path.with_name(files.unfinished_name(path.name)).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        self._prune((path.parent for path in paths), kept=kept)
+
+    def _prune(self, folders: Iterable[Path], *, kept: Collection[Path] = ()) -> None:
+        """Remove folders that are empty, and those that they were in."""
+        for folder in folders:
+            for each in (folder, *folder.parents):
+                if each == self._root or each in kept:
+                    break
+                try:
+                    each.rmdir()
+                except FileNotFoundError:
+                    continue
+                except OSError:  # not empty
+                    break
 
 
-def _link(path: Path, target: str) -> Path:
-    """Make a symbolic link, atomically, unless it is there; return its path."""
+def _listed_nodes(devices: Sequence[Device]) -> Iterable[device_nodes.DeviceNode]:
+    return device_nodes.nodes(devices) if devices else ()
+
+
+def _program(source: Path) -> Make:
+    return lambda path: files.put(path, source.read_bytes(), 0o755)
+
+
+def _link(path: Path, target: str) -> None:
+    """Make a symbolic link, atomically, unless it is there."""
     if not (path.is_symlink() and str(path.readlink()) == target):
         unfinished = path.with_name(files.unfinished_name(path.name))
         unfinished.unlink(missing_ok=True)
         unfinished.symlink_to(target)
         unfinished.rename(path)
-    return path

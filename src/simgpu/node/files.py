@@ -36,13 +36,9 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def remove_contents(folder: Path, *, last: str = "") -> None:
-    """Remove everything in a folder, the entry named `last` after all others, but not the folder.
-
-    Symbolic links are not followed.
-    """
-    found = folder.iterdir() if folder.is_dir() else ()
-    for path in sorted(found, key=lambda path: path.name == last):
+def remove_contents(folder: Path) -> None:
+    """Remove everything in a folder, but not the folder. Symbolic links are not followed."""
+    for path in list(folder.iterdir()) if folder.is_dir() else ():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

@@ -32,12 +32,25 @@ _TYPES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
 Read = Callable[[str], npt.NDArray[np.float64]]
 
 
+class Origin(msgspec.Struct, frozen=True, order=True):
+    """The instances that an error was on, by number; -1 if it was on none, or on which is not known."""
+
+    gpu_instance: int = -1
+    compute_instance: int = -1
+
+
+NOWHERE: Final = Origin()
+
+FindOrigin = Callable[[int, str], Origin]  # of the last error of a card, by index, that a counter counts
+
+
 class CardEvent(msgspec.Struct, frozen=True, order=True):
-    """An event of a card: when, in microseconds since 1970, its type, and of an XID error the number."""
+    """An event of a card: when, in microseconds since 1970, and its type; of an XID error the number and the origin."""
 
     time_us: int
     type: int
     data: int = 0
+    origin: Origin = NOWHERE
 
 
 class CardErrors(msgspec.Struct, frozen=True):
@@ -53,7 +66,9 @@ def counts(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
     return np.stack([rows[name] for name in COUNTERS], axis=1)
 
 
-def record(rows: npt.NDArray[Any], before: npt.NDArray[np.uint64], read: Read, *, clock: float) -> None:
+def record(
+    rows: npt.NDArray[Any], before: npt.NDArray[np.uint64], read: Read, *, clock: float, origin: FindOrigin
+) -> None:
     """Add the events since `before`; `read` returns the time of the last error of a kind, in seconds since 1970.
 
     Where that is not known, it is `clock`.
@@ -66,13 +81,18 @@ def record(rows: npt.NDArray[Any], before: npt.NDArray[np.uint64], read: Read, *
             time = float(read(_TIMES[name])[place]) if name in _TIMES else clock
             time_us = int((time if np.isfinite(time) else clock) * 1e6)
             times = 1 if name == "ecc_corrected" else min(int(rows[place][name] - before[place, column]), MAX_AT_ONCE)
-            found += [CardEvent(time_us, kind, data) for kind, data in _TYPES[name]] * times
+            at = origin(place, name)
+            found += [
+                CardEvent(time_us, kind, data, at if kind == XID else NOWHERE) for kind, data in _TYPES[name]
+            ] * times
         for event in sorted(found, key=lambda item: item.time_us):
             _append(rows[place], event)
 
 
 def _append(row: Any, event: CardEvent) -> None:
-    row["events"][int(row["event_count"]) % layout.EVENTS] = (event.time_us, event.type, event.data)
+    place = int(row["event_count"]) % layout.EVENTS
+    row["events"][place] = (event.time_us, event.type, event.data)
+    row["event_origins"][place] = (event.origin.gpu_instance + 1, event.origin.compute_instance + 1)
     row["event_count"] += 1
 
 
@@ -80,8 +100,9 @@ def since(row: Any, number: int) -> Iterator[CardEvent]:
     """Yield the events of a page after the first `number`, as far back as the ring goes."""
     last = int(row["event_count"])
     for at in range(max(number, last - layout.EVENTS), last):
-        found = row["events"][at % layout.EVENTS]
-        yield CardEvent(int(found["time_us"]), int(found["type"]), int(found["data"]))
+        found, origin = row["events"][at % layout.EVENTS], row["event_origins"][at % layout.EVENTS]
+        instances = Origin(int(origin["gpu_instance"]) - 1, int(origin["compute_instance"]) - 1)
+        yield CardEvent(int(found["time_us"]), int(found["type"]), int(found["data"]), instances)
 
 
 def main_process(row: Any) -> int:

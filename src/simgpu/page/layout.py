@@ -14,7 +14,7 @@ import numpy as np
 
 MAGIC: Final = 0x55504753  # "SGPU"
 MAJOR: Final = 1
-MINOR: Final = 3
+MINOR: Final = 4
 PROFILES: Final = 16
 INSTANCES: Final = 8
 SAMPLES: Final = 128
@@ -103,6 +103,10 @@ ERROR: Final = (
     _f("type", "u4", "as NVML's mask of events"),
     _f("data", "u4", "of an XID error its number"),
 )
+ORIGIN: Final = (
+    _f("gpu_instance", "u4", "its number, plus 1; 0: none"),
+    _f("compute_instance", "u4", "likewise"),
+)
 ACCOUNT: Final = (
     _f("pid", "i4", "as in apps[]; 0: none"),
     _f("running", "u4", "whether it has the card open"),
@@ -114,7 +118,7 @@ ACCOUNT: Final = (
 )
 RECORDS: Final = {
     "profile": PROFILE, "instance": INSTANCE, "sample": SAMPLE, "app": APP, "app_name": APP_NAME, "error": ERROR,
-    "account": ACCOUNT, "portion": PORTION,
+    "account": ACCOUNT, "portion": PORTION, "origin": ORIGIN,
 }  # fmt: skip
 
 PAGE: Final = (
@@ -256,6 +260,8 @@ PAGE: Final = (
     _f("accounting", "u4", "whether processes are recorded in accounts[]"),
     _f("accounts", "account", "processes that had the card open, oldest first; pid 0 ends them", count=ACCOUNTS),
     _f("app_names", "app_name", "the names of apps[], where they are processes of another machine", count=APPS),
+    # Since minor version 4.
+    _f("event_origins", "origin", "the instance that each of events[] was on", count=EVENTS),
 )  # fmt: skip
 
 

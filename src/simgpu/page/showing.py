@@ -18,6 +18,8 @@ from simgpu.sim.parts import PartState
 from simgpu.topology import mig_by_hand
 from simgpu.topology.devices import Device
 
+_ERRORS = {"hangs": "hangs", "ecc_uncorrected": "uncorrected"}  # counters of a page, and the simulation's events
+
 OK, INVALID, UNSUPPORTED, NO_PERMISSION, NOT_FOUND = 0, 2, 3, 4, 6  # NVML's codes
 
 
@@ -51,7 +53,15 @@ class BoxPages:
             instances=instance_states(machine),
             processes=self._apps() if self.pages.lists_processes else {},
             lost=machine.lost,
+            erring=self._erring,
         )
+
+    def _erring(self, index: int, counter: str) -> int | None:
+        """Return the instance on which the last error of a card was that a counter of its page counts."""
+        machine, event = self._box.machine, _ERRORS.get(counter)
+        part = None if event is None else machine.engine.erring_part(int(machine.ids[index]), event)
+        own = [item.handle for item in machine.parts if item.device == index]
+        return own.index(part) if part in own else None
 
     def _apps(self) -> dict[int, list[apps.App]]:
         """Return the processes that use each card, by index; those of one workload have equal parts of its use."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,7 +43,7 @@ class Pages:
     sends settings to the socket `control`. Pages of other cards, left by an earlier writer, are removed once the pages
     of all cards exist. With `parts`, each MIG instance has a page too: that of its card with this instance alone. With
     `named_pids`, readers in the PID namespace of this process see the processes that `write` is given, whatever
-    `processes` is for others.
+    `processes` is for others. `copies` are further directories with the same pages, but a socket of their own.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class Pages:
         control: str = "",
         parts: bool = False,
         named_pids: bool = False,
+        copies: Mapping[Path, str] = {},
     ) -> None:
         self.root = root
         self._devices = devices
@@ -73,20 +74,20 @@ class Pages:
         self._parts = {(index, place): self._cards.part_name(index, place) for index, place in named}
         self._rows["stale_ns"] = self._stale
         self._rows["boot"] = boot.current().encode()
-        self._rows["processes"], self._rows["control"] = processes, control.encode()
+        self._rows["processes"] = processes
         self._rows["pid_namespace"] = pid_namespace() if named_pids else 0
+        names = [device.uuid for device in devices]
         try:
-            self._lock = _lock(root)
             with contextlib.ExitStack() as undone:
-                undone.callback(os.close, self._lock)
-                self._maps = [mapping.open_page(root / device.uuid) for device in devices]
-                self._part_maps = {key: mapping.open_page(folder(root, name)) for key, name in self._parts.items()}
-                _remove_others(root, {device.uuid for device in devices})
-                _remove_others(folder(root, MIG_PREFIX).parent, set(self._parts.values()))
+                self._places = []
+                for place, socket in {root: control, **copies}.items():
+                    self._places.append(_Place(place, names, self._parts, control=socket))
+                    undone.callback(self._places[-1].close)
                 undone.pop_all()
         except OSError as error:
             raise errors.InputError("pages", errors.explain(error)) from None
-        resumed = [_resume(row, mapped[0]) for row, mapped in zip(self._rows, self._maps, strict=True)]
+        mapped = (self._places[0].maps[name] for name in names)
+        resumed = [_resume(row, page[0]) for row, page in zip(self._rows, mapped, strict=True)]
         self._counted = np.array(resumed, bool)  # cards whose errors so far are on their pages
 
     def divide(self, index: int, device: Device) -> None:
@@ -120,13 +121,15 @@ class Pages:
         instances: Mapping[int, Sequence[PartState]] = {},
         processes: Mapping[int, Sequence[apps.App]] = {},
         lost: npt.NDArray[np.bool_] | None = None,
+        erring: Callable[[int, str], int | None] = lambda _index, _counter: None,
     ) -> None:
         """Write the state of all cards; `read` returns a quantity of each. `clock` is in seconds since 1970.
 
         Readers find cards that are `lost` as they find those of a writer that is gone.
 
         `processes` have the card open. They name instances by their order on the device, which is that of `instances`,
-        and compute instances by number.
+        and compute instances by number. `erring` returns the instance that the last error of a card was on, by the
+        card's index and the counter, in the same order.
         """
         rows = self._rows
         before = events.counts(rows)
@@ -136,7 +139,7 @@ class Pages:
                 apps.fill(row, [item for app in processes.get(index, ()) for item in self._placed(index, app)])
         before[~self._counted] = events.counts(rows)[~self._counted]
         self._counted[:] = True
-        events.record(rows, before, read, clock=clock)
+        events.record(rows, before, read, clock=clock, origin=lambda at, name: self._origin(at, erring(at, name)))
         accounting.update(rows, clock)
         sample(rows, clock)
         alive = np.ones(len(rows), bool) if lost is None else ~lost
@@ -155,6 +158,15 @@ class Pages:
             if listed[place]["compute_instance"] == item.compute
         ]
 
+    def _origin(self, index: int, instance: int | None) -> events.Origin:
+        """Return the numbers of an instance of a card; of several compute instances, which one is not known."""
+        places = self._cards.places[index][instance] if instance is not None else ()
+        if not places:
+            return events.NOWHERE
+        listed = self._rows[index]["instances"]
+        compute = int(listed[places[0]]["compute_instance"]) if len(places) == 1 else -1
+        return events.Origin(int(listed[places[0]]["gpu_instance"]), compute)
+
     def show_settings(self, index: int, read: Read) -> None:
         """Publish the settings of one card at once; everything else follows with the next write."""
         self._cards.fill_settings(index, read)
@@ -162,10 +174,12 @@ class Pages:
 
     def _publish_card(self, index: int) -> None:
         """Write the page of a card, and those of its instances."""
-        self._publisher.publish(self._rows[index], self._maps[index])
-        for (card, place), mapped in self._part_maps.items():
-            if card == index:
-                self._publisher.publish(self._cards.alone(index, place), mapped)
+        pages = [(self._devices[index].uuid, self._rows[index])]
+        pages += [(name, self._cards.alone(index, at)) for (card, at), name in self._parts.items() if card == index]
+        for place in self._places:
+            for name, row in pages:
+                row["control"] = place.control
+                self._publisher.publish(row, place.maps[name])
 
     def unlogged(self) -> list[events.CardErrors]:
         """Return the events of each card that the kernel log does not have yet."""
@@ -179,26 +193,58 @@ class Pages:
     def set_logged(self) -> None:
         """Note on the pages that the kernel log has all events: at once, so that the next writer knows it."""
         self._rows["logged_count"] = self._rows["event_count"]
-        for row, mapped in zip(self._rows, self._maps, strict=True):
-            mapped[0]["logged_count"] = row["logged_count"]
+        for place in self._places:
+            for device, row in zip(self._devices, self._rows, strict=True):
+                place.maps[device.uuid][0]["logged_count"] = row["logged_count"]
 
     def remove(self) -> None:
         """Remove the pages: readers find no card, and those that have one open see it as lost."""
         self._rows["written_ns"] = self._rows["stale_ns"] = 0
         for index in range(len(self._rows)):
             self._publish_card(index)
-        for name in (*(device.uuid for device in self._devices), *self._parts.values()):
-            (folder(self.root, name) / FILE).unlink(missing_ok=True)
-        for empty in (*self.root.glob("*/"), *folder(self.root, MIG_PREFIX).parent.glob("*/")):
-            with contextlib.suppress(OSError):
-                empty.rmdir()
-        (self.root / _LOCK).unlink(missing_ok=True)
+        for place in self._places:
+            place.remove()
         self.close()
+
+    def drop_copies(self) -> None:
+        """Stop writing to all directories but the first."""
+        for place in self._places[1:]:
+            place.close()
+        del self._places[1:]
 
     def close(self) -> None:
         """Stop writing; the pages stay for the next writer."""
-        self._maps.clear()
-        self._part_maps.clear()
+        for place in self._places:
+            place.close()
+
+
+class _Place:
+    """A directory with the pages of these cards, and of their parts; readers there use the socket `control`."""
+
+    def __init__(self, root: Path, cards: Sequence[str], parts: Mapping[Any, str], *, control: str) -> None:
+        self.control = control.encode()
+        self._root = root
+        self._lock = _lock(root)
+        try:
+            self.maps = {name: mapping.open_page(folder(root, name)) for name in (*cards, *parts.values())}
+            _remove_others(root, {*cards})
+            _remove_others(folder(root, MIG_PREFIX).parent, {*parts.values()})
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def remove(self) -> None:
+        """Remove the files; folders that hold anything else stay."""
+        for name in self.maps:
+            (folder(self._root, name) / FILE).unlink(missing_ok=True)
+        for empty in (*self._root.glob("*/"), *folder(self._root, MIG_PREFIX).parent.glob("*/")):
+            with contextlib.suppress(OSError):
+                empty.rmdir()
+        (self._root / _LOCK).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Stop writing here."""
+        self.maps.clear()
         os.close(self._lock)
 
 
@@ -275,7 +321,16 @@ def _resume(row: Any, page: Any) -> bool:
         return False
     for name, highest in MODES.items():
         row[name] = min(page[name], highest)
-    kept = ("sample_count", "samples", "event_count", "events", "logged_count", "accounts", *events.COUNTERS)
+    kept = (
+        "sample_count",
+        "samples",
+        "event_count",
+        "events",
+        "event_origins",
+        "logged_count",
+        "accounts",
+        *events.COUNTERS,
+    )
     for name in kept:
         row[name] = page[name]
     return bool(page["minor"] >= _WITH_EVENTS)

@@ -180,6 +180,11 @@ class Engine:
             group.struck = False
         return bool(struck)
 
+    def erring_part(self, card: int, event: str) -> int | None:
+        """Return the part of a card whose workload had the last error of a kind; None if it was none's."""
+        group, row = self._find(card)
+        return group.erring.get((event, row)) or None
+
     def keep(self, card: int) -> dict[str, float]:
         """Return the state of a card, for `resume` here or in another engine."""
         group, row = self._find(card)

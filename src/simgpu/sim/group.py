@@ -12,6 +12,7 @@ from simgpu.catalog import models
 from simgpu.sim import cards, demands, packing
 
 _WHILE_HUNG = {"busy": 1.0, "context": 1.0, "sm": 0.02, "tensor": 0.0, "memory": 0.0, "pcie": 0.0, "nvlink": 0.0}
+_ERRORS = ("hangs", "uncorrected")  # events that are errors
 _TIMES = {"hangs": "hangs_at", "uncorrected": "uncorrected_at", "xids": "lost_at"}  # of the last event of each kind
 
 
@@ -24,6 +25,7 @@ class Group:
         self.cards = on
         self.demands = demands.Demands()
         self.struck = False  # whether cards had errors since this was reset
+        self.erring: dict[tuple[str, int], int] = {}  # part whose workload had the last error of a kind, by row
         self._hung: npt.NDArray[np.float64] = np.zeros(0)  # when the hang of each row ends; empty if none hangs
 
     @property
@@ -41,6 +43,8 @@ class Group:
         """Free a row without workloads."""
         if row < len(self._hung):
             self._hung[row] = 0
+        for name in _ERRORS:
+            self.erring.pop((name, row), None)
         self.cards.remove(np.array([row]))
 
     # Time.
@@ -57,6 +61,7 @@ class Group:
         )
         for name, (rows, counts, seconds) in demand.draw(now, rng, events=True):
             self._apply_events(name, demand.card[rows], counts, until=now + seconds, now=now)
+            self._note_parts(name, demand.card[rows], demand.part[rows], counts)
 
     def _pin(self, start: float) -> None:
         """Make cards that hang appear busy without doing work."""
@@ -76,16 +81,27 @@ class Group:
         if name == "hangs" and struck.any():
             self._hung = np.pad(self._hung, (0, self.cards.count - len(self._hung)))
             np.maximum.at(self._hung, rows[struck], until[struck])
-        if name in ("hangs", "uncorrected"):
+        if name in _ERRORS:
             np.add.at(self.cards["xids"], rows, counts)
             self.struck = self.struck or bool(struck.any())
         if name in _TIMES:
             self.cards[_TIMES[name]][rows[struck]] = now
 
+    def _note_parts(
+        self, name: str, rows: npt.NDArray[np.int64], parts: npt.NDArray[np.int64], counts: demands.Doubles
+    ) -> None:
+        """Note the parts of cards on which an error was; 0 is none."""
+        if name not in _ERRORS or not (self.erring or parts.any()):
+            return
+        struck = counts >= 1
+        for row, part in zip(rows[struck].tolist(), parts[struck].tolist(), strict=True):
+            self.erring[name, row] = part
+
     def strike(self, row: int, name: str, *, now: float) -> None:
         """Let an event happen to a card once, `now`; `xids`, if it falls off the bus, counts as an error alone."""
         rows, once = np.array([row]), np.ones(1)
         self._apply_events(name, rows, once, until=np.full(1, now, np.float32), now=now)
+        self.erring.pop((name, row), None)
 
     # Keeping.
 
