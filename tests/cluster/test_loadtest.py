@@ -22,7 +22,7 @@ from simgpu.kube import resources, scraping
 from simgpu.kube.client import Client
 from simgpu.kube.resources import Resource
 from simgpu.loadtest import abandoned
-from simgpu.loadtest.dependencies import kinds
+from simgpu.loadtest.dependencies import kinds, nodes
 from simgpu.loadtest.measurements import percentiles
 from simgpu.loadtest.running import runner
 from simgpu.loadtest.running.results import RunResult
@@ -408,6 +408,36 @@ async def test_runs_at_once_do_not_disturb_each_other(cluster: Cluster, tmp_path
     assert [code for code, _ in found] == [0] * len(pods), found
     for index, count in enumerate(pods.values()):
         assert json.loads((tmp_path / f"report-{index}" / "results.json").read_text())["pods"] == count
+
+
+async def test_gpu_pods_stay_on_the_nodes_of_their_run_though_others_have_free_gpus(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    foreign = nodes.body("foreign", labels={}, amounts={"nvidia.com/gpu": "100"})
+    await client.create(resources.NODES, foreign)
+
+    async def ready() -> bool:
+        return nodes.ready(await client.get(resources.NODES, "foreign"))
+
+    steps = [
+        measure("start", "WaitForControlledPodsRunning", operationTimeout="5s"),
+        phase(10),
+        measure("gather", "WaitForControlledPodsRunning", timeout="60s"),
+    ]
+    kept = {"prefix": "placed", "deleteAutomanagedNamespaces": False}  # so that the pods can be read after the run
+    try:
+        await eventually(ready)
+        path = scenario(tmp_path, steps, dependencies=plugin_nodes(1, gpusPerNode=8), namespace=kept)
+        _, result = await run(cluster, path, client)
+        pods = await client.list(resources.PODS, namespace="placed-1")
+    finally:
+        await remove_namespace(client, "placed-1")
+        await client.delete(resources.NODES, "foreign")
+    assert len(pods) == 10
+    assert sum(bool(pod.spec.node_name) for pod in pods) == 8
+    assert "foreign" not in {pod.spec.node_name for pod in pods}
+    [late] = [error for case in result.cases for error in case.errors]
+    assert "2 objects timed out" in late
 
 
 async def test_what_a_run_did_not_make_it_does_not_touch(cluster: Cluster, client: Client, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from simgpu.loadtest.gotemplate.errors import TemplateError
 from simgpu.loadtest.measurements import percentiles, registry
 from simgpu.loadtest.measurements.bench import Bench, Measured, Measurement
 from simgpu.loadtest.run_progress import RunProgress
-from simgpu.loadtest.running import namespaces, phases
+from simgpu.loadtest.running import namespaces, phases, placement
 from simgpu.loadtest.running.objects import Creator
 from simgpu.loadtest.running.results import CaseResult, RunResult
 from simgpu.loadtest.running.timeline import Census, TimelineSample
@@ -65,6 +65,7 @@ class Runner:
         self._watches = Watches(client)
         self._heartbeat = heartbeat.Heartbeat(client, self.run_id)
         self._dependencies: list[Dependency] = []
+        self._placement: placement.Placement | None = None
         self._made: frozenset[str] = frozenset()
         self._creator: Creator | None = None
         self._measurements: dict[tuple[str, str], Measurement] = {}
@@ -126,9 +127,11 @@ class Runner:
             (*self._spaces, *_listed(self._scenario)),
             self._progress,
         )
-        for call in self._scenario.dependencies:
-            wanted = fake_gpus.settings(call, self._scenario.variables, self._settings.nodes)
-            self._dependencies.append(fake_gpus.FakeGpus(bench, wanted, name=call.name))
+        calls = self._scenario.dependencies
+        wanted = [fake_gpus.settings(call, self._scenario.variables, self._settings.nodes) for call in calls]
+        for call, item in zip(calls, wanted, strict=True):
+            self._dependencies.append(fake_gpus.FakeGpus(bench, item, name=call.name))
+        self._placement = placement.of_run(self.run_id, wanted)
         problems = [problem for dependency in self._dependencies for problem in await dependency.check()]
         self._bench = Bench(
             self._client,
@@ -172,7 +175,14 @@ class Runner:
         wanted = self._scenario.namespaces
         self._made = frozenset(self._spaces)  # also those of a creation that fails half-way are the run's to delete
         self._made = await namespaces.create(self._client, self._spaces, self.run_id, existing=wanted.existing)
-        self._creator = Creator(self._client, self._served, self.run_id.labels, self._made, self._census.called)
+        self._creator = Creator(
+            self._client,
+            self._served,
+            self.run_id.labels,
+            self._made,
+            self._census.called,
+            placement=self._placement,
+        )
         self._phases = phases.Phases(self._scenario, self._creator, self._spaces, self._chance)
         for call, dependency in zip(self._scenario.dependencies, self._dependencies, strict=True):
             try:
