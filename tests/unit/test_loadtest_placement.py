@@ -9,7 +9,7 @@ import pytest
 
 from simgpu.kube.resources import Resource
 from simgpu.kube.views import Object
-from simgpu.loadtest.dependencies import fake_gpus
+from simgpu.loadtest.dependencies import fake_gpus, nodes
 from simgpu.loadtest.ownership import Run
 from simgpu.loadtest.running import objects, placement
 from simgpu.loadtest.scenario.model import DependencyCall
@@ -17,6 +17,7 @@ from simgpu.loadtest.scenario.model import DependencyCall
 RUN = Run("abc")
 LABEL = {"simgpu.dev/loadtest": "abc"}
 KWOK = {"key": "kwok.x-k8s.io/node", "operator": "Equal", "value": "fake", "effect": "NoSchedule"}
+TOLERATION = {"key": "kwok.x-k8s.io/node", "operator": "Exists", "effect": "NoSchedule"}
 CLAIM = {"containers": [{"name": "main"}], "resourceClaims": [{"name": "gpu", "resourceClaimName": "x"}]}
 PLAIN = {"containers": [{"name": "main", "resources": {"limits": {"cpu": 1, "example.com/fpga": 1}}}]}
 
@@ -100,19 +101,22 @@ def test_pods_of_everything_with_a_pod_template_are_placed(wrap: Any) -> None:
     template = {"metadata": {"labels": {"a": "b"}}, "spec": CLAIM}
     own = placement.of_run(RUN, [dependency()])
     assert own is not None
-    selected = {"metadata": {"labels": {"a": "b"}}, "spec": {**CLAIM, "nodeSelector": LABEL}}
-    made = own.placed(wrap(template))
-    made_spec = wrap(selected)
-    for item in (made, made_spec):
-        _without_tolerations(item)
-    assert made == made_spec
+    selected = {**CLAIM, "nodeSelector": LABEL, "tolerations": [TOLERATION]}
+    assert own.placed(wrap(template)) == wrap({**template, "spec": selected})
 
 
-def _without_tolerations(value: Any) -> None:
-    if isinstance(value, dict):
-        value.pop("tolerations", None)
-    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _without_tolerations(item)
+@pytest.mark.parametrize("method", ["DRAKWOKDriver", "DRATestDriver"])
+def test_pods_of_others_do_not_land_on_simulated_nodes_and_those_of_the_run_tolerate_them(method: str) -> None:
+    assert nodes.body("kwok-node-0", labels={})["spec"] == {"taints": [{
+        "key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}]}  # fmt: skip
+    other = {"key": "other", "operator": "Exists"}
+    assert placed({**CLAIM, "tolerations": [other]}, dependency(method))["tolerations"] == [other, TOLERATION]
+    assert placed({**CLAIM, "tolerations": [KWOK]}, dependency(method))["tolerations"] == [KWOK]
+
+
+def test_nodes_of_the_test_driver_are_for_all_pods_of_the_run() -> None:
+    made = placed(PLAIN, dependency(), dependency("DRATestDriver"))
+    assert made == {**PLAIN, "nodeSelector": LABEL, "tolerations": [TOLERATION]}
 
 
 def test_a_run_without_nodes_of_its_own_changes_no_pod() -> None:

@@ -81,7 +81,7 @@ class GpuSettings(msgspec.Struct, frozen=True):
     version: str = ""
     extended_resource: str = ""
     image: str = DEFAULT_IMAGE
-    tainted: bool = True
+    every_pod: bool = False  # whether pods of the run without GPUs belong on its nodes, too
 
 
 def settings(call: DependencyCall, variables: Mapping[str, Any], default_nodes: int | None) -> GpuSettings:
@@ -103,7 +103,7 @@ def settings(call: DependencyCall, variables: Mapping[str, Any], default_nodes: 
         version=params.take("apiVersion", fields.text, ""),
         extended_resource=params.take("extendedResourceName", fields.text, ""),
         image=params.take("kwokImage", fields.text, DEFAULT_IMAGE),
-        tainted=not example,
+        every_pod=example,
     )
 
 
@@ -273,9 +273,7 @@ class FakeGpus:
                 annotations[ALLOCATION_ANNOTATION] = DRA
         elif not wanted.dra:
             amounts = {GPU_RESOURCE: str(wanted.gpus)}
-        return nodes.body(
-            name, labels=self._bench.run.labels, annotations=annotations, amounts=amounts, tainted=wanted.tainted
-        )
+        return nodes.body(name, labels=self._bench.run.labels, annotations=annotations, amounts=amounts)
 
     async def _wait_for_controller(self) -> None:
         """Wait until the controller has given GPUs to all nodes: slices, or the extended resource."""

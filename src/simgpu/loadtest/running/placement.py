@@ -17,6 +17,7 @@ from simgpu.loadtest.dependencies.nodes import TAINT
 from simgpu.loadtest.ownership import Run
 from simgpu.vocabulary import GPU_RESOURCE, LOADTEST_LABEL, MIG_RESOURCE_PREFIX
 
+_TOLERATION = {"key": TAINT["key"], "operator": "Exists", "effect": TAINT["effect"]}
 # The second is for resources that stand for a class of devices without another name.
 _PREFIXES = (MIG_RESOURCE_PREFIX, "deviceclass.resource.kubernetes.io/")
 
@@ -25,14 +26,19 @@ def of_run(run: Run, wanted: Sequence[GpuSettings]) -> Placement | None:
     """Return the placement of a run's pods; None for a run without nodes of its own."""
     if not wanted:
         return None
-    return Placement(run, frozenset(item.extended_resource for item in wanted if item.extended_resource))
+    return Placement(
+        run,
+        frozenset(item.extended_resource for item in wanted if item.extended_resource),
+        every_pod=any(item.every_pod for item in wanted),
+    )
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """Which pods have to be on the run's nodes: those with GPUs, and those that tolerate simulated nodes."""
+    """Which pods have to be on the run's nodes: those with GPUs, those that tolerate simulated nodes, or all."""
 
     run: Run
     resources: frozenset[str] = frozenset()  # extended resources that stand for GPUs, beside nvidia.com/gpu
+    every_pod: bool = False
 
     def placed(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return an object whose pods, its own or those of its templates, select the run's nodes."""
@@ -59,9 +65,12 @@ class Placement(msgspec.Struct, frozen=True):
         selector = spec.get("nodeSelector") or {}
         if spec.get("nodeName") or not isinstance(selector, dict) or LOADTEST_LABEL in selector:
             return spec
-        if _has_own_rule(spec) or not self._for_simulated_nodes(spec):
+        if _has_own_rule(spec) or not (self.every_pod or self._for_simulated_nodes(spec)):
             return spec
-        return {**spec, "nodeSelector": {**selector, **self.run.labels}}
+        made = {**spec, "nodeSelector": {**selector, **self.run.labels}}
+        if not _tolerates(spec):
+            made["tolerations"] = [*_mappings(spec.get("tolerations")), _TOLERATION]
+        return made
 
     def _for_simulated_nodes(self, spec: dict[str, Any]) -> bool:
         if spec.get("resourceClaims") or _tolerates(spec):
