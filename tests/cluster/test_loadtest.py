@@ -561,9 +561,12 @@ async def test_what_cannot_be_set_up_is_an_error_before_anything_is_created(
     modelled = [{**item, "name": name} for name in ("some", "more") for item in plugin_nodes(model="h200")]
     unserved = scenario(tmp_path, [phase(1)], dependencies=modelled)
     (tmp_path / "job.yaml").write_text(JOB.replace("batch/v1", "nowhere.example/v1"))
-    _, result = await run(cluster, unserved, client, CL2_JOB_RUNNING_TIME_MS="-1")
+    code, said = await command(
+        cluster, BIN / "simgpu", "loadtest", unserved, folder=tmp_path, CL2_JOB_RUNNING_TIME_MS="-1"
+    )
+    assert (code, "CL2_JOB_RUNNING_TIME_MS: -1: must be milliseconds" in said) == (2, True)
+    _, result = await run(cluster, unserved, client)
     [listed] = result.errors
-    assert "CL2_JOB_RUNNING_TIME_MS: -1: must be milliseconds" in listed
     assert "some: params.model needs a running 'simgpu controller'" in listed
     assert "more: params.model needs a running 'simgpu controller'" in listed
     assert "nowhere.example/v1 Job: not served by this cluster" in listed

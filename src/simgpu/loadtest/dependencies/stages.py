@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from simgpu import yaml_text
-from simgpu.loadtest.dependencies.workbench import DependencyError
+from simgpu import errors, yaml_text
+from simgpu.loadtest.scenario.fields import Problems
 from simgpu.vocabulary import (
     JOB_RUNNING_TIME_ENV,
     JOB_TYPE_LABEL,
@@ -45,13 +45,14 @@ def manifest(name: str) -> list[dict[str, Any]]:
     return yaml_text.parse_all((_MANIFESTS / name).read_bytes())
 
 
-def running_milliseconds(variables: Mapping[str, Any]) -> dict[str, int]:
-    """Return how long pods of each job type run; a variable that is no such number is an error."""
+def running_milliseconds(variables: Mapping[str, Any], problems: Problems) -> dict[str, int]:
+    """Return how long pods of each job type run; variables that are no such number are reported."""
     found = {}
     for kind, (name, default) in RUNNING_TIMES.items():
         value = variables.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_MILLISECONDS:
-            raise DependencyError(f"{name}: {value!r}: must be milliseconds, from 0 to {_MAX_MILLISECONDS}")
+            problems.add(name, f"{errors.shown(value)}: must be milliseconds, from 0 to {_MAX_MILLISECONDS}")
+            value = default
         found[kind] = int(value)
     return found
 

@@ -7,6 +7,7 @@ cluster is looked through for anything that is left.
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 
 from simgpu import errors
+from simgpu.catalog import models
 from simgpu.kube import errors as kube_errors
 from simgpu.kube import resources
 from simgpu.kube.client import Client
@@ -35,11 +37,24 @@ from simgpu.loadtest.scenario.reading import Methods
 from simgpu.loadtest.served import Served
 from simgpu.loadtest.watched import PODS, Selection, Watches
 
-METHODS = Methods(fake_gpus.PARAMETERS, registry.PARAMETERS, fake_gpus.ALIASES)
 _SHOW_SECONDS = 0.5
 _TEARDOWN_SECONDS = 120.0
 _MAX_POINTS = 20_000  # of pods in the report
 _CLEANUP = "'simgpu loadtest cleanup' can remove the rest"
+
+
+def methods(catalog: models.Catalog | None = None) -> Methods:
+    """Return the methods that scenarios can name; `catalog` has the models of their GPUs, by default built-in ones."""
+    return Methods(
+        fake_gpus.PARAMETERS,
+        registry.PARAMETERS,
+        fake_gpus.ALIASES,
+        registry.REQUIRED,
+        functools.partial(fake_gpus.check_call, catalog=catalog),
+    )
+
+
+METHODS = methods()
 
 
 class RunnerSettings(msgspec.Struct, frozen=True):
