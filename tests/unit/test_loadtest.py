@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +33,7 @@ from simgpu.loadtest.running.timeline import MAX_SAMPLES, Census, TimelineSample
 from simgpu.loadtest.running.tuning import Tuning, delays
 from simgpu.loadtest.scenario.fields import Problems
 from simgpu.loadtest.scenario.model import ObjectTemplate, TuningSet
+from simgpu.loadtest.watched import WatchedClaim, WatchedPod
 
 # The end of a run.
 
@@ -221,6 +223,37 @@ def test_a_long_run_needs_no_more_samples_than_a_short_one(monkeypatch: pytest.M
         census.sample()
     assert MAX_SAMPLES / 2 - 1 <= len(census.samples) < MAX_SAMPLES
     assert census.samples[-1].objects > 19_000
+
+
+def watched_pod(*limits: str, phase: str = "Running", claimed: str = "") -> WatchedPod:
+    """A pod as the API server reports it."""
+    containers = [{"name": f"c{place}", "resources": {"limits": {"nvidia.com/gpu": amount}}}
+                  for place, amount in enumerate(limits)]  # fmt: skip
+    mapping = [{"containerName": "c0", "resourceName": claimed, "requestName": "r"}]
+    extended = {"extendedResourceClaimStatus": {"requestMappings": mapping, "resourceClaimName": "x"}}
+    document = {
+        "metadata": {"name": "pod", "uid": "1"},
+        "spec": {"containers": [*containers, {"name": "side"}]},
+        "status": {"phase": phase, **(extended if claimed else {})},
+    }
+    return msgspec.json.decode(msgspec.json.encode(document), type=WatchedPod)
+
+
+@pytest.mark.parametrize(
+    ("pod", "claimed_devices", "in_use"),
+    [
+        (watched_pod("1", "2"), 0, 3),
+        (watched_pod("1", phase="Pending"), 0, 0),
+        (watched_pod("1", claimed="nvidia.com/gpu"), 1, 1),
+        (watched_pod("1", claimed="example.com/other"), 1, 2),
+    ],
+)
+def test_each_gpu_in_use_is_counted_once(pod: WatchedPod, claimed_devices: int, in_use: int) -> None:
+    census = Census(frozenset({"a"}))
+    claim = {"metadata": {"name": "x"}, "status": {"allocation": {"devices": {"results": [{}] * claimed_devices}}}}
+    census.claim(Change("a/x", None, msgspec.convert(claim, WatchedClaim)))
+    census.pod(Change("a/pod", None, pod))
+    assert census.sample().gpus == in_use
 
 
 # Objects of dependencies.
