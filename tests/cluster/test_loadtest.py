@@ -508,6 +508,8 @@ async def test_queries_are_asked_of_a_prometheus_where_there_is_one(
     assert summary.content["dataItems"] == [{"data": {"down": 0.0}, "unit": "targets", "labels": {"job": "simgpu"}}]
     _, without = await run(cluster, path, client)
     assert not without.failed, without.errors
+    assert [case.verdict for case in without.cases] == ["skipped", "skipped"]
+    assert without.notes == ["q: skipped, there is no Prometheus (--prometheus URL)"]
 
 
 async def test_gpus_of_a_model_are_those_that_the_controller_publishes_and_its_metrics_show_the_pods(

@@ -329,13 +329,10 @@ def _print_result(result: RunResult, folder: Path) -> None:
         (name, f"{value:,.4g} {unit}".strip()) for name, unit, value in comparison.figures(result) if ": " not in name
     ]
     output.print_rows(rows)
-    passed = sum(not case.errors for case in result.cases)
     verdict = click.style("passed", fg="green")
     if result.failed:
         verdict = click.style("interrupted" if result.interrupted else "failed", fg="red")
-    click.echo(
-        f"\n{result.scenario}: {verdict}, {passed} of {len(result.cases)} checks; report: {folder / 'report.html'}"
-    )
+    click.echo(f"\n{result.scenario}: {verdict}, checks: {result.checks}; report: {folder / 'report.html'}")
 
 
 @loadtest.command("compare")

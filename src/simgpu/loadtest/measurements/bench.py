@@ -33,6 +33,7 @@ class Measured(msgspec.Struct):
 
     summaries: list[Summary] = []
     violations: list[str] = []
+    skipped: str = ""  # why nothing was measured
 
 
 class Bench(msgspec.Struct, frozen=True):

@@ -256,7 +256,9 @@ class Runner:
                 case.errors = [str(error) or type(error).__name__]
                 self._progress.note(f"{call.identifier}: {case.errors[0]}")
             else:
-                case.errors = measured.violations
+                case.errors, case.skipped = measured.violations, measured.skipped
+                if case.skipped:
+                    self._note(f"{call.identifier}: skipped, {case.skipped}")
                 self.result.summaries += measured.summaries
             case.seconds = round(time.monotonic() - started, 3)
 
