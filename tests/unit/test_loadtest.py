@@ -8,6 +8,7 @@ import json
 import random
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -24,7 +25,7 @@ from simgpu.loadtest.dependencies import nodes, slices, stages
 from simgpu.loadtest.gotemplate import executing, functions
 from simgpu.loadtest.gotemplate.errors import TemplateError
 from simgpu.loadtest.gotemplate.rendering import Template
-from simgpu.loadtest.measurements import histograms, percentiles, throughput
+from simgpu.loadtest.measurements import histograms, percentiles, prometheus_query, throughput
 from simgpu.loadtest.measurements.bench import Summary
 from simgpu.loadtest.reports import comparison, junit, page, writing
 from simgpu.loadtest.running.objects import ApiCall, TemplateSource
@@ -314,6 +315,24 @@ def test_requests_of_claims_are_brought_into_the_form_of_the_served_version() ->
     assert served.converted(template("v1", new), claims("v1beta1")) == template("v1beta1", old)
 
 
+def test_devices_of_slices_are_brought_into_the_form_of_the_served_version() -> None:
+    inner = {"attributes": {"model": {"string": "x"}}, "capacity": {"memory": {"value": "1Gi"}}}
+    old, new = {"name": "gpu-0", "basic": inner}, {"name": "gpu-0", **inner}
+
+    def converted(version: str, device: Any, target: str) -> Any:
+        body = {"apiVersion": f"resource.k8s.io/{version}", "kind": "ResourceSlice", "spec": {"devices": [device]}}
+        resource = Resource("ResourceSlice", "x", Object, group="resource.k8s.io", version=target)
+        made = served.converted(body, resource)
+        assert made["apiVersion"] == f"resource.k8s.io/{target}"
+        return made["spec"]["devices"][0]
+
+    assert converted("v1beta1", old, "v1") == new
+    assert converted("v1beta1", old, "v1beta2") == new
+    assert converted("v1", new, "v1beta1") == old
+    for wrong in ("text", {"basic": inner}):  # the server says what is wrong with it
+        assert converted("v1", wrong, "v1beta1") == wrong
+
+
 # Reports.
 
 
@@ -349,6 +368,21 @@ def test_junit_counts_its_cases() -> None:
         "dra-steady-state: [step: 02] two [00] - Id",
     ]
     assert [len(case) for case in suite] == [1, 0, 1]
+
+
+async def test_a_query_without_a_prometheus_is_skipped_and_not_listed_as_passed() -> None:
+    without: Any = SimpleNamespace(prometheus="")
+    query = prometheus_query.GenericPrometheusQuery(without)
+    [start, gather] = [await query.execute("q", {"action": action}) for action in ("start", "gather")]
+    assert start.skipped == gather.skipped == "there is no Prometheus (--prometheus URL)"
+    made = result(cases=[CaseResult("one", 1.0), CaseResult("q", 2.0, skipped=gather.skipped)])
+    suite = ElementTree.fromstring(junit.document([made]))
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "0", "1")
+    assert [[child.tag for child in case] for case in suite] == [[], [], ["skipped"]]
+    text = page.render(made)
+    assert '<td>q</td><td><span class="soft">skipped</span>' in text
+    assert "1 of 2 passed, 1 skipped" in text
+    assert not made.failed
 
 
 def test_a_report_has_the_files_that_perfdash_looks_for(tmp_path: Path) -> None:
