@@ -298,6 +298,19 @@ def test_running_times_come_from_the_environment() -> None:
     assert found == {"short-lived": 10000, "long-running": 3600000}
 
 
+def test_running_times_can_be_given_as_clusterloader2_spells_them() -> None:
+    spelled = {"CL2_JOB_RUNNING_TIME": "1m30s", "CL2_LONG_JOB_RUNNING_TIME": 45}
+    assert stages.running_milliseconds(spelled, Problems("")) == {"short-lived": 90_000, "long-running": 45_000}
+    both = {**spelled, "CL2_JOB_RUNNING_TIME": "infinity", "CL2_JOB_RUNNING_TIME_MS": 500}
+    problems = Problems("")
+    assert stages.running_milliseconds(both, problems)["short-lived"] == 500
+    assert problems.found == []
+    stages.running_milliseconds({"CL2_LONG_JOB_RUNNING_TIME": "soon", "CL2_JOB_RUNNING_TIME": -1}, problems)
+    assert [line.partition(":")[0] for line in problems.found] == ["CL2_JOB_RUNNING_TIME", "CL2_LONG_JOB_RUNNING_TIME"]
+    stages.running_milliseconds({"CL2_JOB_RUNNING_TIME": 1e300, "CL2_LONG_JOB_RUNNING_TIME": True}, problems)
+    assert len(problems.found) == 4
+
+
 def claims(version: str) -> Resource[Any]:
     return Resource("ResourceClaimTemplate", "x", Object, group="resource.k8s.io", version=version)
 
