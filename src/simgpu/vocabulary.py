@@ -494,6 +494,14 @@ LONG_JOB_RUNNING_TIME_ENV = _load(
     "CL2_LONG_JOB_RUNNING_TIME_MS", "environment of `loadtest`", "you",
     "how long pods with label `job-type: long-running` run, in milliseconds", default="3600000",
 )  # fmt: skip
+JOB_DURATION_ENV = _load(
+    "CL2_JOB_RUNNING_TIME", "environment of `loadtest`", "you", "as `CL2_JOB_RUNNING_TIME_MS`, which comes before it",
+    values="such as `30s` or `1h30m`; a number is seconds",
+)  # fmt: skip
+LONG_JOB_DURATION_ENV = _load(
+    "CL2_LONG_JOB_RUNNING_TIME", "environment of `loadtest`", "you",
+    "as `CL2_LONG_JOB_RUNNING_TIME_MS`, which comes before it", values="such as `30s` or `1h30m`; a number is seconds",
+)  # fmt: skip
 VERBOSITY_ENV = _load(
     "KLOG_V", "environment of `loadtest`", "you", "how much is logged, as `--v`", values="0 to 10", default="0"
 )

@@ -22,7 +22,7 @@ from simgpu.kube import resources, scraping
 from simgpu.kube.client import Client
 from simgpu.kube.resources import Resource
 from simgpu.loadtest import abandoned
-from simgpu.loadtest.dependencies import kinds
+from simgpu.loadtest.dependencies import kinds, nodes
 from simgpu.loadtest.measurements import percentiles
 from simgpu.loadtest.running import runner
 from simgpu.loadtest.running.results import RunResult
@@ -410,6 +410,36 @@ async def test_runs_at_once_do_not_disturb_each_other(cluster: Cluster, tmp_path
         assert json.loads((tmp_path / f"report-{index}" / "results.json").read_text())["pods"] == count
 
 
+async def test_gpu_pods_stay_on_the_nodes_of_their_run_though_others_have_free_gpus(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    foreign = nodes.body("foreign", labels={}, amounts={"nvidia.com/gpu": "100"})
+    await client.create(resources.NODES, foreign)
+
+    async def ready() -> bool:
+        return nodes.ready(await client.get(resources.NODES, "foreign"))
+
+    steps = [
+        measure("start", "WaitForControlledPodsRunning", operationTimeout="5s"),
+        phase(10),
+        measure("gather", "WaitForControlledPodsRunning", timeout="60s"),
+    ]
+    kept = {"prefix": "placed", "deleteAutomanagedNamespaces": False}  # so that the pods can be read after the run
+    try:
+        await eventually(ready)
+        path = scenario(tmp_path, steps, dependencies=plugin_nodes(1, gpusPerNode=8), namespace=kept)
+        _, result = await run(cluster, path, client)
+        pods = await client.list(resources.PODS, namespace="placed-1")
+    finally:
+        await remove_namespace(client, "placed-1")
+        await client.delete(resources.NODES, "foreign")
+    assert len(pods) == 10
+    assert sum(bool(pod.spec.node_name) for pod in pods) == 8
+    assert "foreign" not in {pod.spec.node_name for pod in pods}
+    [late] = [error for case in result.cases for error in case.errors]
+    assert "2 objects timed out" in late
+
+
 async def test_what_a_run_did_not_make_it_does_not_touch(cluster: Cluster, client: Client, tmp_path: Path) -> None:
     expression = "device.driver == 'cl2-gpu.kwok.x-k8s.io'"
     mine = {"metadata": {"name": "cl2-gpu.kwok.x-k8s.io"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
@@ -478,6 +508,8 @@ async def test_queries_are_asked_of_a_prometheus_where_there_is_one(
     assert summary.content["dataItems"] == [{"data": {"down": 0.0}, "unit": "targets", "labels": {"job": "simgpu"}}]
     _, without = await run(cluster, path, client)
     assert not without.failed, without.errors
+    assert [case.verdict for case in without.cases] == ["skipped", "skipped"]
+    assert without.notes == ["q: skipped, there is no Prometheus (--prometheus URL)"]
 
 
 async def test_gpus_of_a_model_are_those_that_the_controller_publishes_and_its_metrics_show_the_pods(
@@ -531,9 +563,12 @@ async def test_what_cannot_be_set_up_is_an_error_before_anything_is_created(
     modelled = [{**item, "name": name} for name in ("some", "more") for item in plugin_nodes(model="h200")]
     unserved = scenario(tmp_path, [phase(1)], dependencies=modelled)
     (tmp_path / "job.yaml").write_text(JOB.replace("batch/v1", "nowhere.example/v1"))
-    _, result = await run(cluster, unserved, client, CL2_JOB_RUNNING_TIME_MS="-1")
+    code, said = await command(
+        cluster, BIN / "simgpu", "loadtest", unserved, folder=tmp_path, CL2_JOB_RUNNING_TIME_MS="-1"
+    )
+    assert (code, "CL2_JOB_RUNNING_TIME_MS: -1: must be milliseconds" in said) == (2, True)
+    _, result = await run(cluster, unserved, client)
     [listed] = result.errors
-    assert "CL2_JOB_RUNNING_TIME_MS: -1: must be milliseconds" in listed
     assert "some: params.model needs a running 'simgpu controller'" in listed
     assert "more: params.model needs a running 'simgpu controller'" in listed
     assert "nowhere.example/v1 Job: not served by this cluster" in listed

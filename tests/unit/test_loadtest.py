@@ -8,9 +8,11 @@ import json
 import random
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,18 +22,19 @@ from simgpu.kube.store import Change
 from simgpu.kube.views import Condition, Lease, LeaseSpec, Node, NodeStatus, Object, ObjectMeta
 from simgpu.loadtest import concurrency, heartbeat, served
 from simgpu.loadtest.dependencies import nodes, slices, stages
-from simgpu.loadtest.dependencies.workbench import DependencyError
 from simgpu.loadtest.gotemplate import executing, functions
 from simgpu.loadtest.gotemplate.errors import TemplateError
 from simgpu.loadtest.gotemplate.rendering import Template
-from simgpu.loadtest.measurements import histograms, percentiles, throughput
+from simgpu.loadtest.measurements import histograms, percentiles, prometheus_query, throughput
 from simgpu.loadtest.measurements.bench import Summary
 from simgpu.loadtest.reports import comparison, junit, page, writing
 from simgpu.loadtest.running.objects import ApiCall, TemplateSource
 from simgpu.loadtest.running.results import CaseResult, RunResult
 from simgpu.loadtest.running.timeline import MAX_SAMPLES, Census, TimelineSample
 from simgpu.loadtest.running.tuning import Tuning, delays
+from simgpu.loadtest.scenario.fields import Problems
 from simgpu.loadtest.scenario.model import ObjectTemplate, TuningSet
+from simgpu.loadtest.watched import WatchedClaim, WatchedPod
 
 # The end of a run.
 
@@ -223,6 +226,37 @@ def test_a_long_run_needs_no_more_samples_than_a_short_one(monkeypatch: pytest.M
     assert census.samples[-1].objects > 19_000
 
 
+def watched_pod(*limits: str, phase: str = "Running", claimed: str = "") -> WatchedPod:
+    """A pod as the API server reports it."""
+    containers = [{"name": f"c{place}", "resources": {"limits": {"nvidia.com/gpu": amount}}}
+                  for place, amount in enumerate(limits)]  # fmt: skip
+    mapping = [{"containerName": "c0", "resourceName": claimed, "requestName": "r"}]
+    extended = {"extendedResourceClaimStatus": {"requestMappings": mapping, "resourceClaimName": "x"}}
+    document = {
+        "metadata": {"name": "pod", "uid": "1"},
+        "spec": {"containers": [*containers, {"name": "side"}]},
+        "status": {"phase": phase, **(extended if claimed else {})},
+    }
+    return msgspec.json.decode(msgspec.json.encode(document), type=WatchedPod)
+
+
+@pytest.mark.parametrize(
+    ("pod", "claimed_devices", "in_use"),
+    [
+        (watched_pod("1", "2"), 0, 3),
+        (watched_pod("1", phase="Pending"), 0, 0),
+        (watched_pod("1", claimed="nvidia.com/gpu"), 1, 1),
+        (watched_pod("1", claimed="example.com/other"), 1, 2),
+    ],
+)
+def test_each_gpu_in_use_is_counted_once(pod: WatchedPod, claimed_devices: int, in_use: int) -> None:
+    census = Census(frozenset({"a"}))
+    claim = {"metadata": {"name": "x"}, "status": {"allocation": {"devices": {"results": [{}] * claimed_devices}}}}
+    census.claim(Change("a/x", None, msgspec.convert(claim, WatchedClaim)))
+    census.pod(Change("a/pod", None, pod))
+    assert census.sample().gpus == in_use
+
+
 # Objects of dependencies.
 
 
@@ -260,10 +294,21 @@ def test_of_two_dependencies_each_waits_for_the_nodes_that_it_created() -> None:
 
 
 def test_running_times_come_from_the_environment() -> None:
-    found = stages.running_milliseconds({"CL2_JOB_RUNNING_TIME_MS": 10000})
+    found = stages.running_milliseconds({"CL2_JOB_RUNNING_TIME_MS": 10000}, Problems(""))
     assert found == {"short-lived": 10000, "long-running": 3600000}
-    with pytest.raises(DependencyError, match="CL2_JOB_RUNNING_TIME_MS: 'soon'"):
-        stages.running_milliseconds({"CL2_JOB_RUNNING_TIME_MS": "soon"})
+
+
+def test_running_times_can_be_given_as_clusterloader2_spells_them() -> None:
+    spelled = {"CL2_JOB_RUNNING_TIME": "1m30s", "CL2_LONG_JOB_RUNNING_TIME": 45}
+    assert stages.running_milliseconds(spelled, Problems("")) == {"short-lived": 90_000, "long-running": 45_000}
+    both = {**spelled, "CL2_JOB_RUNNING_TIME": "infinity", "CL2_JOB_RUNNING_TIME_MS": 500}
+    problems = Problems("")
+    assert stages.running_milliseconds(both, problems)["short-lived"] == 500
+    assert problems.found == []
+    stages.running_milliseconds({"CL2_LONG_JOB_RUNNING_TIME": "soon", "CL2_JOB_RUNNING_TIME": -1}, problems)
+    assert [line.partition(":")[0] for line in problems.found] == ["CL2_JOB_RUNNING_TIME", "CL2_LONG_JOB_RUNNING_TIME"]
+    stages.running_milliseconds({"CL2_JOB_RUNNING_TIME": 1e300, "CL2_LONG_JOB_RUNNING_TIME": True}, problems)
+    assert len(problems.found) == 4
 
 
 def claims(version: str) -> Resource[Any]:
@@ -281,6 +326,24 @@ def test_requests_of_claims_are_brought_into_the_form_of_the_served_version() ->
     assert served.converted(template("v1beta2", new), claims("v1")) == template("v1", new)
     assert served.converted(template("v1beta1", old), claims("v1")) == template("v1", new)
     assert served.converted(template("v1", new), claims("v1beta1")) == template("v1beta1", old)
+
+
+def test_devices_of_slices_are_brought_into_the_form_of_the_served_version() -> None:
+    inner = {"attributes": {"model": {"string": "x"}}, "capacity": {"memory": {"value": "1Gi"}}}
+    old, new = {"name": "gpu-0", "basic": inner}, {"name": "gpu-0", **inner}
+
+    def converted(version: str, device: Any, target: str) -> Any:
+        body = {"apiVersion": f"resource.k8s.io/{version}", "kind": "ResourceSlice", "spec": {"devices": [device]}}
+        resource = Resource("ResourceSlice", "x", Object, group="resource.k8s.io", version=target)
+        made = served.converted(body, resource)
+        assert made["apiVersion"] == f"resource.k8s.io/{target}"
+        return made["spec"]["devices"][0]
+
+    assert converted("v1beta1", old, "v1") == new
+    assert converted("v1beta1", old, "v1beta2") == new
+    assert converted("v1", new, "v1beta1") == old
+    for wrong in ("text", {"basic": inner}):  # the server says what is wrong with it
+        assert converted("v1", wrong, "v1beta1") == wrong
 
 
 # Reports.
@@ -318,6 +381,21 @@ def test_junit_counts_its_cases() -> None:
         "dra-steady-state: [step: 02] two [00] - Id",
     ]
     assert [len(case) for case in suite] == [1, 0, 1]
+
+
+async def test_a_query_without_a_prometheus_is_skipped_and_not_listed_as_passed() -> None:
+    without: Any = SimpleNamespace(prometheus="")
+    query = prometheus_query.GenericPrometheusQuery(without)
+    [start, gather] = [await query.execute("q", {"action": action}) for action in ("start", "gather")]
+    assert start.skipped == gather.skipped == "there is no Prometheus (--prometheus URL)"
+    made = result(cases=[CaseResult("one", 1.0), CaseResult("q", 2.0, skipped=gather.skipped)])
+    suite = ElementTree.fromstring(junit.document([made]))
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "0", "1")
+    assert [[child.tag for child in case] for case in suite] == [[], [], ["skipped"]]
+    text = page.render(made)
+    assert '<td>q</td><td><span class="soft">skipped</span>' in text
+    assert "1 of 2 passed, 1 skipped" in text
+    assert not made.failed
 
 
 def test_a_report_has_the_files_that_perfdash_looks_for(tmp_path: Path) -> None:

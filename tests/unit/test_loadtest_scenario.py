@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from simgpu.catalog import models
 from simgpu.loadtest.running import runner
-from simgpu.loadtest.scenario import durations, files, loading, variables
+from simgpu.loadtest.scenario import durations, files, kube_syntax, loading, variables
 from simgpu.loadtest.scenario.fields import ScenarioError
 from simgpu.loadtest.scenario.model import Scenario
 from tests.fixtures.scenarios import GOOD, POD
@@ -80,6 +81,85 @@ steps:
         "steps[2].measurements[0].method", "steps[2].measurements[1].params.action",
         "steps[2].measurements[1].params.threshold", "steps[2].measurements[2].params.action",
     }  # fmt: skip
+
+
+def measured(*calls: str) -> str:
+    """A scenario with a step for each measurement."""
+    return "name: m\nsteps:\n" + "".join(f"- measurements: [{{{call}}}]\n" for call in calls)
+
+
+def test_what_only_shows_in_the_middle_of_a_run_is_reported_before_it(tmp_path: Path) -> None:
+    found = mistakes(
+        tmp_path,
+        """
+name: bad
+dependencies:
+- {name: a, method: DRAKWOKDriver, params: {model: h2oo}}
+- {name: b, method: DRAKWOKDriver, params: {model: h200, gpusPerNode: 0, extendedResourceName: Not A Name}}
+- {name: c, method: DRATestDriver, params: {ExtendedResourceName: kubernetes.io/gpu}}
+steps:
+- measurements:
+  - {identifier: x, method: PodStartupLatency, params: {action: start, labelSelector: "job-type ==== (bad"}}
+  - {identifier: y, method: WaitForFinishedJobs, params: {action: start, fieldSelector: bad}}
+  - {identifier: z, method: WaitForControlledPodsRunning, params: {action: start, kind: ""}}
+- measurements:
+  - {identifier: other, method: PodStartupLatency, params: {action: gather}}
+  - method: WaitForFinishedJobs
+    params: {action: gather}
+    instances: [{identifier: x}, {identifier: y}]
+""",
+        CL2_JOB_RUNNING_TIME_MS="10s",
+    )
+    problems = dict(line.split(": ", 1) for line in found)
+    assert set(problems) == {
+        "CL2_JOB_RUNNING_TIME_MS", "dependencies[0].params.model", "dependencies[1].params.gpusPerNode",
+        "dependencies[1].params.extendedResourceName", "dependencies[2].params.ExtendedResourceName",
+        "steps[0].measurements[0].params.labelSelector", "steps[0].measurements[1].params.fieldSelector",
+        "steps[0].measurements[2].params.apiVersion", "steps[0].measurements[2].params.kind",
+        "steps[1].measurements[0].identifier", "steps[1].measurements[1].instances[0].identifier",
+    }  # fmt: skip
+    assert problems["CL2_JOB_RUNNING_TIME_MS"].startswith("'10s': must be milliseconds")
+    assert "no GPU model 'h2oo'" in problems["dependencies[0].params.model"]
+    assert problems["steps[1].measurements[0].identifier"] == (
+        "'other': is gathered, but PodStartupLatency was not started with it before"
+    )
+
+
+def test_running_times_matter_only_where_there_are_simulated_nodes(tmp_path: Path) -> None:
+    assert load(tmp_path, measured("identifier: x, method: SchedulingMetrics, params: {action: start}"),
+                CL2_JOB_RUNNING_TIME_MS="10s").steps  # fmt: skip
+
+
+def test_a_measurement_can_be_started_again_and_gathered_more_than_once(tmp_path: Path) -> None:
+    name = "identifier: x, method: SchedulingMetrics, params: {action: %s}"
+    assert load(tmp_path, measured(*(name % action for action in ("reset", "gather", "start", "gather")))).steps
+
+
+def test_models_of_a_catalog_of_your_own_are_known(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("base: h200\nproduct: Mine\n")
+    (tmp_path / "config.yaml").write_text(GOOD.replace("gpusPerNode: 16", "model: mine"))
+    (tmp_path / "pod.yaml").write_text(POD)
+    own = runner.methods(models.load([tmp_path / "mine.yaml"]))
+    assert loading.load(tmp_path / "config.yaml", {}, own).dependencies
+    with pytest.raises(ScenarioError, match="--catalog FILE adds models"):
+        loading.load(tmp_path / "config.yaml", {}, runner.METHODS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "a", "!a", "a=b", "a==b", "a != b", "a=", "a in (b, c),d notin (e)", "x.io/a>5", "in in (in)",
+     "job-type = short-lived", "a in ()", " a = b , ! c "],
+)  # fmt: skip
+def test_label_selectors_of_kubernetes_are_accepted(text: str) -> None:
+    assert kube_syntax.label_selector(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["a ==== b", "a b", ",", "a,", "a in b", "a in (b", "a > x", "-a", "a = b c", "A_/a", "a=" + "x" * 64, "=b"]
+)
+def test_what_the_server_would_not_take_for_a_label_selector_is_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match=r"must be a label selector|is not the|needs a whole"):
+        kube_syntax.label_selector(text)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from simgpu import errors as simgpu_errors
+from simgpu.catalog import models
 from simgpu.cluster import record
 from simgpu.kube import client as kube_client
 from simgpu.kube import errors, kubeconfig, resources, scraping
@@ -35,6 +36,7 @@ class LoadTestOptions(msgspec.Struct, frozen=True):
     prometheus: str = ""
     scheduler_metrics: str = ""
     seed: int | None = None
+    catalog: tuple[Path, ...] = ()  # files of GPU models beside the built-in ones
 
 
 async def run(path: Path, options: LoadTestOptions, progress: RunProgress) -> tuple[Scenario, RunResult]:
@@ -50,7 +52,10 @@ async def run(path: Path, options: LoadTestOptions, progress: RunProgress) -> tu
         nodes = options.nodes if options.nodes is not None else found
         known = variables.gather(options.overrides, os.environ, nodes)
         scenario = loading.load(
-            path, known, runner.METHODS, loading.LoadOptions(nodes=nodes, seed=options.seed, note=options.note)
+            path,
+            known,
+            runner.methods(models.load(options.catalog)),
+            loading.LoadOptions(nodes=nodes, seed=options.seed, note=options.note),
         )
         settings = runner.RunnerSettings(
             nodes=options.nodes,

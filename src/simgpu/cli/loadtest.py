@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import click
 
 from simgpu import vocabulary
-from simgpu.cli import options, output
+from simgpu.cli import catalog, options, output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -130,6 +130,7 @@ def _ignored(command: Callable[..., int]) -> Callable[..., int]:
     metavar="URL",
     help="The scheduler's metrics page.  [default: that of the local cluster, or through the API server]",
 )
+@options.catalog
 @click.option("--compare", type=options.PATH, metavar="DIR", help="Earlier report to compare with, in the page.")
 @click.option("--dry-run", is_flag=True, help="Render and check the scenario; no cluster is needed.")
 @click.option("--list", "listing", is_flag=True, help="List built-in scenarios.")
@@ -147,6 +148,7 @@ def run(  # noqa: PLR0913 - one for each option
     overrides: tuple[Path, ...],
     prometheus: str | None,
     scheduler_metrics: str | None,
+    files: tuple[Path, ...],
     compare: Path | None,
     dry_run: bool,
     listing: bool,
@@ -166,7 +168,7 @@ def run(  # noqa: PLR0913 - one for each option
     """
     from simgpu import errors
     from simgpu.loadtest.reports import comparison
-    from simgpu.loadtest.scenario import files
+    from simgpu.loadtest.scenario import files as scenarios
 
     _start_logging(verbosity)
     if listing:
@@ -176,18 +178,20 @@ def run(  # noqa: PLR0913 - one for each option
     if not given:
         raise errors.InputError("FILE", "give a scenario, or --list for built-in ones")
     before = comparison.read(compare) if compare is not None else None
-    resolved = [files.resolve(one) for one in given]
+    resolved = [scenarios.resolve(one) for one in given]
+    known = (*catalog.user_files(), *files)
     code = 0
     for path, note in resolved:
         if dry_run:
-            code = max(code, _check(path, note, nodes=nodes, overrides=overrides, folder=report_dir))
+            scenario = _load(path, note, nodes, overrides, known)
+            code = max(code, _check(scenario, folder=report_dir))
             continue
         code = max(
             code,
             _run_one(
                 _RunOptions(
                     path, note, nodes or None, overrides, report_dir, kubeconfig, prometheus or "",
-                    scheduler_metrics or "", seed, before, str(compare or ""), form, several=len(resolved) > 1,
+                    scheduler_metrics or "", known, seed, before, str(compare or ""), form, several=len(resolved) > 1,
                 )
             ),
         )  # fmt: skip
@@ -205,6 +209,7 @@ class _RunOptions(NamedTuple):
     kubeconfig: Path | None
     prometheus: str
     scheduler: str
+    catalog: tuple[Path, ...]
     seed: int | None
     before: RunResult | None
     against: str
@@ -231,18 +236,19 @@ def _print_list(form: str) -> None:
     click.echo(f"\nRun one with: {output.program()} loadtest NAME --nodes N")
 
 
-def _load(path: Path, note: str, nodes: int | None, overrides: Sequence[Path], seed: int | None = None) -> Scenario:
+def _load(path: Path, note: str, nodes: int | None, overrides: Sequence[Path], known: Sequence[Path]) -> Scenario:
+    from simgpu.catalog import models
     from simgpu.loadtest.running import runner
     from simgpu.loadtest.scenario import loading, variables
 
-    known = variables.gather(overrides, os.environ, nodes)
-    return loading.load(path, known, runner.METHODS, loading.LoadOptions(nodes=nodes, seed=seed, note=note))
+    given = variables.gather(overrides, os.environ, nodes)
+    methods = runner.methods(models.load(known))
+    return loading.load(path, given, methods, loading.LoadOptions(nodes=nodes, note=note))
 
 
-def _check(path: Path, note: str, *, nodes: int | None, overrides: Sequence[Path], folder: Path | None) -> int:
+def _check(scenario: Scenario, *, folder: Path | None) -> int:
     from simgpu.loadtest.reports import writing
 
-    scenario = _load(path, note, nodes, overrides)
     for line in scenario.notes:
         click.echo(line, err=True)
     if folder is not None:
@@ -303,6 +309,7 @@ async def _work(chosen: _RunOptions, shown: object) -> tuple[Scenario, RunResult
             prometheus=chosen.prometheus,
             scheduler_metrics=chosen.scheduler,
             seed=chosen.seed,
+            catalog=chosen.catalog,
         ),
         shown,  # type: ignore[arg-type]  # a display of progress
     )
@@ -322,13 +329,10 @@ def _print_result(result: RunResult, folder: Path) -> None:
         (name, f"{value:,.4g} {unit}".strip()) for name, unit, value in comparison.figures(result) if ": " not in name
     ]
     output.print_rows(rows)
-    passed = sum(not case.errors for case in result.cases)
     verdict = click.style("passed", fg="green")
     if result.failed:
         verdict = click.style("interrupted" if result.interrupted else "failed", fg="red")
-    click.echo(
-        f"\n{result.scenario}: {verdict}, {passed} of {len(result.cases)} checks; report: {folder / 'report.html'}"
-    )
+    click.echo(f"\n{result.scenario}: {verdict}, checks: {result.checks}; report: {folder / 'report.html'}")
 
 
 @loadtest.command("compare")

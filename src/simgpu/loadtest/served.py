@@ -1,7 +1,7 @@
 """Which API versions the server serves, and objects in one of them.
 
 A template may be written for a version that the server does not serve, such as v1beta2 of resource.k8s.io. Then the
-object is created in a served version of the group; requests of claims are brought into its form.
+object is created in a served version of the group; requests of claims and devices of slices are brought into its form.
 """
 
 from __future__ import annotations
@@ -89,20 +89,35 @@ def converted(body: dict[str, Any], resource: Resource[Any]) -> dict[str, Any]:
     if body.get("apiVersion") == resource.api_version:
         return body
     made = {**body, "apiVersion": resource.api_version}
-    if resource.group != versions.GROUP or resource.kind not in {"ResourceClaim", "ResourceClaimTemplate"}:
-        return made
     spec = body.get("spec")
-    outer = isinstance(spec, dict) and resource.kind == "ResourceClaimTemplate"
-    inner = spec.get("spec") if isinstance(spec, dict) and outer else spec
-    if not isinstance(inner, dict) or not isinstance(inner.get("devices"), dict):
+    if resource.group != versions.GROUP or not isinstance(spec, dict):
         return made
+    if resource.kind == "ResourceSlice" and isinstance(spec.get("devices"), list):
+        made["spec"] = {**spec, "devices": [_device(item, resource.version) for item in spec["devices"]]}
+    if resource.kind in {"ResourceClaim", "ResourceClaimTemplate"}:
+        made["spec"] = _claim(spec, resource)
+    return made
+
+
+def _device(device: Any, version: str) -> Any:
+    """Return a device of a slice: in v1beta1 its fields are below `basic`, after that at its top."""
+    if not isinstance(device, dict) or "name" not in device:
+        return device
+    return versions.render_device(versions.read_device(device), version)
+
+
+def _claim(spec: dict[str, Any], resource: Resource[Any]) -> dict[str, Any]:
+    """Return the spec of a claim, or of a template of claims, with its requests in the form of the version."""
+    outer = resource.kind == "ResourceClaimTemplate"
+    inner = spec.get("spec") if outer else spec
+    if not isinstance(inner, dict) or not isinstance(inner.get("devices"), dict):
+        return spec
     devices = dict(inner["devices"])
     listed = devices.get("requests")
     if isinstance(listed, list):
         devices["requests"] = [_request(item, resource.version) for item in listed]
     changed = {**inner, "devices": devices}
-    made["spec"] = {**spec, "spec": changed} if outer and isinstance(spec, dict) else changed
-    return made
+    return {**spec, "spec": changed} if outer else changed
 
 
 def _request(request: Any, version: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from simgpu.kube import quantity
 from simgpu.kube.client import Client
 from simgpu.kube.reflector import Pace, Reflector
 from simgpu.kube.resources import Resource
@@ -77,12 +78,30 @@ class _WatchedPodSpec(ApiView, frozen=True):
     containers: tuple[_WatchedContainer, ...] | None = None
 
 
+class _RequestMapping(ApiView, frozen=True):
+    resource_name: str = ""
+
+
+class _ExtendedResourceClaim(ApiView, frozen=True):
+    """The claim that the scheduler made for extended resources of a pod, and which resources it stands for."""
+
+    request_mappings: tuple[_RequestMapping, ...] = ()
+
+
 class _WatchedPodStatus(ApiView, frozen=True):
     phase: str = ""
     conditions: tuple[Condition, ...] = ()
+    extended_resource_claim_status: _ExtendedResourceClaim | None = None
 
 
 _NO_SPEC, _NO_STATUS = _WatchedPodSpec(), _WatchedPodStatus()
+
+
+def _gpus(spec: _WatchedPodSpec, status: _WatchedPodStatus) -> int:
+    claimed = status.extended_resource_claim_status
+    if claimed is not None and any(item.resource_name == GPU_RESOURCE for item in claimed.request_mappings):
+        return 0
+    return sum(quantity.count(item.resources.limits.get(GPU_RESOURCE, "0")) for item in spec.containers or ())
 
 
 class WatchedPod(ApiView, frozen=True):
@@ -98,7 +117,7 @@ class WatchedPod(ApiView, frozen=True):
     phase: str = ""
     ready: bool = False  # it runs, and its Ready condition is True
     stateless: bool = True  # no volume of it outlives it
-    gpus: str = "0"  # limit of the extended resource
+    gpus: int = 0  # of the extended resource, in all containers; those of a claim are counted with the claim
 
     def __post_init__(self) -> None:
         if self.spec is _NO_SPEC and self.status is _NO_STATUS:
@@ -109,20 +128,13 @@ class WatchedPod(ApiView, frozen=True):
             "phase": self.status.phase,
             "ready": self.status.phase == "Running" and conditions.get("Ready") == "True",
             "stateless": all(volume.stateless for volume in self.spec.volumes),
-            "gpus": next(
-                (
-                    container.resources.limits[GPU_RESOURCE]
-                    for container in self.spec.containers or ()
-                    if GPU_RESOURCE in container.resources.limits
-                ),
-                "0",
-            ),
+            "gpus": _gpus(self.spec, self.status),
             "spec": _NO_SPEC,
             "status": _NO_STATUS,
         }
         for name, value in found.items():
             msgspec.structs.force_setattr(self, name, value)
-        _share(self, "node", "phase", "gpus")
+        _share(self, "node", "phase")
 
     @property
     def ended(self) -> bool:

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from simgpu import errors as simgpu_errors
+from simgpu.catalog import models
 from simgpu.kube import errors, resources
 from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Change, Store
@@ -22,9 +24,10 @@ from simgpu.loadtest import concurrency, ownership
 from simgpu.loadtest.dependencies import kinds, nodes, restarts, slices, stages, visibility
 from simgpu.loadtest.dependencies.kwok import DEFAULT_IMAGE, Kwok
 from simgpu.loadtest.dependencies.workbench import DependencyError, Workbench
-from simgpu.loadtest.scenario import durations, fields
+from simgpu.loadtest.scenario import durations, fields, kube_syntax
 from simgpu.loadtest.scenario.fields import Problems, Section
 from simgpu.loadtest.scenario.model import DependencyCall
+from simgpu.topology import inline
 from simgpu.vocabulary import (
     ALLOCATION_ANNOTATION,
     DRA,
@@ -52,7 +55,7 @@ PARAMETERS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "model": fields.text,
         "allocation": fields.choice("dra", "device-plugin"),
         "apiVersion": _VERSION,
-        "extendedResourceName": fields.text,
+        "extendedResourceName": kube_syntax.extended_resource,
         "kwokImage": fields.text,
     },
     TEST_DRIVER: {
@@ -61,7 +64,7 @@ PARAMETERS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "gpusPerNode": _GPUS,
         "timeout": durations.parse,
         "apiVersion": _VERSION,
-        "ExtendedResourceName": fields.text,
+        "ExtendedResourceName": kube_syntax.extended_resource,
         "kwokImage": fields.text,
     },
 }
@@ -81,7 +84,7 @@ class GpuSettings(msgspec.Struct, frozen=True):
     version: str = ""
     extended_resource: str = ""
     image: str = DEFAULT_IMAGE
-    tainted: bool = True
+    every_pod: bool = False  # whether pods of the run without GPUs belong on its nodes, too
 
 
 def settings(call: DependencyCall, variables: Mapping[str, Any], default_nodes: int | None) -> GpuSettings:
@@ -103,8 +106,30 @@ def settings(call: DependencyCall, variables: Mapping[str, Any], default_nodes: 
         version=params.take("apiVersion", fields.text, ""),
         extended_resource=params.take("extendedResourceName", fields.text, ""),
         image=params.take("kwokImage", fields.text, DEFAULT_IMAGE),
-        tainted=not example,
+        every_pod=example,
     )
+
+
+def check_call(
+    call: DependencyCall, variables: Mapping[str, Any], problems: Problems, *, catalog: models.Catalog | None = None
+) -> None:
+    """Report an unknown model, a model without GPUs, and running times of jobs that are none."""
+    stages.running_milliseconds(variables, problems)
+    wanted = settings(call, variables, None)
+    if not wanted.model:
+        return
+    if not wanted.gpus:
+        problems.add(f"{call.path}.params.gpusPerNode", "0: must be at least 1 where params.model is given")
+        return
+    try:
+        inline.parse(_annotation(wanted), catalog or models.load(), field="model")
+    except simgpu_errors.InputError as error:
+        own = "; --catalog FILE adds models of your own, as it does for the controller"
+        problems.add(f"{call.path}.params.model", f"{error.problem}{own}")
+
+
+def _annotation(wanted: GpuSettings) -> str:
+    return f"{wanted.model}:{wanted.gpus}"
 
 
 class FakeGpus:
@@ -125,10 +150,6 @@ class FakeGpus:
     async def check(self) -> list[str]:
         """Return why the cluster cannot have such GPUs."""
         problems = []
-        try:
-            stages.running_milliseconds(self._bench.variables)
-        except DependencyError as error:
-            problems.append(str(error))
         if self._wanted.dra:
             self._version = await self._bench.served.dra_version(self._wanted.version) or ""
             if not self._version:
@@ -180,7 +201,7 @@ class FakeGpus:
 
     async def _create_stages(self) -> None:
         run = self._bench.run
-        times = stages.running_milliseconds(self._bench.variables)
+        times = stages.running_milliseconds(self._bench.variables, Problems(""))  # checked before
         prefix = f"{LOADTEST_PREFIX}{run.id}-"
         for stage in stages.of_run(prefix, times, self._bench.namespaces, run.labels):
             try:
@@ -268,14 +289,12 @@ class FakeGpus:
         annotations: dict[str, str] = {}
         amounts: dict[str, str] = {}
         if wanted.model:
-            annotations = {GPUS_ANNOTATION: f"{wanted.model}:{wanted.gpus}"}
+            annotations = {GPUS_ANNOTATION: _annotation(wanted)}
             if wanted.dra:
                 annotations[ALLOCATION_ANNOTATION] = DRA
         elif not wanted.dra:
             amounts = {GPU_RESOURCE: str(wanted.gpus)}
-        return nodes.body(
-            name, labels=self._bench.run.labels, annotations=annotations, amounts=amounts, tainted=wanted.tainted
-        )
+        return nodes.body(name, labels=self._bench.run.labels, annotations=annotations, amounts=amounts)
 
     async def _wait_for_controller(self) -> None:
         """Wait until the controller has given GPUs to all nodes: slices, or the extended resource."""

@@ -35,7 +35,6 @@ def body(
     labels: dict[str, str],
     annotations: dict[str, str] | None = None,
     amounts: dict[str, str] | None = None,
-    tainted: bool = True,
 ) -> dict[str, Any]:
     """Return a node without conditions: that it becomes Ready shows that KWOK plays it."""
     capacity = {**_AMOUNTS, **(amounts or {})}
@@ -55,7 +54,7 @@ def body(
             },
             "annotations": {"node.alpha.kubernetes.io/ttl": "0", KWOK_NODE: "fake", **(annotations or {})},
         },
-        "spec": {"taints": [TAINT]} if tainted else {},
+        "spec": {"taints": [TAINT]},
         "status": {"capacity": capacity, "allocatable": capacity, "nodeInfo": _INFO},
     }
 

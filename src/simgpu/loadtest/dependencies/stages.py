@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from simgpu import yaml_text
-from simgpu.loadtest.dependencies.workbench import DependencyError
+from simgpu import errors, yaml_text
+from simgpu.loadtest.scenario import durations
+from simgpu.loadtest.scenario.fields import Problems
 from simgpu.vocabulary import (
+    JOB_DURATION_ENV,
     JOB_RUNNING_TIME_ENV,
     JOB_TYPE_LABEL,
+    LONG_JOB_DURATION_ENV,
     LONG_JOB_RUNNING_TIME_ENV,
     LONG_RUNNING,
     RUN_TIME_ANNOTATION,
@@ -24,7 +27,11 @@ _COMPLETE = "simgpu-pod-complete"
 _WEIGHT = 10**15  # beside other stages that match, which KWOK draws by weight
 _MAX_MILLISECONDS = 30 * 24 * 3_600_000
 
-RUNNING_TIMES = {SHORT_LIVED: (JOB_RUNNING_TIME_ENV, 30_000), LONG_RUNNING: (LONG_JOB_RUNNING_TIME_ENV, 3_600_000)}
+# By job type: the variable with milliseconds, ClusterLoader2's with a duration, and the default in milliseconds.
+RUNNING_TIMES = {
+    SHORT_LIVED: (JOB_RUNNING_TIME_ENV, JOB_DURATION_ENV, 30_000),
+    LONG_RUNNING: (LONG_JOB_RUNNING_TIME_ENV, LONG_JOB_DURATION_ENV, 3_600_000),
+}
 
 # Times in the API are whole seconds, cut off: a second more, so that no pod ends early. The end is computed from the
 # start, so that neither changes of the pod nor a restart of KWOK prolong it.
@@ -45,15 +52,31 @@ def manifest(name: str) -> list[dict[str, Any]]:
     return yaml_text.parse_all((_MANIFESTS / name).read_bytes())
 
 
-def running_milliseconds(variables: Mapping[str, Any]) -> dict[str, int]:
-    """Return how long pods of each job type run; a variable that is no such number is an error."""
+def running_milliseconds(variables: Mapping[str, Any], problems: Problems) -> dict[str, int]:
+    """Return how long pods of each job type run; variables that are no such times are reported."""
     found = {}
-    for kind, (name, default) in RUNNING_TIMES.items():
-        value = variables.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_MILLISECONDS:
-            raise DependencyError(f"{name}: {value!r}: must be milliseconds, from 0 to {_MAX_MILLISECONDS}")
-        found[kind] = int(value)
+    for kind, (exact, duration, default) in RUNNING_TIMES.items():
+        name = exact if exact in variables else duration
+        found[kind] = default
+        if name not in variables:
+            continue
+        try:
+            found[kind] = (_milliseconds if name == exact else _duration)(variables[name])
+        except ValueError as error:
+            problems.add(name, f"{errors.shown(variables[name])}: {error}")
     return found
+
+
+def _milliseconds(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_MILLISECONDS:
+        raise ValueError(f"must be milliseconds, from 0 to {_MAX_MILLISECONDS}")
+    return int(value)
+
+
+def _duration(value: Any) -> int:
+    """Parse a duration; a number is seconds, as for `sleep`, to which ClusterLoader2's scenarios pass it."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(durations.parse(f"{value}s" if number else value) * 1000)
 
 
 def of_run(prefix: str, milliseconds: Mapping[str, int], spaces: Sequence[str], labels: dict[str, str]) -> list[Any]:

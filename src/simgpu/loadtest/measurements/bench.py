@@ -12,7 +12,7 @@ from simgpu.kube.client import Client
 from simgpu.kube.resources import Resource
 from simgpu.kube.store import Change, Listener, Store, key_of
 from simgpu.loadtest.run_progress import RunProgress
-from simgpu.loadtest.scenario import durations, fields
+from simgpu.loadtest.scenario import durations, fields, kube_syntax
 from simgpu.loadtest.served import Served
 from simgpu.loadtest.watched import Selection, Watches
 
@@ -33,6 +33,7 @@ class Measured(msgspec.Struct):
 
     summaries: list[Summary] = []
     violations: list[str] = []
+    skipped: str = ""  # why nothing was measured
 
 
 class Bench(msgspec.Struct, frozen=True):
@@ -102,8 +103,8 @@ def perf_data(items: list[tuple[dict[str, float], str, dict[str, str]]]) -> dict
 
 SELECTORS: dict[str, Callable[[Any], Any]] = {
     "namespace": fields.text,
-    "labelSelector": fields.text,
-    "fieldSelector": fields.text,
+    "labelSelector": kube_syntax.label_selector,
+    "fieldSelector": kube_syntax.field_selector,
 }
 THRESHOLDS: dict[str, Callable[[Any], Any]] = {
     "threshold": durations.parse,

@@ -30,6 +30,7 @@ PARAMETERS = {
     "checkIfPodsAreUpdated": fields.flag,
     "countErrorMargin": fields.count(0, 1_000_000),
 }
+REQUIRED = {"start": ("apiVersion", "kind")}
 _OPERATION_SECONDS = 600.0
 _SYNC_SECONDS = 60.0
 _MAX_NAMES = 10
@@ -61,16 +62,14 @@ class WaitForControlledPodsRunning:
     async def execute(self, identifier: str, params: Mapping[str, Any]) -> Measured:
         """Start, gather or stop."""
         if params["action"] == "start":
-            await self._start(identifier, params)
+            await self._start(params)
         elif params["action"] == "gather":
             await self._gather(identifier, params)
         return Measured()
 
-    async def _start(self, identifier: str, params: Mapping[str, Any]) -> None:
+    async def _start(self, params: Mapping[str, Any]) -> None:
         if self._resource is not None:
             return
-        if not params.get("kind") or not params.get("apiVersion"):
-            raise MeasurementError(f"{identifier}: start needs apiVersion and kind")
         found = await self._bench.served.resource(params["apiVersion"], params["kind"])
         self._resource = watched.controllers(found)
         self._selection = self._bench.selection(params)

@@ -72,11 +72,10 @@ class GenericPrometheusQuery:
 
     async def execute(self, identifier: str, params: Mapping[str, Any]) -> Measured:
         """Start, or gather."""
+        if not self._bench.prometheus:
+            return Measured(skipped="there is no Prometheus (--prometheus URL)")
         if params["action"] == "start":
             self._started, self._params = time.time(), dict(params)
-            return Measured()
-        if not self._bench.prometheus:
-            self._bench.progress.note(f"{identifier}: skipped, there is no Prometheus (--prometheus URL)")
             return Measured()
         if not self._started:
             raise MeasurementError(f"{identifier}: gather without start")

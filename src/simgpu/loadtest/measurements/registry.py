@@ -42,3 +42,5 @@ PARAMETERS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     prometheus_query.NAME: prometheus_query.PARAMETERS,
     **dict.fromkeys(scheduler.NAMES, scheduler.PARAMETERS),
 }
+
+REQUIRED: Mapping[str, Mapping[str, tuple[str, ...]]] = {controlled_pods.NAME: controlled_pods.REQUIRED}

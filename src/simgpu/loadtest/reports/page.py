@@ -42,6 +42,9 @@ border-radius:6px;white-space:pre-wrap}details summary{cursor:pointer;margin:12p
 """
 
 
+_CLASSES = {"passed": "good", "failed": "bad", "skipped": "soft"}  # by verdict
+
+
 def render(result: RunResult, compared: Sequence[ComparedFigure] = (), against: str = "") -> str:
     """Return the page of a run, with a comparison if there is one."""
     parts = [_head(result), _tiles(result)]
@@ -93,7 +96,7 @@ def _tiles(result: RunResult) -> str:
         "start-up p99": percentile(99),
         "highest rate": f"{max((item.scheduled_per_second for item in result.timeline), default=0):,.0f} pods/s",
         "most GPUs in use": f"{max((item.gpus for item in result.timeline), default=0):,}",
-        "checks": f"{sum(not case.errors for case in result.cases)} of {len(result.cases)} passed",
+        "checks": result.checks,
     }
     shown = "".join(f'<div class="tile"><b>{_text(value)}</b>{_text(name)}</div>' for name, value in tiles.items())
     return f'<div class="tiles">{shown}</div>'
@@ -203,7 +206,7 @@ def _comparison(compared: Sequence[ComparedFigure], against: str) -> str:
 def _steps(result: RunResult) -> str:
     rows = []
     for case in result.cases:
-        verdict = '<span class="bad">failed</span>' if case.errors else '<span class="good">passed</span>'
+        verdict = f'<span class="{_CLASSES[case.verdict]}">{case.verdict}</span>'
         rows.append([_text(case.name), verdict, f"{case.seconds:.2f}"])
     return "<h2>Steps</h2>" + _table(["step", "", "seconds"], rows, numeric=2)
 

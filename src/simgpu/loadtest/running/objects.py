@@ -19,6 +19,7 @@ from simgpu.kube.client import Client
 from simgpu.kube.resources import Resource
 from simgpu.loadtest.gotemplate import functions, usage
 from simgpu.loadtest.gotemplate.rendering import Template
+from simgpu.loadtest.running.placement import Placement
 from simgpu.loadtest.scenario import files, loading
 from simgpu.loadtest.scenario.model import ObjectTemplate
 from simgpu.loadtest.served import Served, converted
@@ -80,17 +81,17 @@ class Creator:
 
     def __init__(
         self, client: Client, served: Served, labels: dict[str, str], own: frozenset[str],
-        called: Callable[[ApiCall], None],
+        called: Callable[[ApiCall], None], *, placement: Placement | None = None,
     ) -> None:  # fmt: skip
         self._client, self._served, self._labels, self._own = client, served, labels, own
-        self._called = called
+        self._called, self._placement = called, placement
         self.used: dict[Resource[Any], None] = {}  # kinds of objects in namespaces
         self.scattered: dict[tuple[Resource[Any], str, str], None] = {}  # outside of the run's own namespaces
 
     async def create(self, body: dict[str, Any], namespace: str) -> None:
         """Create an object; one that exists already is left as it is."""
         resource = await self._served.resource(body["apiVersion"], body["kind"])
-        made = converted(body, resource)
+        made = self._adapted(body, resource)
         meta = made["metadata"]
         made = {**made, "metadata": {**meta, "labels": {**(meta.get("labels") or {}), **self._labels}}}
         if resource.namespaced and namespace:
@@ -111,6 +112,11 @@ class Creator:
             self.scattered.setdefault(place)  # before the request: its answer may be lost
         await self._retried("create", request)
 
+    def _adapted(self, body: dict[str, Any], resource: Resource[Any]) -> dict[str, Any]:
+        """Return an object in the version in which it is created, with its pods on the run's nodes."""
+        made = converted(body, resource)
+        return self._placement.placed(made) if self._placement is not None else made
+
     async def _is_ours(self, resource: Resource[Any], namespace: str, name: str) -> bool:
         """Return whether an object that exists was created by this run, and only the answer was lost."""
         found = await self._client.find(resource, name, namespace=namespace)
@@ -119,7 +125,7 @@ class Creator:
     async def patch(self, body: dict[str, Any], namespace: str) -> None:
         """Merge a newly rendered body into an object."""
         resource = await self._served.resource(body["apiVersion"], body["kind"])
-        made = converted(body, resource)
+        made = self._adapted(body, resource)
         space = namespace if resource.namespaced else ""
         name = made["metadata"]["name"]
         await self._retried("patch", lambda: self._client.merge_patch(resource, name, made, namespace=space))

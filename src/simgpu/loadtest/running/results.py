@@ -16,6 +16,12 @@ class CaseResult(msgspec.Struct, rename="camel"):
     name: str
     seconds: float = 0.0
     errors: list[str] = []
+    skipped: str = ""  # why nothing was measured
+
+    @property
+    def verdict(self) -> str:
+        """`passed`, `failed` or `skipped`."""
+        return "failed" if self.errors else "skipped" if self.skipped else "passed"
 
 
 class RunResult(msgspec.Struct, rename="camel"):
@@ -39,6 +45,13 @@ class RunResult(msgspec.Struct, rename="camel"):
     leftovers: list[str] = []
     pods: int = 0
     interrupted: bool = False
+
+    @property
+    def checks(self) -> str:
+        """How many steps and measurements passed, for people."""
+        verdicts = [case.verdict for case in self.cases]
+        skipped = f", {verdicts.count('skipped')} skipped" if "skipped" in verdicts else ""
+        return f"{verdicts.count('passed')} of {len(verdicts)} passed{skipped}"
 
     @property
     def failed(self) -> bool:

@@ -7,6 +7,7 @@ cluster is looked through for anything that is left.
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 
 from simgpu import errors
+from simgpu.catalog import models
 from simgpu.kube import errors as kube_errors
 from simgpu.kube import resources
 from simgpu.kube.client import Client
@@ -26,7 +28,7 @@ from simgpu.loadtest.gotemplate.errors import TemplateError
 from simgpu.loadtest.measurements import percentiles, registry
 from simgpu.loadtest.measurements.bench import Bench, Measured, Measurement
 from simgpu.loadtest.run_progress import RunProgress
-from simgpu.loadtest.running import namespaces, phases
+from simgpu.loadtest.running import namespaces, phases, placement
 from simgpu.loadtest.running.objects import Creator
 from simgpu.loadtest.running.results import CaseResult, RunResult
 from simgpu.loadtest.running.timeline import Census, TimelineSample
@@ -35,11 +37,24 @@ from simgpu.loadtest.scenario.reading import Methods
 from simgpu.loadtest.served import Served
 from simgpu.loadtest.watched import PODS, Selection, Watches
 
-METHODS = Methods(fake_gpus.PARAMETERS, registry.PARAMETERS, fake_gpus.ALIASES)
 _SHOW_SECONDS = 0.5
 _TEARDOWN_SECONDS = 120.0
 _MAX_POINTS = 20_000  # of pods in the report
 _CLEANUP = "'simgpu loadtest cleanup' can remove the rest"
+
+
+def methods(catalog: models.Catalog | None = None) -> Methods:
+    """Return the methods that scenarios can name; `catalog` has the models of their GPUs, by default built-in ones."""
+    return Methods(
+        fake_gpus.PARAMETERS,
+        registry.PARAMETERS,
+        fake_gpus.ALIASES,
+        registry.REQUIRED,
+        functools.partial(fake_gpus.check_call, catalog=catalog),
+    )
+
+
+METHODS = methods()
 
 
 class RunnerSettings(msgspec.Struct, frozen=True):
@@ -65,6 +80,7 @@ class Runner:
         self._watches = Watches(client)
         self._heartbeat = heartbeat.Heartbeat(client, self.run_id)
         self._dependencies: list[Dependency] = []
+        self._placement: placement.Placement | None = None
         self._made: frozenset[str] = frozenset()
         self._creator: Creator | None = None
         self._measurements: dict[tuple[str, str], Measurement] = {}
@@ -126,9 +142,11 @@ class Runner:
             (*self._spaces, *_listed(self._scenario)),
             self._progress,
         )
-        for call in self._scenario.dependencies:
-            wanted = fake_gpus.settings(call, self._scenario.variables, self._settings.nodes)
-            self._dependencies.append(fake_gpus.FakeGpus(bench, wanted, name=call.name))
+        calls = self._scenario.dependencies
+        wanted = [fake_gpus.settings(call, self._scenario.variables, self._settings.nodes) for call in calls]
+        for call, item in zip(calls, wanted, strict=True):
+            self._dependencies.append(fake_gpus.FakeGpus(bench, item, name=call.name))
+        self._placement = placement.of_run(self.run_id, wanted)
         problems = [problem for dependency in self._dependencies for problem in await dependency.check()]
         self._bench = Bench(
             self._client,
@@ -172,7 +190,14 @@ class Runner:
         wanted = self._scenario.namespaces
         self._made = frozenset(self._spaces)  # also those of a creation that fails half-way are the run's to delete
         self._made = await namespaces.create(self._client, self._spaces, self.run_id, existing=wanted.existing)
-        self._creator = Creator(self._client, self._served, self.run_id.labels, self._made, self._census.called)
+        self._creator = Creator(
+            self._client,
+            self._served,
+            self.run_id.labels,
+            self._made,
+            self._census.called,
+            placement=self._placement,
+        )
         self._phases = phases.Phases(self._scenario, self._creator, self._spaces, self._chance)
         for call, dependency in zip(self._scenario.dependencies, self._dependencies, strict=True):
             try:
@@ -231,7 +256,9 @@ class Runner:
                 case.errors = [str(error) or type(error).__name__]
                 self._progress.note(f"{call.identifier}: {case.errors[0]}")
             else:
-                case.errors = measured.violations
+                case.errors, case.skipped = measured.violations, measured.skipped
+                if case.skipped:
+                    self._note(f"{call.identifier}: skipped, {case.skipped}")
                 self.result.summaries += measured.summaries
             case.seconds = round(time.monotonic() - started, 3)
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from simgpu.kube import quantity
 from simgpu.kube.store import Change
 from simgpu.loadtest.measurements import percentiles
 from simgpu.loadtest.measurements.pod_times import PodTimes
@@ -149,4 +148,4 @@ def _phase(pod: WatchedPod | None) -> str:
 
 def _in_use(pod: WatchedPod | None, phase: str) -> int:
     """Return the GPUs of a pod that runs and has them as an extended resource."""
-    return quantity.count(pod.gpus) if pod is not None and phase == "running" else 0
+    return pod.gpus if pod is not None and phase == "running" else 0

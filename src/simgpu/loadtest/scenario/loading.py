@@ -23,6 +23,7 @@ from simgpu.loadtest.scenario.model import ObjectTemplate, Scenario, ScenarioSte
 from simgpu.loadtest.scenario.reading import Methods
 
 _MAX_MODULE_DEPTH = 20
+_STARTING = ("start", "reset")  # actions of measurements
 
 
 class LoadOptions(msgspec.Struct, frozen=True):
@@ -48,6 +49,8 @@ def load(path: Path, variables: Mapping[str, Any], methods: Methods, options: Lo
     top.reject("chaosMonkey", "is not supported")
     spaces = reading.namespaces(top)
     needs = reading.dependencies(top, methods)
+    for call in needs:
+        methods.check_dependency(call, variables, problems)
     tuning = reading.tuning_sets(top)
     flattened = _flattened(top.sections("steps"), _Modules(beside, library, dict(variables), problems))
     if not flattened:
@@ -59,6 +62,7 @@ def load(path: Path, variables: Mapping[str, Any], methods: Methods, options: Lo
     top.finish()
     _check_namespaces(steps, spaces.number, problems)
     _check_templates(steps, variables, library, problems)
+    _check_gathered(steps, methods, problems)
     problems.check()
     notes = tuple(filter(None, (options.note, *beside.notes)))
     return Scenario(
@@ -126,6 +130,18 @@ def _check_namespaces(steps: tuple[ScenarioStep, ...], number: int, problems: Pr
             highest = max((space for space in phase.namespaces if isinstance(space, int)), default=0)
             if highest > number:
                 problems.add(f"{phase.path}.namespaceRange.max", f"{highest}: the scenario has {number} namespaces")
+
+
+def _check_gathered(steps: tuple[ScenarioStep, ...], methods: Methods, problems: Problems) -> None:
+    """Report measurements that are gathered and were not started before, in the same step at the latest."""
+    started: set[tuple[str, str]] = set()
+    for step in steps:
+        calls = [call for call in step.measurements if call.method in methods.measurements]
+        started |= {(call.method, call.identifier) for call in calls if call.params.get("action") in _STARTING}
+        for call in calls:
+            if call.params.get("action") == "gather" and (call.method, call.identifier) not in started:
+                what = f"{errors.shown(call.identifier)}: is gathered, but {call.method} was not started with it before"
+                problems.add(f"{call.path}.identifier", what)
 
 
 def _check_templates(

@@ -9,7 +9,7 @@ import msgspec
 
 from simgpu import errors
 from simgpu.loadtest.scenario import durations, fields
-from simgpu.loadtest.scenario.fields import Section
+from simgpu.loadtest.scenario.fields import Problems, Section
 from simgpu.loadtest.scenario.files import Files
 from simgpu.loadtest.scenario.model import (
     DependencyCall,
@@ -28,15 +28,25 @@ MAX_STEPS = 1000
 Parsers = Mapping[str, Callable[[Any], Any]]  # by parameter
 
 
+CheckDependency = Callable[[DependencyCall, Mapping[str, Any], Problems], None]
+
+
+def _nothing_to_check(_call: DependencyCall, _variables: Mapping[str, Any], _problems: Problems) -> None:
+    pass
+
+
 class Methods(msgspec.Struct, frozen=True):
     """The dependencies and measurements that exist, with parsers of their parameters.
 
-    `aliases` are names by which `dependencyConfigs` means a method.
+    `aliases` are names by which `dependencyConfigs` means a method, `required` the parameters that an action of a
+    measurement needs. `check_dependency` reports mistakes that no parameter has alone.
     """
 
     dependencies: Mapping[str, Parsers]
     measurements: Mapping[str, Parsers]
     aliases: Mapping[str, str] = {}
+    required: Mapping[str, Mapping[str, tuple[str, ...]]] = {}  # by method, by action
+    check_dependency: CheckDependency = _nothing_to_check
 
 
 _TUNING: dict[str, dict[str, Callable[[Any], float]]] = {
@@ -213,19 +223,20 @@ def _measurements(section: Section, methods: Methods) -> list[MeasurementCall]:
         section.problems.add(section.at("method"), f"{errors.shown(method)}: not supported; supported are: {known}")
     else:
         for call in calls:
-            _check_params(call, methods.measurements.get(method, {}), section)
+            _check_params(call, methods, section.problems)
     return calls
 
 
-def _check_params(call: MeasurementCall, parsers: Parsers, section: Section) -> None:
+def _check_params(call: MeasurementCall, methods: Methods, problems: Problems) -> None:
     """Check the parameters that a measurement reads; ClusterLoader2 ignores others, and so do we."""
-    for param, parse in parsers.items():
+    required = methods.required.get(call.method, {}).get(str(call.params.get("action")), ())
+    for param, parse in methods.measurements.get(call.method, {}).items():
         value = call.params.get(param)
-        if value is None:
-            if param == "action":
-                section.problems.add(f"{call.path}.params.action", "is missing")
+        if value is None or (param in required and value == ""):
+            if param in {"action", *required}:
+                problems.add(f"{call.path}.params.{param}", "is missing")
             continue
         try:
             parse(value)
         except ValueError as error:
-            section.problems.add(f"{call.path}.params.{param}", f"{errors.shown(value)}: {error}")
+            problems.add(f"{call.path}.params.{param}", f"{errors.shown(value)}: {error}")
