@@ -40,6 +40,14 @@ class DevicePlace(msgspec.Struct, frozen=True, gc=False):
     gpu: str
     part: MigPart | None = None
 
+    def overlaps(self, other: DevicePlace) -> bool:
+        """Return whether another device has memory of the same GPU in common with it; a whole GPU has all of it."""
+        if self.gpu != other.gpu or self == other:
+            return False
+        if self.part is None or other.part is None:
+            return True
+        return not set(placing.slices_of(self.part.number)).isdisjoint(placing.slices_of(other.part.number))
+
 
 def of_node(gpus: Sequence[Device], spec: pools.NodeGpus, faults: Faults, *, counted: bool = True) -> NodeDevices:
     """Return what a node publishes. The scheduler takes the first device that matches, so their order matters.
