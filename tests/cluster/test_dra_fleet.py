@@ -187,5 +187,9 @@ async def test_what_a_server_drops_is_reported_and_gpus_that_it_would_allocate_t
                 await controller._dra.slices.reconcile(node)
             assert [await slices(fleet, node) for node in nodes] == before  # it is not written again and again
         async with fleet.leading() as controller:
-            await eventually(lambda: _idle(controller))
-            assert [await slices(fleet, node) for node in nodes] == before  # nor by the next controller
+
+            async def examined() -> bool:
+                return GATES[0] in controller._dra.slices.dropped and await _idle(controller)
+
+            await eventually(examined)
+            assert await slices(fleet, nodes[0]) == [divided]  # nor by the next controller
