@@ -155,7 +155,9 @@ def ungated(tmp_path_factory: pytest.TempPathFactory) -> Any:
             asyncio.run(lifecycle.down("ungated", progress.Silent()))
 
 
-async def test_what_a_server_drops_is_reported_with_the_gates_name(ungated: Cluster) -> None:
+async def test_what_a_server_drops_is_reported_and_gpus_that_it_would_allocate_twice_are_published_whole(
+    ungated: Cluster,
+) -> None:
     async with (
         ungated.client() as client,
         new_namespace(client) as namespace,
@@ -176,6 +178,18 @@ async def test_what_a_server_drops_is_reported_with_the_gates_name(ungated: Clus
             await eventually(reported)
             await eventually(lambda: _idle(controller))
             before = [await slices(fleet, node) for node in nodes]
+            [[divided], [shared]] = before
+            assert [len(item.spec.devices) for item in (divided, shared)] == [1, 1]
+            assert (divided.spec.pool.generation, divided.spec.pool.resource_slice_count) == (1, 1)  # written once
+            await pod(fleet, "p", nodes[0], deviceClassName=CLASS)
+            await eventually(lambda: _used_by(controller, nodes[0], ["p"]))
             for node in nodes:
                 await controller._dra.slices.reconcile(node)
             assert [await slices(fleet, node) for node in nodes] == before  # it is not written again and again
+        async with fleet.leading() as controller:
+
+            async def examined() -> bool:
+                return GATES[0] in controller._dra.slices.dropped and await _idle(controller)
+
+            await eventually(examined)
+            assert await slices(fleet, nodes[0]) == [divided]  # nor by the next controller

@@ -16,7 +16,7 @@ import pytest
 
 from simgpu.dra import grants
 from simgpu.dra.claims import AllocatedClaim
-from simgpu.dra.node_devices import DevicePlace
+from simgpu.dra.node_devices import DevicePlace, MigPart
 from simgpu.kube import errors
 from simgpu.node import dra_messages, dra_plugin, granting
 from simgpu.node.dra_messages import ClaimRef
@@ -29,6 +29,10 @@ from tests.fixtures.dra import Registry
 ONE, TWO = "1a0e8400-e29b-41d4-a716-446655440001", "2b0e8400-e29b-41d4-a716-446655440002"
 GPU = "GPU-0a0e8400-e29b-41d4-a716-44665544000a"
 DEVICE, OTHER = GPU.lower(), "gpu-other"
+PART = f"{DEVICE}-mig-1g18gb-19-0"
+PLACES = {
+    DEVICE: DevicePlace(GPU), OTHER: DevicePlace("GPU-other"), PART: DevicePlace(GPU, MigPart("1g.18gb", 0, 7, 16384)),
+}  # fmt: skip
 RESULT = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "node-a", "device": DEVICE}
 
 
@@ -60,7 +64,7 @@ class Agent:
 
     @staticmethod
     def _grant(claim: AllocatedClaim) -> grants.PreparedClaim:
-        return grants.grant(claim, {DEVICE: DevicePlace(GPU), OTHER: DevicePlace("GPU-other")}, pool="node-a")
+        return grants.grant(claim, PLACES, pool="node-a")
 
     def files(self) -> list[str]:
         return sorted(path.name for path in self.cdi.iterdir())
@@ -206,6 +210,25 @@ async def test_what_is_wrong_with_one_claim_does_not_affect_another(registry: Re
     assert list(agent.prepared.claims) == [ONE]
     assert await registry.unprepare(info, [ref("odd", "../state/claims")]) == {"../state/claims": ""}
     assert (agent.root / "state" / "claims.json").exists()
+
+
+async def test_a_device_that_overlaps_with_one_of_another_claim_is_the_error_of_its_claim_until_that_is_unprepared(
+    registry: Registry, agent: Agent
+) -> None:
+    info = await registry.register()
+    agent.claims["part"] = claim("part", TWO, results=[RESULT | {"device": PART}])
+    agent.claims["watching"] = claim("watching", "watching", results=[RESULT | {"device": PART, "adminAccess": True}])
+    asked = [ref(), ref("part", TWO), ref("watching", "watching")]
+    results = await registry.prepare(info, asked)
+    assert results[TWO].error == (
+        f"status.allocation.devices.results[0]: device {PART} overlaps with device {DEVICE} of claim team/one"
+    )
+    assert [results[uid].error for uid in (ONE, "watching")] == ["", ""]
+    assert sorted(agent.prepared.claims) == [ONE, "watching"]
+    assert not any(TWO in name for name in agent.files())
+    await registry.unprepare(info, [ref()])
+    assert (await registry.prepare(info, [ref("part", TWO)]))[TWO].error == ""
+    assert "overlaps with" in (await registry.prepare(info, [ref()]))[ONE].error
 
 
 async def test_of_a_claim_with_devices_of_several_drivers_ours_are_prepared(registry: Registry, agent: Agent) -> None:

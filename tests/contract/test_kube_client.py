@@ -81,6 +81,16 @@ async def test_a_create_that_the_server_refused_for_now_is_repeated(scripted: Sc
         assert (await opened.create(resources.NODES, {"metadata": {"name": "n"}})).metadata.name == "n"
 
 
+async def test_a_dry_run_is_marked_as_one_and_can_be_repeated(scripted: Scripted) -> None:
+    scripted.script = [cut(), answer(NODE, code=201), answer(NODE)]
+    async with client(scripted) as opened:
+        await opened.create(resources.NODES, {"metadata": {"name": "n"}}, dry_run=True)
+        await opened.merge_patch(resources.NODES, "n", {"metadata": {"labels": {}}}, dry_run=True)
+    assert [(item.method, dict(item.query)) for item in scripted.seen] == [
+        ("POST", {"dryRun": "All"}), ("POST", {"dryRun": "All"}), ("PATCH", {"dryRun": "All"}),
+    ]  # fmt: skip
+
+
 async def test_the_servers_retry_after_is_kept_to(scripted: Scripted) -> None:
     scripted.script = [status(429, headers={"Retry-After": "0.04"}), answer(NODE)]
     async with client(scripted) as opened:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simgpu.catalog import models, placing
-from simgpu.controllers import publishing
+from simgpu.controllers import claimed, publishing
 from simgpu.dra import counters, node_devices
+from simgpu.dra.claims import AllocatedClaim
 from simgpu.dra.node_devices import DevicePlace
 from simgpu.identities import identity, render
 from simgpu.kube import views
@@ -156,6 +159,28 @@ def test_a_pod_that_is_held_up_by_an_instance_in_its_place_runs_on_its_own_once_
     assert (labels["pod"], value > 1000) == ("q", True)
 
 
+def test_of_a_whole_gpu_and_a_mig_device_of_it_the_older_pod_has_its_own_and_the_other_is_reported() -> None:
+    world = DividedWorld()
+    world.claim_devices("c", [DEVICES[0]], ["p"], admin=False)
+    world.claim_devices("d", [MIG[0, "1g.18gb", 0], DEVICES[1]], ["q"], admin=False)
+    world.pod("p", "Running", ["c"], 0)
+    world.pod("q", "Running", ["d"], 0)
+    world.look()
+    assert [world.users(gpu) for gpu in range(GPUS)] == [{("p", None)}, set()]
+    assert world.instances() == {}
+    assert [item.get("pod") for item, _ in world.series("DCGM_FI_DEV_GPU_UTIL")] == ["p", None]
+    assert world.nodes.overcommitted == 1
+    world.clock.now += claimed.PATIENCE
+    world.look()
+    [event] = [item for item in world.recorder._waiting if item.subject.name == "q"]
+    assert event.reason == "FailedPrepareDynamicResources"
+    assert event.message == f"device {MIG[0, '1g.18gb', 0]} overlaps with device {DEVICES[0]}, which pod ns/p holds"
+    world.gone("p")
+    world.look()
+    assert [world.users(gpu) for gpu in range(GPUS)] == [{("q", 7)}, {("q", None)}]
+    assert world.nodes.overcommitted == 0
+
+
 def test_a_view_lists_the_instances_and_their_pods_and_none_of_them_becomes_a_layout() -> None:
     world = DividedWorld("dra")
     world.claim_devices("c", [MIG[1, "2g.35gb", 2]], ["p"], admin=False)
@@ -202,19 +227,43 @@ def places() -> dict[str, DevicePlace]:
 PLACES = places()
 
 
+def memory(place: DevicePlace) -> set[tuple[str, int]]:
+    """The slices of memory of a device, with the GPU that they are of."""
+    if place.part is None:
+        return {(place.gpu, at) for at in range(8)}
+    [profile] = [item for item in CATALOG.models["h200"].mig if item.name == place.part.profile]
+    slices = placing.placed(profile, CATALOG.models["h200"], place.part.start).slices
+    return {(place.gpu, at) for at in slices}
+
+
+def conflict(one: DevicePlace, other: DevicePlace) -> bool:
+    return one != other and not memory(one).isdisjoint(memory(other))
+
+
 def check(world: DividedWorld) -> None:
-    """Each GPU is divided into what claims of its pods hold, and these pods are its users."""
+    """Each GPU is divided into what claims of its pods hold, and these pods are its users, the oldest one first."""
     wanted: list[dict[tuple[str, int], None]] = [{} for _ in range(GPUS)]
     expected: list[set[tuple[str, int | None]]] = [set() for _ in range(GPUS)]
-    for pod in world.stores.pods:
+    held: set[DevicePlace] = set()
+    missing = 0
+    for pod in sorted(world.stores.pods, key=lambda pod: pod.metadata.uid):
+        if pod.status.phase == "Succeeded":
+            continue
         listed = [world.results(pod, entry.name) for entry in pod.spec.resource_claims]
-        there = [PLACES[item.device] for one in listed for item in one or ()]
-        for place in there if pod.status.phase != "Succeeded" else ():
-            gpu = IDS.index(place.gpu)
+        there = dict.fromkeys(PLACES[item.device] for one in listed for item in one or ())
+        lacking = 0
+        for place in there:
+            if any(conflict(place, other) for other in held):
+                lacking += 1
+                continue
+            held.add(place)
             if place.part is not None:
-                wanted[gpu][place.part.profile, place.part.start] = None
-            if None not in listed:
-                expected[gpu].add((pod.metadata.name, place.part.number if place.part is not None else None))
+                wanted[IDS.index(place.gpu)][place.part.profile, place.part.start] = None
+        missing += lacking
+        for place in there if None not in listed and not lacking else ():
+            number = place.part.number if place.part is not None else None
+            expected[IDS.index(place.gpu)].add((pod.metadata.name, number))
+    assert world.nodes.overcommitted == missing
     machine, now = world.fleet.machine(), world.fleet.counters(world.fleet.nodes[NODE])
     for gpu, device in enumerate(world.devices):
         made = device.mig_devices()
@@ -269,6 +318,76 @@ def test_any_sequence_of_claims_leaves_the_right_instances_and_users(operations:
             getattr(world, kind)(*arguments)
         world.look()
         check(world)
+
+
+LOADS = DividedWorld().nodes.loads
+
+
+def pod_of(name: str, second: int, wanted: Iterable[str]) -> views.Pod:
+    refs = [{"name": claim} for claim in wanted]
+    body = {
+        "metadata": {
+            "name": name, "namespace": "ns", "uid": f"{name}-uid", "creationTimestamp": f"2026-01-01T00:00:0{second}Z",
+        },
+        "spec": {
+            "nodeName": NODE, "containers": [{"name": "main", "resources": {"claims": refs}}],
+            "resourceClaims": [{"name": claim, "resourceClaimName": claim} for claim in wanted],
+        },
+        "status": {"phase": "Running"},
+    }  # fmt: skip
+    return msgspec.convert(body, views.Pod)
+
+
+def claim_of(name: str, devices: Iterable[tuple[str, bool]]) -> AllocatedClaim:
+    """A claim of devices, some with administrative access, that is reserved for every pod."""
+    results = [
+        {"request": "r", "driver": "gpu.nvidia.com", "pool": NODE, "device": device, "adminAccess": admin}
+        for device, admin in devices
+    ]
+    users = [{"resource": "pods", "name": pod, "uid": f"{pod}-uid"} for pod in PODS]
+    status = {"allocation": {"devices": {"results": results}}, "reservedFor": users}
+    return msgspec.convert({"metadata": {"name": name, "namespace": "ns"}, "status": status}, AllocatedClaim)
+
+
+def users_of(pods: Iterable[views.Pod], allocated: Mapping[str, AllocatedClaim]) -> claimed.ClaimedUsers:
+    return claimed.users_of(
+        NODE, pods, lambda _namespace, name: allocated[name], places=PLACES,
+        devices={device.uuid: device for device in H200}, loads=LOADS,
+    )  # fmt: skip
+
+
+@settings(max_examples=200)
+@given(
+    st.tuples(*(st.lists(st.tuples(st.sampled_from(TITLES), st.booleans()), max_size=3) for _ in CLAIMS)),
+    st.tuples(*(st.tuples(st.integers(0, 1), st.sets(st.sampled_from(CLAIMS))) for _ in PODS)),
+)
+def test_no_claims_make_pods_owners_of_devices_that_overlap(
+    allocations: tuple[list[tuple[str, bool]], ...], references: tuple[tuple[int, set[str]], ...]
+) -> None:
+    """A pod has all its devices, or an event has the reason. Any number of pods have one claim, or one device."""
+    devices = dict(zip(CLAIMS, allocations, strict=True))
+    allocated = {name: claim_of(name, listed) for name, listed in devices.items()}
+    pods = [pod_of(name, second, sorted(wanted)) for name, (second, wanted) in zip(PODS, references, strict=True)]
+    found = users_of(pods, allocated)
+    for gpu, parts in found.parts.items():
+        held = [DevicePlace(gpu, part) for part in parts]
+        assert not any(conflict(one, other) for one in held for other in held)
+    for gpu, users in found.owners.items():
+        numbers: set[int | None] = {part.number for part in found.parts.get(gpu, ())}
+        assert {user.part for user in users} <= (numbers or {None})
+    reported = {item.pod.metadata.name for item in found.problems}
+    using = {user.pod.name for of in (found.owners, found.observers) for users in of.values() for user in users}
+    assert (
+        using
+        == {name for name, (_, wanted) in zip(PODS, references, strict=True) if any(devices[claim] for claim in wanted)}
+        - reported
+    )
+    first = min(pods, key=lambda pod: (pod.metadata.seniority, pod.metadata.uid))
+    mine = [PLACES[name] for claim in first.spec.resource_claims for name, admin in devices[claim.name] if not admin]
+    overlap = any(conflict(one, other) for one in mine for other in mine)
+    assert (first.metadata.name in reported) == overlap  # the oldest can only be in its own way
+    again = users_of(pods[::-1], allocated)
+    assert {item.message for item in again.problems} == {item.message for item in found.problems}
 
 
 @settings(max_examples=60)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from simgpu.catalog import models
+from simgpu import errors
+from simgpu.catalog import models, placing
 from simgpu.dra import grants, node_devices
 from simgpu.dra.claims import AllocatedClaim
 from simgpu.dra.node_devices import DevicePlace, MigPart
@@ -80,6 +84,39 @@ def test_a_mig_device_is_an_instance_with_an_id_of_its_own() -> None:
     watching = grants.grant(claim(result(name, adminAccess=True)), places, pool="n")
     assert grants.instances([watching, made]) == {gpu.uuid: (instance.part,)}
     assert grants.instances([watching, grants.grant(claim(result(gpu.uuid.lower())), places, pool="n")]) == {}
+
+
+SPEC = msgspec.structs.replace(
+    inline.parse("h200:1", models.load(), field="x"),
+    allocation=allocating.GpuAllocation("dra", allocating.DraOptions(dynamic_mig=True)),
+)
+DIVISIBLE = node_devices.places(pools.build(SPEC, "n"), SPEC)
+RESULTS = st.lists(st.tuples(st.sampled_from(sorted(DIVISIBLE)), st.booleans()), min_size=1, max_size=3)
+
+
+@settings(max_examples=200)
+@given(st.lists(RESULTS, max_size=6))
+def test_no_claims_are_prepared_whose_devices_overlap(allocations: list[list[tuple[str, bool]]]) -> None:
+    prepared: list[grants.PreparedClaim] = []
+    for listed in allocations:
+        made = grants.grant(claim(*(result(name, adminAccess=admin) for name, admin in listed)), DIVISIBLE, pool="n")
+        with contextlib.suppress(errors.InputError):
+            grants.check_overlaps(made, prepared)
+            prepared.append(made)
+    held = {device.place for one in prepared for device in one.devices if not device.admin}
+    if DevicePlace(next(iter(DIVISIBLE.values())).gpu) in held:
+        assert len(held) == 1
+    else:
+        slices = [at for place in held if place.part for at in placing.slices_of(place.part.number)]
+        assert len(set(slices)) == len(slices)
+
+
+def test_a_mig_device_has_the_slices_of_memory_that_its_number_stands_for() -> None:
+    for model in models.load().models.values():
+        for profile in model.mig:
+            for start in placing.starts(profile, model):
+                placed = placing.placed(profile, model, start)
+                assert placing.slices_of(placed.number) == placed.slices
 
 
 def test_a_container_uses_the_devices_of_its_requests_alone() -> None:

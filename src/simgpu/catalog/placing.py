@@ -112,6 +112,13 @@ def placed(profile: models.MigProfile, model: models.Model, start: int) -> Place
     return Placement(start, size, _FIRST_NUMBER[size] + start // size)
 
 
+def slices_of(number: int) -> range:
+    """Return the slices of memory that the instance with a number takes."""
+    first, size = max((first, size) for size, first in _FIRST_NUMBER.items() if first <= number)
+    start = (number - first) * size
+    return range(start, start + size)
+
+
 def _compute(model: models.Model) -> int:
     return max(compute_slices(profile) for profile in model.mig)
 

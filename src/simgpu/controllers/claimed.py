@@ -1,7 +1,8 @@
 """Users of a fake node's GPUs through claims, and which GPUs claims hold.
 
 A claim's device belongs to the pods that the claim is reserved for. Several containers or pods on one device are
-several users, who share its memory; a user of a MIG device has that instance of its GPU.
+several users, who share its memory; a user of a MIG device has that instance of its GPU. Of devices that overlap, the
+oldest pod has its own.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _REASON = "FailedPrepareDynamicResources"  # as the kubelet has it
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """Why a pod does not have GPUs that it should have; `missing` is how many it requests in vain."""
+    """Why a pod does not have GPUs that it should have; `missing` is how many others hold."""
 
     pod: Pod
     reason: str
@@ -152,6 +153,8 @@ def users_of(
             for use in (claims.held(result.uses) if absent else result.uses)
             if (place := here.get(use.device)) is not None
         )
+    if any(use.place.part is not None for use in uses):  # else no two devices overlap
+        uses = _without_overlaps(uses, found.problems)
     for admin, into in ((False, found.owners), (True, found.observers)):
         mine = [use for use in uses if use.device.admin is admin]
         for gpu in dict.fromkeys(use.place.gpu for use in mine):
@@ -165,6 +168,35 @@ def users_of(
             if parts := tuple(dict.fromkeys(use.place.part for use in holding_it if use.place.part is not None)):
                 (found.observed if admin else found.parts)[gpu] = parts
     return found
+
+
+def _without_overlaps(uses: Sequence[_Use], problems: list[Trouble]) -> list[_Use]:
+    """Return uses without devices that overlap with an older pod's; pods that lack one only hold the others.
+
+    Why they lack them is added to `problems`. Of pods of the same second it is always the same one that has its device.
+    Administrative access to a device excludes no other.
+    """
+    kept, holders = list[_Use](), dict[str, dict[DevicePlace, _Use]]()  # by GPU id, and its device
+    refused: dict[tuple[str, str], Trouble] = {}  # by the uid of a pod, and the device
+    for use in sorted(uses, key=lambda use: (use.pod.metadata.seniority, use.pod.metadata.uid)):
+        there = holders.setdefault(use.place.gpu, {})
+        holder = next((known for place, known in there.items() if place.overlaps(use.place)), None)
+        if use.device.admin:
+            kept.append(use)
+        elif holder is None:
+            there.setdefault(use.place, use)
+            kept.append(use)
+        else:
+            refused[use.pod.metadata.uid, use.device.device] = _refused(use, holder)
+    problems += refused.values()
+    lacking = {uid for uid, _ in refused}
+    return [msgspec.structs.replace(use, container="") if use.pod.metadata.uid in lacking else use for use in kept]
+
+
+def _refused(use: _Use, holder: _Use) -> Trouble:
+    owner = f"{holder.pod.metadata.namespace}/{holder.pod.metadata.name}"
+    message = f"device {use.device.device} overlaps with device {holder.device.device}, which pod {owner} holds"
+    return Trouble(use.pod, _REASON, message, 1)
 
 
 def _absent(device: claims.ClaimedDevice, node: str, *, registered: bool) -> str:

@@ -480,8 +480,8 @@ class FakeNodes:
         """Report pods that cannot use their claims, and GPUs that are promised twice, once that has lasted."""
         lacking = any("" in gpus for gpus in record.held.values())
         short = claimed.shortages(there, record.held, len(through.owners)) if lacking else []
-        record.missing = sum(item.missing for item in short)
         problems = [*through.problems, *short]
+        record.missing = sum(item.missing for item in problems)
         if not problems and not record.troubles:
             return None
         lasting, record.troubles, wait = claimed.lasting(problems, record.troubles, self._clock.steady())

@@ -2,6 +2,9 @@
 
 A key is a node's name. A reconcile compares the slices that the node should have with those that it has, including
 our own writes that the watch has not shown yet, and sends only the difference.
+
+A server whose feature gate for counters is off would store MIG devices that overlap as if they did not. A dry run shows
+that before the first such slice is written; then GPUs that claims could divide are published whole.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import msgspec
 
 from simgpu.dra import node_devices, slices, versions
 from simgpu.dra.node_devices import Faults
-from simgpu.dra.slices import PublishedSlice, SliceKind, SliceState
+from simgpu.dra.slices import PublishedSlice, SliceKind, SlicePlan, SliceState
 from simgpu.dra.versions import ServedApi
 from simgpu.kube import errors
 from simgpu.kube.client import Client
@@ -32,6 +35,8 @@ SELECTOR = f"{SLICE_LABEL}=true"
 SLICES = Resource("ResourceSlice", "resourceslices", PublishedSlice, group=versions.GROUP, namespaced=False)
 WORKERS = 32
 CONFIRM_SECONDS = 30.0  # until a write of ours that the watch has not shown counts as undone
+
+_COUNTERS = frozenset(name for name, gate in versions.GATES.items() if gate == versions.PARTITIONABLE_DEVICES)
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +94,7 @@ class ResourceSlices:
         self.store: Store[PublishedSlice] = Store({"node": by_node})
         self.queue: WorkQueue[str] = WorkQueue()
         self.dropped: set[str] = set()  # feature gates that are off
+        self._counting = False  # whether the server is known to keep counters
         self._started = self._running = False
         self._kind = kind
         self._client = client
@@ -102,6 +108,8 @@ class ResourceSlices:
     def serve(self, api: ServedApi) -> Resource[PublishedSlice]:
         """Set the version of the API to use; return the resource to watch."""
         self._api, self._resource = api, api.of(SLICES)
+        self.dropped.clear()  # another version may have other gates
+        self._counting = False
         return self._resource
 
     def start(self) -> None:
@@ -179,6 +187,8 @@ class ResourceSlices:
         owner = wish.owner if wish is not None else ObjectMeta(name=name)
         foreign = [title for title, item in existing.items() if wish is not None and item.owner != owner.uid]
         plan = slices.plan(wanted, states, owner=owner, foreign=foreign, kind=self._kind)
+        if await self._drops_counters(owner, plan, states):
+            return await self.reconcile(name)  # without MIG devices
         try:
             for title in plan.delete:
                 await self._delete(name, title)
@@ -195,7 +205,8 @@ class ResourceSlices:
         return CONFIRM_SECONDS if self._sent.get(name) else None
 
     def _specs(self, name: str, wish: PoolWish) -> dict[str, dict[str, Any]]:
-        found = node_devices.of_node(wish.devices, wish.spec, wish.faults)
+        counted = versions.PARTITIONABLE_DEVICES not in self.dropped
+        found = node_devices.of_node(wish.devices, wish.spec, wish.faults, counted=counted)
         parts = slices.split(found, self._api)
         return {
             self._kind.name_of(name, place): slices.spec_of(part, name, self._api) for place, part in enumerate(parts)
@@ -248,9 +259,53 @@ class ResourceSlices:
             await self._client.delete(self._resource, title)  # of another driver or node, which cannot be changed
             return await self._client.create(self._resource, dict(body))
 
-    async def _update(self, title: str, body: Mapping[str, Any]) -> PublishedSlice:
+    async def _update(self, title: str, body: Mapping[str, Any], *, dry_run: bool = False) -> PublishedSlice:
         spec = {"devices": None, "sharedCounters": None, **body["spec"]}
-        return await self._client.merge_patch(self._resource, title, {**body, "spec": spec})
+        return await self._client.merge_patch(self._resource, title, {**body, "spec": spec}, dry_run=dry_run)
+
+    # Feature gates.
+
+    async def _drops_counters(self, owner: ObjectMeta, plan: SlicePlan, existing: Mapping[str, SliceState]) -> bool:
+        """Return whether the server would drop the counters of a plan, by a dry run of one of its slices.
+
+        A slice that has counters keeps them. If the dry run is rejected, the write shows it.
+        """
+        kept = {title: state.gated for title, state in existing.items()}
+        new = (title for title in plan.write if plan.states[title].gated & _COUNTERS - kept.get(title, frozenset()))
+        title = next(new, None) if not self._counting else None
+        if title is None:
+            return False
+        body = plan.write[title]
+        try:
+            if title in existing:
+                answer = await self._update(title, body, dry_run=True)
+            else:
+                answer = await self._client.create(self._resource, dict(body), dry_run=True)
+        except errors.ApiError as error:
+            _log.debug("whether the API server keeps counters is not known before %s is written: %s", title, error)
+            return False
+        dropped = self._note_dropped(owner, plan.states[title], answer.state)
+        self._counting = versions.PARTITIONABLE_DEVICES not in dropped
+        return not self._counting
+
+    def _note_dropped(self, node: ObjectMeta, wanted: SliceState, kept: SliceState) -> set[str]:
+        """Return the gates of fields that the server dropped from a slice of a node; new ones are reported."""
+        gates = set(versions.gates_of(wanted.gated, kept.gated))
+        new, self.dropped = gates - self.dropped, self.dropped | gates
+        if new:
+            message = f"the API server drops fields of slices: feature gate {', '.join(sorted(new))} is off"
+            if versions.PARTITIONABLE_DEVICES in new:
+                message += "; GPUs of nodes with dynamicMIG are published whole, without MIG devices"
+                self._publish_whole()
+            _log.warning("%s", message)
+            self._warn(node, "FeatureGateOff", message)
+        return gates
+
+    def _publish_whole(self) -> None:
+        """Enqueue the nodes that may have MIG devices in slices by now."""
+        for name, wish in self._wanted.items():
+            if wish is not None and wish.spec.allocation.divides:
+                self._enqueue(name)
 
     def _remember(self, name: str, title: str, wanted: SliceState, answer: PublishedSlice) -> None:
         written, seen = _as_seen(answer), self.store.get(title)
@@ -260,12 +315,7 @@ class ResourceSlices:
         self._accepted.pop(title, None)
         if wanted.digest != answer.state.digest:
             self._accepted[title] = (wanted.digest, answer.state.digest)
-            gates = set(versions.gates_of(wanted.gated, answer.state.gated))
-            if gates - self.dropped:
-                message = f"the API server drops fields of slices: feature gate {', '.join(sorted(gates))} is off"
-                _log.warning("%s", message)
-                self._warn(ObjectMeta(name=name, uid=written.owner), "FeatureGateOff", message)
-            self.dropped |= gates
+            self._note_dropped(ObjectMeta(name=name, uid=written.owner), wanted, answer.state)
 
     def _warn(self, node: ObjectMeta, reason: str, message: str) -> None:
         self._recorder.record(Subject("v1", "Node", node.name, uid=node.uid), "Warning", reason, message)

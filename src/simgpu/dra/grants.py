@@ -45,6 +45,11 @@ class GrantedDevice(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.gpu if self.part is None else part_id(self.gpu, self.part.number)
 
     @property
+    def place(self) -> DevicePlace:
+        """The GPU, or the MIG instance of it."""
+        return DevicePlace(self.gpu, self.part)
+
+    @property
     def slot(self) -> tuple[str, str]:
         """What its users share: the GPU or instance, or a share of it."""
         return self.id, self.share
@@ -97,6 +102,21 @@ def grant(claim: claims.AllocatedClaim, places: Mapping[str, DevicePlace], *, po
     reserved = claim.status.reserved_for[:MAX_CLAIM_USERS]
     pods = tuple(consumer.uid for consumer in reserved if consumer.resource == "pods")
     return PreparedClaim(meta.uid, meta.namespace, meta.name, tuple(granted), pods)
+
+
+def check_overlaps(claim: PreparedClaim, prepared: Iterable[PreparedClaim]) -> None:
+    """Raise `InputError` if a device of a claim overlaps with another one of it, or of those that are prepared.
+
+    Administrative access to a device excludes no other.
+    """
+    held = [(other, item) for other in (*prepared, claim) for item in other.devices if not item.admin]
+    for number, device in enumerate(claim.devices):
+        for other, item in held if not device.admin else ():
+            if device.place.overlaps(item.place):
+                raise errors.InputError(
+                    f"status.allocation.devices.results[{number}]",
+                    f"device {device.name} overlaps with device {item.name} of claim {other.namespace}/{other.name}",
+                )
 
 
 def _environment(device: str, sharing: configs.SharingConfig) -> Iterator[tuple[str, str]]:

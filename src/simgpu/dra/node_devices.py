@@ -40,11 +40,20 @@ class DevicePlace(msgspec.Struct, frozen=True, gc=False):
     gpu: str
     part: MigPart | None = None
 
+    def overlaps(self, other: DevicePlace) -> bool:
+        """Return whether another device has memory of the same GPU in common with it; a whole GPU has all of it."""
+        if self.gpu != other.gpu or self == other:
+            return False
+        if self.part is None or other.part is None:
+            return True
+        return not set(placing.slices_of(self.part.number)).isdisjoint(placing.slices_of(other.part.number))
 
-def of_node(gpus: Sequence[Device], spec: pools.NodeGpus, faults: Faults) -> NodeDevices:
+
+def of_node(gpus: Sequence[Device], spec: pools.NodeGpus, faults: Faults, *, counted: bool = True) -> NodeDevices:
     """Return what a node publishes. The scheduler takes the first device that matches, so their order matters.
 
-    A GPU that is divided already is published as its MIG instances.
+    A GPU that is divided already is published as its MIG instances. Unless counters are `counted`, a GPU that claims
+    could divide is published whole: devices that overlap could be allocated at the same time.
     """
     titles = names.of_gpus(device.uuid for device in gpus)
     versions = {"driver": spec.driver_version, "cuda": spec.cuda_version}
@@ -52,11 +61,12 @@ def of_node(gpus: Sequence[Device], spec: pools.NodeGpus, faults: Faults) -> Nod
     for device in sorted(gpus, key=lambda device: device.pci_bus_id):
         title, wrong = titles[device.uuid], faults.get(device.uuid, health.HEALTHY)
         gpu = devices.whole(device, title, options=spec.allocation.options, faults=wrong, **versions)
-        if spec.allocation.options.dynamic_mig and device.model.mig:
+        dynamic = spec.allocation.options.dynamic_mig and bool(device.model.mig)
+        if dynamic and counted:
             parts = counters.instances(device, title, faults=wrong, **versions)
             groups.append((counters.divisible(gpu, device), *parts))
             sets.append(counters.counter_set(device, title))
-        elif device.mig_mode:
+        elif device.mig_mode and not dynamic:
             groups.append(tuple(counters.static_instances(device, title, faults=wrong, **versions)))
         else:
             groups.append((gpu,))

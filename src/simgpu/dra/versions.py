@@ -14,9 +14,10 @@ from simgpu.kube.resources import Resource, V
 GROUP = "resource.k8s.io"
 VERSIONS = ("v1", "v1beta2", "v1beta1")  # in the order of preference
 
+PARTITIONABLE_DEVICES = "DRAPartitionableDevices"
 GATES = {
-    "sharedCounters": "DRAPartitionableDevices",
-    "consumesCounters": "DRAPartitionableDevices",
+    "sharedCounters": PARTITIONABLE_DEVICES,
+    "consumesCounters": PARTITIONABLE_DEVICES,
     "allowMultipleAllocations": "DRAConsumableCapacity",
     "requestPolicy": "DRAConsumableCapacity",
     "taints": "DRADeviceTaints",

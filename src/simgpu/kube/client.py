@@ -28,6 +28,7 @@ _CONTENT_TYPES: dict[PatchKind, str] = {
     "json": "application/json-patch+json",
     "apply": "application/apply-patch+yaml",  # JSON is valid YAML
 }
+_DRY_RUN: Params = {"dryRun": "All"}
 
 Body = dict[str, Any] | msgspec.Struct  # a plain dict may leave out apiVersion and kind
 T = TypeVar("T")
@@ -173,20 +174,37 @@ class Client:
     # Writing
 
     async def create(
-        self, resource: Resource[V], body: Body, *, namespace: str = "", name: str = "", subresource: str = ""
+        self,
+        resource: Resource[V],
+        body: Body,
+        *,
+        namespace: str = "",
+        name: str = "",
+        subresource: str = "",
+        dry_run: bool = False,
     ) -> V:
-        """Create an object, or post to a sub-resource such as `eviction`."""
+        """Create an object, or post to a sub-resource such as `eviction`; a dry run stores nothing."""
         path = resource.path(name, namespace=namespace, subresource=subresource)
         data = msgspec.json.encode(body if subresource else _named(resource, body))
-        call = Call("POST", path, ("create", resource.plural), data=data, repeatable=False)
+        params = _DRY_RUN if dry_run else None
+        call = Call("POST", path, ("create", resource.plural), params, data, repeatable=dry_run)
         return decode(await self._wire.send(call), resource.view)
 
     async def merge_patch(
-        self, resource: Resource[V], name: str, patch: Body, *, namespace: str = "", subresource: str = ""
+        self,
+        resource: Resource[V],
+        name: str,
+        patch: Body,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        dry_run: bool = False,
     ) -> V:
-        """Change the fields in the patch; null removes a field."""
-        data = msgspec.json.encode(patch)
-        answer = await self.patch(resource, name, data, kind="merge", namespace=namespace, subresource=subresource)
+        """Change the fields in the patch; null removes a field. A dry run stores nothing."""
+        data, params = msgspec.json.encode(patch), _DRY_RUN if dry_run else None
+        answer = await self.patch(
+            resource, name, data, kind="merge", namespace=namespace, subresource=subresource, params=params
+        )
         return decode(answer, resource.view)
 
     async def json_patch(

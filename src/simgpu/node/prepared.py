@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from simgpu import errors, vocabulary
-from simgpu.dra.grants import UID, PreparedClaim
+from simgpu.dra.grants import UID, PreparedClaim, check_overlaps
 from simgpu.kube import errors as kube_errors
 from simgpu.node import cdi, files, granting
 from simgpu.page import writer
@@ -67,13 +67,16 @@ class PreparedClaims:
     async def add(self, claim: PreparedClaim, *, instead_of: PreparedClaim | None = None) -> PreparedClaim:
         """Make a claim prepared, unless it is, and return it as it is; on a failure nothing changes.
 
-        If it is prepared as `instead_of`, it is prepared anew.
+        If it is prepared as `instead_of`, it is prepared anew. Raises `InputError` if a device overlaps with another
+        one that is prepared.
         """
         async with self._locked():
             before = self.claims.get(claim.uid)
             known = None if before == instead_of else before
             if before is None and len(self.claims) >= vocabulary.MAX_CLAIMS:
                 raise errors.InputError("claims", f"at most {vocabulary.MAX_CLAIMS} can be prepared on a node")
+            if known is None:
+                check_overlaps(claim, (other for other in self.claims.values() if other.uid != claim.uid))
             kept = known or claim
             try:
                 self._write(kept)
