@@ -8,15 +8,15 @@ from simgpu.catalog import models
 from simgpu.machines import documents, quantities
 from simgpu.machines.box import Box
 from simgpu.sim import engine
-from simgpu.topology import devices
+from simgpu.topology import devices, mig_by_hand
 
 CATALOG = models.load()
 LAYOUT = ("3g.71gb", "1g.18gb", "1g.18gb")
 BUSY = documents.read({"name": "x", "phases": [{"seconds": 86400, "shape": "matmul-bf16"}], "repeat": 0}).profile
 
 
-def loaded(*names: str) -> Box:
-    built = devices.build(devices.BoxConfig((devices.GpuEntry("h200", mig=LAYOUT),)), CATALOG, node="n")
+def loaded(*names: str | int, mig: tuple[str, ...] = LAYOUT) -> Box:
+    built = devices.build(devices.BoxConfig((devices.GpuEntry("h200", mig=mig),)), CATALOG, node="n")
     box = Box(built, seed=1, hostname="n", spread=0.0)
     for name in names:
         box.admit(BUSY, [name])
@@ -45,6 +45,42 @@ def test_load_on_one_instance_does_not_slow_another() -> None:
     assert tensor == [pytest.approx(1.0)] * 2
     clocks = [float(box.machine.column("sm_clock")[0]) for box in (alone, together)]
     assert clocks[0] == clocks[1] == CATALOG.models["h200"].clocks_mhz.sm_max
+
+
+@pytest.mark.parametrize("mig", [LAYOUT, LAYOUT[::-1]])
+@pytest.mark.parametrize("name", ["nvidia0", "0", 0, devices.device("n", 0, CATALOG.models["h200"]).uuid])
+def test_load_on_a_divided_card_as_a_whole_is_on_the_instance_that_is_listed_first(
+    name: str | int, mig: tuple[str, ...]
+) -> None:
+    box = loaded(name, mig=mig)
+
+    assert readings(box) == {2: (100, 784), 7: (0, 0), 8: (0, 0)}
+    assert power(box) == power(loaded("nvidia0.2", mig=mig))
+
+
+def test_load_on_a_card_whose_first_instance_is_shared_is_on_the_first_compute_instance() -> None:
+    box = loaded()
+    device = box.devices[0]
+    for change, values in (
+        ("destroy_compute_instance", (2, 0)),
+        ("create_compute_instance", (2, 1 + (255 << 8))),
+        ("create_compute_instance", (2, 1 + (255 << 8))),
+    ):
+        device = mig_by_hand.change(device, change, values, busy=(), is_open=False)
+    box.change([device])
+    box.admit(BUSY, ["nvidia0"])
+
+    assert box.open_parts(0) == {(2, 0)}
+
+
+def test_load_on_a_card_with_tiles_is_on_all_of_it() -> None:
+    built = devices.build(devices.BoxConfig((devices.GpuEntry("max-1550"),)), CATALOG, node="n")
+    box = Box(built, seed=1, hostname="n", spread=0.0)
+    box.admit(BUSY, ["card0"])
+    for second in range(1, 11):
+        box.step(float(second), clock=float(second))
+
+    assert {usage for usage, _ in readings(box).values()} == {100}
 
 
 def test_power_and_heat_of_instances_add_up_on_their_card() -> None:

@@ -148,14 +148,20 @@ def _owners(pod: Pod, wish: assigning.Wish) -> tuple[str, ...]:
 def _holders(
     placed: NodeCards, resource: OfferedResource, pod: Pod, mine: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[str, Holder]]:
-    """Yield the GPU, by id, and the holder for each container of a pod and device, or instance, that it has."""
+    """Yield the GPU, by id, and the holder for each container of a pod and device, or instance, that it has.
+
+    One that has a divided card as a whole holds its first instance: that is where its programs run.
+    """
     shares = Counter((container, sharing.device(item)) for container, item in mine if item)
     for (container, name), count in shares.items():
         offered, share = resource.devices[name], min(1.0, count / resource.replicas)
-        device, room = placed.cards[offered.gpu].device, 0
-        if offered.profile is not None:
-            room = min(placing.memory_mib(offered.profile, device.model), device.model.memory_mib.usable)
-        yield device.uuid, Holder(pod, container, share, part=offered.part, memory_mib=room)
+        device = placed.cards[offered.gpu].device
+        part, profile, room = offered.part, offered.profile, 0
+        if part is None and (first := device.first_instance()) is not None:
+            part, profile = first[0].number, first[1]
+        if profile is not None:
+            room = min(placing.memory_mib(profile, device.model), device.model.memory_mib.usable)
+        yield device.uuid, Holder(pod, container, share, part=part, memory_mib=room)
 
 
 def _together(uid: str, wishes: Sequence[assigning.Wish]) -> assigning.Wish:

@@ -107,6 +107,13 @@ class Device(msgspec.Struct, frozen=True):
         pairs, shared = zip(self.placements(), self.instances, strict=True), {item.within for item in self.compute}
         return [pair for pair in pairs if pair[0].number not in self.bare or pair[0].number in shared]
 
+    def first_instance(self) -> tuple[placing.Placement, models.MigProfile] | None:
+        """Return the instance, with its place, that a program on all of the card gets; None if it has none.
+
+        It is that of the MIG device that `nvidia-smi -L` lists first.
+        """
+        return min(self.usable_instances(), key=lambda pair: pair[0].number, default=None) if self.instances else None
+
     def part_uuid(self, number: int) -> str:
         """Return the UUID of a MIG instance, without a prefix: that of the first MIG device in it."""
         first = min((item.number for item in self.compute if item.within == number), default=0)
