@@ -235,6 +235,26 @@ def test_pods_get_instances_packed_on_cards_and_keep_them_over_a_restart() -> No
     assert MigWorld(world).parts() == world.parts()
 
 
+def test_pods_get_instances_of_cards_where_pods_or_claims_have_others_of_any_profile() -> None:
+    world = MigWorld(config="all-balanced")
+    for name in ("p", "q"):
+        world.add(name, {"nvidia.com/mig-3g.71gb": 1})
+    world.apply("pod", "p", None)
+    world.add("r", {"nvidia.com/mig-1g.18gb": 1})
+    world.add("s", {"nvidia.com/mig-1g.18gb": 1, "nvidia.com/mig-2g.35gb": 1})
+    assert world.parts() == {"q": [(1, 2)], "r": [(1, 7)], "s": [(1, 8), (1, 4)]}
+    world.add("t", {"nvidia.com/mig-1g.18gb": 1, "nvidia.com/mig-3g.71gb": 1})
+    assert sorted(world.parts()["t"]) == [(0, 2), (0, 7)]
+    for name in "qrst":
+        world.apply("pod", name, None)
+    gpu = world.fleet.nodes["a"].ids[1]
+    claiming = User(PodRef("c", "ns", "main", "uid-c"), part=2)
+    owners = claimed.ClaimedUsers({gpu: (claiming,)}, parts={gpu: (MigPart("3g.71gb", 4, 2, 71424),)})
+    world.nodes._dra.users = lambda *_arguments: owners  # type: ignore[method-assign]
+    world.add("u", {"nvidia.com/mig-2g.35gb": 1})
+    assert world.parts() == {"c": [(1, 2)], "u": [(1, 4)]}
+
+
 def _save(world: MigWorld) -> None:
     LOOP.run(world.nodes.save())
     world._written("", None)
