@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 
+from simgpu import errors
 from simgpu.catalog import models
 from simgpu.machines import documents, quantities
 from simgpu.machines.box import Box
@@ -81,6 +84,18 @@ def test_load_on_a_card_with_tiles_is_on_all_of_it() -> None:
         box.step(float(second), clock=float(second))
 
     assert {usage for usage, _ in readings(box).values()} == {100}
+
+
+@pytest.mark.parametrize("mig", list(permutations(("1g.18gb", "2g.35gb", "3g.71gb"))))
+def test_instances_that_fit_on_a_card_may_be_listed_in_any_order(mig: tuple[str, ...]) -> None:
+    assert sorted(part.profile for part in loaded(mig=mig).machine.parts) == ["1g.18gb", "2g.35gb", "3g.71gb"]
+
+
+def test_the_order_of_a_list_that_fits_is_that_of_the_instances_and_one_that_does_not_fit_is_an_error() -> None:
+    box = loaded(mig=("2g.35gb", "3g.71gb", "1g.18gb"))
+    assert [(part.profile, part.id) for part in box.machine.parts] == [("2g.35gb", 5), ("3g.71gb", 1), ("1g.18gb", 13)]
+    with pytest.raises(errors.InputError, match=r"^gpus\[0\]\.mig\[3\]: no room for 3g.71gb beside 1g.18gb, 1g.18gb"):
+        loaded(mig=("1g.18gb", "1g.18gb", "3g.71gb", "3g.71gb"))
 
 
 def test_power_and_heat_of_instances_add_up_on_their_card() -> None:

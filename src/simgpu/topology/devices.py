@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -172,7 +173,7 @@ def build(config: BoxConfig, catalog: models.Catalog, *, node: str) -> list[Devi
     for number, entry in enumerate(config.gpus):
         where = f"gpus[{number}]"
         model = model_of(entry, catalog, where)
-        instances = tuple(_instances(entry, model, where))
+        instances = _instances(entry, model, where)
         if len(found) + entry.count > vocabulary.MAX_MACHINE_GPUS:
             raise errors.InputError(f"{where}.count", f"more than {vocabulary.MAX_MACHINE_GPUS} devices")
         found += (
@@ -234,7 +235,8 @@ def named(
     return msgspec.structs.replace(base, key=key, **changes)
 
 
-def _instances(entry: GpuEntry, model: models.Model, where: str) -> Iterator[models.MigProfile]:
+def _instances(entry: GpuEntry, model: models.Model, where: str) -> tuple[models.MigProfile, ...]:
+    """Return the instances of an entry in its order, or if they do not fit so, the largest first."""
     profiles = {profile.name: profile for profile in model.mig}
     for place, name in enumerate(entry.mig):
         if name not in profiles:
@@ -244,9 +246,16 @@ def _instances(entry: GpuEntry, model: models.Model, where: str) -> Iterator[mod
             )
         if entry.mig.count(name) > profiles[name].count:
             raise errors.InputError(f"{where}.mig", f"a card has at most {profiles[name].count} of {name}")
-    found = [profiles[name] for name in entry.mig]
-    placing.place(found, model, where=f"{where}.mig")
-    yield from found
+    found = tuple(profiles[name] for name in entry.mig)
+    try:
+        placing.place(found, model, where=f"{where}.mig")
+    except errors.InputError:
+        ordered = tuple(placing.largest_first(found, model))
+        with contextlib.suppress(errors.InputError):
+            placing.place(ordered, model, where=where)
+            return ordered
+        raise  # with the place in the list
+    return found
 
 
 def device(node: str, index: int, model: models.Model, *, name: str | None = None, **more: Any) -> Device:
