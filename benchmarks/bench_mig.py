@@ -18,8 +18,8 @@ from simgpu.kube import kubeconfig, resources
 from simgpu.kube.client import Client
 from simgpu.machines.fleet import Fleet
 from simgpu.machines.users import PodRef, Range, User
-from simgpu.topology import pools, reading
-from simgpu.vocabulary import MIG_CONFIG, MIG_CONFIG_STATE
+from simgpu.topology import mig_layouts, pools, reading
+from simgpu.vocabulary import MIG_CONFIG, MIG_CONFIG_STATE, MIG_SUCCESS
 from simgpu.web import fleet_pages
 
 NODES = int(os.environ.get("BENCH_MIG_NODES", "1000"))  # with 56 instances each
@@ -27,6 +27,7 @@ CHUNKS = 4
 TURNS = 5
 LAYOUT, INSTANCES = "all-1g.18gb", 56
 POOL = {"gpus": [{"type": "h200", "count": 8}], "mig": {"config": LAYOUT}}
+CHANGED, PROFILE = "all-balanced", "3g.71gb"  # a layout, and a profile that only this one has
 SERIES_PER_SECOND = 2_000_000
 SECONDS = 2.0
 
@@ -116,20 +117,28 @@ async def bring_up(client: Client, controller: Controller) -> AsyncIterator[fram
 
 
 async def change(client: Client, controller: Controller, turn: int) -> float:
-    """Seconds from a node's new label until its state, its capacity, its page and its view all show the layout."""
-    name, layout = node(turn), "all-balanced"
+    """Seconds from a node's new label until all surfaces show the layout."""
+    name = node(turn)
     started = time.perf_counter()
-    await client.merge_patch(resources.NODES, name, {"metadata": {"labels": {MIG_CONFIG: layout}}})
-    while not await _shows(client, controller, name):
+    await client.merge_patch(resources.NODES, name, {"metadata": {"labels": {MIG_CONFIG: CHANGED}}})
+    while not await shows(client, controller, name):
         await asyncio.sleep(0.02)
     return time.perf_counter() - started
 
 
-async def _shows(client: Client, controller: Controller, name: str) -> bool:
+async def shows(client: Client, controller: Controller, name: str) -> bool:
+    """Whether a node's state, labels, capacity and allocatable, its page, the live page and its view have the layout.
+
+    The pool offers nothing through DRA: there are no slices.
+    """
     seen = await client.get(resources.NODES, name)
-    if seen.metadata.labels.get(MIG_CONFIG_STATE) != "success" or "nvidia.com/mig-3g.71gb" not in seen.status.capacity:
+    labels, resource = seen.metadata.labels, mig_layouts.resource_name(PROFILE)
+    amounts = seen.status.capacity.keys() & seen.status.allocatable.keys()
+    if labels.get(MIG_CONFIG_STATE) != MIG_SUCCESS or f"{resource}.count" not in labels or resource not in amounts:
         return False
-    if b'GPU_I_PROFILE="3g.71gb"' not in await controller.read(f"/metrics/nodes/{name}"):
+    if f'GPU_I_PROFILE="{PROFILE}"'.encode() not in await controller.read(f"/metrics/nodes/{name}"):
+        return False
+    if f'"profile":"{PROFILE}"'.encode() not in await controller.read(f"/api/v1/nodes/{name}"):
         return False
     view = await client.find(resources.CONFIG_MAPS, f"topology-{name}", namespace=NAMESPACE)
-    return view is not None and "3g.71gb" in view.data["topology.yml"]
+    return view is not None and PROFILE in view.data["topology.yml"]

@@ -235,6 +235,26 @@ def test_pods_get_instances_packed_on_cards_and_keep_them_over_a_restart() -> No
     assert MigWorld(world).parts() == world.parts()
 
 
+def test_pods_get_instances_of_cards_where_pods_or_claims_have_others_of_any_profile() -> None:
+    world = MigWorld(config="all-balanced")
+    for name in ("p", "q"):
+        world.add(name, {"nvidia.com/mig-3g.71gb": 1})
+    world.apply("pod", "p", None)
+    world.add("r", {"nvidia.com/mig-1g.18gb": 1})
+    world.add("s", {"nvidia.com/mig-1g.18gb": 1, "nvidia.com/mig-2g.35gb": 1})
+    assert world.parts() == {"q": [(1, 2)], "r": [(1, 7)], "s": [(1, 8), (1, 4)]}
+    world.add("t", {"nvidia.com/mig-1g.18gb": 1, "nvidia.com/mig-3g.71gb": 1})
+    assert sorted(world.parts()["t"]) == [(0, 2), (0, 7)]
+    for name in "qrst":
+        world.apply("pod", name, None)
+    gpu = world.fleet.nodes["a"].ids[1]
+    claiming = User(PodRef("c", "ns", "main", "uid-c"), part=2)
+    owners = claimed.ClaimedUsers({gpu: (claiming,)}, parts={gpu: (MigPart("3g.71gb", 4, 2, 71424),)})
+    world.nodes._dra.users = lambda *_arguments: owners  # type: ignore[method-assign]
+    world.add("u", {"nvidia.com/mig-2g.35gb": 1})
+    assert world.parts() == {"c": [(1, 2)], "u": [(1, 4)]}
+
+
 def _save(world: MigWorld) -> None:
     LOOP.run(world.nodes.save())
     world._written("", None)
@@ -257,11 +277,29 @@ def test_with_the_strategy_single_pods_request_instances_as_gpus() -> None:
     assert world.parts() == {"p": [(0, 7), (0, 8)]}
 
 
-def test_with_the_strategy_none_a_pod_has_the_whole_card() -> None:
-    world = MigWorld(strategy="none", config="all-1g.18gb")
+def test_with_the_strategy_none_a_pod_keeps_the_first_instance_of_its_card_busy() -> None:
+    world = MigWorld(strategy="none", config="all-balanced")
     assert world.capacity == {"nvidia.com/gpu": "2"}
-    world.add("p", {"nvidia.com/gpu": 1})
-    assert world.parts() == {"p": [(0, None)]}
+    for name in ("p", "q"):
+        world.add(name, {"nvidia.com/gpu": 1})
+    assert world.parts() == {"p": [(0, 2)], "q": [(1, 2)]}
+    world.apply("pod", "q", None)
+    world.settle()
+    world.fleet.step(30.0, clock=30.0)
+
+    for family, value in (("DCGM_FI_DEV_FB_USED", 71424), ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", 1)):
+        lines = _lines(world, family)
+        [busy] = [line for line in lines if 'pod="p"' in line]
+        assert 'gpu="0"' in busy
+        assert 'GPU_I_PROFILE="3g.71gb",GPU_I_ID="2"' in busy
+        assert float(busy.rpartition(" ")[2]) == value
+        idle = [line for line in lines if line != busy]
+        assert len(idle) == 7
+        assert not [line for line in idle if "pod=" in line or float(line.rpartition(" ")[2])]
+    [(uid, gpu, percent, memory)] = pod_usage(world.fleet.machine())
+    assert (uid, gpu, percent, memory) == ("uid-p", 0, 100, 71424 * 2**20)
+    _save(world)
+    assert MigWorld(world).parts() == world.parts()
 
 
 @pytest.mark.parametrize(
@@ -270,6 +308,7 @@ def test_with_the_strategy_none_a_pod_has_the_whole_card() -> None:
         ("single", "all-3g.71gb", part_id(GPU, 1), 71424),
         ("mixed", [{"devices": [1], "mig-enabled": True, "mig-devices": {"7g.141gb": 1}}],
          GPU, 143155),
+        ("none", "all-3g.71gb", part_id(GPU, 1), 71424),
     ],
 )  # fmt: skip
 def test_pods_share_what_runais_reservation_pods_hold_of_a_divided_node(
@@ -508,7 +547,7 @@ HISTORY = st.lists(
 
 
 @settings(max_examples=25, deadline=None)
-@given(HISTORY, st.sampled_from(["single", "mixed"]))
+@given(HISTORY, st.sampled_from(["none", "single", "mixed"]))
 def test_whatever_happens_each_instance_has_one_pod_and_pods_keep_theirs(history: list[Any], strategy: str) -> None:
     world = MigWorld(strategy=strategy)
     for kind, value in history:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 
+from simgpu import errors
 from simgpu.catalog import models
 from simgpu.machines import documents, quantities
 from simgpu.machines.box import Box
 from simgpu.sim import engine
-from simgpu.topology import devices
+from simgpu.topology import devices, mig_by_hand
 
 CATALOG = models.load()
 LAYOUT = ("3g.71gb", "1g.18gb", "1g.18gb")
 BUSY = documents.read({"name": "x", "phases": [{"seconds": 86400, "shape": "matmul-bf16"}], "repeat": 0}).profile
 
 
-def loaded(*names: str) -> Box:
-    built = devices.build(devices.BoxConfig((devices.GpuEntry("h200", mig=LAYOUT),)), CATALOG, node="n")
+def loaded(*names: str | int, mig: tuple[str, ...] = LAYOUT) -> Box:
+    built = devices.build(devices.BoxConfig((devices.GpuEntry("h200", mig=mig),)), CATALOG, node="n")
     box = Box(built, seed=1, hostname="n", spread=0.0)
     for name in names:
         box.admit(BUSY, [name])
@@ -45,6 +48,54 @@ def test_load_on_one_instance_does_not_slow_another() -> None:
     assert tensor == [pytest.approx(1.0)] * 2
     clocks = [float(box.machine.column("sm_clock")[0]) for box in (alone, together)]
     assert clocks[0] == clocks[1] == CATALOG.models["h200"].clocks_mhz.sm_max
+
+
+@pytest.mark.parametrize("mig", [LAYOUT, LAYOUT[::-1]])
+@pytest.mark.parametrize("name", ["nvidia0", "0", 0, devices.device("n", 0, CATALOG.models["h200"]).uuid])
+def test_load_on_a_divided_card_as_a_whole_is_on_the_instance_that_is_listed_first(
+    name: str | int, mig: tuple[str, ...]
+) -> None:
+    box = loaded(name, mig=mig)
+
+    assert readings(box) == {2: (100, 784), 7: (0, 0), 8: (0, 0)}
+    assert power(box) == power(loaded("nvidia0.2", mig=mig))
+
+
+def test_load_on_a_card_whose_first_instance_is_shared_is_on_the_first_compute_instance() -> None:
+    box = loaded()
+    device = box.devices[0]
+    for change, values in (
+        ("destroy_compute_instance", (2, 0)),
+        ("create_compute_instance", (2, 1 + (255 << 8))),
+        ("create_compute_instance", (2, 1 + (255 << 8))),
+    ):
+        device = mig_by_hand.change(device, change, values, busy=(), is_open=False)
+    box.change([device])
+    box.admit(BUSY, ["nvidia0"])
+
+    assert box.open_parts(0) == {(2, 0)}
+
+
+def test_load_on_a_card_with_tiles_is_on_all_of_it() -> None:
+    built = devices.build(devices.BoxConfig((devices.GpuEntry("max-1550"),)), CATALOG, node="n")
+    box = Box(built, seed=1, hostname="n", spread=0.0)
+    box.admit(BUSY, ["card0"])
+    for second in range(1, 11):
+        box.step(float(second), clock=float(second))
+
+    assert {usage for usage, _ in readings(box).values()} == {100}
+
+
+@pytest.mark.parametrize("mig", list(permutations(("1g.18gb", "2g.35gb", "3g.71gb"))))
+def test_instances_that_fit_on_a_card_may_be_listed_in_any_order(mig: tuple[str, ...]) -> None:
+    assert sorted(part.profile for part in loaded(mig=mig).machine.parts) == ["1g.18gb", "2g.35gb", "3g.71gb"]
+
+
+def test_the_order_of_a_list_that_fits_is_that_of_the_instances_and_one_that_does_not_fit_is_an_error() -> None:
+    box = loaded(mig=("2g.35gb", "3g.71gb", "1g.18gb"))
+    assert [(part.profile, part.id) for part in box.machine.parts] == [("2g.35gb", 5), ("3g.71gb", 1), ("1g.18gb", 13)]
+    with pytest.raises(errors.InputError, match=r"^gpus\[0\]\.mig\[3\]: no room for 3g.71gb beside 1g.18gb, 1g.18gb"):
+        loaded(mig=("1g.18gb", "1g.18gb", "3g.71gb", "3g.71gb"))
 
 
 def test_power_and_heat_of_instances_add_up_on_their_card() -> None:

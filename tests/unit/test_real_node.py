@@ -254,6 +254,22 @@ def claim_of(gpu: str, part: MigPart) -> PreparedClaim:
     return PreparedClaim("u", "ns", "c", (GrantedDevice("mig", "node-a", "d", gpu, part=part),))
 
 
+async def test_a_pod_with_a_divided_gpu_keeps_its_first_instance_busy(node: RealNode, kubelet: Kubelet) -> None:
+    assert await divide(node, BOTH, pool="mig: {strategy: none}, settable: true") == "success"
+    run_pod(node, kubelet, IDS[0])
+    await node.reconcile()
+    box = node._equipment.box
+    box.step(30.0, clock=30.0)
+
+    used = {(part.device, part.id): box.engine.read_part(part.handle) for part in box.machine.parts}
+    assert {place for place, state in used.items() if state.usage or state.memory_mib} == {(0, 2)}
+    assert used[0, 2].memory_mib == 71424
+    labelled = {part.id: box.machine.part_pods.get(part.handle) for part in box.machine.parts if part.device == 0}
+    assert {number for number, pod in labelled.items() if pod is not None} == {2}
+    assert not box.machine.pods
+    assert await divide(node, BOTH, label="all-disabled") == "failed"
+
+
 async def test_a_layout_that_is_edited_changes_no_gpu_of_a_pod_after_a_change_by_hand(
     node: RealNode, kubelet: Kubelet
 ) -> None:

@@ -7,7 +7,7 @@ its own size. Instances of one slice are placed from the beginning, all others f
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from simgpu import errors
 from simgpu.catalog import models
@@ -95,6 +95,11 @@ def place(instances: Sequence[models.MigProfile], model: models.Model, *, where:
         found.append(placed(profile, model, start))
         taken.update(found[-1].slices)
     return found
+
+
+def largest_first(instances: Iterable[models.MigProfile], model: models.Model) -> list[models.MigProfile]:
+    """Return instances in the order in which most of them fit."""
+    return sorted(instances, key=lambda item: (-memory_slices(item, model), -compute_slices(item)))
 
 
 def next_start(profile: models.MigProfile, model: models.Model, taken: Collection[int]) -> int | None:

@@ -75,16 +75,18 @@ def assign(
         for pod, wish in there:
             wishes.setdefault(wish.uid, (pod, []))[1].append(wish)
     totals = {uid: sum(wish.count for wish in listed) for uid, (_, listed) in wishes.items()}
+    kept = _kept(offers, before, totals)
+    barred = [_barred(placed, resource, claimed) for resource, _ in offers]
+    used = Counter[int]()  # devices that pods and claims hold, by GPU: of all resources, before any is assigned
+    for (resource, _), mine, taken in zip(offers, kept, barred, strict=True):
+        used.update([*_gpus(resource, mine), *(resource.devices[name].gpu for name in taken)])
     held: dict[str, list[str]] = {uid: [] for uid in wishes}
     holders: dict[str, list[Holder]] = {}
-    for resource, there in offers:
-        had = {
-            wish.uid: _mine(before.get(wish.uid, ()), resource, wish, len(held[wish.uid]), totals[wish.uid])
-            for _, wish in there
-        }
-        kept = _adopted(had, resource)
-        free = _free(resource, kept, _barred(placed, resource, unhealthy), _barred(placed, resource, claimed))
-        found = assigning.assign(free, kept, [wish for _, wish in there])
+    for (resource, there), mine, taken in zip(offers, kept, barred, strict=True):
+        free = _free(resource, mine, used, _barred(placed, resource, unhealthy), taken)
+        found = assigning.assign(free, mine, [wish for _, wish in there])
+        used.update(_gpus(resource, found))
+        used.subtract(_gpus(resource, mine))
         for pod, wish in there:
             held[wish.uid] += found[wish.uid]
             for gpu, holder in _holders(placed, resource, pod, zip(_owners(pod, wish), found[wish.uid], strict=True)):
@@ -102,6 +104,27 @@ def assign(
 def _wishes(pods: Iterable[Pod], resource: str) -> Wishes:
     pairs = ((pod, assigning.wish_of(pod, resource)) for pod in pods if requests.holds(pod))
     return sorted((pair for pair in pairs if pair[1].count), key=lambda pair: pair[0].metadata.seniority)
+
+
+def _kept(
+    offers: Sequence[tuple[OfferedResource, Wishes]], before: Mapping[str, Sequence[str]], totals: Mapping[str, int]
+) -> list[Mapping[str, Sequence[str]]]:
+    """Return what pods held of each resource, by uid; `totals` is how many devices of all resources each requests."""
+    places, found = Counter[str](), list[Mapping[str, Sequence[str]]]()
+    for resource, there in offers:
+        had: dict[str, Sequence[str]] = {}
+        for _, wish in there:
+            uid = wish.uid
+            had[uid] = _mine(before.get(uid, ()), resource, wish, places[uid], totals[uid])
+            places[uid] += wish.count
+        found.append(_adopted(had, resource))
+    return found
+
+
+def _gpus(resource: OfferedResource, held: Mapping[str, Sequence[str]]) -> list[int]:
+    """Return the GPU, by index, of each device of a resource that pods hold."""
+    known = (resource.devices.get(sharing.device(item)) for mine in held.values() for item in mine)
+    return [item.gpu for item in known if item is not None]
 
 
 def _mine(before: Sequence[str], resource: OfferedResource, wish: assigning.Wish, first: int, total: int) -> list[str]:
@@ -129,12 +152,14 @@ def _barred(placed: NodeCards, resource: OfferedResource, ids: Collection[str]) 
 
 
 def _free(
-    resource: OfferedResource, kept: Mapping[str, Sequence[str]], unhealthy: Collection[str], claimed: Collection[str]
+    resource: OfferedResource,
+    kept: Mapping[str, Sequence[str]],
+    used: Counter[int],
+    unhealthy: Collection[str],
+    claimed: Collection[str],
 ) -> list[str]:
-    """Return what pods may have, of the fullest cards first: of what is unhealthy, only what they have."""
+    """Return what pods may have, of the most `used` cards first: of what is unhealthy, only what they have."""
     taken = {item for mine in kept.values() for item in mine}
-    known = (resource.devices.get(sharing.device(item)) for item in taken)
-    used = Counter(item.gpu for item in known if item is not None)
     ordered = sorted(resource.devices.items(), key=lambda pair: (-used[pair[1].gpu], pair[1].gpu))
     ids = [name for name, _ in ordered if name not in claimed]
     shares = assigning.shares(ids, resource.replicas) if resource.replicas > 1 else ids
@@ -148,14 +173,20 @@ def _owners(pod: Pod, wish: assigning.Wish) -> tuple[str, ...]:
 def _holders(
     placed: NodeCards, resource: OfferedResource, pod: Pod, mine: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[str, Holder]]:
-    """Yield the GPU, by id, and the holder for each container of a pod and device, or instance, that it has."""
+    """Yield the GPU, by id, and the holder for each container of a pod and device, or instance, that it has.
+
+    One that has a divided card as a whole holds its first instance: that is where its programs run.
+    """
     shares = Counter((container, sharing.device(item)) for container, item in mine if item)
     for (container, name), count in shares.items():
         offered, share = resource.devices[name], min(1.0, count / resource.replicas)
-        device, room = placed.cards[offered.gpu].device, 0
-        if offered.profile is not None:
-            room = min(placing.memory_mib(offered.profile, device.model), device.model.memory_mib.usable)
-        yield device.uuid, Holder(pod, container, share, part=offered.part, memory_mib=room)
+        device = placed.cards[offered.gpu].device
+        part, profile, room = offered.part, offered.profile, 0
+        if part is None and (first := device.first_instance()) is not None:
+            part, profile = first[0].number, first[1]
+        if profile is not None:
+            room = min(placing.memory_mib(profile, device.model), device.model.memory_mib.usable)
+        yield device.uuid, Holder(pod, container, share, part=part, memory_mib=room)
 
 
 def _together(uid: str, wishes: Sequence[assigning.Wish]) -> assigning.Wish:

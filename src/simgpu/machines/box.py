@@ -18,7 +18,7 @@ from simgpu.machines.machine import DevicePart, Usage
 from simgpu.machines.registry import Ended, RunningWorkload, WorkloadGroup
 from simgpu.machines.users import CpuSource, PodRef, User
 from simgpu.sim import activity, engine
-from simgpu.topology.devices import Device, StaticMetrics, compute_shares, part_id
+from simgpu.topology.devices import MIG_PREFIX, Device, StaticMetrics, compute_shares, part_id
 
 MAX_WORKLOADS = 100_000
 MAX_GONE = 4096  # removed devices whose state is kept, in case they come back
@@ -39,7 +39,8 @@ class WorkloadTarget(msgspec.Struct, frozen=True):
 class Box:
     """Devices in order, found by name or index; `card0.1` is a part of one, by its number, and may have an id too.
 
-    If compute instances share the part, `card0.1.0` is the first of them.
+    If compute instances share the part, `card0.1.0` is the first of them. A card that is divided by MIG stands for the
+    first of its MIG devices.
     """
 
     def __init__(
@@ -184,7 +185,14 @@ class Box:
             index = int(item)
         if index is None or not 0 <= index < len(self.devices):
             raise errors.InputError("Devices", f"no device {item!r}; there are {len(self.devices)}: {self._names()}")
-        return WorkloadTarget(index, self.cards[index].number)
+        return self._whole(index)
+
+    def _whole(self, index: int) -> WorkloadTarget:
+        """Return where a workload on all of a device runs: on a divided one, it is the first MIG device."""
+        device = self.devices[index]
+        if (first := device.first_instance()) is None:
+            return WorkloadTarget(index, self.cards[index].number)
+        return self._part_ids[MIG_PREFIX + device.part_uuid(first[0].number)]
 
     def _names(self) -> str:
         if not self.devices:

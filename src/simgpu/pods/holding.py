@@ -81,10 +81,16 @@ def holders(
 def by_gpu(
     found: Mapping[str, tuple[Holder, ...]], instances: Mapping[str, HeldInstance]
 ) -> dict[str, tuple[Holder, ...]]:
-    """Return holders by GPU: those of its MIG instances with the part that they have."""
+    """Return holders by GPU: those of its MIG instances with the part that they have.
+
+    Those of a divided GPU as a whole have its first instance: that is where their programs run.
+    """
     joined: dict[str, list[Holder]] = {}
+    first: dict[str, HeldInstance] = {}
+    for instance in sorted(instances.values(), key=lambda item: item.number):
+        first.setdefault(instance.gpu, instance)
     for name, items in found.items():
-        if (item := instances.get(name)) is None:
+        if (item := instances.get(name) or first.get(name)) is None:
             joined.setdefault(name, []).extend(items)
         else:
             part = {"part": item.number, "memory_mib": item.memory_mib}

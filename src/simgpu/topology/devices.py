@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -107,6 +108,13 @@ class Device(msgspec.Struct, frozen=True):
         pairs, shared = zip(self.placements(), self.instances, strict=True), {item.within for item in self.compute}
         return [pair for pair in pairs if pair[0].number not in self.bare or pair[0].number in shared]
 
+    def first_instance(self) -> tuple[placing.Placement, models.MigProfile] | None:
+        """Return the instance, with its place, that a program on all of the card gets; None if it has none.
+
+        It is that of the MIG device that `nvidia-smi -L` lists first.
+        """
+        return min(self.usable_instances(), key=lambda pair: pair[0].number, default=None) if self.instances else None
+
     def part_uuid(self, number: int) -> str:
         """Return the UUID of a MIG instance, without a prefix: that of the first MIG device in it."""
         first = min((item.number for item in self.compute if item.within == number), default=0)
@@ -165,7 +173,7 @@ def build(config: BoxConfig, catalog: models.Catalog, *, node: str) -> list[Devi
     for number, entry in enumerate(config.gpus):
         where = f"gpus[{number}]"
         model = model_of(entry, catalog, where)
-        instances = tuple(_instances(entry, model, where))
+        instances = _instances(entry, model, where)
         if len(found) + entry.count > vocabulary.MAX_MACHINE_GPUS:
             raise errors.InputError(f"{where}.count", f"more than {vocabulary.MAX_MACHINE_GPUS} devices")
         found += (
@@ -227,7 +235,8 @@ def named(
     return msgspec.structs.replace(base, key=key, **changes)
 
 
-def _instances(entry: GpuEntry, model: models.Model, where: str) -> Iterator[models.MigProfile]:
+def _instances(entry: GpuEntry, model: models.Model, where: str) -> tuple[models.MigProfile, ...]:
+    """Return the instances of an entry in its order, or if they do not fit so, the largest first."""
     profiles = {profile.name: profile for profile in model.mig}
     for place, name in enumerate(entry.mig):
         if name not in profiles:
@@ -237,9 +246,16 @@ def _instances(entry: GpuEntry, model: models.Model, where: str) -> Iterator[mod
             )
         if entry.mig.count(name) > profiles[name].count:
             raise errors.InputError(f"{where}.mig", f"a card has at most {profiles[name].count} of {name}")
-    found = [profiles[name] for name in entry.mig]
-    placing.place(found, model, where=f"{where}.mig")
-    yield from found
+    found = tuple(profiles[name] for name in entry.mig)
+    try:
+        placing.place(found, model, where=f"{where}.mig")
+    except errors.InputError:
+        ordered = tuple(placing.largest_first(found, model))
+        with contextlib.suppress(errors.InputError):
+            placing.place(ordered, model, where=where)
+            return ordered
+        raise  # with the place in the list
+    return found
 
 
 def device(node: str, index: int, model: models.Model, *, name: str | None = None, **more: Any) -> Device:

@@ -131,10 +131,7 @@ def placed(wanted: Sequence[tuple[str, int | None]], model: models.Model, *, fie
     if any(start is not None for _, start in wanted):
         chosen = [(profiles[name], start) for name, start in wanted]
         return _chosen(chosen, model, field=field)
-    ordered = sorted(
-        (profiles[name] for name, _ in wanted),
-        key=lambda item: (-placing.memory_slices(item, model), -placing.compute_slices(item)),
-    )
+    ordered = placing.largest_first((profiles[name] for name, _ in wanted), model)
     try:
         places = placing.place(ordered, model, where=field)
     except errors.InputError as error:
