@@ -102,7 +102,7 @@ def test_a_gpu_counts_once_whatever_instances_or_tiles_it_has(name: str, scraped
         return [float(item["value"][1]) for item in server.eventually(asked_for(expression))]
 
     def power() -> float:
-        return sum(device["power_average"] for device in exporter.json("/api/v1/devices"))
+        return sum(float(device["power_average"]) for device in exporter.json("/api/v1/devices"))
 
     deadline = time.monotonic() + 60
     while values(*panel_queries(name, "Power")) != [pytest.approx(power(), rel=0.05)]:  # they warm up
@@ -111,8 +111,14 @@ def test_a_gpu_counts_once_whatever_instances_or_tiles_it_has(name: str, scraped
     if pods := panel_queries(name, "Pods", "table"):
         assert values(*panel_queries(name, "In use by pods")) == [4]
         count, usage, _, drawn = map(values, pods)
-        assert (count, usage) == ([4], [pytest.approx(100 if name == "simgpu-dcgm" else 1, rel=0.05)])
+        assert count == [4]
+        assert usage == [pytest.approx(100 if name == "simgpu-dcgm" else 1, rel=0.05)]
         assert drawn == [pytest.approx(power(), rel=0.1)]
+
+
+def named(legend: str, labels: dict[str, str]) -> str:
+    """A series as Grafana calls it."""
+    return re.sub(r"{{(\w+)}}", lambda label: labels.get(label[1], ""), legend)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -120,7 +126,7 @@ def test_no_two_curves_of_a_panel_have_the_same_name(name: str, scraped: Scrapin
     server, _ = scraped(IDENTITIES[name], {})
     for panel in panels(DOCUMENTS[name]):
         drawn = [
-            re.sub(r"{{(\w+)}}", lambda label, found=found: found["metric"].get(label[1], ""), target["legendFormat"])
+            named(target["legendFormat"], found["metric"])
             for target in (panel["targets"] if panel["type"] == "timeseries" else ())
             for found in server.eventually(asked_for(target["expr"]))
         ]

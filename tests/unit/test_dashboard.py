@@ -226,6 +226,30 @@ def test_a_gpu_that_claims_divide_keeps_its_place_and_has_the_first_of_its_pods_
     assert keeper.frame().layout is not frame.layout  # type: ignore[union-attr]
 
 
+def divided_fleet() -> tuple[Fleet, sources.FleetSource]:
+    """Two GPUs of a node, the second divided: pod p of team has two instances of it, and q of others has one."""
+    fleet = Fleet(seed=1)
+    node = fleet.place("n", inline.parse("h200:2", models.load(), field=""))
+    fleet.divide(node, {node.ids[1]: (("3g.71gb", 0), ("1g.18gb", 4), ("1g.18gb", 5))})
+    have = (("p", "team", 1), ("p", "team", 11), ("q", "others", 12))
+    users = [User(PodRef(name, team, "main", name), part=number) for name, team, number in have]
+    fleet.use(node, {node.ids[1]: tuple(users)})
+    for now in (1.0, 2.0):
+        fleet.step(now, clock=now)
+    return fleet, sources.FleetSource(lambda: fleet)
+
+
+def test_every_pod_with_a_part_of_a_gpu_is_found_by_name_and_namespace() -> None:
+    _, source = divided_fleet()
+    frame = FrameKeeper(source).frame()
+    assert frame is not None
+    for query in ({"q": "team/p"}, {"q": "others/q"}, {"namespace": "team"}, {"namespace": "others"}):
+        total, shown = reading.gpus(source, frame, query, limit=10, offset=0)
+        assert (total, [gpu.index for gpu in shown]) == (1, [1]), query
+    found = reading.search(source, frame, {"q": "others", "pool": "", "model": ""})
+    assert (found.total, places(found.places), found.hits[0].name) == (1, [1], "others/q")
+
+
 def test_a_gpu_with_static_metrics_and_no_pod_is_free() -> None:
     (device,) = build(BoxConfig((GpuEntry("h200", 1),)), models.load(), node="n")
     box = Box([msgspec.structs.replace(device, static=StaticMetrics(40.0, 2000.0))], seed=1, hostname="n")

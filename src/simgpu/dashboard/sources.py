@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -73,6 +73,9 @@ class DashboardSource(Protocol):
     async def pending(self) -> Sequence[Pod]:
         """Return pods that no node has yet, at most as many as the page lists."""
 
+    def renamed_resources(self) -> Collection[str]:
+        """Return the names that time-slicing gives to resources of GPUs."""
+
     def events(self) -> Iterable[RecordedEvent]:
         """Return recent events, oldest first."""
 
@@ -88,6 +91,7 @@ class ClusterFacts(msgspec.Struct, frozen=True):
     pod: Callable[[PodRef], Pod | None] = lambda _pod: None
     pending: Callable[[], Awaitable[Sequence[Pod]]] | None = None
     events: Callable[[], Iterable[RecordedEvent]] = tuple
+    renamed_resources: Callable[[], Collection[str]] = tuple
 
 
 NO_FACTS = ClusterFacts()
@@ -110,6 +114,10 @@ class _FromCluster:
     async def pending(self) -> Sequence[Pod]:
         """Return pods that no node has yet."""
         return await self._facts.pending() if self._facts.pending is not None else ()
+
+    def renamed_resources(self) -> Collection[str]:
+        """Return the names that time-slicing gives to resources of GPUs."""
+        return self._facts.renamed_resources()
 
     def events(self) -> Iterable[RecordedEvent]:
         """Return recent events."""
