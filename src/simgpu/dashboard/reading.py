@@ -362,6 +362,7 @@ def _running(
             (known.status.start_time or "") if known else "", len(places),
             [machine.devices[place].uuid for place in places[:64]],
             min(100.0, _number(round(use.percent / max(1, len(places)), 1))), _number(round(use.memory_mib, 1)),
+            instances=use.instances,
         ))  # fmt: skip
     return shown
 
