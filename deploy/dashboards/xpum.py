@@ -16,8 +16,8 @@ def _of(metric: str, *more: str) -> str:
 
 
 def _card(metric: str, *more: str) -> str:
-    """A metric of whole cards: XPU Manager has the same for their tiles."""
-    return _of(metric, 'sub_dev=""', *more)
+    """A metric of whole cards: XPU Manager has the same for their tiles, and power once more without a device."""
+    return _of(metric, 'sub_dev=""', 'dev_file!=""', *more)
 
 
 def _each(expression: str, legend: str = _NAME) -> tuple[str, str]:
@@ -73,7 +73,7 @@ _GPUS = (
     curves("Execution units active", "percentunit", _each(_card("xpum_eu_active_ratio")), most=1),
     curves("Execution units stalled", "percentunit", _each(_card("xpum_eu_stall_ratio")), most=1),
     curves("Engine groups", "percentunit",
-           (f"avg by (type) ({_of('xpum_engine_group_ratio')})", "{{type}}"), most=1),
+           (f"avg by (type) ({_card('xpum_engine_group_ratio')})", "{{type}}"), most=1),
 )  # fmt: skip
 
 _LINKS = (
@@ -82,8 +82,9 @@ _LINKS = (
     curves("Memory written", "Bps", _each(_rate(_card("xpum_memory_write_bytes_total")))),
     curves("PCIe", "Bps", _each(_rate(_of("xpum_pcie_read_bytes_total")), f"{_NAME} read"),
            _each(_rate(_of("xpum_pcie_write_bytes_total")), f"{_NAME} written")),
-    curves("Xe Link sent", "Bps", _each(_rate(_of("xpum_fabric_tx_bytes_total")), _TILE)),
-    curves("Errors", "short", (f"sum by (type) ({_of('xpum_cache_errors_total')})", "cache, {{type}}"),
+    curves("Xe Link sent", "Bps",
+           _each(f"sum by (node, dev_file, sub_dev) ({_rate(_of('xpum_fabric_tx_bytes_total'))})", _TILE)),
+    curves("Errors", "short", (f"sum by (type) ({_card('xpum_cache_errors_total')})", "cache, {{type}}"),
            (f"sum({_card('xpum_resets_total')})", "resets")),
 )  # fmt: skip
 

@@ -85,6 +85,28 @@ async def test_filters_and_search_find_gpus_by_node_pod_namespace_id_and_health(
     assert result["hits"][0]["name"] == f"{pod['namespace']}/{pod['name']}"
 
 
+async def test_lists_of_nodes_and_pods_are_searched_by_node_pod_namespace_and_gpu_id(site: Site) -> None:
+    pod = (await site.get("/pods?phase=Running"))["items"][0]
+    own = pod["node"]
+    for text in (
+        own,
+        own.upper(),
+        f"{pod['namespace']}/{pod['name']}",
+        pod["gpu_ids"][0],
+        pod["gpu_ids"][-1][9:].upper(),
+    ):
+        assert [node["name"] for node in (await site.get(f"/nodes?q={text}"))["items"]] == [own], text
+        assert pod in (await site.get(f"/pods?phase=Running&q={text}"))["items"], text
+    for text in (f"{pod['namespace']}/{pod['name']}", pod["gpu_ids"][0]):
+        assert (await site.get(f"/pods?q={text}"))["total"] == 1, text
+    of_team = await site.get(f"/nodes?q={pod['namespace']}/")
+    having = await site.get(f"/pods?phase=Running&limit=1000&namespace={pod['namespace']}")
+    assert {node["name"] for node in of_team["items"]} == {pod["node"] for pod in having["items"]}
+    model = (await site.get(f"/nodes?q={own}"))["items"][0]["models"][0]
+    assert (await site.get(f"/nodes?q={own}&model={model}"))["total"] == 1
+    assert (await site.get(f"/nodes?q={own}&pool=none"))["total"] == 0
+
+
 async def test_pending_pods_come_first_with_the_schedulers_reason(site: Site) -> None:
     first = (await site.get("/pods"))["items"][0]
     assert (first["phase"], first["gpus"], first["reason"]) == ("Pending", 8, "Unschedulable")
@@ -160,8 +182,8 @@ async def test_events_of_a_node_are_its_own_and_those_of_its_pods(site: Site) ->
     assert (await site.get("/events"))["total"] == 4
 
 
-def waiting_pod(name: str, *, gpus: int) -> dict[str, Any]:
-    limits = {GPU_RESOURCE: str(gpus)} if gpus else {"cpu": "1"}
+def waiting_pod(name: str, *, gpus: int, resource: str = GPU_RESOURCE) -> dict[str, Any]:
+    limits = {resource: str(gpus)} if gpus else {"cpu": "1"}
     container = {"name": "main", "resources": {"limits": limits}}
     return {"metadata": {"name": name, "namespace": "team"}, "spec": {"containers": [container]}, "status": {}}
 
@@ -176,6 +198,25 @@ async def test_pending_pods_with_gpus_are_found_behind_many_without(scripted: Sc
         assert [request.query.get("continue") for request in scripted.seen] == [None, "more"]
         assert await watching_page._pending(client) == []
     assert len(scripted.seen) == 2 + MAX_PENDING_REQUESTS
+
+
+async def test_pods_that_wait_for_mig_instances_or_shares_of_gpus_are_listed(site: Site, scripted: Scripted) -> None:
+    wanted = {
+        "nvidia.com/mig-1g.18gb": (2, 2), "nvidia.com/mig-1g.5gb.shared": (1, 1), "nvidia.com/gpu.shared": (3, 0),
+        "example.com/slice": (4, 0),
+    }  # fmt: skip
+    listed = [waiting_pod(f"w-{at}", gpus=counts[0], resource=name) for at, (name, counts) in enumerate(wanted.items())]
+    listed.append(waiting_pod("other", gpus=1, resource="nvidia.com/mlnxnics"))
+    scripted.script = [answer({"metadata": {}, "items": listed})]
+    renamed = ("example.com/slice",)
+    async with Client(scripted.target) as client:
+        site.fleet.pending = list(await watching_page._pending(client, renamed))
+    assert len(site.fleet.pending) == len(wanted)
+    site.fleet.renamed = renamed
+    page = await site.get("/pods?phase=Pending")
+    assert [(pod["name"], pod["gpus"], pod["instances"]) for pod in page["items"]] == [
+        (f"w-{at}", *counts) for at, counts in enumerate(wanted.values())
+    ]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from simgpu.machines.machine import Machine
 from simgpu.machines.users import PodRef, User
 from simgpu.topology import inline
 from simgpu.topology.devices import BoxConfig, GpuEntry, StaticMetrics, build
-from tests.fixtures.dashboards import ServedFleet, places
+from tests.fixtures.dashboards import ServedFleet, divided_fleet, places
 
 
 @given(st.sets(st.integers(0, 3000), max_size=200), st.integers(1, 255))
@@ -224,6 +224,44 @@ def test_a_gpu_that_claims_divide_keeps_its_place_and_has_the_first_of_its_pods_
     fleet.place("m", node.spec)
     assert keeper.frame() is not None
     assert keeper.frame().layout is not frame.layout  # type: ignore[union-attr]
+
+
+def test_every_pod_with_a_part_of_a_gpu_is_found_by_name_and_namespace() -> None:
+    _, source = divided_fleet()
+    frame = FrameKeeper(source).frame()
+    assert frame is not None
+    for query in ({"q": "team/p"}, {"q": "others/q"}, {"namespace": "team"}, {"namespace": "others"}):
+        total, shown = reading.gpus(source, frame, query, limit=10, offset=0)
+        assert (total, [gpu.index for gpu in shown]) == (1, [1]), query
+    found = reading.search(source, frame, {"q": "others", "pool": "", "model": ""})
+    assert (found.total, places(found.places), found.hits[0].name) == (1, [1], "others/q")
+
+
+def test_a_pod_with_several_instances_is_as_busy_as_they_are_on_a_node_and_in_a_fleet() -> None:
+    _, of_fleet = divided_fleet()
+    (device,) = build(BoxConfig((GpuEntry("h200", 1, mig=("3g.71gb", "1g.18gb", "1g.18gb")),)), models.load(), node="n")
+    box = Box([device], seed=1, hostname="n")
+    for name, number in (("p", 0), ("p", 1), ("q", 2)):
+        load = documents.read(
+            {"Name": name, "Profile": [{"Load": 40, "Seconds": 0}], "Devices": [box.places()[number]]}
+        )
+        box.admit(load.profile, load.devices, pod=PodRef(name, "team", f"c{number}", name))
+    alone = documents.read({"Name": "alone", "Profile": [{"Load": 30, "Seconds": 0}], "Devices": [box.places()[2]]})
+    box.admit(alone.profile, alone.devices)
+    for now in (1.0, 2.0):
+        box.step(now, clock=now)
+    shown = {}
+    for source in (of_fleet, sources.BoxSource(lambda: box, role="agent")):
+        frame = FrameKeeper(source).frame()
+        assert frame is not None
+        shown[source.role] = reading.pods(source, frame, (), {}, limit=10, offset=0)[1]
+    assert {(pod.name, pod.gpus, pod.instances) for pod in shown["controller"]} == {("p", 1, 2), ("q", 1, 1)}
+    assert {pod.utilization for pod in shown["controller"]} == {40.0}
+    found = {pod.name: pod for pod in shown["agent"]}
+    assert (found["p"].gpus, found["p"].instances) == (1, 2)
+    assert found["p"].utilization == pytest.approx(40, abs=2)
+    assert (found["q"].instances, found["alone"].instances) == (1, 1)
+    assert found["alone"].utilization == pytest.approx(70, abs=4)  # what the instance does
 
 
 def test_a_gpu_with_static_metrics_and_no_pod_is_free() -> None:

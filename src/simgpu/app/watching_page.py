@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from simgpu.dashboard import reading
@@ -32,6 +32,9 @@ class KnownNodes(Protocol):
 
     def faults(self) -> Mapping[str, DeviceFaults]:
         """Return what is wrong with GPUs, by id."""
+
+    def renamed_resources(self) -> Collection[str]:
+        """Return the names that time-slicing gives to resources of GPUs."""
 
 
 def wanted(asked: bool | None, host: str) -> bool:  # noqa: FBT001 - as the option has it
@@ -72,18 +75,19 @@ def of_fleet(
 
     facts = ClusterFacts(
         pool_of=lambda node: nodes().pool_of(node), faults=lambda: nodes().faults(),
-        pod=lambda pod: _find(pods(), pod), pending=lambda: _pending(client), events=lambda: _events(recorder()),
+        pod=lambda pod: _find(pods(), pod), pending=lambda: _pending(client, nodes().renamed_resources()),
+        events=lambda: _events(recorder()), renamed_resources=lambda: nodes().renamed_resources(),
     )  # fmt: skip
     return Dashboard(FleetSource(fleet, facts))
 
 
-async def _pending(client: Client) -> Sequence[Pod]:
+async def _pending(client: Client, renamed: Collection[str] = ()) -> Sequence[Pod]:
     """Return pending pods that request GPUs: behind many others they are found as far as the limit of requests goes."""
     found: list[Pod] = []
     after = ""
     for _ in range(MAX_PENDING_REQUESTS):
         some, after = await client.some(resources.PODS, fields=_UNPLACED, limit=MAX_PENDING_PODS, after=after)
-        found += (pod for pod in some if reading.waits_for_gpus(pod))
+        found += (pod for pod in some if reading.waits_for_gpus(pod, renamed))
         if not after or len(found) >= MAX_PENDING_PODS:
             break
     return found[:MAX_PENDING_PODS]

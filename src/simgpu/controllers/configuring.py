@@ -44,6 +44,7 @@ class Configuration:
         allocation: str = vocabulary.EXTENDED,
     ) -> None:
         self.current: pools.Topology | None = None
+        self.renamed: frozenset[str] = frozenset()  # names that time-slicing gives to resources
         self.problems: tuple[str, ...] = ()
         self.uninstalling = False  # whether nodes should have nothing any more
         self._config_maps = config_maps
@@ -70,6 +71,8 @@ class Configuration:
             return False
         # Another object even if it is equal: nodes are reconciled again.
         self.current = found.adopting(before) if before else found
+        specs = (*self.current.pools.values(), *self.current.nodes.values())
+        self.renamed = frozenset(spec.slicing.name(item.name) for spec in specs for item in spec.slicing.resources)
         return True
 
     def _uninstalling(self) -> bool:

@@ -324,6 +324,10 @@ class FakeNodes:
         node, config = self._stores.nodes.get(name), self.configuration.current
         return node.metadata.labels.get(config.label_key, "") if node is not None and config is not None else ""
 
+    def renamed_resources(self) -> frozenset[str]:
+        """Return the names that time-slicing gives to resources of GPUs."""
+        return self.configuration.renamed
+
     @property
     def overcommitted(self) -> int:
         """How many GPUs pods on all nodes request that they cannot have."""

@@ -121,7 +121,10 @@ class NodeSummary(msgspec.Struct, frozen=True):
 
 
 class PodSummary(msgspec.Struct, frozen=True):
-    """A pod that has GPUs, or a pending one that requests some; `message` is the scheduler's reason for the latter."""
+    """A pod that has GPUs, or a pending one that requests some; `message` is the scheduler's reason for the latter.
+
+    `gpus` are those of which it has all or a part; a pending one may request shares and MIG instances as well.
+    """
 
     namespace: str
     name: str
@@ -134,6 +137,7 @@ class PodSummary(msgspec.Struct, frozen=True):
     memory_used_mib: float
     reason: str = ""
     message: str = ""
+    instances: int = 0  # MIG instances that it has, or requests
 
 
 class GpuPage(msgspec.Struct, frozen=True):

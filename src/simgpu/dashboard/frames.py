@@ -29,6 +29,8 @@ HEALTHY, THROTTLED, UNHEALTHY, LOST = range(4)
 _THROTTLING = physics.POWER_CAP | physics.HARDWARE_SLOWDOWN | physics.SOFTWARE_THERMAL | physics.HARDWARE_THERMAL
 
 _MAX_NAMESPACES = 12  # of the legend
+_MAX_FOUND = 8  # texts whose GPUs are kept
+_OF_IDS = frozenset("gpu-0123456789abcdef")  # characters of GPU ids
 
 
 def _hash(text: str) -> int:
@@ -95,6 +97,7 @@ class FleetLayout:
         self.products = list(products)
         self.owners = OwnerNumbers(len(machine.devices))
         self._places: dict[str, int] | None = None
+        self._found: dict[str, frozenset[int]] = {}  # by text
 
     def adopts(self, source: DashboardSource, machine: Machine) -> bool:
         """Return whether a machine has the same nodes and GPUs, perhaps divided otherwise; it is its own then."""
@@ -120,6 +123,17 @@ class FleetLayout:
         if self._places is None:
             self._places = {device.uuid: place for place, device in enumerate(self.machine.devices)}
         return self._places.get(gpu)
+
+    def with_id(self, text: str) -> frozenset[int]:
+        """Return the places of GPUs whose id contains a text in lower case; kept for the last few texts."""
+        if not set(text) <= _OF_IDS:
+            return frozenset()
+        if text not in self._found:
+            if len(self._found) == _MAX_FOUND:
+                self._found.clear()
+            devices = enumerate(self.machine.devices)
+            self._found[text] = frozenset(place for place, device in devices if text in device.uuid.lower())
+        return self._found[text]
 
     def nodes_in(self, pool: str) -> npt.NDArray[np.bool_]:
         """Return which nodes are in a pool; all for an empty one."""

@@ -65,7 +65,7 @@ def _machine(source: DashboardSource, pod: Pod, where: str) -> Machine:
     """Return the GPUs of a pod's node, if it is a fake one."""
     node = pod.spec.node_name
     machine = source.machine_of(node) if source.role == "controller" else None
-    if machine is None and (source.role != "controller" or reading.waits_for_gpus(pod)):
+    if machine is None and (source.role != "controller" or reading.waits_for_gpus(pod, source.renamed_resources())):
         raise _Refused("real", f"{where} is on node {node}, which is no fake one of ours: use kubectl exec", node)
     if machine is None:
         raise _Refused("empty", f"{where} has no GPUs", node)

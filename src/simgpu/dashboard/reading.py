@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -60,8 +60,8 @@ def fleet(source: DashboardSource, frame: FleetFrame) -> answers.FleetSummary:
 class Matches:
     """Which GPUs a query means."""
 
-    def __init__(self, frame: FleetFrame, query: dict[str, str]) -> None:
-        self._frame, self._query = frame, query
+    def __init__(self, source: DashboardSource, frame: FleetFrame, query: dict[str, str]) -> None:
+        self._source, self._frame, self._query = source, frame, query
 
     def places(self) -> npt.NDArray[np.intp]:
         """Return the places of GPUs that match, in order."""
@@ -71,7 +71,7 @@ class Matches:
         if node := query.get("node", ""):
             chosen &= layout.node_of == layout.number.get(node, -1)
         if namespace := query.get("namespace", ""):
-            chosen &= _mask(layout, (place for place, pod in frame.owners.items() if pod.namespace == namespace))
+            chosen &= _mask(layout, self._held_by(lambda pod: pod.namespace == namespace))
         if state := query.get("health", ""):
             chosen &= frame.cells("health") == queries.HEALTH.index(state)
         if text := query.get("q", "").lower():
@@ -79,15 +79,17 @@ class Matches:
         return np.flatnonzero(chosen)
 
     def _containing(self, text: str) -> npt.NDArray[np.bool_]:
-        frame, layout = self._frame, self._frame.layout
+        layout = self._frame.layout
         named = np.array([text in name.lower() for name in layout.names], dtype=bool)[layout.node_of]
-        named |= _mask(
-            layout, (at for at, pod in frame.owners.items() if text in f"{pod.namespace}/{pod.name}".lower())
-        )
-        if set(text) <= set("gpu-0123456789abcdef"):
-            devices = enumerate(layout.machine.devices)
-            named |= _mask(layout, (place for place, device in devices if text in device.uuid.lower()))
-        return named
+        named |= _mask(layout, self._held_by(lambda pod: text in f"{pod.namespace}/{pod.name}".lower()))
+        return named | _mask(layout, layout.with_id(text))
+
+    def _held_by(self, wanted: Callable[[PodRef], bool]) -> Iterator[int]:
+        """Yield the places of some pods: all that have a part of a GPU, and owners that are configured."""
+        for pod, places in self._source.pod_places(self._frame.machine).items():
+            if wanted(pod):
+                yield from places
+        yield from (place for place, pod in self._frame.owners.items() if wanted(pod))
 
 
 def _mask(layout: FleetLayout, places: Iterable[int]) -> npt.NDArray[np.bool_]:
@@ -105,7 +107,7 @@ def search(source: DashboardSource, frame: FleetFrame, query: dict[str, str]) ->
     if not text:
         return answers.SearchResult(0, "", [])
     shown = layout.within(pool=query["pool"], model=query["model"])
-    matching = np.isin(shown, Matches(frame, {"q": text}).places())
+    matching = np.isin(shown, Matches(source, frame, {"q": text}).places())
     places = np.flatnonzero(matching)
     named = [name for name in layout.names if text in name.lower()][:_MAX_HITS]
     hits = [answers.SearchHit("node", name, name) for name in named]
@@ -131,7 +133,7 @@ def gpus(
     source: DashboardSource, frame: FleetFrame, query: dict[str, str], *, limit: int, offset: int
 ) -> tuple[int, list[answers.GpuSummary]]:
     """Return how many GPUs match, and a part of them."""
-    places = Matches(frame, query).places()
+    places = Matches(source, frame, query).places()
     return len(places), [gpu(source, frame, place) for place in places[offset : offset + limit].tolist()]
 
 
@@ -165,16 +167,12 @@ def _summary(
 
 
 def nodes(
-    frame: FleetFrame, query: dict[str, str], *, limit: int, offset: int
+    source: DashboardSource, frame: FleetFrame, query: dict[str, str], *, limit: int, offset: int
 ) -> tuple[int, list[answers.NodeSummary]]:
-    """Return how many nodes match, and a part of them."""
-    layout, text = frame.layout, query.get("q", "").lower()
-    chosen = layout.nodes_in(query.get("pool", ""))
-    if model := query.get("model", ""):
-        having = np.unique(layout.node_of[layout.within(pool="", model=model)])
-        chosen &= np.isin(np.arange(len(chosen)), having)
-    if text:
-        chosen &= np.array([text in name.lower() for name in layout.names], dtype=bool)
+    """Return how many nodes have GPUs that match, and a part of them."""
+    layout = frame.layout
+    chosen = np.zeros(len(layout.names), bool)
+    chosen[layout.node_of[Matches(source, frame, query).places()]] = True
     found = [number for number in layout.order if chosen[number]]
     return len(found), [node(frame, number) for number in found[offset : offset + limit]]
 
@@ -291,13 +289,17 @@ def pods(
     having = {pod.uid for pod in places} if pending else set()  # GPUs: since the list of pending ones was read
     waiting: list[answers.PodSummary] = []
     if phase in ("", "Pending"):
-        new = (_pending(pod) for pod in pending if pod.metadata.uid not in having and waits_for_gpus(pod))
+        renamed = source.renamed_resources()
+        new = (
+            _pending(pod, renamed) for pod in pending if pod.metadata.uid not in having and waits_for_gpus(pod, renamed)
+        )
         waiting = [item for item in new if _wanted(item, query)]
+    by_id = frame.layout.with_id(query["q"].lower()) if query.get("q") else frozenset[int]()
     held = sorted(
         (
             pod
             for pod, at in places.items()
-            if _matches(frame, pod, at, query) and (not phase or phase == _phase(source.pod(pod)))
+            if _matches(frame, pod, at, query, by_id) and (not phase or phase == _phase(source.pod(pod)))
         ),
         key=lambda pod: (pod.namespace, pod.name),
     )
@@ -314,31 +316,32 @@ def _wanted(pod: answers.PodSummary, query: dict[str, str]) -> bool:
     return text in f"{pod.namespace}/{pod.name}".lower() and namespace in ("", pod.namespace) and not query.get("node")
 
 
-def _matches(frame: FleetFrame, pod: PodRef, places: Sequence[int], query: dict[str, str]) -> bool:
+def _matches(
+    frame: FleetFrame, pod: PodRef, places: Sequence[int], query: dict[str, str], by_id: frozenset[int]
+) -> bool:
+    """Return whether a pod with GPUs is meant; `by_id` are the places of GPUs whose id contains the text."""
     text, namespace, node = query.get("q", "").lower(), query.get("namespace", ""), query.get("node", "")
     if namespace and pod.namespace != namespace:
         return False
     if not text and not node:
         return True
     own = frame.layout.names[int(frame.layout.node_of[places[0]])]
-    return node in ("", own) and (text in f"{pod.namespace}/{pod.name}".lower() or text in own.lower())
+    named = text in f"{pod.namespace}/{pod.name}".lower() or text in own.lower()
+    return node in ("", own) and (named or not by_id.isdisjoint(places))
 
 
-def waits_for_gpus(pod: Pod) -> bool:
-    """Return whether a pending pod requests GPUs, or may by a claim."""
-    return bool(_requested(pod) or pod.spec.resource_claims)
+def waits_for_gpus(pod: Pod, renamed: Collection[str]) -> bool:
+    """Return whether a pending pod requests GPUs, or may by a claim; `renamed` are other names of GPUs' resources."""
+    return bool(requests.requested(pod, renamed)[0] or pod.spec.resource_claims)
 
 
-def _requested(pod: Pod) -> int:
-    return sum(item.count for item in requests.requests(pod))
-
-
-def _pending(pod: Pod) -> answers.PodSummary:
+def _pending(pod: Pod, renamed: Collection[str]) -> answers.PodSummary:
+    gpus, instances = requests.requested(pod, renamed)
     placing = next((item for item in pod.status.conditions if item.type == "PodScheduled"), None)
     return answers.PodSummary(
         pod.metadata.namespace, pod.metadata.name, "", "Pending", pod.metadata.creation_timestamp or "",
-        _requested(pod), [],
-        0.0, 0.0, placing.reason if placing else "", placing.message[:1000] if placing else "not looked at yet",
+        gpus, [], 0.0, 0.0, placing.reason if placing else "",
+        placing.message[:1000] if placing else "not looked at yet", instances,
     )  # fmt: skip
 
 
@@ -359,6 +362,7 @@ def _running(
             (known.status.start_time or "") if known else "", len(places),
             [machine.devices[place].uuid for place in places[:64]],
             min(100.0, _number(round(use.percent / max(1, len(places)), 1))), _number(round(use.memory_mib, 1)),
+            instances=use.instances,
         ))  # fmt: skip
     return shown
 

@@ -123,7 +123,7 @@ class Dashboard:
 
     async def _nodes(self, query: Query, request: web.Request) -> object:
         limit, offset = _part(query)
-        total, items = reading.nodes(self._frame(), query, limit=limit, offset=offset)
+        total, items = reading.nodes(self._source, self._frame(), query, limit=limit, offset=offset)
         return _paged(request, total, offset, items)
 
     async def _node(self, _query: Query, request: web.Request) -> object:

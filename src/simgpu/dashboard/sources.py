@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -20,10 +20,14 @@ MIB = 2.0**20
 
 
 class PodUse(msgspec.Struct, frozen=True):
-    """What a pod uses, summed over its GPUs: utilisation in percent of one GPU, and memory."""
+    """What a pod uses, summed over its GPUs: utilisation in percent of one GPU, and memory; and its MIG instances.
+
+    Of a GPU of which it has instances, the utilisation is their mean.
+    """
 
     percent: float = 0.0
     memory_mib: float = 0.0
+    instances: int = 0
 
 
 _NO_USE = PodUse()
@@ -73,6 +77,9 @@ class DashboardSource(Protocol):
     async def pending(self) -> Sequence[Pod]:
         """Return pods that no node has yet, at most as many as the page lists."""
 
+    def renamed_resources(self) -> Collection[str]:
+        """Return the names that time-slicing gives to resources of GPUs."""
+
     def events(self) -> Iterable[RecordedEvent]:
         """Return recent events, oldest first."""
 
@@ -88,6 +95,7 @@ class ClusterFacts(msgspec.Struct, frozen=True):
     pod: Callable[[PodRef], Pod | None] = lambda _pod: None
     pending: Callable[[], Awaitable[Sequence[Pod]]] | None = None
     events: Callable[[], Iterable[RecordedEvent]] = tuple
+    renamed_resources: Callable[[], Collection[str]] = tuple
 
 
 NO_FACTS = ClusterFacts()
@@ -110,6 +118,10 @@ class _FromCluster:
     async def pending(self) -> Sequence[Pod]:
         """Return pods that no node has yet."""
         return await self._facts.pending() if self._facts.pending is not None else ()
+
+    def renamed_resources(self) -> Collection[str]:
+        """Return the names that time-slicing gives to resources of GPUs."""
+        return self._facts.renamed_resources()
 
     def events(self) -> Iterable[RecordedEvent]:
         """Return recent events."""
@@ -185,7 +197,13 @@ class FleetSource(_FromCluster):
         for uid, _, percent, memory in pod_usage(machine, {place for places in pods.values() for place in places}):
             known = found.get(uid, _NO_USE)
             found[uid] = PodUse(known.percent + percent, known.memory_mib + memory / MIB)
-        return [found.get(pod.uid, _NO_USE) for pod in pods]
+        uses = [found.get(pod.uid, _NO_USE) for pod in pods]
+        if not machine.parts:
+            return uses
+        return [
+            msgspec.structs.replace(use, instances=_instances(machine, pod.uid, places))
+            for use, (pod, places) in zip(uses, pods.items(), strict=True)
+        ]
 
     def forget(self) -> None:
         """Keep no places of pods."""
@@ -198,10 +216,13 @@ class _Held:
     def __init__(self, box: Box, machine: Machine) -> None:
         listed: dict[int, dict[tuple[PodRef, int | None], GpuOwner]] = {}
         found: dict[PodRef, dict[int, None]] = {}
+        parts: dict[PodRef, dict[int, dict[int, None]]] = {}
         self.first: dict[int, PodRef] = {}
         for place, part, pod in box.workload_places():
             listed.setdefault(place, {})[pod, part] = _owner(pod, 1.0, part)
-            found.setdefault(_without_container(pod), {})[place] = None
+            found.setdefault(own := _without_container(pod), {})[place] = None
+            if part is not None and (row := machine.part_rows.get(place, {}).get(part)) is not None:
+                parts.setdefault(own, {}).setdefault(place, {})[row] = None
             self.first.setdefault(place, pod)
         for place, pod in machine.pods.items():
             if place not in listed:
@@ -210,6 +231,8 @@ class _Held:
             self.first[place] = pod
         self.owners = {place: list(owners.values()) for place, owners in listed.items()}
         self.places = {pod: list(places) for pod, places in found.items()}
+        # Rows of the parts that each pod has, by place.
+        self.parts = {pod: {place: list(rows) for place, rows in cards.items()} for pod, cards in parts.items()}
 
 
 class BoxSource(_FromCluster):
@@ -269,21 +292,48 @@ class BoxSource(_FromCluster):
         return self._known[1]
 
     def pod_uses(self, machine: Machine, pods: Mapping[PodRef, Sequence[int]]) -> list[PodUse]:
-        """Return what each pod uses of its GPUs; of a workload without a pod, what its GPUs do."""
+        """Return what each pod uses of its GPUs; of a workload without a pod, what its GPUs and parts of them do."""
         found: dict[PodRef, PodUse] = {}
+        parts = self._held(machine).parts
         for item in machine.usages:
             pod = _without_container(item.pod)
             known = found.get(pod, _NO_USE)
-            found[pod] = PodUse(known.percent + 100 * item.usage, known.memory_mib + item.memory_mib)
-        percent, memory = np.rint(machine.column("usage")), machine.column("memory_used")
+            percent = 0.0 if item.device in parts.get(pod, ()) else 100 * item.usage  # that of parts follows
+            found[pod] = PodUse(known.percent + percent, known.memory_mib + item.memory_mib)
         return [
-            found.get(pod) or PodUse(float(percent[list(places)].sum()), float(memory[list(places)].sum()))
+            _with_parts(machine, found.get(pod) or _of_cards(machine, places, parts.get(pod, {})), parts.get(pod, {}))
             for pod, places in pods.items()
         ]
 
     def forget(self) -> None:
         """Keep no owners."""
         self._known = None
+
+
+def _of_cards(machine: Machine, places: Sequence[int], parts: Mapping[int, Sequence[int]]) -> PodUse:
+    """Return what GPUs do, and how much memory they use; of those with `parts`, only the memory of these."""
+    whole = [place for place in places if place not in parts]
+    rows = [row for found in parts.values() for row in found]
+    memory = float(machine.column("memory_used")[whole].sum())
+    if rows:
+        memory += float(machine.part_column("memory_mib")[rows].sum())
+    return PodUse(float(np.rint(machine.column("usage"))[whole].sum()), memory)
+
+
+def _with_parts(machine: Machine, use: PodUse, parts: Mapping[int, Sequence[int]]) -> PodUse:
+    """Return a use with that of parts of GPUs, whose rows are by place: their mean on each."""
+    if not parts:
+        return use
+    usage = machine.part_column("usage")
+    percent = sum(float(usage[rows].mean()) for rows in parts.values())
+    instances = sum(bool(machine.parts[row].profile) for rows in parts.values() for row in rows)
+    return PodUse(use.percent + percent, use.memory_mib, instances)
+
+
+def _instances(machine: Machine, uid: str, places: Sequence[int]) -> int:
+    """Return how many MIG instances a pod of a fleet has."""
+    users = ((place, user) for place in places for user in machine.users.get(place, ()))
+    return len({(place, user.part) for place, user in users if user.pod.uid == uid and user.part is not None})
 
 
 def _grouped(machine: Machine) -> dict[PodRef, list[int]]:

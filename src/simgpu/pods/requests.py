@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Collection
 
 import msgspec
 
@@ -17,6 +18,7 @@ from simgpu.vocabulary import (
     MAX_CONTAINERS,
     MAX_GPUS,
     MAX_POD_ANNOTATION,
+    MIG_RESOURCE_PREFIX,
     RUN_TIME_ANNOTATION,
     SOURCE_ANNOTATION,
     UTILIZATION_ANNOTATION,
@@ -24,6 +26,7 @@ from simgpu.vocabulary import (
 )  # fmt: skip
 
 ENDED = ("Succeeded", "Failed")
+_SHARED_GPU = f"{GPU_RESOURCE}.shared"
 _MAX_REQUEST = 99_999  # larger ones are taken for mistakes
 
 _PERCENT = r"([0-9]{1,9})(?:\s*%)?"
@@ -60,6 +63,21 @@ def requests(pod: Pod, resource: str = GPU_RESOURCE) -> tuple[Request, ...]:
         if len(found) == MAX_CONTAINERS:
             break
     return tuple(found)
+
+
+def requested(pod: Pod, renamed: Collection[str] = ()) -> tuple[int, int]:
+    """Return how many GPUs, shares of them and MIG instances a pod requests, and how many of these are MIG instances.
+
+    `renamed` are names that time-slicing gives to resources, besides those that end in `.shared`.
+    """
+    names = {name for item in containers(pod) for name in (*item.resources.limits, *item.resources.requests)}
+    counts = {
+        name: sum(item.count for item in requests(pod, name))
+        for name in names
+        if name in (GPU_RESOURCE, _SHARED_GPU) or name.startswith(MIG_RESOURCE_PREFIX) or name in renamed
+    }
+    instances = sum(count for name, count in counts.items() if name.startswith(MIG_RESOURCE_PREFIX))
+    return sum(counts.values()), instances
 
 
 def containers(pod: Pod) -> tuple[Container, ...]:

@@ -146,7 +146,7 @@ def gpus(state: FleetState, choice: Choice) -> Places:
 def pods(found: list[PodSummary], choice: Choice) -> list[PodSummary]:
     """Return the pods that are shown, in order."""
     by, text = choice.sort["pods"], choice.filters["pods"].lower()
-    chosen = [pod for pod in found if text in f"{pod.namespace}/{pod.name} {pod.node}".lower()]
+    chosen = [pod for pod in found if not text or text in " ".join(_searched(pod)).lower()]
     chosen.sort(key=lambda pod: (pod.namespace, pod.name))
     keys = {
         "utilization": lambda pod: -pod.utilization, "memory": lambda pod: -pod.memory_used_mib,
@@ -156,6 +156,10 @@ def pods(found: list[PodSummary], choice: Choice) -> list[PodSummary]:
     }  # fmt: skip
     chosen.sort(key=keys[by], reverse=choice.backwards["pods"])
     return chosen
+
+
+def _searched(pod: PodSummary) -> tuple[str, ...]:
+    return (f"{pod.namespace}/{pod.name}", pod.node, *pod.gpu_ids)
 
 
 def chosen(picture: FleetPicture, choice: Choice) -> Detail | None:

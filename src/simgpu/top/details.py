@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from rich.text import Text
 
-from simgpu.dashboard.answers import GpuDetail, GpuSummary, NodeDetail, RecordedEvent
+from simgpu.dashboard.answers import GpuDetail, GpuInstance, GpuSummary, NodeDetail, RecordedEvent
 from simgpu.top import glyphs, tables
 from simgpu.top.choosing import Choice, ChosenGpu, ChosenNode, Detail
 from simgpu.top.fleet_state import GpuCurves
@@ -14,6 +14,7 @@ from simgpu.top.glyphs import BAD, LINE, SOFT, TITLE, WARN
 from simgpu.top.picture import FleetPicture
 from simgpu.top.tables import TableColumn
 
+_MIN_ROOM = 5  # lines for pods, below all else
 _CURVES = (
     ("Utilisation", "utilization", "%", glyphs.BUSY, 100.0), ("Power", "power_w", "W", glyphs.POWER, None),
     ("Temperature", "temperature_c", "°C", glyphs.HEAT, 100.0),
@@ -72,15 +73,48 @@ def _node(page: NodeDetail, choice: Choice, width: int, height: int, now: float)
     room = min(len(page.gpus) + 1, max(4, height - len(found) - 8))
     line = _gpu_line(page.gpus)
     found += tables.listed(columns, head, line, choice, count=len(page.gpus), width=width, height=room)
+    instances = [
+        _instance(item, gpu, width, name=f"GPU {gpu.index}")
+        for gpu in page.gpus
+        for item in page.instances.get(gpu.id, ())
+    ]
+    if instances:
+        found += [glyphs.styled(""), glyphs.styled("  Instances", TITLE)]
+        found += _first(instances, _room(found, height) - _MIN_ROOM * bool(page.pods))
     if page.pods:
         found += [glyphs.styled(""), glyphs.styled("  Pods", TITLE)]
-        sizes = {column.title: size for column, size in tables.widths(tables.PODS, width)}
+        sizes = {column.title: size for column, size in tables.widths(tables.pod_columns(page.pods), width)}
         found += [
             glyphs.styled(" ").append_text(tables.pod_line(pod, sizes, now))
             for pod in page.pods[: _room(found, height)]
         ]
     if page.events:
         found += [glyphs.styled(""), glyphs.styled("  Events", TITLE), *map(_event, reversed(page.events))]
+    return found
+
+
+def _first(lines: list[Text], room: int) -> list[Text]:
+    """Return as many lines as there is room for, at least one and how many more there are."""
+    if len(lines) <= max(2, room):
+        return lines
+    shown = lines[: max(1, room - 1)]
+    return [*shown, glyphs.styled(f"  and {len(lines) - len(shown)} more", SOFT)]
+
+
+def _instance(item: GpuInstance, gpu: GpuSummary, width: int, *, name: str = "") -> Text:
+    """Return the line of a MIG instance or a tile: number, profile, utilisation, memory and owners."""
+    named = [f"{owner.namespace}/{owner.pod}" for owner in gpu.owners if owner.instance == item.number]
+    bar = tables.gauge(item.utilization / 100, f"{item.utilization:3.0f} %", 20, glyphs.BUSY)
+    parts = [
+        glyphs.styled(f"{glyphs.clean(name)} " if name else "", SOFT),
+        glyphs.styled(f"{item.number:>2} "),
+        glyphs.styled(glyphs.fit(item.profile or "tile", 14)),
+        bar,
+        glyphs.styled(f" {glyphs.mebibytes(item.memory_used_mib):>10}  "),
+        glyphs.styled(glyphs.clean(", ".join(dict.fromkeys(named)) or "-"), SOFT),
+    ]
+    found = glyphs.styled("  ").append_text(Text().join(parts))
+    found.truncate(width)
     return found
 
 
@@ -144,12 +178,17 @@ def _gpu(page: GpuDetail, curves: GpuCurves | None, width: int, height: int) -> 
     yield glyphs.styled("")
     across = 3 if width >= 150 else 2 if width >= 80 else 1
     down = -(-len(_CURVES) // across)
-    tall = max(2, min(10, (height - 9) // down - 2))
+    instances = [_instance(item, gpu, width) for item in page.instances]
+    tall = max(2, min(10, (height - 9 - (len(instances) + 2) * bool(instances)) // down - 2))
     wide = width // across
     blocks = [_curve(plot, page, curves, wide, tall) for plot in _CURVES if plot[1] in readings]
     for start in range(0, len(blocks), across):
         for lines in zip(*blocks[start : start + across], strict=True):
             yield Text().join(lines)
+    if instances:
+        yield glyphs.styled("  Instances", TITLE)
+        yield from instances
+        yield glyphs.styled("")
     yield from _figures("Counters", page.counters, width)
     yield from _figures("Errors", page.errors, width)
 

@@ -170,11 +170,21 @@ PODS = (
     TableColumn("Phase", 8, 56), TableColumn("GPUs", 6), TableColumn("Utilisation", 13, wide=True),
     TableColumn("Memory", 10, 92), TableColumn("Age", 8, 80),
 )  # fmt: skip
+_INSTANCES_WIDTH = 12  # of `12 instances`
+
+
+def pod_columns(pods: Sequence[PodSummary]) -> tuple[TableColumn, ...]:
+    """Return the columns of pods; the number of MIG instances takes its room from the name."""
+    if not any(pod.instances for pod in pods):
+        return PODS
+    more = next(_INSTANCES_WIDTH - column.width for column in PODS if column.title == "GPUs")
+    changed = {"GPUs": more, "Name": -more}
+    return tuple(column._replace(width=column.width + changed.get(column.title, 0)) for column in PODS)
 
 
 def _pods(picture: FleetPicture, choice: Choice, width: int, height: int) -> list[Text]:
     shown = choosing.pods(picture.pods, choice)
-    columns = widths(PODS, width)
+    columns = widths(pod_columns(shown), width)
     head = header(columns, title_of(choice.sort["pods"]), backwards=choice.backwards["pods"])
 
     def line(place: int, room: dict[str, int]) -> Text:
@@ -194,7 +204,7 @@ def pod_line(pod: PodSummary, room: dict[str, int], now: float) -> Text:
         "Name": Text(glyphs.fit(pod.name, room["Name"])),
         "Node": Text(glyphs.fit(pod.node or "-", room.get("Node", 0)), SOFT),
         "Phase": Text(glyphs.fit(pod.phase, room.get("Phase", 0)), WARN if waits else SOFT),
-        "GPUs": Text(f"{pod.gpus:>4}  "),
+        "GPUs": Text(glyphs.fit(_held(pod), room["GPUs"])),
     }
     parts = [text for title, text in texts.items() if title in room]
     if waits:
@@ -206,6 +216,12 @@ def pod_line(pod: PodSummary, room: dict[str, int], now: float) -> Text:
     if "Age" in room:
         parts.append(Text(_since(pod.since, now), SOFT))
     return Text(" ").join(parts)
+
+
+def _held(pod: PodSummary) -> str:
+    if pod.instances:
+        return f"{pod.instances:>2} instance{'s' if pod.instances > 1 else ''}"
+    return f"{pod.gpus:>4}"
 
 
 def _since(text: str, now: float) -> str:

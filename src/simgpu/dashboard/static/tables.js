@@ -147,14 +147,15 @@ export function setPods(body, pods, withNode = true) {
 
 function podRow(pod, withNode) {
   const usage = metered(`Utilisation of ${pod.name}`);
-  const [memory, since] = [h("td", { class: "n" }), h("time")];
+  const [gpus, memory, since] = [h("td", { class: "n" }), h("td", { class: "n" }), h("time")];
   const waits = pod.phase === "Pending";
   const reason = h("span", { class: "reason" });
   const row = h("tr", { class: waits ? "pending" : "" }, h("th", { scope: "row" }, pod.name), h("td", { class: "soft" }, pod.namespace || "–"),
-    h("td", {}, h("span", { class: waits ? "pill wait" : "pill good" }, pod.phase)), h("td", { class: "n" }, pod.gpus),
+    h("td", {}, h("span", { class: waits ? "pill wait" : "pill good" }, pod.phase)), gpus,
     waits ? h("td", { colspan: 2 }, reason) : [h("td", {}, usage.element), memory], h("td", { class: "n" }, since),
     withNode && h("td", {}, pod.node ? h("a", { href: nodeLink(pod.node) }, pod.node) : h("span", { class: "soft" }, "–")));
   row.update = (now) => {
+    say(gpus, now.instances ? `${now.instances} instance${now.instances === 1 ? "" : "s"}` : String(now.gpus));
     usage.meter.set(now.utilization);
     say(usage.text, format.percent(now.utilization));
     say(memory, format.text(format.memory(now.memory_used_mib)));
