@@ -435,7 +435,9 @@ def test_every_node_saves_its_counters_at_a_time_of_its_own(*, busy: bool) -> No
                 saved[item.metadata.name.removeprefix("topology-")].append(world.clock.now)
     for times in saved.values():
         assert len(times) in (2, 3)
-        assert all(after - earlier == pytest.approx(every, abs=4 + 2 * pause) for earlier, after in itertools.pairwise(times))
+        assert all(
+            after - earlier == pytest.approx(every, abs=4 + 2 * pause) for earlier, after in itertools.pairwise(times)
+        )
     assert set(saved["a"]).isdisjoint(saved["b"])
 
 
