@@ -193,6 +193,17 @@ def test_a_mark_that_cannot_be_read_still_says_that_the_folder_is_ours(tmp_path:
     assert not list(root.iterdir())
 
 
+@pytest.mark.parametrize("name", ["../outside", "usr/../../outside", "", ".", "a\0b", "{root}/outside"])
+def test_a_mark_that_names_files_elsewhere_removes_none_of_them(tmp_path: Path, name: str) -> None:
+    found, root = folder(tmp_path), tmp_path / "driver"
+    (tmp_path / "outside").touch()
+    named = name.replace("{root}", str(tmp_path))
+    (root / ".simgpu").write_bytes(msgspec.json.encode({"files": [named]}))
+    assert found.release(())
+    assert (tmp_path / "outside").exists()
+    assert not list(root.iterdir())
+
+
 def test_a_mark_that_was_being_written_is_not_taken_for_another_driver(tmp_path: Path) -> None:
     (tmp_path / "driver").mkdir()
     (tmp_path / "driver/..simgpu.unfinished").touch()

@@ -7,7 +7,7 @@ knows what to remove, and nothing else is.
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import msgspec
@@ -37,10 +37,17 @@ def read(root: Path) -> Mark | None:
     except OSError:
         return None
     try:
-        return msgspec.json.decode(content, type=Mark)
+        mark = msgspec.json.decode(content, type=Mark)
     except kube_errors.DECODING as error:
         _log.warning("which files of %s are ours is unknown: %s: %s", root, NAME, error)
         return Mark()
+    return Mark(tuple(name for name in mark.files if _is_below(name)), mark.pods)
+
+
+def _is_below(name: str) -> bool:
+    """Whether a path leads nowhere else than below the folder."""
+    path = PurePosixPath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
 
 
 def write(root: Path, mark: Mark) -> None:

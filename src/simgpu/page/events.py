@@ -32,16 +32,16 @@ _TYPES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
 Read = Callable[[str], npt.NDArray[np.float64]]
 
 
-class Origin(msgspec.Struct, frozen=True, order=True):
+class ErrorOrigin(msgspec.Struct, frozen=True, order=True):
     """The instances that an error was on, by number; -1 if it was on none, or on which is not known."""
 
     gpu_instance: int = -1
     compute_instance: int = -1
 
 
-NOWHERE: Final = Origin()
+NOWHERE: Final = ErrorOrigin()
 
-FindOrigin = Callable[[int, str], Origin]  # of the last error of a card, by index, that a counter counts
+FindOrigin = Callable[[int, str], ErrorOrigin]  # of the last error of a card, by index, that a counter counts
 
 
 class CardEvent(msgspec.Struct, frozen=True, order=True):
@@ -50,7 +50,7 @@ class CardEvent(msgspec.Struct, frozen=True, order=True):
     time_us: int
     type: int
     data: int = 0
-    origin: Origin = NOWHERE
+    origin: ErrorOrigin = NOWHERE
 
 
 class CardErrors(msgspec.Struct, frozen=True):
@@ -101,7 +101,7 @@ def since(row: Any, number: int) -> Iterator[CardEvent]:
     last = int(row["event_count"])
     for at in range(max(number, last - layout.EVENTS), last):
         found, origin = row["events"][at % layout.EVENTS], row["event_origins"][at % layout.EVENTS]
-        instances = Origin(int(origin["gpu_instance"]) - 1, int(origin["compute_instance"]) - 1)
+        instances = ErrorOrigin(int(origin["gpu_instance"]) - 1, int(origin["compute_instance"]) - 1)
         yield CardEvent(int(found["time_us"]), int(found["type"]), int(found["data"]), instances)
 
 

@@ -158,14 +158,14 @@ class Pages:
             if listed[place]["compute_instance"] == item.compute
         ]
 
-    def _origin(self, index: int, instance: int | None) -> events.Origin:
+    def _origin(self, index: int, instance: int | None) -> events.ErrorOrigin:
         """Return the numbers of an instance of a card; of several compute instances, which one is not known."""
         places = self._cards.places[index][instance] if instance is not None else ()
         if not places:
             return events.NOWHERE
         listed = self._rows[index]["instances"]
         compute = int(listed[places[0]]["compute_instance"]) if len(places) == 1 else -1
-        return events.Origin(int(listed[places[0]]["gpu_instance"]), compute)
+        return events.ErrorOrigin(int(listed[places[0]]["gpu_instance"]), compute)
 
     def show_settings(self, index: int, read: Read) -> None:
         """Publish the settings of one card at once; everything else follows with the next write."""
