@@ -68,8 +68,9 @@ class RunPlacement(msgspec.Struct, frozen=True):
         if _has_own_rule(spec) or not (self.every_pod or self._for_simulated_nodes(spec)):
             return spec
         made = {**spec, "nodeSelector": {**selector, **self.run.labels}}
-        if not _tolerates(spec):
-            made["tolerations"] = [*_mappings(spec.get("tolerations")), _TOLERATION]
+        listed = spec.get("tolerations") or []
+        if isinstance(listed, list) and not _tolerates(spec):
+            made["tolerations"] = [*listed, _TOLERATION]
         return made
 
     def _for_simulated_nodes(self, spec: dict[str, Any]) -> bool:
