@@ -114,6 +114,11 @@ def test_pods_of_others_do_not_land_on_simulated_nodes_and_those_of_the_run_tole
     assert placed({**CLAIM, "tolerations": [KWOK]}, dependency(method))["tolerations"] == [KWOK]
 
 
+def test_tolerations_that_the_server_would_reject_are_left_for_it() -> None:
+    assert placed({**CLAIM, "tolerations": {"key": "x"}})["tolerations"] == {"key": "x"}
+    assert placed({**CLAIM, "tolerations": ["x"]})["tolerations"] == ["x", TOLERATION]
+
+
 def test_nodes_of_the_test_driver_are_for_all_pods_of_the_run() -> None:
     made = placed(PLAIN, dependency(), dependency("DRATestDriver"))
     assert made == {**PLAIN, "nodeSelector": LABEL, "tolerations": [TOLERATION]}

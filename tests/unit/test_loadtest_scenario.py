@@ -162,6 +162,17 @@ def test_what_the_server_would_not_take_for_a_label_selector_is_rejected(text: s
         kube_syntax.label_selector(text)
 
 
+@pytest.mark.parametrize("text", ["", "metadata.name=a", "a==b,c!=d", "metadata.name=a\\,b", "a="])
+def test_field_selectors_of_kubernetes_are_accepted(text: str) -> None:
+    assert kube_syntax.field_selector(text) == text
+
+
+@pytest.mark.parametrize("text", ["bad", "a=b,c", "=b", "a=b\\\\,c"])
+def test_what_the_server_would_not_take_for_a_field_selector_is_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match="must be a field selector"):
+        kube_syntax.field_selector(text)
+
+
 @pytest.mark.parametrize(
     ("template", "problem"),
     [

@@ -11,7 +11,7 @@ from simgpu.loadtest.gotemplate import executing, functions
 from simgpu.loadtest.gotemplate.errors import TemplateError
 from simgpu.loadtest.gotemplate.rendering import Template
 from simgpu.loadtest.running import runner
-from simgpu.loadtest.scenario import durations, loading, variables
+from simgpu.loadtest.scenario import durations, kube_syntax, loading, variables
 from simgpu.loadtest.scenario.fields import ScenarioError
 from tests.fixtures import scenarios
 from tests.fuzz.target import Target, encoded, files, scratch, text
@@ -87,6 +87,18 @@ def _duration(data: bytes) -> None:
         str(error).encode()
 
 
+def _selector(data: bytes) -> None:
+    """A label selector is accepted, also twice with a comma, or refused."""
+    given = text(data)
+    try:
+        assert kube_syntax.label_selector(given) == given
+    except ValueError as error:
+        str(error).encode()
+        return
+    if given.strip():
+        kube_syntax.label_selector(f"{given},{given}")
+
+
 TARGETS = (
     Target(
         "scenarios", _scenario,
@@ -98,5 +110,6 @@ TARGETS = (
     ),
     Target("go-templates", _template, (*encoded(_TEMPLATES), *files("src/simgpu/loadtest/scenarios/*/*job.yaml"))),
     Target("override-files", _overrides, encoded(["CL2_A: 3\nNodes: 3\nb: [1, {c: d}]\n"])),
+    Target("label-selectors", _selector, encoded(["a = b, c in (d, e), !f", "x.io/a != b,g > 5"]), max_length=256),
     Target("durations", _duration, encoded(["1h30m", "500ms", "1.5s", "-3us"]), max_length=256),
 )  # fmt: skip

@@ -19,7 +19,7 @@ from simgpu.kube.client import Client
 from simgpu.kube.resources import Resource
 from simgpu.loadtest.gotemplate import functions, usage
 from simgpu.loadtest.gotemplate.rendering import Template
-from simgpu.loadtest.running.placement import Placement
+from simgpu.loadtest.running.placement import RunPlacement
 from simgpu.loadtest.scenario import files, loading
 from simgpu.loadtest.scenario.model import ObjectTemplate
 from simgpu.loadtest.served import Served, converted
@@ -81,7 +81,7 @@ class Creator:
 
     def __init__(
         self, client: Client, served: Served, labels: dict[str, str], own: frozenset[str],
-        called: Callable[[ApiCall], None], *, placement: Placement | None = None,
+        called: Callable[[ApiCall], None], *, placement: RunPlacement | None = None,
     ) -> None:  # fmt: skip
         self._client, self._served, self._labels, self._own = client, served, labels, own
         self._called, self._placement = called, placement

@@ -22,18 +22,18 @@ _TOLERATION = {"key": TAINT["key"], "operator": "Exists", "effect": TAINT["effec
 _PREFIXES = (MIG_RESOURCE_PREFIX, "deviceclass.resource.kubernetes.io/")
 
 
-def of_run(run: Run, wanted: Sequence[GpuSettings]) -> Placement | None:
+def of_run(run: Run, wanted: Sequence[GpuSettings]) -> RunPlacement | None:
     """Return the placement of a run's pods; None for a run without nodes of its own."""
     if not wanted:
         return None
-    return Placement(
+    return RunPlacement(
         run,
         frozenset(item.extended_resource for item in wanted if item.extended_resource),
         every_pod=any(item.every_pod for item in wanted),
     )
 
 
-class Placement(msgspec.Struct, frozen=True):
+class RunPlacement(msgspec.Struct, frozen=True):
     """Which pods have to be on the run's nodes: those with GPUs, those that tolerate simulated nodes, or all."""
 
     run: Run
@@ -68,8 +68,9 @@ class Placement(msgspec.Struct, frozen=True):
         if _has_own_rule(spec) or not (self.every_pod or self._for_simulated_nodes(spec)):
             return spec
         made = {**spec, "nodeSelector": {**selector, **self.run.labels}}
-        if not _tolerates(spec):
-            made["tolerations"] = [*_mappings(spec.get("tolerations")), _TOLERATION]
+        listed = spec.get("tolerations") or []
+        if isinstance(listed, list) and not _tolerates(spec):
+            made["tolerations"] = [*listed, _TOLERATION]
         return made
 
     def _for_simulated_nodes(self, spec: dict[str, Any]) -> bool:

@@ -80,7 +80,7 @@ class Runner:
         self._watches = Watches(client)
         self._heartbeat = heartbeat.Heartbeat(client, self.run_id)
         self._dependencies: list[Dependency] = []
-        self._placement: placement.Placement | None = None
+        self._placement: placement.RunPlacement | None = None
         self._made: frozenset[str] = frozenset()
         self._creator: Creator | None = None
         self._measurements: dict[tuple[str, str], Measurement] = {}

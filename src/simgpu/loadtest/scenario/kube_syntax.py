@@ -53,7 +53,7 @@ def _check_requirement(found: re.Match[str]) -> None:
 def field_selector(value: Any) -> str:
     """Accept a field selector: `metadata.name=a,status.phase!=Failed`; which fields there are, the server knows."""
     text = fields.text(value)
-    for term in re.split(r"(?<!\\),", text):
+    for term in text.replace("\\\\", "").replace("\\,", "").split(","):  # without what is escaped in values
         if term and not re.fullmatch(r"[^=!\s]+(==|=|!=).*", term, re.DOTALL):
             raise ValueError("must be a field selector such as 'metadata.name=a,status.phase!=Failed'")
     return text
