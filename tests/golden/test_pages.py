@@ -353,8 +353,14 @@ def test_labels_of_many_devices_are_those_of_few(monkeypatch: pytest.MonkeyPatch
 def test_instances_take_the_place_of_their_card() -> None:
     made = boxes.busy("h200", 1, mig=("1g.18gb", "3g.71gb"))
     text = render.Renderer(made.machine, identity.load("dcgm")).page().decode()
-    used = re.findall(r'^DCGM_FI_DEV_FB_FREE\{.*GPU_I_PROFILE="(\S+?)",GPU_I_ID="(\d)".* (\d+)$', text, re.MULTILINE)
-    assert used == [("1g.18gb", "7", "16384"), ("3g.71gb", "2", "71424")]
+    lines = re.findall(
+        r'^DCGM_FI_DEV_FB_FREE\{.*GPU_I_PROFILE="(\S+?)",GPU_I_ID="(\d)"(.*)\} (\d+)$', text, re.MULTILINE
+    )
+    assert [line[:2] for line in lines] == [("1g.18gb", "7"), ("3g.71gb", "2")]
+    free, busy = lines  # the load on the card is on the instance that nvidia-smi lists first
+    assert (free[3], "pod=" in free[2]) == ("16384", False)
+    assert int(busy[3]) < 71424
+    assert 'pod="train-0"' in busy[2]
     assert 'UUID="GPU-' in text
 
 
