@@ -282,6 +282,7 @@ def test_an_agents_page_shows_its_node_with_instances_and_the_pod_that_has_a_gpu
         expect(row).to_contain_text(agents.NODE)
         row.get_by_role("link", name=agents.NODE).click()
         expect(page.locator(".card")).to_have_count(2)
+        expect(page.locator("main")).to_contain_text("pool real")
         first, divided = page.locator(".card").nth(0), page.locator(".card").nth(1)
         expect(first.locator(".owner")).to_have_text(f"default/{agents.POD}")
         expect(first).to_contain_text(re.compile("[1-9][0-9]? %"), timeout=30_000)

@@ -22,6 +22,7 @@ from simgpu.dashboard.channels import StreamMessage
 from simgpu.dashboard.serving import Dashboard
 from simgpu.dashboard.sources import BoxSource, FleetSource
 from simgpu.kube.client import Client
+from simgpu.kube.recording import Recorder
 from simgpu.machines import documents
 from simgpu.machines.box import Box
 from simgpu.machines.users import PodRef, Range, User
@@ -379,6 +380,23 @@ async def test_a_box_shows_its_instances_and_workloads() -> None:
         assert node["gpus"][2]["owners"][0]["pod"] == "alone"
     dashboard.close()
     await http.stop()
+
+
+async def test_an_agents_page_has_the_pool_of_its_node(scripted: Scripted) -> None:
+    box = Box(build(BoxConfig((GpuEntry("h200", 2),)), models.load(), node="n"), seed=1, hostname="n")
+    box.step(1.0, clock=1.0)
+    async with Client(scripted.target) as client:
+        recorder = Recorder(client, component="test")
+        dashboard = watching_page.of_agent(lambda: box, lambda: None, recorder, node="real-node", pool=lambda: "real")
+        http = server.HttpServer(dashboard.routes())
+        await http.start("127.0.0.1", 0, field="port")
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"http://{http.address}/api/v1/nodes/real-node") as found:
+                assert (await found.json())["summary"]["pool"] == "real"
+            async with session.get(f"http://{http.address}/api/v1/fleet") as found:
+                assert (await found.json())["pools"] == {"real": 2}
+        dashboard.close()
+        await http.stop()
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from simgpu.dashboard import (
     waiting_pods,
 )
 from simgpu.dashboard.channels import StreamMessage
-from simgpu.dashboard.frames import FleetFrame, FrameKeeper
+from simgpu.dashboard.frames import POOLS_SECONDS, FleetFrame, FrameKeeper
 from simgpu.errors import InputError
 from simgpu.kube.errors import ServerError
 from simgpu.kube.views import Pod, PodStatus
@@ -262,6 +262,39 @@ def test_a_pod_with_several_instances_is_as_busy_as_they_are_on_a_node_and_in_a_
     assert found["p"].utilization == pytest.approx(40, abs=2)
     assert (found["q"].instances, found["alone"].instances) == (1, 1)
     assert found["alone"].utilization == pytest.approx(70, abs=4)  # what the instance does
+
+
+def test_a_node_that_moves_to_another_pool_with_the_same_gpus_is_shown_there_soon() -> None:
+    fleet, now, reads = ServedFleet(4), 100.0, list[str]()
+
+    def pool_of(node: str) -> str:
+        reads.append(node)
+        return fleet._pool[node]
+
+    source = sources.FleetSource(lambda: fleet.fleet, sources.ClusterFacts(pool_of=pool_of))
+    keeper = FrameKeeper(source, clock=lambda: now)
+
+    def shown() -> FleetFrame:
+        fleet.step()
+        frame = keeper.frame()
+        assert frame is not None
+        return frame
+
+    before = shown()
+    assert reading.nodes(source, before, {"pool": "spare"}, limit=9, offset=0)[0] == 0
+    fleet._pool["training-0001"] = "spare"
+    reads.clear()
+    for _ in range(5):
+        assert shown().layout is before.layout
+    assert not reads  # there may be thousands of nodes
+    now += POOLS_SECONDS
+    after = shown()
+    assert after.layout is not before.layout  # viewers get it
+    assert [node.name for node in reading.nodes(source, after, {"pool": "spare"}, limit=9, offset=0)[1]] == [
+        "training-0001"
+    ]
+    now += POOLS_SECONDS
+    assert shown().layout is after.layout
 
 
 def test_a_gpu_with_static_metrics_and_no_pod_is_free() -> None:

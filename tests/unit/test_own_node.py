@@ -86,6 +86,11 @@ def test_failures_that_make_no_sense_are_an_event_and_those_of_the_pool_hold(tex
     assert message.startswith(f"{vocabulary.FAILURES_ANNOTATION}: ")
 
 
+def test_the_pool_of_the_node_is_that_of_its_label() -> None:
+    assert Cluster(TOPOLOGY).node.pool == "x"
+    assert Cluster("nodePoolLabelKey: example.com/pool\n" + TOPOLOGY).node.pool == ""
+
+
 def test_gpus_of_an_annotation_that_is_too_long_are_an_event_and_those_from_before_stay() -> None:
     cluster = Cluster(TOPOLOGY, **{vocabulary.GPUS_ANNOTATION: "h200:1," * 1000})
     assert cluster.node.spec() == BEFORE

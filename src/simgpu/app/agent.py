@@ -375,7 +375,7 @@ class _Role:
         self._idle = Box((), seed=settings.seed, hostname=settings.node)
         self.dashboard = watching_page.of_agent(
             lambda: self._box, lambda: None if self.agent is None else self.agent.stores.pods, links.recorder,
-            node=settings.node,
+            node=settings.node, pool=lambda: "" if self.agent is None else self.agent.node.pool,
         )  # fmt: skip
 
     def http(self) -> server.HttpServer:

@@ -56,10 +56,17 @@ def of_box(box: Callable[[], Box]) -> Dashboard:
 
 
 def of_agent(
-    box: Callable[[], Box], pods: Callable[[], Store[Pod] | None], recorder: Recorder, *, node: str
+    box: Callable[[], Box],
+    pods: Callable[[], Store[Pod] | None],
+    recorder: Recorder,
+    *,
+    node: str,
+    pool: Callable[[], str],
 ) -> Dashboard:
-    """Return the page of the agent of a node."""
-    facts = ClusterFacts(pod=lambda pod: _find(pods(), pod), events=lambda: _events(recorder))
+    """Return the page of the agent of a node, which is in a pool."""
+    facts = ClusterFacts(
+        pool_of=lambda _node: pool(), pod=lambda pod: _find(pods(), pod), events=lambda: _events(recorder)
+    )
     return Dashboard(BoxSource(box, role="agent", node=node, facts=facts))
 
 

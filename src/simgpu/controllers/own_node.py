@@ -132,6 +132,12 @@ class OwnNode:
         node = self._stores.nodes.get(self.name)
         return node if node is not None and node.metadata.annotations.get(vocabulary.KWOK_NODE) != "fake" else None
 
+    @property
+    def pool(self) -> str:
+        """The node's pool, from its label; empty if it has none."""
+        node, config = self.node, self.configuration.current
+        return node.metadata.labels.get(config.label_key, "") if node is not None and config is not None else ""
+
     def spec(self) -> pools.NodeGpus:
         """Return what the node should have, with its MIG strategy; nothing if nothing is configured."""
         spec = self.configuration.gpus_of(self.node, lambda _name: self._spec) if self.node is not None else None

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import functools
 import re
+import time
 import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -27,6 +28,8 @@ Cells = npt.NDArray[np.uint8] | npt.NDArray[np.uint32]
 
 HEALTHY, THROTTLED, UNHEALTHY, LOST = range(4)
 _THROTTLING = physics.POWER_CAP | physics.HARDWARE_SLOWDOWN | physics.SOFTWARE_THERMAL | physics.HARDWARE_THERMAL
+
+POOLS_SECONDS = 3.0  # between reads of the pools of nodes, of which there may be thousands
 
 _MAX_NAMESPACES = 12  # of the legend
 _MAX_FOUND = 8  # texts whose GPUs are kept
@@ -105,11 +108,15 @@ class FleetLayout:
         same = (
             self.machine.hostnames == machine.hostnames
             and all(one is other or (one.uuid, one.model) == (other.uuid, other.model) for one, other in pairs)
-            and self.pools == [source.pool_of(name) for name in self.names]
+            and self.has_pools(source)
         )
         if same:
             self.machine = machine
         return same
+
+    def has_pools(self, source: DashboardSource) -> bool:
+        """Return whether all nodes are in the pools that they had."""
+        return self.pools == [source.pool_of(name) for name in self.names]
 
     @functools.cached_property
     def order(self) -> list[int]:
@@ -250,11 +257,13 @@ class FleetFrame:
 
 
 class FrameKeeper:
-    """Returns the frame of the current step, which all readers share."""
+    """Returns the frame of the current step, which all readers share; pools of nodes are read every few seconds."""
 
-    def __init__(self, source: DashboardSource) -> None:
+    def __init__(self, source: DashboardSource, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.source = source
+        self._clock = clock
         self._frame: FleetFrame | None = None
+        self._pools_read = 0.0
 
     def frame(self) -> FleetFrame | None:
         """Return the frame; None while there is no machine."""
@@ -265,10 +274,18 @@ class FrameKeeper:
         known = self._frame
         if known is not None and known.machine is machine and known.step == machine.step:
             return known
-        same = known is not None and (known.machine is machine or known.layout.adopts(self.source, machine))
-        layout = known.layout if known is not None and same else FleetLayout(self.source, machine)
+        layout = known.layout if known is not None and self._fits(known.layout, machine) else None
+        if layout is None:
+            layout, self._pools_read = FleetLayout(self.source, machine), self._clock()
         self._frame = FleetFrame(self.source, layout)
         return self._frame
+
+    def _fits(self, layout: FleetLayout, machine: Machine) -> bool:
+        """Return whether a layout is that of a machine: nodes may move to other pools, which makes no new machine."""
+        if layout.machine is machine and self._clock() - self._pools_read < POOLS_SECONDS:
+            return True
+        self._pools_read = self._clock()
+        return layout.has_pools(self.source) if layout.machine is machine else layout.adopts(self.source, machine)
 
     def forget(self) -> None:
         """Keep nothing of any machine."""
