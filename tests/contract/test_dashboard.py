@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
 import json
 import re
@@ -106,6 +107,33 @@ async def test_lists_of_nodes_and_pods_are_searched_by_node_pod_namespace_and_gp
     model = (await site.get(f"/nodes?q={own}"))["items"][0]["models"][0]
     assert (await site.get(f"/nodes?q={own}&model={model}"))["total"] == 1
     assert (await site.get(f"/nodes?q={own}&pool=none"))["total"] == 0
+
+
+async def test_a_lost_gpu_has_counters_and_no_readings(site: Site) -> None:
+    gpu = await site.get(f"/nodes/{NODE}/gpus/1")
+    names = ("utilization", "power_w", "temperature_c", "memory_used_mib")
+    assert gpu["summary"]["health"] == "lost"
+    assert [gpu["summary"][name] for name in names] == [0] * len(names)
+    assert (gpu["readings"], gpu["reasons"]) == ({}, [])
+    assert gpu["counters"]["energy_j"] > 0
+    node = await site.get(f"/nodes/{NODE}")
+    whole = [item for item in node["gpus"] if item["health"] != "lost"]
+    assert len(whole) == 7
+    for name in ("power_w", "memory_used_mib"):
+        assert node["summary"][name] == pytest.approx(sum(item[name] for item in whole), abs=0.1)
+    every = (await site.get("/gpus?limit=1000"))["items"]
+    totals = (await site.get("/fleet"))["totals"]
+    for name in ("power_w", "memory_used_mib"):
+        assert totals[name] == pytest.approx(sum(item[name] for item in every), abs=1)
+    assert totals["busy"] == sum(item["utilization"] > 0 for item in every)
+    for show in ("power", "temperature"):
+        async with site.session.get(f"{site.url}/api/v1/stream?show={show}") as answer:
+            events = Events(answer)
+            layout, cells = await events.until("layout"), await events.until("cells")
+        first = sum(layout["counts"][: layout["names"].index(NODE)])
+        values = base64.b64decode(cells["cells"])
+        assert values[first + 1] == 0
+        assert values[first]
 
 
 async def test_pending_pods_come_first_with_the_schedulers_reason(site: Site) -> None:

@@ -35,6 +35,7 @@ from simgpu.kube.views import Pod, PodStatus
 from simgpu.machines import documents
 from simgpu.machines.box import Box
 from simgpu.machines.fleet import Fleet, pod_usage
+from simgpu.machines.health import DeviceFailure
 from simgpu.machines.machine import Machine
 from simgpu.machines.users import PodRef, User
 from simgpu.topology import inline
@@ -295,6 +296,24 @@ def test_a_node_that_moves_to_another_pool_with_the_same_gpus_is_shown_there_soo
     ]
     now += POOLS_SECONDS
     assert shown().layout is after.layout
+
+
+def test_a_lost_gpu_and_its_instances_do_nothing() -> None:
+    fleet, source = divided_fleet()
+    keeper = FrameKeeper(source)
+    before = keeper.frame()
+    assert before is not None
+    energy, busy = before.totals().energy_j, before.totals().busy
+    fleet.fail(fleet.nodes["n"], {1: DeviceFailure.LOST})
+    fleet.step(3.0, clock=3.0)
+    frame = keeper.frame()
+    assert frame is not None
+    node = reading.node_detail(source, frame, "n")
+    assert node is not None
+    assert (busy, frame.totals().busy, node.summary.busy) == (1, 0, 0)
+    assert node.summary.power_w == node.gpus[0].power_w == pytest.approx(frame.totals().power_w, abs=0.1)
+    assert frame.totals().energy_j >= energy
+    assert {(item.utilization, item.memory_used_mib) for item in node.instances[node.gpus[1].id]} == {(0.0, 0.0)}
 
 
 def test_a_gpu_with_static_metrics_and_no_pod_is_free() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from simgpu.dashboard import reading
@@ -61,3 +62,12 @@ def test_pods_are_found_by_the_id_of_a_gpu(picture: FleetPicture) -> None:
     for text, count in ((picture.gpu.summary.id.upper(), 2), ("team/p", 1), ("GPU-nowhere", 0), ("", 2)):
         choice = Choice(view="pods", filters={"nodes": "", "gpus": "", "pods": text})
         assert len(choosing.pods(picture.pods, choice)) == count
+
+
+def test_a_lost_gpu_has_no_readings(picture: FleetPicture) -> None:
+    assert picture.node is not None
+    gpu = msgspec.structs.replace(picture.node.gpus[1], health="lost")
+    picture.node = msgspec.structs.replace(picture.node, gpus=[picture.node.gpus[0], gpu], instances={})
+    lines = [line.plain for line in details.draw(picture, Choice(details=[ChosenNode("n")], still=True), 120, 40)]
+    (lost,) = (line for line in lines if " lost " in line)
+    assert lost.split() == ["1", "lost", "team/p,", "others/q"]

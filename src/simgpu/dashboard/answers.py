@@ -12,7 +12,10 @@ Percent = Annotated[float, msgspec.Meta(ge=0.0, le=100.0)]
 
 
 class FleetTotals(msgspec.Struct, frozen=True):
-    """Sums over GPUs. A busy GPU has a utilisation above zero, an allocated one belongs to somebody."""
+    """Sums over GPUs. A busy GPU has a utilisation above zero, an allocated one belongs to somebody.
+
+    Of lost GPUs only energy counts.
+    """
 
     nodes: int
     gpus: int
@@ -51,7 +54,7 @@ class GpuOwner(msgspec.Struct, frozen=True):
 
 
 class GpuSummary(msgspec.Struct, frozen=True):
-    """A GPU with its readings."""
+    """A GPU with its readings, which are zero if it is lost."""
 
     id: str
     node: str
@@ -87,7 +90,10 @@ class GpuLink(msgspec.Struct, frozen=True):
 
 
 class GpuDetail(msgspec.Struct, frozen=True):
-    """Everything about one GPU. Readings, counters and errors are by name; those that it does not have are left out."""
+    """Everything about one GPU. Readings, counters and errors are by name; those that it does not have are left out.
+
+    A lost GPU has no readings.
+    """
 
     summary: GpuSummary
     time: float

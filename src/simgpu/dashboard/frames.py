@@ -29,7 +29,7 @@ Cells = npt.NDArray[np.uint8] | npt.NDArray[np.uint32]
 HEALTHY, THROTTLED, UNHEALTHY, LOST = range(4)
 _THROTTLING = physics.POWER_CAP | physics.HARDWARE_SLOWDOWN | physics.SOFTWARE_THERMAL | physics.HARDWARE_THERMAL
 
-POOLS_SECONDS = 3.0  # between reads of the pools of nodes, of which there may be thousands
+POOLS_SECONDS = 5.0  # between reads of the pools of nodes, of which there may be thousands
 
 _MAX_NAMESPACES = 12  # of the legend
 _MAX_FOUND = 8  # texts whose GPUs are kept
@@ -178,10 +178,20 @@ class FleetFrame:
 
     # Columns of numbers.
 
+    @functools.cached_property
+    def lost(self) -> npt.NDArray[np.bool_]:
+        """Which GPUs have fallen off the bus, and so have no readings."""
+        return np.asarray(self.cells("health") == LOST)
+
+    def column(self, name: str) -> Values:
+        """Return a quantity of each GPU; zero for lost ones."""
+        values = self.machine.column(name)
+        return np.where(self.lost, 0.0, values) if self.lost.any() else values
+
     @property
     def usage(self) -> Values:
         """Utilisation in percent."""
-        return np.rint(self.machine.column("usage"))
+        return np.rint(self.column("usage"))
 
     @property
     def throttled(self) -> npt.NDArray[np.bool_]:
@@ -217,11 +227,11 @@ class FleetFrame:
         if name == "utilization":
             values = self.usage
         elif name == "power":
-            values = 100 * machine.column("power_average") / machine.column("limit")
+            values = 100 * self.column("power_average") / machine.column("limit")
         elif name == "memory":
-            values = 100 * machine.column("memory_used") / machine.fact("memory_mib.total")
+            values = 100 * self.column("memory_used") / machine.fact("memory_mib.total")
         else:
-            values = machine.column("temperature")
+            values = self.column("temperature")
         return np.asarray(np.clip(np.nan_to_num(np.rint(values)), 0, 255), dtype=np.uint8)
 
     def namespaces(self) -> list[tuple[str, int, int]]:
@@ -231,11 +241,11 @@ class FleetFrame:
     # Sums.
 
     def totals(self, places: npt.NDArray[np.intp] | None = None) -> FleetTotals:
-        """Return sums over all GPUs, or over those at some places."""
+        """Return sums over all GPUs, or over those at some places; lost ones have only counters."""
         machine = self.machine
         columns: dict[str, npt.NDArray[Any]] = {
-            "usage": self.usage, "power": machine.column("power_average"), "limit": machine.column("limit"),
-            "energy": machine.column("energy"), "used": machine.column("memory_used"),
+            "usage": self.usage, "power": self.column("power_average"), "limit": machine.column("limit"),
+            "energy": machine.column("energy"), "used": self.column("memory_used"),
             "memory": machine.fact("memory_mib.total"), "health": self.cells("health"),
         }  # fmt: skip
         if places is None:

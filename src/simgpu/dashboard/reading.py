@@ -152,18 +152,25 @@ def _summary(
     faults = frame.faults.get(device.uuid, HEALTHY)
     reasons = int(machine.column("reasons")[place])
     throttled = any(reasons & mask for mask in _REASONS if mask != physics.IDLE)
-    state = "lost" if faults.lost or machine.lost[place] else "unhealthy" if faults.unhealthy else ""
+    lost = _is_lost(frame, machine, place)
+    state = "lost" if lost else "unhealthy" if faults.unhealthy else ""
 
     def value(name: str) -> float:
-        return _number(machine.column(name)[place])
+        return 0.0 if lost else _number(machine.column(name)[place])
 
     return answers.GpuSummary(
         id=device.uuid, node=where[0], index=device.index, model=device.model.product, pool=where[1],
         health=state or ("throttled" if throttled else "healthy"), problem=faults.problem,
         utilization=min(100.0, max(0.0, round(value("usage")))), power_w=value("power_average"),
-        power_limit_w=value("limit"), temperature_c=value("temperature"), memory_used_mib=value("memory_used"),
+        power_limit_w=_number(machine.column("limit")[place]), temperature_c=value("temperature"),
+        memory_used_mib=value("memory_used"),
         memory_total_mib=float(device.model.memory_mib.total), numa=device.numa, owners=source.owners(machine, place),
     )  # fmt: skip
+
+
+def _is_lost(frame: FleetFrame, machine: Machine, place: int) -> bool:
+    """Return whether a GPU of any machine has fallen off the bus, and so has no readings."""
+    return bool(machine.lost[place]) or frame.faults.get(machine.devices[place].uuid, HEALTHY).lost
 
 
 def nodes(
@@ -193,9 +200,9 @@ def node(frame: FleetFrame, number: int) -> answers.NodeSummary:
         gpus=layout.counts[number], busy=int(np.count_nonzero(usage)),
         allocated=sum(place in frame.owners for place in range(part.start, part.stop)),
         unhealthy=int(np.count_nonzero(health > 1)), utilization=_number(usage.mean()),
-        power_w=total(machine.column("power_average")), memory_used_mib=total(machine.column("memory_used")),
+        power_w=total(frame.column("power_average")), memory_used_mib=total(frame.column("memory_used")),
         memory_total_mib=total(machine.fact("memory_mib.total")),
-        temperature_max_c=_number(np.nanmax(machine.column("temperature")[part])),
+        temperature_max_c=_number(np.nanmax(frame.column("temperature")[part])),
     )  # fmt: skip
 
 
@@ -209,7 +216,7 @@ def node_detail(source: DashboardSource, frame: FleetFrame, name: str) -> answer
         return None
     where = (name, frame.layout.pools[number])
     shown = range(min(len(machine.devices), MAX_API_ITEMS))
-    parts, links = instances(machine), _links(machine)
+    parts, links = instances(frame, machine), _links(machine)
     driver, cuda = source.versions_of(name)
     return answers.NodeDetail(
         summary=node(frame, number), time=round(frame.time, 3), driver=driver, cuda=cuda,
@@ -236,14 +243,15 @@ def gpu_detail(source: DashboardSource, frame: FleetFrame, node: str, index: int
     machine, number = source.machine_of(node), frame.layout.number.get(node)
     if machine is None or number is None or not 0 <= index < len(machine.devices):
         return None
-    device, reasons = machine.devices[index], int(machine.column("reasons")[index])
+    device, lost = machine.devices[index], _is_lost(frame, machine, index)
+    reasons = 0 if lost else int(machine.column("reasons")[index])
     return answers.GpuDetail(
         summary=_summary(source, frame, machine, index, (node, frame.layout.pools[number])),
         time=round(frame.time, 3), architecture=device.model.architecture, file=device.file,
         pci_bus_id=device.pci_bus_id, serial=device.serial,
         reasons=[text for mask, text in _REASONS.items() if reasons & mask],
-        readings=_values(machine, index, _READINGS), counters=_values(machine, index, _COUNTERS),
-        errors=_values(machine, index, _ERRORS), instances=instances(machine).get(index, []),
+        readings={} if lost else _values(machine, index, _READINGS), counters=_values(machine, index, _COUNTERS),
+        errors=_values(machine, index, _ERRORS), instances=instances(frame, machine).get(index, []),
         links=_links(machine).get(index, []),
     )  # fmt: skip
 
@@ -253,14 +261,15 @@ def _values(machine: Machine, place: int, names: dict[str, str]) -> dict[str, fl
     return {name: round(value, 3) for name, value in found if math.isfinite(value)}
 
 
-def instances(machine: Machine) -> dict[int, list[answers.GpuInstance]]:
-    """Return the MIG instances or tiles of each GPU that is divided, by place."""
+def instances(frame: FleetFrame, machine: Machine) -> dict[int, list[answers.GpuInstance]]:
+    """Return the MIG instances or tiles of each GPU that is divided, by place; those of a lost one do nothing."""
     found: dict[int, list[answers.GpuInstance]] = {}
     if machine.parts:
         busy, memory = machine.part_column("usage"), machine.part_column("memory_mib")
         for row, part in enumerate(machine.parts):
-            item = answers.GpuInstance(part.id, part.profile, min(100.0, _number(busy[row])), _number(memory[row]))
-            found.setdefault(part.device, []).append(item)
+            lost = _is_lost(frame, machine, part.device)
+            values = (0.0, 0.0) if lost else (min(100.0, _number(busy[row])), _number(memory[row]))
+            found.setdefault(part.device, []).append(answers.GpuInstance(part.id, part.profile, *values))
     return found
 
 

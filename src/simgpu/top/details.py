@@ -125,22 +125,25 @@ def _room(found: list[Text], height: int) -> int:
 def _gpu_line(gpus: list[GpuSummary]) -> Callable[[int, dict[str, int]], Text]:
     def line(place: int, room: dict[str, int]) -> Text:
         gpu = gpus[place]
+        lost = gpu.health == "lost"  # there are no readings
         parts = [glyphs.styled(f"{gpu.index:>3}")]
         if "Health" in room:
             sick = gpu.health in ("unhealthy", "lost")
             style = BAD if sick else WARN if gpu.health == "throttled" else SOFT
             parts.append(Text(glyphs.fit(gpu.health, room["Health"]), style))
-        parts.append(tables.gauge(gpu.utilization / 100, f"{gpu.utilization:3.0f} %", room["Utilisation"], glyphs.BUSY))
+        parts.append(tables.percent(None if lost else gpu.utilization, room["Utilisation"], glyphs.BUSY))
         if "Power" in room:
             share = gpu.power_w / max(1.0, gpu.power_limit_w)
-            parts.append(
-                tables.gauge(share, f"{gpu.power_w:4.0f}/{gpu.power_limit_w:.0f} W", room["Power"], glyphs.POWER)
-            )
-        parts.append(glyphs.styled(f"{gpu.temperature_c:3.0f} °C ", glyphs.HEAT.colour(gpu.temperature_c)))
+            text = f"{gpu.power_w:4.0f}/{gpu.power_limit_w:.0f} W"
+            bar = tables.gauge(share, text, room["Power"], glyphs.POWER)
+            parts.append(Text(" " * room["Power"]) if lost else bar)
+        heat = f"{gpu.temperature_c:3.0f} °C "
+        parts.append(glyphs.styled(" " * room["Temp"] if lost else heat, glyphs.HEAT.colour(gpu.temperature_c)))
         if "Memory" in room:
             share = gpu.memory_used_mib / max(1.0, gpu.memory_total_mib)
             text = f"{gpu.memory_used_mib / 1024:5.1f}/{gpu.memory_total_mib / 1024:.0f} GiB"
-            parts.append(tables.gauge(share, text, room["Memory"], glyphs.MEMORY))
+            bar = tables.gauge(share, text, room["Memory"], glyphs.MEMORY)
+            parts.append(Text(" " * room["Memory"]) if lost else bar)
         if "Pod" in room:
             parts.append(Text(glyphs.clean(owners(gpu)), SOFT))
         return glyphs.styled(" ").join(parts)

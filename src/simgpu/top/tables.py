@@ -135,7 +135,8 @@ GPUS = (
     TableColumn("Power", 12, 64, wide=True), TableColumn("Memory", 12, 84, wide=True),
     TableColumn("Temp", 8, 50), TableColumn("Health", 10, 100),
 )  # fmt: skip
-_HEALTH = {0: ("", SOFT), 2: ("unhealthy", BAD), 3: ("lost", BAD)}
+_LOST = 3
+_HEALTH = {0: ("", SOFT), 2: ("unhealthy", BAD), _LOST: ("lost", BAD)}
 
 
 def _gpus(picture: FleetPicture, choice: Choice, width: int, height: int) -> list[Text]:
@@ -145,16 +146,17 @@ def _gpus(picture: FleetPicture, choice: Choice, width: int, height: int) -> lis
     def line(place: int, room: dict[str, int]) -> Text:
         gpu = int(shown[place])
         node, index = order.gpu(gpu)
+        lost = int(state.faults[gpu]) == _LOST
         parts = [Text(glyphs.fit(f"{node} {index}", room["GPU"]))]
         if "Pool" in room:
             parts.append(Text(glyphs.fit(order.pools[int(order.node_of[gpu])], room["Pool"]), SOFT))
         for title, name in (("Utilisation", "utilization"), ("Power", "power"), ("Memory", "memory")):
             if title in room:
-                known = float(state.columns[name][gpu]) if name in state.known else None
+                known = float(state.columns[name][gpu]) if name in state.known and not lost else None
                 parts.append(percent(known, room[title], glyphs.SCALES[name]))
         if "Temp" in room:
             heat = float(state.columns["temperature"][gpu])
-            parts.append(Text(f"{heat:3.0f} °C  ", glyphs.HEAT.colour(heat)))
+            parts.append(Text(" " * room["Temp"] if lost else f"{heat:3.0f} °C  ", glyphs.HEAT.colour(heat)))
         if "Health" in room:
             text, style = _HEALTH.get(int(state.faults[gpu]), ("", SOFT))
             parts.append(Text(text, style))

@@ -219,7 +219,9 @@ export class FleetView {
     const { summary } = await ask(`/nodes/${encodeURIComponent(node)}/gpus/${index}`).catch(() => ({}));
     if (summary && this.canvas.cursor === place) {
       const owner = summary.owners[0];
-      say(this.announcer, `${node}, GPU ${index}, ${summary.utilization} percent, ${Math.round(summary.power_w)} watts, ${Math.round(summary.temperature_c)} degrees, ${summary.health}, ${owner ? `${owner.namespace}/${owner.pod}` : "free"}`);
+      const readings = [`${summary.utilization} percent`, `${Math.round(summary.power_w)} watts`, `${Math.round(summary.temperature_c)} degrees`];
+      const parts = [node, `GPU ${index}`, ...(summary.health === "lost" ? [] : readings), summary.health, owner ? `${owner.namespace}/${owner.pod}` : "free"];
+      say(this.announcer, parts.join(", "));
     }
   }
 
@@ -255,13 +257,14 @@ export class FleetView {
 
 function describe(gpu) {
   const row = (label, value) => h("div", {}, h("span", {}, label), h("span", {}, value));
+  const shown = (text) => (gpu.health === "lost" ? format.NONE : text);
   const owner = gpu.owners[0];
   return [
     h("small", {}, gpu.model),
-    row("Utilisation", format.percent(gpu.utilization)),
-    row("Power", `${Math.round(gpu.power_w)} of ${Math.round(gpu.power_limit_w)} W`),
-    row("Temperature", `${Math.round(gpu.temperature_c)} °C`),
-    row("Memory", `${format.text(format.memory(gpu.memory_used_mib))} of ${format.text(format.memory(gpu.memory_total_mib))}`),
+    row("Utilisation", shown(format.percent(gpu.utilization))),
+    row("Power", shown(`${Math.round(gpu.power_w)} of ${Math.round(gpu.power_limit_w)} W`)),
+    row("Temperature", shown(`${Math.round(gpu.temperature_c)} °C`)),
+    row("Memory", shown(`${format.text(format.memory(gpu.memory_used_mib))} of ${format.text(format.memory(gpu.memory_total_mib))}`)),
     row("Health", gpu.problem || gpu.health),
     row("Owner", owner ? `${owner.namespace ? `${owner.namespace}/` : ""}${owner.pod}${gpu.owners.length > 1 ? ` +${gpu.owners.length - 1}` : ""}` : "free"),
   ];

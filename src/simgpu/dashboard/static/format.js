@@ -20,6 +20,7 @@ export const energy = (joules) => scaled(joules / 3600, ["Wh", "kWh", "MWh", "GW
 export const memory = (mib) => scaled(mib, ["MiB", "GiB", "TiB", "PiB"], 1024);
 export const bytes = (value) => scaled(value, ["B", "kB", "MB", "GB", "TB", "PB", "EB"], 1000);
 export const text = (pair) => `${pair[0]} ${pair[1]}`;
+export const NONE = "–"; // in place of a reading that there is not, such as of a lost GPU
 export const percent = (value) => `${Math.round(value)} %`;
 
 export function ago(moment) {

@@ -58,7 +58,7 @@ export class GpuView {
     list(this.lists.counters, named(gpu.counters));
     list(this.lists.errors, named(gpu.errors));
     list(this.lists.identity, [["Id", summary.id], ["PCI address", gpu.pci_bus_id], ["Serial", gpu.serial], ["Device file", gpu.file], ["NUMA node", summary.numa], ["Links", gpu.links.length ? `to ${gpu.links.length} GPUs, ${gpu.links[0].ports} ports each` : "none"]]);
-    list(this.lists.instances, gpu.instances.map((item) => [`${item.number} ${item.profile}`, `${format.percent(item.utilization)}, ${format.text(format.memory(item.memory_used_mib))}`]));
+    list(this.lists.instances, gpu.instances.map((item) => [`${item.number} ${item.profile}`, summary.health === "lost" ? format.NONE : `${format.percent(item.utilization)}, ${format.text(format.memory(item.memory_used_mib))}`]));
     this.instancePanel.hidden = !gpu.instances.length;
   }
 }

@@ -65,20 +65,21 @@ function card(gpu) {
   const element = h("a", { class: "card", href: gpuLink(gpu), "aria-label": `GPU ${gpu.index}` }, h("header", {}, h("strong", {}, `GPU ${gpu.index}`), state),
     line("Utilisation", texts.usage, usage), line("Power", texts.power, power), line("Memory", texts.memory, memory), line("Temperature", texts.heat), parts, owner);
   element.update = (now, instances) => {
+    const shown = (text) => (now.health === "lost" ? format.NONE : text);
     usage.set(now.utilization);
-    say(texts.usage, format.percent(now.utilization));
+    say(texts.usage, shown(format.percent(now.utilization)));
     power.set((100 * now.power_w) / now.power_limit_w, "power");
-    say(texts.power, `${Math.round(now.power_w)} W`);
+    say(texts.power, shown(`${Math.round(now.power_w)} W`));
     memory.set((100 * now.memory_used_mib) / now.memory_total_mib, "memory");
-    say(texts.memory, format.text(format.memory(now.memory_used_mib)));
-    say(texts.heat, `${Math.round(now.temperature_c)} °C`);
+    say(texts.memory, shown(format.text(format.memory(now.memory_used_mib))));
+    say(texts.heat, shown(`${Math.round(now.temperature_c)} °C`));
     say(state, now.health);
     state.dataset.state = now.health;
     const first = now.owners[0];
     say(owner, first ? `${first.namespace ? `${first.namespace}/` : ""}${first.pod}${now.owners.length > 1 ? ` +${now.owners.length - 1}` : ""}` : "free");
     owner.classList.toggle("soft", !first);
     parts.hidden = !instances.length;
-    keep(parts, instances, (item) => item.number, (item) => instance(item), (item, value) => item.update(value));
+    keep(parts, instances, (item) => item.number, (item) => instance(item), (item, value) => item.update(value, shown));
   };
   return element;
 }
@@ -87,9 +88,9 @@ function instance(item) {
   const meter = bar(`Instance ${item.number}`);
   const text = h("b");
   const element = h("div", { class: "line" }, h("span", {}, item.profile ? `${item.profile} · ${item.number}` : `tile ${item.number}`), text, meter.element);
-  element.update = (now) => {
+  element.update = (now, shown) => {
     meter.set(now.utilization);
-    say(text, format.percent(now.utilization));
+    say(text, shown(format.percent(now.utilization)));
   };
   return element;
 }
