@@ -26,7 +26,6 @@ POOL: dict[str, Any] = {
 }  # fmt: skip
 SHORT = "{Profile: [{Load: 5}], Limits: {runtime: 1}}"
 PROFILED = {"simgpu.dev/activity-profile": "configmap/short", "simgpu.dev/on-limit": "fail"}
-PUBLISHED = ("GPUs", "view", "NodeResourceTopology", "ResourceSlices", "lease")
 LEASE_WATCH = ("watch", "coordination.k8s.io/leases")
 RULES_TYPE: dict[str, Any] = {
     "metadata": {"name": "prometheusrules.monitoring.coreos.com"},
@@ -60,7 +59,8 @@ async def control(
     node = await fleet.node("a")
     await fleet.start(*runai)
     await published(fleet, node)
-    assert await missing_classes(fleet) == []
+    missing = await missing_classes(fleet)
+    assert not missing, f"no DeviceClass {', '.join(missing)}"
     async with asyncio.TaskGroup() as group:
         group.create_task(mistakes(fleet, node, "simgpu.dev/gpus", "h200:none", "h200:few"))
         group.create_task(end_at_limit(fleet, node))
@@ -75,13 +75,9 @@ async def control(
 
 
 async def published(fleet: Fleet, node: str) -> None:
-    """Wait until there is everything that a controller publishes of a fake node with 8 GPUs."""
-
-    async def complete() -> bool:
-        return len(await left(fleet, node)) == len(PUBLISHED)
-
-    await fleet.gpus(node, 8)
-    await eventually(complete)
+    """Wait until there is everything that a controller publishes of a fake node."""
+    for find in finders(fleet, node).values():
+        await eventually(find)
 
 
 async def missing_classes(fleet: Fleet) -> list[str]:
@@ -92,26 +88,33 @@ async def missing_classes(fleet: Fleet) -> list[str]:
 
 async def withdrawn(fleet: Fleet, node: str) -> None:
     """Wait until nothing is left of what was published."""
+    for find in finders(fleet, node).values():
 
-    async def gone() -> bool:
-        return await left(fleet, node) == []
+        async def gone() -> bool:
+            return not await find()  # noqa: B023
 
-    await fleet.gpus(node, None)
-    await eventually(gone)
+        await eventually(gone)
 
 
 async def left(fleet: Fleet, node: str) -> list[str]:
     """Return what there is of all that a controller publishes of a node."""
+    return [name for name, find in finders(fleet, node).items() if await find()]
+
+
+def finders(fleet: Fleet, node: str) -> dict[str, Callable[[], Awaitable[Any]]]:
+    """Return what finds each of the things that a controller publishes of a fake node, by their names."""
     client, namespace = fleet.client, fleet.namespace
-    amounts = (await client.get(resources.NODES, node)).status.allocatable
-    there = (
-        "nvidia.com/gpu" in amounts,
-        await client.find(resources.CONFIG_MAPS, f"topology-{node}", namespace=namespace),
-        await client.find(resources.NODE_RESOURCE_TOPOLOGIES, node),
-        await client.list(resources.RESOURCE_SLICES, fields=f"spec.nodeName={node}"),
-        await client.find(resources.LEASES, vocabulary.LEASE, namespace=namespace),
-    )
-    return [name for name, found in zip(PUBLISHED, there, strict=True) if found]
+
+    async def gpus() -> bool:
+        return "nvidia.com/gpu" in (await client.get(resources.NODES, node)).status.allocatable
+
+    return {
+        "GPUs": gpus,
+        "view": lambda: client.find(resources.CONFIG_MAPS, f"topology-{node}", namespace=namespace),
+        "NodeResourceTopology": lambda: client.find(resources.NODE_RESOURCE_TOPOLOGIES, node),
+        "ResourceSlices": lambda: client.list(resources.RESOURCE_SLICES, fields=f"spec.nodeName={node}"),
+        "lease": lambda: client.find(resources.LEASES, vocabulary.LEASE, namespace=namespace),
+    }
 
 
 async def mistakes(fleet: Fleet, node: str, key: str, first: str, second: str) -> None:
@@ -202,7 +205,7 @@ async def leave_behind(fleet: Fleet, node: str) -> None:
     """Let a controller publish everything and kill it, unless all of that is there from an earlier one."""
     await cleaning.ask_to_withdraw(fleet.client, fleet.namespace, wanted=False)
     await fleet.configure("", default=POOL)
-    if len(await left(fleet, node)) == len(PUBLISHED):
+    if len(await left(fleet, node)) == len(finders(fleet, node)):
         return
     await fleet.client.delete(resources.LEASES, vocabulary.LEASE, namespace=fleet.namespace)  # or it would wait
     await fleet.start()

@@ -13,6 +13,7 @@ import contextlib
 import signal
 import tempfile
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -253,10 +254,14 @@ def _rejection(act: audit.Act) -> str:
 
 
 def _failure(task: asyncio.Task[None]) -> str:
-    """Return what was not done. Whatever else was raised is a mistake of the tests, and raised again."""
+    """Return what was not done, and where. Whatever else was raised is a mistake of the tests, and raised again."""
     error = task.exception()
     while isinstance(error, ExceptionGroup) and error.split(AssertionError)[1] is None:
         error = error.exceptions[0]
-    if error is None or isinstance(error, AssertionError):
-        return f"not done: {str(error).partition(chr(10))[0]}" if error else ""
-    raise error
+    if error is None:
+        return ""
+    if not isinstance(error, AssertionError):
+        raise error
+    frames = traceback.extract_tb(error.__traceback__)
+    where = [frame.name for frame in frames if Path(frame.filename).parent == Path(__file__).parent]
+    return ": ".join(("not done", *where[-1:], str(error).partition("\n")[0]))
