@@ -1,8 +1,8 @@
 """Takes permissions away from accounts, and finds out whether that is noticed.
 
-Each case has namespaces, nodes and roles of its own, so that several run side by side. A case is decided as soon as the
-API server's log has a request of its account that was rejected. Where a program asks first what it may do, and does
-without, it is decided by what is not done.
+Each case has namespaces, nodes and roles of its own. A case is decided as soon as the API server's log has a request of
+its account that was rejected. Where a program asks first what it may do, and does without, it is decided by what is not
+done. Agents keep to their nodes and run side by side; of controllers one runs at a time, as in any cluster.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.fixtures.dra import Registry
 from tests.fixtures.kubelet import Kubelet
 from tests.permissions import acting, roles, serving
 
-AT_ONCE = 4
+AGENTS = 2  # at a time
 _LOOK_SECONDS = 0.05
 _DEVICE_CLASSES = "resource.k8s.io/deviceclasses"
 
@@ -84,10 +84,10 @@ class Taker:
     async def take(self, wanted: Sequence[Case], *, report: Callable[[Outcome], None]) -> list[Outcome]:
         """Run cases, and report each when it is decided.
 
-        DeviceClasses belong to no namespace: cases that lack permissions for them are run while nobody else makes any.
-        Nor do cleanups keep to a namespace: they come last, one by one.
+        Agents need DeviceClasses: controllers that lack permissions for these are first, and have none. A cleanup
+        removes everything in the cluster: they are last, one by one.
         """
-        groups: dict[str, list[Case]] = {"classes": [], "others": [], "cleanups": []}
+        groups: dict[str, list[Case]] = {"classes": [], accounts.CONTROLLER: [], accounts.AGENT: [], roles.CLEANUP: []}
         for case in wanted:
             groups[_group(case)].append(case)
         found: list[Outcome] = []
@@ -98,18 +98,20 @@ class Taker:
 
         async with served_types.served(self._client, zones.TYPE, pod_groups.TYPE, acting.RULES_TYPE):
             await self._delete_classes()
-            await self._side_by_side(groups["classes"], decided)
+            await self._run(groups["classes"], decided)
             await dra_fleet.publish_classes(self._client, ServedApi())
-            await self._side_by_side(groups["others"], decided)
-            await self._cleanups(groups["cleanups"], decided)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._run(groups[accounts.CONTROLLER], decided))
+                group.create_task(self._run(groups[accounts.AGENT], decided, at_once=AGENTS))
+            await self._cleanups(groups[roles.CLEANUP], decided)
         return found
 
     async def _delete_classes(self) -> None:
         for name in classes.device_classes(ServedApi()):
             await self._client.delete(resources.DEVICE_CLASSES, name)
 
-    async def _side_by_side(self, some: Iterable[Case], decided: Callable[[Outcome], None]) -> None:
-        turns = asyncio.Semaphore(AT_ONCE)
+    async def _run(self, some: Iterable[Case], decided: Callable[[Outcome], None], *, at_once: int = 1) -> None:
+        turns = asyncio.Semaphore(at_once)
 
         async def one(case: Case) -> None:
             async with turns:
@@ -187,13 +189,8 @@ async def account(fleet: Fleet, bodies: Sequence[roles.Body]) -> AsyncIterator[C
 
 
 def _group(case: Case) -> str:
-    if case.account == roles.CLEANUP:
-        return "cleanups"
-    return "classes" if _lacks_classes(case) else "others"
-
-
-def _lacks_classes(case: Case) -> bool:
-    return case.account == accounts.CONTROLLER and any(item.resource == _DEVICE_CLASSES for item in case.taken)
+    makes = case.account == accounts.CONTROLLER and any(item.resource == _DEVICE_CLASSES for item in case.taken)
+    return "classes" if makes else case.account
 
 
 def _removes(case: Case) -> bool:
