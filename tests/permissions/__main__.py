@@ -42,17 +42,11 @@ def control_plane(home: Path) -> Iterator[Cluster]:
         asyncio.run(lifecycle.down(_NAME, progress.Plain()))
 
 
-def line(outcome: Outcome) -> str:
-    """Return a line of the table."""
-    noticed = outcome.noticed or ("NOT NOTICED" if outcome.case.taken else "did everything")
-    return f"{outcome.seconds:6.1f} s  {outcome.case}: {noticed}"
-
-
 async def run(cluster: Cluster, full: dict[str, list[roles.Body]], wanted: list[Case]) -> list[Outcome]:
     """Run cases, and print each when it is decided."""
     async with cluster.client() as client:
         taker = taking.Taker(cluster, client, full)
-        return await taker.take(wanted, report=lambda outcome: print(line(outcome), flush=True))
+        return await taker.take(wanted, report=lambda outcome: print(outcome, flush=True))
 
 
 def main() -> int:
@@ -76,9 +70,9 @@ def main() -> int:
         started = time.monotonic()
         outcomes = asyncio.run(run(cluster, full, wanted))
         seconds = time.monotonic() - started
-    wrong = [outcome for outcome in outcomes if bool(outcome.noticed) != bool(outcome.case.taken)]
+    wrong = [outcome for outcome in outcomes if outcome.wrong]
     print(f"{len(outcomes)} cases in {seconds:.0f} s, {len(wrong)} of them wrong")
-    print(*(line(outcome) for outcome in wrong), sep="\n")
+    print(*wrong, sep="\n")
     return 1 if wrong or len(outcomes) < len(wanted) else 0
 
 

@@ -62,6 +62,15 @@ class Outcome(NamedTuple):
     noticed: str
     seconds: float
 
+    def __str__(self) -> str:
+        nothing = "NOT NOTICED" if self.case.taken else "did everything"
+        return f"{self.seconds:6.1f} s  {self.case}: {self.noticed or nothing}"
+
+    @property
+    def wrong(self) -> bool:
+        """Whether a missing permission was not noticed, or something was wrong though none is missing."""
+        return bool(self.noticed) != bool(self.case.taken)
+
 
 def cases(full: dict[str, list[roles.Body]], split: Split) -> list[Case]:
     """Return a case for each part of each account's roles."""
