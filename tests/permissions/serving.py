@@ -1,0 +1,145 @@
+"""What an agent does with all of its permissions, beside a kubelet that is played."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import uuid
+from typing import Any
+
+from simgpu.controllers import dra_fleet
+from simgpu.dra.versions import ServedApi
+from simgpu.kube import resources
+from simgpu.node import messages
+from simgpu.node.dra_messages import ClaimRef
+from tests.fixtures.cluster import Cluster, eventually
+from tests.fixtures.controller import Fleet
+from tests.fixtures.dra import Registry
+from tests.fixtures.kubelet import Kubelet
+from tests.permissions import acting
+
+
+class AgentProcess:
+    """A running `simgpu agent`."""
+
+    def __init__(
+        self, cluster: Cluster, namespace: str, node: str, *, reservations: str, kubelet: Kubelet, registry: Registry
+    ) -> None:
+        root = registry.registry.parent
+        command = [
+            sys.executable, "-m", "simgpu", "agent", "--kubeconfig", str(cluster.kubeconfig), "--namespace", namespace,
+            "--node", node, "--listen", "127.0.0.1:0", "--interval", "0.2", "--reservation-namespace", reservations,
+            "--state-dir", f"{root}/state", "--plugin-dir", str(kubelet.folder),
+            "--pod-resources", str(kubelet.folder / "pods.sock"), "--dra-plugin-dir", str(registry.plugins),
+            "--registry-dir", str(registry.registry), "--cdi-dir", f"{root}/cdi", "--runai-dir", f"{root}/runai",
+            "--nri-socket", f"{root}/nri.sock", "--cgroups", f"{root}/cgroups", "--log-level", "warning",
+        ]  # fmt: skip
+        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+    def stop(self, *, kill: bool = False) -> None:
+        """End it, and wait for that."""
+        if kill:
+            self.process.kill()
+        else:
+            self.process.terminate()
+        self.process.wait(timeout=30)
+
+
+def gpu_id(node: str, index: int) -> str:
+    """Return the id of a node's GPU."""
+    return f"GPU-{uuid.uuid5(uuid.UUID(int=0), f'{node}-{index}')}"
+
+
+async def publish_classes(fleet: Fleet) -> None:
+    """Write the classes of GPUs, as a controller does."""
+    await dra_fleet.publish_classes(fleet.client, ServedApi())
+
+
+async def serve(fleet: Fleet, *, reservations: str, kubelet: Kubelet, registry: Registry) -> None:
+    """Let an agent do all that it can, until its node has no pool any more. It is killed if it is cancelled."""
+    client, node = fleet.client, f"{fleet.namespace}-real"
+    await fleet.configure("", default=acting.POOL)
+    await client.create(resources.NODES, {"metadata": {"name": node, "labels": {fleet.label: "default"}}})
+    fleet.nodes.append(node)
+    agent = AgentProcess(
+        fleet.cluster, fleet.namespace, node, reservations=reservations, kubelet=kubelet, registry=registry
+    )
+    done = False
+    try:
+        await eventually(lambda: client.find(resources.NODE_RESOURCE_TOPOLOGIES, node))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(use_gpus(fleet, node, reservations=reservations, kubelet=kubelet))
+            group.create_task(claim(fleet, node, registry))
+            group.create_task(fail(fleet, node))
+        await client.merge_patch(resources.NODES, node, {"metadata": {"labels": {fleet.label: None}}})
+        await eventually(lambda: removed(fleet, node))
+        done = True
+    finally:
+        await asyncio.to_thread(agent.stop, kill=not done)
+
+
+async def fail(fleet: Fleet, node: str) -> None:
+    """Request failures that there are not, and then one that there is."""
+    await acting.mistakes(fleet, node, "simgpu.dev/failures", "{melt: true}", "{burst: true}")
+    await acting.fail_a_gpu(fleet, node)
+
+
+async def removed(fleet: Fleet, node: str) -> bool:
+    """Return whether nothing is left of what an agent publishes of its node."""
+    client = fleet.client
+    view = await client.find(resources.CONFIG_MAPS, f"topology-{node}", namespace=fleet.namespace)
+    zone = await client.find(resources.NODE_RESOURCE_TOPOLOGIES, node)
+    return not view and not zone and not await client.list(resources.RESOURCE_SLICES, fields=f"spec.nodeName={node}")
+
+
+async def use_gpus(fleet: Fleet, node: str, *, reservations: str, kubelet: Kubelet) -> None:
+    """Run pods with GPUs of the kubelet: one that fails at its limit and is in a group, and one that reserves."""
+    client, namespace = fleet.client, fleet.namespace
+    await acting.profile_and_group(fleet)
+    holders = {("ends", namespace): gpu_id(node, 0), ("reserves", reservations): gpu_id(node, 1)}
+    for name, place in holders:
+        annotations = acting.PROFILED | {"pod-group-name": "builds"} if name == "ends" else {}
+        spec = {"nodeName": node, "containers": [{"name": "main", "image": "x"}], "terminationGracePeriodSeconds": 0}
+        body = {"metadata": {"name": name, "annotations": annotations}, "spec": spec}
+        await client.create(resources.PODS, body, namespace=place)
+        status = {"status": {"phase": "Running"}}
+        await client.merge_patch(resources.PODS, name, status, namespace=place, subresource="status")
+    kubelet.pods = messages.ListPodResourcesResponse(
+        tuple(
+            messages.PodResources(
+                name, place,
+                (messages.ContainerResources("main", (messages.ContainerDevices("nvidia.com/gpu", (gpu,)),)),),
+            )
+            for (name, place), gpu in holders.items()
+        )
+    )  # fmt: skip
+
+    async def failed() -> bool:
+        return (await client.get(resources.PODS, "ends", namespace=namespace)).status.phase == "Failed"
+
+    await acting.reserved(fleet, reservations)
+    await eventually(failed)
+    await client.delete(resources.PODS, "reserves", namespace=reservations)
+
+
+async def claim(fleet: Fleet, node: str, registry: Registry) -> None:
+    """Let the kubelet prepare a claim that was allocated on the node."""
+    client, namespace = fleet.client, fleet.namespace
+    info = await registry.register()
+
+    async def offered() -> Any:
+        found = await client.list(resources.RESOURCE_SLICES, fields=f"spec.nodeName={node}")
+        return [device.name for item in found for device in item.spec.devices]
+
+    device = (await eventually(offered))[2]
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    body = {"metadata": {"name": "c"}, "spec": {"devices": {"requests": [request]}}}
+    made = await client.create(resources.RESOURCE_CLAIMS, body, namespace=namespace)
+    result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": node, "device": device}
+    status = {"status": {"allocation": {"devices": {"results": [result]}}}}
+    await client.merge_patch(resources.RESOURCE_CLAIMS, "c", status, namespace=namespace, subresource="status")
+    ref = ClaimRef(namespace=namespace, name="c", uid=made.metadata.uid)
+    prepared = await registry.prepare(info, [ref])
+    assert not prepared[made.metadata.uid].error
+    await registry.unprepare(info, [ref])

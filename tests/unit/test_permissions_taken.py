@@ -1,0 +1,172 @@
+"""Which permissions are taken away from accounts: all that any manifest grants, each once, and nothing else with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.fixtures import accounts, audit
+from tests.fixtures.audit import Permission
+from tests.permissions import roles, taking
+from tests.permissions.taking import Case
+
+ROOT = Path(__file__).parents[2]
+RENDERED = sorted((ROOT / "tests" / "golden" / "chart").glob("*.yaml"))
+EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
+NODES = Permission("list", "nodes", "")
+MAPS = Permission("delete", "configmaps", "gpu-operator")
+
+
+def role(*rules: dict[str, Any], namespace: str = "") -> roles.Body:
+    place = {"namespace": namespace} if namespace else {}
+    return {"kind": "Role" if namespace else "ClusterRole", "metadata": {"name": "r", **place}, "rules": [*rules]}
+
+
+def rule(resource: str, *verbs: str, group: str = "", **more: Any) -> dict[str, Any]:
+    return {"apiGroups": [group], "resources": [resource], "verbs": [*verbs], **more}
+
+
+def found(path: Path) -> Iterator[roles.Body]:
+    """Every role in a file, wherever it is in it."""
+    text = path.read_text()
+    for document in yaml.safe_load_all(text) if "Role" in text else ():  # others may be templates
+        items = document.get("items", [document]) if isinstance(document, dict) else []
+        yield from (item for item in items if item.get("kind") in ("Role", "ClusterRole"))
+
+
+def test_each_rule_of_each_role_of_the_examples_is_taken_away() -> None:
+    written = [(path, rule) for path in EXAMPLES for body in found(path) for rule in body["rules"]]
+    known = roles.of_examples()
+    assert len(written) == sum(len(roles.rules(bodies)) for bodies in known.values()) > 20
+    for path, wanted in written:
+        assert any(wanted in body["rules"] for bodies in known.values() for body in bodies if "rules" in body), path
+
+
+def test_each_permission_of_a_role_is_taken_away_once() -> None:
+    for account, bodies in roles.of_examples().items():
+        taken = roles.permissions(bodies)
+        assert {permission for part in taken for permission in part} == accounts.allowed(bodies), account
+        assert len(set(taken)) == len(taken), f"{account} is granted something twice"
+        assert all(len(part) == 1 for part in taken)
+
+
+@pytest.mark.parametrize("path", RENDERED, ids=lambda path: path.stem)
+def test_the_chart_has_no_roles_of_other_accounts(path: Path) -> None:
+    assert {body["metadata"]["name"] for body in found(path)} <= {*roles.ACCOUNTS}
+
+
+def test_an_account_keeps_whatever_is_not_taken_away() -> None:
+    bodies = [
+        role(rule("nodes", "list", "watch"), rule("events", "create")),
+        role(rule("configmaps", "list", "delete"), namespace="gpu-operator"),
+    ]
+    for part in (*roles.permissions(bodies), *roles.rules(bodies)):
+        assert accounts.allowed(roles.without(bodies, part)) == accounts.allowed(bodies) - part
+    assert accounts.allowed(roles.without(bodies, frozenset())) == accounts.allowed(bodies)
+
+
+def test_a_permission_that_is_granted_only_for_some_names_stays_so() -> None:
+    body = role(rule("namespaces", "get", "list", resourceNames=["runai"]))
+    [left] = roles.without([body], {Permission("get", "namespaces", "")})
+    assert left["rules"] == [rule("namespaces", "list", resourceNames=["runai"])]
+
+
+def test_accounts_side_by_side_have_roles_of_their_own() -> None:
+    moved = [
+        body
+        for bodies in roles.of_examples().values()
+        for namespace in ("one", "two")
+        for body in roles.placed(bodies, taking.places(namespace, f"{namespace}-reservations"))
+    ]
+    names = [(body["kind"], body["metadata"].get("namespace", ""), body["metadata"]["name"]) for body in moved]
+    assert len({*names}) == len(names)
+    assert "gpu-operator" not in json.dumps(moved)
+
+
+def test_rules_that_only_an_example_has_are_taken_away_too() -> None:
+    chart, example = [role(rule("nodes", "list"))], [role(rule("nodes", "list"), rule("pods", "list"))]
+    assert roles.rules(roles.joined(chart, example)) == [{NODES}, {Permission("list", "pods", "")}]
+
+
+def test_a_case_is_named_by_what_is_missing() -> None:
+    assert str(Case("simgpu-cleanup", frozenset({MAPS}))) == (
+        "simgpu-cleanup without delete of configmaps in gpu-operator"
+    )
+    assert str(Case("simgpu-agent")) == "simgpu-agent"
+
+
+def written(verb: str, code: int, *, account: str = "simgpu-agent", resource: str = "nodes") -> str:
+    """A line of the API server's log."""
+    user = {"username": f"system:serviceaccount:here:{account}"}
+    return json.dumps(
+        {"user": user, "verb": verb, "objectRef": {"resource": resource}, "responseStatus": {"code": code}}
+    )
+
+
+async def decide(tmp_path: Path, doing: Coroutine[Any, Any, None]) -> str:
+    async with asyncio.timeout(20):
+        return await taking.decide(doing, tmp_path, "here", Case("simgpu-agent", frozenset({NODES})))
+
+
+async def test_a_case_is_decided_by_the_first_request_that_is_rejected(tmp_path: Path) -> None:
+    log = tmp_path / "audit.log"
+    log.write_text(f"{written('watch', 403)}\n")  # from before the case
+
+    async def act() -> None:
+        with log.open("a") as file:
+            lines = (
+                written("list", 403, account="other"),
+                written("create", 403, resource="selfsubjectaccessreviews"),
+                written("get", 200),
+                written("list", 403),
+            )
+            file.write("".join(f"{line}\n" for line in lines))
+        await asyncio.sleep(3600)
+
+    assert await decide(tmp_path, act()) == "403: list nodes"
+
+
+async def test_a_case_is_decided_by_what_is_not_done(tmp_path: Path) -> None:
+    async def assert_it() -> None:
+        raise AssertionError("left behind: lease\nand more")
+
+    async def act() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(assert_it())
+
+    assert await decide(tmp_path, assert_it()) == "not done: left behind: lease"
+    assert await decide(tmp_path, act()) == "not done: left behind: lease"
+
+
+async def test_a_case_in_which_everything_is_done_is_not_noticed(tmp_path: Path) -> None:
+    async def act() -> None:
+        (tmp_path / "audit.log").write_text(f"{written('list', 200)}\n")
+
+    assert await decide(tmp_path, act()) == ""
+
+
+async def test_a_mistake_of_a_test_is_not_taken_for_a_missing_permission(tmp_path: Path) -> None:
+    async def act() -> None:
+        raise TypeError("a mistake")
+
+    with pytest.raises(TypeError, match="a mistake"):
+        await decide(tmp_path, act())
+
+
+def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    log = tmp_path / "audit.log"
+    log.write_text("earlier\n")
+    tail = audit.Tail(tmp_path)
+    with log.open("a") as file:
+        file.write("one\ntw")
+    assert tail.read() == ["one"]
+    with log.open("a") as file:
+        file.write("o\n")
+    assert tail.read() == ["two"]
+    assert tail.read() == []
