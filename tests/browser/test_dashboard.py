@@ -20,6 +20,7 @@ from tests.fixtures.local_site import LocalSite, SitePage
 from tests.fixtures.served_pools import ServedPools
 
 MARKUP = "<img src=x onerror=alert(1)><b>x</b>"
+NO_READING = "\N{EN DASH}"
 BRIGHT = """() => {
   const canvas = document.getElementById("cells");
   const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
@@ -160,11 +161,11 @@ def test_a_lost_gpu_has_no_readings(browser: Browser, pools: ServedPools) -> Non
         page = shown.open("#/nodes/training-0003")
         lost = page.locator(".card").nth(1)
         expect(lost.locator(".state")).to_have_text("lost")
-        expect(lost.locator(".line b")).to_have_text(["–"] * 4)
+        expect(lost.locator(".line b")).to_have_text([NO_READING] * 4)
         expect(page.locator(".card").nth(0).locator(".line b").nth(1)).to_have_text(re.compile("[1-9][0-9]* W"))
         lost.click()
         expect(page.locator(".state.big")).to_have_text("lost")
-        expect(page.locator(".chart .legend b").first).to_have_text("–")
+        expect(page.locator(".chart .legend b").first).to_have_text(NO_READING)
         expect(page.locator(".panel", has_text="Counters")).to_contain_text("Energy")
         shown.check_accessible()
         shown.keep("gpu-lost-light")
