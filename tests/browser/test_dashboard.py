@@ -20,6 +20,7 @@ from tests.fixtures.local_site import LocalSite, SitePage
 from tests.fixtures.served_pools import ServedPools
 
 MARKUP = "<img src=x onerror=alert(1)><b>x</b>"
+NO_READING = "\N{EN DASH}"
 BRIGHT = """() => {
   const canvas = document.getElementById("cells");
   const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
@@ -155,6 +156,21 @@ def test_a_click_on_a_cell_opens_its_gpu_and_a_search_is_kept_on_the_way_back(
         until(page, f"({BRIGHT})() > 0")  # those that match are not dimmed
 
 
+def test_a_lost_gpu_has_no_readings(browser: Browser, pools: ServedPools) -> None:
+    with SitePage(browser, pools.url, color_scheme="light") as shown:
+        page = shown.open("#/nodes/training-0003")
+        lost = page.locator(".card").nth(1)
+        expect(lost.locator(".state")).to_have_text("lost")
+        expect(lost.locator(".line b")).to_have_text([NO_READING] * 4)
+        expect(page.locator(".card").nth(0).locator(".line b").nth(1)).to_have_text(re.compile("[1-9][0-9]* W"))
+        lost.click()
+        expect(page.locator(".state.big")).to_have_text("lost")
+        expect(page.locator(".chart .legend b").first).to_have_text(NO_READING)
+        expect(page.locator(".panel", has_text="Counters")).to_contain_text("Energy")
+        shown.check_accessible()
+        shown.keep("gpu-lost-light")
+
+
 def test_the_theme_is_switched_and_kept(browser: Browser, pools: ServedPools) -> None:
     with SitePage(browser, pools.url, color_scheme="light") as shown:
         page = shown.open()
@@ -243,11 +259,13 @@ def test_a_lost_server_is_noticed_and_found_again(browser: Browser, site: LocalS
 
 @pytest.fixture
 def box(tmp_path: Path) -> Iterator[str]:
-    """The page of an exporter whose workload has markup for a name."""
-    workload = tmp_path / "base.json"
+    """The page of an exporter with two MIG instances, whose workload has markup for a name."""
+    workload, gpus = tmp_path / "base.json", tmp_path / "gpus.json"
+    gpus.write_text(json.dumps({"gpus": [{"type": "h200", "count": 2, "mig": ["1g.18gb"]}]}))
     steps = [{"Load": 60, "Seconds": 0}]
     workload.write_text(json.dumps({"Name": "w", "Profile": steps, "Pod": {"Name": MARKUP, "Namespace": MARKUP}}))
-    options = ["--count", "2", "--listen", "127.0.0.1:0", "--interval", "0.2", "--base-workload", str(workload)]
+    files = ["--config", str(gpus), "--base-workload", str(workload)]
+    options = ["--listen", "127.0.0.1:0", "--interval", "0.2", *files]
     process = subprocess.Popen(
         [sys.executable, "-m", "simgpu", "exporter", *options], stderr=subprocess.PIPE, text=True
     )
@@ -261,6 +279,7 @@ def test_names_are_text_wherever_they_are_shown(browser: Browser, box: str) -> N
     with SitePage(browser, box) as shown:
         page = shown.open("#/pods")
         expect(page.locator("tbody th").first).to_have_text(MARKUP)
+        expect(page.locator("tbody tr").first).to_contain_text("2 instances")
         page = shown.open("#/nodes")
         page.locator("tbody th a").first.click()
         expect(page.locator(".owner").first).to_have_text(f"{MARKUP}/{MARKUP}")
