@@ -30,6 +30,7 @@ Report = Callable[[str], None]
 
 _REST_SECONDS = 150.0  # in which everything has to agree once nothing is disturbed any more
 _POLL_SECONDS = 0.3
+_STILL_SECONDS = 2.0  # without a change at rest; longer than a changed view waits
 _MAX_MEMORY, _MAX_FILES = 512.0, 400  # MiB, as the manifests allow; open files
 _GROWTH, _MORE_MEMORY, _MORE_FILES = 1.3, 64.0, 24
 
@@ -150,9 +151,13 @@ class Soak:
     async def _rest(self, session: aiohttp.ClientSession, what: str) -> Seen | None:
         await self._world.revive()
         start, problems = time.monotonic(), ["the controller serves no page"]
+        before: Seen | None = None
         while problems:
             if (seen := await self._look(session)) is not None:
                 problems = state.disagreements(seen, self._world.fleet.nodes)
+                if not problems and seen != before:
+                    before, problems = seen, ["it changes all the time"]
+                    await asyncio.sleep(_STILL_SECONDS)
             if not problems:
                 self._settled.append(round(time.monotonic() - start, 1))
                 await self._observer.settle(session)

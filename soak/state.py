@@ -31,6 +31,7 @@ class Seen(msgspec.Struct, frozen=True):
     slices: dict[str, Any]  # by name
     wanted: collections.Counter[tuple[str, Holder]]  # containers with whole GPUs by node, in the API
     claimed: Holders  # GPUs of claims, in the API
+    starting: frozenset[str]  # pods that are on a node and do not run yet
 
 
 async def look(client: Client, page: pages.Page) -> Seen:
@@ -53,6 +54,7 @@ async def look(client: Client, page: pages.Page) -> Seen:
         slices={item.metadata.name: msgspec.to_builtins(item.spec) for item in slices},
         wanted=_wanted(pod for pod in pods if nodes[pod.spec.node_name].metadata.labels[fleet.LABEL] != fleet.CLAIMED),
         claimed=await _claimed(client, pods, page.gpus),
+        starting=frozenset(pod.metadata.name for pod in pods if pod.status.phase != "Running"),
     )
 
 
@@ -100,7 +102,7 @@ def published(views: dict[str, Any]) -> Holders:
 
 def disagreements(seen: Seen, nodes: dict[str, str]) -> list[str]:
     """Return what does not agree: empty at rest."""
-    found = []
+    found = [f"pods start: {len(seen.starting)}"] if seen.starting else []
     whole = collections.Counter(
         (node, holder) for (node, _), holder in seen.holders.items() if nodes.get(node) != fleet.CLAIMED
     )

@@ -109,6 +109,7 @@ AT_REST = state.Seen(
     slices={"s": {"nodeName": "c0"}},
     wanted=collections.Counter({("w0", Holder("p", "c0")): 1}),
     claimed={("c0", 2): Holder("q", "c0")},
+    starting=frozenset(),
 )
 
 
@@ -119,6 +120,7 @@ def test_what_agrees_is_at_rest() -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
+        ({"starting": frozenset({"p"})}, "pods start: 1"),
         ({"wanted": collections.Counter()}, "pods: 1 differ"),
         ({"claimed": {("c0", 3): Holder("q", "c0")}}, "claims: 2 differ"),
         ({"views": AT_REST.views | {"w0": view("", *FREE)}}, "views: 1 differ"),
