@@ -71,3 +71,8 @@ def test_a_lost_gpu_has_no_readings(picture: FleetPicture) -> None:
     lines = [line.plain for line in details.draw(picture, Choice(details=[ChosenNode("n")], still=True), 120, 40)]
     (lost,) = (line for line in lines if " lost " in line)
     assert lost.split() == ["1", "lost", "team/p,", "others/q"]
+    assert picture.gpu is not None
+    picture.gpu = msgspec.structs.replace(picture.gpu, summary=gpu, readings={})
+    lines = [line.plain for line in details.draw(picture, Choice(details=[ChosenGpu("n", 1)], still=True), 120, 40)]
+    assert not any("SM clock" in line for line in lines)
+    assert any(line.startswith("  Counters  energy_j") for line in lines)
