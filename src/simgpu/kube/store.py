@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, NamedTuple
 
@@ -31,8 +32,8 @@ def key_of(view: V) -> str:
 
 
 def key_of_identity(meta: ObjectMeta | ObjectIdentity) -> str:
-    """Return the key of an object from its metadata."""
-    return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+    """Return the key of an object from its metadata; one text, in however many stores it is."""
+    return sys.intern(f"{meta.namespace}/{meta.name}") if meta.namespace else meta.name
 
 
 Listener = Callable[[Change[V]], None]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -12,8 +14,8 @@ from simgpu.kube import quantity
 from simgpu.kube.client import Client
 from simgpu.kube.reflector import Pace, Reflector
 from simgpu.kube.resources import Resource
-from simgpu.kube.store import Store
-from simgpu.kube.views import ApiView, Condition, HasMeta, Object
+from simgpu.kube.store import Store, key_of
+from simgpu.kube.views import ApiView, Condition, Object
 from simgpu.vocabulary import GPU_RESOURCE
 
 
@@ -62,6 +64,15 @@ class WatchedMeta(ApiView, frozen=True):
 
     def __post_init__(self) -> None:
         _share(self, "namespace")
+        if len(self.owner_references) == 1:
+            [owner] = self.owner_references
+            msgspec.structs.force_setattr(self, "owner_references", _sole(owner.kind, owner.uid, owner.controller))
+
+
+@functools.lru_cache(4096)
+def _sole(kind: str, uid: str, controller: bool) -> tuple[WatchedOwner, ...]:  # noqa: FBT001 - as a key
+    """Return the owners of an object that has only this one: all pods of a job share them."""
+    return (WatchedOwner(kind, uid, controller),)
 
 
 class _Limits(ApiView, frozen=True):
@@ -226,12 +237,28 @@ class Selection(msgspec.Struct, frozen=True):
 _PACE = Pace(gather_seconds=0.005)
 
 
+class SharingStore(Store[Any]):
+    """A store that keeps one object in memory with other stores of the same resource that have it, too."""
+
+    def __init__(self, others: Iterable[Store[Any]]) -> None:
+        super().__init__()
+        self._others = others
+
+    def put(self, view: Any) -> None:
+        """Add or replace an object."""
+        key = key_of(view)
+        twins = (store.at(key) for store in self._others if store is not self)
+        version = view.metadata.resource_version
+        super().put(next((twin for twin in twins if twin and twin.metadata.resource_version == version), view))
+
+
 class Watches:
     """Stores that are kept in sync as long as the run lasts; the same selection is watched once."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._stores: dict[tuple[str, Selection], Store[Any]] = {}
+        self._siblings: dict[str, list[Store[Any]]] = {}  # stores of one resource
         self._tasks: dict[tuple[str, Selection], asyncio.Task[None]] = {}
 
     async def follow(self, resource: Resource[Any], selection: Selection, *, seconds: float = 60.0) -> Store[Any]:
@@ -239,7 +266,9 @@ class Watches:
         key = (resource.path(), selection)
         store = self._stores.get(key)
         if store is None:
-            store = self._stores[key] = Store[HasMeta]()
+            siblings = self._siblings.setdefault(key[0], [])
+            store = self._stores[key] = SharingStore(siblings)
+            siblings.append(store)
             reflector = Reflector(
                 self._client,
                 resource,
