@@ -412,6 +412,33 @@ def test_a_node_that_comes_back_before_its_view_was_deleted_has_one() -> None:
     world.check_writings()
 
 
+def enqueued(world: World) -> set[str]:
+    """The nodes that wait to be reconciled, for the last time."""
+    found = set(world.nodes._queue._ready)
+    world.nodes._queue._ready.clear()
+    return found
+
+
+def test_a_change_of_the_configuration_costs_a_look_only_at_nodes_that_it_concerns() -> None:
+    world = World()
+    world.apply("config", "", {"x": 1, "y": 2})
+    for node, pool in zip(NODES, ("x", "y"), strict=True):
+        world.apply("node", node, pool)
+    world.settle()
+    enqueued(world)
+    for counts, concerned in (({"x": 1, "y": 3}, {"b"}), ({"x": 2, "y": 3}, {"a"}), ({"x": 2}, {"b"})):
+        world._config("", counts)
+        world.nodes.configure()
+        assert enqueued(world) == concerned
+    world.settle()
+    world._edit("a", {"labels": {}, "annotations": {"simgpu.dev/gpus": "t4:2"}})
+    world.look()  # what it wants to write is not written yet
+    enqueued(world)
+    world._config("", {"x": 2, "y": 1})
+    world.nodes.configure()
+    assert enqueued(world) == {"a", "b"}
+
+
 @pytest.mark.parametrize("busy", [True, False])
 def test_every_node_saves_its_counters_at_a_time_of_its_own(*, busy: bool) -> None:
     world = World()

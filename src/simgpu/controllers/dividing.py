@@ -122,6 +122,10 @@ class Divisions:
         division.applied = known
         return known.result
 
+    def concerns(self, name: str) -> bool:
+        """Return whether a node has a layout of its own."""
+        return name in self._known
+
     def unfinished(self, node: Node) -> bool:
         """Return whether a change goes on at the next look: its state is seen already, so no write will bring one."""
         division = self._known.get(node.metadata.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from simgpu.controllers import claimed
 from simgpu.controllers.loading import PodLoads
 from simgpu.controllers.resource_slices import SELECTOR, SLICES, WORKERS, ResourceSlices
 from simgpu.dra import classes, node_devices, versions
-from simgpu.dra.claims import AllocatedClaim, pools_of
+from simgpu.dra.claims import AllocatedClaim, has_claims, pools_of
 from simgpu.dra.node_devices import DevicePlace, Faults
 from simgpu.dra.versions import ServedApi
 from simgpu.kube import errors, permissions, resources
@@ -267,9 +267,9 @@ class DraFleet:
         self._places.pop(name, None)
         self.slices.drop(name)
 
-    def users(self, placed: NodeCards, pods: Iterable[Pod], loads: PodLoads) -> claimed.ClaimedUsers:
+    def users(self, placed: NodeCards, pods: Collection[Pod], loads: PodLoads) -> claimed.ClaimedUsers:
         """Return the users of a node's GPUs through claims."""
-        if not self._on:
+        if not self._on or not any(map(has_claims, pods)):
             return claimed.ClaimedUsers()
         return claimed.users_of(
             placed.name, pods, self._find, loads=loads,

@@ -197,15 +197,30 @@ class FakeNodes:
             self._queue.add(name)
 
     def configure(self) -> None:
-        """Read the configuration, and enqueue all nodes if it has changed."""
-        if self.configuration.read():
+        """Read the configuration, and enqueue the nodes that changes of it concern."""
+        before, was = self.configuration.current, self.configuration.uninstalling
+        if not self.configuration.read():
+            return
+        changed = self._config.changed_since(before) if before is not None else None
+        if changed is None or self.configuration.uninstalling != was:
             self._enqueue_all()
+        else:
+            self._enqueue_of(*changed)
 
     def start(self) -> None:
         """Read the configuration and enqueue all nodes; `unseen` are those that wait for their first reconcile."""
         self.configure()
         self.unseen = self._node_names()
         self._enqueue_all()
+
+    def _enqueue_of(self, of_pools: set[str], named: set[str]) -> None:
+        """Enqueue the nodes of pools, those named, and all that do not have yet what they should."""
+        key = self._config.label_key
+        for node in self._stores.nodes:
+            name, record = node.metadata.name, self._records.get(node.metadata.name)
+            settled = record is not None and record.node is not None and not self.divisions.concerns(name)
+            if not settled or name in named or node.metadata.labels.get(key) in of_pools:
+                self._queue.add(name)
 
     def _enqueue_all(self) -> None:
         for name in self._node_names():

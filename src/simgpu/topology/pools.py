@@ -138,6 +138,18 @@ class Topology(msgspec.Struct, frozen=True):
             self, pools=_adopted(self.pools, before.pools), nodes=_adopted(self.nodes, before.nodes)
         )
 
+    def changed_since(self, before: Topology) -> tuple[set[str], set[str]] | None:
+        """Return the pools and the nodes by name that are others than `before`, or are new or gone.
+
+        None if more has changed than these, which concerns every node.
+        """
+        same = msgspec.structs.replace(before, pools=self.pools, nodes=self.nodes, unknown=self.unknown)
+        return (_changed(self.pools, before.pools), _changed(self.nodes, before.nodes)) if self == same else None
+
+
+def _changed(found: dict[str, NodeGpus], before: dict[str, NodeGpus]) -> set[str]:
+    return {name for name in found.keys() | before.keys() if found.get(name) != before.get(name)}
+
 
 def _adopted(found: dict[str, NodeGpus], before: dict[str, NodeGpus]) -> dict[str, NodeGpus]:
     return {name: before[name] if before.get(name) == spec else spec for name, spec in found.items()}
