@@ -31,6 +31,7 @@ Report = Callable[[str], None]
 _REST_SECONDS = 150.0  # in which everything has to agree once nothing is disturbed any more
 _POLL_SECONDS = 0.3
 _STILL_SECONDS = 2.0  # without a change at rest; longer than a changed view waits
+_SCHEDULING_SECONDS = 20.0  # the same while pods wait; longer than a new scheduler waits for its lease
 _MAX_MEMORY, _MAX_FILES = 512.0, 400  # MiB, as the manifests allow; open files
 _GROWTH, _MORE_MEMORY, _MORE_FILES = 1.3, 64.0, 24
 
@@ -157,7 +158,7 @@ class Soak:
                 problems = state.disagreements(seen, self._world.fleet.nodes)
                 if not problems and seen != before:
                     before, problems = seen, ["it changes all the time"]
-                    await asyncio.sleep(_STILL_SECONDS)
+                    await asyncio.sleep(_SCHEDULING_SECONDS if seen.waiting else _STILL_SECONDS)
             if not problems:
                 self._settled.append(round(time.monotonic() - start, 1))
                 await self._observer.settle(session)

@@ -32,6 +32,7 @@ class Seen(msgspec.Struct, frozen=True):
     wanted: collections.Counter[tuple[str, Holder]]  # containers with whole GPUs by node, in the API
     claimed: Holders  # GPUs of claims, in the API
     starting: frozenset[str]  # pods that are on a node and do not run yet
+    waiting: frozenset[str]  # pods that are on no node
 
 
 async def look(client: Client, page: pages.Page) -> Seen:
@@ -39,11 +40,10 @@ async def look(client: Client, page: pages.Page) -> Seen:
     nodes = {node.metadata.name: node for node in await client.list(resources.NODES, labels=fleet.LABEL)}
     maps = await client.list(resources.CONFIG_MAPS, namespace=fleet.NAMESPACE, labels="node-topology=true")
     slices = await client.list(resources.RESOURCE_SLICES)
-    pods = [
-        pod
-        for pod in await client.list(resources.PODS, namespace=fleet.PODS)
-        if pod.spec.node_name in nodes and pod.status.phase not in _ENDED
+    every = [
+        pod for pod in await client.list(resources.PODS, namespace=fleet.PODS) if pod.status.phase not in _ENDED
     ]
+    pods = [pod for pod in every if pod.spec.node_name in nodes]
     return Seen(
         holders=page.holders,
         series=page.series,
@@ -55,6 +55,7 @@ async def look(client: Client, page: pages.Page) -> Seen:
         wanted=_wanted(pod for pod in pods if nodes[pod.spec.node_name].metadata.labels[fleet.LABEL] != fleet.CLAIMED),
         claimed=await _claimed(client, pods, page.gpus),
         starting=frozenset(pod.metadata.name for pod in pods if pod.status.phase != "Running"),
+        waiting=frozenset(pod.metadata.name for pod in every if not pod.spec.node_name),
     )
 
 

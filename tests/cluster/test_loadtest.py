@@ -437,7 +437,8 @@ async def test_gpu_pods_stay_on_the_nodes_of_their_run_though_others_have_free_g
     assert sum(bool(pod.spec.node_name) for pod in pods) == 8
     assert "foreign" not in {pod.spec.node_name for pod in pods}
     [late] = [error for case in result.cases for error in case.errors]
-    assert "2 objects timed out" in late
+    assert "objects timed out" in late  # both of them, unless the first is reported a moment earlier
+    assert "Pending of 1" in late
 
 
 async def test_what_a_run_did_not_make_it_does_not_touch(cluster: Cluster, client: Client, tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ AT_REST = state.Seen(
     wanted=collections.Counter({("w0", Holder("p", "c0")): 1}),
     claimed={("c0", 2): Holder("q", "c0")},
     starting=frozenset(),
+    waiting=frozenset(),
 )
 
 
