@@ -40,9 +40,7 @@ async def look(client: Client, page: pages.Page) -> Seen:
     nodes = {node.metadata.name: node for node in await client.list(resources.NODES, labels=fleet.LABEL)}
     maps = await client.list(resources.CONFIG_MAPS, namespace=fleet.NAMESPACE, labels="node-topology=true")
     slices = await client.list(resources.RESOURCE_SLICES)
-    every = [
-        pod for pod in await client.list(resources.PODS, namespace=fleet.PODS) if pod.status.phase not in _ENDED
-    ]
+    every = [pod for pod in await client.list(resources.PODS, namespace=fleet.PODS) if pod.status.phase not in _ENDED]
     pods = [pod for pod in every if pod.spec.node_name in nodes]
     return Seen(
         holders=page.holders,
