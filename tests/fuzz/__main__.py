@@ -3,8 +3,9 @@
 A target has a name and a command that tries so many inputs from a seed, and fails if one of them breaks it. There are
 those of `guided`, and the property tests that have `fuzzing.inputs`. Targets run in rounds, each in a process of its
 own, so that a long run needs no more memory than a short one. A failure is printed with the command that repeats it,
-its input is kept below `build/fuzz`, and the others go on. What reached further is kept there too, for the next rounds;
-`--keep` adds the best of it to the corpus in the tree.
+its input is kept below `build/fuzz`, and the others go on. What reached further is kept there too, for the next rounds,
+and so are the numbers of inputs, with which `--resume` continues a run that was stopped; `--keep` adds the best inputs
+to the corpus in the tree, and the numbers to the documentation.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tests.fixtures.fuzzing import INPUTS_ENV
-from tests.fuzz import guided, keeping, native
+from tests.fuzz import figures, guided, keeping, native
 from tests.fuzz.target import ROOT
 
 INPUTS = 1_000_000
-ROUND = 100_000  # inputs of one process
+ROUND = 250_000  # inputs of one process
 WORK = ROOT / "build" / "fuzz"
 PROPERTIES = ("tests/contract/test_annotated.py", "tests/contract/test_device_type.py")
 _NAMES = re.compile(r'^ +(?:Target\()?"([a-z-]+)", ', re.MULTILINE)
@@ -159,28 +160,38 @@ def rounds(target: FuzzTarget, inputs: int, first: int) -> Iterator[Round]:
         yield Round(target, min(ROUND, inputs - start), seed)
 
 
-def run(chosen: list[FuzzTarget], *, inputs: int, jobs: int, seed: int) -> int:
-    """Try all, and return how many targets failed."""
+def run(chosen: list[FuzzTarget], *, inputs: int, jobs: int, seed: int, before: figures.Figures) -> int:
+    """Try all, as many as are missing after those before, and return how many targets failed."""
     began, done, failed = time.monotonic(), {target.name: 0 for target in chosen}, set[str]()
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        items = (item for target in chosen for item in rounds(target, inputs, seed))
+        missing = {target: inputs - before.inputs.get(target.name, 0) for target in chosen}
+        items = (item for target in chosen for item in rounds(target, missing[target], seed))
         by_turns = sorted(items, key=lambda item: item.seed)
         running = {pool.submit(item.run): item for item in by_turns}
         for future in concurrent.futures.as_completed(running):
             target, _, its_seed = running[future]
             tried, failure = future.result()
             done[target.name] += tried
+            _count(target.name, tried, failed=bool(failure))
             if failure:
                 failed.add(target.name)
                 print(failure, flush=True)
             speed = sum(done.values()) / (time.monotonic() - began)
             print(
-                f"{target.name}: {done[target.name]:,} of {inputs:,} (seed {its_seed}); {speed:,.0f} a second in all",
+                f"{target.name}: {done[target.name]:,} of {missing[target]:,} (seed {its_seed}); "
+                f"{speed:,.0f} a second in all",
                 flush=True,
             )
     for name, tried in done.items():
         print(f"{'FAILED' if name in failed else 'good':<7} {tried:>12,}  {name}")
     return len(failed)
+
+
+def _count(name: str, tried: int, *, failed: bool) -> None:
+    """Add a round to the figures of all runs."""
+    found = figures.counted(WORK)
+    found.add(name, tried, failed=int(failed))
+    figures.count(WORK, found)
 
 
 def main() -> int:
@@ -193,7 +204,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of the first round, the next ones count on (default: a new one)")
     parser.add_argument("--list", action="store_true", help="list the targets only")
     parser.add_argument(
-        "--keep", action="store_true", help="add what earlier runs found to the corpus, and try nothing"
+        "--resume", action="store_true", help="try only what is missing after the runs before, if they were stopped"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="keep what earlier runs found and counted in the tree, and try nothing"
     )
     parser.add_argument("--file", action="append", help="a file of property tests instead of the targets known")
     parser.add_argument("--module", default="", help="a module of guided targets instead of those known")
@@ -206,9 +220,13 @@ def main() -> int:
         print("\n".join(item.name for item in there))
         return 0 if options.list else 2
     if options.keep:
-        return keeping.keep([item.name for item in chosen if isinstance(item, Guided)], WORK)
+        guided_names = [item.name for item in chosen if isinstance(item, Guided)]
+        figures.keep(WORK, guided_names)
+        return keeping.keep(guided_names, WORK)
     seed = random.randrange(2**32) if options.seed is None else options.seed
-    return 1 if run(chosen, inputs=max(1, options.inputs), jobs=max(1, options.jobs), seed=seed) else 0
+    before = figures.counted(WORK) if options.resume else figures.Figures()
+    inputs, jobs = max(1, options.inputs), max(1, options.jobs)
+    return 1 if run(chosen, inputs=inputs, jobs=jobs, seed=seed, before=before) else 0
 
 
 if __name__ == "__main__":

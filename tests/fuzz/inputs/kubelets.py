@@ -7,7 +7,9 @@ import contextlib
 import functools
 import json
 import math
+import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import msgspec
 
@@ -47,6 +49,8 @@ _MESSAGES: tuple[type[Message], ...] = (
 )  # fmt: skip
 _SPEC = spec(2, allocation=allocating.GpuAllocation("dra", allocating.DraOptions(dynamic_mig=True)))
 _MAX_PAGES = 64  # folders that claims leave, so that looking at all of them stays fast
+_FOLDERS = {"state", "cdi", "gpus", "gpus-mig", "plugins", "registry"}  # of the agent
+_DEPTH = 2  # of folders below the agent's
 _UID = "11111111-2222-3333-4444-555555555555"
 
 
@@ -146,14 +150,19 @@ async def _dra_call(data: bytes) -> None:
 
 def _check_files() -> None:
     """All that the agent wrote lies where it belongs, one level deep."""
-    folder = scratch() / "agent"
-    known = {folder / name for name in ("state", "cdi", "gpus", "gpus-mig", "plugins", "registry")}
-    assert set(folder.glob("*")) <= known
-    assert all(path.parent.parent in known or path.parent in known for path in folder.glob("*/*/**"))
-    assert all(path.name.startswith(cdi._PREFIX) for path in (folder / "cdi").glob("*"))
-    if len(pages := list(folder.glob("gpus*/*"))) > _MAX_PAGES:
+    folder, pages = str(scratch() / "agent"), []
+    for at, folders, files in os.walk(folder):
+        inside = at.removeprefix(folder).strip("/").split("/")
+        if inside == [""]:
+            assert {*folders, *files} <= _FOLDERS
+        elif inside[0] == "cdi":
+            assert all(name.startswith(cdi._PREFIX) for name in (*folders, *files))
+        elif len(inside) == 1 and inside[0].startswith("gpus"):
+            pages += [f"{at}/{name}" for name in folders]
+        assert len(inside) < _DEPTH or not folders
+    if len(pages) > _MAX_PAGES:
         for path in pages:
-            path.rmdir()
+            Path(path).rmdir()
 
 
 async def _checkpoint(data: bytes) -> None:

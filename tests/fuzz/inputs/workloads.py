@@ -38,7 +38,7 @@ def _document(data: bytes) -> None:
         wanted = documents.read(document)
         box = boxes.mixed()
         numbers = box.admit(wanted.profile, [0, 1, 2], pod=wanted.pod)
-        for second in (1.0, 2.5, 3600.0):
+        for second in (1.0, 2.5, 3600.0 if _chosen(data) else 10.0):
             box.step(second, clock=second)
             boxes.check_finite(box)
         box.drop(numbers)
@@ -75,17 +75,23 @@ async def _socket(data: bytes) -> None:
         while piece := await loop().sock_recv(ours, 1 << 16):
             answer += piece
         await asyncio.gather(*served.server._clients)
-    if answer:
-        _check_answer(bytes(answer))
+    accepted = bool(answer) and _check_answer(bytes(answer)) == 0
     assert not served.server.clients
-    served.box.step(served.box.engine.now + 1.0, clock=1.0)
-    boxes.check_finite(served.box)
+    if accepted or _chosen(data):  # what was refused seldom leaves anything behind
+        served.box.step(served.box.engine.now + 1.0, clock=1.0)
+        boxes.check_finite(served.box)
 
 
-def _check_answer(answer: bytes) -> None:
+def _chosen(data: bytes) -> bool:
+    """Return whether this input gets the checks that take long: one in sixteen, and the same ones when repeated."""
+    return len(data) % 16 == 0
+
+
+def _check_answer(answer: bytes) -> int:
     code, message = client.verdict(answer)
     assert isinstance(code, int)
     message.encode()
+    return code
 
 
 def _answer(data: bytes) -> None:
