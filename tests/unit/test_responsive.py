@@ -3,21 +3,61 @@
 from __future__ import annotations
 
 import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
 
 from simgpu.app import responsive
 
 
-def test_full_collections_leave_out_survivors_but_for_rare_ones() -> None:
-    collections = responsive.Collections()
-    try:
-        left_out = []
-        for turn in range(512):
-            collections("start", {"generation": 2})
-            collections("stop", {"generation": 2})
-            collections("stop", {"generation": 1})
-            if turn == 0 or turn % 256 > 253:  # to count takes as long as there are objects
-                left_out.append(gc.get_freeze_count() > 0)
-    finally:
-        gc.unfreeze()
-    assert left_out[0]
-    assert left_out.count(False) == 2
+class Cycle:
+    """An object that only a collector can free."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture
+def collections() -> Iterator[responsive.Collections]:
+    made = responsive.Collections()
+    gc.callbacks.append(made)
+    yield made
+    gc.callbacks.remove(made)
+    gc.unfreeze()
+
+
+def test_full_collections_leave_out_survivors(collections: responsive.Collections) -> None:
+    gc.collect()
+    assert gc.get_freeze_count() > 1000
+    later = Cycle()
+    gone = weakref.ref(later)
+    gc.collect()  # which it survives
+    del later
+    gc.collect()
+    assert gone() is not None
+
+
+def test_cycles_are_freed_before_they_are_as_many_as_all_other_objects(collections: responsive.Collections) -> None:
+    gc.collect()
+    kept = gc.get_freeze_count()
+    alive = 0
+    cycles: list[weakref.ref[Cycle]] = []
+    for _turn in range(30):
+        made = [Cycle() for _ in range(kept // 10)]
+        cycles += [weakref.ref(item) for item in made]
+        gc.collect()
+        del made
+        alive = max(alive, sum(cycle() is not None for cycle in cycles))
+    assert kept // 10 < alive < 2 * kept
+
+
+def test_everything_can_be_collected_at_once(collections: responsive.Collections) -> None:
+    gc.collect()
+    cycle = Cycle()
+    gone = weakref.ref(cycle)
+    gc.collect()
+    del cycle
+    collections.collect()
+    assert gone() is None
+    assert gc.get_freeze_count() > 1000

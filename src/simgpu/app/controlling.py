@@ -124,6 +124,7 @@ class Controller:
     async def lead(self) -> None:
         """Watch and reconcile until cancelled, then save the counters."""
         self._build()
+        responsive.collect()  # what an earlier term left: it has cycles
         client, stores, namespace = self._client, self._stores, self._settings.namespace
         reflectors = (
             Reflector(client, resources.NODES, stores.nodes),

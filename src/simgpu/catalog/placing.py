@@ -125,7 +125,7 @@ def slices_of(number: int) -> range:
 
 
 def _compute(model: models.Model) -> int:
-    return max(compute_slices(profile) for profile in model.mig)
+    return max(map(compute_slices, model.mig))
 
 
 def _memory(model: models.Model) -> int:

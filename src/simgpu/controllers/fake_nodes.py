@@ -53,7 +53,6 @@ from simgpu.topology.mig_offers import NumberedInstance, numbered_on
 
 RETIRE_EVERY = 1.0  # seconds
 RETRY_AFTER = 5.0  # seconds after a write that failed
-MAX_STEP_AGE = 60.0  # seconds; the wall clock was set if the last step seems older
 MIN_GROWTH = 1 / 6  # of counters at rest, relative to those of a GPU at its power limit
 MAX_SAVE_SECONDS = 6.0  # shorter than the default lease, and than the grace period of a process that is asked to end
 
@@ -136,6 +135,7 @@ class FakeNodes:
         self._catalog = catalog
         self._clock = clock
         self._started = clock.wall()
+        self._began = self._time()
         self._views = NodeViews(writer, stores.config_maps, namespace=namespace, clock=clock)
         self.configuration = configuring.Configuration(
             stores.config_maps, recorder, namespace=namespace, catalog=catalog, allocation=allocation
@@ -209,6 +209,7 @@ class FakeNodes:
 
     def start(self) -> None:
         """Read the configuration and enqueue all nodes; `unseen` are those that wait for their first reconcile."""
+        self._began = self._time() - self._fleet.engine.now
         self.configure()
         self.unseen = self._node_names()
         self._enqueue_all()
@@ -573,11 +574,8 @@ class FakeNodes:
 
     def _render(self, name: str) -> dict[str, Any]:
         placed, owned = self._fleet.nodes[name], self._records[name].owned
-        # Counters are as old as the last step: a later time would hide what they have grown since.
-        age = self._clock.wall() - self._fleet.time if self._fleet.time else 0.0
-        saved = self._time() - min(max(0.0, age), MAX_STEP_AGE)
         counters = {
-            "time": math.floor(saved * 10) / 10,
+            "time": math.floor(self._counted_until() * 10) / 10,
             "growth": growth(placed),
             "address": self._fleet.address(name),
             "gpus": self._fleet.counters(placed),
@@ -589,6 +587,10 @@ class FakeNodes:
             name, placed.ids, placed.spec, strategy=self._strategy(placed.spec), users=placed.users(),
             counters=counters, labelled=owned.labels if owned is not None else (), claimed=_claimed_instances(placed),
         )  # fmt: skip
+
+    def _counted_until(self) -> float:
+        """Return the time that counters have reached: that of the last step, as the next one goes on from there."""
+        return self._began + self._fleet.engine.now
 
     async def save(self) -> None:
         """Write all counters, for the next controller to resume from."""
@@ -620,7 +622,7 @@ class FakeNodes:
         if before.broken:
             _log.warning("counters restart from zero: the saved ones are invalid: %s", before.broken)
             return {}, 0.0
-        since = self._time() - before.counters.time
+        since = self._counted_until() - before.counters.time
         since = since if since >= 0 else SAVE_EVERY
         slow = before.counters.growth
         # Never less than what was shown after an earlier start from the same save: it has to grow with time, too.

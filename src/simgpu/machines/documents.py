@@ -155,6 +155,7 @@ def is_setting(document: Any) -> bool:
 
 def setting(document: Any) -> Setting:
     """Return the setting of a document."""
+    _check_text(document)
     try:
         return msgspec.convert(document["Set"], Setting)
     except msgspec.ValidationError as error:

@@ -104,7 +104,7 @@ def divide_by_name(
     """
     if name in configs:
         return divide(configs[name], cards, field=f"{field}: {name}")
-    known = {model.key: well_known(model) for model in cards}
+    known = {key: well_known(model) for key, model in {model.key: model for model in cards}.items()}
     found = tuple(known[model.key].get(name) for model in cards)
     if cards and all(item is None for item in found):
         names = dict.fromkeys([*configs, *(item for layouts in known.values() for item in layouts)])

@@ -53,12 +53,12 @@ def read(page: str, family: str, where: Mapping[str, str] | None = None) -> Buck
 
 
 def _bound(text: str) -> float | None:
-    """Return the upper bound of a bucket; None if it is no number."""
+    """Return the upper bound of a bucket; None if no value can be below it."""
     try:
         bound = float(text)
     except ValueError:
         return None
-    return None if math.isnan(bound) else bound
+    return bound if bound > -math.inf else None  # and it is a number
 
 
 def increase(before: Buckets, after: Buckets) -> Buckets:
