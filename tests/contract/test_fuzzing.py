@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz import figures, native
+from tests.fuzz.__main__ import WORK_ENV, names_in_python
 from tests.fuzz.target import DEEP
 
 PROPERTIES = """
@@ -37,7 +39,8 @@ def test_chosen_targets_are_tried_and_what_breaks_is_shown_with_the_command_that
     file = tmp_path / "test_properties.py"
     file.write_text(PROPERTIES)
     command = [sys.executable, "-m", "tests.fuzz", "--inputs", "10000", "--file", str(file), "go*", "bad"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**os.environ, WORK_ENV: str(tmp_path / "work")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 1
     assert "again: SIMGPU_FUZZ_INPUTS=10000 " in done.stdout
     assert "assert 1000 < 1000" in done.stdout
@@ -45,6 +48,24 @@ def test_chosen_targets_are_tried_and_what_breaks_is_shown_with_the_command_that
         ["good", "10,000", "good"],
         ["FAILED", "10,000", "bad"],
     ]
+
+
+def test_a_run_that_was_stopped_is_resumed_with_what_is_missing(tmp_path: Path) -> None:
+    file = tmp_path / "test_properties.py"
+    file.write_text(PROPERTIES)
+    environment = {**os.environ, WORK_ENV: str(tmp_path / "work")}
+    for options, tried in (("30", "30"), ("50 --resume", "20"), ("50 --resume", "0"), ("5", "5")):
+        command = [sys.executable, "-m", "tests.fuzz", "good", "--file", str(file), "--inputs", *options.split()]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.splitlines()[-1].split() == ["good", tried, "good"]
+    assert figures.counted(tmp_path / "work") == figures.Figures({"good": 55})
+
+
+def test_the_documentation_quotes_the_figures_that_were_kept() -> None:
+    kept = figures.load(figures.RESULTS)
+    assert kept.inputs.keys() == {*names_in_python(), *native.NAMES}
+    assert figures.table(kept) in figures.DOCUMENT.read_text()
 
 
 PLANTED = """
@@ -71,7 +92,7 @@ def test_coverage_leads_to_an_input_that_breaks_a_target_and_the_input_is_kept_t
     if importlib.util.find_spec("atheris") is None:
         pytest.skip("there is no atheris for this machine or this Python")
     (tmp_path / "planted_targets.py").write_text(PLANTED)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), WORK_ENV: str(tmp_path / "work")}
     command = [sys.executable, "-m", "tests.fuzz", "--inputs", "100000", "--module", "planted_targets"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -80,7 +101,6 @@ def test_coverage_leads_to_an_input_that_breaks_a_target_and_the_input_is_kept_t
     kept = Path(shlex.split(again)[-1])
     assert b":7" in kept.read_bytes() or b"," in kept.read_bytes()
     repeated = subprocess.run(shlex.split(again), capture_output=True, text=True, check=False, env=environment)
-    kept.unlink()
     assert repeated.returncode == 1
     assert "AssertionError" in repeated.stdout
 

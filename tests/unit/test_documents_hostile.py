@@ -110,3 +110,10 @@ def test_a_workload_that_cannot_run_on_one_model_runs_on_none(monkeypatch: pytes
         made.admit(documents.read({"Name": "w", "Profile": [{"Load": 50}]}).profile, [0, 1])
     assert not made.workloads()
     assert not made.engine.workloads()
+
+
+@pytest.mark.parametrize("name", ["\ud800Values", "Val\udfffues", "Device"])
+def test_a_setting_with_half_a_surrogate_pair_is_refused(name: str) -> None:
+    document = {"Set": {"Device": "nvidia0", "Setting": "sm_clocks", name: "\ud800"}}
+    with pytest.raises(errors.InputError, match="not Unicode"):
+        documents.setting(document)

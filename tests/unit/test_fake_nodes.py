@@ -26,8 +26,8 @@ from simgpu.kube.queue import WorkQueue
 from simgpu.machines.fleet import Fleet, candidate_addresses, pod_usage
 from simgpu.machines.users import PodRef, Range, User
 from simgpu.topology import inline
-from tests.fixtures.equipment import STRICT
 from tests.fixtures.clocks import ManualClock
+from tests.fixtures.equipment import STRICT
 from tests.fixtures.fake_worlds import (
     CAPACITY,
     CATALOG,

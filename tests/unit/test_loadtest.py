@@ -203,6 +203,7 @@ def test_histograms_are_read_from_a_page_and_their_quantiles_interpolated() -> N
     assert histograms.quantile(found, 0.5) == pytest.approx(0.1 + 0.1 * 5 / 15)
     assert histograms.quantile(found, 0.99) == 0.2
     assert histograms.quantile({}, 0.5) == 0
+    assert histograms.read('x_bucket{le="-Inf"} 1\n' + PAGE, "x") == found  # no value can be below that
     later = {bound: value * 3 for bound, value in found.items()}
     assert histograms.increase(found, later) == {bound: value * 2 for bound, value in found.items()}
     assert histograms.increase(later, found) == found  # the scheduler was restarted

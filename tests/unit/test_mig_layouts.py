@@ -6,6 +6,7 @@ import contextlib
 import functools
 from itertools import product
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -28,6 +29,17 @@ def names(layout: CardLayout | None) -> list[tuple[str, int]]:
 
 def divided(text: str, *cards: models.Model) -> tuple[CardLayout | None, ...]:
     return mig_layouts.divide(mig_files.read(text, field="file")["x"], cards, field="file")
+
+
+@pytest.mark.parametrize("layout", ["all-1g.18gb", "listed"])
+def test_a_layout_is_placed_once_for_all_cards_of_a_model(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Mock(side_effect=placing.place)
+    monkeypatch.setattr(placing, "place", place)
+    listed = "mig-configs: {listed: [{devices: all, mig-enabled: true, mig-devices: {1g.18gb: 7}}]}"
+    configs = mig_files.read(listed, field="file")
+    found = mig_layouts.divide_by_name(layout, configs, [H200] * 1000, field="label")
+    assert found == (found[0],) * 1000
+    assert 1 <= place.call_count <= 1 + len(H200.mig)
 
 
 Span = tuple[int, tuple[int, ...]]  # slices of an instance, and where it can start

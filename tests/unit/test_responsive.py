@@ -27,7 +27,8 @@ def collections() -> Iterator[responsive.Collections]:
     gc.unfreeze()
 
 
-def test_full_collections_leave_out_survivors(collections: responsive.Collections) -> None:
+@pytest.mark.usefixtures("collections")
+def test_full_collections_leave_out_survivors() -> None:
     gc.collect()
     assert gc.get_freeze_count() > 1000
     later = Cycle()
@@ -38,7 +39,8 @@ def test_full_collections_leave_out_survivors(collections: responsive.Collection
     assert gone() is not None
 
 
-def test_cycles_are_freed_before_they_are_as_many_as_all_other_objects(collections: responsive.Collections) -> None:
+@pytest.mark.usefixtures("collections")
+def test_cycles_are_freed_before_they_are_as_many_as_all_other_objects() -> None:
     gc.collect()
     kept = gc.get_freeze_count()
     alive = 0

@@ -277,8 +277,17 @@ def test_growth_is_that_of_the_process_that_lived_longest_not_of_one_that_has_ju
     grown = run.grown(rests, rests)["controller"]
     assert grown == Growth(70, 400, 400, 12, 99, 99, 44)
     assert [*run.excess("controller", grown)] == [
-        "controller grew from 70 to 400 MiB", "controller had 12 and at the end 99 open files",
+        "controller grew from 70 to 400 MiB", "controller never had less than 12 open files, and later 99",
     ]  # fmt: skip
+
+
+def test_connections_that_come_and_go_are_no_growth_and_a_file_that_stays_open_is() -> None:
+    files = [10, 48, 12, 47, 11, 44]
+    samples = [sample(at, 80, count) for at, count in enumerate(files)]
+    assert [*run.excess("controller", run.grown(samples, [samples[0], samples[-1]])["controller"])] == []
+    samples = [sample(at, 80, count + 10 * at) for at, count in enumerate(files)]
+    (problem,) = run.excess("controller", run.grown(samples, [samples[0], samples[-1]])["controller"])
+    assert problem == "controller never had less than 10 open files, and later 51"
 
 
 def test_a_run_in_which_no_process_lived_from_one_check_to_another_shows_nothing_about_growth() -> None:

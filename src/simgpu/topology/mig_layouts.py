@@ -87,9 +87,12 @@ def divide(layout: Layout, cards: Sequence[models.Model], *, field: str) -> tupl
         for index in entry.devices or ():
             if index >= len(cards):
                 raise errors.InputError(f"{where}.devices", f"no card {index}: the node has {len(cards)}")
+        made: dict[str, CardLayout] = {}
         for index, model in enumerate(cards):
             if entry.concerns(index, model):
-                found[index] = _divided(entry, index, model, where)
+                if model.key not in made:
+                    made[model.key] = _divided(entry, index, model, where)
+                found[index] = made[model.key]
     if cards and all(item is None for item in found):
         raise errors.InputError(field, f"concerns none of the node's cards: {_models(cards)}")
     return tuple(found)
