@@ -35,7 +35,8 @@ stop: setup ## Stop what 'make run' started
 test: setup ## Run every level of tests, lint included
 	@$(BIN)/python -m tests.levels
 
-check: setup ## Lint, types, layers and unit tests
+check: export PYTEST_ADDOPTS := --hypothesis-profile=quick $(PYTEST_ADDOPTS)
+check: setup ## Lint, types, layers and unit tests, with fewer examples of each property than `make test` has
 	@$(BIN)/python -m tests.levels lint unit
 
 lint: setup ## Lint, types and layers only

@@ -22,6 +22,7 @@ pytest.register_assert_rewrite("tests.fixtures")
 
 # A property test is no stopwatch: a machine may be slow, or busy with something else.
 hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("quick", hypothesis.settings.get_profile("patient"), max_examples=20)
 hypothesis.settings.load_profile("patient")
 
 
