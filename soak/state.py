@@ -107,6 +107,11 @@ def disagreements(seen: Seen, nodes: dict[str, str]) -> list[str]:
     )
     if whole != seen.wanted:
         found.append(f"pods: {_difference(whole, seen.wanted)}")
+        requested: collections.Counter[str] = collections.Counter()
+        for (node, _), count in seen.wanted.items():
+            requested[node] += count
+        if crowded := {node: count for node, count in requested.items() if count > fleet.GPUS}:
+            found.append(f"nodes with pods for more GPUs than they have: {crowded}")
     claimed = {key: holder for key, holder in seen.holders.items() if nodes.get(key[0]) == fleet.CLAIMED}
     if claimed != seen.claimed:
         found.append(f"claims: {_difference(claimed, seen.claimed)}")

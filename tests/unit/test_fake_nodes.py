@@ -833,6 +833,25 @@ def test_counters_that_were_resumed_twice_between_two_steps_never_fall() -> None
     assert not _falls_after_a_kill(second)
 
 
+def test_counters_of_an_idle_node_that_becomes_busy_never_fall_though_its_controllers_are_killed_unsaved() -> None:
+    world = World()
+    world.apply("config", "", {"x": 1})
+    world.apply("node", "a", "x")
+    world.settle()
+    now, seen = world.clock.now + 3 * SAVE_EVERY, [0.0]
+    for term in (1, 2, 3):
+        fresh = World(world.stores, clock=ManualClock(now), term=term)
+        if term == 1:
+            fresh._pod("p", ("a", "Running", (1,)))
+        fresh.look()
+        (found,) = fresh.fleet.counters(fresh.fleet.nodes["a"]).values()
+        assert all(new >= old for old, new in zip(seen, found, strict=False))
+        for _ in range(40):
+            fresh.apply("nothing", "", None)  # and nothing can be saved
+        (found,) = fresh.fleet.counters(fresh.fleet.nodes["a"]).values()
+        now, seen = fresh.clock.now, [*found]
+
+
 @pytest.mark.parametrize("model", ["a30", "k80", "l4", "rtx-4090"])  # which draw much and little at rest
 def test_counters_of_an_idle_node_never_fall_after_a_kill_just_before_its_next_save(model: str) -> None:
     world = World()

@@ -102,7 +102,7 @@ class Controller:
             self._stores, self.fleet, self._queue, self._writer, self._recorder,
             namespace=settings.namespace, catalog=settings.catalog, clock=self._clock, dra=self._dra,
             allocation=settings.allocation, reservations=settings.reservations, topologies=self._topologies,
-            time=self._time.now,
+            time=self._time.now, term=self.election.term,
         )  # fmt: skip
         self._profiles = ProfileMaps(client, self._stores.pods, self._queue.add)
         self.nodes.loads.find = self._profiles.text

@@ -122,9 +122,11 @@ class FakeNodes:
         reservations: str = vocabulary.DEFAULT_RESERVATION_NAMESPACE,
         topologies: NodeTopologies | None = None,
         time: Callable[[], float] | None = None,
+        term: int = 0,
     ) -> None:
         self._dra = dra
         self._time = time or clock.wall  # of saved counters: seconds since 1970 that never go back
+        self._term = term  # the number of this lead
         self._topologies = topologies
         self._stores = stores
         self._fleet = fleet
@@ -577,6 +579,7 @@ class FakeNodes:
         counters = {
             "time": math.floor(self._counted_until() * 10) / 10,
             "growth": growth(placed),
+            "term": self._term,
             "address": self._fleet.address(name),
             "gpus": self._fleet.counters(placed),
             "failures": self._fleet.failures(placed),
@@ -617,7 +620,8 @@ class FakeNodes:
         """Return saved counters by GPU, and for how many seconds they may have grown; nothing if they are invalid.
 
         If they are from the future, the time is unknown: then it is the longest time between two saves. Counters of
-        a node that was idle grow slowly, but for the time until a save would have shown that it no longer was.
+        a node that was idle grow slowly, but for the time until a save would have shown that it no longer was: that
+        may have been so in each lead since then.
         """
         if before.broken:
             _log.warning("counters restart from zero: the saved ones are invalid: %s", before.broken)
@@ -625,8 +629,9 @@ class FakeNodes:
         since = self._counted_until() - before.counters.time
         since = since if since >= 0 else SAVE_EVERY
         slow = before.counters.growth
+        leads = max(1, self._term - before.counters.term) if before.counters.term is not None else 1
         # Never less than what was shown after an earlier start from the same save: it has to grow with time, too.
-        return before.counters.gpus, since * slow + min(since, SAVE_EVERY) * (1.0 - slow)
+        return before.counters.gpus, since * slow + min(since, leads * SAVE_EVERY) * (1.0 - slow)
 
     def _retire(self, name: str, node: Node | None) -> float | None:
         """Remove what we own from a node that is gone or not ours any more, and then its view."""

@@ -103,12 +103,14 @@ class View(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 class Counters(msgspec.Struct, frozen=True):
     """Counters of a node's GPUs, by id, at a `time` in seconds since 1970, and the address of its exporter.
 
-    `growth` is how fast they grew, 1 at most; `failures` are the configured ones that the counters include already.
-    `held` are the GPUs, or shares of them, of each pod by uid, where the users of GPUs do not tell.
+    `growth` is how fast they grew, 1 at most, and `term` the number of the lead in which they did; `failures` are the
+    configured ones that the counters include already. `held` are the GPUs, or shares of them, of each pod by uid, where
+    the users of GPUs do not tell.
     """
 
     time: float = 0.0
     growth: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 1.0
+    term: Annotated[int, msgspec.Meta(ge=0)] | None = None
     address: _Name = ""
     gpus: Annotated[
         dict[_Name, Annotated[list[float], msgspec.Meta(max_length=_MAX_COUNTERS)]],

@@ -39,7 +39,7 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 class Election:
-    """One candidate of an election; `leading` is whether it holds the lease."""
+    """One candidate of an election; `leading` is whether it holds the lease, `term` the number of its last lead."""
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Election:
         time: LeaseTime | None = None,
     ) -> None:
         self.leading = False
+        self.term = 0
         self._client = client
         self._name = name
         self._namespace = namespace
@@ -70,7 +71,7 @@ class Election:
                 await self._release()  # our last request may have succeeded
                 raise
             _log.info("%s leads %s", self._identity, self._name)
-            self.leading = True
+            self.leading, self.term = True, max(0, lease.spec.lease_transitions or 0)
             try:
                 if await self._lead(lead, lease, since):
                     return
