@@ -56,6 +56,7 @@ class Soak:
         self._settled: list[float] = []
         self._fresh_starts = 0
         self._rests: list[Sample] = []
+        self._told = 0  # falls of counters that were reported
         self._spared = False  # whether SimGPU's processes are left alive now
 
     def _since(self) -> float:
@@ -144,6 +145,10 @@ class Soak:
             await self._same(session, before)
         self._occurrences.append(Occurrence(round(at, 1), "check", round(self._since() - at, 1)))
         self._report(f"{at:7.1f} s  check took {self._since() - at:.1f} s")
+        falls = self._observer.counters.falls
+        for fall in falls[self._told :]:
+            self._report(f"FAILED a counter fell: {fall}")
+        self._told = len(falls)
 
     async def _look(self, session: aiohttp.ClientSession) -> Seen | None:
         page = await self._observer.page(session, "controller")

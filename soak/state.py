@@ -17,6 +17,7 @@ from soak.pages import Holder, Place
 
 _ENDED = ("Succeeded", "Failed")
 Holders = dict[Place, Holder]
+Counted = collections.Counter[tuple[str, Holder]]  # GPUs of containers by node
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -29,7 +30,7 @@ class Seen(msgspec.Struct, frozen=True):
     allocatable: dict[str, dict[str, str]]  # by node
     labels: dict[str, dict[str, str]]
     slices: dict[str, Any]  # by name
-    wanted: collections.Counter[tuple[str, Holder]]  # containers with whole GPUs by node, in the API
+    wanted: Counted  # containers with whole GPUs by node, in the API
     claimed: Holders  # GPUs of claims, in the API
     starting: frozenset[str]  # pods that are on a node and do not run yet
     waiting: frozenset[str]  # pods that are on no node
@@ -57,8 +58,8 @@ async def look(client: Client, page: pages.Page) -> Seen:
     )
 
 
-def _wanted(pods: Iterable[Pod]) -> collections.Counter[tuple[str, Holder]]:
-    found: collections.Counter[tuple[str, Holder]] = collections.Counter()
+def _wanted(pods: Iterable[Pod]) -> Counted:
+    found: Counted = collections.Counter()
     for pod in pods:
         for item in pod.spec.containers or ():
             if count := int(item.resources.limits.get("nvidia.com/gpu", "0")):
@@ -105,28 +106,42 @@ def disagreements(seen: Seen, nodes: dict[str, str]) -> list[str]:
     whole = collections.Counter(
         (node, holder) for (node, _), holder in seen.holders.items() if nodes.get(node) != fleet.CLAIMED
     )
-    if whole != seen.wanted:
-        found.append(f"pods: {_difference(whole, seen.wanted)}")
-        requested: collections.Counter[str] = collections.Counter()
-        for (node, _), count in seen.wanted.items():
-            requested[node] += count
-        if crowded := {node: count for node, count in requested.items() if count > fleet.GPUS}:
-            found.append(f"nodes with pods for more GPUs than they have: {crowded}")
+    crowded = _crowded(whole, seen.wanted)
+    ours, theirs = (
+        {key: count for key, count in side.items() if key[0] not in crowded} for side in (whole, seen.wanted)
+    )
+    if ours != theirs:
+        found.append(f"pods: {_difference(ours, theirs)}")
     claimed = {key: holder for key, holder in seen.holders.items() if nodes.get(key[0]) == fleet.CLAIMED}
     if claimed != seen.claimed:
         found.append(f"claims: {_difference(claimed, seen.claimed)}")
-    if (shown := published(seen.views)) != seen.holders:
-        found.append(f"views: {_difference(shown, seen.holders)}")
+    if (views := published(seen.views)) != seen.holders:
+        found.append(f"views: {_difference(views, seen.holders)}")
     expected = dict.fromkeys(nodes, fleet.GPUS)
     if seen.gpus != expected:
         found.append(f"GPUs on the page: {_difference(seen.gpus, expected)}")
     if seen.views.keys() != {*nodes, fleet.REAL_NODE}:
         found.append(f"views of nodes: {sorted(seen.views.keys() ^ {*nodes, fleet.REAL_NODE})}")
     offered = {name: int(seen.allocatable.get(name, {}).get("nvidia.com/gpu", "0")) for name in nodes}
-    wanted = {name: 0 if pool == fleet.CLAIMED else fleet.GPUS for name, pool in nodes.items()}
-    if offered != wanted:
-        found.append(f"allocatable: {_difference(offered, wanted)}")
+    whole_gpus = {name: 0 if pool == fleet.CLAIMED else fleet.GPUS for name, pool in nodes.items()}
+    if offered != whole_gpus:
+        found.append(f"allocatable: {_difference(offered, whole_gpus)}")
     return found
+
+
+def _crowded(shown: Counted, wanted: Counted) -> set[str]:
+    """Return nodes with pods for more GPUs than they have, if all of their GPUs have some of these users.
+
+    A scheduler puts too many there if it never learns of a binding: the API server ended before it had answered.
+    """
+    requested: collections.Counter[str] = collections.Counter()
+    held: collections.Counter[str] = collections.Counter()
+    for (node, _), count in wanted.items():
+        requested[node] += count
+    for (node, _), count in shown.items():
+        held[node] += count
+    strange = {key[0] for key, count in shown.items() if count > wanted[key]}
+    return {node for node, count in requested.items() if count > held[node] == fleet.GPUS and node not in strange}
 
 
 def differences(before: Seen, after: Seen) -> list[str]:

@@ -114,6 +114,23 @@ AT_REST = state.Seen(
 )
 
 
+def crowded(*names: str) -> list[str]:
+    """What disagrees where three pods want four GPUs each of a node, and these pods have them."""
+    held = {("w0", index): Holder(name, "c0") for index, name in enumerate(names) if name}
+    wanted = collections.Counter({("w0", Holder(name, "c0")): 4 for name in "pqr"})
+    seen = msgspec.structs.replace(
+        AT_REST, holders=held | AT_REST.claimed, wanted=wanted, views=AT_REST.views | {"w0": view(*names)}
+    )
+    return state.disagreements(seen, NODES)
+
+
+def test_a_node_with_more_pods_than_gpus_is_at_rest_once_all_of_its_gpus_are_theirs() -> None:
+    assert crowded(*"ppppqqqq") == []
+    assert len(crowded(*"ppppqqq", "")) == 1
+    assert len(crowded(*"pppppqqq")) == 1
+    assert len(crowded(*"ppppqqqx")) == 1
+
+
 def test_what_agrees_is_at_rest() -> None:
     assert state.disagreements(AT_REST, NODES) == []
 
