@@ -111,7 +111,14 @@ class RpcServer:
     async def start(self, path: Path) -> None:
         """Listen on a new socket at this path."""
         path.unlink(missing_ok=True)
-        await self._server.start(path=str(path))
+        starting = asyncio.ensure_future(self._server.start(path=str(path)))
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            with contextlib.suppress(OSError):
+                await starting  # a turn of the loop; the socket of one that is cancelled would stay open
+                self._server.close()
+            raise
 
     async def stop(self) -> None:
         """End calls in progress and close all connections."""
