@@ -248,8 +248,7 @@ async def decide(doing: Coroutine[Any, Any, None], folder: Path, namespace: str,
             if found := rejected():
                 return found
             await asyncio.wait({task}, timeout=_LOOK_SECONDS)
-        problem = _failure(task)
-        return rejected() or problem
+        return rejected() or _failure(task)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
