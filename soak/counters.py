@@ -7,6 +7,8 @@ error was seen: it may have been kept from saving that.
 
 from __future__ import annotations
 
+import math
+
 from soak.pages import Page, Place
 
 # Longer than the network is lost, or answers are errors, and the write is tried again.
@@ -31,6 +33,11 @@ class Counters:
         self._lives: dict[str, tuple[int, float]] = {}  # of each role: its process, and when that was last read
         self._may_fall: set[Key] = set()
         self._failed: set[str] = set()  # GPUs that were made to fail
+
+    @property
+    def roles_grown(self) -> set[str]:
+        """The roles with a counter that grew."""
+        return {role for role, _, _ in self.grown}
 
     def replaced(self, *nodes: str) -> None:
         """Let each counter of these nodes' GPUs fall once before the next rest: they are those of other GPUs."""
@@ -57,6 +64,9 @@ class Counters:
         ended = last_read if before != pid else None
         for key, value in _keyed(role, page).items():
             last = self._values.get(key, value)
+            if math.isnan(value):
+                self.falls.append(f"{at:.1f} s: {role} {key[1]} {self._places.get(key[2])}: it is no number")
+                continue
             if value > last:
                 self.grown.add(key)
                 self._grew[key] = at

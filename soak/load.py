@@ -12,6 +12,7 @@ import contextlib
 import heapq
 import math
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ _WORKLOAD_SECONDS = 2
 
 
 class Load:
-    """Creates and deletes pods; `created` counts them by the second since the start."""
+    """Creates and deletes pods; `by_second` counts those that the API server has created, by the second of that."""
 
     def __init__(self, client: Client, gpus: Fleet, settings: Settings, gate: Gate) -> None:
         self._client = client
@@ -81,12 +82,12 @@ class Load:
                     due = min(due + self.rate(at) * min(now - last, 1.0), self._settings.peak)
                     self._claim_credit = min(self._claim_credit + _CLAIM_RATE * min(now - last, 1.0), _CLAIM_RATE)
                     last = now
-                    await self._turn(group, now=now, at=at, count=math.floor(due))
+                    await self._turn(group, now=now, count=math.floor(due))
                     due -= math.floor(due)
                 await asyncio.sleep(_TICK_SECONDS)
 
-    async def _turn(self, group: asyncio.TaskGroup, *, now: float, at: float, count: int) -> None:
-        work = [self._create(now, at) for _ in range(count) if self._room()]
+    async def _turn(self, group: asyncio.TaskGroup, *, now: float, count: int) -> None:
+        work = [self._create(now) for _ in range(count) if self._room()]
         while self._ends and self._ends[0][0] <= now:
             _, name, gpus = heapq.heappop(self._ends)
             work.append(self._delete(name, gpus))
@@ -97,7 +98,7 @@ class Load:
     def _room(self) -> bool:
         return self._held[False] < _USED * self._gpus.whole_gpus
 
-    async def _create(self, now: float, at: float) -> None:
+    async def _create(self, now: float) -> None:
         claims = self._chance.random() < _CLAIMS and self._claim_credit >= 1.0
         claims = claims and self._held[True] < _USED * self._gpus.claimed_gpus
         containers = 1 if claims or self._chance.random() < 0.8 else 2
@@ -110,7 +111,7 @@ class Load:
         async with self._slots:
             await insist(lambda: self._client.create(resources.PODS, body, namespace=fleet.PODS))
         self.counts["claims" if claims else "pods"] += 1
-        self.by_second[int(at)] += 1
+        self.by_second[int(time.monotonic())] += 1
         heapq.heappush(self._ends, (now + lifetime, name, containers))
 
     async def _delete(self, name: str, gpus: int) -> None:

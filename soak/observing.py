@@ -42,11 +42,18 @@ class Observer:
                 await self.sample(session)
                 await asyncio.sleep(_SAMPLE_SECONDS)
 
-    async def settle(self, session: aiohttp.ClientSession) -> None:
-        """Read the counters at rest: after that, none may fall for what was replaced before."""
+    async def settle(self, session: aiohttp.ClientSession) -> list[str]:
+        """Read the counters at rest: after that, none may fall for what was replaced before.
+
+        Return the roles that do not serve them.
+        """
+        silent = []
         for role in _COUNTED:
             if await self._scrape(session, role):
                 self.counters.settled(role)
+            else:
+                silent.append(role)
+        return silent
 
     async def page(self, session: aiohttp.ClientSession, role: str) -> pages.Page | None:
         """Return the page of a role; None if it does not serve one now."""

@@ -106,12 +106,8 @@ def disagreements(seen: Seen, nodes: dict[str, str]) -> list[str]:
     whole = collections.Counter(
         (node, holder) for (node, _), holder in seen.holders.items() if nodes.get(node) != fleet.CLAIMED
     )
-    crowded = _crowded(whole, seen.wanted)
-    ours, theirs = (
-        {key: count for key, count in side.items() if key[0] not in crowded} for side in (whole, seen.wanted)
-    )
-    if ours != theirs:
-        found.append(f"pods: {_difference(ours, theirs)}")
+    if whole != seen.wanted:
+        found.append(f"pods: {_difference(whole, seen.wanted)}")
     claimed = {key: holder for key, holder in seen.holders.items() if nodes.get(key[0]) == fleet.CLAIMED}
     if claimed != seen.claimed:
         found.append(f"claims: {_difference(claimed, seen.claimed)}")
@@ -127,21 +123,6 @@ def disagreements(seen: Seen, nodes: dict[str, str]) -> list[str]:
     if offered != whole_gpus:
         found.append(f"allocatable: {_difference(offered, whole_gpus)}")
     return found
-
-
-def _crowded(shown: Counted, wanted: Counted) -> set[str]:
-    """Return nodes with pods for more GPUs than they have, if all of their GPUs have some of these users.
-
-    A scheduler puts too many there if it never learns of a binding: the API server ended before it had answered.
-    """
-    requested: collections.Counter[str] = collections.Counter()
-    held: collections.Counter[str] = collections.Counter()
-    for (node, _), count in wanted.items():
-        requested[node] += count
-    for (node, _), count in shown.items():
-        held[node] += count
-    strange = {key[0] for key, count in shown.items() if count > wanted[key]}
-    return {node for node, count in requested.items() if count > held[node] == fleet.GPUS and node not in strange}
 
 
 def differences(before: Seen, after: Seen) -> list[str]:

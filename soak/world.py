@@ -156,18 +156,19 @@ class World:
     async def revive(self) -> None:
         """Start what does not run."""
         before = self.pids()
-        self.crashes += [role.name for role in self._roles if role.name not in {*before, *self._stopped}]
         deadline = time.monotonic() + _REVIVE_SECONDS
         while True:
             try:
                 await lifecycle.up(self._wish, progress.Silent(), self._roles)
                 break
-            except errors.SimgpuError:  # another fault may have hit it meanwhile
+            except errors.SimgpuError as error:  # another fault may have hit it meanwhile
+                self.crashes += [role.name for role in self._roles if str(error).startswith(f"{role.name} ended")]
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(0.5)
-        for name, pid in self.pids().items():
-            self.restarts[name] += before.get(name) != pid
+        restarted = {name for name, pid in self.pids().items() if before.get(name) != pid}
+        self.restarts.update(restarted)
+        self.crashes += [role.name for role in self._roles if role.name in restarted - self._stopped]
         self._stopped.clear()
 
 

@@ -626,6 +626,22 @@ def test_only_a_pod_of_our_own_namespace_names_the_exporter_of_a_node() -> None:
     assert list(world.fleet.exporters()) == [("a", "exporter", "10.1.1.1:9400")]
 
 
+def test_a_claim_that_was_made_for_another_node_keeps_no_pod_from_gpus_by_count() -> None:
+    """The scheduler could not bind the pod to that node, deleted the claim, and left its name in the pod's status."""
+    world = World()
+    world.apply("config", "", {"x": 2})
+    world.apply("node", "a", "x")
+    world.apply("pod", "p", ("a", "Running", (1,)))
+    [pod] = world.stores.pods
+    mapping = views.RequestMapping("main", "nvidia.com/gpu", "container-0-request-0")
+    left = views.ExtendedClaimStatus("p-extended-resources-x", (mapping,))
+    status = msgspec.structs.replace(pod.status, extended_resource_claim_status=left)
+    meta = msgspec.structs.replace(pod.metadata, resource_version="1000")
+    world.stores.pods.put(msgspec.structs.replace(pod, metadata=meta, status=status))
+    world.settle()
+    assert len(world.holders()["a"]) == 1
+
+
 def test_a_pod_on_a_fake_node_has_no_gpu_that_another_was_given_whatever_it_names() -> None:
     world = World()
     world.apply("config", "", {"x": 1})

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simgpu.errors import InputError
 from simgpu.kube.resources import Resource
 from simgpu.kube.store import Change
 from simgpu.kube.views import Condition, Lease, LeaseSpec, Node, NodeStatus, Object, ObjectMeta
@@ -425,6 +426,32 @@ def test_two_reports_are_compared_figure_by_figure(tmp_path: Path) -> None:
     assert changes["PodStartupLatency_FastFillPodStartupLatency: pod_startup Perc99"] == 0
     assert "highest scheduling rate" not in changes  # zero in both
     assert "+50.0%" in page.render(result(), found, "a")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"dataItems": [3]}, {"dataItems": [{"labels": [1], "data": {"a": 1}}]}, {"dataItems": [{"data": [1]}]},
+        {"a": {"b": "c"}}, {"a": {"b": None}}, {"a": 10**400}, {"a": {"b": 10**400}}, [1], None,
+    ],
+)  # fmt: skip
+def test_whatever_is_no_number_in_a_report_is_left_out_when_it_is_compared(tmp_path: Path, content: object) -> None:
+    writing.write(tmp_path, result(summaries=[Summary("Strange", content)]))
+    read = comparison.read(tmp_path)
+    assert {item.change for item in comparison.compare(read, read)} == {0.0}
+
+
+def test_of_two_measurements_with_one_name_the_last_is_compared() -> None:
+    made = result(summaries=[Summary("Twice", {"a": 1}), Summary("Twice", {"a": 2})])
+    assert [item.after for item in comparison.compare(made, made) if item.name == "Twice: a"] == [2]
+
+
+def test_a_report_that_started_at_no_time_is_refused(tmp_path: Path) -> None:
+    writing.write(tmp_path, result())
+    file = tmp_path / comparison.RESULTS
+    file.write_bytes(msgspec.json.encode(msgspec.json.decode(file.read_bytes()) | {"started": 1e30}))
+    with pytest.raises(InputError, match="started: 1e[+]30: must be seconds since 1970"):
+        comparison.read(tmp_path)
 
 
 @pytest.mark.parametrize(

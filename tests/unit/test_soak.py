@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import collections
 import itertools
+import math
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from simgpu.cluster import components, lifecycle, processes
 from simgpu.kube import errors
 from soak import fleet, pages, plan, report, run, state
 from soak.counters import UNSAVED_SECONDS, Counters
@@ -20,6 +23,7 @@ from soak.insisting import insist
 from soak.pages import Holder, Page
 from soak.results import Growth, Occurrence, Result, Sample, figures
 from soak.settings import Settings
+from soak.world import World
 
 PAGE = """# HELP DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION Energy.
 # TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter
@@ -114,23 +118,6 @@ AT_REST = state.Seen(
 )
 
 
-def crowded(*names: str) -> list[str]:
-    """What disagrees where three pods want four GPUs each of a node, and these pods have them."""
-    held = {("w0", index): Holder(name, "c0") for index, name in enumerate(names) if name}
-    wanted = collections.Counter({("w0", Holder(name, "c0")): 4 for name in "pqr"})
-    seen = msgspec.structs.replace(
-        AT_REST, holders=held | AT_REST.claimed, wanted=wanted, views=AT_REST.views | {"w0": view(*names)}
-    )
-    return state.disagreements(seen, NODES)
-
-
-def test_a_node_with_more_pods_than_gpus_is_at_rest_once_all_of_its_gpus_are_theirs() -> None:
-    assert crowded(*"ppppqqqq") == []
-    assert len(crowded(*"ppppqqq", "")) == 1
-    assert len(crowded(*"pppppqqq")) == 1
-    assert len(crowded(*"ppppqqqx")) == 1
-
-
 def test_what_agrees_is_at_rest() -> None:
     assert state.disagreements(AT_REST, NODES) == []
 
@@ -181,6 +168,37 @@ def test_a_counter_that_falls_is_remembered_whoever_serves_it_by_then() -> None:
         read(counters, value, pid=pid, at=at)
     assert counters.grown == {("agent", XID, "GPU-a")}
     assert counters.falls == ["3.0 s: agent DCGM_FI_DEV_XID ('w0', 3): 7 -> 6"]
+
+
+def test_a_counter_that_is_no_number_is_a_failure_and_hides_no_fall() -> None:
+    counters = Counters()
+    for at, value in enumerate([5.0, math.nan, 4.0]):
+        read(counters, value, at=at)
+    assert [fall.rpartition(": ")[2] for fall in counters.falls] == ["it is no number", "5.0 -> 4.0"]
+
+
+@pytest.mark.parametrize(("killed", "crashes"), [(("agent",), []), ((), ["agent"])])
+async def test_a_process_that_ends_while_others_are_restarted_has_ended_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: tuple[str, ...], crashes: list[str]
+) -> None:
+    made = World(Settings(seconds=1, seed=1, out=tmp_path), tmp_path)
+    made._roles = (components.Role("agent", ()),)
+    running = {"agent": 1}
+
+    async def up(*_given: object) -> None:
+        running["agent"] = 2
+
+    async def stop(*_given: object, **_more: object) -> None:
+        del running["agent"]
+
+    monkeypatch.setattr(lifecycle, "up", up)
+    monkeypatch.setattr(processes, "stop", stop)
+    monkeypatch.setattr(made, "pids", lambda: dict(running))
+    made.folder = SimpleNamespace(path=tmp_path)  # type: ignore[assignment]
+    for name in killed:
+        await made.stop(name)
+    await made.revive()
+    assert (made.crashes, made.restarts["agent"]) == (crashes, 1)
 
 
 def test_an_exporters_counters_count_for_one_life_of_the_process() -> None:
@@ -287,6 +305,9 @@ def test_a_process_that_grows_is_a_failure_and_one_that_does_not_is_none() -> No
     assert [*run.excess("controller", steady)] == []
     grown = Growth(100, 400, 600, 20, 90, 500, 2)
     assert len([*run.excess("controller", grown)]) == 4
+    little = Growth(68, 90, 90, 20, 20, 20, 2)
+    assert [*run.excess("controller", little)] == []
+    assert [*run.excess("agent", little)] == ["agent grew from 68 to 90 MiB"]
 
 
 def test_growth_is_that_of_the_process_that_lived_longest_not_of_one_that_has_just_started() -> None:

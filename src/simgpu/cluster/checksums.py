@@ -54,7 +54,7 @@ def published(content: bytes, name: str) -> str | None:
 def _github(content: bytes, file: str) -> str | None:
     try:
         release = msgspec.json.decode(content, type=_GitHubRelease)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     digests = {asset.name: asset.digest or "" for asset in release.assets}
     known = digests.get(file, "").removeprefix("sha256:")

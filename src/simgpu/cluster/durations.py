@@ -35,5 +35,5 @@ def _load() -> dict[str, float]:
     try:
         with (paths.cache() / "durations.json").open("rb") as file:
             return _DECODER.decode(file.read(_MAX_BYTES))
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}

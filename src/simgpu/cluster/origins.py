@@ -24,7 +24,7 @@ def record(program: Path, url: str, sha256: str) -> None:
 
 def origin_of(program: Path) -> Origin | None:
     """Return where a program was downloaded from; None if it was not, or was replaced since."""
-    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         origin = msgspec.json.decode(_file(program).read_bytes(), type=Origin)
         if program.stat().st_size == origin.size:
             return origin

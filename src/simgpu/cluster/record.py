@@ -77,7 +77,7 @@ class Folder:
             return msgspec.json.decode(self.record.read_bytes(), type=Record)
         except FileNotFoundError:
             return None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise errors.SimgpuError(
                 f"{self.record}: {error}; 'simgpu down --name {self.name}' removes this cluster"
             ) from None

@@ -429,7 +429,7 @@ class FakeNodes:
         holding = (
             (pod, assigning.wish_of(pod, resource))
             for pod in pods
-            if requests.holds(pod) and not claims.has_gpu_claim(pod)
+            if requests.holds(pod) and _counted(pod, placed.spec)
         )
         there = sorted((pair for pair in holding if pair[1].count), key=lambda pair: pair[0].metadata.seniority)
         wishes = [wish for _, wish in there]
@@ -477,7 +477,7 @@ class FakeNodes:
         """The same for a node whose GPUs are divided."""
         found = instance_users.assign(
             placed,
-            [pod for pod in pods if not claims.has_gpu_claim(pod)],
+            [pod for pod in pods if _counted(pod, placed.spec)],
             before.counters.held if before is not None else record.held,
             resources=lambda: self._offers(placed, record),
             loads=self.loads,
@@ -663,6 +663,15 @@ def growth(placed: NodeCards) -> float:
     """Return how fast a node's counters can grow, relative to those of GPUs at their power limits."""
     noise = 1.1  # what GPUs draw at rest varies
     return min(1.0, max(noise * placed.idle_share, MIN_GROWTH)) if placed.idle else 1.0
+
+
+def _counted(pod: Pod, spec: pools.NodeGpus) -> bool:
+    """Return whether a pod's requests are for any GPUs of a node, and not for those of a claim that was made for them.
+
+    Where a node offers its resource by count, no claim is made: one that a pod names was for another node, which the
+    scheduler chose before, and could not bind the pod to.
+    """
+    return spec.allocation.by_count or not claims.has_gpu_claim(pod)
 
 
 def _claimed_instances(placed: NodeCards) -> dict[str, list[NumberedInstance]]:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
+import os
 from collections.abc import AsyncIterator
+from pathlib import Path
+from unittest import mock
 
 from simgpu import errors
+from simgpu.cluster import checksums, durations, origins, record
 from simgpu.dra import claims, slices
 from simgpu.kube import auth, kubeconfig, quantity, resources, views, watching
 from simgpu.kube import client as kube_client
@@ -163,6 +168,38 @@ def _samples(data: bytes) -> None:
             assert math.isfinite(sample.value)
 
 
+def _local(data: bytes) -> None:
+    """A file about a local cluster or its programs is used, or is as good as none, or is refused with its name."""
+    home = _home()
+    program, folder = home / "program", record.Folder("a")
+    folder.record = home / "cluster.json"
+    for path in (program.with_name(".program.origin.json"), folder.record, home / "simgpu/durations.json"):
+        path.write_bytes(data)
+    origins.origin_of(program)
+    with mock.patch.dict(os.environ, XDG_CACHE_HOME=str(home)):
+        durations.recall("up")
+    known = checksums.published(data, "program")
+    assert known is None or len(known) == 64
+    try:
+        folder.load()
+    except errors.SimgpuError as error:
+        str(error).encode()
+
+
+@functools.cache
+def _home() -> Path:
+    home = scratch()
+    (home / "simgpu").mkdir()
+    (home / "program").write_bytes(b"x")
+    return home
+
+
+_LOCAL = (
+    '{"name":"a","ports":{"apiserver":6443},"nodes":3,"gpus":"h100:8","complete":true}',
+    '{"url":"https://example.com/program","size":1,"sha256":"' + "0" * 64 + '"}',
+    '{"assets":[{"name":"program","digest":"sha256:' + "a" * 64 + '"}]}',
+    "0" * 64, f"{'b' * 64}  ./program\n", '{"up":3.5}',
+)  # fmt: skip
 _WATCHED = [[_STREAM], [_STREAM], [_STREAM], [_CLAIM], [_SLICE], *[[_STREAM]] * (len(_RESOURCES) - 5)]
 _LISTED = f'{{"metadata":{{"resourceVersion":"7","continue":"c"}},"items":[{{{_META}}},{{"metadata":3}}]}}'
 
@@ -171,6 +208,7 @@ TARGETS = (
     Target("api-answers", _answer, numbered([[_LISTED]] * len(_RESOURCES))),
     Target("kubeconfigs", _kubeconfig, encoded([_KUBECONFIG])),
     Target("exec-credentials", _credential, encoded([_CREDENTIAL])),
+    Target("local-files", _local, encoded(_LOCAL)),
     Target("quantities", _quantity, encoded(["1", "1.5Gi", "2e3", "-3m", "12E", "100Ki", "+.5"]), max_length=256),
     Target("metrics-pages", _metrics, encoded([_PAGE, f"{_PAGE}\0{_PAGE}"])),
     Target(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import math
 import random
 from pathlib import Path
 from typing import Any
 
+from simgpu import errors
 from simgpu.loadtest.gotemplate import executing, functions
 from simgpu.loadtest.gotemplate.errors import TemplateError
 from simgpu.loadtest.gotemplate.rendering import Template
+from simgpu.loadtest.reports import comparison, page
 from simgpu.loadtest.running import runner
 from simgpu.loadtest.scenario import durations, kube_syntax, loading, variables
 from simgpu.loadtest.scenario.fields import ScenarioError
@@ -24,6 +27,13 @@ _TEMPLATES = (
     '{{with .Map}}{{.a.c | printf "%s-%d" 3}}{{else}}{{end}}{{- /* c */ -}}{{YamlQuote .Name 2}}',
     "{{AddInt .Nodes 3}} {{MultiplyFloat .Rate 2}} {{RandInt 5}} {{len .List}} {{index .List 0}} {{not .On}}",
 )  # fmt: skip
+_HEAD = '"scenario":"s","identifier":"i","config":"c","run":"r","server":"x","started":1,"pods":3,"startup":[[1,0.5]]'
+_TIMED = '{"name":"Timed","content":{"create":{"Perc50":1500000,"Perc99":2e6},"count":3},"time":1}'
+_LATENCY = (
+    '{"name":"PodStartup","content":{"version":"1.0","dataItems":'
+    '[{"data":{"Perc50":3,"Perc99":4.5},"unit":"ms","labels":{"Metric":"pod_startup"}}]},"time":1}'
+)
+_REPORTS = encoded([f'{{{_HEAD},"summaries":[{_TIMED},{_LATENCY}]}}', f"{{{_HEAD}}}"])
 
 
 def _scenario(data: bytes) -> None:
@@ -99,6 +109,22 @@ def _selector(data: bytes) -> None:
         kube_syntax.label_selector(f"{given},{given}")
 
 
+def _report(data: bytes) -> None:
+    """A report is compared with itself, and each figure is a number that did not change, or it is refused."""
+    path = _folder() / "report.json"
+    path.write_bytes(data)
+    try:
+        found = comparison.read(path)
+    except errors.InputError as error:
+        str(error).encode()
+        return
+    compared = comparison.compare(found, found)
+    page.render(found, compared, "before").encode()
+    for figure in compared:
+        assert math.isfinite(figure.before)
+        assert figure.before == figure.after
+
+
 TARGETS = (
     Target(
         "scenarios", _scenario,
@@ -111,5 +137,6 @@ TARGETS = (
     Target("go-templates", _template, (*encoded(_TEMPLATES), *files("src/simgpu/loadtest/scenarios/*/*job.yaml"))),
     Target("override-files", _overrides, encoded(["CL2_A: 3\nNodes: 3\nb: [1, {c: d}]\n"])),
     Target("label-selectors", _selector, encoded(["a = b, c in (d, e), !f", "x.io/a != b,g > 5"]), max_length=256),
+    Target("reports", _report, _REPORTS, ("dataItems", "labels", "data", "unit", "summaries", "content")),
     Target("durations", _duration, encoded(["1h30m", "500ms", "1.5s", "-3us"]), max_length=256),
 )  # fmt: skip

@@ -29,7 +29,7 @@ _NODE = "training-0000"
 
 
 class _Served:
-    """All routes of all our servers in one, of a small fleet: each request has a connection of its own."""
+    """Routes of controller, agent and exporter in one, of a small fleet: each request has a connection of its own."""
 
     def __init__(self) -> None:
         shown = _shown()

@@ -9,10 +9,12 @@ import msgspec
 
 from simgpu import errors
 from simgpu.loadtest.measurements import percentiles
+from simgpu.loadtest.reports import contents
 from simgpu.loadtest.running.results import RunResult
 
 RESULTS = "results.json"
 _MAX_BYTES = 256 << 20
+_LATEST = 253402300799  # the last second of the year 9999
 
 
 class ComparedFigure(msgspec.Struct, frozen=True):
@@ -37,11 +39,14 @@ def read(path: Path) -> RunResult:
             data = opened.read(_MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
             raise errors.InputError(str(path), "is too large for a report")
-        return msgspec.json.decode(data, type=RunResult)
+        result = msgspec.json.decode(data, type=RunResult)
     except OSError as error:
         raise errors.InputError(str(path), f"is not a report of 'simgpu loadtest': {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise errors.InputError(str(file), f"is not a report of 'simgpu loadtest': {error}") from None
+    if not 0 <= result.started <= _LATEST:
+        raise errors.InputError(f"{file}: started", f"{result.started:g}: must be seconds since 1970")
+    return result
 
 
 def figures(result: RunResult) -> Iterator[tuple[str, str, float]]:
@@ -61,29 +66,27 @@ def figures(result: RunResult) -> Iterator[tuple[str, str, float]]:
 
 
 def _of_summary(name: str, content: object) -> Iterator[tuple[str, str, float]]:
-    if not isinstance(content, dict):
-        return
-    items = content.get("dataItems")
-    if isinstance(items, list):
+    """Yield the numbers of a summary that a file holds; whatever else is in it is left out."""
+    items = contents.items(content)
+    if items is not None:
         for item in items:
-            label = " ".join(str(value) for value in (item.get("labels") or {}).values())
-            for key, value in (item.get("data") or {}).items():
-                if isinstance(value, int | float):
-                    yield f"{name}: {label} {key}", str(item.get("unit", "")), float(value)
+            for key, value in contents.numbers(item.get("data")):
+                yield f"{name}: {contents.label(item)} {key}", str(item.get("unit", "")), value
         return
-    for key, value in content.items():
-        if isinstance(value, dict):
-            for inner, number in value.items():
-                yield f"{name}: {key} {inner}", "ms", round(float(number) / 1e6, 3)  # nanoseconds
-        elif isinstance(value, int | float):
-            yield f"{name}: {key}", "", float(value)
+    for key, inner in contents.fields(content).items():
+        for part, nanoseconds in contents.numbers(inner):
+            yield f"{name}: {key} {part}", "ms", round(nanoseconds / 1e6, 3)
+    yield from ((f"{name}: {key}", "", value) for key, value in contents.numbers(content))
 
 
 def compare(before: RunResult, after: RunResult) -> list[ComparedFigure]:
-    """Return the figures that both runs have; those that are zero in both are left out."""
-    earlier = {name: value for name, _, value in figures(before)}
+    """Return the figures that both runs have; those that are zero in both are left out.
+
+    Of several with one name the last counts.
+    """
+    earlier, later = ({name: (unit, value) for name, unit, value in figures(run)} for run in (before, after))
     return [
-        ComparedFigure(name, unit, earlier[name], value)
-        for name, unit, value in figures(after)
-        if name in earlier and (value or earlier[name])
+        ComparedFigure(name, unit, earlier[name][1], value)
+        for name, (unit, value) in later.items()
+        if name in earlier and (value or earlier[name][1])
     ]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime
 import html
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 
 from simgpu import units
-from simgpu.loadtest.reports import plots
+from simgpu.loadtest.reports import contents, plots
 from simgpu.loadtest.reports.comparison import ComparedFigure
 from simgpu.loadtest.reports.plots import Curve
 from simgpu.loadtest.running.results import RunResult
@@ -42,6 +41,8 @@ border-radius:6px;white-space:pre-wrap}details summary{cursor:pointer;margin:12p
 """
 
 
+_PERCENTILES = 3  # that a row has: of half, of nine in ten, and of 99 in a hundred
+_RATES = ("perc50", "perc90", "perc99")
 _CLASSES = {"passed": "good", "failed": "bad", "skipped": "soft"}  # by verdict
 
 
@@ -177,21 +178,21 @@ def _measurements(result: RunResult) -> str:
     return "<h2>Measurements</h2>" + _table(["file", "metric", "p50", "p90", "p99", "unit"], shown, numeric=2)
 
 
-def _figures(name: str, content: Any) -> Iterator[list[str]]:
+def _figures(name: str, content: object) -> Iterator[list[str]]:
     """Yield rows of a summary: perf data, latencies in nanoseconds, or rates."""
-    if not isinstance(content, dict):
-        return
-    for item in content.get("dataItems", []):
-        label = " ".join(str(value) for value in item["labels"].values())
-        numbers = [f"{value:,.1f}" for value in item["data"].values()]
-        if len(numbers) == 3:
-            yield [_text(name), _text(label), *numbers, _text(item["unit"])]
-    for label, values in content.items():
-        if isinstance(values, dict) and len(values) == 3:
-            yield [_text(name), _text(label), *(f"{value / 1e6:,.1f}" for value in values.values()), "ms"]
-    if "perc50" in content:
-        numbers = [f"{content[key]:,.1f}" for key in ("perc50", "perc90", "perc99")]
-        yield [_text(name), "scheduled", *numbers, "pods/s"]
+    for item in contents.items(content) or ():
+        if len(values := _shown(item.get("data"))) == _PERCENTILES:
+            yield [_text(name), _text(contents.label(item)), *values, _text(str(item.get("unit", "")))]
+    for label, inner in contents.fields(content).items():
+        if len(values := _shown(inner, 1e6)) == _PERCENTILES:
+            yield [_text(name), _text(label), *values, "ms"]
+    rates = {key: f"{value:,.1f}" for key, value in contents.numbers(content)}
+    if rates.keys() >= {*_RATES}:
+        yield [_text(name), "scheduled", *(rates[key] for key in _RATES), "pods/s"]
+
+
+def _shown(content: object, unit: float = 1.0) -> list[str]:
+    return [f"{value / unit:,.1f}" for _, value in contents.numbers(content)]
 
 
 def _comparison(compared: Sequence[ComparedFigure], against: str) -> str:
