@@ -450,7 +450,7 @@ def test_a_report_that_started_at_no_time_is_refused(tmp_path: Path) -> None:
     writing.write(tmp_path, result())
     file = tmp_path / comparison.RESULTS
     file.write_bytes(msgspec.json.encode(msgspec.json.decode(file.read_bytes()) | {"started": 1e30}))
-    with pytest.raises(InputError, match="started: 1e[+]30: must be seconds since 1970"):
+    with pytest.raises(InputError, match=r"started: 1e[+]30: must be seconds since 1970"):
         comparison.read(tmp_path)
 
 
