@@ -11,12 +11,14 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
 from simgpu import errors
+from simgpu.app import executing
 from simgpu.dashboard import answers, pod_pages
 from simgpu.dashboard.serving import Dashboard
 from simgpu.dashboard.sources import BoxSource, ClusterFacts, FleetSource
@@ -291,6 +293,16 @@ def test_invalid_pages_are_rejected(name: str, content: bytes, tmp_path: Path) -
     with pytest.raises(errors.SimgpuError, match="server"):
         mirror.MirroredPages(tmp_path / "gpus", stale=1.0).show([(name, content)], clock=1.0, monotonic_ns=1)
     assert not list(tmp_path.glob("gpus/*/page"))
+
+
+@pytest.mark.parametrize("changed", [{"time": -1.0}, {"time": 1e300}, {"pages": [answers.GpuPage("GPU-1", "\u00e9")]}])
+def test_an_answer_without_a_time_or_with_pages_that_are_none_is_rejected(
+    changed: dict[str, Any], cluster: FakeCluster, tmp_path: Path
+) -> None:
+    found = pod_pages.of_container(cluster.source(), "team", "train", "")
+    shown = mirror.MirroredPages(tmp_path, stale=10.0)
+    with pytest.raises(errors.SimgpuError, match="the server sent an invalid"):
+        executing._show(shown, msgspec.structs.replace(found, **changed))
 
 
 def test_texts_of_a_page_cannot_drive_a_terminal(cluster: FakeCluster, tmp_path: Path) -> None:

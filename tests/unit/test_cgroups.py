@@ -79,3 +79,10 @@ def test_a_pods_processes_are_found_by_the_container_id_in_its_status(tmp_path: 
     assert found.of(PodRef("q", "ns", "main", UID)) == ()
     found.forget_others()
     assert found.of(PodRef("p", "ns", "main", UID)) == (10,)
+
+
+def test_lists_of_processes_that_are_none_are_read_as_far_as_they_are(tmp_path: Path) -> None:
+    group(tmp_path, 10)
+    folder = tmp_path / "kubepods" / "besteffort" / f"pod{UID}" / ID
+    (folder / "cgroup.procs").write_bytes("7\n\u0668\n".encode() + b"\xff\n-1\n" + b"9" * 5000)
+    assert ContainerProcesses(tmp_path).pids(UID, ID, 1.0) == (7,)

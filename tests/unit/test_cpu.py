@@ -73,3 +73,12 @@ def test_a_container_that_is_not_there_is_looked_for_less_and_less_often(tmp_pat
     assert meter.cores(UID, ID, 7.0) == 0
     version_one(tmp_path, ID, 3 * 10**9)
     assert meter.cores(UID, ID, 8.0) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("text", ["usage_usec\n", "usage_usec x\n", f"usage_usec {'9' * 4000}\n", ""])
+def test_a_time_that_is_none_counts_as_no_use(tmp_path: Path, text: str) -> None:
+    version_two(tmp_path, ID, 1000)
+    meter = cpu.Meter(tmp_path)
+    meter.cores(UID, ID, 1.0)
+    (tmp_path / SLICE / f"cri-containerd-{ID}.scope" / "cpu.stat").write_text(text)
+    assert meter.cores(UID, ID, 2.0) == 0.0

@@ -333,3 +333,17 @@ def test_pci_files_are_those_of_the_kernel() -> None:
     assert len(config) == 256
     assert config[:4] == bytes.fromhex("de103523")
     assert config[9:12] == bytes.fromhex("000203")
+
+
+@pytest.mark.parametrize("name", ["usr", "usr/bin/tool/below", "x" * 300, "/".join(["xy"] * 2000), ".simgpu"])
+def test_a_mark_that_names_what_no_agent_made_keeps_no_agent_from_showing_and_removing_the_folder(
+    tmp_path: Path, name: str
+) -> None:
+    found, root = folder(tmp_path), tmp_path / "driver"
+    (root / "usr/bin").mkdir(parents=True)
+    (root / "usr/bin/tool").touch()
+    (root / ".simgpu").write_bytes(msgspec.json.encode({"files": [name]}))
+    found.show([])
+    assert found.is_ours
+    found.remove()
+    assert there(root) == {"usr/bin/tool"}

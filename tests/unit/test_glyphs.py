@@ -37,3 +37,8 @@ def test_amounts_have_the_unit_that_fits() -> None:
 
 def test_what_is_no_time_is_dashes() -> None:
     assert [glyphs.clock(time) for time in (1e300, -1e300, float("inf"))] == ["--:--:--"] * 3
+
+
+def test_a_number_of_any_size_has_separators() -> None:
+    assert [glyphs.number(value) for value in (1234.4, 1_234_567)] == ["1,234", "1,234,567"]
+    assert glyphs.number(10**400).startswith("10,000,")

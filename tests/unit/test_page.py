@@ -104,6 +104,22 @@ def test_a_page_that_a_killed_writer_tore_is_mended_where_it_is(tmp_path: Path) 
     assert path.stat().st_ino == inode
 
 
+def test_a_page_with_the_highest_of_all_sequences_is_taken_over(tmp_path: Path) -> None:
+    found = cards()
+    path = tmp_path / found[0].uuid / "page"
+    first = writer.Pages(tmp_path, found, stale=10)
+    first.write(zeros(1), clock=0.0, monotonic_ns=1)
+    first.close()
+    page = np.fromfile(path, layout.DTYPE, count=1)
+    page["sequence"] = 2**64 - 2
+    path.write_bytes(page.tobytes() + bytes(path.stat().st_size - len(page.tobytes())))
+    writer.Pages(tmp_path, found, stale=10).write(zeros(1), clock=0.0, monotonic_ns=2)
+    now = writer.read(path)
+
+    assert now is not None
+    assert now["written_ns"][0] == 2
+
+
 def test_cards_of_an_earlier_writer_are_gone(tmp_path: Path) -> None:
     first = writer.Pages(tmp_path, cards("h200", 4), stale=10)
     first.close()

@@ -131,3 +131,11 @@ def test_an_instance_draws_what_a_real_one_was_recorded_to_draw() -> None:
         simulated.step(float(second))
 
     assert simulated.read("power_average", [card])[0] == pytest.approx(295, rel=0.1)
+
+
+def test_a_card_with_fewer_mebibytes_than_tiles_works() -> None:
+    entry = devices.GpuEntry("max-1550", memory=1)
+    box = Box(devices.build(devices.BoxConfig((entry,)), CATALOG, node="n"), seed=1, hostname="n")
+    box.admit(BUSY, ["card0"])
+    box.step(1.0, clock=1.0)
+    assert [box.engine.read_part(part.handle).memory_total_mib for part in box.machine.parts] == [1, 1]

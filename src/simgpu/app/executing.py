@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import contextlib
 import os
 import time
@@ -91,7 +90,7 @@ async def _read(feed: feeds.Feed, asked: PodCommand) -> ContainerGpus:
 def _show(pages: mirror.MirroredPages, found: ContainerGpus) -> None:
     try:
         decoded = [(page.id, base64.b64decode(page.page, validate=True)) for page in found.pages]
-    except binascii.Error as error:
+    except ValueError as error:
         raise errors.SimgpuError(f"the server sent an invalid page: {error}") from None
     pages.show(decoded, clock=found.time, monotonic_ns=time.monotonic_ns())
 

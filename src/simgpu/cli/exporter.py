@@ -121,7 +121,6 @@ def find_devices(
     loaded: models.Catalog, *, model: str | None, count: int | None, config: Path | None, node: str
 ) -> list[topology.Device]:
     """Return the devices that the options specify."""
-    from simgpu.catalog import models
     from simgpu.topology import devices as topology
 
     if config is None:
@@ -131,8 +130,16 @@ def find_devices(
     elif model or count:
         raise errors.InputError("--config", "cannot be combined with --model or --count")
     else:
-        box = errors.convert(models.parse_yaml(_existing(config)), topology.BoxConfig, field=str(config))
+        box = read_config(config)
     return topology.build(box, loaded, node=node)
+
+
+def read_config(path: Path) -> topology.BoxConfig:
+    """Read the list of a machine's devices from a file."""
+    from simgpu.catalog import models
+    from simgpu.topology import devices as topology
+
+    return errors.convert(models.parse_yaml(_existing(path)), topology.BoxConfig, field=str(path))
 
 
 def _own_identity(vendor: str) -> str:

@@ -189,7 +189,7 @@ class Inventory:
             pairs = device.usable_instances()
             return tuple((place.number, item.name, handles[place.number, item.name]) for place, item in pairs)
         if self._tiles and model.tiles > 1:
-            memory = model.memory_mib.total // model.tiles
+            memory = max(1, model.memory_mib.total // model.tiles)  # MiB: a card may have fewer than tiles
             wanted = [(str(tile), 1 / model.tiles, memory) for tile in range(model.tiles)]
             numbers = list(range(model.tiles))
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ MAX_PROCESSES = 256  # of a container that are looked at
 _MAX_RETRY_SECONDS = 60.0  # between searches for a missing group: each search reads many directories
 _MAX_DEPTH = 8
 _FREE_DEPTH = 2  # below it, only directories that can contain pods are searched
+_PID = re.compile("[0-9]{1,9}")
 _POD_NAMES = ("kubepods", "burstable", "besteffort", "guaranteed")
 
 
@@ -84,11 +86,11 @@ def _processes(group: Path) -> set[int]:
     found: set[int] = set()
     for folder, below, _ in os.walk(group):
         try:
-            lines = (Path(folder) / "cgroup.procs").read_text().split()
+            lines = (Path(folder) / "cgroup.procs").read_text(errors="replace").split()
         except OSError:
             below.clear()
             continue
-        found.update(pid for line in lines if line.isdecimal() and (pid := int(line)) > 0)
+        found.update(pid for line in lines if _PID.fullmatch(line) and (pid := int(line)) > 0)
         if len(found) > MAX_PROCESSES:
             break
     return found

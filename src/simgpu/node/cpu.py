@@ -35,7 +35,7 @@ class Meter:
             return None
         try:
             return _read(group, unified=self._groups.unified)
-        except (OSError, ValueError, StopIteration):
+        except (OSError, ValueError, OverflowError, LookupError, StopIteration):
             self._groups.forget(container)
             return None
 

@@ -127,6 +127,15 @@ class DraPlugin:
         if all(path in self._servers and plugins.identity(path) == self._servers[path][1] for path in self._at.all()):
             return
         await self.stop()
+        try:
+            for path, services in self.services().items():
+                await self._listen(path, services)
+        except OSError as error:
+            await self.stop()
+            self._report(f"cannot listen for the kubelet: {error}")
+
+    def services(self) -> Mapping[Path, rpc.Services]:
+        """Return the methods that the kubelet calls, by the path of their socket: the one that it finds comes last."""
         service = {
             "NodePrepareResources": rpc.unary(dra_messages.ClaimsRequest, self._prepare_each),
             "NodeUnprepareResources": rpc.unary(dra_messages.ClaimsRequest, self._unprepare_each),
@@ -136,18 +145,11 @@ class DraPlugin:
             "GetInfo": rpc.unary(dra_messages.InfoRequest, self._info),
             "NotifyRegistrationStatus": rpc.unary(dra_messages.RegistrationStatus, self._notified),
         }
-        try:
-            await self._listen(
-                self._at.service,
-                dict.fromkeys(dra_messages.PLUGIN_SERVICES.values(), service)
-                | dict.fromkeys(dra_messages.HEALTH_SERVICES.values(), watch),
-            )
-            await self._listen(self._at.registration, {dra_messages.REGISTRATION: registration})
-        except OSError as error:
-            await self.stop()
-            self._report(f"cannot listen for the kubelet: {error}")
+        found = dict.fromkeys(dra_messages.PLUGIN_SERVICES.values(), service)
+        found |= dict.fromkeys(dra_messages.HEALTH_SERVICES.values(), watch)
+        return {self._at.service: found, self._at.registration: {dra_messages.REGISTRATION: registration}}
 
-    async def _listen(self, path: Path, services: Mapping[str, Any]) -> None:
+    async def _listen(self, path: Path, services: rpc.Services) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         for other in _abandoned(path.parent, path):
             _log.info("removing a socket without a listener: %s", other)

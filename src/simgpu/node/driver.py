@@ -8,6 +8,7 @@ where the library finds them, and the device files that go with them.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import platform
 import re
@@ -193,8 +194,9 @@ class DriverFolder:
         """Remove files, what an interrupted write left of them, and folders that are empty then, but not those kept."""
         paths = [self._root / name for name in names]
         for path in paths:
-            path.with_name(files.unfinished_name(path.name)).unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
+            for each in (path.with_name(files.unfinished_name(path.name)), path):
+                with contextlib.suppress(IsADirectoryError, NotADirectoryError):  # not made by an agent, so it stays
+                    each.unlink(missing_ok=True)
         self._prune((path.parent for path in paths), kept=kept)
 
     def _prune(self, folders: Iterable[Path], *, kept: Collection[Path] = ()) -> None:

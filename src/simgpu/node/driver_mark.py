@@ -17,6 +17,8 @@ from simgpu.node import files
 
 NAME: Final = ".simgpu"
 
+_MAX_PATH, _MAX_PART = 2048, 240  # bytes: while a file is written, it has a longer name
+
 _log = logging.getLogger(__name__)
 
 
@@ -45,9 +47,12 @@ def read(root: Path) -> Mark | None:
 
 
 def _is_below(name: str) -> bool:
-    """Whether a path leads nowhere else than below the folder."""
+    """Whether a path leads nowhere else than below the folder, to what can be a file of ours."""
     path = PurePosixPath(name)
-    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
+    parts = path.parts
+    leads_below = bool(parts) and not path.is_absolute() and ".." not in parts and "\0" not in name
+    is_possible = len(name.encode()) <= _MAX_PATH and all(len(part.encode()) <= _MAX_PART for part in parts)
+    return leads_below and is_possible and parts[0] != NAME
 
 
 def write(root: Path, mark: Mark) -> None:

@@ -61,15 +61,9 @@ class Plugin:
             await self.stop()
         if now is None or self._server is not None:
             return
-        methods = {
-            "GetDevicePluginOptions": rpc.unary(messages.Empty, self._options),
-            "ListAndWatch": rpc.stream(messages.Empty, self._list_and_watch),
-            "GetPreferredAllocation": rpc.unary(messages.PreferredAllocationRequest, self._preferred),
-            "Allocate": rpc.unary(messages.AllocateRequest, self._allocate_each),
-        }
         request = messages.RegisterRequest(messages.VERSION, self.socket.name, self._offer.resource, _OPTIONS)
         try:
-            self._server = await rpc.serve(self.socket, {messages.DEVICE_PLUGIN: methods})
+            self._server = await rpc.serve(self.socket, self.services())
             await rpc.call(kubelet, f"{messages.REGISTRATION}/Register", request, messages.Empty, seconds=_CALL_SECONDS)
         except (rpc.RpcError, OSError) as error:
             await self.stop()
@@ -79,6 +73,16 @@ class Plugin:
             return
         self._known_to, self._problem, self._silent_since = now, "", time.monotonic()
         _log.info("registered %s with the kubelet", self._offer.resource)
+
+    def services(self) -> rpc.Services:
+        """Return the methods that the kubelet calls."""
+        methods = {
+            "GetDevicePluginOptions": rpc.unary(messages.Empty, self._options),
+            "ListAndWatch": rpc.stream(messages.Empty, self._list_and_watch),
+            "GetPreferredAllocation": rpc.unary(messages.PreferredAllocationRequest, self._preferred),
+            "Allocate": rpc.unary(messages.AllocateRequest, self._allocate_each),
+        }
+        return {messages.DEVICE_PLUGIN: methods}
 
     @property
     def _forgotten(self) -> bool:

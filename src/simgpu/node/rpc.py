@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import weakref
+import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,13 +14,14 @@ from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.const import Cardinality, Handler
 from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import ProtocolError, StreamTerminatedError
-from grpclib.protocol import H2Protocol
-from grpclib.server import Server as _Server
 from grpclib.server import Stream
 
+from simgpu.node import connections
 from simgpu.node.protobuf import Message
 
 M = TypeVar("M", bound=Message)
+
+Services = Mapping[str, Mapping[str, Handler]]  # methods by service and name
 
 _STOP_SECONDS = 1.0
 
@@ -42,13 +43,26 @@ class _Codec(CodecBase):
         return message_type.decode(data)
 
 
+# What grpclib and the codec raise for bytes that are no message, compressed ones included.
+_UNREADABLE = (ValueError, NotImplementedError, AssertionError, LookupError, struct.error)
+
+
+async def _received(stream: Stream[M, Message]) -> M:
+    """Return the message of a request; `GRPCError` if it has none that can be read."""
+    try:
+        received = await stream.recv_message()
+    except _UNREADABLE as error:
+        raise GRPCError(Status.INVALID_ARGUMENT, f"an unreadable message: {error}") from None
+    if received is None:
+        raise GRPCError(Status.INVALID_ARGUMENT, "no message")
+    return received
+
+
 def unary(request: type[M], method: Callable[[M], Awaitable[Message]]) -> Handler:
     """Return the handler of a unary method. A caller gets the message of an `RpcError` with status UNAVAILABLE."""
 
     async def answer(stream: Stream[M, Message]) -> None:
-        received = await stream.recv_message()
-        if received is None:
-            raise GRPCError(Status.INVALID_ARGUMENT, "no message")
+        received = await _received(stream)
         try:
             await stream.send_message(await method(received))
         except RpcError as error:
@@ -61,9 +75,7 @@ def stream(request: type[M], method: Callable[[M], AsyncGenerator[Message, None]
     """Return the handler of a server-streaming method."""
 
     async def answer(stream: Stream[M, Message]) -> None:
-        received = await stream.recv_message()
-        if received is None:
-            raise GRPCError(Status.INVALID_ARGUMENT, "no message")
+        received = await _received(stream)
         try:
             async with contextlib.aclosing(method(received)) as messages:
                 async for message in messages:
@@ -76,34 +88,14 @@ def stream(request: type[M], method: Callable[[M], AsyncGenerator[Message, None]
     return Handler(answer, Cardinality.UNARY_STREAM, request, Message)
 
 
-class _Listener(_Server):
-    """grpclib's server leaves it to clients to disconnect; this one can close connections itself."""
-
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self._protocols: weakref.WeakSet[H2Protocol] = weakref.WeakSet()
-
-    def _protocol_factory(self) -> H2Protocol:
-        protocol = super()._protocol_factory()
-        self._protocols.add(protocol)
-        return protocol
-
-    async def close_connections(self) -> None:
-        """Close every connection."""
-        for protocol in list(self._protocols):
-            if hasattr(protocol, "connection"):
-                protocol.connection.close()
-        await asyncio.sleep(0)  # transports end in the loop's next turn
-
-
 class RpcServer:
     """A gRPC server on a unix socket, with the methods of each service by name."""
 
-    def __init__(self, services: Mapping[str, Mapping[str, Handler]]) -> None:
+    def __init__(self, services: Services) -> None:
         self._handlers = {
             f"/{service}/{name}": handler for service, methods in services.items() for name, handler in methods.items()
         }
-        self._server = _Listener([self], codec=_Codec())
+        self._server = connections.Listener([self], codec=_Codec())
 
     def __mapping__(self) -> dict[str, Handler]:
         return self._handlers
@@ -129,7 +121,7 @@ class RpcServer:
         await self._server.close_connections()
 
 
-async def serve(path: Path, services: Mapping[str, Mapping[str, Handler]]) -> RpcServer:
+async def serve(path: Path, services: Services) -> RpcServer:
     """Start a server on a new socket at this path, and return it."""
     server = RpcServer(services)
     await server.start(path)
@@ -146,7 +138,7 @@ async def call(path: Path, method: str, request: Message, answer: type[M], *, se
         raise RpcError(error.message or error.status.name) from None
     except TimeoutError:
         raise RpcError(f"no answer within {seconds:g} s") from None
-    except (OSError, ValueError, StreamTerminatedError, ProtocolError) as error:
+    except (OSError, StreamTerminatedError, ProtocolError, *_UNREADABLE) as error:
         raise RpcError(f"{path}: {error}") from None
     finally:
         channel.close()

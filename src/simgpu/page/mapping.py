@@ -16,6 +16,7 @@ from simgpu.page import layout
 
 FILE: Final = "page"
 ROOM: Final = (layout.DTYPE.itemsize + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
+_SEQUENCES: Final = 1 << 8 * layout.DTYPE["sequence"].itemsize  # one more than the highest: after it they begin anew
 
 
 class Publisher:
@@ -34,7 +35,7 @@ class Publisher:
             row["sequence"] = before
             mapped[0] = row
         with self._fence:
-            page["sequence"] = before + 1
+            page["sequence"] = (before + 1) % _SEQUENCES
 
 
 def _usable(path: Path) -> bool:

@@ -17,6 +17,7 @@ from simgpu.page import layout, mapping, writer
 MAX_PAGES: Final = vocabulary.MAX_PAGES * layout.INSTANCES
 MAX_BYTES: Final = 1 << 16  # of a page, also of later versions
 
+_MAX_CLOCK = 1e12  # seconds since 1970: in microseconds it fits on a page
 _ID = re.compile(r"(GPU|MIG)-[0-9a-z-]{1,72}")
 _PRINTABLE = bytes(byte if 0x20 <= byte < 0x7F else 0 if byte == 0 else ord("?") for byte in range(256))
 
@@ -34,6 +35,8 @@ class MirroredPages:
         """Show these pages alone, by the ids of their GPUs or MIG instances; `clock` is in seconds since 1970."""
         if not 0 < len(pages) <= MAX_PAGES:
             raise errors.SimgpuError(f"the server sent {len(pages)} pages; at most {MAX_PAGES} are possible")
+        if not 0 <= clock <= _MAX_CLOCK:
+            raise errors.SimgpuError(f"the server sent an invalid time: {clock:g}")
         self._remove_others({name for name, _ in pages})
         for name, content in pages:
             row = _row(name, content)

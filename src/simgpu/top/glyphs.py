@@ -99,7 +99,7 @@ def curve(values: Sequence[float | None], width: int, height: int, *, low: float
 
 def number(value: float) -> str:
     """Return a number with separators."""
-    return f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.0f}"  # an integer may have no float
 
 
 def watts(value: float) -> str:

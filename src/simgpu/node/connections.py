@@ -1,0 +1,67 @@
+"""Connections of gRPC clients, as grpclib serves them: one whose client sends what is not the protocol is closed.
+
+grpclib by itself raises an error of its own into the event loop then, or logs one as a failure of the server, and the
+client waits. It also leaves it to clients to disconnect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from grpclib import protocol, server
+from grpclib.metadata import decode_metadata
+
+_REQUIRED = {":method", ":path"}
+
+_log = logging.getLogger(__name__)
+
+
+class Listener(server.Server):
+    """A server that can close connections itself."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+    def _protocol_factory(self) -> Connection:
+        made = super()._protocol_factory()
+        handler = _Requests(self._mapping, self._codec, self._status_details_codec, self.__dispatch__)
+        self._handlers.discard(made.handler)
+        self._handlers.add(handler)
+        found = Connection(handler, self._config, self._h2_config)
+        self.connections.add(found)
+        return found
+
+    async def close_connections(self) -> None:
+        """Close every connection."""
+        for found in list(self.connections):
+            if hasattr(found, "connection"):
+                found.connection.close()
+        await asyncio.sleep(0)  # transports end in the loop's next turn
+
+
+class Connection(protocol.H2Protocol):
+    """The connection of a client."""
+
+    def data_received(self, data: bytes) -> None:
+        """Process the next bytes."""
+        try:
+            super().data_received(data)
+        except Exception as error:  # noqa: BLE001 - of any kind: frames that are not known, headers that are not text
+            _log.info("closing the connection of a gRPC client: %s: %s", type(error).__name__, error)
+            self.processor.close("Protocol error")
+
+
+class _Requests(server.Handler):
+    """The requests of a connection."""
+
+    def accept(self, stream: protocol.Stream, headers: Any, release_stream: Callable[[], None]) -> None:
+        """Start to answer a request; raises for headers that are none of gRPC."""
+        if missing := _REQUIRED - dict(headers).keys():
+            raise ValueError(f"a request without {', '.join(sorted(missing))}")
+        decode_metadata(headers)
+        super().accept(stream, headers, release_stream)
