@@ -2,8 +2,32 @@
 
 from __future__ import annotations
 
-from tests.fuzz.inputs import annotated, clusters, configured, kubelets, loadtests, served, workloads
+from tests.fuzz.inputs import (
+    annotated,
+    clusters,
+    configured,
+    kubelets,
+    leftovers,
+    loadtests,
+    machines,
+    served,
+    sockets,
+    watchers,
+    workloads,
+)
 from tests.fuzz.target import Target
 
-MODULES = (annotated, clusters, configured, kubelets, loadtests, served, workloads)
+MODULES = (
+    annotated,
+    clusters,
+    configured,
+    kubelets,
+    leftovers,
+    loadtests,
+    machines,
+    served,
+    sockets,
+    watchers,
+    workloads,
+)
 TARGETS: dict[str, Target] = {target.name: target for module in MODULES for target in module.TARGETS}

@@ -98,7 +98,7 @@ def awaited(check: Callable[[bytes], Coroutine[Any, Any, object]]) -> Callable[[
     return lambda data: loop().run_until_complete(check(data))
 
 
-_LOGGERS = tuple(map(logging.getLogger, ("simgpu", "aiohttp", "asyncio")))
+_LOGGERS = tuple(map(logging.getLogger, ("simgpu", "aiohttp", "asyncio", "grpclib")))
 
 
 @contextlib.contextmanager

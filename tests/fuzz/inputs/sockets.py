@@ -1,0 +1,108 @@
+"""Bytes that arrive on the agent's gRPC sockets, as HTTP/2 or none, and on its own connections to the kubelet's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import socket
+from typing import Any
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+
+from simgpu.node import connections, dra_messages, messages, rpc
+from simgpu.node.protobuf import Message
+from tests.fuzz.inputs import kubelets
+from tests.fuzz.target import Target, awaited, loop, no_error_logged, split
+
+_TURNS, _IDLE_TURNS = 200, 12  # of the event loop: at most, and without an answer
+_ENDING_TURNS = 50
+_CALLS: tuple[tuple[int, str, Message], ...] = (
+    (0, f"{messages.DEVICE_PLUGIN}/Allocate", kubelets._ALLOCATE),
+    (0, f"{messages.DEVICE_PLUGIN}/GetPreferredAllocation", kubelets._PREFER),
+    (0, f"{messages.DEVICE_PLUGIN}/ListAndWatch", messages.Empty()),
+    (0, f"{messages.DEVICE_PLUGIN}/GetDevicePluginOptions", messages.Empty()),
+    *((1, f"{service}/NodePrepareResources", kubelets._CLAIMS) for service in dra_messages.PLUGIN_SERVICES.values()),
+    *((1, f"{service}/NodeWatchResources", messages.Empty()) for service in dra_messages.HEALTH_SERVICES.values()),
+    (2, f"{dra_messages.REGISTRATION}/GetInfo", messages.Empty()),
+    (2, f"{dra_messages.REGISTRATION}/NotifyRegistrationStatus", kubelets._STATUS),
+)
+
+
+@functools.cache
+def _listeners() -> tuple[connections.Listener, ...]:
+    """Return the servers of the device plugin and of the DRA plugin; clients are connected without a path."""
+    services = (kubelets._plugin().services(), *kubelets._dra().services().values())
+    return tuple(rpc.RpcServer(item)._server for item in services)
+
+
+async def _request(data: bytes) -> bytes:
+    """Whatever bytes arrive, none of our code fails on them, and nothing of the connection is left after its client."""
+    number, rest = split(data, len(_listeners()))
+    listener = _listeners()[number]
+    answer = await _exchange(listener, rest)
+    if len(data) % 16 == 0:
+        good = await _exchange(listener, _GOOD[number])
+        assert b"\0\0\0\0" in good, good
+    return answer
+
+
+async def _exchange(listener: connections.Listener, data: bytes) -> bytes:
+    theirs, ours = socket.socketpair()
+    theirs.setblocking(False)
+    ours.setblocking(False)
+    with no_error_logged(), ours:
+        _, made = await loop().connect_accepted_socket(listener._protocol_factory, theirs)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            await loop().sock_sendall(ours, data)
+        answer = await _answer(ours)
+        ours.close()
+        for _ in range(_ENDING_TURNS):
+            await asyncio.sleep(0)
+            if _has_ended(made):
+                break
+        assert _has_ended(made)
+        listener.__gc_collect__()
+        assert not listener._handlers
+    return answer
+
+
+def _has_ended(made: Any) -> bool:
+    return bool(made.connection.is_closing() and made.handler.closing and made.handler.check_closed())
+
+
+async def _answer(ours: socket.socket) -> bytes:
+    found, idle = bytearray(), 0
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
+        idle += 1
+        with contextlib.suppress(BlockingIOError):
+            piece = ours.recv(1 << 16)
+            if not piece:
+                break
+            found += piece
+            idle = 0
+        if idle > _IDLE_TURNS:
+            break
+    return bytes(found)
+
+
+def _called(method: str, message: Message) -> bytes:
+    """Return what a client sends for a call."""
+    made = H2Connection(H2Configuration(client_side=True, header_encoding="ascii"))
+    made.initiate_connection()
+    headers = {
+        ":method": "POST", ":scheme": "http", ":path": f"/{method}", ":authority": "localhost", "te": "trailers",
+        "content-type": "application/grpc", "grpc-timeout": "5S", "user-agent": "grpc-go/1", "x-bin": "YQ",
+    }  # fmt: skip
+    made.send_headers(1, list(headers.items()))
+    body = message.encode()
+    made.send_data(1, b"\0" + len(body).to_bytes(4, "big") + body, end_stream=True)
+    return made.data_to_send()
+
+
+_REQUESTS = tuple(bytes([number]) + _called(method, message) for number, method, message in _CALLS)
+_GOOD = {item[0]: item[1:] for item in _REQUESTS}  # the last one of each socket
+
+TARGETS = (Target("grpc-requests", awaited(_request), _REQUESTS),)
