@@ -1,6 +1,6 @@
-"""Connections of gRPC clients, as grpclib serves them: one whose client sends what is not the protocol is closed.
+"""Connections of gRPC, with grpclib: one whose other end sends what is not the protocol is closed.
 
-grpclib by itself raises an error of its own into the event loop then, or logs one as a failure of the server, and the
+grpclib by itself raises an error of its own into the event loop then, or logs one as a failure of the server, and a
 client waits. It also leaves it to clients to disconnect.
 """
 
@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from grpclib import protocol, server
+from grpclib import client, protocol, server
 from grpclib.metadata import decode_metadata
 
 _REQUIRED = {":method", ":path"}
@@ -44,15 +44,23 @@ class Listener(server.Server):
         await asyncio.sleep(0)  # transports end in the loop's next turn
 
 
+class Channel(client.Channel):
+    """A client's connection to a server."""
+
+    def _protocol_factory(self) -> Connection:
+        made = super()._protocol_factory()
+        return Connection(made.handler, made.config, made.h2_config)
+
+
 class Connection(protocol.H2Protocol):
-    """The connection of a client."""
+    """The connection of a client or of a server."""
 
     def data_received(self, data: bytes) -> None:
         """Process the next bytes."""
         try:
             super().data_received(data)
         except Exception as error:  # noqa: BLE001 - of any kind: frames that are not known, headers that are not text
-            _log.info("closing the connection of a gRPC client: %s: %s", type(error).__name__, error)
+            _log.info("closing a connection of gRPC: %s: %s", type(error).__name__, error)
             self.processor.close("Protocol error")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from grpclib import GRPCError, Status
-from grpclib.client import Channel, UnaryUnaryMethod
+from grpclib.client import UnaryUnaryMethod
 from grpclib.const import Cardinality, Handler
 from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import ProtocolError, StreamTerminatedError
@@ -130,7 +130,7 @@ async def serve(path: Path, services: Services) -> RpcServer:
 
 async def call(path: Path, method: str, request: Message, answer: type[M], *, seconds: float) -> M:
     """Call a unary method once, and return its response; raises `RpcError`."""
-    channel = Channel(path=str(path), codec=_Codec())
+    channel = connections.Channel(path=str(path), codec=_Codec())
     try:
         ask: UnaryUnaryMethod[Message, M] = UnaryUnaryMethod(channel, f"/{method}", Message, answer)
         return await ask(request, timeout=seconds)

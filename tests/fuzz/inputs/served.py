@@ -15,11 +15,15 @@ from aiohttp import web
 
 from simgpu.dashboard import openapi
 from simgpu.dashboard.serving import API
+from simgpu.fakedev import exporter
 from simgpu.identities import identity, render
 from simgpu.top import feeds, fleet_state
+from simgpu.top.choosing import VIEWS, Choice
+from simgpu.top.picture import FleetPicture
 from simgpu.web import fleet_pages, health, limits, metering, pages, server
 from tests.fixtures import boxes
 from tests.fixtures.dashboards import ServedFleet
+from tests.fuzz.inputs import watchers
 from tests.fuzz.target import Target, awaited, encoded, loop, no_error_logged
 
 _TURNS = 400  # of the event loop: enough for any answer that no thread makes
@@ -39,9 +43,13 @@ class _Served:
         topology = fleet_pages.topology_routes(
             lambda: True, lambda: {"NodePools": {}}, lambda name: {"name": name} if name == _NODE else None
         )
-        box = pages.Page(render.Renderer(boxes.make("h200").machine, identity.load("dcgm")))
+        box = boxes.busy("h200")
+        page = pages.Page(render.Renderer(box.machine, identity.load("dcgm")))
         routes = [
-            *metrics.routes(), *topology, *shown.dashboard.routes(), server.get("/box", box.__call__),
+            *metrics.routes(), *topology, *shown.dashboard.routes(), server.get("/box", page.__call__),
+            server.get(f"{API}/devices", server.view(box.describe_devices)),
+            server.get(f"{API}/workloads", server.view(box.describe_workloads)),
+            web.route("*", "/fakedev", exporter.route(page).handler),
             server.get("/own", metering.Meters(_no_state, dict).page()),
             server.get("/healthz", health.liveness(lambda: ["a problem"])),
             server.get("/readyz", health.readiness(str)),
@@ -132,12 +140,16 @@ async def _events(data: bytes) -> None:
         for piece in data.split(b"\0|\0"):
             yield piece
 
-    found = fleet_state.FleetState()
+    picture = FleetPicture("here")
+    found = picture.state
     with contextlib.suppress(feeds.FeedError):
         async for event in feeds.events(pieces()):
             found.apply(fleet_state.COLUMNS[0], event)
             assert all(len(cells) == found.order.gpus for cells in found.columns.values())
             assert np.isfinite(found.order.means(found.columns[fleet_state.COLUMNS[0]])).all()
+    if len(data) % 16 == 0:  # drawing takes longer than reading
+        for view in VIEWS:
+            watchers.check_drawn(picture, Choice(view=view, still=True), (120, 40))
 
 
 def _stream(name: str, value: object) -> bytes:
@@ -161,6 +173,9 @@ _OTHERS = (
     "topology",
     f"topology/nodes/{_NODE}",
     "box",
+    "fakedev",
+    "api/v1/devices",
+    "api/v1/workloads",
     "own",
     "healthz?verbose",
     "",
@@ -171,6 +186,8 @@ _LAYOUT = {"names": ["a", "b"], "pools": ["p"], "pool_of": [0, 0], "counts": [1,
 _REQUESTS = (
     "GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: application/openmetrics-text\r\nAccept-Encoding: gzip\r\n\r\n",
     "POST /topology HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc",
+    "POST /fakedev HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+    "GET /fakedev HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
     "GET /healthz HTTP/1.0\r\n\r\nGET /api/v1/fleet HTTP/1.1\r\nHost: x\r\n\r\n",
     "GET /api/v1/fleet HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
 )

@@ -14,10 +14,11 @@ from h2.connection import H2Connection
 from simgpu.node import connections, dra_messages, messages, rpc
 from simgpu.node.protobuf import Message
 from tests.fuzz.inputs import kubelets
-from tests.fuzz.target import Target, awaited, loop, no_error_logged, split
+from tests.fuzz.target import Target, awaited, loop, no_error_logged, scratch, split
 
 _TURNS, _IDLE_TURNS = 200, 12  # of the event loop: at most, and without an answer
 _ENDING_TURNS = 50
+_SECONDS = 5.0  # of a call: none takes as long
 _CALLS: tuple[tuple[int, str, Message], ...] = (
     (0, f"{messages.DEVICE_PLUGIN}/Allocate", kubelets._ALLOCATE),
     (0, f"{messages.DEVICE_PLUGIN}/GetPreferredAllocation", kubelets._PREFER),
@@ -102,7 +103,49 @@ def _called(method: str, message: Message) -> bytes:
     return made.data_to_send()
 
 
+async def _call(data: bytes) -> None:
+    """Whatever a kubelet answers, a call returns a message or raises `RpcError`."""
+    path, waiting = scratch() / "kubelet.sock", asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(data)
+        with contextlib.suppress(ConnectionError):
+            await reader.read(1 << 16)
+        writer.close()
+        waiting.set()
+
+    path.unlink(missing_ok=True)
+    listener = await asyncio.start_unix_server(answer, path)
+    with no_error_logged():
+        try:
+            await rpc.call(path, _LIST, messages.Empty(), messages.ListPodResourcesResponse, seconds=_SECONDS)
+        except rpc.RpcError as error:
+            str(error).encode()
+        await waiting.wait()
+    listener.close()
+    await listener.wait_closed()
+
+
+def _answered(message: Message) -> bytes:
+    """Return what a server sends for an answer."""
+    made = H2Connection(H2Configuration(client_side=False, header_encoding="ascii"))
+    made.initiate_connection()
+    made.receive_data(_called(_LIST, messages.Empty()))
+    body = message.encode()
+    made.send_headers(1, [(":status", "200"), ("content-type", "application/grpc+proto")])
+    made.send_data(1, b"\0" + len(body).to_bytes(4, "big") + body)
+    made.send_headers(1, [("grpc-status", "0"), ("grpc-message", "x")], end_stream=True)
+    return made.data_to_send()
+
+
+_LIST = f"{messages.POD_RESOURCES}/List"
 _REQUESTS = tuple(bytes([number]) + _called(method, message) for number, method, message in _CALLS)
 _GOOD = {item[0]: item[1:] for item in _REQUESTS}  # the last one of each socket
 
-TARGETS = (Target("grpc-requests", awaited(_request), _REQUESTS),)
+_ANSWERS = tuple(_answered(message) for message in (messages.Empty(), kubelets._PODS))
+
+TARGETS = (
+    Target("grpc-requests", awaited(_request), _REQUESTS),
+    Target("grpc-answers", awaited(_call), _ANSWERS),
+)
