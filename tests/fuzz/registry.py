@@ -5,11 +5,13 @@ from __future__ import annotations
 from tests.fuzz.inputs import (
     annotated,
     clusters,
+    commands,
     configured,
     kubelets,
     leftovers,
     loadtests,
     machines,
+    objects,
     served,
     sockets,
     watchers,
@@ -18,16 +20,7 @@ from tests.fuzz.inputs import (
 from tests.fuzz.target import Target
 
 MODULES = (
-    annotated,
-    clusters,
-    configured,
-    kubelets,
-    leftovers,
-    loadtests,
-    machines,
-    served,
-    sockets,
-    watchers,
-    workloads,
-)
+    annotated, clusters, commands, configured, kubelets, leftovers, loadtests, machines, objects, served, sockets,
+    watchers, workloads,
+)  # fmt: skip
 TARGETS: dict[str, Target] = {target.name: target for module in MODULES for target in module.TARGETS}

@@ -17,7 +17,7 @@ import pytest
 
 from deploy.image import debian
 from tests.fuzz import __main__ as command
-from tests.fuzz import guided, keeping, native
+from tests.fuzz import figures, guided, keeping, native
 from tests.fuzz.inputs import served
 from tests.fuzz.target import CORPUS, ROOT, kept
 
@@ -80,6 +80,12 @@ def test_examples_of_queries_have_answers_so_that_what_is_almost_one_reaches_the
     assert not refused
     (pages,) = [answer for name, answer in answers.items() if name.startswith(b"api/v1/pods/")]
     assert '"state":"running"' in str(pages)
+
+
+def test_the_documentation_lists_every_target() -> None:
+    table = figures.DOCUMENT.read_text().partition("\n| part | targets |\n")[2].partition("\n\n")[0]
+    listed = re.findall(r"`([a-z-]+)`", table)
+    assert sorted(listed) == sorted([*command.names_in_python(), *native.NAMES])
 
 
 def test_the_kept_inputs_are_few_and_small_and_belong_to_a_target() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from simgpu.kube import errors as kube_errors
+from simgpu.kube.client import decode
 from simgpu.kube.lease_time import LeaseTime
 from simgpu.kube.views import Lease, LeaseSpec, ObjectMeta
 
@@ -73,3 +75,9 @@ def test_a_lease_of_no_time_or_of_an_absurd_one_changes_nothing(renewed: str | N
     time = Clocks(10_000.0).time()
     time.follow(Lease(metadata=ObjectMeta(name="l"), spec=LeaseSpec(holder_identity="x", renew_time=renewed)))
     assert time.now() == 10_000
+
+
+@pytest.mark.parametrize("field", ["leaseDurationSeconds", "leaseTransitions"])
+def test_a_lease_with_a_number_of_no_32_bits_is_unreadable(field: str) -> None:
+    with pytest.raises(kube_errors.UnreadableAnswer, match=field):
+        decode(b'{"metadata":{"name":"l"},"spec":{"%s":%s}}' % (field.encode(), b"9" * 400), Lease)

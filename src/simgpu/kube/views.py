@@ -8,7 +8,7 @@ wrote them.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
@@ -281,13 +281,16 @@ class Job(Object, frozen=True):
     status: JobStatus = JobStatus()
 
 
+Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
+
+
 class LeaseSpec(ApiView, frozen=True):
     """`spec` of a lease."""
 
     holder_identity: str | None = None
-    lease_duration_seconds: int | None = None
+    lease_duration_seconds: Int32 | None = None
     renew_time: str | None = None
-    lease_transitions: int | None = None
+    lease_transitions: Int32 | None = None
 
 
 class Lease(Object, frozen=True):

@@ -140,7 +140,10 @@ class ProxyFeed:
 
 def base_of(url: str, *, field: str) -> str:
     """Return the address of a server from any of its URLs, such as that of its metrics."""
-    parts = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        parts = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
+    except ValueError as error:
+        raise errors.InputError(field, f"{url!r}: {error}") from None
     try:
         port = parts.port
     except ValueError:

@@ -20,7 +20,7 @@ from simgpu.kube import errors, resources
 from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Change, Store
 from simgpu.kube.views import Node
-from simgpu.loadtest import concurrency, ownership
+from simgpu.loadtest import concurrency, heartbeat, ownership
 from simgpu.loadtest.dependencies import kinds, nodes, restarts, slices, stages, visibility
 from simgpu.loadtest.dependencies.kwok import DEFAULT_IMAGE, Kwok
 from simgpu.loadtest.dependencies.workbench import DependencyError, Workbench
@@ -68,7 +68,6 @@ PARAMETERS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "kwokImage": fields.text,
     },
 }
-_LEASE_SECONDS = 60.0  # a controller's lease that was not renewed for longer is of one that is gone
 
 
 class GpuSettings(msgspec.Struct, frozen=True):
@@ -165,11 +164,12 @@ class FakeGpus:
     async def _controller_runs(self) -> bool:
         now = datetime.datetime.now(datetime.UTC)
         for lease in await self._bench.client.list(resources.LEASES):
-            renewed = lease.spec.renew_time
-            if lease.metadata.name.startswith(LEASE) and lease.spec.holder_identity and renewed:
-                age = (now - datetime.datetime.fromisoformat(renewed)).total_seconds()
-                if age < _LEASE_SECONDS:
-                    return True
+            if (
+                lease.metadata.name.startswith(LEASE)
+                and lease.spec.holder_identity
+                and heartbeat.liveness(lease, now) == heartbeat.Liveness.ALIVE
+            ):
+                return True
         return False
 
     # Setting up.
