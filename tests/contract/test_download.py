@@ -614,3 +614,11 @@ async def test_a_proxy_of_the_environment_is_used(mirror: Mirror, pins: Path) ->
     address = "http://release.invalid/releases"
     code, _, err = await printed(await simgpu(pins, "tools", NAME, "--mirror", address, HTTP_PROXY=proxy))
     assert code == 0, err
+
+
+@pytest.mark.parametrize("version", [b"\xff", b"a\r\nHost: b", "é".encode()])
+def test_the_version_of_a_part_that_can_be_no_header_counts_as_none(tmp_path: Path, version: bytes) -> None:
+    partial = fetch.Partial(tmp_path / "program")
+    partial.restart("")
+    (tmp_path / "program.version").write_bytes(version)
+    assert partial.version() == ""

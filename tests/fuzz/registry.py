@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.fuzz.inputs import (
     annotated,
+    answered,
     clusters,
     commands,
     configured,
@@ -20,7 +21,7 @@ from tests.fuzz.inputs import (
 from tests.fuzz.target import Target
 
 MODULES = (
-    annotated, clusters, commands, configured, kubelets, leftovers, loadtests, machines, objects, served, sockets,
-    watchers, workloads,
+    annotated, answered, clusters, commands, configured, kubelets, leftovers, loadtests, machines, objects, served,
+    sockets, watchers, workloads,
 )  # fmt: skip
 TARGETS: dict[str, Target] = {target.name: target for module in MODULES for target in module.TARGETS}

@@ -63,7 +63,8 @@ class Partial:
 
     def version(self) -> str:
         """Return the ETag or date of this version; empty if the server gave none."""
-        return self._version.read_text() if self._version.exists() else ""
+        found = self._version.read_text(errors="replace") if self._version.exists() else ""
+        return found if found.isascii() and found.isprintable() else ""  # it becomes a header
 
     def restart(self, version: str) -> None:
         """Start over with a version of the file."""
@@ -247,7 +248,7 @@ def _version(response: aiohttp.ClientResponse) -> str:
     """Return the value for If-Range: the ETag unless it is weak, else the date."""
     tag = response.headers.get("ETag", "")
     version = tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified", "")
-    return version if version.isascii() else ""
+    return version if version.isascii() and version.isprintable() else ""
 
 
 def _explain(error: Exception) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import socket
+from pathlib import Path
 from typing import Any
 
 from h2.config import H2Configuration
@@ -105,26 +106,44 @@ def _called(method: str, message: Message) -> bytes:
 
 async def _call(data: bytes) -> None:
     """Whatever a kubelet answers, a call returns a message or raises `RpcError`."""
-    path, waiting = scratch() / "kubelet.sock", asyncio.Event()
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-        writer.write(data)
-        with contextlib.suppress(ConnectionError):
-            await reader.read(1 << 16)
-        writer.close()
-        waiting.set()
-
-    path.unlink(missing_ok=True)
-    listener = await asyncio.start_unix_server(answer, path)
+    kubelet = _kubelet()
+    path = await kubelet.start()
+    kubelet.answer = data
     with no_error_logged():
         try:
             await rpc.call(path, _LIST, messages.Empty(), messages.ListPodResourcesResponse, seconds=_SECONDS)
         except rpc.RpcError as error:
             str(error).encode()
-        await waiting.wait()
-    listener.close()
-    await listener.wait_closed()
+        await kubelet.ended.wait()
+
+
+class _Kubelet:
+    """A server that answers every connection with the same bytes, and closes it."""
+
+    def __init__(self) -> None:
+        self.answer, self.ended = b"", asyncio.Event()
+        self._listener: asyncio.Server | None = None
+
+    async def start(self) -> Path:
+        """Return its path; it starts with the first call."""
+        self.ended.clear()
+        path = scratch() / "kubelet.sock"
+        if self._listener is None:
+            self._listener = await asyncio.start_unix_server(self._take, path)
+        return path
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            await reader.read(1)
+            writer.write(self.answer)
+            await reader.read(1 << 16)
+        writer.close()
+        self.ended.set()
+
+
+@functools.cache
+def _kubelet() -> _Kubelet:
+    return _Kubelet()
 
 
 def _answered(message: Message) -> bytes:
