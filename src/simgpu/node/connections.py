@@ -20,19 +20,19 @@ _REQUIRED = {":method", ":path"}
 _log = logging.getLogger(__name__)
 
 
-class Listener(server.Server):
+class GrpcListener(server.Server):
     """A server that can close connections itself."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self.connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self.connections: weakref.WeakSet[GrpcConnection] = weakref.WeakSet()
 
-    def _protocol_factory(self) -> Connection:
+    def _protocol_factory(self) -> GrpcConnection:
         made = super()._protocol_factory()
         handler = _Requests(self._mapping, self._codec, self._status_details_codec, self.__dispatch__)
         self._handlers.discard(made.handler)
         self._handlers.add(handler)
-        found = Connection(handler, self._config, self._h2_config)
+        found = GrpcConnection(handler, self._config, self._h2_config)
         self.connections.add(found)
         return found
 
@@ -44,15 +44,15 @@ class Listener(server.Server):
         await asyncio.sleep(0)  # transports end in the loop's next turn
 
 
-class Channel(client.Channel):
+class GrpcChannel(client.Channel):
     """A client's connection to a server."""
 
-    def _protocol_factory(self) -> Connection:
+    def _protocol_factory(self) -> GrpcConnection:
         made = super()._protocol_factory()
-        return Connection(made.handler, made.config, made.h2_config)
+        return GrpcConnection(made.handler, made.config, made.h2_config)
 
 
-class Connection(protocol.H2Protocol):
+class GrpcConnection(protocol.H2Protocol):
     """The connection of a client or of a server."""
 
     def data_received(self, data: bytes) -> None:

@@ -95,7 +95,7 @@ class RpcServer:
         self._handlers = {
             f"/{service}/{name}": handler for service, methods in services.items() for name, handler in methods.items()
         }
-        self._server = connections.Listener([self], codec=_Codec())
+        self._server = connections.GrpcListener([self], codec=_Codec())
 
     def __mapping__(self) -> dict[str, Handler]:
         return self._handlers
@@ -130,7 +130,7 @@ async def serve(path: Path, services: Services) -> RpcServer:
 
 async def call(path: Path, method: str, request: Message, answer: type[M], *, seconds: float) -> M:
     """Call a unary method once, and return its response; raises `RpcError`."""
-    channel = connections.Channel(path=str(path), codec=_Codec())
+    channel = connections.GrpcChannel(path=str(path), codec=_Codec())
     try:
         ask: UnaryUnaryMethod[Message, M] = UnaryUnaryMethod(channel, f"/{method}", Message, answer)
         return await ask(request, timeout=seconds)

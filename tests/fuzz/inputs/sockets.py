@@ -33,7 +33,7 @@ _CALLS: tuple[tuple[int, str, Message], ...] = (
 
 
 @functools.cache
-def _listeners() -> tuple[connections.Listener, ...]:
+def _listeners() -> tuple[connections.GrpcListener, ...]:
     """Return the servers of the device plugin and of the DRA plugin; clients are connected without a path."""
     services = (kubelets._plugin().services(), *kubelets._dra().services().values())
     return tuple(rpc.RpcServer(item)._server for item in services)
@@ -50,7 +50,7 @@ async def _request(data: bytes) -> bytes:
     return answer
 
 
-async def _exchange(listener: connections.Listener, data: bytes) -> bytes:
+async def _exchange(listener: connections.GrpcListener, data: bytes) -> bytes:
     theirs, ours = socket.socketpair()
     theirs.setblocking(False)
     ours.setblocking(False)
