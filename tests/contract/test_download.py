@@ -622,3 +622,18 @@ def test_the_version_of_a_part_that_can_be_no_header_counts_as_none(tmp_path: Pa
     partial.restart("")
     (tmp_path / "program.version").write_bytes(version)
     assert partial.version() == ""
+
+
+async def test_a_reason_of_a_server_that_is_no_text_is_reported_as_text() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 \xff\x1b[31m\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    listener = await asyncio.start_server(answer, "127.0.0.1", 0)
+    host, port = listener.sockets[0].getsockname()
+    async with fetch.Fetcher(fetch.FetchLimits(attempts=1)) as fetcher:
+        with pytest.raises(fetch.FetchError) as raised:
+            await fetcher.read(f"http://{host}:{port}")
+    listener.close()
+    assert str(raised.value).isprintable()

@@ -233,7 +233,7 @@ def _redirected(place: str, location: str) -> str:
 def _check(response: aiohttp.ClientResponse, url: str) -> None:
     if response.status in {200, 206}:
         return
-    answer = f"HTTP {response.status} {response.reason or ''}".rstrip()
+    answer = errors.printable(f"HTTP {response.status} {response.reason or ''}".rstrip())
     if response.status in _TRANSIENT:
         raise _Transient(answer)
     raise FetchError(f"{shown(url)}: {answer}")
@@ -264,4 +264,4 @@ def _explain(error: Exception) -> str:
         return os.strerror(number) if number > 0 else error.os_error.strerror or str(error.os_error)
     if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError):
         return "the connection was closed"
-    return str(error) or type(error).__name__
+    return errors.printable(str(error)) or type(error).__name__

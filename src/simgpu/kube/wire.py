@@ -20,6 +20,7 @@ from typing import NamedTuple
 import aiohttp
 import msgspec
 
+from simgpu.errors import printable
 from simgpu.kube import auth, errors
 from simgpu.kube.backoff import Backoff
 from simgpu.kube.kubeconfig import ClientConfig
@@ -211,7 +212,7 @@ def _reason(error: Exception) -> str:
         cause = error.os_error
         number = cause.errno or 0  # negative if the name of the host cannot be resolved
         return f"cannot connect: {os.strerror(number) if number > 0 else cause.strerror or cause}"
-    return str(error) or type(error).__name__
+    return printable(str(error)) or type(error).__name__
 
 
 def _may_repeat(error: errors.KubeError, call: Call) -> bool:

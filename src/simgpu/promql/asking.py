@@ -56,7 +56,7 @@ async def instant(server: str, query: str, *, timeout_seconds: float = 30.0) -> 
                 if len(body) > MAX_BYTES:
                     raise QueryError(f"{server}: the answer has more than {MAX_BYTES >> 20} MiB; ask for fewer series")
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        raise QueryError(f"{server}: {str(error) or type(error).__name__}") from None
+        raise QueryError(f"{server}: {errors.printable(str(error)) or type(error).__name__}") from None
     return read(bytes(body), server)
 
 

@@ -101,7 +101,7 @@ class UrlFeed:
         try:
             yield
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            reason = str(error) or type(error).__name__
+            reason = errors.printable(str(error)) or type(error).__name__
             raise FeedError(f"{self.label}: {errors.clipped(reason)}") from None
 
 
