@@ -37,6 +37,7 @@ class Growth(msgspec.Struct, frozen=True):
     """Memory in MiB and open files of a process, at rest, and the most at any time.
 
     First and last are those of one process: of all that had a name, the one that was at rest over the longest time.
+    A process that was seen at rest long enough after its start was warm at the first.
     """
 
     memory_first: float
@@ -46,6 +47,7 @@ class Growth(msgspec.Struct, frozen=True):
     files_last: int
     files_most: int
     seconds: float = 0.0  # from first to last; nothing is known of growth in none
+    warm: bool = False  # whether caches and pools had their size at the first
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,10 +105,21 @@ def figures(result: Result) -> Iterator[tuple[str, str]]:
     yield "checks at rest", f"{result.checks:,}, {result.fresh_starts:,} of them against a fresh start"
     yield "longest time to rest", f"{max(result.settle_seconds, default=0.0):.1f} s"
     yield "scrapes", f"{result.scrapes:,}, in which {result.counters:,} counters grew"
+    yield "memory at rest, in MiB", _grown(result.growth)
     yield "counters that fell", f"{result.falls:,}"
     yield "leaked", _listed(result.leaked)
     if result.impossible:
         yield "not possible here", "; ".join(f"{kind} ({why})" for kind, why in result.impossible.items())
+
+
+def _grown(growth: Mapping[str, Growth]) -> str:
+    """Return the memory of SimGPU's processes at their first rest and at their last."""
+    shown = [
+        f"{name} {found.memory_first:.0f} to {found.memory_last:.0f} in {found.seconds:,.0f} s"
+        for name, found in growth.items()
+        if name in plan.OURS
+    ]
+    return ", ".join(shown) or "none"
 
 
 def _listed(counts: Mapping[str, int]) -> str:

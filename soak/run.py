@@ -33,8 +33,9 @@ _POLL_SECONDS = 0.3
 _STILL_SECONDS = 2.0  # without a change at rest; longer than a changed view waits
 _SCHEDULING_SECONDS = 20.0  # the same while pods wait; longer than a new scheduler waits for its lease
 _MAX_MEMORY, _MAX_FILES = 512.0, 400  # MiB, as the manifests allow; open files
-_MORE_MEMORY = {"controller": 88.0}  # MiB: its fleet and what a lost lead left are in it
-_LITTLE_MEMORY, _MORE_FILES = 16.0, 24
+_WARM_SECONDS = 300.0  # until the caches and pools of a process have their size
+_MORE_COLD = {"controller": 88.0}  # MiB from the start: its fleet, and what a lost lead left, come within minutes
+_MORE_MEMORY, _MORE_FILES = 16.0, 24
 
 
 class Soak:
@@ -250,13 +251,13 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def grown(samples: list[Sample], rests: list[Sample]) -> dict[str, Growth]:
-    """Return how much each process grew while it lived, from the first rest to the last.
+    """Return how much each process grew while it lived, from the first rest to the last; once it was warm, if it was.
 
     Connections come and go with faults, so that of open files the fewest count, in each half of that time.
     """
     found = {}
     for name in sorted({name for sample in rests for name in sample.pids}):
-        first, last = _longest([sample for sample in rests if name in sample.pids], name)
+        first, last, warm = _longest([sample for sample in rests if name in sample.pids], name)
         every = [sample for sample in samples if name in sample.pids]
         middle, pid = (first.at + last.at) / 2, first.pids[name]
         life = [sample for sample in every if sample.pids[name] == pid and first.at <= sample.at <= last.at]
@@ -268,24 +269,27 @@ def grown(samples: list[Sample], rests: list[Sample]) -> dict[str, Growth]:
             min((sample.files[name] for sample in life if sample.at >= middle), default=last.files[name]),
             max(sample.files[name] for sample in every),
             round(last.at - first.at, 1),
+            warm,
         )
     return found
 
 
-def _longest(rests: list[Sample], name: str) -> tuple[Sample, Sample]:
-    """Return the first and the last rest of the process that has the most time between them."""
+def _longest(rests: list[Sample], name: str) -> tuple[Sample, Sample, bool]:
+    """Return the first and the last rest of the process that has the most time between them, and if it was warm."""
     lives: dict[int, list[Sample]] = {}
     for sample in rests:
         lives.setdefault(sample.pids[name], []).append(sample)
     life = max(lives.values(), key=lambda life: life[-1].at - life[0].at)
-    return life[0], life[-1]
+    warm = [sample for sample in life if sample.at >= life[0].at + _WARM_SECONDS]
+    return (warm[0], warm[-1], True) if len(warm) > 1 else (life[0], life[-1], False)
 
 
 def excess(name: str, growth: Growth) -> Iterator[str]:
     """Yield what a process used more of than it should; also if it never lived from one check to another."""
     if not growth.seconds:
         yield f"{name}: no process lived from one check to another, so that nothing is known of its growth"
-    if growth.memory_last > growth.memory_first + _MORE_MEMORY.get(name, _LITTLE_MEMORY):
+    more = _MORE_MEMORY if growth.warm else _MORE_COLD.get(name, _MORE_MEMORY)
+    if growth.memory_last > growth.memory_first + more:
         yield f"{name} grew from {growth.memory_first} to {growth.memory_last} MiB"
     if growth.memory_most > _MAX_MEMORY:
         yield f"{name} had {growth.memory_most} MiB"

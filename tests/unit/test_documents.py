@@ -156,6 +156,11 @@ def test_bad_activities_are_refused(text: str) -> None:
         client.activities(text)
 
 
+def test_space_around_the_numbers_of_an_activity_does_not_matter() -> None:
+    (found,) = client.activities(" 98:\x1e\x1e4 : 0\n")
+    assert found == {"Load": 98, "Fluctuation": 4, "Seconds": 0}
+
+
 V1 = {
     "DeviceLabelMap": {"file": "dev_file", "addr": "pci_bdf", "pciid": "pci_dev"},
     "MetricMap": {"power": "demo_power_watts", "temperature": "demo_temperature_celsius"},

@@ -319,6 +319,15 @@ def test_growth_is_that_of_the_process_that_lived_longest_not_of_one_that_has_ju
     ]  # fmt: skip
 
 
+def test_a_process_may_warm_up_and_grows_little_once_it_is_warm() -> None:
+    rests = [sample(0, 70, 10), sample(100, 115, 10), sample(400, 117, 10), sample(1200, 120, 10)]
+    warm = run.grown(rests, rests)["controller"]
+    assert warm == Growth(117, 120, 120, 10, 10, 10, 800, warm=True)
+    assert [*run.excess("controller", warm)] == []
+    rests.append(sample(1300, 140, 10))
+    assert [*run.excess("controller", run.grown(rests, rests)["controller"])] == ["controller grew from 117 to 140 MiB"]
+
+
 def test_connections_that_come_and_go_are_no_growth_and_a_file_that_stays_open_is() -> None:
     files = [10, 48, 12, 47, 11, 44]
     samples = [sample(at, 80, count) for at, count in enumerate(files)]

@@ -54,8 +54,8 @@ def activities(text: str) -> list[dict[str, int]]:
     """Return the activities of a comma-separated list of `LOAD:FLUCTUATION:SECONDS`, load in percent."""
     result = []
     for item in text.split(","):
-        parts = item.split(":")
-        if len(parts) != 3 or not all(re.fullmatch(r"\d{1,9}", part.strip()) for part in parts):
+        parts = [part.strip() for part in item.split(":")]
+        if len(parts) != 3 or not all(re.fullmatch("[0-9]{1,9}", part) for part in parts):
             raise errors.InputError("--activity", f"{item!r}: must be LOAD:FLUCTUATION:SECONDS, whole numbers")
         load, fluctuation, seconds = (int(part) for part in parts)
         if load > 100 or fluctuation > load:

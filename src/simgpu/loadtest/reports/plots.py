@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 WIDTH, HEIGHT = 640, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 16, 34
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 22, 16, 34
 _MAX_POINTS = 1500
 _PERCENT_PLACES = {50: -2, 90: 10, 99: 22}
 Points = Sequence[tuple[float, float]]
