@@ -120,6 +120,26 @@ def test_a_page_with_the_highest_of_all_sequences_is_taken_over(tmp_path: Path) 
     assert now["written_ns"][0] == 2
 
 
+@pytest.mark.parametrize(("events", "logged"), [(0, 2**46), (2**64 - 1, 2**64 - 1)])
+def test_an_error_reaches_the_kernel_log_whatever_a_damaged_page_says_it_has(
+    tmp_path: Path, events: int, logged: int
+) -> None:
+    found = cards()
+    path = tmp_path / found[0].uuid / "page"
+    first = writer.Pages(tmp_path, found, stale=10)
+    first.write(zeros(1), clock=0.0, monotonic_ns=1)
+    first.close()
+    page = np.fromfile(path, layout.DTYPE, count=1)
+    page["event_count"], page["logged_count"] = events, logged
+    path.write_bytes(page.tobytes() + bytes(path.stat().st_size - len(page.tobytes())))
+    second = writer.Pages(tmp_path, found, stale=10)
+    second.write(lambda name: np.full(1, float(name == "hangs")), clock=1.0, monotonic_ns=2)
+
+    assert [len(card.events) for card in second.unlogged()] == [1]
+    second.set_logged()
+    assert not second.unlogged()
+
+
 def test_cards_of_an_earlier_writer_are_gone(tmp_path: Path) -> None:
     first = writer.Pages(tmp_path, cards("h200", 4), stale=10)
     first.close()

@@ -34,6 +34,7 @@ MODES: Final = {
 
 _LOCK: Final = ".lock"
 _WITH_EVENTS: Final = 3  # the first minor version of pages that have errors
+_MAX_EVENTS: Final = 1 << 63  # a multiple of the ring's length; a page with more of them is damaged
 
 
 class Pages:
@@ -333,4 +334,6 @@ def _resume(row: Any, page: Any) -> bool:
     )
     for name in kept:
         row[name] = page[name]
+    row["event_count"] %= _MAX_EVENTS
+    row["logged_count"] = min(row["logged_count"], row["event_count"])
     return bool(page["minor"] >= _WITH_EVENTS)
