@@ -13,13 +13,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from simgpu import vocabulary
 from simgpu.kube import errors, resources
 from simgpu.loadtest.dependencies import kwok, nodes, stages
 from tests.fixtures.cluster import eventually
 from tests.fixtures.controller import Fleet
 
-_LEASE_SECONDS = 4
 _RUN_MILLISECONDS = 100
 _POD = "played"
 _FINALIZER = "test.simgpu.dev/kept"
@@ -151,13 +152,15 @@ async def _pod(fleet: Fleet, node: str, labels: dict[str, str]) -> AsyncIterator
 @contextlib.asynccontextmanager
 async def _running(fleet: Fleet, program: Path, folder: Path) -> AsyncIterator[None]:
     """A KWOK with an account, which plays the nodes of a fleet only."""
+    document = yaml.safe_load(kwok.CONFIGURATION)
+    options = document["options"]
+    options["manageNodesWithAnnotationSelector"] = f"{vocabulary.KWOK_NODE}={fleet.namespace}"
+    options["nodeLeaseDurationSeconds"] //= 10
     path = folder / "kwok.yaml"
-    path.write_text(
-        kwok.CONFIGURATION.replace(f"{vocabulary.KWOK_NODE}=fake", f"{vocabulary.KWOK_NODE}={fleet.namespace}")
-    )
+    path.write_text(yaml.safe_dump(document))
     flags = {
         "config": path, "kubeconfig": fleet.cluster.kubeconfig, "node-ip": "127.0.0.1", "node-port": 10247,
-        "server-address": "127.0.0.1:0", "node-lease-duration-seconds": _LEASE_SECONDS,
+        "server-address": "127.0.0.1:0",
     }  # fmt: skip
     with (folder / "kwok.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(

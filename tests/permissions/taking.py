@@ -299,20 +299,21 @@ async def decide(
 
 def _judge(rejected: Sequence[audit.Act], taken: AbstractSet[Permission]) -> Decision:
     """Decide by requests that were rejected: each has to be one for what was taken away."""
-    ways = [(act.permission, _way(act.permission, taken)) for act in rejected]
-    others = {f"{verb} {resource}" for (verb, resource, _), how in ways if how is None}
+    ways = [_way(act, taken) for act in rejected]
+    shown = [f"{act.permission.verb} {act.permission.resource}" for act in rejected]
+    others = {what for what, how in zip(shown, ways, strict=True) if how is None}
     if others:
         return Decision(mistake=f"403 for what was not taken away: {', '.join(sorted(others))}")
-    permission, how = ways[0]
-    return Decision(how, f"403: {permission.verb} {permission.resource}")
+    return Decision(ways[0], f"403: {shown[0]}")
 
 
-def _way(wish: Permission, taken: AbstractSet[Permission]) -> How | None:
+def _way(act: audit.Act, taken: AbstractSet[Permission]) -> How | None:
     """Return how a rejected request shows that permissions were taken away; None if it does not."""
+    wish = act.permission
     verbs = {item.verb for item in taken if item.resource == wish.resource and item.namespace in ("", wish.namespace)}
-    if wish.verb in verbs:
-        return How.REQUEST
-    return How.CREATION if wish.verb == "patch" and "create" in verbs else None
+    if act.permitted:
+        return How.CREATION if wish.verb == "patch" and "create" in verbs else None
+    return How.REQUEST if wish.verb in verbs else None
 
 
 def _not_done(task: asyncio.Task[None], case: Case) -> Decision:

@@ -113,12 +113,21 @@ def test_a_case_is_named_by_what_is_missing() -> None:
 
 
 def written(
-    verb: str, code: int, *, account: str = "simgpu-agent", resource: str = "nodes", namespace: str = ""
+    verb: str,
+    code: int,
+    *,
+    account: str = "simgpu-agent",
+    resource: str = "nodes",
+    namespace: str = "",
+    decision: str = "forbid",
 ) -> str:
     """A line of the API server's log."""
     user = {"username": f"system:serviceaccount:here:{account}"}
     target = {"resource": resource, "namespace": namespace}
-    return json.dumps({"user": user, "verb": verb, "objectRef": target, "responseStatus": {"code": code}})
+    annotations = {"authorization.k8s.io/decision": decision}
+    status = {"code": code}
+    event = {"user": user, "verb": verb, "objectRef": target, "responseStatus": status, "annotations": annotations}
+    return json.dumps(event)
 
 
 LISTING = Case("simgpu-agent", frozenset({NODES}))
@@ -156,7 +165,10 @@ async def test_a_case_is_decided_by_the_first_request_that_is_rejected(tmp_path:
         (written("list", 403, namespace="there"), NODES, How.REQUEST),  # of all namespaces
         (written("delete", 403, resource="configmaps", namespace="here"), MAPS, How.REQUEST),
         (written("delete", 403, resource="configmaps", namespace="there"), MAPS, None),
-        (written("patch", 403, resource="events"), Permission("create", "events", ""), How.CREATION),
+        (written("patch", 403, resource="events"), Permission("patch", "events", ""), How.REQUEST),
+        (written("patch", 403, resource="events"), Permission("create", "events", ""), None),
+        (written("patch", 403, resource="events", decision="allow"), Permission("create", "events", ""), How.CREATION),
+        (written("patch", 403, resource="events", decision="allow"), Permission("patch", "events", ""), None),
         (written("create", 403, resource="events"), Permission("patch", "events", ""), None),
     ],
 )

@@ -17,6 +17,7 @@ DEFAULT_IMAGE = "registry.k8s.io/kwok/kwok:v0.8.0"
 NAME = "kwok-controller"
 _PROBE_PREFIX = f"{LOADTEST_NODE_PREFIX}probe-"
 _PROBE_SECONDS = 10.0
+# Without leases the nodes would become NotReady after the node controller's grace period, which is 40 s or more.
 CONFIGURATION = f"""\
 apiVersion: config.kwok.x-k8s.io/v1alpha1
 kind: KwokConfiguration
@@ -25,6 +26,7 @@ options:
   manageAllNodes: false
   manageNodesWithAnnotationSelector: {KWOK_NODE}=fake
   nodePlayStageParallelism: 16
+  nodeLeaseDurationSeconds: 40
   nodeLeaseParallelism: 16
   podPlayStageParallelism: 16
 """
