@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.fixtures.chart import helm
-from tests.fixtures.cluster import client, cluster, namespace, programs
+from tests.fixtures.cluster import client, cluster, kwok_program, namespace, programs
 from tests.fixtures.controller import fleet
 from tests.fixtures.dra import registry
 from tests.fixtures.kubelet import kubelet
@@ -17,6 +17,7 @@ __all__ = [
     "fleet",
     "helm",
     "kubelet",
+    "kwok_program",
     "namespace",
     "programs",
     "prometheus",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -83,6 +84,17 @@ def test_the_chart_grants_what_the_examples_grant(helm: Helm) -> None:
     classes = {audit.Permission(verb, "resource.k8s.io/deviceclasses", "") for verb in ("create", "patch")}
     assert chart[accounts.AGENT] == examples[accounts.AGENT]
     assert chart[accounts.CONTROLLER] - beside_runai == examples[accounts.CONTROLLER] - classes  # Helm makes those
+
+
+async def test_the_kwok_of_load_tests_uses_each_permission_and_tries_nothing_else(
+    fleet: Fleet, reservations: str, kwok_program: Path
+) -> None:
+    places = taking.places(fleet.namespace, reservations)
+    granted = roles.placed(roles.of_load_tests()[roles.KWOK], places)
+    async with taking.account(fleet, granted) as seen:
+        fleet.cluster = seen
+        await taking.play(taking.Place(fleet, reservations), kwok_program)
+        assert_exact(fleet, roles.KWOK, accounts.allowed(granted))
 
 
 async def test_an_agent_uses_each_permission_and_tries_nothing_else(

@@ -1,7 +1,7 @@
 """The roles of each account: all permissions in them, and the same roles without some of them.
 
 An account has here whatever the chart grants it in a cluster that serves everything, and what the examples grant beyond
-that. What accounts do with it is in `acting`.
+that; KWOK's account has what load tests grant it. What accounts do with it is in `acting`, `serving` and `playing`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from simgpu import vocabulary
+from simgpu.loadtest.dependencies import kwok
 from tests.fixtures import accounts, audit
 from tests.fixtures.audit import Permission
 from tests.fixtures.chart import SERVED, Helm, template
 
 CLEANUP = "simgpu-cleanup"
-ACCOUNTS = (accounts.CONTROLLER, accounts.AGENT, CLEANUP)
+ACCOUNTS = (accounts.CONTROLLER, accounts.AGENT, CLEANUP)  # of the chart
+KWOK = kwok.NAME
 EVERYTHING = (*SERVED, "topology.node.k8s.io/v1alpha2", "scheduling.run.ai/v2alpha2")
 RUNAI = "runai"
 _ROLES = ("Role", "ClusterRole")
@@ -39,6 +41,16 @@ def of_examples() -> dict[str, list[Body]]:
     return found
 
 
+def of_load_tests() -> dict[str, list[Body]]:
+    """Return accounts with their roles and bindings, by name, as load tests create them."""
+    found = []
+    for resource, namespace, body in kwok.account():
+        place = {"namespace": namespace} if namespace else {}
+        kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+        found.append({**kind, **body, "metadata": {**body["metadata"], **place}})
+    return {KWOK: found}
+
+
 def joined(bodies: Sequence[Body], others: Sequence[Body]) -> list[Body]:
     """Return roles with those rules, too, that only the same roles of others have."""
     further = {_key(body): body["rules"] for body in others if body["kind"] in _ROLES}
@@ -52,9 +64,10 @@ def joined(bodies: Sequence[Body], others: Sequence[Body]) -> list[Body]:
 
 
 def full(helm: Helm) -> dict[str, list[Body]]:
-    """Return each account with everything that any manifest grants it."""
+    """Return each account with everything that any manifest, or a load test, grants it."""
     examples = of_examples()
-    return {name: joined(bodies, examples.get(name, ())) for name, bodies in of_chart(helm).items()}
+    granted = {name: joined(bodies, examples.get(name, ())) for name, bodies in of_chart(helm).items()}
+    return granted | of_load_tests()
 
 
 def rules(bodies: Iterable[Body]) -> list[frozenset[Permission]]:
@@ -81,6 +94,11 @@ def placed(bodies: Iterable[Body], namespaces: Mapping[str, str]) -> list[Body]:
     """Return accounts with roles and bindings of their own names in other namespaces, given by the usual ones."""
     suffix = namespaces[vocabulary.DEFAULT_NAMESPACE]
     return [_placed(body, namespaces, suffix) for body in bodies]
+
+
+def moved(taken: Iterable[Permission], namespaces: Mapping[str, str]) -> frozenset[Permission]:
+    """Return permissions in other namespaces, given by the usual ones."""
+    return frozenset(item._replace(namespace=namespaces.get(item.namespace, item.namespace)) for item in taken)
 
 
 def _placed(body: Body, namespaces: Mapping[str, str], suffix: str) -> Body:

@@ -13,12 +13,14 @@ import yaml
 
 from tests.fixtures import accounts, audit
 from tests.fixtures.audit import Permission
+from tests.fixtures.cluster import eventually
 from tests.permissions import roles, taking
-from tests.permissions.taking import Case
+from tests.permissions.taking import Case, Decision, How, Outcome
 
 ROOT = Path(__file__).parents[2]
 RENDERED = sorted((ROOT / "tests" / "golden" / "chart").glob("*.yaml"))
 EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
+SOURCES = (".py", ".yaml", ".json", ".tpl", ".txt")
 NODES = Permission("list", "nodes", "")
 MAPS = Permission("delete", "configmaps", "gpu-operator")
 
@@ -48,8 +50,17 @@ def test_each_rule_of_each_role_of_the_examples_is_taken_away() -> None:
         assert any(wanted in body["rules"] for bodies in known.values() for body in bodies if "rules" in body), path
 
 
+def test_only_the_chart_and_load_tests_make_roles() -> None:
+    files = [path for top in ("src", "deploy") for path in (ROOT / top).rglob("*") if path.suffix in SOURCES]
+    assert {str(path.relative_to(ROOT)) for path in files if "rbac.authorization.k8s.io" in path.read_text()} == {
+        "deploy/chart/templates/cleanup.yaml",
+        "deploy/chart/templates/rbac.yaml",
+        "src/simgpu/loadtest/dependencies/kinds.py",  # for kwok.py beside it
+    }
+
+
 def test_each_permission_of_a_role_is_taken_away_once() -> None:
-    for account, bodies in roles.of_examples().items():
+    for account, bodies in (roles.of_examples() | roles.of_load_tests()).items():
         taken = roles.permissions(bodies)
         assert {permission for part in taken for permission in part} == accounts.allowed(bodies), account
         assert len(set(taken)) == len(taken), f"{account} is granted something twice"
@@ -101,38 +112,91 @@ def test_a_case_is_named_by_what_is_missing() -> None:
     assert str(Case("simgpu-agent")) == "simgpu-agent"
 
 
-def written(verb: str, code: int, *, account: str = "simgpu-agent", resource: str = "nodes") -> str:
+def written(
+    verb: str,
+    code: int,
+    *,
+    account: str = "simgpu-agent",
+    resource: str = "nodes",
+    namespace: str = "",
+    decision: str = "forbid",
+) -> str:
     """A line of the API server's log."""
     user = {"username": f"system:serviceaccount:here:{account}"}
-    return json.dumps(
-        {"user": user, "verb": verb, "objectRef": {"resource": resource}, "responseStatus": {"code": code}}
-    )
+    target = {"resource": resource, "namespace": namespace}
+    annotations = {"authorization.k8s.io/decision": decision}
+    status = {"code": code}
+    event = {"user": user, "verb": verb, "objectRef": target, "responseStatus": status, "annotations": annotations}
+    return json.dumps(event)
 
 
-async def decide(tmp_path: Path, doing: Coroutine[Any, Any, None]) -> str:
+LISTING = Case("simgpu-agent", frozenset({NODES}))
+
+
+async def decide(tmp_path: Path, doing: Coroutine[Any, Any, None], case: Case = LISTING) -> Decision:
     async with asyncio.timeout(20):
-        return await taking.decide(doing, tmp_path, "here", Case("simgpu-agent", frozenset({NODES})))
+        return await taking.decide(doing, tmp_path, "here", case, {"gpu-operator": "here"})
+
+
+async def write(tmp_path: Path, *lines: str) -> None:
+    """Write lines to the log, and go on for a long time."""
+    with (tmp_path / "audit.log").open("a") as file:
+        file.write("".join(f"{line}\n" for line in lines))
+    await asyncio.sleep(3600)
 
 
 async def test_a_case_is_decided_by_the_first_request_that_is_rejected(tmp_path: Path) -> None:
-    log = tmp_path / "audit.log"
-    log.write_text(f"{written('watch', 403)}\n")  # from before the case
-
-    async def act() -> None:
-        with log.open("a") as file:
-            lines = (
-                written("list", 403, account="other"),
-                written("create", 403, resource="selfsubjectaccessreviews"),
-                written("get", 200),
-                written("list", 403),
-            )
-            file.write("".join(f"{line}\n" for line in lines))
-        await asyncio.sleep(3600)
-
-    assert await decide(tmp_path, act()) == "403: list nodes"
+    (tmp_path / "audit.log").write_text(f"{written('watch', 403)}\n")  # from before the case
+    lines = (
+        written("list", 403, account="other"),
+        written("create", 403, resource="selfsubjectaccessreviews"),
+        written("get", 200),
+        written("list", 403),
+    )
+    assert await decide(tmp_path, write(tmp_path, *lines)) == Decision(How.REQUEST, "403: list nodes")
 
 
-async def test_a_case_is_decided_by_what_is_not_done(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "taken", "how"),
+    [
+        (written("list", 403), NODES, How.REQUEST),
+        (written("watch", 403), NODES, None),
+        (written("list", 403, resource="nodes/status"), NODES, None),
+        (written("list", 403, namespace="there"), NODES, How.REQUEST),  # of all namespaces
+        (written("delete", 403, resource="configmaps", namespace="here"), MAPS, How.REQUEST),
+        (written("delete", 403, resource="configmaps", namespace="there"), MAPS, None),
+        (written("patch", 403, resource="events"), Permission("patch", "events", ""), How.REQUEST),
+        (written("patch", 403, resource="events"), Permission("create", "events", ""), None),
+        (written("patch", 403, resource="events", decision="allow"), Permission("create", "events", ""), How.CREATION),
+        (written("patch", 403, resource="events", decision="allow"), Permission("patch", "events", ""), None),
+        (written("create", 403, resource="events"), Permission("patch", "events", ""), None),
+    ],
+)
+async def test_only_a_request_for_what_was_taken_away_counts(
+    tmp_path: Path, line: str, taken: Permission, how: How | None
+) -> None:
+    case = Case("simgpu-agent", frozenset({taken}))
+    decision = await decide(tmp_path, write(tmp_path, line), case)
+    assert decision.how is how
+    assert bool(decision.mistake) is (how is None)
+    assert Outcome(case, decision, 1.0).wrong is (how is None)
+
+
+async def test_a_case_is_wrong_if_something_else_was_rejected_too(tmp_path: Path) -> None:
+    lines = (written("list", 403), written("list", 403, resource="pods"))
+    decision = await decide(tmp_path, write(tmp_path, *lines))
+    assert decision == Decision(mistake="403 for what was not taken away: list pods")
+
+
+async def test_an_account_that_lacks_nothing_must_not_be_rejected(tmp_path: Path) -> None:
+    case = Case("simgpu-agent")
+    assert Outcome(case, await decide(tmp_path, write(tmp_path, written("list", 403)), case), 1.0).wrong
+
+
+CLASSES = Case("simgpu-controller", frozenset({Permission("patch", "resource.k8s.io/deviceclasses", "")}))
+
+
+async def test_a_case_is_decided_by_what_is_not_done_where_the_program_asks_first(tmp_path: Path) -> None:
     async def assert_it() -> None:
         raise AssertionError("left behind: lease\nand more")
 
@@ -140,15 +204,29 @@ async def test_a_case_is_decided_by_what_is_not_done(tmp_path: Path) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(assert_it())
 
-    assert await decide(tmp_path, assert_it()) == "not done: left behind: lease"
-    assert await decide(tmp_path, act()) == "not done: left behind: lease"
+    what = "not done: left behind: lease"
+    assert await decide(tmp_path, assert_it(), CLASSES) == Decision(How.NOT_DONE, what)
+    assert await decide(tmp_path, act(), CLASSES) == Decision(How.NOT_DONE, what)
+    assert await decide(tmp_path, act()) == Decision(mistake=what)
+
+
+async def test_a_time_limit_makes_a_case_wrong(tmp_path: Path) -> None:
+    async def never() -> bool:
+        return False
+
+    decision = await decide(tmp_path, eventually(never, seconds=0), CLASSES)
+    assert decision == Decision(mistake="not done: not within 0 s; last answer: False")
+    assert Outcome(CLASSES, decision, 1.0).wrong
 
 
 async def test_a_case_in_which_everything_is_done_is_not_noticed(tmp_path: Path) -> None:
     async def act() -> None:
         (tmp_path / "audit.log").write_text(f"{written('list', 200)}\n")
 
-    assert await decide(tmp_path, act()) == ""
+    decision = await decide(tmp_path, act())
+    assert decision == Decision()
+    assert Outcome(LISTING, decision, 1.0).wrong
+    assert not Outcome(Case("simgpu-agent"), decision, 1.0).wrong
 
 
 async def test_a_mistake_of_a_test_is_not_taken_for_a_missing_permission(tmp_path: Path) -> None:

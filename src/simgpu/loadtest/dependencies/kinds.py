@@ -21,6 +21,8 @@ class WatchedDeployment(Object, frozen=True):
 
 
 DEPLOYMENTS = Resource("Deployment", "deployments", WatchedDeployment, group="apps")
+ROLES = Resource("Role", "roles", Object, group=_RBAC)
+ROLE_BINDINGS = Resource("RoleBinding", "rolebindings", Object, group=_RBAC)
 CLUSTER_ROLES = Resource("ClusterRole", "clusterroles", Object, group=_RBAC, namespaced=False)
 CLUSTER_ROLE_BINDINGS = Resource("ClusterRoleBinding", "clusterrolebindings", Object, group=_RBAC, namespaced=False)
 

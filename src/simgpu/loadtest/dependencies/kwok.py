@@ -11,13 +11,14 @@ from simgpu.kube.resources import Resource
 from simgpu.loadtest import concurrency, ownership
 from simgpu.loadtest.dependencies import kinds, nodes, stages
 from simgpu.loadtest.dependencies.workbench import DependencyError, Workbench
-from simgpu.vocabulary import KWOK_NAMESPACE, KWOK_NODE, LOADTEST_NODE_PREFIX
+from simgpu.vocabulary import KWOK_NAMESPACE, KWOK_NODE, LOADTEST_NODE_PREFIX, NODE_LEASES_NAMESPACE
 
 DEFAULT_IMAGE = "registry.k8s.io/kwok/kwok:v0.8.0"
-_NAME = "kwok-controller"
+NAME = "kwok-controller"
 _PROBE_PREFIX = f"{LOADTEST_NODE_PREFIX}probe-"
 _PROBE_SECONDS = 10.0
-_CONFIGURATION = f"""\
+# Without leases the nodes would become NotReady after the node controller's grace period, which is 40 s or more.
+CONFIGURATION = f"""\
 apiVersion: config.kwok.x-k8s.io/v1alpha1
 kind: KwokConfiguration
 options:
@@ -25,9 +26,23 @@ options:
   manageAllNodes: false
   manageNodesWithAnnotationSelector: {KWOK_NODE}=fake
   nodePlayStageParallelism: 16
+  nodeLeaseDurationSeconds: 40
   nodeLeaseParallelism: 16
   podPlayStageParallelism: 16
 """
+# Verbs by API group and resource, by namespace; everywhere without one. Stages that the cluster has already may write
+# events and remove finalizers of pods; ours do not.
+_PERMISSIONS: dict[str, dict[tuple[str, str], tuple[str, ...]]] = {
+    "": {
+        ("", "nodes"): ("list", "watch"),
+        ("", "nodes/status"): ("patch",),
+        ("", "pods"): ("list", "watch", "patch", "delete"),
+        ("", "pods/status"): ("patch",),
+        ("", "events"): ("create", "patch"),
+        ("kwok.x-k8s.io", "stages"): ("list", "watch"),
+    },
+    NODE_LEASES_NAMESPACE: {("coordination.k8s.io", "leases"): ("list", "watch", "create", "update")},
+}
 
 
 class Kwok:
@@ -61,14 +76,13 @@ class Kwok:
 
     async def _install(self, seconds: float) -> None:
         self._bench.progress.update("KWOK", f"installing {self._image} into {KWOK_NAMESPACE}")
-        for resource, body in _objects(self._image):
-            namespace = KWOK_NAMESPACE if resource.namespaced else ""
+        for resource, namespace, body in _objects(self._image):
             await self._acquire(resource, body, namespace=namespace)
         if not await self._plays(seconds):
-            found = await self._bench.client.find(kinds.DEPLOYMENTS, _NAME, namespace=KWOK_NAMESPACE)
+            found = await self._bench.client.find(kinds.DEPLOYMENTS, NAME, namespace=KWOK_NAMESPACE)
             ready = found.status.ready_replicas if found is not None else 0
             raise DependencyError(
-                f"KWOK: a probe node did not become Ready in {seconds:.0f} s; Deployment {KWOK_NAMESPACE}/{_NAME} has "
+                f"KWOK: a probe node did not become Ready in {seconds:.0f} s; Deployment {KWOK_NAMESPACE}/{NAME} has "
                 f"{ready} ready replicas: see its pods and their logs"
             )
         self._bench.progress.done("KWOK", f"installed into {KWOK_NAMESPACE}")
@@ -110,36 +124,43 @@ async def _stages_served(client: Client) -> bool:
     return any(item.name == resources.STAGES.plural for item in found)
 
 
-def _objects(image: str) -> list[tuple[Resource[Any], dict[str, Any]]]:
-    """Return what KWOK needs to run in the cluster, with no more permissions than it uses."""
-    everything = {
-        ("", "nodes"): ["get", "list", "watch", "patch", "update"],
-        ("", "nodes/status"): ["patch", "update"],
-        ("", "pods"): ["get", "list", "watch", "patch", "update", "delete"],
-        ("", "pods/status"): ["patch", "update"],
-        ("", "events"): ["create", "patch", "update"],
-        ("coordination.k8s.io", "leases"): ["get", "list", "watch", "create", "patch", "update", "delete"],
-        ("kwok.x-k8s.io", "*"): ["get", "list", "watch", "patch", "update"],
-    }
-    rules = [{"apiGroups": [group], "resources": [name], "verbs": verbs} for (group, name), verbs in everything.items()]
-    subject = {"kind": "ServiceAccount", "name": _NAME, "namespace": KWOK_NAMESPACE}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": _NAME}
-    meta = {"name": _NAME}
+def _objects(image: str) -> list[tuple[Resource[Any], str, dict[str, Any]]]:
+    """Return what KWOK needs to run in the cluster, each with its namespace."""
+    meta = {"name": NAME}
     return [
-        (resources.NAMESPACES, {"metadata": {"name": KWOK_NAMESPACE}}),
-        (resources.SERVICE_ACCOUNTS, {"metadata": meta}),
-        (kinds.CLUSTER_ROLES, {"metadata": meta, "rules": rules}),
-        (kinds.CLUSTER_ROLE_BINDINGS, {"metadata": meta, "subjects": [subject], "roleRef": role}),
-        (resources.CONFIG_MAPS, {"metadata": meta, "data": {"kwok.yaml": _CONFIGURATION}}),
-        (kinds.DEPLOYMENTS, _deployment(image)),
+        (resources.NAMESPACES, "", {"metadata": {"name": KWOK_NAMESPACE}}),
+        *account(),
+        (resources.CONFIG_MAPS, KWOK_NAMESPACE, {"metadata": meta, "data": {"kwok.yaml": CONFIGURATION}}),
+        (kinds.DEPLOYMENTS, KWOK_NAMESPACE, _deployment(image)),
     ]
 
 
+def account() -> list[tuple[Resource[Any], str, dict[str, Any]]]:
+    """Return KWOK's account with its roles, each with its namespace: no more permissions than it uses."""
+    meta = {"name": NAME}
+    subjects = [{"kind": "ServiceAccount", "name": NAME, "namespace": KWOK_NAMESPACE}]
+    found: list[tuple[Resource[Any], str, dict[str, Any]]] = [
+        (resources.SERVICE_ACCOUNTS, KWOK_NAMESPACE, {"metadata": meta})
+    ]
+    for namespace, permissions in _PERMISSIONS.items():
+        role, binding = (
+            (kinds.ROLES, kinds.ROLE_BINDINGS) if namespace else (kinds.CLUSTER_ROLES, kinds.CLUSTER_ROLE_BINDINGS)
+        )
+        rules = [
+            {"apiGroups": [group], "resources": [plural], "verbs": [*verbs]}
+            for (group, plural), verbs in permissions.items()
+        ]
+        ref = {"apiGroup": role.group, "kind": role.kind, "name": NAME}
+        found.append((role, namespace, {"metadata": meta, "rules": rules}))
+        found.append((binding, namespace, {"metadata": meta, "subjects": subjects, "roleRef": ref}))
+    return found
+
+
 def _deployment(image: str) -> dict[str, Any]:
-    labels = {"app": _NAME}
+    labels = {"app": NAME}
     probe = {"httpGet": {"path": "/healthz", "port": 10247, "scheme": "HTTP"}, "periodSeconds": 2}
     container = {
-        "name": _NAME,
+        "name": NAME,
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["kwok"],
@@ -160,17 +181,17 @@ def _deployment(image: str) -> dict[str, Any]:
     }
     control_plane = {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"}
     return {
-        "metadata": {"name": _NAME},
+        "metadata": {"name": NAME},
         "spec": {
             "replicas": 1,
             "selector": {"matchLabels": labels},
             "template": {
                 "metadata": {"labels": labels},
                 "spec": {
-                    "serviceAccountName": _NAME,
+                    "serviceAccountName": NAME,
                     "tolerations": [control_plane],
                     "containers": [container],
-                    "volumes": [{"name": "config", "configMap": {"name": _NAME}}],
+                    "volumes": [{"name": "config", "configMap": {"name": NAME}}],
                 },
             },
         },
