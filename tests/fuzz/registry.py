@@ -8,6 +8,7 @@ from tests.fuzz.inputs import (
     clusters,
     commands,
     configured,
+    containers,
     kubelets,
     leftovers,
     loadtests,
@@ -21,7 +22,7 @@ from tests.fuzz.inputs import (
 from tests.fuzz.target import Target
 
 MODULES = (
-    annotated, answered, clusters, commands, configured, kubelets, leftovers, loadtests, machines, objects, served,
-    sockets, watchers, workloads,
+    annotated, answered, clusters, commands, configured, containers, kubelets, leftovers, loadtests, machines, objects,
+    served, sockets, watchers, workloads,
 )  # fmt: skip
 TARGETS: dict[str, Target] = {target.name: target for module in MODULES for target in module.TARGETS}

@@ -1,35 +1,27 @@
-"""What `simgpu top` and `simgpu exec` read of a server: one GPU's events, answers of the API, pages of a pod's GPUs."""
+"""What `simgpu top` reads of a server, and draws: events of one GPU, and answers of the API."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import functools
-import shutil
 from collections.abc import AsyncGenerator
-from typing import Any
 
 import msgspec
 from rich.cells import cell_len
 
-from simgpu import errors
-from simgpu.app import executing
 from simgpu.dashboard import answers, reading
 from simgpu.dashboard.frames import FrameKeeper
-from simgpu.page import layout, mapping, mirror, writer
 from simgpu.top import feeds, following, screens, services
 from simgpu.top.choosing import SORTS, VIEWS, Choice, ChosenGpu, ChosenNode, Detail
 from simgpu.top.fleet_state import GpuCurves
 from simgpu.top.picture import FleetPicture
-from tests.fixtures import pages
 from tests.fixtures.dashboards import divided_fleet
-from tests.fuzz.target import Target, awaited, encoded, numbered, scratch, split
+from tests.fuzz.target import Target, awaited, numbered, split
 
 _SIZES = ((120, 40), (60, 20), (40, 12))
-_ASKED = executing.PodCommand("ns", "p", "", ["nvidia-smi"])
 
 
-class _Answers:
+class Answers:
     """A server, or a client of one, which answers everything with the same bytes."""
 
     label = "server"
@@ -72,7 +64,7 @@ def _size(data: bytes) -> tuple[int, int]:
 async def _gpu(data: bytes) -> None:
     """Events of a GPU are drawn, or `simgpu top` reports that they cannot be read."""
     picture = FleetPicture("here")
-    follower = following.Follower(_Answers(data), picture)
+    follower = following.Follower(Answers(data), picture)
     with contextlib.suppress(feeds.FeedError):
         await follower._gpu(ChosenGpu("n", 1))(lambda: None)
     if picture.gpu is not None:
@@ -81,7 +73,7 @@ async def _gpu(data: bytes) -> None:
 
 
 async def _node(data: bytes) -> None:
-    picture = FleetPicture("here", node=await feeds.read(_Answers(data), "/nodes/n", answers.NodeDetail))
+    picture = FleetPicture("here", node=await feeds.read(Answers(data), "/nodes/n", answers.NodeDetail))
     assert picture.node is not None
     msgspec.json.encode(picture.node)
     check_drawn(picture, _detail(ChosenNode(picture.node.summary.name), data), _size(data))
@@ -89,7 +81,7 @@ async def _node(data: bytes) -> None:
 
 async def _pods(data: bytes) -> None:
     picture = FleetPicture("here")
-    await following.read_pods(_Answers(data), picture, "a/b")
+    await following.read_pods(Answers(data), picture, "a/b")
     for sort in SORTS["pods"]:
         choice = Choice(view="pods", still=True)
         choice.sort["pods"] = sort
@@ -97,13 +89,13 @@ async def _pods(data: bytes) -> None:
 
 
 async def _fleet(data: bytes) -> None:
-    fleet = await feeds.read(_Answers(data), "/fleet", answers.FleetSummary)
+    fleet = await feeds.read(Answers(data), "/fleet", answers.FleetSummary)
     msgspec.json.encode(fleet)
     check_drawn(FleetPicture("here", role=fleet.role), Choice(still=True), _size(data))
 
 
 async def _services(data: bytes) -> None:
-    found = await services.find(_Answers(data), "server")  # type: ignore[arg-type]
+    found = await services.find(Answers(data), "server")  # type: ignore[arg-type]
     found.label.encode()
 
 
@@ -122,34 +114,6 @@ async def _answer(data: bytes) -> None:
         await _READERS[number](rest)
     except feeds.FeedError as error:
         str(error).encode()
-
-
-async def _pages(data: bytes) -> None:
-    """Pages of a server are where nvidia-smi finds them, valid and without control characters; or it is reported."""
-    root = scratch() / "gpus"
-    shown = mirror.MirroredPages(root, stale=executing.STALE_SECONDS)
-    try:
-        found = await executing._read(_Answers(data), _ASKED)
-        if found.state != "running":
-            str(executing._refused("nvidia-smi", found)).encode()
-            return
-        for _ in range(2):
-            executing._show(shown, found)
-        for page in found.pages:
-            _check_page(writer.read(root / page.id / mapping.FILE))
-        assert {path.name for path in root.iterdir()} == {page.id for page in found.pages}
-    except errors.SimgpuError as error:
-        str(error).encode()
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-
-
-def _check_page(row: Any) -> None:
-    assert row is not None
-    assert not row["control"][0]
-    for field in layout.PAGE:
-        if field.type.startswith("S") and field.name not in ("boot", "control"):
-            assert all(bytes(text).decode("ascii").replace("\0", "").isprintable() for text in row[field.name].ravel())
 
 
 def _event(name: str, value: object) -> bytes:
@@ -176,14 +140,6 @@ def _examples() -> list[list[bytes]]:
     ]  # fmt: skip
 
 
-def _contained(*rows: Any) -> bytes:
-    names = ("GPU-11111111-2222", "MIG-1")
-    listed = [
-        answers.GpuPage(name, base64.b64encode(row.tobytes()).decode()) for name, row in zip(names, rows, strict=False)
-    ]
-    return msgspec.json.encode(answers.ContainerGpus("running", time=1.5, container="main", pages=listed))
-
-
 _WAITING = answers.PodSummary(
     "ns", "waits", "", "Pending", "2026-01-01T00:00:00Z", 1, [], 0.0, 0.0, reason="Unschedulable", message="no node"
 )
@@ -203,12 +159,4 @@ _CURVES = GpuCurves(["time", "power_w", "utilization"], [[1.0, 300.0, 50.0], [2.
 TARGETS = (
     Target("gpu-streams", awaited(_gpu), (_event("curves", _CURVES) + _event("gpu", _shown()[1]) * 2,)),
     Target("top-answers", awaited(_answer), numbered(_examples())),
-    Target(
-        "pod-pages", awaited(_pages),
-        (
-            _contained(pages.cards("h200")[0]), _contained(*pages.hold(pages.cards("t4", 2, **pages.LOAD), 1)),
-            *encoded(['{"state":"stopped","message":"it ended"}']),
-        ),
-        max_length=1 << 16,
-    ),
 )  # fmt: skip
