@@ -97,7 +97,7 @@ class Checker:
 
 def converted(document: Any, kind: type[S], *, field: str) -> S:
     """Return a section as a struct; raises `InputError` with the field that is wrong, or with the allowed keys."""
-    allowed = [item.encode_name for item in msgspec.structs.fields(kind)]
+    allowed = kind.__struct_encode_fields__
     for key in document if isinstance(document, dict) else ():
         if key not in allowed:
             raise errors.InputError(field, f"{errors.shown(key)}: no such key; there are: {', '.join(allowed)}")
