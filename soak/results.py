@@ -37,7 +37,7 @@ class Growth(msgspec.Struct, frozen=True):
     """Memory in MiB and open files of a process, at rest, and the most at any time.
 
     First and last are those of one process: of all that had a name, the one that was at rest over the longest time.
-    A process that was seen at rest long enough after its start was warm at the first.
+    It was warm at its first rest that was long enough after its very first one, if it had two such rests.
     """
 
     memory_first: float
@@ -47,7 +47,7 @@ class Growth(msgspec.Struct, frozen=True):
     files_last: int
     files_most: int
     seconds: float = 0.0  # from first to last; nothing is known of growth in none
-    warm: bool = False  # whether caches and pools had their size at the first
+    memory_warm: float | None = None  # when caches and pools had their size; None if the process did not live so long
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,13 +113,14 @@ def figures(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def _grown(growth: Mapping[str, Growth]) -> str:
-    """Return the memory of SimGPU's processes at their first rest and at their last."""
-    shown = [
-        f"{name} {found.memory_first:.0f} to {found.memory_last:.0f} in {found.seconds:,.0f} s"
-        for name, found in growth.items()
-        if name in plan.OURS
-    ]
-    return ", ".join(shown) or "none"
+    """Return the memory of SimGPU's processes at their first rest, when they were warm, and at their last."""
+    shown = []
+    for name, found in growth.items():
+        if name in plan.OURS:
+            warm = "" if found.memory_warm is None else f"{found.memory_warm:.0f} warm, "
+            last = f"{found.memory_last:.0f} after {found.seconds:,.0f} s"
+            shown.append(f"{name} {found.memory_first:.0f} first, {warm}{last}")
+    return "; ".join(shown) or "none"
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -251,46 +251,48 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def grown(samples: list[Sample], rests: list[Sample]) -> dict[str, Growth]:
-    """Return how much each process grew while it lived, from the first rest to the last; once it was warm, if it was.
+    """Return how much each process grew while it lived, from the first rest to the last.
 
     Connections come and go with faults, so that of open files the fewest count, in each half of that time.
     """
     found = {}
     for name in sorted({name for sample in rests for name in sample.pids}):
-        first, last, warm = _longest([sample for sample in rests if name in sample.pids], name)
+        life = _longest([sample for sample in rests if name in sample.pids], name)
+        first, last = life[0], life[-1]
+        warm = [sample.memory[name] for sample in life if sample.at >= first.at + _WARM_SECONDS]
         every = [sample for sample in samples if name in sample.pids]
         middle, pid = (first.at + last.at) / 2, first.pids[name]
-        life = [sample for sample in every if sample.pids[name] == pid and first.at <= sample.at <= last.at]
+        lived = [sample for sample in every if sample.pids[name] == pid and first.at <= sample.at <= last.at]
         found[name] = Growth(
             first.memory[name],
             last.memory[name],
             max(sample.memory[name] for sample in every),
-            min((sample.files[name] for sample in life if sample.at <= middle), default=first.files[name]),
-            min((sample.files[name] for sample in life if sample.at >= middle), default=last.files[name]),
+            min((sample.files[name] for sample in lived if sample.at <= middle), default=first.files[name]),
+            min((sample.files[name] for sample in lived if sample.at >= middle), default=last.files[name]),
             max(sample.files[name] for sample in every),
             round(last.at - first.at, 1),
-            warm,
+            warm[0] if len(warm) > 1 else None,
         )
     return found
 
 
-def _longest(rests: list[Sample], name: str) -> tuple[Sample, Sample, bool]:
-    """Return the first and the last rest of the process that has the most time between them, and if it was warm."""
+def _longest(rests: list[Sample], name: str) -> list[Sample]:
+    """Return the rests of the process that has the most time between its first and its last."""
     lives: dict[int, list[Sample]] = {}
     for sample in rests:
         lives.setdefault(sample.pids[name], []).append(sample)
-    life = max(lives.values(), key=lambda life: life[-1].at - life[0].at)
-    warm = [sample for sample in life if sample.at >= life[0].at + _WARM_SECONDS]
-    return (warm[0], warm[-1], True) if len(warm) > 1 else (life[0], life[-1], False)
+    return max(lives.values(), key=lambda life: life[-1].at - life[0].at)
 
 
 def excess(name: str, growth: Growth) -> Iterator[str]:
     """Yield what a process used more of than it should; also if it never lived from one check to another."""
     if not growth.seconds:
         yield f"{name}: no process lived from one check to another, so that nothing is known of its growth"
-    more = _MORE_MEMORY if growth.warm else _MORE_COLD.get(name, _MORE_MEMORY)
-    if growth.memory_last > growth.memory_first + more:
-        yield f"{name} grew from {growth.memory_first} to {growth.memory_last} MiB"
+    warm = growth.memory_last if growth.memory_warm is None else growth.memory_warm
+    if warm > growth.memory_first + _MORE_COLD.get(name, _MORE_MEMORY):
+        yield f"{name} grew from {growth.memory_first} to {warm} MiB"
+    if growth.memory_last > warm + _MORE_MEMORY:
+        yield f"{name} grew from {warm} to {growth.memory_last} MiB once it was warm"
     if growth.memory_most > _MAX_MEMORY:
         yield f"{name} had {growth.memory_most} MiB"
     if growth.files_last > growth.files_first + _MORE_FILES:

@@ -322,10 +322,13 @@ def test_growth_is_that_of_the_process_that_lived_longest_not_of_one_that_has_ju
 def test_a_process_may_warm_up_and_grows_little_once_it_is_warm() -> None:
     rests = [sample(0, 70, 10), sample(100, 115, 10), sample(400, 117, 10), sample(1200, 120, 10)]
     warm = run.grown(rests, rests)["controller"]
-    assert warm == Growth(117, 120, 120, 10, 10, 10, 800, warm=True)
+    assert warm == Growth(70, 120, 120, 10, 10, 10, 1200, memory_warm=117)
     assert [*run.excess("controller", warm)] == []
     rests.append(sample(1300, 140, 10))
-    assert [*run.excess("controller", run.grown(rests, rests)["controller"])] == ["controller grew from 117 to 140 MiB"]
+    (problem,) = run.excess("controller", run.grown(rests, rests)["controller"])
+    assert problem == "controller grew from 117 to 140 MiB once it was warm"
+    (problem,) = run.excess("agent", msgspec.structs.replace(warm, memory_first=90))
+    assert problem == "agent grew from 90 to 117 MiB"
 
 
 def test_connections_that_come_and_go_are_no_growth_and_a_file_that_stays_open_is() -> None:
@@ -370,4 +373,6 @@ def test_the_report_has_the_figures_as_text_json_and_plots(tmp_path: Path) -> No
 def test_the_documentation_quotes_the_run_that_was_kept() -> None:
     kept = report.load()
     assert kept.failures == []
+    assert [problem for name in plan.OURS for problem in run.excess(name, kept.growth[name])] == []
+    assert all(kept.growth[name].memory_warm is not None for name in plan.OURS)
     assert report.table(kept) in report.DOCUMENT.read_text()
