@@ -482,7 +482,11 @@ LOADTEST_POOL_PREFIX = _load(
 )
 DRIVER_LABEL = _load("resource.k8s.io/driver", "label of these slices", "`loadtest`", "their driver")
 KWOK_NAMESPACE = _load(
-    "kwok-system", "Namespace", "`loadtest`", "KWOK, where the cluster has none; deleted with the last run that uses it"
+    "kwok-system",
+    "Namespace",
+    "`loadtest`",
+    "KWOK, where the cluster has none; deleted with the last run that uses it, as are the Role and the RoleBinding "
+    "`kwok-controller` in `kube-node-lease`",
 )
 NODE_LEASES_NAMESPACE = "kube-node-lease"
 SHORT_LIVED, LONG_RUNNING = "short-lived", "long-running"  # values of label job-type

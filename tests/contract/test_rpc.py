@@ -35,7 +35,6 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0
 @pytest.mark.parametrize(
     "frame",
     [
-        bytes([0, 0, 1, 0x7F, 0, 0, 0, 0, 1, 0]),  # of an unknown type
         bytes([0, 0, 1, 1, 5, 0, 0, 0, 1, 0x83]),  # a request with a method alone
         bytes([0, 0, 6, 1, 5, 0, 0, 0, 1, 0x40, 1, 0xFF, 1, 0x61, 0x83]),  # a name that is not ASCII
     ],
@@ -55,6 +54,17 @@ async def test_what_is_not_the_protocol_closes_its_connection_and_is_no_failure_
     assert await rpc.call(tmp_path / "s", "a/b", messages.Empty(), messages.Empty, seconds=5.0) == messages.Empty()
     await server.stop()
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def test_frames_of_unknown_types_are_ignored(tmp_path: Path) -> None:
+    server = await rpc.serve(tmp_path / "s", {})
+    reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+    unknown, ping = bytes([0, 0, 1, 0x7F, 0, 0, 0, 0, 1, 0]), bytes([0, 0, 8, 6, 0, 0, 0, 0, 0])
+    writer.write(PREFACE + unknown + ping + b"question")
+    async with asyncio.timeout(5.0):
+        await reader.readuntil(bytes([0, 0, 8, 6, 1, 0, 0, 0, 0]) + b"question")
+    writer.close()
+    await server.stop()
 
 
 async def test_a_message_that_cannot_be_read_is_rejected_with_a_reason(

@@ -3,8 +3,8 @@
 Each case has namespaces, nodes and roles of its own. A case is decided as soon as the API server's log has a request of
 its account that was rejected, which has to be one for what was taken away. Where a program asks first what it may do,
 and does without, it is decided by what is not done. A request that was rejected for another reason, something else that
-was not done, and a time limit make a case wrong. Agents keep to their nodes and run side by side, and so do KWOKs; of
-controllers one runs at a time, as in any cluster.
+was not done, and a time limit make a case wrong. Agents keep to their nodes and run side by side; of
+controllers one runs at a time, as in any cluster, and so does one KWOK.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from tests.permissions.taking import Case, Decision, How, Outcome
 ROOT = Path(__file__).parents[2]
 RENDERED = sorted((ROOT / "tests" / "golden" / "chart").glob("*.yaml"))
 EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
-SOURCES = (".py", ".yaml", ".json", ".tpl", ".txt")
+SOURCES = (".py", ".yaml", ".yml", ".json", ".tpl", ".txt", ".sh")
 NODES = Permission("list", "nodes", "")
 MAPS = Permission("delete", "configmaps", "gpu-operator")
 
@@ -57,6 +58,9 @@ def test_only_the_chart_and_load_tests_make_roles() -> None:
         "deploy/chart/templates/rbac.yaml",
         "src/simgpu/loadtest/dependencies/kinds.py",  # for kwok.py beside it
     }
+    kinds = re.compile(r"\b(CLUSTER_)?ROLE(_BINDING)?S\b")
+    used = {path.name for path in files if path.suffix == ".py" and kinds.search(path.read_text())}
+    assert used == {"kinds.py", "kwok.py"}
 
 
 def test_each_permission_of_a_role_is_taken_away_once() -> None:

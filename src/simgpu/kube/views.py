@@ -12,6 +12,8 @@ from typing import Annotated, Any, Protocol
 
 import msgspec
 
+Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]  # as the API has most of its integers
+
 
 class ApiView(msgspec.Struct, frozen=True, rename="camel", gc=False, omit_defaults=True):
     """Base of all views: immutable, camelCase in JSON."""
@@ -279,9 +281,6 @@ class Job(Object, frozen=True):
     """A job."""
 
     status: JobStatus = JobStatus()
-
-
-Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
 
 
 class LeaseSpec(ApiView, frozen=True):

@@ -14,6 +14,7 @@ from typing import Any
 
 from grpclib import client, protocol, server
 from grpclib.metadata import decode_metadata
+from h2.events import UnknownFrameReceived
 
 _REQUIRED = {":method", ":path"}
 
@@ -55,12 +56,18 @@ class GrpcChannel(client.Channel):
 class GrpcConnection(protocol.H2Protocol):
     """The connection of a client or of a server."""
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, and ignore frames of unknown types, as HTTP/2 demands."""
+        super().connection_made(transport)
+        self.processor.processors[UnknownFrameReceived] = lambda _event: None
+
     def data_received(self, data: bytes) -> None:
         """Process the next bytes."""
         try:
             super().data_received(data)
-        except Exception as error:  # noqa: BLE001 - of any kind: frames that are not known, headers that are not text
-            _log.info("closing a connection of gRPC: %s: %s", type(error).__name__, error)
+        except Exception as error:  # noqa: BLE001 - of any kind: frames in no order, headers that are not text
+            detailed = _log.isEnabledFor(logging.DEBUG)
+            _log.info("closing a connection of gRPC: %s: %s", type(error).__name__, error, exc_info=detailed)
             self.processor.close("Protocol error")
 
 

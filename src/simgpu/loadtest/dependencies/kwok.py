@@ -17,6 +17,7 @@ DEFAULT_IMAGE = "registry.k8s.io/kwok/kwok:v0.8.0"
 NAME = "kwok-controller"
 _PROBE_PREFIX = f"{LOADTEST_NODE_PREFIX}probe-"
 _PROBE_SECONDS = 10.0
+_END_SECONDS = 60.0  # for KWOK, once its Deployment is deleted
 # Without leases the nodes would become NotReady after the node controller's grace period, which is 40 s or more.
 CONFIGURATION = f"""\
 apiVersion: config.kwok.x-k8s.io/v1alpha1
@@ -112,8 +113,15 @@ class Kwok:
         while self._shared:
             resource, name, namespace = self._shared[-1]
             with contextlib.suppress(errors.NotFound):  # the definition of its kind is gone
-                await ownership.release(self._bench.client, resource, name, self._bench.run, namespace=namespace)
+                deleted = await ownership.release(
+                    self._bench.client, resource, name, self._bench.run, namespace=namespace
+                )
+                if deleted and resource is kinds.DEPLOYMENTS:  # while KWOK runs, it needs its account
+                    await concurrency.until(self._ended, seconds=_END_SECONDS)
             self._shared.pop()
+
+    async def _ended(self) -> bool:
+        return not await self._bench.client.list(resources.PODS, namespace=KWOK_NAMESPACE, labels=f"app={NAME}")
 
 
 async def _stages_served(client: Client) -> bool:
