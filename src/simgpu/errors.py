@@ -65,7 +65,10 @@ def clipped(text: str, max_length: int = _MAX_CLIPPED) -> str:
 
 def printable(text: str) -> str:
     """Return a text without characters that a terminal would act on, other than line breaks and tabs."""
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else "·" for letter in text)
+    if text.isprintable():
+        return text
+    acted_on = (ord(letter) for letter in set(text) if not letter.isprintable() and letter not in "\n\t")
+    return text.translate(dict.fromkeys(acted_on, "·"))
 
 
 def explain(error: OSError) -> str:

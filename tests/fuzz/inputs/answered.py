@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import os
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+
+import aiohappyeyeballs
 
 from simgpu import errors
 from simgpu.cluster import fetch
@@ -14,7 +19,7 @@ from simgpu.kube import wire
 from simgpu.kube.kubeconfig import ClientConfig
 from simgpu.promql import asking
 from simgpu.top import feeds
-from tests.fuzz.target import Target, awaited, no_error_logged, numbered, scratch, split
+from tests.fuzz.target import Target, awaited, loop, no_error_logged, numbered, scratch, split
 
 _MAX_BYTES = 4096  # of an answer to some of them
 _SECONDS = 5.0  # none takes as long, as the server closes each connection
@@ -22,25 +27,58 @@ _LIMITS = fetch.FetchLimits(attempts=1, file_bytes=_MAX_BYTES, text_bytes=_MAX_B
 
 
 class _Server:
-    """A server on loopback that answers every connection with the same bytes, and closes it."""
+    """A server that answers every connection with the same bytes, and closes it: the only one that can be reached.
+
+    No name is resolved, and no address connected: connections are pairs of sockets, which is faster, too.
+    """
+
+    url = "http://127.0.0.1:9"
+    _ADDRESS = ("127.0.0.1", 9)
 
     def __init__(self) -> None:
         self.answer = b""
-        self._listener: asyncio.Server | None = None
+        for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+            del os.environ[name]
+        os.environ["NETRC"] = os.devnull
 
-    async def url(self) -> str:
-        """Return its address; it starts with the first call."""
-        if self._listener is None:
-            self._listener = await asyncio.start_server(self._take, "127.0.0.1", 0)
-        host, port = self._listener.sockets[0].getsockname()[:2]
-        return f"http://{host}:{port}"
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let clients reach nothing else meanwhile."""
+        connect, resolve = aiohappyeyeballs.start_connection, loop().getaddrinfo
+        aiohappyeyeballs.start_connection = self._connect  # type: ignore[assignment]
+        loop().getaddrinfo = self._resolve  # type: ignore[method-assign,assignment]
+        try:
+            yield
+        finally:
+            aiohappyeyeballs.start_connection = connect
+            loop().getaddrinfo = resolve  # type: ignore[method-assign]
 
-    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(self.answer)
-            await writer.drain()
-        writer.close()
+    async def _resolve(self, *_: object, **__: object) -> list[object]:
+        raise socket.gaierror(socket.EAI_NONAME, "no name is resolved")
+
+    async def _connect(self, *, addr_infos: Sequence[aiohappyeyeballs.AddrInfoType], **_: object) -> socket.socket:
+        if addr_infos[0][4] != self._ADDRESS:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "only the server is there")
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        await loop().connect_accepted_socket(lambda: _Answering(self.answer), theirs)
+        return ours
+
+
+class _Answering(asyncio.Protocol):
+    """The server's end of a connection; what it is asked makes no difference."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, _data: bytes) -> None:
+        self._transport.write(self._answer)
+        self._transport.close()
 
 
 @functools.cache
@@ -112,9 +150,9 @@ async def _answer(data: bytes) -> None:
     number, rest = split(data, len(_CLIENTS))
     server = _server()
     server.answer = rest
-    with no_error_logged():
+    with no_error_logged(), server.alone():
         try:
-            await _CLIENTS[number](await server.url())
+            await _CLIENTS[number](server.url)
         except errors.SimgpuError as error:
             str(error).encode()
         await asyncio.sleep(0)
@@ -128,14 +166,22 @@ def _http(body: str, *headers: str, status: str = "200 OK") -> str:
     return "\r\n".join([f"HTTP/1.1 {status}", *headers, f"Content-Length: {len(body)}", "", body])
 
 
+def _elsewhere(host: str) -> str:
+    return _http("", f"Location: http://{host}/", status="307 Temporary Redirect")
+
+
 _JSON = "Content-Type: application/json"
 _ANSWERS = (
     [_http('{"kind":"APIVersions"}', _JSON), _http('{"code":429}', _JSON, "Retry-After: 1", status="429 Too Many")],
     [_http('{"type":"ADDED"}\n', _JSON), "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"],
-    [_http("{}", _JSON), _http('{"error":"not leading"}', _JSON, status="503 Service Unavailable")],
+    [
+        _http("{}", _JSON),
+        _elsewhere("localhost:1"),
+        _http('{"error":"not leading"}', _JSON, status="503 Service Unavailable"),
+    ],
     [_http("event: layout\ndata: {}\n\n", "Content-Type: text/event-stream")],
     [_http('{"status":"success","data":{"resultType":"vector","result":[]}}', _JSON)],
-    [_http("a" * 64), _http("", "Location: /x", status="302 Found")],
+    [_http("a" * 64), _http("", "Location: /x", status="302 Found"), _elsewhere("[::1]:9"), _elsewhere("127.0.0.1:1")],
     [_http("abc", 'ETag: "x"'), _http("bc", "Content-Range: bytes 1-2/3", status="206 Partial Content")],
 )
 

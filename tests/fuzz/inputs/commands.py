@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 from simgpu import errors
 from simgpu.cluster import archives, releases
@@ -18,6 +21,7 @@ from tests.fixtures import boxes, mirror
 from tests.fuzz.target import Target, numbered, scratch, split, text
 
 _MEMBER, _MAX_BYTES = "simgpu/program", 1 << 16
+_ABSOLUTE = Path(tempfile.gettempdir()) / "simgpu-fuzz-archives"  # a member that leads to where anyone may write
 
 
 def _url(given: str) -> None:
@@ -85,21 +89,33 @@ def _option(data: bytes) -> None:
 def _archive(data: bytes) -> None:
     """An archive has its member, of a limited size, or is reported; no other file is made."""
     number, rest = split(data, 2)
-    folder = scratch() / "unpacked"
-    folder.mkdir(exist_ok=True)
+    folder = scratch() / "unpacked" / "here"
+    folder.mkdir(parents=True, exist_ok=True)
     archive, target = scratch() / "archive.tar.gz", folder / "program"
     archive.write_bytes(rest if number else gzip.compress(rest, 1))
+    _ABSOLUTE.unlink(missing_ok=True)
+    before = _surroundings()
     try:
         archives.extract(archive, _MEMBER, target, max_bytes=_MAX_BYTES)
     except archives.ArchiveError as error:
         str(error).encode()
-    assert {path.name for path in folder.iterdir()} <= {target.name}
-    if target.exists():
+    made = _surroundings() - before
+    assert made <= {str(target)}, made
+    if made:
+        assert not target.is_symlink()
         assert target.stat().st_size <= _MAX_BYTES
         target.unlink()
 
 
+def _surroundings() -> set[str]:
+    """Return the paths of all that is in the folder for files, and of what is outside of it and should not be."""
+    found = {f"{folder}/{name}" for folder, inner, names in os.walk(scratch()) for name in (*inner, *names)}
+    return found | {str(_ABSOLUTE)} if _ABSOLUTE.exists() else found
+
+
 _PACKED = mirror.archive(**{"README": b"x", _MEMBER: b"program" * 9})
+_ELSEWHERE = {"../x": b"x", "../../x": b"x", str(_ABSOLUTE): b"x"}
+_LEADING_OUT = (mirror.archive(**_ELSEWHERE), mirror.archive(**_ELSEWHERE, **{_MEMBER: b"program"}))
 _TEXTS = (
     ["http://127.0.0.1:9400/metrics", "[::1]:80", "example.com/api/v1/fleet"], ["127.0.0.1:9400", ":80", "[::1]:0"],
     ["https://mirror:1/releases"], ["98:1:0,20:5:30"], ["memory=8e9,runtime=60"], ["cardINDEX,card1\n3"],
@@ -108,5 +124,5 @@ _TEXTS = (
 
 TARGETS = (
     Target("command-options", _option, numbered(_TEXTS), (*flags.EXPORTER, *flags.WORKLOAD, "INDEX"), max_length=1024),
-    Target("archives", _archive, numbered([[gzip.decompress(_PACKED)], [_PACKED]])),
+    Target("archives", _archive, numbered([[*map(gzip.decompress, (_PACKED, *_LEADING_OUT))], [_PACKED]])),
 )

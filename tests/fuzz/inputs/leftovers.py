@@ -20,19 +20,7 @@ from tests.fixtures import boxes, pages
 from tests.fuzz.target import Target, encoded, numbered, scratch, split, text
 
 _HOST, _NOW = "node-a", 1_700_000_000.0
-_KEPT = (
-    *writer.MODES,
-    "sample_count",
-    "samples",
-    "event_count",
-    "events",
-    "event_origins",
-    "logged_count",
-    "accounts",
-    "control",
-    "processes",
-    "stale_ns",
-)  # fmt: skip - of a page: what is not the card's state
+_STATE = [field.name for field in layout.PAGE if field.state]
 _GROUP = "kubepods/podu/c"
 _SECONDS = itertools.count(0.0, 100.0)  # of looks at cgroups: what failed is looked for again
 _LOAD = {"Name": "train", "Profile": [{"Load": 80}], "Devices": ["nvidia0"]}
@@ -55,7 +43,9 @@ class _Writer:
         self.path = self.folder / writer.FILE
         self._described = self.pages._rows.copy()
         self.pages._cards.fill(lambda name: quantities.of_devices(self.box.machine, name), {})
-        self._filled = self.pages._rows.copy()
+        self._state = self.pages._rows[_STATE].copy()
+        others = {*(layout.DTYPE.names or ())} - {*_STATE}  # which the state is not in
+        assert all(np.array_equal(self.pages._rows[name], self._described[name]) for name in others)
         self.pages._cards.fill = self._fill  # type: ignore[method-assign,assignment]
 
     def take_over(self, data: bytes) -> None:
@@ -67,10 +57,7 @@ class _Writer:
         self.pages._counted[:] = writer._resume(self.pages._rows[0], mapped[0])
 
     def _fill(self, *_: object) -> None:
-        kept = {name: self.pages._rows[name].copy() for name in _KEPT}
-        self.pages._rows[:] = self._filled
-        for name, values in kept.items():
-            self.pages._rows[name] = values
+        self.pages._rows[_STATE] = self._state
 
 
 @functools.cache
@@ -83,7 +70,7 @@ def _page(data: bytes) -> None:
     made, log = _writer(), scratch() / "kern.log"
     made.take_over(data)
     with np.errstate(all="raise"):
-        for _ in range(2):
+        for _ in range(2 if len(data) % 16 == 0 else 1):
             made.shown.write()
     row = writer.read(made.path)
     assert row is not None
@@ -116,8 +103,8 @@ def _mark(data: bytes) -> None:
         path.touch()
     (root / driver_mark.NAME).write_bytes(data)
     made = driver.DriverFolder(root, outside, outside)
-    assert made.is_ours
-    mark = driver_mark.read(root) or driver_mark.Mark()
+    mark = driver_mark.read(root)
+    assert mark is not None
     released = made.release(["u"])
     assert released == (mark.pods is not None and "u" not in mark.pods)
     if not released:
@@ -142,7 +129,8 @@ def _log(data: bytes) -> None:
     assert after.startswith(content)
     lines = after[len(content) :].decode().splitlines()
     assert all(line.isprintable() and f" {_HOST} kernel: [" in line for line in lines)
-    assert after.count(b"NVRM: Xid") >= 1
+    was_there = f" {_HOST} kernel: [".encode() in content and b"] NVRM: Xid (PCI:" in content  # it is not repeated
+    assert sum("NVRM: Xid" in line for line in lines) == 1 or was_there
     assert len(lines) <= 3
 
 

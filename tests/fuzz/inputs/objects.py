@@ -24,7 +24,8 @@ _LEASE = (
     '{"metadata":{"name":"a","namespace":"ns","resourceVersion":"7"},"spec":{"holderIdentity":"h",'
     '"leaseDurationSeconds":15,"leaseTransitions":3,"renewTime":"2023-11-14T22:13:20.123456Z"}}'
 )
-_TOPOLOGY = "nodePools: {p: {gpu: {profile: p, overrides: {device_count: 1}}}, q: {gpu: {profile: p}}}"
+_TOPOLOGY = "nodePools: {q: {gpu: {profile: p}}}"
+_OVERRIDDEN = "nodePools: {p: {gpu: {profile: p, overrides: {device_count: 1}}}, q: {gpu: {profile: p}}}"
 _PROFILE = """
 system: {driver_version: "550.163.01", cuda_version: "12.4", nvml_version: "12.550"}
 device_defaults:
@@ -55,7 +56,8 @@ async def _lease(data: bytes) -> None:
 def _profile(data: bytes) -> None:
     """A pool of a profile has GPUs, or the problem is reported with the field."""
     store: Store[views.ConfigMap] = Store()
-    store.replace([_map(vocabulary.TOPOLOGY, _TOPOLOGY), _map(f"{vocabulary.PROFILE_PREFIX}p", text(data))])
+    topology = _OVERRIDDEN if len(data) % 16 == 0 else _TOPOLOGY  # for each pool, the profile is read again
+    store.replace([_map(vocabulary.TOPOLOGY, topology), _map(f"{vocabulary.PROFILE_PREFIX}p", text(data))])
     events = annotated.Events()
     made = Configuration(store, events, namespace="ns", catalog=boxes.CATALOG)  # type: ignore[arg-type]
     made.read()

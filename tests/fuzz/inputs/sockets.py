@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 import functools
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
+from h2.events import DataReceived, Event, ResponseReceived, TrailersReceived
+from h2.exceptions import ProtocolError
 
 from simgpu.node import connections, dra_messages, messages, rpc
 from simgpu.node.protobuf import Message
@@ -19,6 +22,7 @@ from tests.fuzz.target import Target, awaited, loop, no_error_logged, scratch, s
 
 _TURNS, _IDLE_TURNS = 200, 12  # of the event loop: at most, and without an answer
 _ENDING_TURNS = 50
+_PREFIX = 5  # bytes before a message
 _SECONDS = 5.0  # of a call: none takes as long
 _CALLS: tuple[tuple[int, str, Message], ...] = (
     (0, f"{messages.DEVICE_PLUGIN}/Allocate", kubelets._ALLOCATE),
@@ -46,7 +50,7 @@ async def _request(data: bytes) -> bytes:
     answer = await _exchange(listener, rest)
     if len(data) % 16 == 0:
         good = await _exchange(listener, _GOOD[number])
-        assert b"\0\0\0\0" in good, good
+        assert _is_success(good), good
     return answer
 
 
@@ -92,6 +96,11 @@ async def _answer(ours: socket.socket) -> bytes:
 
 def _called(method: str, message: Message) -> bytes:
     """Return what a client sends for a call."""
+    return _client(method, message).data_to_send()
+
+
+def _client(method: str, message: Message) -> H2Connection:
+    """Return a client that has made a call, as stream 1."""
     made = H2Connection(H2Configuration(client_side=True, header_encoding="ascii"))
     made.initiate_connection()
     headers = {
@@ -101,7 +110,30 @@ def _called(method: str, message: Message) -> bytes:
     made.send_headers(1, list(headers.items()))
     body = message.encode()
     made.send_data(1, b"\0" + len(body).to_bytes(4, "big") + body, end_stream=True)
-    return made.data_to_send()
+    return made
+
+
+def _is_success(answer: bytes) -> bool:
+    """Return whether a server answered a client's only call: with a message, or with none and the status of success."""
+    try:
+        found = _client(_LIST, messages.Empty()).receive_data(answer)
+    except ProtocolError:
+        return False
+    return any(map(_is_start, found)) and any(map(_is_message_or_end, found))
+
+
+def _is_start(event: Event) -> bool:
+    return isinstance(event, ResponseReceived) and event.stream_id == 1 and _header(event.headers, ":status") == "200"
+
+
+def _is_message_or_end(event: Event) -> bool:
+    if isinstance(event, DataReceived):
+        return event.stream_id == 1 and len(event.data) >= _PREFIX
+    return isinstance(event, TrailersReceived) and event.stream_id == 1 and _header(event.headers, "grpc-status") == "0"
+
+
+def _header(headers: Iterable[Any], name: str) -> str:
+    return str(dict(headers).get(name))
 
 
 async def _call(data: bytes) -> None:

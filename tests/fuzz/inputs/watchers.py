@@ -52,7 +52,7 @@ def check_drawn(picture: FleetPicture, choice: Choice, size: tuple[int, int]) ->
 
 
 def _detail(detail: Detail | None, data: bytes) -> Choice:
-    """Return what is looked at, with a size and an order that follow from the input."""
+    """Return what is looked at, in a view that follows from the input; one half of them stand still."""
     view = VIEWS[len(data) % len(VIEWS)]
     return Choice(view=view, details=[detail] if detail else [], still=len(data) % 2 == 0)
 
