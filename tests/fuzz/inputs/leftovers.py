@@ -44,7 +44,7 @@ class _Writer:
         self._described = self.pages._rows.copy()
         self.pages._cards.fill(lambda name: quantities.of_devices(self.box.machine, name), {})
         self._state = self.pages._rows[_STATE].copy()
-        others = {*self._described.dtype.fields} - {*_STATE}  # which the state is not in
+        others = {*(layout.DTYPE.names or ())} - {*_STATE}  # which the state is not in
         assert all(np.array_equal(self.pages._rows[name], self._described[name]) for name in others)
         self.pages._cards.fill = self._fill  # type: ignore[method-assign,assignment]
 
