@@ -11,7 +11,6 @@ from simgpu.kube import errors
 T = TypeVar("T")
 _PAUSE_SECONDS = 0.2
 _NEVER = (errors.BadRequest, errors.Forbidden, errors.MethodNotAllowed, errors.Unsupported, errors.Invalid)
-_STARTING = "not yet ready to handle request"  # admission of an API server that has just started, as a 403
 
 
 async def insist(call: Callable[[], Awaitable[T]]) -> T | None:
@@ -21,7 +20,7 @@ async def insist(call: Callable[[], Awaitable[T]]) -> T | None:
             return await call()
         except (errors.AlreadyExists, errors.NotFound):
             return None
-        except errors.KubeError as error:
-            if isinstance(error, _NEVER) and _STARTING not in str(error):
-                raise
+        except _NEVER:
+            raise
+        except errors.KubeError:
             await asyncio.sleep(_PAUSE_SECONDS)

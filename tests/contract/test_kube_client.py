@@ -75,8 +75,16 @@ async def test_a_create_that_may_have_happened_is_not_repeated(scripted: Scripte
     assert len(scripted.seen) == 1
 
 
-async def test_a_create_that_the_server_refused_for_now_is_repeated(scripted: Scripted) -> None:
-    scripted.script = [status(429, headers={"Retry-After": "0"}), answer(NODE, code=201)]
+@pytest.mark.parametrize(
+    "fault",
+    [
+        status(429, headers={"Retry-After": "0"}),
+        status(403, 'nodes "n" is forbidden: not yet ready to handle request', reason="Forbidden"),
+    ],
+    ids=["429", "starting"],
+)
+async def test_a_create_that_the_server_refused_for_now_is_repeated(scripted: Scripted, fault: Answer) -> None:
+    scripted.script = [fault, answer(NODE, code=201)]
     async with client(scripted) as opened:
         assert (await opened.create(resources.NODES, {"metadata": {"name": "n"}})).metadata.name == "n"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from simgpu.cluster import control_plane, progress, record
+from simgpu.kube import errors
 
 PATIENCE = 0.1
 
@@ -52,3 +53,38 @@ async def test_nodes_that_get_no_further_are_an_error_with_the_log(plane: contro
 async def test_what_tells_nothing_of_its_steps_has_one_time_limit(plane: control_plane.ControlPlane) -> None:
     with pytest.raises(control_plane.ComponentError, match=r"made no progress in 0.1 s"):
         await wait(plane, Nodes(stop=10))
+
+
+class Server:
+    """Answers a request after some failures."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self._failures = list(failures)
+
+    async def request(self) -> str:
+        if self._failures:
+            raise self._failures.pop(0)
+        return "served"
+
+
+async def test_a_server_that_is_busy_starting_is_asked_until_it_answers(
+    plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_plane, "_RETRY_SECONDS", 0.0)
+    starting = errors.Starting(403, "Forbidden", "nodes is forbidden: not yet ready to handle request")
+    server = Server(errors.ConnectError("refused"), starting, errors.ServerError(500, "", ""))
+    assert await plane.insist(server.request) == "served"
+
+
+async def test_a_request_that_can_never_succeed_is_an_error_at_once(plane: control_plane.ControlPlane) -> None:
+    server = Server(errors.Forbidden(403, "Forbidden", "no"))
+    with pytest.raises(errors.Forbidden):
+        await plane.insist(server.request)
+
+
+async def test_a_component_that_ended_is_the_error_instead_of_requests_that_fail(
+    plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plane, "_expected", ["kwok"])
+    with pytest.raises(control_plane.ComponentError, match=r"kwok ended.*\n  what it said last"):
+        await plane.insist(Server(errors.ConnectError("refused")).request)

@@ -35,6 +35,19 @@ def test_each_status_has_its_exception(code: int, reason: str, kind: type[errors
     assert (error.code, error.reason, str(error)) == (code, reason, "why")
 
 
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ('nodes "node-1" is forbidden: not yet ready to handle request', errors.Starting),
+        ('nodes "not yet ready to handle request" is forbidden: no', errors.Forbidden),
+    ],
+)
+def test_a_server_that_was_just_started_forbids_nothing(message: str, kind: type[errors.ApiError]) -> None:
+    error = errors.from_status(errors.Status(code=403, reason="Forbidden", message=message))
+    assert type(error) is kind
+    assert isinstance(error, errors.TRANSIENT) == (kind is errors.Starting)
+
+
 def test_the_servers_wish_to_wait_is_kept() -> None:
     body = b'{"kind":"Status","code":429,"details":{"retryAfterSeconds":3}}'
     assert errors.from_response(429, body).retry_after == 3

@@ -267,7 +267,7 @@ async def test_a_request_is_repeated_while_the_server_cannot_answer_it() -> None
         errors.ConnectError("refused"),
         errors.TooManyRequests(429, "", "", 1.0),
         errors.ServerError(500, "", ""),
-        errors.Forbidden(403, "Forbidden", 'pods "a" is forbidden: not yet ready to handle request'),
+        errors.Starting(403, "Forbidden", 'pods "a" is forbidden: not yet ready to handle request'),
         "done",
     ]
 

@@ -9,7 +9,7 @@ import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import yaml
@@ -22,8 +22,10 @@ from simgpu.cluster.record import Folder, Record
 from simgpu.kube import errors as kube_errors
 from simgpu.kube import wire
 
+T = TypeVar("T")
 READY_SECONDS = 120.0
 _POLL_SECONDS = 0.05
+_RETRY_SECONDS = 0.5  # between requests, which the client has repeated for a while already
 _LAST_LINES, _MAX_LINE = 12, 400  # of a log in a message; characters
 _LISTENERS = {
     "etcd": ("etcd", "etcd-peer"),
@@ -161,7 +163,7 @@ class ControlPlane:
         clock = asyncio.get_running_loop().time
         started = clock()
         before, deadline = reached(), started + seconds
-        while not await condition():
+        while not await self.insist(condition):
             self._check_alive()
             if reached() > before:
                 before, deadline = reached(), clock() + seconds
@@ -170,6 +172,22 @@ class ControlPlane:
             # Listing thousands of nodes takes CPU time that the component needs.
             await asyncio.sleep(max(_POLL_SECONDS, 4 * (clock() - started)))
             started = clock()
+
+    async def insist(self, requests: Callable[[], Awaitable[T]]) -> T:
+        """Make idempotent requests to the API server until it serves them: it may be busy starting.
+
+        A component that ends is an error at once.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + READY_SECONDS
+        while True:
+            try:
+                return await requests()
+            except kube_errors.TRANSIENT:
+                self._check_alive()
+                if clock() > deadline:
+                    raise
+            await asyncio.sleep(_RETRY_SECONDS)
 
     @contextlib.asynccontextmanager
     async def explaining_failures(self) -> AsyncIterator[None]:

@@ -247,7 +247,7 @@ async def _run(launch: _Launch, wanted: Record) -> list[str]:
                 group.create_task(plane.start_ready("kube-controller-manager"))
                 group.create_task(plane.start_ready("kube-scheduler"))
                 group.create_task(_start_kwok(client, plane))
-                populated = group.create_task(_populate(client, server_ready, wanted, launch))
+                populated = group.create_task(_populate(client, plane, server_ready, wanted, launch))
         if launch.settings.wait:
             await waiting.nodes_ready(client, plane, wanted.nodes, launch.progress)
         await waiting.default_account(client, plane)
@@ -293,13 +293,13 @@ def _fleet_changes(known: Record, wanted: Record, created: int, deleted: int) ->
 
 
 async def _start_kwok(client: Client, plane: control_plane.ControlPlane) -> None:
-    await populate.apply_manifest(client, "stage-crd.yaml")
+    await plane.insist(lambda: populate.apply_manifest(client, "stage-crd.yaml"))
     await plane.until("kube-apiserver", lambda: populate.stages_served(client), seconds=control_plane.READY_SECONDS)
-    await populate.apply_manifest(client, "stages.yaml")
+    await plane.insist(lambda: populate.apply_manifest(client, "stages.yaml"))
     released: list[str] = []
 
     async def release() -> None:
-        released.extend(await populate.release_nodes(client))
+        released.extend(await plane.insist(lambda: populate.release_nodes(client)))
 
     # KWOK exits if Stage is not served when it starts, and waits for the leases of the KWOK before it to expire.
     await plane.start("kwok", stopped=release)
@@ -312,16 +312,26 @@ async def _start_kwok(client: Client, plane: control_plane.ControlPlane) -> None
 
 
 async def _populate(
-    client: Client, server_ready: asyncio.Task[None], wanted: Record, launch: _Launch
+    client: Client,
+    plane: control_plane.ControlPlane,
+    server_ready: asyncio.Task[None],
+    wanted: Record,
+    launch: _Launch,
 ) -> tuple[int, int]:
+    """Publish the GPUs, create and delete nodes. Return how many were created and deleted."""
+
     def made(finished: int, total: int) -> None:
         launch.progress.update("nodes", f"created {finished} of {total}")
 
     # The GPUs were not published if an earlier `up --gpus` was killed.
-    await populate.publish_topology(client, wanted.gpus, overwrite=wanted.gpus != wanted.published)
+    changed = wanted.gpus != wanted.published
+    await plane.insist(lambda: populate.publish_topology(client, wanted.gpus, overwrite=changed))
     if wanted.nodes > _MANY_NODES:
         await server_ready
-    return await populate.scale_nodes(client, wanted.nodes, made=made)
+    missing, surplus = await plane.insist(lambda: populate.node_changes(client, wanted.nodes))
+    await plane.insist(lambda: populate.create_nodes(client, missing, made))
+    await plane.insist(lambda: populate.delete_nodes(client, surplus))
+    return len(missing), len(surplus)
 
 
 async def _make_sample(client: Client, plane: control_plane.ControlPlane, launch: _Launch) -> bool:

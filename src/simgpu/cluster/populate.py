@@ -172,26 +172,32 @@ def node_object(number: int) -> dict[str, Any]:
     }
 
 
-async def scale_nodes(client: Client, count: int, *, made: Callable[[int, int], None] | None = None) -> tuple[int, int]:
-    """Create and delete simulated nodes so that 1 to `count` exist. Return how many were created and deleted."""
+async def node_changes(client: Client, count: int) -> tuple[list[int], list[int]]:
+    """Return the numbers of nodes to create and to delete so that 1 to `count` exist."""
     present = {number for node in await client.list(resources.NODES) if (number := node_number(node.metadata.name))}
-    missing = sorted(set(range(1, count + 1)) - present)
-    surplus = sorted(number for number in present if number > count)
+    return sorted(set(range(1, count + 1)) - present), sorted(number for number in present if number > count)
+
+
+async def create_nodes(client: Client, numbers: Sequence[int], made: Callable[[int, int], None]) -> None:
+    """Create simulated nodes; report how many of how many exist."""
     finished = 0
 
     async def create(number: int) -> None:
         nonlocal finished
         await ensure(client, resources.NODES, node_object(number))
         finished += 1
-        if made is not None:
-            made(finished, len(missing))
+        made(finished, len(numbers))
+
+    await concurrently(create, numbers)
+
+
+async def delete_nodes(client: Client, numbers: Sequence[int]) -> None:
+    """Delete simulated nodes."""
 
     async def delete(number: int) -> None:
         await client.delete(resources.NODES, node_name(number))
 
-    await concurrently(create, missing)
-    await concurrently(delete, surplus)
-    return len(missing), len(surplus)
+    await concurrently(delete, numbers)
 
 
 async def concurrently(work: Callable[[int], Awaitable[None]], numbers: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ KubeError
     ├── BadRequest        400
     ├── Unauthorized      401
     ├── Forbidden         403
+    ├── Starting          403   the API server has just been started and did not look at the request
     ├── NotFound          404
     ├── MethodNotAllowed  405
     ├── Conflict          409   the object was changed meanwhile, or is still being deleted
@@ -71,6 +72,10 @@ class Forbidden(ApiError):
     """403."""
 
 
+class Starting(ApiError):
+    """403 of an API server that was just started: its admission plugins have not read their caches yet."""
+
+
 class NotFound(ApiError):
     """404."""
 
@@ -105,6 +110,11 @@ class TooManyRequests(ApiError):
 
 class ServerError(ApiError):
     """Any 5xx."""
+
+
+# What may pass without a change by anybody.
+TRANSIENT = (ConnectError, Starting, TooManyRequests, ServerError)
+_STARTING = "not yet ready to handle request"  # the end of its message
 
 
 _BY_CODE: dict[int, type[ApiError]] = {
@@ -162,6 +172,8 @@ def _class_of(status: Status) -> type[ApiError]:
         return Gone
     if status.code >= 500:
         return ServerError
+    if status.code == 403 and status.message.endswith(_STARTING):
+        return Starting
     return _BY_CODE.get(status.code, ApiError)
 
 

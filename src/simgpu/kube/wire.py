@@ -1,7 +1,7 @@
 """HTTP to one API server: one connection pool, credentials, retries, and response bodies as bytes.
 
 A request is retried when that is safe: always after 429, after a failure with `Retry-After`, or if the server cannot
-have received it; after other 5xx and broken connections only if the request is idempotent.
+have received it or was only starting; after other 5xx and broken connections only if the request is idempotent.
 
 The HTTP library's own timeouts are not relied on: every wait has a timeout here, every response a size limit, and
 anything the library raises becomes a ConnectError.
@@ -202,7 +202,7 @@ def lost_connection(server: str) -> Generator[None, None, None]:
     except errors.KubeError:
         raise
     except Exception as error:
-        sent = not isinstance(error, aiohttp.ClientConnectorError)
+        sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
         raise errors.ConnectError(f"{server}: {_reason(error)}", sent=sent) from error
 
 
@@ -216,7 +216,7 @@ def _reason(error: Exception) -> str:
 
 
 def _may_repeat(error: errors.KubeError, call: Call) -> bool:
-    if isinstance(error, errors.TooManyRequests):
+    if isinstance(error, errors.TooManyRequests | errors.Starting):
         return True
     if isinstance(error, errors.ServerError):
         return call.repeatable or error.retry_after is not None

@@ -366,4 +366,4 @@ def _pop_first(lane: dict[Target, _Write]) -> tuple[Target, _Write]:
 
 
 def _may_pass(error: errors.KubeError) -> bool:
-    return isinstance(error, errors.ConnectError | errors.ServerError | errors.TooManyRequests | errors.Conflict)
+    return isinstance(error, (*errors.TRANSIENT, errors.Conflict))

@@ -75,7 +75,7 @@ async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float, pol
     deadline = clock() + seconds
     while True:
         started = clock()
-        with contextlib.suppress(errors.ConnectError, errors.ServerError, errors.TooManyRequests):
+        with contextlib.suppress(*errors.TRANSIENT):
             if await condition():
                 return True
         if clock() >= deadline:

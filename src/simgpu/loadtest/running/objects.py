@@ -156,6 +156,4 @@ class Creator:
 def _may_pass(error: errors.KubeError) -> bool:
     if isinstance(error, errors.Forbidden):  # a namespace's quota or its account may not be there yet
         return "serviceaccount" in str(error) or "quota" in str(error)
-    return isinstance(
-        error, errors.ConnectError | errors.ServerError | errors.TooManyRequests | errors.Unauthorized | errors.Conflict
-    )
+    return isinstance(error, (*errors.TRANSIENT, errors.Unauthorized, errors.Conflict))
