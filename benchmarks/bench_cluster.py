@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import subprocess
 import tempfile
@@ -16,7 +17,7 @@ import yaml
 
 from benchmarks import frame, scratch
 from simgpu.cluster import binaries, lifecycle, locate, populate, progress
-from simgpu.kube import auth, kubeconfig, resources
+from simgpu.kube import auth, kubeconfig, parallel, resources
 from simgpu.kube.client import Client
 from simgpu.kube.views import Node
 
@@ -119,7 +120,7 @@ async def node_creation() -> frame.Figure:
 
             async def ours() -> float:
                 started = time.monotonic()
-                await populate.create_nodes(client, range(1, CHUNK + 1), lambda _finished, _total: None)
+                await parallel.each(range(1, CHUNK + 1), functools.partial(populate.create_node, client))
                 rate = CHUNK / (time.monotonic() - started)
                 await remove_nodes(client)
                 return rate

@@ -14,7 +14,7 @@ import kubernetes_asyncio as theirs
 
 from benchmarks import frame, scratch
 from simgpu.cluster import populate
-from simgpu.kube import kubeconfig, resources, watching
+from simgpu.kube import kubeconfig, parallel, resources, watching
 from simgpu.kube.client import Client
 from simgpu.kube.store import Store
 from simgpu.kube.views import Pod
@@ -80,7 +80,7 @@ async def make_pods(client: Client) -> None:
     async def make(number: int) -> None:
         await client.create(resources.PODS, pod(number), namespace=NAMESPACE)
 
-    await populate.concurrently(make, range(PODS))
+    await parallel.each(range(PODS), make)
 
 
 async def our_events(client: Client, store: Store[Pod]) -> None:

@@ -16,9 +16,9 @@ import yaml
 
 from benchmarks import frame, scratch
 from simgpu import yaml_text
-from simgpu.kube import kubeconfig, resources, scraping
+from simgpu.kube import kubeconfig, parallel, resources, scraping
 from simgpu.kube.client import Client
-from simgpu.loadtest import abandoned, concurrency, ownership
+from simgpu.loadtest import abandoned, ownership
 from simgpu.loadtest.dependencies import kinds, nodes, slices
 from simgpu.loadtest.dependencies.fake_gpus import KWOK_DRA, FakeGpus, settings
 from simgpu.loadtest.dependencies.workbench import Workbench
@@ -143,7 +143,7 @@ async def _bare_set_up(client: Client, count: int) -> float:
             await client.create(kinds.slices("v1"), body)
 
     started = time.perf_counter()
-    await concurrency.each(range(count), one)
+    await parallel.each(range(count), one)
     spent = time.perf_counter() - started
     await client.delete_all(resources.NODES, labels="bench=bare")
     await client.delete_all(kinds.slices("v1"), labels="bench=bare")
@@ -212,7 +212,7 @@ async def _bare_rate(client: Client, scheduled: Callable[[], Awaitable[float]]) 
         body = {**template, "metadata": {"name": f"bare-{number}", "labels": {"group": "bench"}}}
         await client.create(resources.PODS, body, namespace="default")
 
-    rate = await _rate(concurrency.each(range(PODS), one), scheduled)
+    rate = await _rate(parallel.each(range(PODS), one), scheduled)
     await client.delete_all(resources.PODS, namespace="default")
     await _gone(lambda: client.list(resources.PODS, namespace="default"))
     return rate
@@ -270,7 +270,7 @@ async def _run(
     steps.append({"name": "gather", "measurements": calls("gather", measured)})
     document = {
         "name": "bench",
-        "tuningSets": [{"name": "all", "parallelismLimitedLoad": {"parallelismLimit": concurrency.IN_FLIGHT}}],
+        "tuningSets": [{"name": "all", "parallelismLimitedLoad": {"parallelismLimit": parallel.IN_FLIGHT}}],
         "steps": steps,
     }
     with tempfile.TemporaryDirectory() as folder:

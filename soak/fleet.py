@@ -8,7 +8,7 @@ import yaml
 
 from simgpu import vocabulary
 from simgpu.cluster import populate
-from simgpu.kube import resources
+from simgpu.kube import parallel, resources
 from simgpu.kube.client import Client
 from soak.settings import Settings
 
@@ -17,6 +17,7 @@ PODS = "soak-pods"
 LABEL = "soak.simgpu.dev/pool"
 REAL_NODE = "soak-real"  # the agent's; no kubelet runs there
 GPUS = 8  # of each node
+EXPORTER_GPUS = 4  # the exporter has no node
 SPARE_NODES = 2  # whose GPUs change
 
 WHOLE, CLAIMED, SPARE, REAL = "whole", "claimed", "spare", "real"
@@ -70,7 +71,7 @@ class Fleet:
         async def add(number: int) -> None:
             await self.add_node([*self.nodes][number])
 
-        await populate.concurrently(add, range(len(self.nodes)))
+        await parallel.each(range(len(self.nodes)), add)
         await populate.ensure(self._client, resources.NODES, _node(REAL_NODE, REAL, annotations={}))
 
     async def configure(self, text: str) -> None:

@@ -36,6 +36,8 @@ _CLAIM_RATE = 3.0  # a second at most
 _TEMPLATE = "one-gpu"
 _TOLERATIONS = [{"key": vocabulary.KWOK_NODE, "operator": "Exists", "effect": "NoSchedule"}]
 _WORKLOAD_SECONDS = 2
+WORKLOADS = 4  # at a time
+REFUSED = "refused: "  # before the reason
 
 
 class Load:
@@ -144,14 +146,14 @@ def pod(name: str, containers: int, *, claims: bool, chance: random.Random) -> d
 
 
 async def run_workloads(socket: Path, chance: random.Random, counts: collections.Counter[str]) -> None:
-    """Connect one workload after another to the exporter, which may be away at any time."""
+    """Connect one workload after another to the exporter, which may be away at any time; each plays for a while."""
     while True:
-        profile = workloads.activities(f"{chance.randrange(10, 100)}:5:{_WORKLOAD_SECONDS}")
-        document = {"name": "soak", "devices": [f"nvidia{chance.randrange(4)}"], "profile": profile, "protocol": 2}
-        counts["workload documents"] += 1
+        profile = workloads.activities(f"{chance.randrange(10, 96)}:5:{_WORKLOAD_SECONDS}")
+        device = f"nvidia{chance.randrange(fleet.EXPORTER_GPUS)}"
+        document = {"name": "soak", "devices": [device], "profile": profile, "repeat": 1, "protocol": 2}
         with contextlib.suppress(errors.SimgpuError, OSError):
             code, message = await workloads.run(document, socket)
-            counts["workloads refused"] += code != 0
+            counts["workload documents"] += 1
             if code:
-                counts[f"refused: {message[:80]}"] += 1
+                counts[f"{REFUSED}{message[:80]}"] += 1
         await asyncio.sleep(0.2)

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import aiohttp
 
-from soak import pages
+from soak import pages, plan
 from soak.counters import Counters
 from soak.results import Sample
 from soak.world import World
 
 _SAMPLE_SECONDS = 1.0
 _PAGE_SIZE = 4096
-_COUNTED = ("controller", "agent", "exporter")
 _TIMEOUT = aiohttp.ClientTimeout(total=20)
 
 
@@ -37,7 +36,7 @@ class Observer:
         """Scrape and sample until cancelled."""
         async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
             while True:
-                for role in _COUNTED:
+                for role in plan.OURS:
                     await self._scrape(session, role)
                 await self.sample(session)
                 await asyncio.sleep(_SAMPLE_SECONDS)
@@ -48,7 +47,7 @@ class Observer:
         Return the roles that do not serve them.
         """
         silent = []
-        for role in _COUNTED:
+        for role in plan.OURS:
             if await self._scrape(session, role):
                 self.counters.settled(role)
             else:

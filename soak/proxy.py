@@ -27,7 +27,7 @@ class FaultProxy:
     """Forwards connections, with the faults that are on at the moment. `counts` are faults by kind, and requests."""
 
     def __init__(self, upstream: tuple[str, int], pki: Path, *, chance: random.Random) -> None:
-        self.stalled = False  # nothing passes, and nobody is told
+        self.stalled = False  # nothing passes, unreported
         self.delay = 0.0  # seconds that each piece waits, both ways
         self.status = 0  # of answers in a storm; 0 for none
         self.share = 0.0  # of requests that are answered with it

@@ -58,7 +58,7 @@ class Soak:
         self._settled: list[float] = []
         self._fresh_starts = 0
         self._rests: list[Sample] = []
-        self._told = 0  # falls of counters that were reported
+        self._reported = 0  # falls of counters that were reported
         self._spared = False  # whether SimGPU's processes are left alive now
 
     def _since(self) -> float:
@@ -71,30 +71,37 @@ class Soak:
             try:
                 await self._load.prepare()
                 empty = await self._rest(session, "start")
-                await self._disturb(session)
+                await self._disturb(session, watching)
                 await self._check(session, fresh=True)
                 leaked = await self._leaks(session, empty)
             finally:
                 watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
+                (ended,) = await asyncio.gather(watching, return_exceptions=True)
+            if isinstance(ended, Exception):
+                self._fail(f"counters and memory were not watched to the end: {ended!r}")
         return self._result(leaked)
 
-    async def _disturb(self, session: aiohttp.ClientSession) -> None:
+    async def _disturb(self, session: aiohttp.ClientSession, watching: asyncio.Task[None]) -> None:
         pause = self._settings.pause
         lanes: list[Coroutine[Any, Any, None]] = [
             self._lane(plan.lane(kinds, self._settings.chance(name), pause=pause)) for name, kinds in plan.LANES.items()
         ]
-        socket, chance = self._world.socket, self._settings.chance("workloads")
+        workloads = [
+            load.run_workloads(self._world.socket, self._settings.chance(f"workloads {number}"), self._load.counts)
+            for number in range(load.WORKLOADS)
+        ]
         work = [
             self._load.run(),
             self._edits.run(self._gate, pause, self._edit_done),
-            load.run_workloads(socket, chance, self._load.counts),
             self._checks(session),
+            *workloads,
             *lanes,
         ]
         tasks = [asyncio.create_task(item) for item in work]
         try:
-            done, _ = await asyncio.wait(tasks, timeout=self._settings.seconds, return_when=asyncio.FIRST_EXCEPTION)
+            done, _ = await asyncio.wait(
+                {*tasks, watching}, timeout=self._settings.seconds, return_when=asyncio.FIRST_EXCEPTION
+            )
             for task in done:
                 task.result()
             async with self._gate.closed():  # nobody is in the middle of something
@@ -148,9 +155,9 @@ class Soak:
         self._occurrences.append(Occurrence(round(at, 1), "check", round(self._since() - at, 1)))
         self._report(f"{at:7.1f} s  check took {self._since() - at:.1f} s")
         falls = self._observer.counters.falls
-        for fall in falls[self._told :]:
+        for fall in falls[self._reported :]:
             self._report(f"FAILED a counter fell: {fall}")
-        self._told = len(falls)
+        self._reported = len(falls)
 
     async def _look(self, session: aiohttp.ClientSession) -> Seen | None:
         page = await self._observer.page(session, "controller")
@@ -215,6 +222,7 @@ class Soak:
         self._failures += [f"{count} {what} leaked" for what, count in leaked.items() if count]
         self._failures += [f"{name} ended by itself" for name in running.crashes]
         self._failures += world.tracebacks(running.folder)
+        self._failures += [f"a workload was {name}" for name in self._load.counts if name.startswith(load.REFUSED)]
         self._failures += [problem for name in plan.OURS if name in growth for problem in excess(name, growth[name])]
         self._failures += [f"no counter of the {role} grew" for role in plan.OURS if role not in counters.roles_grown]
         return Result(

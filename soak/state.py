@@ -118,6 +118,12 @@ def disagreements(seen: Seen, nodes: dict[str, str]) -> list[str]:
         found.append(f"GPUs on the page: {_difference(seen.gpus, expected)}")
     if seen.views.keys() != {*nodes, fleet.REAL_NODE}:
         found.append(f"views of nodes: {sorted(seen.views.keys() ^ {*nodes, fleet.REAL_NODE})}")
+    devices = {name: 0 for name, pool in nodes.items() if pool == fleet.CLAIMED}
+    for item in seen.slices.values():
+        if (name := item.get("nodeName")) in devices:
+            devices[name] += len(item.get("devices", ()))
+    if devices != (claimable := dict.fromkeys(devices, fleet.GPUS)):
+        found.append(f"devices in slices: {_difference(devices, claimable)}")
     offered = {name: int(seen.allocatable.get(name, {}).get("nvidia.com/gpu", "0")) for name in nodes}
     whole_gpus = {name: 0 if pool == fleet.CLAIMED else fleet.GPUS for name, pool in nodes.items()}
     if offered != whole_gpus:

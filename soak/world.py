@@ -19,7 +19,7 @@ from simgpu import errors
 from simgpu.cluster import components, lifecycle, processes, progress, record
 from simgpu.kube import kubeconfig
 from simgpu.kube.client import Client
-from soak import fleet
+from soak import fleet, plan
 from soak.clock import SteppedClock
 from soak.disk import SmallDisk
 from soak.fleet import Fleet
@@ -128,7 +128,7 @@ class World:
                 "--cgroups", f"{here}/cgroups", "--log-level", "warning",
             ),
             role(
-                "exporter", "--model", "h200", "--count", "4", "--socket", str(self.socket),
+                "exporter", "--model", "h200", "--count", str(fleet.EXPORTER_GPUS), "--socket", str(self.socket),
                 "--page", f"{here}/pages", "--interval", "0.5",
             ),
         )  # fmt: skip
@@ -145,6 +145,8 @@ class World:
     async def stop(self, name: str, *, kill: bool = True) -> None:
         """End a process, at once or as a shutdown would."""
         self._stopped.add(name)
+        if name in plan.OURS and name not in self.pids():
+            self.crashes.append(name)
         grace = 0.0 if kill else _TERM_SECONDS
         await processes.stop(self.folder.path, only=frozenset({name}), grace_seconds=grace)
 
@@ -175,7 +177,7 @@ class World:
 def tracebacks(folder: record.Folder) -> list[str]:
     """Return the processes of ours that logged an exception that nobody handled."""
     found = []
-    for name in ("controller", "agent", "exporter"):
+    for name in plan.OURS:
         with contextlib.suppress(FileNotFoundError):
             text = folder.log(name).read_text(errors="replace")
             found += [f"{name} logged a traceback {count} times"] if (count := text.count("Traceback (")) else []

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,9 +117,13 @@ def test_two_clusters_side_by_side_do_not_meet(home: Path) -> None:
         )
         for name, nodes in (("left", "1"), ("right", "2"))
     ]
-    for process in starting:
-        _, complaints = process.communicate(timeout=120)
-        assert process.returncode == 0, complaints
+    try:
+        for process in starting:
+            _, complaints = process.communicate(timeout=240)
+            assert process.returncode == 0, complaints
+    finally:
+        for process in starting:
+            process.kill()
     left, right = status(home, "left"), status(home, "right")
     assert (left["nodes"], right["nodes"]) == (1, 2)
     assert left["endpoints"] != right["endpoints"]
@@ -210,12 +215,16 @@ def test_interrupting_the_repair_of_a_cluster_that_never_was_leaves_nothing_behi
 
 def _interrupt_up(home: Path, moment: str, number: signal.Signals, times: int = 1) -> subprocess.Popen[bytes]:
     """Start `up` and signal it as soon as a component runs."""
-    process = subprocess.Popen([SIMGPU, "up", "--nodes", "2"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while moment not in alive(home, "simgpu"):
-        assert process.poll() is None, f"ended with {process.returncode} before it started {moment}"
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen([SIMGPU, "up", "--nodes", "2"], stdout=output, stderr=subprocess.STDOUT)
+        deadline = time.monotonic() + 90
+        while moment not in alive(home, "simgpu"):
+            if process.poll() is not None or time.monotonic() > deadline:
+                process.kill()
+                code = process.wait()
+                output.seek(0)
+                pytest.fail(f"{moment} did not start; up ended with {code}: {output.read().decode()}")
+            time.sleep(0.005)
     for _ in range(times):
         process.send_signal(number)
         time.sleep(0.005)

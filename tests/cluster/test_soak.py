@@ -39,6 +39,7 @@ def test_a_short_soak_loses_nothing(tmp_path: Path) -> None:
     assert sum(result.faults.values()) > result.kills
     assert result.load["pods"] > 0
     assert result.load["claims"] > 0
+    assert result.load["workload documents"] > 0
     assert result.edits
     assert result.fresh_starts >= 1
     assert all(result.growth[name].seconds > 0 for name in plan.OURS)

@@ -119,6 +119,13 @@ async def test_pages_are_joined_and_an_expired_token_starts_over_in_one_request(
     assert "limit" not in scripted.seen[-1].query
 
 
+async def test_a_list_whose_parts_never_end_is_an_error(scripted: Scripted) -> None:
+    scripted.script = [answer({"metadata": {"continue": "same"}, "items": [NODE]})] * 3
+    async with client(scripted) as opened:
+        with pytest.raises(errors.UnreadableAnswer, match="refers to itself"):
+            await opened.list(resources.NODES, page_size=1)
+
+
 async def test_an_object_that_does_not_fit_its_view_does_not_spoil_the_list(scripted: Scripted) -> None:
     odd = {"metadata": {"name": "odd"}, "status": {"capacity": "none"}}
     scripted.script = [answer({"metadata": {}, "items": [NODE, odd, NODE]})]

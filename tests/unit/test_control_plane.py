@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,13 +74,49 @@ async def test_a_server_that_is_busy_starting_is_asked_until_it_answers(
     monkeypatch.setattr(control_plane, "_RETRY_SECONDS", 0.0)
     starting = errors.Starting(403, "Forbidden", "nodes is forbidden: not yet ready to handle request")
     server = Server(errors.ConnectError("refused"), starting, errors.ServerError(500, "", ""))
-    assert await plane.insist(server.request) == "served"
+    assert await plane.until_served(server.request) == "served"
+
+
+class Lines(progress.Silent):
+    """Keeps what was reported."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def update(self, item: str, doing: str) -> None:
+        self.lines.append(f"{item}: {doing}")
+
+    def done(self, item: str, result: str) -> None:
+        self.lines.append(f"{item}: {result}")
+
+
+async def test_many_requests_to_a_server_that_is_busy_are_reported_once(
+    plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_plane, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(plane, "_progress", shown := Lines())
+    servers = [Server(errors.ConnectError("refused")) for _ in range(40)]
+    await asyncio.gather(*(plane.until_served(server.request) for server in servers))
+    assert shown.lines == ["requests: not served yet: refused", "requests: served"]
+
+
+async def test_the_time_of_requests_that_fail_is_not_that_of_the_nodes(
+    plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_plane, "_RETRY_SECONDS", 2 * PATIENCE)
+    nodes, server = Nodes(stop=10), Server(errors.ConnectError("refused"))
+
+    async def all_ready() -> bool:
+        await server.request()
+        return await nodes.all_ready()
+
+    await plane.until("kwok", all_ready, seconds=PATIENCE, reached=lambda: nodes.ready)
 
 
 async def test_a_request_that_can_never_succeed_is_an_error_at_once(plane: control_plane.ControlPlane) -> None:
     server = Server(errors.Forbidden(403, "Forbidden", "no"))
     with pytest.raises(errors.Forbidden):
-        await plane.insist(server.request)
+        await plane.until_served(server.request)
 
 
 async def test_a_component_that_ended_is_the_error_instead_of_requests_that_fail(
@@ -87,4 +124,14 @@ async def test_a_component_that_ended_is_the_error_instead_of_requests_that_fail
 ) -> None:
     monkeypatch.setattr(plane, "_expected", ["kwok"])
     with pytest.raises(control_plane.ComponentError, match=r"kwok ended.*\n  what it said last"):
-        await plane.insist(Server(errors.ConnectError("refused")).request)
+        await plane.until_served(Server(errors.ConnectError("refused")).request)
+
+
+async def test_a_server_that_never_serves_is_the_error_with_its_last_failure_and_its_log(
+    plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_plane, "READY_SECONDS", 0.0)
+    plane._folder.log("kube-apiserver").write_text("no quorum")
+    reason = r"kube-apiserver did not serve a request in 0 s: no webhook.*\n  no quorum"
+    with pytest.raises(control_plane.ComponentError, match=reason):
+        await plane.until_served(Server(errors.ServerError(500, "InternalError", "no webhook")).request)

@@ -143,6 +143,13 @@ def test_in_a_pod_the_service_account_is_used(tmp_path: Path, host: str, server:
     assert target.token_file == tmp_path / "token"
 
 
+def test_in_a_pod_with_an_odd_namespace_file_the_default_or_what_can_be_read_is_used(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_text("CA")
+    for content, namespace in ((b"\n", "default"), (b"team\xff", "team\ufffd")):
+        (tmp_path / "namespace").write_bytes(content)
+        assert kubeconfig.in_cluster({"KUBERNETES_SERVICE_HOST": "a"}, tmp_path).namespace == namespace
+
+
 def test_a_key_that_stands_twice_is_read_as_kubectl_reads_it(tmp_path: Path) -> None:
     path = write(tmp_path / "config", config())
     path.write_text(path.read_text() + "\ncurrent-context: other\ncurrent-context: main\n")

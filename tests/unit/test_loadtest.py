@@ -129,6 +129,15 @@ def test_objects_made_by_copying_are_those_made_by_rendering(tmp_path: Path, tem
         assert made == {**rendered, "metadata": {**rendered.get("metadata", {}), "name": f"pod-{index}"}}
 
 
+def test_an_index_of_which_a_template_makes_no_object_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text("{{if lt .Index 5}}apiVersion: v1\nkind: Pod\n{{else}}[x]{{end}}")
+    source = TemplateSource(ObjectTemplate("x", "pod", file, {}), {}, random.Random(1))
+    assert source.bodies(4, "ns")
+    with pytest.raises(TemplateError, match=r"pod\.yaml: must be objects with apiVersion and kind"):
+        source.bodies(5, "ns")
+
+
 # Schedules.
 
 

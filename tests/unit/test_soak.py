@@ -110,7 +110,7 @@ AT_REST = state.Seen(
     views={"w0": view("p", *FREE), "c0": view("", "", "q", *FREE[2:]), fleet.REAL_NODE: view()},
     allocatable={"w0": {"nvidia.com/gpu": "8"}, "c0": {}},
     labels={},
-    slices={"s": {"nodeName": "c0"}},
+    slices={"s": {"nodeName": "c0", "devices": [{}] * fleet.GPUS}},
     wanted=collections.Counter({("w0", Holder("p", "c0")): 1}),
     claimed={("c0", 2): Holder("q", "c0")},
     starting=frozenset(),
@@ -132,6 +132,7 @@ def test_what_agrees_is_at_rest() -> None:
         ({"views": AT_REST.views | {"gone": view()}}, "views of nodes: ['gone']"),
         ({"gpus": {"w0": 8}}, "GPUs on the page: 1 differ"),
         ({"allocatable": {}}, "allocatable: 1 differ"),
+        ({"slices": {}}, "devices in slices: 1 differ"),
     ],
 )
 def test_whatever_does_not_agree_is_named(change: dict[str, Any], problem: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import math
 import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from simgpu.kube import wire
 T = TypeVar("T")
 READY_SECONDS = 120.0
 _POLL_SECONDS = 0.05
+_SERVER, _REQUESTS = "kube-apiserver", "requests"
 _RETRY_SECONDS = 0.5  # between requests, which the client has repeated for a while already
 _LAST_LINES, _MAX_LINE = 12, 400  # of a log in a message; characters
 _LISTENERS = {
@@ -110,6 +112,7 @@ class ControlPlane:
         self._parts = parts
         self._progress = progress
         self._expected: list[str] = []
+        self._served = True  # the last request
 
     async def start(
         self, name: str, *, restart: bool = False, stopped: Callable[[], Awaitable[None]] | None = None
@@ -161,33 +164,46 @@ class ControlPlane:
         The timeout is `seconds`; it restarts whenever the count that `reached` returns grows.
         """
         clock = asyncio.get_running_loop().time
-        started = clock()
-        before, deadline = reached(), started + seconds
-        while not await self.insist(condition):
+        before, deadline = reached(), clock() + seconds
+        while True:
+            started = clock()
+            if await self.until_served(condition):
+                return
+            took = clock() - started
+            deadline += took  # it has a timeout of its own
             self._check_alive()
             if reached() > before:
                 before, deadline = reached(), clock() + seconds
             elif clock() > deadline:
                 raise ComponentError(name, f"made no progress in {seconds:g} s", tail(self._folder.log(name)))
             # Listing thousands of nodes takes CPU time that the component needs.
-            await asyncio.sleep(max(_POLL_SECONDS, 4 * (clock() - started)))
-            started = clock()
+            await asyncio.sleep(max(_POLL_SECONDS, 4 * took))
 
-    async def insist(self, requests: Callable[[], Awaitable[T]]) -> T:
+    async def until_served(self, requests: Callable[[], Awaitable[T]]) -> T:
         """Make idempotent requests to the API server until it serves them: it may be busy starting.
 
-        A component that ends is an error at once.
+        The timeout counts from the first failure. A component that ends is an error at once.
         """
         clock = asyncio.get_running_loop().time
-        deadline = clock() + READY_SECONDS
+        started, deadline = clock(), math.inf
         while True:
             try:
-                return await requests()
-            except kube_errors.TRANSIENT:
+                answer = await requests()
+            except kube_errors.TRANSIENT as error:
                 self._check_alive()
-                if clock() > deadline:
-                    raise
-            await asyncio.sleep(_RETRY_SECONDS)
+                deadline = min(deadline, clock() + READY_SECONDS)
+                if clock() >= deadline:
+                    reason = f"did not serve a request in {clock() - started:.0f} s: {error}"
+                    raise ComponentError(_SERVER, reason, tail(self._folder.log(_SERVER))) from error
+                if self._served:
+                    self._served = False
+                    self._progress.update(_REQUESTS, f"not served yet: {error}")
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                if not self._served:
+                    self._served = True
+                    self._progress.done(_REQUESTS, "served")
+                return answer
 
     @contextlib.asynccontextmanager
     async def explaining_failures(self) -> AsyncIterator[None]:

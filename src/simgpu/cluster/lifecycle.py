@@ -40,7 +40,7 @@ from simgpu.cluster.components import Component, Role
 from simgpu.cluster.progress import Progress
 from simgpu.cluster.record import Folder, Record
 from simgpu.kube import errors as kube_errors
-from simgpu.kube import kubeconfig, nudging, resources, wire
+from simgpu.kube import kubeconfig, nudging, parallel, resources, wire
 from simgpu.kube.client import Client
 from simgpu.kube.views import Node
 
@@ -293,13 +293,15 @@ def _fleet_changes(known: Record, wanted: Record, created: int, deleted: int) ->
 
 
 async def _start_kwok(client: Client, plane: control_plane.ControlPlane) -> None:
-    await plane.insist(lambda: populate.apply_manifest(client, "stage-crd.yaml"))
+    await plane.until_served(lambda: populate.apply_manifest(client, "stage-crd.yaml"))
     await plane.until("kube-apiserver", lambda: populate.stages_served(client), seconds=control_plane.READY_SECONDS)
-    await plane.insist(lambda: populate.apply_manifest(client, "stages.yaml"))
+    await plane.until_served(lambda: populate.apply_manifest(client, "stages.yaml"))
     released: list[str] = []
 
     async def release() -> None:
-        released.extend(await plane.insist(lambda: populate.release_nodes(client)))
+        orphans = await plane.until_served(lambda: populate.orphaned_leases(client))
+        await plane.until_served(lambda: populate.delete_leases(client, orphans))
+        released.extend(orphans.nodes)
 
     # KWOK exits if Stage is not served when it starts, and waits for the leases of the KWOK before it to expire.
     await plane.start("kwok", stopped=release)
@@ -308,7 +310,7 @@ async def _start_kwok(client: Client, plane: control_plane.ControlPlane) -> None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TAKE_OVER_SECONDS):
                 await plane.until("kwok", lambda: populate.taken_over(client, released), seconds=math.inf)
-        await nudging.nudge_pods(client)
+        await plane.until_served(lambda: nudging.nudge_pods(client))
 
 
 async def _populate(
@@ -320,17 +322,25 @@ async def _populate(
 ) -> tuple[int, int]:
     """Publish the GPUs, create and delete nodes. Return how many were created and deleted."""
 
-    def made(finished: int, total: int) -> None:
-        launch.progress.update("nodes", f"created {finished} of {total}")
+    finished = 0
+
+    async def create(number: int) -> None:
+        nonlocal finished
+        await plane.until_served(lambda: populate.create_node(client, number))
+        finished += 1
+        launch.progress.update("nodes", f"created {finished} of {len(missing)}")
+
+    async def delete(number: int) -> None:
+        await plane.until_served(lambda: populate.delete_node(client, number))
 
     # The GPUs were not published if an earlier `up --gpus` was killed.
     changed = wanted.gpus != wanted.published
-    await plane.insist(lambda: populate.publish_topology(client, wanted.gpus, overwrite=changed))
+    await plane.until_served(lambda: populate.publish_topology(client, wanted.gpus, overwrite=changed))
     if wanted.nodes > _MANY_NODES:
         await server_ready
-    missing, surplus = await plane.insist(lambda: populate.node_changes(client, wanted.nodes))
-    await plane.insist(lambda: populate.create_nodes(client, missing, made))
-    await plane.insist(lambda: populate.delete_nodes(client, surplus))
+    missing, surplus = await plane.until_served(lambda: populate.node_changes(client, wanted.nodes))
+    await parallel.each(missing, create)
+    await parallel.each(surplus, delete)
     return len(missing), len(surplus)
 
 

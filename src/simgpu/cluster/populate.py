@@ -6,17 +6,16 @@ and pods from state to state.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from simgpu import errors, vocabulary, yaml_text
 from simgpu.kube import errors as kube_errors
-from simgpu.kube import quantity, resources
+from simgpu.kube import parallel, quantity, resources
 from simgpu.kube.client import Client
 from simgpu.kube.resources import Resource
 from simgpu.kube.views import Node
@@ -25,7 +24,6 @@ from simgpu.topology import inline
 POOL_SELECTOR = f"{vocabulary.POOL_LABEL}={vocabulary.DEFAULT_POOL}"
 
 MANIFESTS = Path(__file__).parent / "manifests"
-_IN_FLIGHT = 32
 _NODE_AMOUNTS = {"cpu": "32", "memory": "128Gi", "pods": "110"}
 
 _RESOURCES: dict[str, Resource[Any]] = {
@@ -64,22 +62,30 @@ async def stages_served(client: Client) -> bool:
     return any(item.name == resources.STAGES.plural for item in found)
 
 
-async def release_nodes(client: Client) -> list[str]:
-    """Delete the node leases of a stopped KWOK, so that the next one simulates nodes and pods at once.
+class Orphans(NamedTuple):
+    """The nodes whose leases a KWOK left when it ended, and whether there are no other leases."""
 
-    The kubelet of a real node holds the lease by the node's name, and keeps it. Return the released nodes.
-    """
+    nodes: list[str]
+    alone: bool
+
+
+async def orphaned_leases(client: Client) -> Orphans:
+    """Return the leases of a stopped KWOK; the kubelet of a real node holds the one by the node's name."""
     leases = await client.list(resources.LEASES, namespace=vocabulary.NODE_LEASES_NAMESPACE)
-    orphans = [lease.metadata.name for lease in leases if lease.spec.holder_identity != lease.metadata.name]
-    if len(orphans) == len(leases) > 0:
+    nodes = [lease.metadata.name for lease in leases if lease.spec.holder_identity != lease.metadata.name]
+    return Orphans(nodes, alone=len(nodes) == len(leases))
+
+
+async def delete_leases(client: Client, orphans: Orphans) -> None:
+    """Delete the leases of a stopped KWOK, so that the next one simulates nodes and pods at once."""
+    if orphans.alone and orphans.nodes:
         await client.delete_all(resources.LEASES, namespace=vocabulary.NODE_LEASES_NAMESPACE)
-    else:
+        return
 
-        async def delete(number: int) -> None:
-            await client.delete(resources.LEASES, orphans[number], namespace=vocabulary.NODE_LEASES_NAMESPACE)
+    async def delete(name: str) -> None:
+        await client.delete(resources.LEASES, name, namespace=vocabulary.NODE_LEASES_NAMESPACE)
 
-        await concurrently(delete, range(len(orphans)))
-    return orphans
+    await parallel.each(orphans.nodes, delete)
 
 
 async def taken_over(client: Client, released: Iterable[str]) -> bool:
@@ -178,42 +184,14 @@ async def node_changes(client: Client, count: int) -> tuple[list[int], list[int]
     return sorted(set(range(1, count + 1)) - present), sorted(number for number in present if number > count)
 
 
-async def create_nodes(client: Client, numbers: Sequence[int], made: Callable[[int, int], None]) -> None:
-    """Create simulated nodes; report how many of how many exist."""
-    finished = 0
-
-    async def create(number: int) -> None:
-        nonlocal finished
-        await ensure(client, resources.NODES, node_object(number))
-        finished += 1
-        made(finished, len(numbers))
-
-    await concurrently(create, numbers)
+async def create_node(client: Client, number: int) -> None:
+    """Create a simulated node unless it exists."""
+    await ensure(client, resources.NODES, node_object(number))
 
 
-async def delete_nodes(client: Client, numbers: Sequence[int]) -> None:
-    """Delete simulated nodes."""
-
-    async def delete(number: int) -> None:
-        await client.delete(resources.NODES, node_name(number))
-
-    await concurrently(delete, numbers)
-
-
-async def concurrently(work: Callable[[int], Awaitable[None]], numbers: Sequence[int]) -> None:
-    """Run `work` for each number with bounded concurrency; the first failure cancels the rest."""
-    queue = iter(numbers)
-
-    async def worker() -> None:
-        for number in queue:
-            await work(number)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(_IN_FLIGHT, len(numbers))):
-                group.create_task(worker())
-    except* kube_errors.KubeError as failures:
-        raise failures.exceptions[0] from None
+async def delete_node(client: Client, number: int) -> None:
+    """Delete a simulated node if it exists."""
+    await client.delete(resources.NODES, node_name(number))
 
 
 def schedulable(node: Node) -> bool:

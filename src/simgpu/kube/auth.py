@@ -127,12 +127,15 @@ def tls_context(config: ClientConfig, certificate: bytes | None, key: bytes | No
 
 
 def _load_pair(context: ssl.SSLContext, config: ClientConfig, certificate: bytes, key: bytes) -> None:
+    def ask_for_password() -> str:  # without this, OpenSSL asks at the terminal
+        raise errors.ConfigError(f"{config.server}: client-key: is encrypted; give one without a password")
+
     # OpenSSL reads key pairs from files only; this one is private and deleted once it is read.
     with tempfile.NamedTemporaryFile() as pair:
         pair.write(certificate.rstrip() + b"\n" + key)
         pair.flush()
         try:
-            context.load_cert_chain(pair.name)
+            context.load_cert_chain(pair.name, password=ask_for_password)
         except (ssl.SSLError, OSError) as error:
             raise errors.ConfigError(
                 f"{config.server}: client-certificate, client-key: not a usable pair ({error})"

@@ -131,9 +131,11 @@ class Client:
             call = Call("GET", path, ("list", resource.plural), query, listing=True)
             page = _page(await self._wire.send(call), resource)
             items.extend(page.items or ())
-            token = page.metadata.continue_
-            if not token:
+            if not page.metadata.continue_:
                 return Listing(items, page.metadata.resource_version)
+            if page.metadata.continue_ == token:
+                raise errors.UnreadableAnswer(f"{path}: a part of the list refers to itself as the next one")
+            token = page.metadata.continue_
 
     async def some(
         self, resource: Resource[V], *, fields: str = "", limit: int, after: str = ""

@@ -136,9 +136,10 @@ def in_cluster(environ: Mapping[str, str], directory: Path = SERVICE_ACCOUNT) ->
     if not host:
         raise errors.ConfigError("KUBERNETES_SERVICE_HOST is not set: this is not a pod")
     namespace = directory / "namespace"
+    name = _read(namespace, directory, "namespace") if namespace.exists() else b""
     return ClientConfig(
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
-        namespace=namespace.read_text().strip() if namespace.exists() else "default",
+        namespace=name.decode("utf-8", "replace").strip() or "default",
         ca=_read(directory / "ca.crt", directory, "ca.crt"),
         token_file=directory / "token",
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import datetime
 
-from simgpu.kube import errors, resources
+from simgpu.kube import errors, parallel, resources
 from simgpu.kube.client import Client
+from simgpu.kube.views import Pod
 from simgpu.vocabulary import NUDGED_ANNOTATION
 
 _UNFINISHED = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
@@ -19,23 +20,12 @@ async def nudge_pods(client: Client, *, namespace: str = "") -> int:
     A KWOK that takes over nodes skips their pods if its own lease of the node has not reached its cache yet, and looks
     at a pod again only when the pod changes: jobs would not end, and deleted pods would stay.
     """
-    pods = iter(await client.list(resources.PODS, namespace=namespace, fields=_UNFINISHED))
+    pods = list(await client.list(resources.PODS, namespace=namespace, fields=_UNFINISHED))
     patch = {"metadata": {"annotations": {NUDGED_ANNOTATION: datetime.datetime.now(datetime.UTC).isoformat()}}}
-    count = 0
 
-    async def worker() -> None:
-        nonlocal count
-        for pod in pods:
-            count += 1
-            try:
-                await client.merge_patch(resources.PODS, pod.metadata.name, patch, namespace=pod.metadata.namespace)
-            except errors.NotFound:
-                continue  # it is gone
+    async def nudge(pod: Pod) -> None:
+        with contextlib.suppress(errors.NotFound):  # it is gone
+            await client.merge_patch(resources.PODS, pod.metadata.name, patch, namespace=pod.metadata.namespace)
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(_IN_FLIGHT):
-                group.create_task(worker())
-    except* errors.KubeError as failures:
-        raise failures.exceptions[0] from None
-    return count
+    await parallel.each(pods, nudge, in_flight=_IN_FLIGHT)
+    return len(pods)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from simgpu.kube import errors, resources
+from simgpu.kube import errors, parallel, resources
 from simgpu.kube.client import Client, decode
 from simgpu.kube.resources import Resource
 from simgpu.kube.views import Object
@@ -85,7 +85,7 @@ async def _traces(client: Client, selector: str) -> dict[str, list[Trace]]:
         with contextlib.suppress(errors.NotFound, errors.MethodNotAllowed, errors.Forbidden):
             listed[resource] = await client.list(resource, labels=selector)
 
-    await concurrency.each(kinds, look, in_flight=8)
+    await parallel.each(kinds, look, in_flight=8)
     found: dict[str, list[Trace]] = {}
     for resource in kinds:
         for item in listed.get(resource, []):
@@ -151,7 +151,7 @@ async def _delete(client: Client, traces: list[Trace]) -> list[str]:
     async def one(trace: Trace) -> None:
         await client.delete(trace.resource, trace.name, namespace=trace.namespace)
 
-    await concurrency.each(traces, one)
+    await parallel.each(traces, one)
     left = list(traces)
 
     async def gone() -> bool:

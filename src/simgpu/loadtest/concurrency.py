@@ -1,40 +1,15 @@
-"""Many small pieces of work at a time, and work that must be finished."""
+"""Work that must be finished, and waiting for conditions."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from simgpu.kube import errors
 
 T = TypeVar("T")
-IN_FLIGHT = 32
-
-
-async def each(items: Iterable[T], work: Callable[[T], Awaitable[object]], *, in_flight: int = IN_FLIGHT) -> None:
-    """Do work for each item, so many at a time; the first failure cancels the rest and is raised."""
-    waiting = iter(items)
-
-    async def worker() -> None:
-        for item in waiting:
-            await work(item)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(in_flight):
-                group.create_task(worker())
-    except BaseExceptionGroup as failures:
-        raise first(failures) from None
-
-
-def first(failures: BaseException) -> BaseException:
-    """Return the first error of a group, of errors of the API before others."""
-    while isinstance(failures, BaseExceptionGroup):
-        known = failures.subgroup(errors.KubeError)
-        failures = (known or failures).exceptions[0]
-    return failures
 
 
 async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:

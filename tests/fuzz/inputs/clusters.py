@@ -119,7 +119,7 @@ def _answer(data: bytes) -> None:
 
 
 def _kubeconfig(data: bytes) -> None:
-    """A kubeconfig leads to a server, or is refused with the file and the field."""
+    """A kubeconfig leads to a server and a TLS context, or is refused with the file and the field."""
     path = scratch() / "kubeconfig"
     path.write_bytes(data)
     try:
@@ -129,6 +129,8 @@ def _kubeconfig(data: bytes) -> None:
         str(error).encode()
         return
     assert config.server.startswith(("http://", "https://"))
+    with contextlib.suppress(kube_errors.ConfigError):
+        auth.tls_context(config, config.certificate, config.key)
 
 
 def _credential(data: bytes) -> None:

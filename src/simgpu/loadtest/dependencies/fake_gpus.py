@@ -16,11 +16,11 @@ import msgspec
 
 from simgpu import errors as simgpu_errors
 from simgpu.catalog import models
-from simgpu.kube import errors, resources
+from simgpu.kube import errors, parallel, resources
 from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Change, Store
-from simgpu.kube.views import Node
-from simgpu.loadtest import concurrency, heartbeat, ownership
+from simgpu.kube.views import Node, Object
+from simgpu.loadtest import heartbeat, ownership
 from simgpu.loadtest.dependencies import kinds, nodes, restarts, slices, stages, visibility
 from simgpu.loadtest.dependencies.kwok import DEFAULT_IMAGE, Kwok
 from simgpu.loadtest.dependencies.workbench import DependencyError, Workbench
@@ -125,6 +125,11 @@ def check_call(
     except simgpu_errors.InputError as error:
         own = "; --catalog FILE adds models of your own, as it does for the controller"
         problems.add(f"{call.path}.params.model", f"{error.problem}{own}")
+
+
+def _written(item: Object) -> tuple[int, str]:
+    """Return what orders objects by when they were written: resource versions are numbers without leading zeros."""
+    return len(item.metadata.resource_version), item.metadata.resource_version
 
 
 def _annotation(wanted: GpuSettings) -> str:
@@ -253,7 +258,7 @@ class FakeGpus:
             show()
 
         try:
-            await concurrency.each(range(wanted.nodes), create)
+            await parallel.each(range(wanted.nodes), create)
             await everything.wait()
         finally:
             watching.cancel()
@@ -304,8 +309,7 @@ class FakeGpus:
                 slices_seen = await client.list(kinds.published(self._version), fields=f"spec.driver={DRA_DRIVER}")
                 own = [item for item in slices_seen if item.spec.node_name in names]
                 equipped = len({item.spec.node_name for item in own})
-                # Of all slices, the one that was written last.
-                newest = max(own, key=lambda item: int(item.metadata.resource_version), default=None)
+                newest = max(own, key=_written, default=None)
                 last = newest.spec.node_name if newest is not None else ""
             else:
                 listed = await client.list(resources.NODES, labels=self._bench.run.selector)

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any
 
-from simgpu.kube import errors, resources
+from simgpu.kube import errors, parallel, resources
 from simgpu.kube.client import Client
 from simgpu.kube.resources import Resource
 from simgpu.kube.views import Object
@@ -53,7 +53,7 @@ async def create(client: Client, spaces: tuple[str, ...], run: Run, *, existing:
         if not await concurrency.until(account, seconds=60.0, poll_seconds=0.05):
             raise NamespaceTaken(f"namespace {name}: no default service account; does the controller manager run?")
 
-    await concurrency.each(spaces, one, in_flight=16)
+    await parallel.each(spaces, one, in_flight=16)
     return frozenset(made)
 
 
@@ -75,7 +75,7 @@ async def empty(client: Client, spaces: Iterable[str], used: Iterable[Resource[A
 
         await concurrency.until(no_pods, seconds=_EMPTY_SECONDS)
 
-    await concurrency.each(spaces, one, in_flight=16)
+    await parallel.each(spaces, one, in_flight=16)
 
 
 async def delete(client: Client, run: Run, *, seconds: float) -> list[str]:

@@ -18,6 +18,7 @@ from simgpu.kube import errors
 from simgpu.kube.client import Client
 from simgpu.kube.resources import Resource
 from simgpu.loadtest.gotemplate import functions, usage
+from simgpu.loadtest.gotemplate.errors import TemplateError
 from simgpu.loadtest.gotemplate.rendering import Template
 from simgpu.loadtest.running.placement import RunPlacement
 from simgpu.loadtest.scenario import files, loading
@@ -53,13 +54,20 @@ class TemplateSource:
         name = f"{self._item.basename}-{index}"
         if not self._copies:
             own = loading.example(self._item, self._variables, index=index, space=namespace)
-            return [_named(body, name) for body in self._template.documents(own) if body is not None]
+            return [_named(body, name) for body in self._objects(own)]
         parsed = self._parsed.get(namespace)
         if parsed is None:
             own = loading.example(self._item, self._variables, index=index, space=namespace)
             own["Name"] = _PLACEHOLDER
-            parsed = self._parsed[namespace] = [body for body in self._template.documents(own) if body is not None]
+            parsed = self._parsed[namespace] = self._objects(own)
         return [_named(_substituted(body, name), name) for body in parsed]
+
+    def _objects(self, own: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the objects that a template makes of variables: it may depend on the index whether they are any."""
+        found = self._template.documents(own)
+        for problem in filter(None, map(loading.problem_of, found)):
+            raise TemplateError(f"{self._item.file.name}: {problem}")
+        return [body for body in found if body is not None]
 
 
 def _substituted(value: Any, name: str) -> Any:

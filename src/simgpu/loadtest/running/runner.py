@@ -18,7 +18,7 @@ import msgspec
 from simgpu import errors
 from simgpu.catalog import models
 from simgpu.kube import errors as kube_errors
-from simgpu.kube import resources
+from simgpu.kube import parallel, resources
 from simgpu.kube.client import Client
 from simgpu.loadtest import abandoned, concurrency, heartbeat, ownership, watched
 from simgpu.loadtest.abandoned import Trace
@@ -127,8 +127,8 @@ class Runner:
         await self._begin_heartbeat()
         try:
             await self._set_up()
-        except* errors.SimgpuError as failures:
-            raise concurrency.first(failures) from None
+        except BaseExceptionGroup as failures:
+            raise parallel.first(failures) from None
         for number, step in enumerate(self._scenario.steps, 1):
             await self._step(number, step)
 
@@ -238,7 +238,7 @@ class Runner:
             phase = step.phases[index]
             found[phase.path] = await self._phases.run(phase)
 
-        await concurrency.each(range(len(step.phases)), one, in_flight=len(step.phases))
+        await parallel.each(range(len(step.phases)), one, in_flight=len(step.phases))
         case.seconds = round(time.monotonic() - started, 3)
         case.errors = phases.summary(found)
         for note in self._served.notes:
@@ -264,7 +264,7 @@ class Runner:
 
         cases: dict[int, CaseResult] = {}
         try:
-            await concurrency.each(range(len(step.measurements)), one, in_flight=len(step.measurements))
+            await parallel.each(range(len(step.measurements)), one, in_flight=len(step.measurements))
         finally:
             self.result.cases += [cases[index] for index in sorted(cases)]
 
@@ -372,7 +372,7 @@ class Runner:
             resource, space, name = listed[index]
             await self._client.delete(resource, name, namespace=space)
 
-        await concurrency.each(range(len(listed)), delete)
+        await parallel.each(range(len(listed)), delete)
 
         async def gone() -> bool:
             left = []

@@ -160,8 +160,8 @@ def _check_templates(
                 except (TemplateError, ValueError) as error:
                     problems.add(where, f"{item.file.name}: {error}")
                     continue
-                for body in objects:
-                    _check_object(body, item, where, problems)
+                for problem in filter(None, map(problem_of, objects)):
+                    problems.add(where, f"{item.file.name}: {problem}")
 
 
 def example(item: ObjectTemplate, variables: Mapping[str, Any], *, index: int = 0, space: str = "ns") -> dict[str, Any]:
@@ -170,13 +170,13 @@ def example(item: ObjectTemplate, variables: Mapping[str, Any], *, index: int = 
     return {**variables, **item.fill, **own}
 
 
-def _check_object(body: Any, item: ObjectTemplate, where: str, problems: Problems) -> None:
+def problem_of(body: Any) -> str:
+    """Return what is wrong with an object of a template; nothing is wrong with an empty document."""
     if body is None:
-        return
+        return ""
     if not isinstance(body, dict) or not all(isinstance(body.get(key), str) for key in ("apiVersion", "kind")):
-        problems.add(where, f"{item.file.name}: must be objects with apiVersion and kind")
-    elif not isinstance(body.get("metadata") or {}, dict):
-        problems.add(where, f"{item.file.name}: metadata: must be a mapping")
+        return "must be objects with apiVersion and kind"
+    return "" if isinstance(body.get("metadata") or {}, dict) else "metadata: must be a mapping"
 
 
 _PLACEHOLDER = "simgpu-action"
