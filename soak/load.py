@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import contextlib
 import heapq
 import math
 import random
@@ -36,8 +35,9 @@ _CLAIM_RATE = 3.0  # a second at most
 _TEMPLATE = "one-gpu"
 _TOLERATIONS = [{"key": vocabulary.KWOK_NODE, "operator": "Exists", "effect": "NoSchedule"}]
 _WORKLOAD_SECONDS = 2
+_ANSWER_SECONDS = 60.0  # until a workload's end is reported, on a disk that is slow
 WORKLOADS = 4  # at a time
-REFUSED = "refused: "  # before the reason
+FAILED = "failed: "  # before the reason
 
 
 class Load:
@@ -151,9 +151,14 @@ async def run_workloads(socket: Path, chance: random.Random, counts: collections
         profile = workloads.activities(f"{chance.randrange(10, 96)}:5:{_WORKLOAD_SECONDS}")
         device = f"nvidia{chance.randrange(fleet.EXPORTER_GPUS)}"
         document = {"name": "soak", "devices": [device], "profile": profile, "repeat": 1, "protocol": 2}
-        with contextlib.suppress(errors.SimgpuError, OSError):
-            code, message = await workloads.run(document, socket)
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                code, message = await workloads.run(document, socket)
             counts["workload documents"] += 1
             if code:
-                counts[f"{REFUSED}{message[:80]}"] += 1
+                counts[f"{FAILED}{message[:80]}"] += 1
+        except (workloads.Lost, workloads.Unreachable):
+            counts["workloads cut off"] += 1
+        except (errors.SimgpuError, TimeoutError) as error:
+            counts[f"{FAILED}{error!r}"[:120]] += 1
         await asyncio.sleep(0.2)

@@ -22,12 +22,16 @@ class Holder(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A page of GPUs: counters by family and GPU, holders by place, the place of each GPU, and the number of series."""
+    """A page of GPUs: counters by family and GPU, holders by place, the place of each GPU, and the number of series.
+
+    Further the number of GPUs that are in use.
+    """
 
     counters: dict[tuple[str, str], float]
     holders: dict[Place, Holder]
     gpus: dict[str, Place]
     series: int
+    busy: int
 
 
 def read(text: str) -> Page:
@@ -36,7 +40,7 @@ def read(text: str) -> Page:
     counters: dict[tuple[str, str], float] = {}
     holders: dict[Place, Holder] = {}
     gpus: dict[str, Place] = {}
-    series = 0
+    series = busy = 0
     for line in text.splitlines():
         if line.startswith("#") or not line:
             continue
@@ -47,10 +51,11 @@ def read(text: str) -> Page:
             counters[name, uuid] = float(line.rpartition(" ")[2])
         elif name == _UTILISATION:
             labels: dict[str, str] = dict(_LABEL.findall(line))
+            busy += float(line.rpartition(" ")[2]) > 0
             place = gpus[labels["UUID"]] = labels["Hostname"], int(labels["gpu"])
             if pod := labels.get("exported_pod"):  # labels without the prefix are the exporter's own
                 holders[place] = Holder(pod, labels.get("exported_container", ""))
-    return Page(counters, holders, gpus, series)
+    return Page(counters, holders, gpus, series, busy)
 
 
 def values(text: str) -> dict[str, float]:

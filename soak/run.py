@@ -6,15 +6,17 @@ import asyncio
 import collections
 import contextlib
 import os
+import shutil
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from simgpu.kube import resources
+from simgpu.kube import nudging, resources
 from soak import fleet, load, plan, state, world
 from soak.edits import Edits
 from soak.faults import Faults, Impossible
@@ -30,12 +32,14 @@ Report = Callable[[str], None]
 
 _REST_SECONDS = 150.0  # in which everything has to agree once nothing is disturbed any more
 _POLL_SECONDS = 0.3
+_PASSED_OVER_SECONDS = 30.0  # in which pods on nodes start, or KWOK has passed them over
 _STILL_SECONDS = 2.0  # without a change at rest; longer than a changed view waits
 _SCHEDULING_SECONDS = 20.0  # the same while pods wait; longer than a new scheduler waits for its lease
 _MAX_MEMORY, _MAX_FILES = 512.0, 400  # MiB, as the manifests allow; open files
 _WARM_SECONDS = 300.0  # until the caches and pools of a process have their size
 _MORE_COLD = {"controller": 88.0}  # MiB from the start: its fleet, and what a lost lead left, come within minutes
 _MORE_MEMORY, _MORE_FILES = 16.0, 24
+_LATER_FILES = 8  # on the disk: state that is saved later than at the start, and what a kill leaves of its writing
 
 
 class Soak:
@@ -59,6 +63,7 @@ class Soak:
         self._fresh_starts = 0
         self._rests: list[Sample] = []
         self._reported = 0  # falls of counters that were reported
+        self._passed_over: set[str] = set()
         self._spared = False  # whether SimGPU's processes are left alive now
 
     def _since(self) -> float:
@@ -67,13 +72,18 @@ class Soak:
     async def run(self) -> Result:
         """Run everything, and check at the end that nothing is left."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session:
-            watching = asyncio.create_task(self._observer.run())
+            watching, leaked = asyncio.create_task(self._observer.run()), dict[str, int]()
             try:
                 await self._load.prepare()
-                empty = await self._rest(session, "start")
-                await self._disturb(session, watching)
-                await self._check(session, fresh=True)
-                leaked = await self._leaks(session, empty)
+                if (empty := await self._rest(session, "start")) is not None:
+                    files = self._world.files()
+                    await self._disturb(session, watching)
+                    await self._check(session, fresh=True)
+                    leaked = await self._leaks(session, empty, files)
+                    self._world.look_for_crashes(*plan.OURS)
+            except Exception as error:  # noqa: BLE001 - what was found until then is reported
+                self._report(traceback.format_exc())
+                self._fail(f"the run ended early: {error!r}")
             finally:
                 watching.cancel()
                 (ended,) = await asyncio.gather(watching, return_exceptions=True)
@@ -160,12 +170,17 @@ class Soak:
         self._reported = len(falls)
 
     async def _look(self, session: aiohttp.ClientSession) -> Seen | None:
-        page = await self._observer.page(session, "controller")
-        return await insist(lambda: state.look(self._world.client, page)) if page is not None else None
+        """Return the state; None if the controller serves no page, or the API server does not answer for long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REST_SECONDS):
+                page = await self._observer.page(session, "controller")
+                return await insist(lambda: state.look(self._world.client, page)) if page is not None else None
+        return None
 
     async def _rest(self, session: aiohttp.ClientSession, what: str) -> Seen | None:
         await self._world.revive()
         start, problems = time.monotonic(), ["the controller serves no page"]
+        started = start
         before: Seen | None = None
         while problems:
             if (seen := await self._look(session)) is not None:
@@ -182,32 +197,53 @@ class Soak:
             if time.monotonic() > start + _REST_SECONDS:
                 self._fail(f"{what}: not at rest: {'; '.join(problems)}")
                 return None
+            if seen is not None and seen.starting and time.monotonic() > started + _PASSED_OVER_SECONDS:
+                await self._nudge(seen.starting)
+                started = time.monotonic()
             await asyncio.sleep(_POLL_SECONDS)
         return None
 
     async def _same(self, session: aiohttp.ClientSession, before: Seen) -> None:
-        """Wait until a controller that was just started shows the state of the one before it."""
-        start, problems = time.monotonic(), ["the controller serves no page"]
-        while problems:
-            if (seen := await self._look(session)) is not None:
-                problems = state.differences(before, seen)
+        """Wait until a controller that was just started shows the state of the one before it, and stays with it."""
+        start, equal = time.monotonic(), 0
+        while equal < 2:
+            seen = await self._look(session)
+            problems = ["the controller serves no page"] if seen is None else state.differences(before, seen)
+            equal = 0 if problems else equal + 1
             if problems and time.monotonic() > start + _REST_SECONDS:
                 self._fail(f"a fresh start differs: {'; '.join(problems)}")
                 return
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS if problems else _STILL_SECONDS)
         self._rests.append(await self._observer.sample(session))
 
-    async def _leaks(self, session: aiohttp.ClientSession, empty: Seen | None) -> dict[str, int]:
-        """Delete all pods, and return what stays."""
-        await self._load.drain()
-        series = empty.series if empty is not None else 0
-        start = time.monotonic()
+    async def _nudge(self, starting: frozenset[str]) -> None:
+        """Change the pods that KWOK has passed over, as `simgpu up` does when it has started a KWOK.
+
+        KWOK looks at the pods of a node when it has written its lease, skips them while its own cache has no such lease
+        yet, and does not come back to them: so when a node is made anew, whose old lease is deleted meanwhile.
+        """
+        self._passed_over |= starting
+        self._report(f"{self._since():7.1f} s  KWOK passed over {', '.join(sorted(starting))}")
+        await insist(lambda: nudging.nudge_pods(self._world.client, namespace=fleet.PODS))
+
+    async def _leaks(self, session: aiohttp.ClientSession, empty: Seen, files: frozenset[str]) -> dict[str, int]:
+        """Delete all pods, and return what stays that was not there before the first one."""
+        async with asyncio.timeout(_REST_SECONDS):
+            await self._load.drain()
+        start, left = time.monotonic(), frozenset[str]()
         while True:
             found = {"everything": 1}
-            if (seen := await self._look(session)) is not None:
+            exporter = await self._observer.page(session, "exporter")
+            if exporter is not None and (seen := await self._look(session)) is not None:
                 claims = await insist(lambda: self._world.client.list(resources.RESOURCE_CLAIMS, namespace=fleet.PODS))
-                found = state.leaks(seen, self._world.fleet.nodes, len(claims or ()), series)
-            if not any(found.values()) or time.monotonic() > start + _REST_SECONDS:
+                found = state.leaks(seen, self._world.fleet.nodes, len(claims or ()), empty)
+                found["GPUs"] += exporter.busy
+                left = self._world.files() - files
+                found["files"] = max(0, len(left) - _LATER_FILES)
+            if not any(found.values()):
+                return found
+            if time.monotonic() > start + _REST_SECONDS:
+                self._report(f"files that were not there at the start: {', '.join(sorted(left)) or 'none'}")
                 return found
             await asyncio.sleep(_POLL_SECONDS)
 
@@ -222,7 +258,7 @@ class Soak:
         self._failures += [f"{count} {what} leaked" for what, count in leaked.items() if count]
         self._failures += [f"{name} ended by itself" for name in running.crashes]
         self._failures += world.tracebacks(running.folder)
-        self._failures += [f"a workload was {name}" for name in self._load.counts if name.startswith(load.REFUSED)]
+        self._failures += [f"a workload {name}" for name in self._load.counts if name.startswith(load.FAILED)]
         self._failures += [problem for name in plan.OURS if name in growth for problem in excess(name, growth[name])]
         self._failures += [f"no counter of the {role} grew" for role in plan.OURS if role not in counters.roles_grown]
         return Result(
@@ -242,6 +278,7 @@ class Soak:
             checks=len(self._settled),
             fresh_starts=self._fresh_starts,
             settle_seconds=self._settled,
+            passed_over=len(self._passed_over),
             scrapes=sum(observer.scrapes.values()),
             counters=len(counters.grown),
             falls=len(counters.falls),
@@ -314,16 +351,18 @@ async def run(settings: Settings, report: Report) -> Result:
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch, _environment():
         running = World(settings, Path(scratch))
         async with running.running():
-            result = await Soak(settings, running, report).run()
-            if result.failures:
-                _keep_logs(running, settings.out)
+            result = None
+            try:
+                result = await Soak(settings, running, report).run()
+            finally:
+                if result is None or result.failures:
+                    _keep_logs(running, settings.out)
             return result
 
 
 def _keep_logs(running: World, out: Path) -> None:
-    for name in plan.OURS:
-        with contextlib.suppress(FileNotFoundError):
-            (out / f"{name}.log").write_bytes(running.folder.log(name).read_bytes())
+    for log in running.folder.logs.glob("*.log"):
+        shutil.copy(log, out)
 
 
 @contextlib.contextmanager

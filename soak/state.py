@@ -26,6 +26,7 @@ class Seen(msgspec.Struct, frozen=True):
     holders: Holders  # on the page
     series: int
     gpus: dict[str, int]  # by node, on the page
+    maps: frozenset[str]  # ConfigMaps
     views: dict[str, Any]  # by node
     allocatable: dict[str, dict[str, str]]  # by node
     labels: dict[str, dict[str, str]]
@@ -39,7 +40,8 @@ class Seen(msgspec.Struct, frozen=True):
 async def look(client: Client, page: pages.Page) -> Seen:
     """Read everything."""
     nodes = {node.metadata.name: node for node in await client.list(resources.NODES, labels=fleet.LABEL)}
-    maps = await client.list(resources.CONFIG_MAPS, namespace=fleet.NAMESPACE, labels="node-topology=true")
+    maps = await client.list(resources.CONFIG_MAPS, namespace=fleet.NAMESPACE)
+    views = [item for item in maps if item.metadata.labels.get("node-topology") == "true"]
     slices = await client.list(resources.RESOURCE_SLICES)
     every = [pod for pod in await client.list(resources.PODS, namespace=fleet.PODS) if pod.status.phase not in _ENDED]
     pods = [pod for pod in every if pod.spec.node_name in nodes]
@@ -47,7 +49,8 @@ async def look(client: Client, page: pages.Page) -> Seen:
         holders=page.holders,
         series=page.series,
         gpus=dict(collections.Counter(node for node, _ in page.gpus.values())),
-        views={view.metadata.labels["node-name"]: yaml_text.parse(view.data["topology.yml"]) for view in maps},
+        maps=frozenset(item.metadata.name for item in maps),
+        views={view.metadata.labels["node-name"]: yaml_text.parse(view.data["topology.yml"]) for view in views},
         allocatable={name: dict(node.status.allocatable) for name, node in nodes.items()},
         labels={name: dict(node.metadata.labels) for name, node in nodes.items()},
         slices={item.metadata.name: msgspec.to_builtins(item.spec) for item in slices},
@@ -140,13 +143,13 @@ def differences(before: Seen, after: Seen) -> list[str]:
     ]
 
 
-def leaks(seen: Seen, nodes: dict[str, str], claims: int, series: int) -> dict[str, int]:
-    """Return what is left over once all pods are gone, by kind; `series` is their number before the first pod."""
+def leaks(seen: Seen, nodes: dict[str, str], claims: int, empty: Seen) -> dict[str, int]:
+    """Return what is left over once all pods are gone, by kind; `empty` is from before the first pod."""
     slices = {str(item["nodeName"]) for item in seen.slices.values() if item.get("nodeName")}
     return {
         "GPUs": len(seen.holders) + len(published(seen.views)),
-        "series": max(0, seen.series - series),
-        "ConfigMaps": len(seen.views.keys() - {*nodes, fleet.REAL_NODE}),
+        "series": max(0, seen.series - empty.series),
+        "ConfigMaps": len(seen.views.keys() - {*nodes, fleet.REAL_NODE}) + len(seen.maps - empty.maps),
         "ResourceSlices": len(slices - {*nodes, fleet.REAL_NODE}),
         "claims": claims,
     }

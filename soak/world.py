@@ -31,6 +31,7 @@ NAME = "soak"
 LEASE_SECONDS = 5
 _REVIVE_SECONDS = 240.0
 _TERM_SECONDS = 20.0
+_OF_OTHERS = ("simgpu", "filler", "lost+found")  # on the disk: the cluster, what fills it, and the file system's own
 # A disk that is slow matters to those who wait for it: a local cluster does not, unless told to.
 _DURABLE: dict[str, tuple[str, ...]] = {"etcd": ("--unsafe-no-fsync=false",)}
 
@@ -142,11 +143,21 @@ class World:
         """Return running processes by name."""
         return {process.component: process.pid for process in processes.running(self.folder.path)}
 
+    def files(self) -> frozenset[str]:
+        """Return what SimGPU's processes keep on the disk, by path."""
+        paths = (path.relative_to(self.disk.folder) for path in self.disk.folder.rglob("*"))
+        return frozenset(str(path) for path in paths if path.parts[0] not in _OF_OTHERS)
+
+    def look_for_crashes(self, *names: str) -> None:
+        """Count those processes that have ended by themselves since the last start."""
+        running = self.pids()
+        self.crashes += [name for name in names if name not in running]
+
     async def stop(self, name: str, *, kill: bool = True) -> None:
         """End a process, at once or as a shutdown would."""
         self._stopped.add(name)
-        if name in plan.OURS and name not in self.pids():
-            self.crashes.append(name)
+        if name in plan.OURS:
+            self.look_for_crashes(name)
         grace = 0.0 if kill else _TERM_SECONDS
         await processes.stop(self.folder.path, only=frozenset({name}), grace_seconds=grace)
 

@@ -100,17 +100,52 @@ async def test_many_requests_to_a_server_that_is_busy_are_reported_once(
     assert shown.lines == ["requests: not served yet: refused", "requests: served"]
 
 
-async def test_the_time_of_requests_that_fail_is_not_that_of_the_nodes(
+class Time:
+    """The time of the event loop, which moves on when something sleeps, and not otherwise."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.now, self.pauses = self._loop.time(), list[float]()
+        monkeypatch.setattr(self._loop, "time", lambda: self.now)
+        monkeypatch.setattr(asyncio, "sleep", self.sleep)
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+async def test_the_time_of_requests_that_fail_is_not_that_of_the_nodes_and_no_reason_to_pause_longer(
     plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_plane, "_RETRY_SECONDS", 2 * PATIENCE)
-    nodes, server = Nodes(stop=10), Server(errors.ConnectError("refused"))
+    time = Time(monkeypatch)
+    served, looks = time.now + 60.0, 0
 
     async def all_ready() -> bool:
-        await server.request()
-        return await nodes.all_ready()
+        nonlocal looks
+        if time.now < served:
+            raise errors.ConnectError("refused")
+        looks += 1
+        return looks == 2
 
-    await plane.until("kwok", all_ready, seconds=PATIENCE, reached=lambda: nodes.ready)
+    await plane.until("kwok", all_ready, seconds=30.0)
+    assert max(time.pauses) <= 1.0
+    monkeypatch.undo()
+
+
+async def test_looks_that_take_long_are_not_made_all_the_time(
+    plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time, looks = Time(monkeypatch), 0
+
+    async def slowly() -> bool:
+        nonlocal looks
+        looks += 1
+        time.now += (1.0, 20.0, 0.0)[looks - 1]
+        return looks == 3
+
+    await plane.until("kwok", slowly, seconds=60.0)
+    assert time.pauses == [pytest.approx(4.0), 5.0]
+    monkeypatch.undo()
 
 
 async def test_a_request_that_can_never_succeed_is_an_error_at_once(plane: control_plane.ControlPlane) -> None:

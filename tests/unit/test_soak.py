@@ -93,7 +93,7 @@ def test_a_page_shows_counters_holders_and_gpus() -> None:
     assert found.counters == {("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "GPU-a"): 5.0}
     assert found.holders == {("w0", 0): Holder("p", "c")}
     assert found.gpus == {"GPU-a": ("w0", 0), "GPU-b": ("w0", 1)}
-    assert found.series == 4
+    assert (found.series, found.busy) == (4, 1)
 
 
 def view(*owners: str) -> dict[str, Any]:
@@ -107,6 +107,7 @@ AT_REST = state.Seen(
     holders={("w0", 0): Holder("p", "c0"), ("c0", 2): Holder("q", "c0")},
     series=16,
     gpus={"w0": fleet.GPUS, "c0": fleet.GPUS},
+    maps=frozenset({"topology"}),
     views={"w0": view("p", *FREE), "c0": view("", "", "q", *FREE[2:]), fleet.REAL_NODE: view()},
     allocatable={"w0": {"nvidia.com/gpu": "8"}, "c0": {}},
     labels={},
@@ -149,18 +150,19 @@ def test_a_fresh_start_that_shows_anything_else_is_a_difference() -> None:
 
 
 def test_what_stays_after_the_last_pod_is_a_leak() -> None:
-    assert state.leaks(AT_REST, NODES, 3, 15) == {
-        "GPUs": 4, "series": 1, "ConfigMaps": 0, "ResourceSlices": 0, "claims": 3,
+    empty = msgspec.structs.replace(AT_REST, series=15, maps=frozenset())
+    assert state.leaks(AT_REST, NODES, 3, empty) == {
+        "GPUs": 4, "series": 1, "ConfigMaps": 1, "ResourceSlices": 0, "claims": 3,
     }  # fmt: skip
     clean = msgspec.structs.replace(AT_REST, holders={}, views={"w0": view(*FREE, "")})
-    assert not any(state.leaks(clean, NODES, 0, 16).values())
+    assert not any(state.leaks(clean, NODES, 0, AT_REST).values())
 
 
 XID, ENERGY = "DCGM_FI_DEV_XID", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 
 
 def read(counters: Counters, value: float, *, at: float, pid: int = 1, family: str = XID, role: str = "agent") -> None:
-    counters.add(role, Page({(family, "GPU-a"): value}, {}, {"GPU-a": ("w0", 3)}, 1), pid=pid, at=at)
+    counters.add(role, Page({(family, "GPU-a"): value}, {}, {"GPU-a": ("w0", 3)}, 1, 0), pid=pid, at=at)
 
 
 def test_a_counter_that_falls_is_remembered_whoever_serves_it_by_then() -> None:
@@ -374,6 +376,13 @@ def test_the_report_has_the_figures_as_text_json_and_plots(tmp_path: Path) -> No
 def test_the_documentation_quotes_the_run_that_was_kept() -> None:
     kept = report.load()
     assert kept.failures == []
+    assert kept.impossible == {}
+    assert kept.faults.keys() == {kind for kinds in plan.LANES.values() for kind in kinds}
+    assert not any(kept.leaked.values())
+    assert kept.falls == 0
+    assert kept.kills >= 50
+    assert kept.peak >= 200
+    assert kept.seconds >= 3600
     assert [problem for name in plan.OURS for problem in run.excess(name, kept.growth[name])] == []
     assert all(kept.growth[name].memory_warm is not None for name in plan.OURS)
     assert report.table(kept) in report.DOCUMENT.read_text()

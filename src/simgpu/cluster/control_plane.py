@@ -28,6 +28,7 @@ READY_SECONDS = 120.0
 _POLL_SECONDS = 0.05
 _SERVER, _REQUESTS = "kube-apiserver", "requests"
 _RETRY_SECONDS = 0.5  # between requests, which the client has repeated for a while already
+_MAX_PAUSE_SECONDS = 5.0  # between looks at what takes the server long to list
 _LAST_LINES, _MAX_LINE = 12, 400  # of a log in a message; characters
 _LISTENERS = {
     "etcd": ("etcd", "etcd-peer"),
@@ -164,20 +165,28 @@ class ControlPlane:
         The timeout is `seconds`; it restarts whenever the count that `reached` returns grows.
         """
         clock = asyncio.get_running_loop().time
-        before, deadline = reached(), clock() + seconds
+        before, deadline, took = reached(), clock() + seconds, 0.0
+
+        async def timed() -> bool:
+            nonlocal took
+            began = clock()
+            try:
+                return await condition()
+            finally:
+                took = clock() - began
+
         while True:
             started = clock()
-            if await self.until_served(condition):
+            if await self.until_served(timed):
                 return
-            took = clock() - started
-            deadline += took  # it has a timeout of its own
+            deadline += clock() - started  # it has a timeout of its own
             self._check_alive()
             if reached() > before:
                 before, deadline = reached(), clock() + seconds
             elif clock() > deadline:
                 raise ComponentError(name, f"made no progress in {seconds:g} s", tail(self._folder.log(name)))
             # Listing thousands of nodes takes CPU time that the component needs.
-            await asyncio.sleep(max(_POLL_SECONDS, 4 * took))
+            await asyncio.sleep(min(max(_POLL_SECONDS, 4 * took), _MAX_PAUSE_SECONDS))
 
     async def until_served(self, requests: Callable[[], Awaitable[T]]) -> T:
         """Make idempotent requests to the API server until it serves them: it may be busy starting.

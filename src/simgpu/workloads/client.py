@@ -21,6 +21,10 @@ class Lost(errors.SimgpuError):
     """The connection closed before an answer came."""
 
 
+class Unreachable(errors.SimgpuError):
+    """No exporter listens on the socket."""
+
+
 def devices_by_glob(pattern: str, index_regex: str | None) -> list[str]:
     """Return the base names of matching files; with a regular expression, its first group or whole match in each."""
     found = sorted(glob.glob(pattern))  # noqa: PTH207 - the pattern may be absolute or not
@@ -92,7 +96,7 @@ async def run(document: dict[str, Any], socket: Path, *, reconnect: float = 0.0)
             until = loop.time() + reconnect
         except OSError as error:
             if not until:
-                raise errors.SimgpuError(f"{socket}: {error.strerror or error}; is the exporter running?") from None
+                raise Unreachable(f"{socket}: {error.strerror or error}; is the exporter running?") from None
         if loop.time() >= until:
             raise Lost(f"{socket}: could not reconnect to the exporter within {reconnect:g} s")
         await asyncio.sleep(min(0.2, reconnect / 10))
