@@ -69,6 +69,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     checks: int
     fresh_starts: int
     settle_seconds: list[float]  # of each check: until everything agreed
+    passed_over: int = 0  # pods that KWOK did not start until they were changed
     scrapes: int
     counters: int  # that were seen to grow
     falls: int
