@@ -97,6 +97,7 @@ def figures(result: Result) -> Iterator[tuple[str, str]]:
     yield "nodes and GPUs", f"{result.nodes:,} and {result.gpus:,}"
     yield "pods", f"{made:,}, of which {result.load.get('claims', 0):,} with a DRA claim"
     yield "pods a second", f"{made / result.seconds:,.1f}, and {result.peak:,} in the busiest second"
+    yield "workloads on the exporter's socket", f"{result.load.get('workload documents', 0):,} until their end"
     yield "inputs", f"{result.inputs:,}"
     yield "edits of the topology and of nodes", _listed(result.edits)
     yield "kills", f"{result.kills:,}: " + _listed({k: n for k, n in result.faults.items() if k in plan.KILLS})
@@ -105,6 +106,7 @@ def figures(result: Result) -> Iterator[tuple[str, str]]:
     yield "requests through the proxy", _listed(result.proxy)
     yield "checks at rest", f"{result.checks:,}, {result.fresh_starts:,} of them against a fresh start"
     yield "longest time to rest", f"{max(result.settle_seconds, default=0.0):.1f} s"
+    yield "pods that KWOK passed over, until they were changed", f"{result.passed_over:,}"
     yield "scrapes", f"{result.scrapes:,}, in which {result.counters:,} counters grew"
     yield "memory at rest, in MiB", _grown(result.growth)
     yield "counters that fell", f"{result.falls:,}"

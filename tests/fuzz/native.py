@@ -39,11 +39,20 @@ _SANITIZERS = {
 }
 
 _PROTOTYPE = re.compile(r'visibility\("default"\)\)\)\s+int\s+(nvml\w+)\s*\(([^)]*)\)')
-# These take what only another call can have made, or a structure with an address in it.
+# These take what only another call can have made, or a structure with an address in it: `library.c` calls those by hand
+# that read the page.
 _LEFT_OUT = re.compile(
     r"EventSet|RegisterEvents|Gpm|ProcessDetailList|ProcessesUtilizationInfo|Init|Shutdown|ExportTable"
 )
+# Their count is an answer only: a caller's list has room for all instances and places that a card can have.
+_ALL_ROOM = re.compile(r"PossiblePlacements|GpuInstances$|ComputeInstances$")
 _SIZES = ("size", "words", "count")
+_SCALARS = {"char": "1", "unsigned": "4", "int": "4", "uint32_t": "4", "uint64_t": "8", "handle": "8"}
+_OF_VOID = {  # whose version the function's name has
+    "nvmlDeviceGetComputeRunningProcesses": "sizeof(struct process_v1)",
+    "nvmlDeviceGetComputeRunningProcesses_v2": "sizeof(struct process_v2)",
+    "nvmlDeviceGetComputeRunningProcesses_v3": "sizeof(struct process_v2)",
+}
 
 
 class Compiler:
@@ -68,20 +77,26 @@ class Compiler:
 
 
 def calls(preprocessed: str, header: str) -> str:
-    """Return the table of the library's functions, with the kind of each argument and the sizes of structures."""
+    """Return the table of the library's functions: the kind of each argument, and the size of what it points to."""
     known = set(re.findall(r"^struct (\w+) ?\{", header, re.MULTILINE))
     lines = []
     for name, given in sorted(dict(_PROTOTYPE.findall(preprocessed)).items()):
         if _LEFT_OUT.search(name) or given.strip() == "void":
             continue
-        kinds = [_kind(part.strip(), name) for part in given.split(",")]
-        structures = [re.search(r"struct (\w+) \*", part) for part in given.split(",")]
-        sizes = [f"sizeof(struct {found[1]})" if found and found[1] in known else "0" for found in structures]
+        parts = [" ".join(part.split()) for part in given.split(",")]
+        kinds = [_kind(part, name) for part in parts]
+        sizes = [_size(part, name, known) for part in parts]
+        if (at := _list(kinds, parts)) is not None and _ALL_ROOM.search(name):
+            sizes[at] = f"MAX_SLICES * {sizes[at]}"
+        elif at is not None:
+            kinds[at] = "l"
+            if "s" in kinds and parts[kinds.index("s")].endswith(" size"):  # in bytes
+                sizes[at] = "1"
         lines.append(f'    {{(void *){name}, "{"".join(kinds)}", {{{", ".join(sizes)}}}}},')
     declared = "\n".join(f"int {name}();" for name in sorted(dict(_PROTOTYPE.findall(preprocessed))))
     table = "\n".join(lines)
     return (
-        f'#include "nvml/nvml.h"\n{declared}\nstatic const struct {{ void *function; const char *kinds; '
+        f'#include "nvml/nvml.h"\n#include "slices.h"\n{declared}\nstatic const struct {{ void *function; const char *kinds; '
         f"size_t sizes[8]; }} CALLS[] = {{\n{table}\n}};\n"
     )
 
@@ -97,6 +112,29 @@ def _kind(part: str, function: str) -> str:
     if part.startswith("const char"):
         return "t"
     return "c" if name == "count" else "p"
+
+
+def _size(part: str, function: str, known: set[str]) -> str:
+    """Return the size of what a pointer points to, in C; 0 if it is not known."""
+    found = re.fullmatch(r"(?:const )?(?:struct )?(\w+) ?(\**) ?\w+(?:\[(\d+)\])?", part)
+    if found is None or not (found[2] or found[3]):
+        return "0"
+    if found[1] == "void":
+        return "8" if found[2] == "**" else _OF_VOID.get(function, "0")
+    one = f"sizeof(struct {found[1]})" if found[1] in known else _SCALARS.get(found[1], "0")
+    return "0" if found[1] == "char" else f"{found[3] or 1} * {one}"
+
+
+def _list(kinds: list[str], parts: list[str]) -> int | None:
+    """Return which argument is the list or text whose room another argument has; a structure has its own size."""
+    if "c" in kinds:
+        at = kinds.index("c")
+        behind = [i for i in range(at + 1, len(kinds)) if kinds[i] == "p"]
+        before = [i for i in range(at) if kinds[i] == "p"]
+        return behind[0] if behind else before[-1] if before else None
+    lists = [i for i, kind in enumerate(kinds) if kind == "p"]
+    own = "s" not in kinds or (parts[lists[0]].startswith("struct") and not parts[kinds.index("s")].endswith("count"))
+    return None if own else lists[0]
 
 
 @functools.cache

@@ -14,6 +14,7 @@
 #include "page.h"
 
 static int page_file = -1;
+static char second_path[128]; /* of a page that is there for some inputs */
 static char socket_path[100];
 static char reply[64];
 static size_t reply_size;
@@ -76,15 +77,18 @@ void pages_prepare(void)
     mkdir(path, 0700);
     snprintf(path, sizeof path, "%s/gpus/0/page", folder);
     if ((page_file = open(path, O_RDWR | O_CREAT, 0600)) < 0) fail(path);
+    snprintf(second_path, sizeof second_path, "%s/gpus/1", folder);
+    mkdir(second_path, 0700);
+    snprintf(second_path, sizeof second_path, "%s/gpus/1/page", folder);
     snprintf(socket_path, sizeof socket_path, "%s/socket", folder);
     setenv("SIMGPU_SOCKET", socket_path, 1);
     read_valid();
     start_owner();
 }
 
-static void put(const void *data, size_t size)
+static void put(int file, const void *data, size_t size)
 {
-    if (ftruncate(page_file, (off_t)size) || pwrite(page_file, data, size, 0) != (ssize_t)size) fail("page");
+    if (ftruncate(file, (off_t)size) || pwrite(file, data, size, 0) != (ssize_t)size) fail("page");
 }
 
 static void make_current(struct page *page)
@@ -99,6 +103,22 @@ static void make_current(struct page *page)
     memcpy(page->boot, good->boot, sizeof page->boot);
 }
 
+/* The second half of an ordinary card's page behind the first half of another: the same card again, or a second one. */
+static void put_second(const unsigned char *first)
+{
+    static unsigned char made[sizeof(struct page)];
+    if (!first) {
+        unlink(second_path);
+        return;
+    }
+    int file = open(second_path, O_RDWR | O_CREAT, 0600);
+    if (file < 0) fail(second_path);
+    memcpy(made, valid, sizeof made);
+    memcpy(made, first, sizeof made / 2);
+    put(file, made, sizeof made);
+    close(file);
+}
+
 void page_put(const uint8_t *data, size_t size)
 {
     static union { struct page page; unsigned char bytes[sizeof(struct page)]; } made;
@@ -109,13 +129,23 @@ void page_put(const uint8_t *data, size_t size)
     memcpy(made.bytes, data + (size ? 1 : 0), given);
     if (whole) make_current(&made.page);
     made.page.sequence &= ~(uint64_t)1; /* a reader waits for the writer of a torn page, each time */
-    put(made.bytes, whole ? sizeof made.bytes : given);
+    put(page_file, made.bytes, whole ? sizeof made.bytes : given);
+    put_second(size && data[0] & 2 ? made.bytes : 0);
 }
 
 void page_put_valid(void)
 {
     static const uint8_t nothing[1] = {0};
     page_put(nothing, 1);
+}
+
+void page_change(const uint8_t *data, size_t size)
+{
+    static union { struct page page; unsigned char bytes[sizeof(struct page)]; } made;
+    memcpy(made.bytes, valid, sizeof valid);
+    memcpy(made.bytes, data, size < sizeof made.bytes ? size : sizeof made.bytes);
+    make_current(&made.page);
+    put(page_file, made.bytes, sizeof made.bytes);
 }
 
 void owner_answers(const uint8_t *data, size_t size)
