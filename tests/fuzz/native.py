@@ -96,8 +96,8 @@ def calls(preprocessed: str, header: str) -> str:
     declared = "\n".join(f"int {name}();" for name in sorted(dict(_PROTOTYPE.findall(preprocessed))))
     table = "\n".join(lines)
     return (
-        f'#include "nvml/nvml.h"\n#include "slices.h"\n{declared}\nstatic const struct {{ void *function; const char *kinds; '
-        f"size_t sizes[8]; }} CALLS[] = {{\n{table}\n}};\n"
+        f'#include "nvml/nvml.h"\n#include "slices.h"\n{declared}\n'
+        f"static const struct {{ void *function; const char *kinds; size_t sizes[8]; }} CALLS[] = {{\n{table}\n}};\n"
     )
 
 
