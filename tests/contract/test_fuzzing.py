@@ -62,6 +62,26 @@ def test_a_run_that_was_stopped_is_resumed_with_what_is_missing(tmp_path: Path) 
     assert figures.counted(tmp_path / "work") == figures.Figures({"good": 55})
 
 
+def test_kept_figures_add_up_and_a_new_clone_tries_only_what_is_missing_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(figures, "DOCUMENT", tmp_path / "page.md")
+    (tmp_path / "page.md").write_text("before\n<!-- fuzz -->\nold\n<!-- /fuzz -->\nafter\n")
+    first, second = tmp_path / "clone", tmp_path / "another clone"
+    figures.count(first, figures.Figures({"one": 700_000, "two": 5}, {"two": 1}))
+    figures.keep(first, ["one"])
+    figures.keep(first, ["one"])
+    assert figures.before(first) == figures.Figures({"one": 700_000, "two": 5}, {"two": 1})
+    figures.keep(first, ["two"])
+    figures.count(second, figures.Figures({"one": 300_000}))
+    assert figures.before(second).inputs == {"one": 1_000_000, "two": 5}
+    figures.keep(second, ["one", "two"])
+    assert figures.load(figures.RESULTS) == figures.Figures({"one": 1_000_000, "two": 5}, {"two": 1})
+    before, _, after = figures.DOCUMENT.read_text().partition(figures.table(figures.load(figures.RESULTS)))
+    assert (before, after) == ("before\n<!-- fuzz -->\n", "<!-- /fuzz -->\nafter\n")
+
+
 def test_the_documentation_quotes_the_figures_that_were_kept() -> None:
     kept = figures.load(figures.RESULTS)
     assert kept.inputs.keys() == {*names_in_python(), *native.NAMES}

@@ -4,8 +4,8 @@ A target has a name and a command that tries so many inputs from a seed, and fai
 those of `guided`, and the property tests that have `fuzzing.inputs`. Targets run in rounds, each in a process of its
 own, so that a long run needs no more memory than a short one. A failure is printed with the command that repeats it,
 its input is kept below `build/fuzz`, and the others go on. What reached further is kept there too, for the next rounds,
-and so are the numbers of inputs, with which `--resume` continues a run that was stopped; `--keep` adds the best inputs
-to the corpus in the tree, and the numbers to the documentation.
+and so are the numbers of inputs; `--keep` adds the best inputs to the corpus in the tree, and the numbers to those that
+the documentation quotes. `--resume` tries only what is missing after all these.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of the first round, the next ones count on (default: a new one)")
     parser.add_argument("--list", action="store_true", help="list the targets only")
     parser.add_argument(
-        "--resume", action="store_true", help="try only what is missing after the runs before, if they were stopped"
+        "--resume", action="store_true", help="try only what is missing after the runs before, kept ones included"
     )
     parser.add_argument(
         "--keep", action="store_true", help="keep what earlier runs found and counted in the tree, and try nothing"
@@ -225,7 +225,7 @@ def main() -> int:
         figures.keep(WORK, guided_names)
         return keeping.keep(guided_names, WORK)
     seed = random.randrange(2**32) if options.seed is None else options.seed
-    before = figures.counted(WORK) if options.resume else figures.Figures()
+    before = figures.before(WORK) if options.resume else figures.Figures()
     inputs, jobs = max(1, options.inputs), max(1, options.jobs)
     return 1 if run(chosen, inputs=inputs, jobs=jobs, seed=seed, before=before) else 0
 

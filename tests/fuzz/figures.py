@@ -1,6 +1,7 @@
 """How many inputs each target has had: counted after each round, kept in the tree, and quoted in the documentation.
 
-Runs count below `build/fuzz` until their figures are kept, so that a run that was stopped can be resumed.
+Runs count below `build/fuzz` until their figures are kept, so that a run that was stopped can be resumed. What is kept
+adds up, whichever clone it comes from.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ class Figures(msgspec.Struct):
         if failed:
             self.failures[name] = self.failures.get(name, 0) + failed
 
+    def take(self, name: str) -> tuple[int, int]:
+        """Remove a target; return its inputs, and how many broke it."""
+        return self.inputs.pop(name, 0), self.failures.pop(name, 0)
+
 
 def load(path: Path) -> Figures:
     """Return figures in a file; without one there are none."""
@@ -50,16 +55,27 @@ def count(work: Path, figures: Figures) -> None:
     _write(work / _COUNTED, figures)
 
 
+def before(work: Path) -> Figures:
+    """Return what all runs so far counted: those that were kept, and those since."""
+    found, since = load(RESULTS), counted(work)
+    for name, inputs in since.inputs.items():
+        found.add(name, inputs, failed=since.failures.get(name, 0))
+    return found
+
+
 def keep(work: Path, names: list[str]) -> None:
-    """Keep in the tree what runs counted of these targets, in place of what was kept before, and quote it."""
-    found = counted(work)
-    chosen = {name: found.inputs[name] for name in sorted(names) if name in found.inputs}
+    """Move what runs counted of these targets into the tree, where it adds to what is there, and quote the sums."""
+    kept, found = load(RESULTS), counted(work)
+    chosen = [name for name in names if name in found.inputs]
     if not chosen:
         return
-    kept = Figures(chosen, {name: count for name, count in found.failures.items() if name in chosen})
+    for name in chosen:
+        inputs, failed = found.take(name)
+        kept.add(name, inputs, failed=failed)
     _write(RESULTS, kept)
-    before, _, rest = DOCUMENT.read_text().partition(_BEGIN)
-    DOCUMENT.write_text(f"{before}{_BEGIN}{table(kept)}{_END}{rest.partition(_END)[2]}")
+    count(work, found)
+    start, _, rest = DOCUMENT.read_text().partition(_BEGIN)
+    DOCUMENT.write_text(f"{start}{_BEGIN}{table(kept)}{_END}{rest.partition(_END)[2]}")
 
 
 def table(figures: Figures) -> str:
