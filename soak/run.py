@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import functools
 import os
 import shutil
 import tempfile
@@ -224,7 +225,10 @@ class Soak:
         """
         self._passed_over |= starting
         self._report(f"{self._since():7.1f} s  KWOK passed over {', '.join(sorted(starting))}")
-        await insist(lambda: nudging.nudge_pods(self._world.client, namespace=fleet.PODS))
+        client = self._world.client
+        pods = await insist(lambda: nudging.unfinished_pods(client, namespace=fleet.PODS))
+        for pod in [pod for pod in pods or () if pod.metadata.name in starting]:
+            await insist(functools.partial(nudging.nudge, client, pod))
 
     async def _leaks(self, session: aiohttp.ClientSession, empty: Seen, files: frozenset[str]) -> dict[str, int]:
         """Delete all pods, and return what stays that was not there before the first one."""

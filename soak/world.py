@@ -31,7 +31,7 @@ NAME = "soak"
 LEASE_SECONDS = 5
 _REVIVE_SECONDS = 240.0
 _TERM_SECONDS = 20.0
-_OF_OTHERS = ("simgpu", "filler", "lost+found")  # on the disk: the cluster, what fills it, and the file system's own
+_OF_OTHERS = {"simgpu", "filler", "lost+found"}  # on the disk: the cluster, what fills it, and the file system's own
 # A disk that is slow matters to those who wait for it: a local cluster does not, unless told to.
 _DURABLE: dict[str, tuple[str, ...]] = {"etcd": ("--unsafe-no-fsync=false",)}
 
@@ -145,8 +145,13 @@ class World:
 
     def files(self) -> frozenset[str]:
         """Return what SimGPU's processes keep on the disk, by path."""
-        paths = (path.relative_to(self.disk.folder) for path in self.disk.folder.rglob("*"))
-        return frozenset(str(path) for path in paths if path.parts[0] not in _OF_OTHERS)
+        found = set[Path]()
+        for folder, folders, files in os.walk(self.disk.folder):  # passes over folders that vanish meanwhile
+            here = Path(folder).relative_to(self.disk.folder)
+            if here == Path():
+                folders[:], files = set(folders) - _OF_OTHERS, list(set(files) - _OF_OTHERS)
+            found |= {here / name for name in (*folders, *files)}
+        return frozenset(map(str, found))
 
     def look_for_crashes(self, *names: str) -> None:
         """Count those processes that have ended by themselves since the last start."""

@@ -11,7 +11,7 @@ import msgspec
 from soak import plan
 from soak.results import Result
 
-SECONDS, SEED = 45, 11
+SECONDS, SEED = 45, 28  # a seed that begins with a kill of ours and one of the control plane: a slow machine has few
 LIMIT_SECONDS, END_SECONDS = 450, 120  # of the run, and of a run that is told to end
 
 
@@ -40,7 +40,7 @@ def test_a_short_soak_loses_nothing(tmp_path: Path) -> None:
     assert any(result.faults.get(kind) for kind in plan.NETWORK_FAULTS)
     assert result.load["pods"] > 0
     assert result.load["claims"] > 0
-    assert result.load["workload documents"] > 0
+    assert result.load.get("workload documents", 0) > 0
     assert result.edits
     assert result.fresh_starts >= 1
     assert all(result.growth[name].seconds > 0 for name in plan.OURS)

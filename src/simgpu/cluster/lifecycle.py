@@ -42,7 +42,7 @@ from simgpu.cluster.record import Folder, Record
 from simgpu.kube import errors as kube_errors
 from simgpu.kube import kubeconfig, nudging, parallel, resources, wire
 from simgpu.kube.client import Client
-from simgpu.kube.views import Node
+from simgpu.kube.views import Node, Pod
 
 _DEFAULT_GPUS = f"{vocabulary.DEFAULT_MODEL}:{vocabulary.DEFAULT_COUNT}"
 
@@ -310,7 +310,15 @@ async def _start_kwok(client: Client, plane: control_plane.ControlPlane) -> None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TAKE_OVER_SECONDS):
                 await plane.until("kwok", lambda: populate.taken_over(client, released), seconds=math.inf)
-        await plane.until_served(lambda: nudging.nudge_pods(client))
+        await _nudge_pods(client, plane)
+
+
+async def _nudge_pods(client: Client, plane: control_plane.ControlPlane) -> None:
+    async def nudge(pod: Pod) -> None:
+        await plane.until_served(lambda: nudging.nudge(client, pod))
+
+    pods = await plane.until_served(lambda: nudging.unfinished_pods(client))
+    await parallel.each(pods, nudge, in_flight=nudging.IN_FLIGHT)
 
 
 async def _populate(
