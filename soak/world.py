@@ -148,9 +148,9 @@ class World:
         found = set[Path]()
         for folder, folders, files in os.walk(self.disk.folder):  # passes over folders that vanish meanwhile
             here = Path(folder).relative_to(self.disk.folder)
-            if here == Path():
-                folders[:], files = set(folders) - _OF_OTHERS, list(set(files) - _OF_OTHERS)
-            found |= {here / name for name in (*folders, *files)}
+            ours = {*folders, *files} - (_OF_OTHERS if here == Path() else set())
+            folders[:] = ours.intersection(folders)
+            found |= {here / name for name in ours}
         return frozenset(map(str, found))
 
     def look_for_crashes(self, *names: str) -> None:
