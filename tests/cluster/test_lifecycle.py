@@ -350,6 +350,23 @@ def test_a_component_that_cannot_start_is_explained_by_its_own_words(
     assert leftovers(home) == []
 
 
+def test_a_component_that_ends_before_it_is_ready_is_started_again(
+    home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    bin_dir = tmp_path_factory.mktemp("bin")
+    etcd = simgpu("tools", "etcd", state_home=home).stdout.strip()
+    once = bin_dir / "etcd"
+    once.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && exec {etcd} --version\n'
+        f'mkdir {bin_dir}/ended 2>/dev/null && exit 3\nexec {etcd} "$@"\n'
+    )
+    once.chmod(0o755)
+    made = simgpu("up", "--bin-dir", str(bin_dir), "--nodes", "1", "--no-wait", state_home=home)
+    assert "etcd ended before it was ready; starting again" in " ".join(made.stderr.split())
+    assert (bin_dir / "ended").is_dir()
+    assert "etcd" in alive(home, "simgpu")
+
+
 SERVE = """
 import http.server, sys
 http.server.test(http.server.SimpleHTTPRequestHandler, port=int(sys.argv[1]), bind="127.0.0.1")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from simgpu.cluster import waiting
+import pytest
+
+from simgpu.cluster import control_plane, record, waiting
+from simgpu.kube import wire
 from simgpu.kube.client import Client
-from tests.fixtures.http import Answer, Scripted, answer
+from tests.fixtures.http import Answer, Scripted, answer, status
 
 HINT = "simgpu logs controller"
 
@@ -36,11 +39,15 @@ def nodes(*counts: int) -> Answer:
     return answer({"metadata": {"resourceVersion": "1"}, "items": items})
 
 
+def plane(progress: Reported) -> control_plane.ControlPlane:
+    return control_plane.ControlPlane(record.Folder("waiting"), {}, progress)
+
+
 async def test_waiting_for_gpus_ends_when_all_nodes_have_some(scripted: Scripted) -> None:
     scripted.script = [nodes(8, 0), nodes(8, 8)]
     reported = Reported()
     async with Client(scripted.target) as client:
-        await waiting.gpus(client, reported, hint=HINT)
+        await waiting.gpus(client, plane(reported), reported, hint=HINT)
     assert reported.lines == [("update", "GPUs", "8 on 1 of 2 nodes"), ("done", "GPUs", "16 on 2 of 2 nodes")]
 
 
@@ -48,7 +55,19 @@ async def test_waiting_for_gpus_in_vain_names_the_nodes_without_any_and_where_to
     scripted.script = [nodes(0, 8, 0, 0, 0)] * 100
     reported = Reported()
     async with Client(scripted.target) as client:
-        await waiting.gpus(client, reported, hint=HINT, stalled_seconds=0.0)
+        await waiting.gpus(client, plane(reported), reported, hint=HINT, stalled_seconds=0.0)
     without = "4 nodes have no GPUs (node-1, node-3, node-4, ...)"
     where = "check ConfigMap gpu-operator/topology and 'simgpu logs controller'"
     assert reported.lines[-2:] == [("done", "GPUs", "8 on 1 of 5 nodes"), ("note", f"{without}; {where}")]
+
+
+async def test_waiting_for_gpus_goes_on_when_the_api_server_fails_for_a_moment(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_plane, "_RETRY_SECONDS", 0.0)
+    scripted.script = [nodes(8, 0), status(500, "etcdserver: request timed out"), nodes(8, 8)]
+    reported = Reported()
+    async with Client(scripted.target, retries=wire.Retries(attempts=1)) as client:
+        await waiting.gpus(client, plane(reported), reported, hint=HINT)
+    assert ("done", "requests", "served") in reported.lines
+    assert reported.lines[-1] == ("done", "GPUs", "16 on 2 of 2 nodes")

@@ -144,7 +144,23 @@ async def test_looks_that_take_long_are_not_made_all_the_time(
         return looks == 3
 
     await plane.until("kwok", slowly, seconds=60.0)
-    assert time.pauses == [pytest.approx(4.0), 5.0]
+    assert time.pauses == [pytest.approx(4.0), 30.0]
+    monkeypatch.undo()
+
+
+async def test_looks_that_take_long_count_for_the_time_limit(
+    plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = Time(monkeypatch)
+    began = time.now
+
+    async def in_vain() -> bool:
+        time.now += 5.0
+        return False
+
+    with pytest.raises(control_plane.ComponentError, match="made no progress in 60 s"):
+        await plane.until("kwok", in_vain, seconds=60.0)
+    assert time.now - began < 120.0
     monkeypatch.undo()
 
 

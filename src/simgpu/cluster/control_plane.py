@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import functools
 import math
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,14 +22,16 @@ from simgpu.cluster.components import Component, Role
 from simgpu.cluster.progress import Progress
 from simgpu.cluster.record import Folder, Record
 from simgpu.kube import errors as kube_errors
-from simgpu.kube import wire
+from simgpu.kube import parallel, wire
 
 T = TypeVar("T")
 READY_SECONDS = 120.0
 _POLL_SECONDS = 0.05
 _SERVER, _REQUESTS = "kube-apiserver", "requests"
-_RETRY_SECONDS = 0.5  # between requests, which the client has repeated for a while already
-_MAX_PAUSE_SECONDS = 5.0  # between looks at what takes the server long to list
+_RETRY_SECONDS = 0.5  # between requests
+_MAX_PAUSE_SECONDS = 30.0  # between looks at what takes the server long to list
+_PROBE_SECONDS = 5.0  # of one request for a component's health
+_RESTARTS = 3  # of a program of Kubernetes that ends before it is ready
 _LAST_LINES, _MAX_LINE = 12, 400  # of a log in a message; characters
 _LISTENERS = {
     "etcd": ("etcd", "etcd-peer"),
@@ -113,7 +116,8 @@ class ControlPlane:
         self._parts = parts
         self._progress = progress
         self._expected: list[str] = []
-        self._served = True  # the last request
+        self._restarts: dict[str, int] = {}  # that are left to components that start
+        self._failing = 0  # requests that are not served now
 
     async def start(
         self, name: str, *, restart: bool = False, stopped: Callable[[], Awaitable[None]] | None = None
@@ -131,16 +135,24 @@ class ControlPlane:
         if stopped is not None:
             await stopped()
         self._progress.update(name, "starting")
-        environ = os.environ if name not in _LISTENERS else _bare_environment(self._folder)
-        processes.start(name, self._folder.path, part.command, log=self._folder.log(name), environ=environ)
+        self._launch(name)
         self.started.append(name)
         self._expected.append(name)
+        if name in _LISTENERS:
+            self._restarts[name] = _RESTARTS
+
+    def _launch(self, name: str) -> None:
+        environ = os.environ if name not in _LISTENERS else _bare_environment(self._folder)
+        command, log = self._parts[name].command, self._folder.log(name)
+        processes.start(name, self._folder.path, command, log=log, environ=environ)
 
     async def ready(self, name: str) -> None:
         """Wait until a component's health check succeeds."""
         health = self._parts[name].health
         if health is not None:
-            await self.until(name, lambda: wire.probe(health), seconds=READY_SECONDS)
+            probe = functools.partial(wire.probe, health, timeout_seconds=_PROBE_SECONDS)
+            await self.until(name, probe, seconds=READY_SECONDS)
+        self._restarts.pop(name, None)
         self._progress.done(name, "ready")
 
     async def start_ready(self, name: str) -> None:
@@ -179,7 +191,7 @@ class ControlPlane:
             started = clock()
             if await self.until_served(timed):
                 return
-            deadline += clock() - started  # it has a timeout of its own
+            deadline += clock() - started - took  # requests that failed have a timeout of their own
             self._check_alive()
             if reached() > before:
                 before, deadline = reached(), clock() + seconds
@@ -194,7 +206,7 @@ class ControlPlane:
         The timeout counts from the first failure. A component that ends is an error at once.
         """
         clock = asyncio.get_running_loop().time
-        started, deadline = clock(), math.inf
+        started, deadline, failing = clock(), math.inf, False
         while True:
             try:
                 answer = await requests()
@@ -204,15 +216,26 @@ class ControlPlane:
                 if clock() >= deadline:
                     reason = f"did not serve a request in {clock() - started:.0f} s: {error}"
                     raise ComponentError(_SERVER, reason, tail(self._folder.log(_SERVER))) from error
-                if self._served:
-                    self._served = False
-                    self._progress.update(_REQUESTS, f"not served yet: {error}")
+                if not failing:
+                    failing = True
+                    self._failing += 1
+                    if self._failing == 1:
+                        self._progress.update(_REQUESTS, f"not served yet: {error}")
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
-                if not self._served:
-                    self._served = True
-                    self._progress.done(_REQUESTS, "served")
+                if failing:
+                    self._failing -= 1
+                    if not self._failing:
+                        self._progress.done(_REQUESTS, "served")
                 return answer
+
+    async def each_served(
+        self, items: Iterable[T], request: Callable[[T], Awaitable[object]], *, in_flight: int = parallel.IN_FLIGHT
+    ) -> None:
+        """Make an idempotent request for each item, so many at a time, each until it is served."""
+        await parallel.each(
+            items, lambda item: self.until_served(functools.partial(request, item)), in_flight=in_flight
+        )
 
     @contextlib.asynccontextmanager
     async def explaining_failures(self) -> AsyncIterator[None]:
@@ -224,9 +247,19 @@ class ControlPlane:
             raise
 
     def _check_alive(self) -> None:
+        """Start components again that ended before they were ready, a few times; raise for others that ended.
+
+        On a busy machine the API server may not have what it needs in time, and its clients not the API server: they
+        wait for some seconds, and then end.
+        """
         running = alive(self._folder)
         for ended in [part for part in self._expected if part not in running]:
-            raise ComponentError(ended, "ended", tail(self._folder.log(ended)))
+            error = ComponentError(ended, "ended", tail(self._folder.log(ended)))
+            if error.port_taken or not self._restarts.get(ended):
+                raise error
+            self._restarts[ended] -= 1
+            self._progress.update(ended, "ended before it was ready; starting again")
+            self._launch(ended)
 
 
 def _bare_environment(folder: Folder) -> dict[str, str]:

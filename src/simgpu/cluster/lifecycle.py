@@ -10,10 +10,11 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
+import functools
 import math
 import random
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from simgpu.cluster.record import Folder, Record
 from simgpu.kube import errors as kube_errors
 from simgpu.kube import kubeconfig, nudging, parallel, resources, wire
 from simgpu.kube.client import Client
-from simgpu.kube.views import Node, Pod
+from simgpu.kube.views import Node
 
 _DEFAULT_GPUS = f"{vocabulary.DEFAULT_MODEL}:{vocabulary.DEFAULT_COUNT}"
 
@@ -239,8 +240,10 @@ async def _run(launch: _Launch, wanted: Record) -> list[str]:
     folder, known = launch.folder, launch.known
     plane = control_plane.ControlPlane(folder, _parts(launch, wanted), launch.progress)
     await _start_server(plane, wanted)
-    async with plane.explaining_failures(), Client(kubeconfig.load(folder.kubeconfig)) as client:
-        with _first_failure():
+    # What fails for a moment is repeated by the plane, which looks at the processes in between.
+    direct = Client(kubeconfig.load(folder.kubeconfig), retries=wire.Retries(attempts=1))
+    async with plane.explaining_failures(), direct as client:
+        try:
             async with asyncio.TaskGroup() as group:
                 # The API server answers requests of administrators and components before it is ready.
                 server_ready = group.create_task(plane.ready("kube-apiserver"))
@@ -248,13 +251,15 @@ async def _run(launch: _Launch, wanted: Record) -> list[str]:
                 group.create_task(plane.start_ready("kube-scheduler"))
                 group.create_task(_start_kwok(client, plane))
                 populated = group.create_task(_populate(client, plane, server_ready, wanted, launch))
+        except BaseExceptionGroup as failures:
+            raise parallel.first(failures) from None
         if launch.settings.wait:
             await waiting.nodes_ready(client, plane, wanted.nodes, launch.progress)
         await waiting.default_account(client, plane)
         for role in launch.roles:
             await plane.start_ready(role.name)
         if launch.roles and launch.settings.wait:
-            await waiting.gpus(client, launch.progress, hint=launch.command(f"logs {launch.roles[0].name}"))
+            await waiting.gpus(client, plane, launch.progress, hint=launch.command(f"logs {launch.roles[0].name}"))
         sampled = launch.settings.sample and await _make_sample(client, plane, launch)
     folder.save(msgspec.structs.replace(wanted, complete=True, published=wanted.gpus))
     if known is None:
@@ -299,8 +304,12 @@ async def _start_kwok(client: Client, plane: control_plane.ControlPlane) -> None
     released: list[str] = []
 
     async def release() -> None:
+        """Delete the leases of the KWOK before, so that the next one simulates nodes and pods at once."""
         orphans = await plane.until_served(lambda: populate.orphaned_leases(client))
-        await plane.until_served(lambda: populate.delete_leases(client, orphans))
+        if orphans.alone:
+            await plane.until_served(lambda: populate.delete_all_leases(client))
+        else:
+            await plane.each_served(orphans.nodes, functools.partial(populate.delete_lease, client))
         released.extend(orphans.nodes)
 
     # KWOK exits if Stage is not served when it starts, and waits for the leases of the KWOK before it to expire.
@@ -310,15 +319,8 @@ async def _start_kwok(client: Client, plane: control_plane.ControlPlane) -> None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TAKE_OVER_SECONDS):
                 await plane.until("kwok", lambda: populate.taken_over(client, released), seconds=math.inf)
-        await _nudge_pods(client, plane)
-
-
-async def _nudge_pods(client: Client, plane: control_plane.ControlPlane) -> None:
-    async def nudge(pod: Pod) -> None:
-        await plane.until_served(lambda: nudging.nudge(client, pod))
-
-    pods = await plane.until_served(lambda: nudging.unfinished_pods(client))
-    await parallel.each(pods, nudge, in_flight=nudging.IN_FLIGHT)
+        pods = await plane.until_served(lambda: nudging.unfinished_pods(client))
+        await plane.each_served(pods, functools.partial(nudging.nudge, client), in_flight=nudging.IN_FLIGHT)
 
 
 async def _populate(
@@ -329,17 +331,13 @@ async def _populate(
     launch: _Launch,
 ) -> tuple[int, int]:
     """Publish the GPUs, create and delete nodes. Return how many were created and deleted."""
-
     finished = 0
 
     async def create(number: int) -> None:
         nonlocal finished
-        await plane.until_served(lambda: populate.create_node(client, number))
+        await populate.create_node(client, number)
         finished += 1
         launch.progress.update("nodes", f"created {finished} of {len(missing)}")
-
-    async def delete(number: int) -> None:
-        await plane.until_served(lambda: populate.delete_node(client, number))
 
     # The GPUs were not published if an earlier `up --gpus` was killed.
     changed = wanted.gpus != wanted.published
@@ -347,8 +345,8 @@ async def _populate(
     if wanted.nodes > _MANY_NODES:
         await server_ready
     missing, surplus = await plane.until_served(lambda: populate.node_changes(client, wanted.nodes))
-    await parallel.each(missing, create)
-    await parallel.each(surplus, delete)
+    await plane.each_served(missing, create)
+    await plane.each_served(surplus, functools.partial(populate.delete_node, client))
     return len(missing), len(surplus)
 
 
@@ -361,24 +359,12 @@ async def _make_sample(client: Client, plane: control_plane.ControlPlane, launch
 
     if launch.roles:
         await plane.until(launch.roles[0].name, gpus_seen, seconds=_GPUS_SEEN_SECONDS)
-    created = await populate.create_sample(client, gpus=await gpus_seen())
+    gpus = await plane.until_served(gpus_seen)
+    created = await plane.until_served(lambda: populate.create_sample(client, gpus=gpus))
     if launch.settings.wait:
-        await waiting.sample(
-            client, launch.progress, hint=launch.command(f"kubectl get pods -n {vocabulary.SAMPLE_NAMESPACE}")
-        )
+        hint = launch.command(f"kubectl get pods -n {vocabulary.SAMPLE_NAMESPACE}")
+        await waiting.sample(client, plane, launch.progress, hint=hint)
     return created
-
-
-@contextlib.contextmanager
-def _first_failure() -> Iterator[None]:
-    """Raise the first error of a task group instead of the group."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from None
 
 
 async def down(name: str, progress: Progress) -> bool:

@@ -15,7 +15,7 @@ import yaml
 
 from simgpu import errors, vocabulary, yaml_text
 from simgpu.kube import errors as kube_errors
-from simgpu.kube import parallel, quantity, resources
+from simgpu.kube import quantity, resources
 from simgpu.kube.client import Client
 from simgpu.kube.resources import Resource
 from simgpu.kube.views import Node
@@ -76,16 +76,14 @@ async def orphaned_leases(client: Client) -> Orphans:
     return Orphans(nodes, alone=len(nodes) == len(leases))
 
 
-async def delete_leases(client: Client, orphans: Orphans) -> None:
-    """Delete the leases of a stopped KWOK, so that the next one simulates nodes and pods at once."""
-    if orphans.alone and orphans.nodes:
-        await client.delete_all(resources.LEASES, namespace=vocabulary.NODE_LEASES_NAMESPACE)
-        return
+async def delete_all_leases(client: Client) -> None:
+    """Delete the leases of all nodes."""
+    await client.delete_all(resources.LEASES, namespace=vocabulary.NODE_LEASES_NAMESPACE)
 
-    async def delete(name: str) -> None:
-        await client.delete(resources.LEASES, name, namespace=vocabulary.NODE_LEASES_NAMESPACE)
 
-    await parallel.each(orphans.nodes, delete)
+async def delete_lease(client: Client, node: str) -> None:
+    """Delete the lease of a node if it exists."""
+    await client.delete(resources.LEASES, node, namespace=vocabulary.NODE_LEASES_NAMESPACE)
 
 
 async def taken_over(client: Client, released: Iterable[str]) -> bool:

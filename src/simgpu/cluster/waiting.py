@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 
 from simgpu import vocabulary
@@ -41,7 +42,9 @@ async def default_account(client: Client, plane: ControlPlane) -> None:
     await plane.until("kube-controller-manager", exists, seconds=control_plane.READY_SECONDS)
 
 
-async def gpus(client: Client, progress: Progress, *, hint: str, stalled_seconds: float = STALLED_SECONDS) -> None:
+async def gpus(
+    client: Client, plane: ControlPlane, progress: Progress, *, hint: str, stalled_seconds: float = STALLED_SECONDS
+) -> None:
     """Wait until all simulated nodes have GPUs, or no more get any for `stalled_seconds`.
 
     Nodes without GPUs are reported, not an error: the user's topology may give them none. `hint` is the command that
@@ -55,13 +58,13 @@ async def gpus(client: Client, progress: Progress, *, hint: str, stalled_seconds
         equipped = len(nodes) - len(without)
         return equipped, len(nodes), f"{populate.gpu_count(nodes)} on {equipped} of {len(nodes)} nodes"
 
-    if not await _while_growing(look, "GPUs", progress, stalled_seconds):
+    if not await _while_growing(functools.partial(plane.until_served, look), "GPUs", progress, stalled_seconds):
         names = ", ".join([*without[:_MAX_NAMES], *(["..."] if len(without) > _MAX_NAMES else [])])
         topology = f"ConfigMap {vocabulary.DEFAULT_NAMESPACE}/{vocabulary.TOPOLOGY}"
         progress.note(f"{len(without)} nodes have no GPUs ({names}); check {topology} and '{hint}'")
 
 
-async def sample(client: Client, progress: Progress, *, hint: str) -> None:
+async def sample(client: Client, plane: ControlPlane, progress: Progress, *, hint: str) -> None:
     """Wait until the sample's pods run, or no more start for a while: a small fleet may lack GPUs for all.
 
     `hint` is the command that lists the pods.
@@ -72,7 +75,7 @@ async def sample(client: Client, progress: Progress, *, hint: str) -> None:
         started = sum(pod.status.phase in {"Running", "Succeeded"} for pod in pods)
         return started, max(len(pods), 1), f"{started} of {len(pods)} pods run"
 
-    if not await _while_growing(look, "sample", progress, STALLED_SECONDS):
+    if not await _while_growing(functools.partial(plane.until_served, look), "sample", progress, STALLED_SECONDS):
         progress.note(f"not all pods of the sample run yet; see '{hint}'")
 
 
