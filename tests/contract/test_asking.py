@@ -7,7 +7,7 @@ import json
 import pytest
 
 from simgpu.promql import asking
-from tests.fixtures.http import Scripted, stream
+from tests.fixtures.http import NOWHERE, Scripted, stream
 
 SERIES = 20_000
 
@@ -29,4 +29,10 @@ async def test_an_answer_that_is_too_large_is_an_error(scripted: Scripted, monke
     monkeypatch.setattr(asking, "MAX_BYTES", 1 << 20)
     scripted.script = [stream(*pieces())]
     with pytest.raises(asking.QueryError, match="the answer has more than 1 MiB"):
+        await asking.instant(scripted.target.server, "up")
+
+
+async def test_a_redirect_to_what_is_no_url_is_an_error(scripted: Scripted) -> None:
+    scripted.script = [NOWHERE]
+    with pytest.raises(asking.QueryError, match=scripted.target.server):
         await asking.instant(scripted.target.server, "up")

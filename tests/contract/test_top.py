@@ -19,8 +19,10 @@ import pytest
 from simgpu.dashboard.answers import FleetTotals
 from simgpu.dashboard.serving import Dashboard
 from simgpu.dashboard.sources import FleetSource
+from simgpu.top import feeds
 from tests.fixtures import terminals
 from tests.fixtures.dashboards import ServedFleet
+from tests.fixtures.http import NOWHERE, Scripted
 from tests.fixtures.proxied import api_server
 from tests.fixtures.terminals import DOWN, END, ENTER, ESCAPE, Terminal
 
@@ -170,6 +172,13 @@ async def test_what_is_wrong_with_an_address_is_said(stranger: str, tmp_path: Pa
         assert says in said
         assert "Traceback" not in said
         assert "\x1b" not in said
+
+
+async def test_a_redirect_to_what_is_no_url_is_said(scripted: Scripted) -> None:
+    scripted.script = [NOWHERE]
+    async with feeds.UrlFeed(scripted.target.server).open() as feed:
+        with pytest.raises(feeds.FeedError, match=scripted.target.server):
+            await feed.get("/fleet")
 
 
 def names(terminal: Terminal) -> list[str]:

@@ -45,19 +45,27 @@ async def instant(server: str, query: str, *, timeout_seconds: float = 30.0) -> 
     """Return the samples of an instant query; those that are not finite are left out."""
     url = f"{server.rstrip('/')}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
     try:
-        async with (
-            asyncio.timeout(timeout_seconds),
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_seconds)) as session,
-            session.get(url) as response,
-        ):
-            body = bytearray()
-            async for piece in response.content.iter_any():
-                body += piece
-                if len(body) > MAX_BYTES:
-                    raise QueryError(f"{server}: the answer has more than {MAX_BYTES >> 20} MiB; ask for fewer series")
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        raise QueryError(f"{server}: {errors.printable(str(error)) or type(error).__name__}") from None
+        body = await _fetch(url, timeout_seconds)
+    except Exception as error:  # for malformed answers the HTTP library raises not only its own errors
+        raise QueryError(f"{server}: {errors.printable(str(error)) or type(error).__name__}") from error
+    if len(body) > MAX_BYTES:
+        raise QueryError(f"{server}: the answer has more than {MAX_BYTES >> 20} MiB; ask for fewer series")
     return read(bytes(body), server)
+
+
+async def _fetch(url: str, timeout_seconds: float) -> bytearray:
+    """Return an answer, or the beginning of one that is too large."""
+    body = bytearray()
+    async with (
+        asyncio.timeout(timeout_seconds),
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_seconds)) as session,
+        session.get(url) as response,
+    ):
+        async for piece in response.content.iter_any():
+            body += piece
+            if len(body) > MAX_BYTES:
+                break
+    return body
 
 
 def read(body: bytes, server: str) -> list[SeriesSample]:

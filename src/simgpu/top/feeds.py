@@ -98,11 +98,14 @@ class UrlFeed:
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
+        """Turn anything the HTTP library raises into a FeedError: for malformed answers that is not only its own errors."""
         try:
             yield
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        except errors.SimgpuError:
+            raise
+        except Exception as error:
             reason = errors.printable(str(error)) or type(error).__name__
-            raise FeedError(f"{self.label}: {errors.clipped(reason)}") from None
+            raise FeedError(f"{self.label}: {errors.clipped(reason)}") from error
 
 
 class ProxyFeed:

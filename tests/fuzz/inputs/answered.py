@@ -177,10 +177,11 @@ _ANSWERS = (
     [
         _http("{}", _JSON),
         _elsewhere("localhost:1"),
+        _elsewhere("[::]:9@"),
         _http('{"error":"not leading"}', _JSON, status="503 Service Unavailable"),
     ],
     [_http("event: layout\ndata: {}\n\n", "Content-Type: text/event-stream")],
-    [_http('{"status":"success","data":{"resultType":"vector","result":[]}}', _JSON)],
+    [_http('{"status":"success","data":{"resultType":"vector","result":[]}}', _JSON), _elsewhere("[::]:9@")],
     [_http("a" * 64), _http("", "Location: /x", status="302 Found"), _elsewhere("[::1]:9"), _elsewhere("127.0.0.1:1")],
     [_http("abc", 'ETag: "x"'), _http("bc", "Content-Range: bytes 1-2/3", status="206 Partial Content")],
 )
