@@ -98,7 +98,7 @@ class UrlFeed:
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
-        """Turn anything the HTTP library raises into a FeedError: for malformed answers that is not only its own errors."""
+        """Turn anything the HTTP library raises into a FeedError: it raises more than its own errors."""
         try:
             yield
         except errors.SimgpuError:
