@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.cluster import control_plane, progress, record
-from simgpu.kube import errors
+from simgpu.cluster import components, control_plane, processes, progress, record
+from simgpu.kube import errors, wire
 
 PATIENCE = 0.1
+SERVER = components.Component("kube-apiserver", [], "http://here")
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ async def test_the_time_of_requests_that_fail_is_not_that_of_the_nodes_and_no_re
         return looks == 2
 
     await plane.until("kwok", all_ready, seconds=30.0)
-    assert max(time.pauses) <= 1.0
+    assert max(time.pauses) <= 2.0
     monkeypatch.undo()
 
 
@@ -173,9 +174,107 @@ async def test_a_request_that_can_never_succeed_is_an_error_at_once(plane: contr
 async def test_a_component_that_ended_is_the_error_instead_of_requests_that_fail(
     plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plane, "_expected", ["kwok"])
-    with pytest.raises(control_plane.ComponentError, match=r"kwok ended.*\n  what it said last"):
+    monkeypatch.setattr(plane, "_expected", ["controller"])
+    plane._folder.log("controller").write_text("no such file")
+    with pytest.raises(control_plane.ComponentError, match=r"controller ended.*\n  no such file"):
         await plane.until_served(Server(errors.ConnectError("refused")).request)
+
+
+class Ending:
+    """Programs that end as soon as they are started."""
+
+    def __init__(self, plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+        self.started: list[str] = []
+        monkeypatch.setattr(plane, "_expected", list(names))
+        monkeypatch.setattr(plane, "_parts", {name: components.Component(name, [name]) for name in names})
+        monkeypatch.setattr(control_plane, "alive", lambda _: set[str]())
+        monkeypatch.setattr(processes, "start", lambda name, *_, **__: self.started.append(name))
+
+
+async def test_a_program_that_ends_is_started_again_a_few_times(
+    plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time, ending = Time(monkeypatch), Ending(plane, monkeypatch, "etcd")
+    began = time.now
+
+    with pytest.raises(control_plane.ComponentError, match="etcd ended"):
+        await plane.until("etcd", never, seconds=120.0)
+    assert ending.started == ["etcd"] * 3
+    assert 2.0 <= time.now - began < 10.0  # not all at once, and not for long
+    assert plane.started == ["etcd"]
+    monkeypatch.undo()
+
+
+async def test_programs_that_end_while_the_api_server_starts_are_started_again_until_it_is_ready(
+    plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time, ending = Time(monkeypatch), Ending(plane, monkeypatch, "kube-scheduler")
+    ready = time.now + 60.0
+
+    async def serves(*_: object, **__: object) -> bool:
+        return time.now > ready
+
+    monkeypatch.setattr(wire, "probe", serves)
+    monkeypatch.setattr(plane, "_parts", {**plane._parts, "kube-apiserver": SERVER})
+    await plane.ready("kube-apiserver")
+    before = len(ending.started)
+    assert before > 20
+    with pytest.raises(control_plane.ComponentError, match="kube-scheduler ended"):
+        await plane.until("kube-scheduler", never, seconds=120.0)
+    assert len(ending.started) == before + 3
+    monkeypatch.undo()
+
+
+async def never() -> bool:
+    return False
+
+
+async def test_one_whose_port_was_taken_is_not_started_again_but_one_before_it_does_not_matter(
+    plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Time(monkeypatch)
+    ending, log = Ending(plane, monkeypatch, "etcd"), plane._folder.log("etcd")
+    log.write_text("bind: address already in use\n")
+    plane._launch("etcd")
+    with pytest.raises(control_plane.ComponentError) as ended:
+        await plane.until("etcd", never, seconds=120.0)
+    assert not ended.value.port_taken
+    assert len(ending.started) == 4
+    with log.open("a") as file:
+        file.write("bind: address already in use\n")
+    with pytest.raises(control_plane.ComponentError) as ended:
+        await plane.until("etcd", never, seconds=120.0)
+    assert ended.value.port_taken
+    monkeypatch.undo()
+
+
+async def test_a_component_is_looked_at_often_although_its_answers_take_long(
+    plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = Time(monkeypatch)
+
+    async def slowly(*_: object, **__: object) -> bool:
+        time.now += 5.0
+        return len(time.pauses) == 3
+
+    monkeypatch.setattr(wire, "probe", slowly)
+    monkeypatch.setattr(plane, "_parts", {"kube-apiserver": SERVER})
+    await plane.ready("kube-apiserver")
+    assert max(time.pauses) <= 1.0
+    monkeypatch.undo()
+
+
+async def test_after_a_request_that_was_cancelled_others_that_fail_are_reported(
+    plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plane, "_progress", shown := Lines())
+    refused = errors.ConnectError("refused")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await plane.until_served(Server(refused, refused).request)
+    monkeypatch.setattr(control_plane, "_RETRY_SECONDS", 0.0)
+    await plane.until_served(Server(refused).request)
+    assert shown.lines == [*["requests: not served yet: refused"] * 2, "requests: served"]
 
 
 async def test_a_server_that_never_serves_is_the_error_with_its_last_failure_and_its_log(

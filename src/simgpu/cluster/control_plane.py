@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import collections
 import contextlib
 import functools
 import math
@@ -28,10 +29,14 @@ T = TypeVar("T")
 READY_SECONDS = 120.0
 _POLL_SECONDS = 0.05
 _SERVER, _REQUESTS = "kube-apiserver", "requests"
-_RETRY_SECONDS = 0.5  # between requests
+_SERVERS = ("etcd", _SERVER)  # the rest are the API server's clients
+_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.5, 2.0  # between requests that fail
 _MAX_PAUSE_SECONDS = 30.0  # between looks at what takes the server long to list
+_MAX_PROBE_PAUSE_SECONDS = 1.0  # between looks whether a component is ready
 _PROBE_SECONDS = 5.0  # of one request for a component's health
-_RESTARTS = 3  # of a program of Kubernetes that ends before it is ready
+_ALIVE_SECONDS = 0.5  # between looks whether processes run, which read all of /proc
+_RESTARTS = 3  # of a program of Kubernetes that ends; its clients' are counted once the API server is ready
+_RESTART_SECONDS = 1.0  # from one start to the next
 _LAST_LINES, _MAX_LINE = 12, 400  # of a log in a message; characters
 _LISTENERS = {
     "etcd": ("etcd", "etcd-peer"),
@@ -116,7 +121,11 @@ class ControlPlane:
         self._parts = parts
         self._progress = progress
         self._expected: list[str] = []
-        self._restarts: dict[str, int] = {}  # that are left to components that start
+        self._restarts: collections.Counter[str] = collections.Counter()
+        self._launched: dict[str, tuple[float, int]] = {}  # when, and the size of its log then
+        self._launches: collections.Counter[str] = collections.Counter()
+        self._checked = -math.inf  # when processes were looked at last
+        self._server_ready = False
         self._failing = 0  # requests that are not served now
 
     async def start(
@@ -128,31 +137,31 @@ class ControlPlane:
         """
         part = self._parts[name]
         mine = [process for process in processes.running(self._folder.path) if process.component == name]
-        if mine and not restart and all(process.command() == part.command for process in mine):
-            self._expected.append(name)
-            return
-        await processes.stop(self._folder.path, only=frozenset({name}))
-        if stopped is not None:
-            await stopped()
-        self._progress.update(name, "starting")
-        self._launch(name)
-        self.started.append(name)
+        if not mine or restart or any(process.command() != part.command for process in mine):
+            await processes.stop(self._folder.path, only=frozenset({name}))
+            if stopped is not None:
+                await stopped()
+            self._progress.update(name, "starting")
+            self._launch(name)
         self._expected.append(name)
-        if name in _LISTENERS:
-            self._restarts[name] = _RESTARTS
 
     def _launch(self, name: str) -> None:
         environ = os.environ if name not in _LISTENERS else _bare_environment(self._folder)
         command, log = self._parts[name].command, self._folder.log(name)
+        written = log.stat().st_size if log.exists() else 0
+        self._launched[name] = asyncio.get_running_loop().time(), written
+        self._launches[name] += 1
         processes.start(name, self._folder.path, command, log=log, environ=environ)
+        if name not in self.started:
+            self.started.append(name)
 
     async def ready(self, name: str) -> None:
         """Wait until a component's health check succeeds."""
         health = self._parts[name].health
         if health is not None:
             probe = functools.partial(wire.probe, health, timeout_seconds=_PROBE_SECONDS)
-            await self.until(name, probe, seconds=READY_SECONDS)
-        self._restarts.pop(name, None)
+            await self.until(name, probe, seconds=READY_SECONDS, max_pause=_MAX_PROBE_PAUSE_SECONDS)
+        self._server_ready |= name == _SERVER
         self._progress.done(name, "ready")
 
     async def start_ready(self, name: str) -> None:
@@ -162,7 +171,8 @@ class ControlPlane:
 
     async def listening(self, name: str, address: str, port: int) -> None:
         """Wait until a component accepts connections."""
-        await self.until(name, lambda: _listens(address, port), seconds=READY_SECONDS)
+        listens = functools.partial(_listens, address, port)
+        await self.until(name, listens, seconds=READY_SECONDS, max_pause=_MAX_PROBE_PAUSE_SECONDS)
 
     async def until(
         self,
@@ -171,10 +181,31 @@ class ControlPlane:
         *,
         seconds: float,
         reached: Callable[[], int] = lambda: 0,
+        max_pause: float = _MAX_PAUSE_SECONDS,
     ) -> None:
-        """Wait for a condition that a component brings about. A component that ends is an error at once.
+        """Wait for a condition that a component brings about; see `met`. Raises `ComponentError` if it is not met.
 
-        The timeout is `seconds`; it restarts whenever the count that `reached` returns grows.
+        The timeout restarts when the component is started again, too.
+        """
+
+        def steps() -> int:
+            return reached() + self._launches[name]
+
+        if not await self.met(condition, seconds=seconds, reached=steps, max_pause=max_pause):
+            raise ComponentError(name, f"made no progress in {seconds:g} s", self._tail(name))
+
+    async def met(
+        self,
+        condition: Callable[[], Awaitable[bool]],
+        *,
+        seconds: float,
+        reached: Callable[[], int],
+        max_pause: float = _MAX_PAUSE_SECONDS,
+    ) -> bool:
+        """Wait for a condition, and return whether it was met in time.
+
+        The timeout is `seconds`; it restarts whenever the count that `reached` returns grows. The time of requests that
+        fail does not count: they have a timeout of their own.
         """
         clock = asyncio.get_running_loop().time
         before, deadline, took = reached(), clock() + seconds, 0.0
@@ -188,46 +219,48 @@ class ControlPlane:
                 took = clock() - began
 
         while True:
-            started = clock()
+            began = clock()
             if await self.until_served(timed):
-                return
-            deadline += clock() - started - took  # requests that failed have a timeout of their own
+                return True
+            deadline += clock() - began - took
             self._check_alive()
             if reached() > before:
                 before, deadline = reached(), clock() + seconds
             elif clock() > deadline:
-                raise ComponentError(name, f"made no progress in {seconds:g} s", tail(self._folder.log(name)))
+                return False
             # Listing thousands of nodes takes CPU time that the component needs.
-            await asyncio.sleep(min(max(_POLL_SECONDS, 4 * took), _MAX_PAUSE_SECONDS))
+            await asyncio.sleep(min(max(_POLL_SECONDS, 4 * took), max_pause))
 
     async def until_served(self, requests: Callable[[], Awaitable[T]]) -> T:
         """Make idempotent requests to the API server until it serves them: it may be busy starting.
 
-        The timeout counts from the first failure. A component that ends is an error at once.
+        The timeout counts from the first failure.
         """
         clock = asyncio.get_running_loop().time
-        started, deadline, failing = clock(), math.inf, False
-        while True:
-            try:
-                answer = await requests()
-            except kube_errors.TRANSIENT as error:
-                self._check_alive()
-                deadline = min(deadline, clock() + READY_SECONDS)
-                if clock() >= deadline:
-                    reason = f"did not serve a request in {clock() - started:.0f} s: {error}"
-                    raise ComponentError(_SERVER, reason, tail(self._folder.log(_SERVER))) from error
-                if not failing:
-                    failing = True
-                    self._failing += 1
-                    if self._failing == 1:
-                        self._progress.update(_REQUESTS, f"not served yet: {error}")
-                await asyncio.sleep(_RETRY_SECONDS)
-            else:
-                if failing:
-                    self._failing -= 1
-                    if not self._failing:
+        started, deadline, failing, pause = clock(), math.inf, False, _RETRY_SECONDS
+        try:
+            while True:
+                try:
+                    answer = await requests()
+                except kube_errors.TRANSIENT as error:
+                    self._check_alive()
+                    deadline = min(deadline, clock() + READY_SECONDS)
+                    if clock() >= deadline:
+                        reason = f"did not serve a request in {clock() - started:.0f} s: {error}"
+                        raise ComponentError(_SERVER, reason, self._tail(_SERVER)) from error
+                    if not failing:
+                        failing = True
+                        self._failing += 1
+                        if self._failing == 1:
+                            self._progress.update(_REQUESTS, f"not served yet: {error}")
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _MAX_RETRY_SECONDS)
+                else:
+                    if failing and self._failing == 1:
                         self._progress.done(_REQUESTS, "served")
-                return answer
+                    return answer
+        finally:
+            self._failing -= failing
 
     async def each_served(
         self, items: Iterable[T], request: Callable[[T], Awaitable[object]], *, in_flight: int = parallel.IN_FLIGHT
@@ -243,23 +276,40 @@ class ControlPlane:
         try:
             yield
         except kube_errors.KubeError:
-            self._check_alive()
+            if ended := self._ended():
+                raise ComponentError(ended[0], "ended", self._tail(ended[0])) from None
             raise
 
+    def _ended(self) -> list[str]:
+        running = alive(self._folder)
+        return [name for name in self._expected if name not in running]
+
     def _check_alive(self) -> None:
-        """Start components again that ended before they were ready, a few times; raise for others that ended.
+        """Start programs of Kubernetes again that ended, a few times; raise for what ended otherwise.
 
         On a busy machine the API server may not have what it needs in time, and its clients not the API server: they
-        wait for some seconds, and then end.
+        wait for some seconds, some of them after their health checks succeed, and then end.
         """
-        running = alive(self._folder)
-        for ended in [part for part in self._expected if part not in running]:
-            error = ComponentError(ended, "ended", tail(self._folder.log(ended)))
-            if error.port_taken or not self._restarts.get(ended):
+        now = asyncio.get_running_loop().time()
+        if now < self._checked + _ALIVE_SECONDS:
+            return
+        self._checked = now
+        for name in self._ended():
+            error = ComponentError(name, "ended", self._tail(name))
+            if error.port_taken or name not in _LISTENERS or self._restarts[name] >= _RESTARTS:
                 raise error
-            self._restarts[ended] -= 1
-            self._progress.update(ended, "ended before it was ready; starting again")
-            self._launch(ended)
+            launched, _ = self._launched.get(name, (-math.inf, 0))
+            if now < launched + _RESTART_SECONDS:
+                continue
+            if self._server_ready or name in _SERVERS:
+                self._restarts[name] += 1
+            self._progress.update(name, "ended; starting again")
+            self._launch(name)
+
+    def _tail(self, name: str) -> str:
+        """Return the last lines that a component has logged since it was started."""
+        _, begin = self._launched.get(name, (0.0, 0))
+        return tail(self._folder.log(name), begin=begin)
 
 
 def _bare_environment(folder: Folder) -> dict[str, str]:
@@ -281,12 +331,12 @@ def alive(folder: Folder) -> set[str]:
     return {process.component for process in processes.running(folder.path)}
 
 
-def tail(log: Path) -> str:
-    """Return the last lines of a log file, each truncated."""
+def tail(log: Path, *, begin: int = 0) -> str:
+    """Return the last lines of a log file from a position on, each truncated."""
     try:
         with log.open("rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 64 * 1024))
+            file.seek(max(begin, file.tell() - 64 * 1024))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return ""

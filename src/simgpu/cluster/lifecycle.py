@@ -306,7 +306,7 @@ async def _start_kwok(client: Client, plane: control_plane.ControlPlane) -> None
     async def release() -> None:
         """Delete the leases of the KWOK before, so that the next one simulates nodes and pods at once."""
         orphans = await plane.until_served(lambda: populate.orphaned_leases(client))
-        if orphans.alone:
+        if orphans.alone and orphans.nodes:
             await plane.until_served(lambda: populate.delete_all_leases(client))
         else:
             await plane.each_served(orphans.nodes, functools.partial(populate.delete_lease, client))
@@ -360,11 +360,12 @@ async def _make_sample(client: Client, plane: control_plane.ControlPlane, launch
     if launch.roles:
         await plane.until(launch.roles[0].name, gpus_seen, seconds=_GPUS_SEEN_SECONDS)
     gpus = await plane.until_served(gpus_seen)
-    created = await plane.until_served(lambda: populate.create_sample(client, gpus=gpus))
+    objects = populate.sample(gpus=gpus)
+    created = [await plane.until_served(functools.partial(populate.create, client, body)) for body in objects]
     if launch.settings.wait:
         hint = launch.command(f"kubectl get pods -n {vocabulary.SAMPLE_NAMESPACE}")
         await waiting.sample(client, plane, launch.progress, hint=hint)
-    return created
+    return any(created)
 
 
 async def down(name: str, progress: Progress) -> bool:

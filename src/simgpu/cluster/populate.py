@@ -207,13 +207,16 @@ def gpu_count(nodes: Iterable[Node], *, divided: bool = True) -> int:
     )
 
 
-async def create_sample(client: Client, *, gpus: bool) -> bool:
-    """Create the sample workload, with GPU limits if `gpus`. Return whether anything was created."""
-    created = False
-    for body in manifest("sample.yaml"):
+def sample(*, gpus: bool) -> list[dict[str, Any]]:
+    """Return the objects of the sample workload, with GPU limits if `gpus`."""
+    bodies = manifest("sample.yaml")
+    for body in bodies:
         if gpus and "template" in body.get("spec", {}):
             for container in body["spec"]["template"]["spec"]["containers"]:
                 container["resources"]["limits"] = {vocabulary.GPU_RESOURCE: 1}
-        namespace = body["metadata"].get("namespace", "")
-        created |= await ensure(client, _RESOURCES[body["kind"]], body, namespace=namespace)
-    return created
+    return bodies
+
+
+async def create(client: Client, body: dict[str, Any]) -> bool:
+    """Create an object of a manifest unless it exists. Return whether it was created."""
+    return await ensure(client, _RESOURCES[body["kind"]], body, namespace=body["metadata"].get("namespace", ""))

@@ -25,7 +25,7 @@ from simgpu import errors
 from simgpu.vocabulary import CLUSTER_ENV, COMPONENT_ENV
 
 _POLL_SECONDS = 0.02
-_TAGS_SECONDS = 5.0
+_TAGS_SECONDS = 30.0
 _END_SECONDS = 30.0
 _OUR_NAMESPACE = Path("/proc/self/ns/pid").readlink() if sys.platform == "linux" else None
 
@@ -80,7 +80,7 @@ def _wait_for_tags(pid: int, program: str) -> None:
             os.kill(pid, signal.SIGKILL)  # our child and not yet reaped: the PID cannot be reused
             os.waitpid(pid, 0)
             raise errors.SimgpuError(
-                f"{program}: the environment of its process cannot be read; check that you can read the file"
+                f"{program}: its process has no readable environment after {_TAGS_SECONDS:g} s; can you read the file?"
             )
         time.sleep(0.001)
 

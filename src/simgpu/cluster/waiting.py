@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 from collections.abc import Awaitable, Callable
 
 from simgpu import vocabulary
@@ -58,7 +56,7 @@ async def gpus(
         equipped = len(nodes) - len(without)
         return equipped, len(nodes), f"{populate.gpu_count(nodes)} on {equipped} of {len(nodes)} nodes"
 
-    if not await _while_growing(functools.partial(plane.until_served, look), "GPUs", progress, stalled_seconds):
+    if not await _while_growing(plane, look, "GPUs", progress, stalled_seconds):
         names = ", ".join([*without[:_MAX_NAMES], *(["..."] if len(without) > _MAX_NAMES else [])])
         topology = f"ConfigMap {vocabulary.DEFAULT_NAMESPACE}/{vocabulary.TOPOLOGY}"
         progress.note(f"{len(without)} nodes have no GPUs ({names}); check {topology} and '{hint}'")
@@ -75,24 +73,28 @@ async def sample(client: Client, plane: ControlPlane, progress: Progress, *, hin
         started = sum(pod.status.phase in {"Running", "Succeeded"} for pod in pods)
         return started, max(len(pods), 1), f"{started} of {len(pods)} pods run"
 
-    if not await _while_growing(functools.partial(plane.until_served, look), "sample", progress, STALLED_SECONDS):
+    if not await _while_growing(plane, look, "sample", progress, STALLED_SECONDS):
         progress.note(f"not all pods of the sample run yet; see '{hint}'")
 
 
 async def _while_growing(
-    look: Callable[[], Awaitable[tuple[int, int, str]]], item: str, progress: Progress, stalled_seconds: float
+    plane: ControlPlane,
+    look: Callable[[], Awaitable[tuple[int, int, str]]],
+    item: str,
+    progress: Progress,
+    stalled_seconds: float,
 ) -> bool:
     """Wait until the count that `look` returns reaches its total. False if it stops growing before."""
-    clock = asyncio.get_running_loop().time
-    highest, deadline = 0, clock() + stalled_seconds
-    while True:
-        started = clock()
-        count, total, text = await look()
-        if count > highest:
-            highest, deadline = count, clock() + stalled_seconds
-        if count >= total or clock() > deadline:
-            progress.done(item, text)
-            return count >= total
-        progress.update(item, text)
-        # Listing thousands of objects takes CPU time that others need.
-        await asyncio.sleep(max(0.1, 4 * (clock() - started)))
+    highest, shown = 0, ""
+
+    async def complete() -> bool:
+        nonlocal highest, shown
+        count, total, shown = await look()
+        highest = max(highest, count)
+        if count < total:
+            progress.update(item, shown)
+        return count >= total
+
+    met = await plane.met(complete, seconds=stalled_seconds, reached=lambda: highest)
+    progress.done(item, shown)
+    return met

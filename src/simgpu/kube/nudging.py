@@ -24,7 +24,7 @@ async def unfinished_pods(client: Client, *, namespace: str = "") -> list[Pod]:
 
 
 async def nudge(client: Client, pod: Pod) -> None:
-    """Change an annotation of a pod, unless it is gone."""
+    """Change an annotation of a pod, unless it is gone; one that was just changed by others need not be changed."""
     patch = {"metadata": {"annotations": {NUDGED_ANNOTATION: datetime.datetime.now(datetime.UTC).isoformat()}}}
-    with contextlib.suppress(errors.NotFound):
+    with contextlib.suppress(errors.NotFound, errors.Conflict):
         await client.merge_patch(resources.PODS, pod.metadata.name, patch, namespace=pod.metadata.namespace)
