@@ -6,6 +6,7 @@ themselves, so theirs stays.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import struct
@@ -38,6 +39,12 @@ class SteppedClock:
             self._file.write_bytes(data)
         with self._file.open("r+b") as file:  # the same file: processes have it mapped
             file.write(data)
+
+    def steps(self, pid: int) -> bool:
+        """Return whether this is the clock of a process."""
+        with contextlib.suppress(OSError):
+            return str(self._library) in Path(f"/proc/{pid}/maps").read_text()
+        return False
 
     @property
     def environ(self) -> dict[str, str]:

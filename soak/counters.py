@@ -8,6 +8,7 @@ error was seen: it may have been kept from saving that.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from soak.pages import Page, Place
 
@@ -15,6 +16,7 @@ from soak.pages import Page, Place
 UNSAVED_SECONDS = 20.0
 _STATELESS = "exporter"  # its counters count for one life of the process
 _MAX_FALLS = 50
+_OWN_COUNTERS = ("_total", "_count", "_sum")
 _ROWS = "REMAPPED_ROWS"  # of a configured failure: they go when it is taken back
 _ENERGY = "ENERGY"  # in the names of counters that grow with time
 
@@ -31,6 +33,7 @@ class Counters:
         self._grew: dict[Key, float] = {}  # when that was last seen
         self._places: dict[str, Place] = {}  # of GPUs
         self._lives: dict[str, tuple[int, float]] = {}  # of each role: its process, and when that was last read
+        self._own: tuple[int, dict[str, float]] = 0, {}  # a controller's process, and its counters of itself
         self._may_fall: set[Key] = set()
         self._failed: set[str] = set()  # GPUs that were made to fail
 
@@ -73,6 +76,14 @@ class Counters:
             elif value < last:
                 self._fall(key, f"{last} -> {value}", at=at, ended=ended)
             self._values[key] = value
+
+    def add_own(self, values: Mapping[str, float], *, pid: int, at: float) -> None:
+        """Compare the controller's counters of itself, which count for one life of the process."""
+        life, before = self._own
+        now = {name: value for name, value in values.items() if name.endswith(_OWN_COUNTERS)}
+        fallen = [name for name, value in now.items() if pid == life and not value >= before.get(name, value)]
+        self.falls += [f"{at:.1f} s: {name} of the controller: {before.get(name)} -> {now[name]}" for name in fallen]
+        self._own = pid, now
 
     def _fall(self, key: Key, change: str, *, at: float, ended: float | None) -> None:
         """Remember a fall, unless it is explained; `ended` is when the process before was last read, if it ended."""

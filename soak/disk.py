@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,8 @@ _SIZE = 4096 * _MIB  # of which only what is written takes up room
 _MARK = "SIMGPU_SOAK_PRIVATE"
 _LEFT = 64 * 1024  # bytes that a full disk has left at most
 _SLOW_WRITES = 20  # a second
+_PROBE, _PROBED_WRITES = "probe", 10
+SLOWED_SECONDS = _PROBED_WRITES / _SLOW_WRITES / 2  # for the probe's writes at least, if the limit acts
 
 
 def enter_private_mounts() -> None:
@@ -77,13 +80,24 @@ class SmallDisk:
             while True:  # what was left by rounding
                 os.write(file.fileno(), bytes(4096))
 
+    def has_room(self) -> bool:
+        """Return whether a write of some size succeeds."""
+        probe = self.folder / _PROBE
+        try:
+            probe.write_bytes(bytes(_MIB))
+        except OSError:
+            return False
+        finally:
+            probe.unlink(missing_ok=True)
+        return True
+
     def free(self) -> None:
         """Empty the disk again."""
         self._filler.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def slow(self, pids: Iterable[int]) -> Iterator[None]:
-        """Allow these processes few writes a second. OSError where the kernel offers no such limit."""
+    def slow(self, pids: Iterable[int]) -> Iterator[Path]:
+        """Allow these processes few writes a second, and yield their cgroup. OSError where there is no such limit."""
         device = self.folder.stat().st_dev
         limit, group = _limit(os.major(device), os.minor(device))
         group.mkdir()
@@ -92,12 +106,20 @@ class SmallDisk:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     (group / "cgroup.procs").write_text(str(pid))
-            yield
+            yield group
         finally:
             for line in (group / "cgroup.procs").read_text().split():
                 with contextlib.suppress(ProcessLookupError):
                     (group.parent / "cgroup.procs").write_text(line)
             group.rmdir()
+
+    def seconds_of_writes(self, group: Path) -> float:
+        """Return how long a process of a cgroup takes for a few synced writes."""
+        start = time.monotonic()
+        write = f"dd if=/dev/zero of={self.folder / _PROBE} bs=4k count={_PROBED_WRITES} oflag=dsync"
+        subprocess.run(["sh", "-c", f"echo $$ > {group}/cgroup.procs && exec {write}"], capture_output=True, check=True)
+        (self.folder / _PROBE).unlink()
+        return time.monotonic() - start
 
 
 def _limit(major: int, minor: int) -> tuple[tuple[str, str], Path]:

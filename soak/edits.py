@@ -100,7 +100,7 @@ class Edits:
         await insist(lambda: self._fleet.add_node(name))
 
     async def _failing(self, seconds: float) -> None:
-        name, gpu = self._chance.choice([*self._fleet.nodes]), self._chance.randrange(fleet.GPUS)
+        name, gpu = self._chance.choice([*self._fleet.pools]), self._chance.randrange(fleet.GPUS)
         self._counters.failed(name, gpu)
         await self._annotate(name, {vocabulary.FAILURES_ANNOTATION: f"{{unhealthy: [{gpu}]}}"})
         await asyncio.sleep(seconds)

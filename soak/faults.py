@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from soak import plan
+from soak.disk import SLOWED_SECONDS
 from soak.plan import Planned
 from soak.world import LEASE_SECONDS, World
 from tests.fixtures import rough
@@ -27,6 +28,7 @@ class Faults:
         self.kinds: dict[str, Callable[[Planned], Awaitable[None]]] = {
             **dict.fromkeys(plan.KILLS, self._kill),
             "freeze controller": self._freeze,
+            "restart kubelets": self._restart_kubelets,
             "full disk": self._full_disk,
             "slow disk": self._slow_disk,
             "cut network": self._cut,
@@ -51,11 +53,18 @@ class Faults:
         finally:
             self._world.freeze("controller", frozen=False)
 
+    async def _restart_kubelets(self, planned: Planned) -> None:
+        """Let the kubelets of the agents' nodes begin anew, which removes the sockets of device plugins."""
+        for kubelet in self._world.kubelets:
+            await kubelet.restart()
+        await asyncio.sleep(planned.choice)
+
     async def _full_disk(self, planned: Planned) -> None:
         if self._world.disk.problem:
             raise Impossible(self._world.disk.problem)
         await asyncio.to_thread(self._world.disk.fill)
         try:
+            self._world.effects[planned.kind] += not self._world.disk.has_room()
             await asyncio.sleep(planned.seconds)
         finally:
             self._world.disk.free()
@@ -66,15 +75,17 @@ class Faults:
             raise Impossible(self._world.disk.problem)
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(self._world.disk.slow([*self._world.pids().values()]))
+                group = stack.enter_context(self._world.disk.slow([*self._world.pids().values()]))
             except OSError as error:
                 raise Impossible(str(error)) from None
+            took = await asyncio.to_thread(self._world.disk.seconds_of_writes, group)
+            self._world.effects[planned.kind] += took > SLOWED_SECONDS
             await asyncio.sleep(2 * planned.seconds)
         await self._world.revive()
 
     async def _cut(self, planned: Planned) -> None:
         for _ in range(3):
-            self._world.proxy.cut()
+            self._world.effects[planned.kind] += self._world.proxy.cut() > 0
             await asyncio.sleep(planned.seconds / 3)
 
     async def _lost(self, planned: Planned) -> None:
@@ -95,13 +106,19 @@ class Faults:
     async def _storm(self, planned: Planned) -> None:
         proxy = self._world.proxy
         proxy.share, proxy.status = _choose(_SHARES, planned.choice), int(planned.kind.split()[0])
+        before = proxy.counts[f"answers {proxy.status}"]
         try:
             await asyncio.sleep(2 * planned.seconds)
         finally:
+            self._world.effects[planned.kind] += proxy.counts[f"answers {proxy.status}"] > before
             proxy.status = 0
 
     async def _step(self, planned: Planned) -> None:
         self._world.clock.set(_choose(_STEPS, planned.choice))
+        pids = self._world.pids()
+        self._world.effects[planned.kind] += any(
+            self._world.clock.steps(pids[name]) for name in plan.OURS if name in pids
+        )
         await asyncio.sleep(planned.seconds)
         if planned.choice < 0.5:  # otherwise it stays so, until the next step
             self._world.clock.set(0.0)

@@ -10,17 +10,22 @@ from simgpu import vocabulary
 from simgpu.cluster import populate
 from simgpu.kube import parallel, resources
 from simgpu.kube.client import Client
+from soak import plan
 from soak.settings import Settings
 
 NAMESPACE = "soak"  # of the topology and the views
 PODS = "soak-pods"
 LABEL = "soak.simgpu.dev/pool"
-REAL_NODE = "soak-real"  # the agent's; no kubelet runs there
 GPUS = 8  # of each node
 EXPORTER_GPUS = 4  # the exporter has no node
 SPARE_NODES = 2  # whose GPUs change
 
-WHOLE, CLAIMED, SPARE, REAL = "whole", "claimed", "spare", "real"
+WHOLE, CLAIMED, SPARE, REAL, REAL_CLAIMED = "whole", "claimed", "spare", "real", "real-claimed"
+BY_CLAIM = (CLAIMED, REAL_CLAIMED)  # pools whose GPUs pods get by claims
+# Nodes with an agent, each with its pool. Their kubelet is played.
+REAL_NODES = {"soak-real": REAL, "soak-claims": REAL_CLAIMED}
+AGENTS = dict(zip(plan.AGENTS, REAL_NODES, strict=True))  # the node of each
+_REAL_TAINT = "soak.simgpu.dev/kubelet"  # keeps schedulers away, whose pods KWOK starts
 _AMOUNTS = {"cpu": "64", "memory": "256Gi", "pods": "110"}
 
 
@@ -34,7 +39,8 @@ def pools(*, model: str = "a100", count: int = GPUS) -> dict[str, Any]:
         WHOLE: gpus("h100", GPUS) | {"allocation": vocabulary.EXTENDED},
         CLAIMED: gpus("h200", GPUS) | {"allocation": vocabulary.DRA},
         SPARE: gpus(model, count) | {"allocation": vocabulary.EXTENDED},
-        REAL: gpus("h200", GPUS),
+        REAL: gpus("h200", GPUS) | {"allocation": vocabulary.EXTENDED},
+        REAL_CLAIMED: gpus("h100", GPUS) | {"allocation": vocabulary.DRA},
     }
 
 
@@ -44,13 +50,14 @@ def document(**spare: Any) -> str:
 
 
 class Fleet:
-    """The nodes by name, each with its pool."""
+    """The nodes by name, each with its pool: `nodes` are the simulated ones, `pools` those with an agent, too."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
         self.nodes = {f"w{number}": WHOLE for number in range(settings.nodes)}
         self.nodes |= {f"c{number}": CLAIMED for number in range(settings.claim_nodes)}
         self.nodes |= {f"s{number}": SPARE for number in range(SPARE_NODES)}
+        self.pools = {**self.nodes, **REAL_NODES}
 
     @property
     def whole_gpus(self) -> int:
@@ -72,7 +79,8 @@ class Fleet:
             await self.add_node([*self.nodes][number])
 
         await parallel.each(range(len(self.nodes)), add)
-        await populate.ensure(self._client, resources.NODES, _node(REAL_NODE, REAL, annotations={}))
+        for name, pool in REAL_NODES.items():
+            await populate.ensure(self._client, resources.NODES, _node(name, pool, taint=_REAL_TAINT, annotations={}))
 
     async def configure(self, text: str) -> None:
         """Write the topology, whatever the text says."""
@@ -84,14 +92,14 @@ class Fleet:
     async def add_node(self, name: str) -> None:
         """Create a node, unless it exists."""
         annotations = {vocabulary.KWOK_NODE: "fake"}
-        await populate.ensure(self._client, resources.NODES, _node(name, self.nodes[name], annotations=annotations))
+        body = _node(name, self.nodes[name], taint=vocabulary.KWOK_NODE, annotations=annotations)
+        await populate.ensure(self._client, resources.NODES, body)
 
 
-def _node(name: str, pool: str, *, annotations: dict[str, str]) -> dict[str, Any]:
+def _node(name: str, pool: str, *, taint: str, annotations: dict[str, str]) -> dict[str, Any]:
     labels = {"kubernetes.io/hostname": name, "type": "kwok", LABEL: pool}
-    taint = {"key": vocabulary.KWOK_NODE, "value": "fake", "effect": "NoSchedule"}
     return {
         "metadata": {"name": name, "labels": labels, "annotations": annotations},
-        "spec": {"taints": [taint]},
+        "spec": {"taints": [{"key": taint, "value": "fake", "effect": "NoSchedule"}]},
         "status": {"capacity": _AMOUNTS, "allocatable": _AMOUNTS},
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import aiohttp
 
-from soak import pages, plan
+from soak import fleet, pages, plan
 from soak.counters import Counters
 from soak.results import Sample
 from soak.world import World
@@ -57,7 +57,13 @@ class Observer:
     async def page(self, session: aiohttp.ClientSession, role: str) -> pages.Page | None:
         """Return the page of a role; None if it does not serve one now."""
         text = await self.text(session, role, "/metrics")
-        return await asyncio.to_thread(pages.read, text) if text else None
+        return await asyncio.to_thread(pages.read, text, node=fleet.AGENTS.get(role, "")) if text else None
+
+    async def nodes(self, session: aiohttp.ClientSession) -> pages.Page | None:
+        """Return the pages of all nodes as one; None if a role does not serve one now."""
+        found = [await self.page(session, role) for role in ("controller", *fleet.AGENTS)]
+        served = [page for page in found if page is not None]
+        return pages.together(served) if len(served) == len(found) else None
 
     async def text(self, session: aiohttp.ClientSession, role: str, path: str) -> str:
         """Return a page's text; empty if the role does not answer."""
@@ -86,6 +92,9 @@ class Observer:
                 files[name] = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
                 memory[name] = used
         own = pages.values(await self.text(session, "controller", "/metrics/controller"))
+        process = pids.get("controller")
+        if own and process is not None and self._world.pids().get("controller") == process:
+            self.counters.add_own(own, pid=process, at=self._since())
         total = own.get("simgpu_controller_event_lag_seconds_sum", 0.0)
         count = own.get("simgpu_controller_event_lag_seconds_count", 0.0)
         before, self._lags = self._lags, (total, count)

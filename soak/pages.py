@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 _A_RATE = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"  # in MB/s, though the real exporter calls it a counter
@@ -34,8 +35,9 @@ class Page(NamedTuple):
     busy: int
 
 
-def read(text: str) -> Page:
-    """Read a page of GPU metrics."""
+def read(text: str, *, node: str = "") -> Page:
+    """Read a page of GPU metrics: that of an agent, on its node, or one that names the node of each GPU itself."""
+    prefix = "" if node else "exported_"  # of the holder's labels: those without are the exporter's own
     names = set(_COUNTER.findall(text)) - {_A_RATE}
     counters: dict[tuple[str, str], float] = {}
     holders: dict[Place, Holder] = {}
@@ -52,9 +54,23 @@ def read(text: str) -> Page:
         elif name == _UTILISATION:
             labels: dict[str, str] = dict(_LABEL.findall(line))
             busy += float(line.rpartition(" ")[2]) > 0
-            place = gpus[labels["UUID"]] = labels["Hostname"], int(labels["gpu"])
-            if pod := labels.get("exported_pod"):  # labels without the prefix are the exporter's own
-                holders[place] = Holder(pod, labels.get("exported_container", ""))
+            place = gpus[labels["UUID"]] = node or labels["Hostname"], int(labels["gpu"])
+            if pod := labels.get(f"{prefix}pod"):
+                holders[place] = Holder(pod, labels.get(f"{prefix}container", ""))
+    return Page(counters, holders, gpus, series, busy)
+
+
+def together(found: Iterable[Page]) -> Page:
+    """Return several pages as one."""
+    counters: dict[tuple[str, str], float] = {}
+    holders: dict[Place, Holder] = {}
+    gpus: dict[str, Place] = {}
+    series = busy = 0
+    for page in found:
+        counters |= page.counters
+        holders |= page.holders
+        gpus |= page.gpus
+        series, busy = series + page.series, busy + page.busy
     return Page(counters, holders, gpus, series, busy)
 
 

@@ -56,11 +56,13 @@ class FaultProxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def cut(self) -> None:
-        """Break every connection now."""
-        self.counts["connections cut"] += len(self._writers) // 2
+    def cut(self) -> int:
+        """Break every connection now; return how many there were."""
+        count = len(self._writers) // 2
+        self.counts["connections cut"] += count
         for writer in self._writers:
             writer.transport.abort()
+        return count
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -61,11 +61,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     failures: list[str]
     faults: dict[str, int]
     impossible: dict[str, str]  # faults that this machine does not allow, and why
+    effects: dict[str, int] = {}  # of some kinds of faults, those that were seen to act
     edits: dict[str, int]
     proxy: dict[str, int]
     restarts: dict[str, int]
     load: dict[str, int]
     peak: int  # pods created in the busiest second
+    kubelet_pods: int = 0  # of the nodes with an agent
     checks: int
     fresh_starts: int
     settle_seconds: list[float]  # of each check: until everything agreed
@@ -87,7 +89,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def inputs(self) -> int:
         """Pods created and deleted, edits, and workload documents."""
         counted = ("pods", "claims", "pods deleted", "workload documents")
-        return sum(self.load.get(name, 0) for name in counted) + sum(self.edits.values())
+        return sum(self.load.get(name, 0) for name in counted) + sum(self.edits.values()) + 2 * self.kubelet_pods
 
 
 def figures(result: Result) -> Iterator[tuple[str, str]]:
@@ -97,6 +99,7 @@ def figures(result: Result) -> Iterator[tuple[str, str]]:
     yield "nodes and GPUs", f"{result.nodes:,} and {result.gpus:,}"
     yield "pods", f"{made:,}, of which {result.load.get('claims', 0):,} with a DRA claim"
     yield "pods a second", f"{made / result.seconds:,.1f}, and {result.peak:,} in the busiest second"
+    yield "pods on the nodes with an agent", f"{result.kubelet_pods:,}"
     yield "workloads on the exporter's socket", f"{result.load.get('workload documents', 0):,} until their end"
     yield "inputs", f"{result.inputs:,}"
     yield "edits of the topology and of nodes", _listed(result.edits)

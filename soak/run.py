@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,10 @@ Report = Callable[[str], None]
 _REST_SECONDS = 150.0  # in which everything has to agree once nothing is disturbed any more
 _POLL_SECONDS = 0.3
 _PASSED_OVER_SECONDS = 30.0  # in which pods on nodes start, or KWOK has passed them over
+_NO_PAGE = "a controller or an agent serves no page"
 _STILL_SECONDS = 2.0  # without a change at rest; longer than a changed view waits
 _SCHEDULING_SECONDS = 20.0  # the same while pods wait; longer than a new scheduler waits for its lease
+_ENOUGH = 3  # faults of a kind, of which one has to be seen to act
 _MAX_MEMORY, _MAX_FILES = 512.0, 400  # MiB, as the manifests allow; open files
 _WARM_SECONDS = 300.0  # until the caches and pools of a process have their size
 _MORE_COLD = {"controller": 88.0}  # MiB from the start: its fleet, and what a lost lead left, come within minutes
@@ -95,7 +97,8 @@ class Soak:
     async def _disturb(self, session: aiohttp.ClientSession, watching: asyncio.Task[None]) -> None:
         pause = self._settings.pause
         lanes: list[Coroutine[Any, Any, None]] = [
-            self._lane(plan.lane(kinds, self._settings.chance(name), pause=pause)) for name, kinds in plan.LANES.items()
+            self._lane(plan.lane(kinds, self._settings.chance(name), pause=pause, rarer=plan.RARER.get(name, 1.0)))
+            for name, kinds in plan.LANES.items()
         ]
         workloads = [
             load.run_workloads(self._world.socket, self._settings.chance(f"workloads {number}"), self._load.counts)
@@ -105,6 +108,7 @@ class Soak:
             self._load.run(),
             self._edits.run(self._gate, pause, self._edit_done),
             self._checks(session),
+            *(kubelet.run(self._gate) for kubelet in self._world.kubelets),
             *workloads,
             *lanes,
         ]
@@ -142,7 +146,7 @@ class Soak:
         self._edited[kind] += 1
 
     async def _checks(self, session: aiohttp.ClientSession) -> None:
-        """Check at random moments, and when the part without kills begins, with a fresh controller that stays."""
+        """Check at random moments, and when the part without kills begins, with fresh processes that stay."""
         chance, begin = self._settings.chance("checks"), self._since()
         while True:
             pause = chance.uniform(60, 150)
@@ -155,11 +159,12 @@ class Soak:
                 await self._check(session, fresh=fresh)
 
     async def _check(self, session: aiohttp.ClientSession, *, fresh: bool) -> None:
-        """Wait until everything agrees; with `fresh`, compare that with what a new controller makes of it."""
+        """Wait until everything agrees; with `fresh`, compare that with what a new controller and agents make of it."""
         at = self._since()
         before = await self._rest(session, "check")
         if before is not None and fresh:
-            await self._world.stop("controller", kill=self._fresh_starts % 2 == 0)
+            for name in ("controller", *fleet.AGENTS):
+                await self._world.stop(name, kill=self._fresh_starts % 2 == 0)
             await self._world.revive()
             self._fresh_starts += 1
             await self._same(session, before)
@@ -171,21 +176,22 @@ class Soak:
         self._reported = len(falls)
 
     async def _look(self, session: aiohttp.ClientSession) -> Seen | None:
-        """Return the state; None if the controller serves no page, or the API server does not answer for long."""
+        """Return the state; None if a page is not served, or the API server does not answer for long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REST_SECONDS):
-                page = await self._observer.page(session, "controller")
-                return await insist(lambda: state.look(self._world.client, page)) if page is not None else None
+                found = await self._observer.nodes(session)
+                return await insist(lambda: state.look(self._world.client, found)) if found is not None else None
         return None
 
     async def _rest(self, session: aiohttp.ClientSession, what: str) -> Seen | None:
         await self._world.revive()
-        start, problems = time.monotonic(), ["the controller serves no page"]
+        start, problems = time.monotonic(), [_NO_PAGE]
         started = start
         before: Seen | None = None
         while problems:
             if (seen := await self._look(session)) is not None:
-                problems = state.disagreements(seen, self._world.fleet.nodes)
+                problems = state.disagreements(seen, self._world.fleet.pools)
+                problems += [f"prepared claims: {name}" for name in self._world.stray_claims()]
                 if not problems and seen != before:
                     before, problems = seen, ["it changes all the time"]
                     await asyncio.sleep(_SCHEDULING_SECONDS if seen.waiting else _STILL_SECONDS)
@@ -205,11 +211,11 @@ class Soak:
         return None
 
     async def _same(self, session: aiohttp.ClientSession, before: Seen) -> None:
-        """Wait until a controller that was just started shows the state of the one before it, and stays with it."""
+        """Wait until processes that were just started show the state of those before them, and stay with it."""
         start, equal = time.monotonic(), 0
         while equal < 2:
             seen = await self._look(session)
-            problems = ["the controller serves no page"] if seen is None else state.differences(before, seen)
+            problems = [_NO_PAGE] if seen is None else state.differences(before, seen)
             equal = 0 if problems else equal + 1
             if problems and time.monotonic() > start + _REST_SECONDS:
                 self._fail(f"a fresh start differs: {'; '.join(problems)}")
@@ -233,6 +239,8 @@ class Soak:
     async def _leaks(self, session: aiohttp.ClientSession, empty: Seen, files: frozenset[str]) -> dict[str, int]:
         """Delete all pods, and return what stays that was not there before the first one."""
         async with asyncio.timeout(_REST_SECONDS):
+            for kubelet in self._world.kubelets:
+                await kubelet.drain()
             await self._load.drain()
         start, left = time.monotonic(), frozenset[str]()
         while True:
@@ -240,10 +248,10 @@ class Soak:
             exporter = await self._observer.page(session, "exporter")
             if exporter is not None and (seen := await self._look(session)) is not None:
                 claims = await insist(lambda: self._world.client.list(resources.RESOURCE_CLAIMS, namespace=fleet.PODS))
-                found = state.leaks(seen, self._world.fleet.nodes, len(claims or ()), empty)
+                found = state.leaks(seen, self._world.fleet.pools, len(claims or ()), empty)
                 found["GPUs"] += exporter.busy
-                left = self._world.files() - files
-                found["files"] = max(0, len(left) - _LATER_FILES)
+                left, strays = self._world.files() - files, self._world.stray_claims()
+                found["files"] = max(0, len(left) - _LATER_FILES) + len(strays)
             if not any(found.values()):
                 return found
             if time.monotonic() > start + _REST_SECONDS:
@@ -265,20 +273,23 @@ class Soak:
         self._failures += [f"a workload {name}" for name in self._load.counts if name.startswith(load.FAILED)]
         self._failures += [problem for name in plan.OURS if name in growth for problem in excess(name, growth[name])]
         self._failures += [f"no counter of the {role} grew" for role in plan.OURS if role not in counters.roles_grown]
+        self._failures += without_effect(running.faults, running.effects)
         return Result(
             seed=self._settings.seed,
             seconds=round(self._since(), 1),
             cores=os.cpu_count() or 1,
-            nodes=len(running.fleet.nodes) + 1,
-            gpus=fleet.GPUS * (len(running.fleet.nodes) + 1),
+            nodes=len(running.fleet.pools),
+            gpus=fleet.GPUS * len(running.fleet.pools),
             failures=self._failures,
             faults=dict(running.faults),
             impossible=self._impossible,
+            effects=dict(running.effects),
             edits=dict(self._edited),
             proxy=dict(running.proxy.counts),
             restarts=dict(running.restarts),
             load=dict(self._load.counts),
             peak=max(self._load.by_second.values(), default=0),
+            kubelet_pods=sum(kubelet.started for kubelet in running.kubelets),
             checks=len(self._settled),
             fresh_starts=self._fresh_starts,
             settle_seconds=self._settled,
@@ -297,6 +308,13 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def without_effect(faults: Mapping[str, int], effects: Mapping[str, int]) -> Iterator[str]:
+    """Yield the kinds of faults that have never acted."""
+    for kind in plan.PROVEN:
+        if faults.get(kind, 0) >= _ENOUGH and not effects.get(kind):
+            yield f"{kind}: happened {faults[kind]} times, and never acted"
 
 
 def grown(samples: list[Sample], rests: list[Sample]) -> dict[str, Growth]:

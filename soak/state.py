@@ -38,7 +38,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 async def look(client: Client, page: pages.Page) -> Seen:
-    """Read everything."""
+    """Read everything; the page is that of all GPUs on nodes."""
     nodes = {node.metadata.name: node for node in await client.list(resources.NODES, labels=fleet.LABEL)}
     maps = await client.list(resources.CONFIG_MAPS, namespace=fleet.NAMESPACE)
     views = [item for item in maps if item.metadata.labels.get("node-topology") == "true"]
@@ -54,7 +54,9 @@ async def look(client: Client, page: pages.Page) -> Seen:
         allocatable={name: dict(node.status.allocatable) for name, node in nodes.items()},
         labels={name: dict(node.metadata.labels) for name, node in nodes.items()},
         slices={item.metadata.name: msgspec.to_builtins(item.spec) for item in slices},
-        wanted=_wanted(pod for pod in pods if nodes[pod.spec.node_name].metadata.labels[fleet.LABEL] != fleet.CLAIMED),
+        wanted=_wanted(
+            pod for pod in pods if nodes[pod.spec.node_name].metadata.labels[fleet.LABEL] not in fleet.BY_CLAIM
+        ),
         claimed=await _claimed(client, pods, page.gpus),
         starting=frozenset(pod.metadata.name for pod in pods if pod.status.phase != "Running"),
         waiting=frozenset(pod.metadata.name for pod in every if not pod.spec.node_name),
@@ -93,7 +95,7 @@ def _containers(pod: Pod, claim: str) -> dict[str, str]:
 
 
 def published(views: dict[str, Any]) -> Holders:
-    """Return the holders in the views of fake nodes."""
+    """Return the holders in the views of nodes."""
     found: Holders = {}
     for node, view in views.items():
         for index, gpu in enumerate(view["gpus"]):
@@ -104,14 +106,14 @@ def published(views: dict[str, Any]) -> Holders:
 
 
 def disagreements(seen: Seen, nodes: dict[str, str]) -> list[str]:
-    """Return what does not agree: empty at rest."""
+    """Return what does not agree: empty at rest. `nodes` are all of them, each with its pool."""
     found = [f"pods start: {len(seen.starting)}"] if seen.starting else []
     whole = collections.Counter(
-        (node, holder) for (node, _), holder in seen.holders.items() if nodes.get(node) != fleet.CLAIMED
+        (node, holder) for (node, _), holder in seen.holders.items() if nodes.get(node) not in fleet.BY_CLAIM
     )
     if whole != seen.wanted:
         found.append(f"pods: {_difference(whole, seen.wanted)}")
-    claimed = {key: holder for key, holder in seen.holders.items() if nodes.get(key[0]) == fleet.CLAIMED}
+    claimed = {key: holder for key, holder in seen.holders.items() if nodes.get(key[0]) in fleet.BY_CLAIM}
     if claimed != seen.claimed:
         found.append(f"claims: {_difference(claimed, seen.claimed)}")
     if (views := published(seen.views)) != seen.holders:
@@ -119,16 +121,17 @@ def disagreements(seen: Seen, nodes: dict[str, str]) -> list[str]:
     expected = dict.fromkeys(nodes, fleet.GPUS)
     if seen.gpus != expected:
         found.append(f"GPUs on the page: {_difference(seen.gpus, expected)}")
-    if seen.views.keys() != {*nodes, fleet.REAL_NODE}:
-        found.append(f"views of nodes: {sorted(seen.views.keys() ^ {*nodes, fleet.REAL_NODE})}")
-    devices = {name: 0 for name, pool in nodes.items() if pool == fleet.CLAIMED}
+    if seen.views.keys() != nodes.keys():
+        found.append(f"views of nodes: {sorted(seen.views.keys() ^ nodes.keys())}")
+    devices = {name: 0 for name, pool in nodes.items() if pool in fleet.BY_CLAIM}
     for item in seen.slices.values():
         if (name := item.get("nodeName")) in devices:
             devices[name] += len(item.get("devices", ()))
     if devices != (claimable := dict.fromkeys(devices, fleet.GPUS)):
         found.append(f"devices in slices: {_difference(devices, claimable)}")
-    offered = {name: int(seen.allocatable.get(name, {}).get("nvidia.com/gpu", "0")) for name in nodes}
-    whole_gpus = {name: 0 if pool == fleet.CLAIMED else fleet.GPUS for name, pool in nodes.items()}
+    simulated = nodes.keys() - fleet.REAL_NODES.keys()  # what others offer is their kubelet's to write
+    offered = {name: int(seen.allocatable.get(name, {}).get("nvidia.com/gpu", "0")) for name in simulated}
+    whole_gpus = {name: 0 if nodes[name] == fleet.CLAIMED else fleet.GPUS for name in simulated}
     if offered != whole_gpus:
         found.append(f"allocatable: {_difference(offered, whole_gpus)}")
     return found
@@ -149,8 +152,8 @@ def leaks(seen: Seen, nodes: dict[str, str], claims: int, empty: Seen) -> dict[s
     return {
         "GPUs": len(seen.holders) + len(published(seen.views)),
         "series": max(0, seen.series - empty.series),
-        "ConfigMaps": len(seen.views.keys() - {*nodes, fleet.REAL_NODE}) + len(seen.maps - empty.maps),
-        "ResourceSlices": len(slices - {*nodes, fleet.REAL_NODE}),
+        "ConfigMaps": len(seen.views.keys() - nodes.keys()) + len(seen.maps - empty.maps),
+        "ResourceSlices": len(slices - nodes.keys()),
         "claims": claims,
     }
 

@@ -23,6 +23,7 @@ from soak import fleet, plan
 from soak.clock import SteppedClock
 from soak.disk import SmallDisk
 from soak.fleet import Fleet
+from soak.kubelet import PlayedKubelet
 from soak.proxy import FaultProxy
 from soak.settings import Settings
 from tests.fixtures import accounts
@@ -48,10 +49,13 @@ class World:
         self.proxy: FaultProxy
         self.client: Client
         self.fleet: Fleet
+        self.kubelets: tuple[PlayedKubelet, ...] = ()
         self.restarts: collections.Counter[str] = collections.Counter()
         self.faults: collections.Counter[str] = collections.Counter()
+        self.effects: collections.Counter[str] = collections.Counter()  # faults that were seen to act, of some kinds
         self.crashes: list[str] = []  # processes of ours that ended by themselves
-        self._stopped: set[str] = set()
+        self._stopped: set[str] = set()  # and not started since
+        self._reviving = asyncio.Lock()
         self._wish = lifecycle.UpSettings(name=NAME, nodes=1, wait=False, flags=_DURABLE)
         self._roles: tuple[components.Role, ...] = ()
 
@@ -91,9 +95,27 @@ class World:
                 )
             self._roles = self._commands()
             self._stopped |= {role.name for role in self._roles}
-            await self.revive()
-            self.restarts.clear()
+            async with self._with_kubelets():
+                await self.revive()
+                self.restarts.clear()
+                yield
+
+    @contextlib.asynccontextmanager
+    async def _with_kubelets(self) -> AsyncIterator[None]:
+        self.kubelets = tuple(
+            PlayedKubelet(
+                self.client, node, self.disk.folder / role / "kubelet", self._cdi(role),
+                chance=self.settings.chance(f"kubelet of {node}"),
+            )
+            for role, node in fleet.AGENTS.items()
+        )  # fmt: skip
+        try:
+            for kubelet in self.kubelets:
+                await kubelet.start()
             yield
+        finally:
+            for kubelet in self.kubelets:
+                await kubelet.stop()
 
     def known(self) -> record.Record:
         """Return the cluster's ports and address."""
@@ -111,28 +133,40 @@ class World:
         def behind_proxy(account: str) -> tuple[str, ...]:
             return ("--kubeconfig", str(self.scratch / f"{account}.yaml"), "--namespace", fleet.NAMESPACE)
 
-        def role(name: str, *arguments: str, ports: tuple[str, ...] = ()) -> components.Role:
+        def role(name: str, *arguments: str, command: str = "", ports: tuple[str, ...] = ()) -> components.Role:
             listen = ("--listen", f"127.0.0.1:{{port:{name}}}")
             health = f"http://127.0.0.1:{{port:{name}}}/healthz"
-            return components.Role(name, (*program, name, *listen, *arguments), (name, *ports), health)
+            return components.Role(name, (*program, command or name, *listen, *arguments), (name, *ports), health)
+
+        def agent(name: str, node: str) -> components.Role:
+            own = here / name
+            kubelet = own / "kubelet"
+            return role(
+                name, *behind_proxy("simgpu-agent"), "--node", node, "--state-dir", f"{own}/state",
+                "--plugin-dir", f"{kubelet}/device-plugins", "--pod-resources", f"{kubelet}/device-plugins/pods.sock",
+                "--dra-plugin-dir", f"{kubelet}/plugins", "--registry-dir", f"{kubelet}/registry",
+                "--cdi-dir", str(self._cdi(name)), "--runai-dir", f"{own}/runai", "--nri-socket", f"{own}/nri.sock",
+                "--cgroups", f"{own}/cgroups", "--log-level", "warning", command="agent",
+            )  # fmt: skip
 
         return (
             role(
                 "controller", *behind_proxy("simgpu-controller"), "--topology-listen", "127.0.0.1:{port:topology}",
                 "--lease-duration", str(LEASE_SECONDS), "--log-level", "warning", ports=("topology",),
             ),
-            role(
-                "agent", *behind_proxy("simgpu-agent"), "--node", fleet.REAL_NODE, "--state-dir", f"{here}/agent",
-                "--plugin-dir", f"{here}/kubelet/device-plugins", "--pod-resources", f"{here}/kubelet/pods.sock",
-                "--dra-plugin-dir", f"{here}/kubelet/plugins", "--registry-dir", f"{here}/kubelet/registry",
-                "--cdi-dir", f"{here}/cdi", "--runai-dir", f"{here}/runai", "--nri-socket", f"{here}/nri.sock",
-                "--cgroups", f"{here}/cgroups", "--log-level", "warning",
-            ),
+            *(agent(name, node) for name, node in fleet.AGENTS.items()),
             role(
                 "exporter", "--model", "h200", "--count", str(fleet.EXPORTER_GPUS), "--socket", str(self.socket),
                 "--page", f"{here}/pages", "--interval", "0.5",
             ),
         )  # fmt: skip
+
+    def _cdi(self, role: str) -> Path:
+        return self.disk.folder / role / "cdi"
+
+    def stray_claims(self) -> list[str]:
+        """Return what agents keep of claims that no pod has, and lack of others."""
+        return [name for kubelet in self.kubelets for name in kubelet.strays()]
 
     @property
     def socket(self) -> Path:
@@ -173,21 +207,26 @@ class World:
 
     async def revive(self) -> None:
         """Start what does not run."""
-        before = self.pids()
-        deadline = time.monotonic() + _REVIVE_SECONDS
-        while True:
-            try:
-                await lifecycle.up(self._wish, progress.Silent(), self._roles)
-                break
-            except errors.SimgpuError as error:  # another fault may have hit it meanwhile
-                self.crashes += [role.name for role in self._roles if str(error).startswith(f"{role.name} ended")]
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(0.5)
-        restarted = {name for name, pid in self.pids().items() if before.get(name) != pid}
-        self.restarts.update(restarted)
-        self.crashes += [role.name for role in self._roles if role.name in restarted - self._stopped]
-        self._stopped.clear()
+        async with self._reviving:
+            before = self.pids()
+            deadline = time.monotonic() + _REVIVE_SECONDS
+            while True:
+                try:
+                    await lifecycle.up(self._wish, progress.Silent(), self._roles)
+                    break
+                except (errors.SimgpuError, OSError) as error:  # another fault may have hit it meanwhile
+                    self.crashes += [name for name in self._unstopped() if str(error).startswith(f"{name} ended")]
+                    if time.monotonic() > deadline:
+                        raise
+                    await asyncio.sleep(0.5)
+            restarted = {name for name, pid in self.pids().items() if before.get(name) != pid}
+            self.restarts.update(restarted)
+            self.crashes += [name for name in self._unstopped() if name in restarted]
+            self._stopped -= restarted
+
+    def _unstopped(self) -> list[str]:
+        """Return the processes of ours that nobody has stopped."""
+        return [role.name for role in self._roles if role.name not in self._stopped]
 
 
 def tracebacks(folder: record.Folder) -> list[str]:

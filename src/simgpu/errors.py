@@ -76,5 +76,5 @@ def explain(error: OSError) -> str:
     name = error.filename2 or error.filename  # of a rename, the target
     where = f"{name}: " if name else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{where}the disk is full; free some space and run the command again; it resumes where it stopped"
+        return f"{where}the disk is full; free some space and try again"
     return f"{where}{error.strerror or error}"

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from soak import plan
 from soak.results import Result
@@ -35,11 +36,14 @@ def test_a_short_soak_loses_nothing(tmp_path: Path) -> None:
     code, output = finished(command)
     assert code == 0, output
     result = msgspec.json.decode((tmp_path / "soak.json").read_bytes(), type=Result)
+    if result.impossible:
+        pytest.skip(f"faults without which the rest held: {result.impossible}")
     assert any(result.faults.get(kind) for kind in plan.KILLS_OF_OURS)
     assert any(result.faults.get(kind) for kind in plan.KILLS if kind not in plan.KILLS_OF_OURS)
     assert any(result.faults.get(kind) for kind in plan.NETWORK_FAULTS)
     assert result.load["pods"] > 0
     assert result.load["claims"] > 0
+    assert result.kubelet_pods > 0
     assert result.load.get("workload documents", 0) > 0
     assert result.edits
     assert result.fresh_starts >= 1

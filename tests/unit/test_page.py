@@ -11,7 +11,7 @@ import pytest
 
 from simgpu import errors
 from simgpu.catalog import models
-from simgpu.page import apps, layout, rows, writer
+from simgpu.page import apps, layout, mapping, rows, writer
 from simgpu.sim.parts import PartState
 from simgpu.topology import devices
 
@@ -102,6 +102,17 @@ def test_a_page_that_a_killed_writer_tore_is_mended_where_it_is(tmp_path: Path) 
 
     assert writer.read(path) is not None
     assert path.stat().st_ino == inode
+
+
+def test_a_page_that_grows_has_all_of_its_room_on_the_disk(tmp_path: Path) -> None:
+    """What has none is given it at a write: a disk that is full by then ends the process with a signal."""
+    mapping.open_page(tmp_path)
+    path = tmp_path / mapping.FILE
+    content = path.read_bytes()
+    path.write_bytes(content[: mmap.PAGESIZE])  # that of an older version
+    mapping.open_page(tmp_path)
+    assert path.stat().st_size == mapping.ROOM
+    assert path.stat().st_blocks * 512 >= mapping.ROOM
 
 
 def test_a_page_with_the_highest_of_all_sequences_is_taken_over(tmp_path: Path) -> None:

@@ -96,24 +96,42 @@ def test_a_page_shows_counters_holders_and_gpus() -> None:
     assert (found.series, found.busy) == (4, 1)
 
 
+def test_the_page_of_an_agent_has_the_gpus_of_its_node_whatever_host_it_names() -> None:
+    text = PAGE.replace('pod="exporter",exported_pod="p",exported_container', 'pod="p",container').replace(
+        ',pod="exporter"', ""
+    )
+    found = pages.read(text, node="n")
+    assert found.holders == {("n", 0): Holder("p", "c")}
+    assert found.gpus == {"GPU-a": ("n", 0), "GPU-b": ("n", 1)}
+    both = pages.together([found, pages.read(PAGE.replace("GPU-", "GPU-other-"))])
+    assert both.holders.keys() == {("n", 0), ("w0", 0)}
+    assert (len(both.counters), len(both.gpus), both.series, both.busy) == (2, 4, 8, 2)
+
+
+def test_faults_that_never_acted_are_a_failure_once_they_had_the_chance() -> None:
+    faults = {"full disk": 3, "slow disk": 3, "stepped clock": 2, "kill etcd": 9}
+    assert [*run.without_effect(faults, {"slow disk": 1})] == ["full disk: happened 3 times, and never acted"]
+
+
 def view(*owners: str) -> dict[str, Any]:
     owned = [{"pod": owner, "container": "c0" if owner else ""} for owner in owners]
     return {"gpus": [{"status": {"allocatedBy": owner}} for owner in owned]}
 
 
-NODES = {"w0": fleet.WHOLE, "c0": fleet.CLAIMED}
+NODES = {"w0": fleet.WHOLE, "c0": fleet.CLAIMED, **fleet.REAL_NODES}
+REAL, REAL_CLAIMED = fleet.REAL_NODES
 FREE = [""] * (fleet.GPUS - 1)
 AT_REST = state.Seen(
-    holders={("w0", 0): Holder("p", "c0"), ("c0", 2): Holder("q", "c0")},
+    holders={("w0", 0): Holder("p", "c0"), ("c0", 2): Holder("q", "c0"), (REAL_CLAIMED, 0): Holder("r", "c0")},
     series=16,
-    gpus={"w0": fleet.GPUS, "c0": fleet.GPUS},
+    gpus=dict.fromkeys(NODES, fleet.GPUS),
     maps=frozenset({"topology"}),
-    views={"w0": view("p", *FREE), "c0": view("", "", "q", *FREE[2:]), fleet.REAL_NODE: view()},
+    views={"w0": view("p", *FREE), "c0": view("", "", "q", *FREE[2:]), REAL: view(), REAL_CLAIMED: view("r", *FREE)},
     allocatable={"w0": {"nvidia.com/gpu": "8"}, "c0": {}},
     labels={},
-    slices={"s": {"nodeName": "c0", "devices": [{}] * fleet.GPUS}},
+    slices={name: {"nodeName": name, "devices": [{}] * fleet.GPUS} for name in ("c0", REAL_CLAIMED)},
     wanted=collections.Counter({("w0", Holder("p", "c0")): 1}),
-    claimed={("c0", 2): Holder("q", "c0")},
+    claimed={("c0", 2): Holder("q", "c0"), (REAL_CLAIMED, 0): Holder("r", "c0")},
     starting=frozenset(),
     waiting=frozenset(),
 )
@@ -128,12 +146,12 @@ def test_what_agrees_is_at_rest() -> None:
     [
         ({"starting": frozenset({"p"})}, "pods start: 1"),
         ({"wanted": collections.Counter()}, "pods: 1 differ"),
-        ({"claimed": {("c0", 3): Holder("q", "c0")}}, "claims: 2 differ"),
+        ({"claimed": {("c0", 3): Holder("q", "c0"), (REAL_CLAIMED, 0): Holder("r", "c0")}}, "claims: 2 differ"),
         ({"views": AT_REST.views | {"w0": view("", *FREE)}}, "views: 1 differ"),
         ({"views": AT_REST.views | {"gone": view()}}, "views of nodes: ['gone']"),
-        ({"gpus": {"w0": 8}}, "GPUs on the page: 1 differ"),
+        ({"gpus": {"w0": 8}}, "GPUs on the page: 3 differ"),
         ({"allocatable": {}}, "allocatable: 1 differ"),
-        ({"slices": {}}, "devices in slices: 1 differ"),
+        ({"slices": {}}, "devices in slices: 2 differ"),
     ],
 )
 def test_whatever_does_not_agree_is_named(change: dict[str, Any], problem: str) -> None:
@@ -145,14 +163,14 @@ def test_a_fresh_start_that_shows_anything_else_is_a_difference() -> None:
     assert state.differences(AT_REST, AT_REST) == []
     moved = msgspec.structs.replace(AT_REST, holders={("w0", 1): Holder("p", "c0")}, series=17)
     holders, series = state.differences(AT_REST, moved)
-    assert holders.startswith("holders: 3 differ")
+    assert holders.startswith("holders: 4 differ")
     assert series == "series: 16 -> 17"
 
 
 def test_what_stays_after_the_last_pod_is_a_leak() -> None:
     empty = msgspec.structs.replace(AT_REST, series=15, maps=frozenset())
     assert state.leaks(AT_REST, NODES, 3, empty) == {
-        "GPUs": 4, "series": 1, "ConfigMaps": 1, "ResourceSlices": 0, "claims": 3,
+        "GPUs": 6, "series": 1, "ConfigMaps": 1, "ResourceSlices": 0, "claims": 3,
     }  # fmt: skip
     clean = msgspec.structs.replace(AT_REST, holders={}, views={"w0": view(*FREE, "")})
     assert not any(state.leaks(clean, NODES, 0, AT_REST).values())
@@ -211,6 +229,18 @@ def test_an_exporters_counters_count_for_one_life_of_the_process() -> None:
     assert counters.falls == []
     read(counters, -1, at=2, pid=2, role="exporter")
     assert len(counters.falls) == 1
+
+
+def test_counters_of_a_controller_itself_count_for_one_life_of_the_process() -> None:
+    counters = Counters()
+    for pid, values in [(1, {"a_total": 5.0, "b": 5.0}), (1, {"a_total": 6.0, "b": 4.0}), (2, {"a_total": 0.0})]:
+        counters.add_own(values, pid=pid, at=1.0)
+    assert counters.falls == []
+    counters.add_own({"a_total": -1.0, "c_sum": math.nan}, pid=2, at=2.0)
+    assert counters.falls == [
+        "2.0 s: a_total of the controller: 0.0 -> -1.0",
+        "2.0 s: c_sum of the controller: None -> nan",
+    ]
 
 
 def test_counters_of_gpus_that_were_replaced_may_fall_once_and_only_until_the_next_rest() -> None:

@@ -57,6 +57,7 @@ def open_page(folder: Path) -> npt.NDArray[Any]:
     descriptor = os.open(path, os.O_RDWR)
     try:
         os.ftruncate(descriptor, ROOM)
+        os.posix_fallocate(descriptor, 0, ROOM)  # on a full disk an error now, and not a signal at a write
         return np.frombuffer(mmap.mmap(descriptor, ROOM), layout.DTYPE, count=1)
     finally:
         os.close(descriptor)
