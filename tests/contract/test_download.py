@@ -359,7 +359,11 @@ async def test_an_archive_that_unpacks_to_too_much_is_rejected(mirror: Mirror, g
     assert "more than 1000000 bytes" in (await get("etcd", limits=fetch.FetchLimits(file_bytes=1_000_000)))["etcd"]
 
 
-@pytest.mark.parametrize("content", [b"not an archive", archive(other=b"x"), archive(other=b"x" * 10_000)[:60]])
+@pytest.mark.parametrize(
+    "content",
+    [b"not an archive", archive(other=b"x"), archive(other=b"x" * 10_000)[:60]],
+    ids=["other", "without", "cut off"],
+)
 async def test_an_archive_without_the_program_is_rejected(content: bytes, mirror: Mirror, get: Get) -> None:
     mirror.publish("etcd", content)
     assert release_of("etcd").file.name in (await get("etcd"))["etcd"]

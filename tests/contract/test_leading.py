@@ -6,6 +6,10 @@ import asyncio
 
 from aiohttp import web
 
+from simgpu.app import controlling
+from simgpu.catalog import models
+from simgpu.identities import identity
+from simgpu.kube import kubeconfig
 from simgpu.kube.client import Client
 from simgpu.kube.leading import Election, Terms
 from simgpu.kube.wire import Retries
@@ -110,3 +114,16 @@ async def test_a_lease_that_is_already_ours_is_taken_up_at_once(scripted: Script
     assert [request.method for request in scripted.seen[:2]] == ["GET", "PATCH"], (
         "looked at and taken, no watch between"
     )
+
+
+async def test_no_counter_of_a_controller_falls_when_it_leads_again() -> None:
+    target = kubeconfig.ClientConfig("http://127.0.0.1:9")
+    settings = controlling.ControllerSettings(
+        target=target, namespace="ns", listen=("127.0.0.1", 0), topology_listen=("127.0.0.1", 0),
+        identity=identity.load("dcgm"), catalog=models.load(),
+    )  # fmt: skip
+    controller = controlling.Controller(settings, Client(target))
+    controller._writer.counters.unchanged = 3
+    controller._build()  # as each term as leader begins
+    shown = {sample.name: sample.value for metric in controller.meters.collect() for sample in metric.samples}
+    assert shown["simgpu_controller_writes_unchanged_total"] == 3

@@ -34,7 +34,7 @@ from simgpu.kube.queue import WorkQueue
 from simgpu.kube.recording import Recorder, Subject
 from simgpu.kube.reflector import Reflector
 from simgpu.kube.store import Store
-from simgpu.kube.writer import Writer
+from simgpu.kube.writer import Writer, WriterCounters
 from simgpu.machines import ticking
 from simgpu.machines.fleet import Fleet
 from simgpu.promql import asking
@@ -81,6 +81,7 @@ class Controller:
             client, LEASE, namespace=settings.namespace, identity=identity, terms=terms, time=self._time
         )
         self.meters = metering.Meters(self._state, lambda: client.requests)
+        self._writes = WriterCounters()  # of all terms: no counter falls while the process lives
         self._build()
 
     def _build(self) -> None:
@@ -92,7 +93,9 @@ class Controller:
         self._budget = ViewBudget(settings.view_writes, self._clock, others_busy=lambda: self._dra.slices.busy)
         self._stores.pods.listen(lambda _change: self._budget.pod_changed())
         self._queue: WorkQueue[str] = WorkQueue(waited=self.meters.waited)
-        self._writer = Writer(client, manager=MANAGER, per_second=self._budget.per_second, burst=5, in_flight=32)
+        self._writer = Writer(
+            client, manager=MANAGER, per_second=self._budget.per_second, burst=5, in_flight=32, counters=self._writes
+        )
         self._recorder = Recorder(client, component=LEASE)
         self._dra = DraFleet(
             client, self._recorder, self._stores.pods, changed=self._queue.add, namespace=settings.namespace
@@ -188,17 +191,16 @@ class Controller:
 
     def _state(self) -> dict[str, float]:
         """Return the controller's own metrics by name."""
-        writer = self._writer
         return {
             "leading": float(self._leading),
             "nodes": float(len(self.fleet.nodes)),
             "queue_depth": float(self._queue.depth),
             "gpus_overcommitted": float(self.nodes.overcommitted),
             "slices_queue_depth": float(self._dra.slices.queue.depth),
-            "writes_pending": float(writer.pending),
-            "write_lag_seconds": writer.lag,
-            "writes_unchanged": float(writer.counters.unchanged),
-            "writes_failed": float(writer.counters.failed),
+            "writes_pending": float(self._writer.pending),
+            "write_lag_seconds": self._writer.lag,
+            "writes_unchanged": float(self._writes.unchanged),
+            "writes_failed": float(self._writes.failed),
         }
 
 
