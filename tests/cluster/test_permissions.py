@@ -77,7 +77,7 @@ def test_the_chart_grants_what_the_examples_grant(helm: Helm) -> None:
     )
     beside_runai = {
         audit.Permission("patch", "pods", "runai-reservation"),
-        audit.Permission("get", "namespaces", ""),
+        audit.Permission("get", "namespaces", "", "runai"),
         audit.Permission("get", "monitoring.coreos.com/prometheusrules", ""),
         audit.Permission("create", "monitoring.coreos.com/prometheusrules", ""),
     }

@@ -312,5 +312,5 @@ def exercise(installed: Release) -> None:
         node.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Failed", "--timeout=60s")
     installed.gpus.delete(*names)
     node.kubectl("scale", "-n", NAMESPACE, "deployment/nvidia-dcgm-exporter-kwok", "--replicas=2")
-    waiting = ("simgpu-controller", audit.Permission("watch", "coordination.k8s.io/leases", NAMESPACE))
-    wait_for(lambda: waiting in [act[:2] for act in installed.acts()], "a second controller to wait")
+    waiting = ("simgpu-controller", "watch", "coordination.k8s.io/leases")
+    wait_for(lambda: waiting in [(act.account, *act.permission[:2]) for act in installed.acts()], "a second controller")
