@@ -26,9 +26,9 @@ _ROLES = ("Role", "ClusterRole")
 Body = dict[str, Any]
 
 
-def of_chart(helm: Helm) -> dict[str, list[Body]]:
+def of_chart(helm: Helm, *options: str, served: tuple[str, ...] = EVERYTHING) -> dict[str, list[Body]]:
     """Return accounts with their roles and bindings, by name, as the chart has them beside Run:ai."""
-    rendered = template(helm, "--set", "runai.enabled=true", served=EVERYTHING)
+    rendered = template(helm, "--set", "runai.enabled=true", *options, served=served)
     bodies = accounts.parts(rendered, vocabulary.DEFAULT_NAMESPACE)
     return {name: [body for body in bodies if body["metadata"]["name"] == name] for name in ACCOUNTS}
 

@@ -61,13 +61,8 @@ class Case(NamedTuple):
 
     def __str__(self) -> str:
         verbs = ", ".join(sorted(item.verb for item in self.taken))
-        places = {_place(item) for item in self.taken}
+        places = {item.place for item in self.taken}
         return f"{self.account} without {verbs} of {', '.join(sorted(places))}" if self.taken else self.account
-
-
-def _place(item: Permission) -> str:
-    named = f" {item.name}" if item.name else ""
-    return f"{item.resource}{named}{f' in {item.namespace}' if item.namespace else ''}"
 
 
 class How(enum.Enum):

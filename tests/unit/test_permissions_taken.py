@@ -98,9 +98,8 @@ def test_a_permission_that_is_granted_only_for_some_names_stays_so() -> None:
 
 
 def test_a_permission_for_one_name_is_another_than_for_all_names() -> None:
-    named, widened = (
-        accounts.allowed([role(rule("namespaces", "get", **more))]) for more in ({"resourceNames": ["runai"]}, {})
-    )
+    named = accounts.allowed([role(rule("namespaces", "get", resourceNames=["runai"]))])
+    widened = accounts.allowed([role(rule("namespaces", "get"))])
     assert named == {Permission("get", "namespaces", "", "runai")} != widened
     acts = audit.acts([written("get", 200, resource="namespaces", name="runai")], namespace="here")
     assert audit.used(acts, named) == named
