@@ -87,12 +87,15 @@ async def serve_without_dra(
     run = functools.partial(agent, fleet, node, reservations=reservations, kubelet=kubelet, registry=registry)
     async with run():
         await prepare_claim(fleet, node, registry)
-    await fleet.client.delete(resources.RESOURCE_CLAIMS, "c", namespace=fleet.namespace)
-    for item in await fleet.client.list(resources.RESOURCE_SLICES, fields=f"spec.nodeName={node}"):
-        await fleet.client.delete(resources.RESOURCE_SLICES, item.metadata.name)  # as a kubelet without its plugin does
+    client, namespace = fleet.client, fleet.namespace
+    await client.delete(resources.RESOURCE_CLAIMS, "c", namespace=namespace)
+    for item in await client.list(resources.RESOURCE_SLICES, fields=f"spec.nodeName={node}"):
+        await client.delete(resources.RESOURCE_SLICES, item.metadata.name)  # as a kubelet does without the plugin
+    await client.delete(resources.NODE_RESOURCE_TOPOLOGIES, node)  # so that it is created again
+    await client.delete(resources.CONFIG_MAPS, f"topology-{node}", namespace=namespace)
     fleet.cluster = account
     async with run("--components", "device-plugins,labels,exporter"):
-        await eventually(lambda: fleet.client.find(resources.NODE_RESOURCE_TOPOLOGIES, node))
+        await eventually(lambda: client.find(resources.NODE_RESOURCE_TOPOLOGIES, node))
         async with asyncio.TaskGroup() as group:
             group.create_task(use_gpus(fleet, node, reservations=reservations, kubelet=kubelet))
             group.create_task(mistakes(fleet, node))
