@@ -48,13 +48,15 @@ class AgentProcess:
         ]  # fmt: skip
         self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
-    def stop(self, *, kill: bool = False) -> None:
+    def stop(self) -> None:
         """End it, and wait for that."""
-        if kill:
-            self.process.kill()
-        else:
-            self.process.terminate()
+        self.process.terminate()
         self.process.wait(timeout=30)
+
+    def kill(self) -> None:
+        """Kill it, if it still runs."""
+        self.process.kill()
+        self.process.wait()
 
 
 def gpu_id(node: str, index: int) -> str:
@@ -119,12 +121,11 @@ async def agent(
     running = AgentProcess(
         fleet.cluster, fleet.namespace, node, *options, reservations=reservations, kubelet=kubelet, registry=registry
     )
-    done = False
     try:
         yield
-        done = True
+        await asyncio.to_thread(running.stop)
     finally:
-        await asyncio.to_thread(running.stop, kill=not done)
+        running.kill()  # in no thread: this is quick, and a second cancellation could prevent one from starting
 
 
 async def take_from_pool(fleet: Fleet, node: str) -> None:
