@@ -77,7 +77,7 @@ def test_the_chart_grants_what_the_examples_grant(helm: Helm) -> None:
     )
     beside_runai = {
         audit.Permission("patch", "pods", "runai-reservation"),
-        audit.Permission("get", "namespaces", ""),
+        audit.Permission("get", "namespaces", "", "runai"),
         audit.Permission("get", "monitoring.coreos.com/prometheusrules", ""),
         audit.Permission("create", "monitoring.coreos.com/prometheusrules", ""),
     }
@@ -105,4 +105,16 @@ async def test_an_agent_uses_each_permission_and_tries_nothing_else(
     async with taking.account(fleet, agents) as seen:
         fleet.cluster = seen
         await serving.serve(fleet, reservations=reservations, kubelet=kubelet, registry=registry)
+        assert_exact(fleet, accounts.AGENT, accounts.allowed(agents))
+
+
+async def test_an_agent_without_dra_uses_each_permission_that_is_left_and_tries_nothing_else(
+    fleet: Fleet, reservations: str, kubelet: Kubelet, registry: Registry, helm: Helm
+) -> None:
+    """Claims that an earlier agent prepared are looked after all the same."""
+    granted = roles.of_chart(helm, "--set", "components.dra=false")[accounts.AGENT]
+    agents = roles.placed(granted, taking.places(fleet.namespace, reservations))
+    await serving.publish_classes(fleet)
+    async with taking.account(fleet, agents) as seen:
+        await serving.serve_without_dra(fleet, seen, reservations=reservations, kubelet=kubelet, registry=registry)
         assert_exact(fleet, accounts.AGENT, accounts.allowed(agents))

@@ -26,9 +26,9 @@ _ROLES = ("Role", "ClusterRole")
 Body = dict[str, Any]
 
 
-def of_chart(helm: Helm) -> dict[str, list[Body]]:
+def of_chart(helm: Helm, *options: str, served: tuple[str, ...] = EVERYTHING) -> dict[str, list[Body]]:
     """Return accounts with their roles and bindings, by name, as the chart has them beside Run:ai."""
-    rendered = template(helm, "--set", "runai.enabled=true", served=EVERYTHING)
+    rendered = template(helm, "--set", "runai.enabled=true", *options, served=served)
     bodies = accounts.parts(rendered, vocabulary.DEFAULT_NAMESPACE)
     return {name: [body for body in bodies if body["metadata"]["name"] == name] for name in ACCOUNTS}
 
@@ -97,8 +97,13 @@ def placed(bodies: Iterable[Body], namespaces: Mapping[str, str]) -> list[Body]:
 
 
 def moved(taken: Iterable[Permission], namespaces: Mapping[str, str]) -> frozenset[Permission]:
-    """Return permissions in other namespaces, given by the usual ones."""
-    return frozenset(item._replace(namespace=namespaces.get(item.namespace, item.namespace)) for item in taken)
+    """Return permissions in other namespaces, given by the usual ones, or on these."""
+    return frozenset(
+        item._replace(
+            namespace=namespaces.get(item.namespace, item.namespace), name=namespaces.get(item.name, item.name)
+        )
+        for item in taken
+    )
 
 
 def _placed(body: Body, namespaces: Mapping[str, str], suffix: str) -> Body:
@@ -133,11 +138,13 @@ def _rules(bodies: Iterable[Body]) -> Iterator[tuple[Body, Body]]:
 
 
 def _singles(rule: Body) -> Iterator[Body]:
-    """Yield a rule for each verb on each resource."""
+    """Yield a rule for each verb on each resource, or on each object that is named."""
+    names = [{"resourceNames": [name]} for name in rule.get("resourceNames", ())] or [{}]
     for group in rule["apiGroups"]:
         for resource in rule["resources"]:
             for verb in rule["verbs"]:
-                yield rule | {"apiGroups": [group], "resources": [resource], "verbs": [verb]}
+                for named in names:
+                    yield rule | {"apiGroups": [group], "resources": [resource], "verbs": [verb]} | named
 
 
 def _granted(body: Body, rule: Body) -> set[Permission]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import subprocess
 import sys
 import uuid
+from collections.abc import AsyncIterator
 from typing import Any
 
 from simgpu.controllers import dra_fleet
 from simgpu.dra.versions import ServedApi
 from simgpu.kube import resources
 from simgpu.node import messages
-from simgpu.node.dra_messages import ClaimRef
+from simgpu.node.dra_messages import ClaimRef, PluginInfo
 from tests.fixtures.cluster import Cluster, eventually
 from tests.fixtures.controller import Fleet
 from tests.fixtures.dra import Registry
@@ -24,7 +27,14 @@ class AgentProcess:
     """A running `simgpu agent`."""
 
     def __init__(
-        self, cluster: Cluster, namespace: str, node: str, *, reservations: str, kubelet: Kubelet, registry: Registry
+        self,
+        cluster: Cluster,
+        namespace: str,
+        node: str,
+        *options: str,
+        reservations: str,
+        kubelet: Kubelet,
+        registry: Registry,
     ) -> None:
         root = registry.registry.parent
         command = [
@@ -34,16 +44,19 @@ class AgentProcess:
             "--pod-resources", str(kubelet.folder / "pods.sock"), "--dra-plugin-dir", str(registry.plugins),
             "--registry-dir", str(registry.registry), "--cdi-dir", f"{root}/cdi", "--runai-dir", f"{root}/runai",
             "--nri-socket", f"{root}/nri.sock", "--cgroups", f"{root}/cgroups", "--log-level", "warning",
+            *options,
         ]  # fmt: skip
         self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
-    def stop(self, *, kill: bool = False) -> None:
+    def stop(self) -> None:
         """End it, and wait for that."""
-        if kill:
-            self.process.kill()
-        else:
-            self.process.terminate()
+        self.process.terminate()
         self.process.wait(timeout=30)
+
+    def kill(self) -> None:
+        """Kill it, if it still runs."""
+        self.process.kill()
+        self.process.wait()
 
 
 def gpu_id(node: str, index: int) -> str:
@@ -58,31 +71,78 @@ async def publish_classes(fleet: Fleet) -> None:
 
 async def serve(fleet: Fleet, *, reservations: str, kubelet: Kubelet, registry: Registry) -> None:
     """Let an agent do all that it can, until its node has no pool any more. It is killed if it is cancelled."""
-    client, node = fleet.client, f"{fleet.namespace}-real"
-    await fleet.configure("", default=acting.POOL)
-    await client.create(resources.NODES, {"metadata": {"name": node, "labels": {fleet.label: "default"}}})
-    fleet.nodes.append(node)
-    agent = AgentProcess(
-        fleet.cluster, fleet.namespace, node, reservations=reservations, kubelet=kubelet, registry=registry
-    )
-    done = False
-    try:
-        await eventually(lambda: client.find(resources.NODE_RESOURCE_TOPOLOGIES, node))
+    node = await create_node(fleet)
+    async with agent(fleet, node, reservations=reservations, kubelet=kubelet, registry=registry):
+        await eventually(lambda: fleet.client.find(resources.NODE_RESOURCE_TOPOLOGIES, node))
         async with asyncio.TaskGroup() as group:
             group.create_task(use_gpus(fleet, node, reservations=reservations, kubelet=kubelet))
             group.create_task(claim(fleet, node, registry))
             group.create_task(fail(fleet, node))
-        await client.merge_patch(resources.NODES, node, {"metadata": {"labels": {fleet.label: None}}})
-        await eventually(lambda: removed(fleet, node))
-        done = True
+        await take_from_pool(fleet, node)
+
+
+async def serve_without_dra(
+    fleet: Fleet, account: Cluster, *, reservations: str, kubelet: Kubelet, registry: Registry
+) -> None:
+    """Let an agent without DRA do all that it can with its account, after one with DRA that left a claim prepared."""
+    node = await create_node(fleet)
+    run = functools.partial(agent, fleet, node, reservations=reservations, kubelet=kubelet, registry=registry)
+    async with run():
+        await prepare_claim(fleet, node, registry)
+    client, namespace = fleet.client, fleet.namespace
+    await client.delete(resources.RESOURCE_CLAIMS, "c", namespace=namespace)
+    for item in await client.list(resources.RESOURCE_SLICES, fields=f"spec.nodeName={node}"):
+        await client.delete(resources.RESOURCE_SLICES, item.metadata.name)  # as a kubelet does without the plugin
+    await client.delete(resources.NODE_RESOURCE_TOPOLOGIES, node)  # so that it is created again
+    await client.delete(resources.CONFIG_MAPS, f"topology-{node}", namespace=namespace)
+    fleet.cluster = account
+    async with run("--components", "device-plugins,labels,exporter"):
+        await eventually(lambda: client.find(resources.NODE_RESOURCE_TOPOLOGIES, node))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(use_gpus(fleet, node, reservations=reservations, kubelet=kubelet))
+            group.create_task(mistakes(fleet, node))
+        await take_from_pool(fleet, node)
+
+
+async def create_node(fleet: Fleet) -> str:
+    """Create a real node in a pool."""
+    node = f"{fleet.namespace}-real"
+    await fleet.configure("", default=acting.POOL)
+    await fleet.client.create(resources.NODES, {"metadata": {"name": node, "labels": {fleet.label: "default"}}})
+    fleet.nodes.append(node)
+    return node
+
+
+@contextlib.asynccontextmanager
+async def agent(
+    fleet: Fleet, node: str, *options: str, reservations: str, kubelet: Kubelet, registry: Registry
+) -> AsyncIterator[None]:
+    """Run an agent until the block ends; it is killed if the block fails."""
+    running = AgentProcess(
+        fleet.cluster, fleet.namespace, node, *options, reservations=reservations, kubelet=kubelet, registry=registry
+    )
+    try:
+        yield
+        await asyncio.to_thread(running.stop)
     finally:
-        await asyncio.to_thread(agent.stop, kill=not done)
+        running.kill()  # in no thread: this is quick, and a second cancellation could prevent one from starting
+
+
+async def take_from_pool(fleet: Fleet, node: str) -> None:
+    """Take a node out of its pool, and wait until nothing of it is published."""
+    await fleet.client.merge_patch(resources.NODES, node, {"metadata": {"labels": {fleet.label: None}}})
+    await eventually(lambda: removed(fleet, node))
 
 
 async def fail(fleet: Fleet, node: str) -> None:
     """Request failures that there are not, and then one that there is."""
-    await acting.mistakes(fleet, node, "simgpu.dev/failures", "{melt: true}", "{burst: true}")
+    await mistakes(fleet, node)
     await acting.fail_a_gpu(fleet, node)
+
+
+async def mistakes(fleet: Fleet, node: str) -> None:
+    """Request failures that there are not."""
+    await acting.mistakes(fleet, node, "simgpu.dev/failures", "{melt: true}", "{burst: true}")
 
 
 async def removed(fleet: Fleet, node: str) -> bool:
@@ -124,6 +184,12 @@ async def use_gpus(fleet: Fleet, node: str, *, reservations: str, kubelet: Kubel
 
 
 async def claim(fleet: Fleet, node: str, registry: Registry) -> None:
+    """Let the kubelet prepare a claim that was allocated on the node, and unprepare it."""
+    info, ref = await prepare_claim(fleet, node, registry)
+    await registry.unprepare(info, [ref])
+
+
+async def prepare_claim(fleet: Fleet, node: str, registry: Registry) -> tuple[PluginInfo, ClaimRef]:
     """Let the kubelet prepare a claim that was allocated on the node."""
     client, namespace = fleet.client, fleet.namespace
     info = await registry.register()
@@ -142,4 +208,4 @@ async def claim(fleet: Fleet, node: str, registry: Registry) -> None:
     ref = ClaimRef(namespace=namespace, name="c", uid=made.metadata.uid)
     prepared = await registry.prepare(info, [ref])
     assert not prepared[made.metadata.uid].error
-    await registry.unprepare(info, [ref])
+    return info, ref

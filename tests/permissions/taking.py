@@ -61,7 +61,7 @@ class Case(NamedTuple):
 
     def __str__(self) -> str:
         verbs = ", ".join(sorted(item.verb for item in self.taken))
-        places = {f"{item.resource}{f' in {item.namespace}' if item.namespace else ''}" for item in self.taken}
+        places = {item.place for item in self.taken}
         return f"{self.account} without {verbs} of {', '.join(sorted(places))}" if self.taken else self.account
 
 
@@ -310,10 +310,12 @@ def _judge(rejected: Sequence[audit.Act], taken: AbstractSet[Permission]) -> Dec
 def _way(act: audit.Act, taken: AbstractSet[Permission]) -> How | None:
     """Return how a rejected request shows that permissions were taken away; None if it does not."""
     wish = act.permission
-    verbs = {item.verb for item in taken if item.resource == wish.resource and item.namespace in ("", wish.namespace)}
-    if act.permitted:
-        return How.CREATION if wish.verb == "patch" and "create" in verbs else None
-    return How.REQUEST if wish.verb in verbs else None
+    if act.permitted and wish.verb != "patch":
+        return None
+    lacking = wish._replace(verb="create") if act.permitted else wish
+    if not any(item.covers(lacking) for item in taken):
+        return None
+    return How.CREATION if act.permitted else How.REQUEST
 
 
 def _not_done(task: asyncio.Task[None], case: Case) -> Decision:

@@ -24,6 +24,7 @@ EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
 SOURCES = (".py", ".yaml", ".yml", ".json", ".tpl", ".txt", ".sh")
 NODES = Permission("list", "nodes", "")
 MAPS = Permission("delete", "configmaps", "gpu-operator")
+RUNAI = Permission("get", "namespaces", "", "runai")
 
 
 def role(*rules: dict[str, Any], namespace: str = "") -> roles.Body:
@@ -87,9 +88,24 @@ def test_an_account_keeps_whatever_is_not_taken_away() -> None:
 
 
 def test_a_permission_that_is_granted_only_for_some_names_stays_so() -> None:
-    body = role(rule("namespaces", "get", "list", resourceNames=["runai"]))
-    [left] = roles.without([body], {Permission("get", "namespaces", "")})
-    assert left["rules"] == [rule("namespaces", "list", resourceNames=["runai"])]
+    body = role(rule("namespaces", "get", "list", resourceNames=["runai", "other"]))
+    taken = frozenset({Permission("get", "namespaces", "", "runai")})
+    [left] = roles.without([body], taken)
+    assert accounts.allowed([left]) == accounts.allowed([body]) - taken
+    assert all(len(part) == 1 for part in roles.permissions([body]))
+    moved = roles.moved(taken, {"runai": "here"})
+    assert [str(Case("a", moved))] == ["a without get of namespaces here"]
+
+
+def test_a_permission_for_one_name_is_another_than_for_all_names() -> None:
+    named = accounts.allowed([role(rule("namespaces", "get", resourceNames=["runai"]))])
+    widened = accounts.allowed([role(rule("namespaces", "get"))])
+    assert named == {Permission("get", "namespaces", "", "runai")} != widened
+    acts = audit.acts([written("get", 200, resource="namespaces", name="runai")], namespace="here")
+    assert audit.used(acts, named) == named
+    assert audit.used(acts, widened) == widened
+    others = audit.acts([written("get", 200, resource="namespaces", name="kube-system")], namespace="here")
+    assert audit.used(others, named) == widened, "which is more than it may"
 
 
 def test_accounts_side_by_side_have_roles_of_their_own() -> None:
@@ -123,11 +139,12 @@ def written(
     account: str = "simgpu-agent",
     resource: str = "nodes",
     namespace: str = "",
+    name: str = "",
     decision: str = "forbid",
 ) -> str:
     """A line of the API server's log."""
     user = {"username": f"system:serviceaccount:here:{account}"}
-    target = {"resource": resource, "namespace": namespace}
+    target = {"resource": resource, "namespace": namespace, "name": name}
     annotations = {"authorization.k8s.io/decision": decision}
     status = {"code": code}
     event = {"user": user, "verb": verb, "objectRef": target, "responseStatus": status, "annotations": annotations}
@@ -169,6 +186,8 @@ async def test_a_case_is_decided_by_the_first_request_that_is_rejected(tmp_path:
         (written("list", 403, namespace="there"), NODES, How.REQUEST),  # of all namespaces
         (written("delete", 403, resource="configmaps", namespace="here"), MAPS, How.REQUEST),
         (written("delete", 403, resource="configmaps", namespace="there"), MAPS, None),
+        (written("get", 403, resource="namespaces", name="runai"), RUNAI, How.REQUEST),
+        (written("get", 403, resource="namespaces", name="other"), RUNAI, None),
         (written("patch", 403, resource="events"), Permission("patch", "events", ""), How.REQUEST),
         (written("patch", 403, resource="events"), Permission("create", "events", ""), None),
         (written("patch", 403, resource="events", decision="allow"), Permission("create", "events", ""), How.CREATION),
