@@ -217,7 +217,7 @@ def _interrupt_up(home: Path, moment: str, number: signal.Signals, times: int = 
     """Start `up` and signal it as soon as a component runs."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen([SIMGPU, "up", "--nodes", "2"], stdout=output, stderr=subprocess.STDOUT)
-        deadline = time.monotonic() + 150
+        deadline = time.monotonic() + 450  # `up` has time limits of its own
         while moment not in alive(home, "simgpu"):
             if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
