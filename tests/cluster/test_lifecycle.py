@@ -362,7 +362,7 @@ def test_a_component_that_ends_before_it_is_ready_is_started_again(
     )
     once.chmod(0o755)
     made = simgpu("up", "--bin-dir", str(bin_dir), "--nodes", "1", "--no-wait", state_home=home)
-    assert "etcd: ended; starting again" in " ".join(made.stderr.split())
+    assert "etcd ended (exit code 3); it is started again" in " ".join(made.stderr.split())
     assert (bin_dir / "ended").is_dir()
     assert "etcd" in alive(home, "simgpu")
 

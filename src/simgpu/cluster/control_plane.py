@@ -195,10 +195,10 @@ class ControlPlane:
         The timeout restarts when the component is started again, too.
         """
 
-        def steps() -> int:
-            return reached() + (self._runs[name].launches if name in self._runs else 0)
-
-        if not await self.requests.met(condition, seconds=seconds, reached=steps, max_pause=max_pause):
+        run = self._runs.get(name, _Run())
+        if not await self.requests.met(
+            condition, seconds=seconds, reached=lambda: reached() + run.launches, max_pause=max_pause
+        ):
             raise self._error(name, f"made no progress in {seconds:g} s")
 
     @contextlib.asynccontextmanager
@@ -238,7 +238,7 @@ class ControlPlane:
 
     def _error(self, name: str, problem: str) -> ComponentError:
         """Return an error with the last lines that a component has logged since it was started."""
-        begin = self._runs[name].log_begin if name in self._runs else 0
+        begin = self._runs.get(name, _Run()).log_begin
         return ComponentError(name, problem, tail(self._folder.log(name), begin=begin))
 
 

@@ -50,9 +50,8 @@ class Requests:
                     self._check()
                     deadline = min(deadline, clock() + SERVED_SECONDS)
                     if clock() >= deadline:
-                        raise self._unserved(
-                            f"did not serve a request in {clock() - started:.0f} s: {error}"
-                        ) from error
+                        reason = f"did not serve a request in {clock() - started:.0f} s: {error}"
+                        raise self._unserved(reason) from error
                     if not failing:
                         failing = True
                         self._failing += 1
