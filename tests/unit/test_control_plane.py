@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.cluster import components, control_plane, processes, progress, record
+from simgpu.cluster import components, control_plane, processes, progress, record, repeating
 from simgpu.kube import errors, wire
 
 PATIENCE = 0.1
@@ -72,10 +72,11 @@ class Server:
 async def test_a_server_that_is_busy_starting_is_asked_until_it_answers(
     plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_plane, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(repeating, "_RETRY_SECONDS", 0.0)
     starting = errors.Starting(403, "Forbidden", "nodes is forbidden: not yet ready to handle request")
-    server = Server(errors.ConnectError("refused"), starting, errors.ServerError(500, "", ""))
-    assert await plane.until_served(server.request) == "served"
+    conflict = errors.Conflict(409, "Conflict", "the object has been modified")
+    server = Server(errors.ConnectError("refused"), starting, errors.ServerError(500, "", ""), conflict)
+    assert await plane.requests.until_served(server.request) == "served"
 
 
 class Lines(progress.Silent):
@@ -90,14 +91,17 @@ class Lines(progress.Silent):
     def done(self, item: str, result: str) -> None:
         self.lines.append(f"{item}: {result}")
 
+    def note(self, line: str) -> None:
+        self.lines.append(line)
+
 
 async def test_many_requests_to_a_server_that_is_busy_are_reported_once(
     plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_plane, "_RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(plane, "_progress", shown := Lines())
+    monkeypatch.setattr(repeating, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(plane.requests, "_progress", shown := Lines())
     servers = [Server(errors.ConnectError("refused")) for _ in range(40)]
-    await asyncio.gather(*(plane.until_served(server.request) for server in servers))
+    await asyncio.gather(*(plane.requests.until_served(server.request) for server in servers))
     assert shown.lines == ["requests: not served yet: refused", "requests: served"]
 
 
@@ -168,83 +172,103 @@ async def test_looks_that_take_long_count_for_the_time_limit(
 async def test_a_request_that_can_never_succeed_is_an_error_at_once(plane: control_plane.ControlPlane) -> None:
     server = Server(errors.Forbidden(403, "Forbidden", "no"))
     with pytest.raises(errors.Forbidden):
-        await plane.until_served(server.request)
+        await plane.requests.until_served(server.request)
 
 
 async def test_a_component_that_ended_is_the_error_instead_of_requests_that_fail(
-    plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
+    plane: control_plane.ControlPlane,
 ) -> None:
-    monkeypatch.setattr(plane, "_expected", ["controller"])
+    plane._runs["controller"] = control_plane._Run()
     plane._folder.log("controller").write_text("no such file")
     with pytest.raises(control_plane.ComponentError, match=r"controller ended.*\n  no such file"):
-        await plane.until_served(Server(errors.ConnectError("refused")).request)
+        await plane.requests.until_served(Server(errors.ConnectError("refused")).request)
 
 
 class Ending:
-    """Programs that end as soon as they are started."""
+    """Programs that end as soon as they are started, with signal 9, and with a line in their logs."""
 
     def __init__(self, plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         self.started: list[str] = []
-        monkeypatch.setattr(plane, "_expected", list(names))
+        self.line = "no quorum"
+        self._plane = plane
+        plane._runs |= {name: control_plane._Run() for name in names}
         monkeypatch.setattr(plane, "_parts", {name: components.Component(name, [name]) for name in names})
         monkeypatch.setattr(control_plane, "alive", lambda _: set[str]())
-        monkeypatch.setattr(processes, "start", lambda name, *_, **__: self.started.append(name))
+        monkeypatch.setattr(processes, "start", self._start)
+        monkeypatch.setattr(processes, "ending", lambda _: "signal 9")
 
-
-async def test_a_program_that_ends_is_started_again_a_few_times(
-    plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    time, ending = Time(monkeypatch), Ending(plane, monkeypatch, "etcd")
-    began = time.now
-
-    with pytest.raises(control_plane.ComponentError, match="etcd ended"):
-        await plane.until("etcd", never, seconds=120.0)
-    assert ending.started == ["etcd"] * 3
-    assert 2.0 <= time.now - began < 10.0  # not all at once, and not for long
-    assert plane.started == ["etcd"]
-    monkeypatch.undo()
-
-
-async def test_programs_that_end_while_the_api_server_starts_are_started_again_until_it_is_ready(
-    plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    time, ending = Time(monkeypatch), Ending(plane, monkeypatch, "kube-scheduler")
-    ready = time.now + 60.0
-
-    async def serves(*_: object, **__: object) -> bool:
-        return time.now > ready
-
-    monkeypatch.setattr(wire, "probe", serves)
-    monkeypatch.setattr(plane, "_parts", {**plane._parts, "kube-apiserver": SERVER})
-    await plane.ready("kube-apiserver")
-    before = len(ending.started)
-    assert before > 20
-    with pytest.raises(control_plane.ComponentError, match="kube-scheduler ended"):
-        await plane.until("kube-scheduler", never, seconds=120.0)
-    assert len(ending.started) == before + 3
-    monkeypatch.undo()
+    def _start(self, name: str, *_: object, **__: object) -> int:
+        self.started.append(name)
+        with self._plane._folder.log(name).open("a") as file:
+            file.write(f"started\n{self.line}\n")
+        return 7
 
 
 async def never() -> bool:
     return False
 
 
+async def test_a_program_that_ends_before_it_is_ready_is_started_again_a_few_times_and_it_is_reported_how_it_ended(
+    plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time, ending = Time(monkeypatch), Ending(plane, monkeypatch, "etcd")
+    monkeypatch.setattr(plane, "_progress", shown := Lines())
+    plane._launch("etcd", plane._runs["etcd"])
+    began = time.now
+    with pytest.raises(control_plane.ComponentError, match=r"etcd ended \(signal 9\).*\n  started\n  no quorum$"):
+        await plane.until("etcd", never, seconds=120.0)
+    assert ending.started == ["etcd"] * 4
+    assert 2.0 <= time.now - began < 10.0  # not all at once, and not for long
+    assert plane.started == ["etcd"]
+    assert shown.lines == ["etcd ended (signal 9); it is started again. The last line of its log: no quorum"] * 3
+    monkeypatch.undo()
+
+
+async def test_one_that_ends_after_it_was_ready_is_an_error_for_what_it_had_may_be_lost(
+    plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Time(monkeypatch)
+    ending = Ending(plane, monkeypatch, "kwok")
+    await plane.ready("kwok")
+    with pytest.raises(control_plane.ComponentError, match="kwok ended"):
+        plane.check()
+    assert ending.started == []
+    monkeypatch.undo()
+
+
+async def test_one_that_is_started_again_has_as_much_time_as_at_first(
+    plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time, ending = Time(monkeypatch), Ending(plane, monkeypatch, "etcd")
+    began = time.now
+    monkeypatch.setattr(
+        control_plane, "alive", lambda _: set[str]() if began + 50 < time.now < began + 52 else {"etcd"}
+    )
+    with pytest.raises(control_plane.ComponentError, match="made no progress in 60 s"):
+        await plane.until("etcd", never, seconds=60.0)
+    assert ending.started == ["etcd"] * 2
+    assert time.now - began > 110.0
+    monkeypatch.undo()
+
+
 async def test_one_whose_port_was_taken_is_not_started_again_but_one_before_it_does_not_matter(
     plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Time(monkeypatch)
-    ending, log = Ending(plane, monkeypatch, "etcd"), plane._folder.log("etcd")
-    log.write_text("bind: address already in use\n")
-    plane._launch("etcd")
+    ending = Ending(plane, monkeypatch, "etcd")
+    plane._folder.log("etcd").write_text("bind: address already in use\n")
+    plane._launch("etcd", plane._runs["etcd"])
     with pytest.raises(control_plane.ComponentError) as ended:
         await plane.until("etcd", never, seconds=120.0)
     assert not ended.value.port_taken
     assert len(ending.started) == 4
-    with log.open("a") as file:
-        file.write("bind: address already in use\n")
+    ending.line = "bind: address already in use"
+    plane._launch("etcd", run := control_plane._Run())
+    plane._runs["etcd"] = run
     with pytest.raises(control_plane.ComponentError) as ended:
         await plane.until("etcd", never, seconds=120.0)
     assert ended.value.port_taken
+    assert len(ending.started) == 5
     monkeypatch.undo()
 
 
@@ -259,6 +283,8 @@ async def test_a_component_is_looked_at_often_although_its_answers_take_long(
 
     monkeypatch.setattr(wire, "probe", slowly)
     monkeypatch.setattr(plane, "_parts", {"kube-apiserver": SERVER})
+    plane._runs["kube-apiserver"] = control_plane._Run()
+    monkeypatch.setattr(control_plane, "alive", lambda _: {"kube-apiserver"})
     await plane.ready("kube-apiserver")
     assert max(time.pauses) <= 1.0
     monkeypatch.undo()
@@ -267,21 +293,21 @@ async def test_a_component_is_looked_at_often_although_its_answers_take_long(
 async def test_after_a_request_that_was_cancelled_others_that_fail_are_reported(
     plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plane, "_progress", shown := Lines())
+    monkeypatch.setattr(plane.requests, "_progress", shown := Lines())
     refused = errors.ConnectError("refused")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await plane.until_served(Server(refused, refused).request)
-    monkeypatch.setattr(control_plane, "_RETRY_SECONDS", 0.0)
-    await plane.until_served(Server(refused).request)
+            await plane.requests.until_served(Server(refused, refused).request)
+    monkeypatch.setattr(repeating, "_RETRY_SECONDS", 0.0)
+    await plane.requests.until_served(Server(refused).request)
     assert shown.lines == [*["requests: not served yet: refused"] * 2, "requests: served"]
 
 
 async def test_a_server_that_never_serves_is_the_error_with_its_last_failure_and_its_log(
     plane: control_plane.ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_plane, "READY_SECONDS", 0.0)
+    monkeypatch.setattr(repeating, "SERVED_SECONDS", 0.0)
     plane._folder.log("kube-apiserver").write_text("no quorum")
     reason = r"kube-apiserver did not serve a request in 0 s: no webhook.*\n  no quorum"
     with pytest.raises(control_plane.ComponentError, match=reason):
-        await plane.until_served(Server(errors.ServerError(500, "InternalError", "no webhook")).request)
+        await plane.requests.until_served(Server(errors.ServerError(500, "InternalError", "no webhook")).request)

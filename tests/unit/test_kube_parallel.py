@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import simgpu
+from simgpu.errors import SimgpuError
 from simgpu.kube import errors, parallel
 
 
@@ -22,12 +23,21 @@ async def test_every_item_has_its_turn() -> None:
     assert sorted(seen) == list(range(100))
 
 
-async def test_the_first_failure_is_raised_by_itself_and_errors_of_the_api_before_others() -> None:
-    async def work(item: int) -> None:
-        raise errors.ConnectError("refused") if item else ValueError(item)
+@pytest.mark.parametrize(
+    ("failures", "shown"),
+    [
+        ([SimgpuError("no GPUs"), errors.ConnectError("refused")], errors.ConnectError),
+        ([SimgpuError("no GPUs"), errors.ConnectError("refused"), TypeError("a bug")], TypeError),
+    ],
+)
+async def test_the_first_failure_is_raised_by_itself_bugs_before_errors_of_the_api_and_these_before_others(
+    failures: list[Exception], shown: type[Exception]
+) -> None:
+    async def work(failure: Exception) -> None:
+        raise failure
 
-    with pytest.raises(errors.ConnectError, match="refused"):
-        await parallel.each(range(4), work)
+    with pytest.raises(shown):
+        await parallel.each(failures, work)
 
 
 def raising_in_groups(tree: ast.AST) -> Iterator[int]:

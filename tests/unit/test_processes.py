@@ -50,6 +50,18 @@ async def test_a_started_process_is_found_logged_and_stopped(folder: Path) -> No
     assert control_plane.tail(folder / "talker.log") == "hello"
 
 
+def test_how_a_process_of_ours_ended_is_known_however_often_one_asks(folder: Path) -> None:
+    killed, failed = start(folder, "killed", SLEEP), start(folder, "failed", "raise SystemExit(3)")
+    assert processes.ending(killed) == ""
+    os.kill(killed, signal.SIGKILL)
+    for pid in (killed, failed):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert [processes.ending(pid) for pid in (killed, failed) * 2] == ["signal 9", "exit code 3"] * 2
+    for pid in (killed, failed):
+        os.waitpid(pid, 0)
+    assert processes.ending(killed) == ""
+
+
 async def test_only_the_named_components_are_stopped(folder: Path) -> None:
     start(folder, "one", SLEEP)
     start(folder, "two", SLEEP)

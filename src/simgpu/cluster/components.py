@@ -1,8 +1,8 @@
 """The command line of each process of the control plane.
 
 The API server and KWOK listen on the cluster's address (loopback unless a test needs a bridge), the others always on
-loopback. etcd requires client certificates; only health and metrics endpoints are served without one. DRA is enabled in
-every API version, with the feature gates below that the Kubernetes version has.
+loopback. etcd requires client certificates, for its health too; of the others, health and metrics are served without
+one. DRA is enabled in every API version, with the feature gates below that the Kubernetes version has.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Component(msgspec.Struct, frozen=True):
     name: str
     command: list[str]
     health: str | None = None
+    certificate: tuple[Path, Path] | None = None  # and key, if the health URL requires one
 
 
 class Role(msgspec.Struct, frozen=True):
@@ -94,7 +95,9 @@ def control_plane(
         _scheduler(record, folder, version),
         _kwok(record, folder),
     )
-    return {part.name: Component(part.name, [str(programs[part.name]), *part.command], part.health) for part in parts}
+    return {
+        part.name: msgspec.structs.replace(part, command=[str(programs[part.name]), *part.command]) for part in parts
+    }
 
 
 def _etcd(record: Record, folder: Folder) -> Component:
@@ -120,7 +123,9 @@ def _etcd(record: Record, folder: Folder) -> Component:
         "unsafe-no-fsync": "true",  # a simulated cluster need not be durable, and is twice as fast
         "log-level": "warn",
     }
-    return Component("etcd", _flags(flags))
+    # It listens long before it serves; then its clients' timeouts would run already.
+    client = (folder.pki / "etcd-client.crt", folder.pki / "etcd-client.key")
+    return Component("etcd", _flags(flags), f"{clients}/readyz", client)
 
 
 def _apiserver(record: Record, folder: Folder, version: Version) -> Component:

@@ -1,41 +1,38 @@
-"""Starts the processes of one cluster and waits until they are ready."""
+"""Supervises the processes of one cluster: starts them, waits until they are ready, and explains why one ended.
+
+Also chooses the ports that they listen on, and writes the kubeconfig of the administrator.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import collections
 import contextlib
+import dataclasses
 import functools
 import math
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import yaml
 
 from simgpu import errors
-from simgpu.cluster import processes, record
+from simgpu.cluster import processes, record, repeating
 from simgpu.cluster.components import Component, Role
 from simgpu.cluster.progress import Progress
 from simgpu.cluster.record import Folder, Record
 from simgpu.kube import errors as kube_errors
-from simgpu.kube import parallel, wire
+from simgpu.kube import wire
 
-T = TypeVar("T")
 READY_SECONDS = 120.0
-_POLL_SECONDS = 0.05
-_SERVER, _REQUESTS = "kube-apiserver", "requests"
-_SERVERS = ("etcd", _SERVER)  # the rest are the API server's clients
-_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.5, 2.0  # between requests that fail
-_MAX_PAUSE_SECONDS = 30.0  # between looks at what takes the server long to list
-_MAX_PROBE_PAUSE_SECONDS = 1.0  # between looks whether a component is ready
 _PROBE_SECONDS = 5.0  # of one request for a component's health
-_ALIVE_SECONDS = 0.5  # between looks whether processes run, which read all of /proc
-_RESTARTS = 3  # of a program of Kubernetes that ends; its clients' are counted once the API server is ready
+_MAX_PROBE_PAUSE_SECONDS = 0.25  # between these requests
+_ALIVE_SECONDS = 0.5  # between checks whether processes run, which read all of /proc
+_RESTARTS = 3  # of a program of Kubernetes that ends before it is ready
 _RESTART_SECONDS = 1.0  # from one start to the next
 _LAST_LINES, _MAX_LINE = 12, 400  # of a log in a message; characters
 _LISTENERS = {
@@ -53,6 +50,8 @@ class ComponentError(errors.SimgpuError):
     def __init__(self, component: str, problem: str, log: str) -> None:
         shown = "\n".join(f"  {line}" for line in log.splitlines()) or "  (nothing)"
         super().__init__(f"{component} {problem}; the end of its log:\n{shown}")
+        self.component, self.problem = component, problem
+        self.last_line = log.rpartition("\n")[2] or "(nothing)"
         self.port_taken = "address already in use" in log
 
 
@@ -112,21 +111,34 @@ def write_kubeconfig(folder: Folder, wanted: Record) -> None:
     record.write_private(folder.kubeconfig, yaml.safe_dump(document, sort_keys=False).encode())
 
 
+@dataclasses.dataclass(slots=True)
+class _Run:
+    """A component that has to run."""
+
+    launches: int = 0  # by us
+    launched: float = -math.inf  # when, the last time
+    log_begin: int = 0  # size of its log then
+    pid: int | None = None  # if it is our child
+    ready: bool = False
+
+
 class ControlPlane:
     """The processes of one cluster."""
 
     def __init__(self, folder: Folder, parts: Mapping[str, Component], progress: Progress) -> None:
-        self.started: list[str] = []
+        self.requests = repeating.Requests(
+            progress, check=self._check_now_and_then, unserved=functools.partial(self._error, "kube-apiserver")
+        )
         self._folder = folder
         self._parts = parts
         self._progress = progress
-        self._expected: list[str] = []
-        self._restarts: collections.Counter[str] = collections.Counter()
-        self._launched: dict[str, tuple[float, int]] = {}  # when, and the size of its log then
-        self._launches: collections.Counter[str] = collections.Counter()
-        self._checked = -math.inf  # when processes were looked at last
-        self._server_ready = False
-        self._failing = 0  # requests that are not served now
+        self._runs: dict[str, _Run] = {}
+        self._checked = -math.inf  # when processes were checked last
+
+    @property
+    def started(self) -> list[str]:
+        """The components that did not run, or not with this command line."""
+        return [name for name, run in self._runs.items() if run.launches]
 
     async def start(
         self, name: str, *, restart: bool = False, stopped: Callable[[], Awaitable[None]] | None = None
@@ -135,44 +147,39 @@ class ControlPlane:
 
         `stopped` is awaited between the end of the old process and the start of the new one.
         """
-        part = self._parts[name]
+        part, run = self._parts[name], _Run()
         mine = [process for process in processes.running(self._folder.path) if process.component == name]
         if not mine or restart or any(process.command() != part.command for process in mine):
             await processes.stop(self._folder.path, only=frozenset({name}))
             if stopped is not None:
                 await stopped()
             self._progress.update(name, "starting")
-            self._launch(name)
-        self._expected.append(name)
+            self._launch(name, run)
+        self._runs[name] = run
 
-    def _launch(self, name: str) -> None:
+    def _launch(self, name: str, run: _Run) -> None:
         environ = os.environ if name not in _LISTENERS else _bare_environment(self._folder)
         command, log = self._parts[name].command, self._folder.log(name)
-        written = log.stat().st_size if log.exists() else 0
-        self._launched[name] = asyncio.get_running_loop().time(), written
-        self._launches[name] += 1
-        processes.start(name, self._folder.path, command, log=log, environ=environ)
-        if name not in self.started:
-            self.started.append(name)
+        run.log_begin = log.stat().st_size if log.exists() else 0
+        run.launched = asyncio.get_running_loop().time()
+        run.launches += 1
+        run.pid = processes.start(name, self._folder.path, command, log=log, environ=environ)
 
     async def ready(self, name: str) -> None:
         """Wait until a component's health check succeeds."""
-        health = self._parts[name].health
-        if health is not None:
-            probe = functools.partial(wire.probe, health, timeout_seconds=_PROBE_SECONDS)
+        part = self._parts[name]
+        if part.health is not None:
+            probe = functools.partial(
+                wire.probe, part.health, timeout_seconds=_PROBE_SECONDS, certificate=part.certificate
+            )
             await self.until(name, probe, seconds=READY_SECONDS, max_pause=_MAX_PROBE_PAUSE_SECONDS)
-        self._server_ready |= name == _SERVER
+        self._runs[name].ready = True
         self._progress.done(name, "ready")
 
     async def start_ready(self, name: str) -> None:
         """Start a component and wait until it is ready."""
         await self.start(name)
         await self.ready(name)
-
-    async def listening(self, name: str, address: str, port: int) -> None:
-        """Wait until a component accepts connections."""
-        listens = functools.partial(_listens, address, port)
-        await self.until(name, listens, seconds=READY_SECONDS, max_pause=_MAX_PROBE_PAUSE_SECONDS)
 
     async def until(
         self,
@@ -181,94 +188,18 @@ class ControlPlane:
         *,
         seconds: float,
         reached: Callable[[], int] = lambda: 0,
-        max_pause: float = _MAX_PAUSE_SECONDS,
+        max_pause: float = repeating.MAX_PAUSE_SECONDS,
     ) -> None:
-        """Wait for a condition that a component brings about; see `met`. Raises `ComponentError` if it is not met.
+        """Wait for a condition that a component brings about; see `Requests.met`. Raises `ComponentError` in vain.
 
         The timeout restarts when the component is started again, too.
         """
 
-        def steps() -> int:
-            return reached() + self._launches[name]
-
-        if not await self.met(condition, seconds=seconds, reached=steps, max_pause=max_pause):
-            raise ComponentError(name, f"made no progress in {seconds:g} s", self._tail(name))
-
-    async def met(
-        self,
-        condition: Callable[[], Awaitable[bool]],
-        *,
-        seconds: float,
-        reached: Callable[[], int],
-        max_pause: float = _MAX_PAUSE_SECONDS,
-    ) -> bool:
-        """Wait for a condition, and return whether it was met in time.
-
-        The timeout is `seconds`; it restarts whenever the count that `reached` returns grows. The time of requests that
-        fail does not count: they have a timeout of their own.
-        """
-        clock = asyncio.get_running_loop().time
-        before, deadline, took = reached(), clock() + seconds, 0.0
-
-        async def timed() -> bool:
-            nonlocal took
-            began = clock()
-            try:
-                return await condition()
-            finally:
-                took = clock() - began
-
-        while True:
-            began = clock()
-            if await self.until_served(timed):
-                return True
-            deadline += clock() - began - took
-            self._check_alive()
-            if reached() > before:
-                before, deadline = reached(), clock() + seconds
-            elif clock() > deadline:
-                return False
-            # Listing thousands of nodes takes CPU time that the component needs.
-            await asyncio.sleep(min(max(_POLL_SECONDS, 4 * took), max_pause))
-
-    async def until_served(self, requests: Callable[[], Awaitable[T]]) -> T:
-        """Make idempotent requests to the API server until it serves them: it may be busy starting.
-
-        The timeout counts from the first failure.
-        """
-        clock = asyncio.get_running_loop().time
-        started, deadline, failing, pause = clock(), math.inf, False, _RETRY_SECONDS
-        try:
-            while True:
-                try:
-                    answer = await requests()
-                except kube_errors.TRANSIENT as error:
-                    self._check_alive()
-                    deadline = min(deadline, clock() + READY_SECONDS)
-                    if clock() >= deadline:
-                        reason = f"did not serve a request in {clock() - started:.0f} s: {error}"
-                        raise ComponentError(_SERVER, reason, self._tail(_SERVER)) from error
-                    if not failing:
-                        failing = True
-                        self._failing += 1
-                        if self._failing == 1:
-                            self._progress.update(_REQUESTS, f"not served yet: {error}")
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, _MAX_RETRY_SECONDS)
-                else:
-                    if failing and self._failing == 1:
-                        self._progress.done(_REQUESTS, "served")
-                    return answer
-        finally:
-            self._failing -= failing
-
-    async def each_served(
-        self, items: Iterable[T], request: Callable[[T], Awaitable[object]], *, in_flight: int = parallel.IN_FLIGHT
-    ) -> None:
-        """Make an idempotent request for each item, so many at a time, each until it is served."""
-        await parallel.each(
-            items, lambda item: self.until_served(functools.partial(request, item)), in_flight=in_flight
-        )
+        run = self._runs.get(name, _Run())
+        if not await self.requests.met(
+            condition, seconds=seconds, reached=lambda: reached() + run.launches, max_pause=max_pause
+        ):
+            raise self._error(name, f"made no progress in {seconds:g} s")
 
     @contextlib.asynccontextmanager
     async def explaining_failures(self) -> AsyncIterator[None]:
@@ -277,53 +208,48 @@ class ControlPlane:
             yield
         except kube_errors.KubeError:
             if ended := self._ended():
-                raise ComponentError(ended[0], "ended", self._tail(ended[0])) from None
+                raise ended[0] from None
             raise
 
-    def _ended(self) -> list[str]:
-        running = alive(self._folder)
-        return [name for name in self._expected if name not in running]
+    def check(self) -> None:
+        """Raise for a component that has ended; a program of Kubernetes that never was ready is started again.
 
-    def _check_alive(self) -> None:
-        """Start programs of Kubernetes again that ended, a few times; raise for what ended otherwise.
-
-        On a busy machine the API server may not have what it needs in time, and its clients not the API server: they
-        wait for some seconds, some of them after their health checks succeed, and then end.
+        On a busy machine programs may not get what they need before their own timeouts. One that ends after it was
+        ready is an error: others may have lost what it had.
         """
-        now = asyncio.get_running_loop().time()
-        if now < self._checked + _ALIVE_SECONDS:
-            return
-        self._checked = now
-        for name in self._ended():
-            error = ComponentError(name, "ended", self._tail(name))
-            if error.port_taken or name not in _LISTENERS or self._restarts[name] >= _RESTARTS:
+        self._checked = now = asyncio.get_running_loop().time()
+        for error in self._ended():
+            name, run = error.component, self._runs[error.component]
+            if run.ready or error.port_taken or name not in _LISTENERS or run.launches > _RESTARTS:
                 raise error
-            launched, _ = self._launched.get(name, (-math.inf, 0))
-            if now < launched + _RESTART_SECONDS:
-                continue
-            if self._server_ready or name in _SERVERS:
-                self._restarts[name] += 1
-            self._progress.update(name, "ended; starting again")
-            self._launch(name)
+            if now >= run.launched + _RESTART_SECONDS:
+                self._progress.note(
+                    f"{name} {error.problem}; it is started again. The last line of its log: {error.last_line}"
+                )
+                self._launch(name, run)
 
-    def _tail(self, name: str) -> str:
-        """Return the last lines that a component has logged since it was started."""
-        _, begin = self._launched.get(name, (0.0, 0))
-        return tail(self._folder.log(name), begin=begin)
+    def _check_now_and_then(self) -> None:
+        if asyncio.get_running_loop().time() >= self._checked + _ALIVE_SECONDS:
+            self.check()
+
+    def _ended(self) -> list[ComponentError]:
+        running = alive(self._folder)
+        return [self._error(name, _ending(run)) for name, run in self._runs.items() if name not in running]
+
+    def _error(self, name: str, problem: str) -> ComponentError:
+        """Return an error with the last lines that a component has logged since it was started."""
+        begin = self._runs.get(name, _Run()).log_begin
+        return ComponentError(name, problem, tail(self._folder.log(name), begin=begin))
+
+
+def _ending(run: _Run) -> str:
+    how = processes.ending(run.pid) if run.pid is not None else ""
+    return f"ended ({how})" if how else "ended"
 
 
 def _bare_environment(folder: Folder) -> dict[str, str]:
     """Return an environment without the user's settings, such as proxies and configuration files."""
     return {"HOME": str(folder.path), "PATH": os.environ.get("PATH", os.defpath)}
-
-
-async def _listens(address: str, port: int) -> bool:
-    try:
-        _, writer = await asyncio.open_connection(address, port)
-    except OSError:
-        return False
-    writer.close()
-    return True
 
 
 def alive(folder: Folder) -> set[str]:

@@ -50,10 +50,10 @@ _DEFAULT_GPUS = f"{vocabulary.DEFAULT_MODEL}:{vocabulary.DEFAULT_COUNT}"
 _PORT_ATTEMPTS = 3
 _DISK_GIB = 0.5
 _ROLE_GRACE_SECONDS = 10.0
-_MANY_NODES = 500  # creating more delays the start of the API server beyond the timeouts of its clients
 _GPUS_SEEN_SECONDS = 30.0
 _TAKE_OVER_SECONDS = 60.0  # of nodes, by a KWOK that was restarted
 _CLUSTER = "cluster"
+_AT_ONCE = wire.Retries(attempts=1)
 
 
 class UpSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +142,7 @@ async def up(settings: UpSettings, progress: Progress, roles: Sequence[Role] = (
     async with _locked(folder, progress):
         present = folder.load()  # another `up` may have held the lock
         changes = await _bring_up(_Launch(settings, folder, present, bin_dir, found, progress, roles))
-        state = await status(settings.name, roles)
+        state = await status(settings.name, roles, retries=wire.Retries())
     spent = time.monotonic() - started
     if known is None:
         durations.remember(_kind(settings), spent)
@@ -239,18 +239,20 @@ async def _run(launch: _Launch, wanted: Record) -> list[str]:
     """Start stopped processes and create missing objects. Return the changes."""
     folder, known = launch.folder, launch.known
     plane = control_plane.ControlPlane(folder, _parts(launch, wanted), launch.progress)
-    await _start_server(plane, wanted)
+    # Clients of a server that is not ready end after a while, and take CPU time from it until then.
+    await plane.start_ready("etcd")
+    # An API server takes long to reconnect to a new etcd, so it is restarted with it.
+    await plane.start("kube-apiserver", restart="etcd" in plane.started)
+    await plane.ready("kube-apiserver")
     # What fails for a moment is repeated by the plane, which looks at the processes in between.
-    direct = Client(kubeconfig.load(folder.kubeconfig), retries=wire.Retries(attempts=1))
+    direct = Client(kubeconfig.load(folder.kubeconfig), retries=_AT_ONCE)
     async with plane.explaining_failures(), direct as client:
         try:
             async with asyncio.TaskGroup() as group:
-                # The API server answers requests of administrators and components before it is ready.
-                server_ready = group.create_task(plane.ready("kube-apiserver"))
                 group.create_task(plane.start_ready("kube-controller-manager"))
                 group.create_task(plane.start_ready("kube-scheduler"))
                 group.create_task(_start_kwok(client, plane))
-                populated = group.create_task(_populate(client, plane, server_ready, wanted, launch))
+                populated = group.create_task(_populate(client, plane, wanted, launch))
         except BaseExceptionGroup as failures:
             raise parallel.first(failures) from None
         if launch.settings.wait:
@@ -261,6 +263,7 @@ async def _run(launch: _Launch, wanted: Record) -> list[str]:
         if launch.roles and launch.settings.wait:
             await waiting.gpus(client, plane, launch.progress, hint=launch.command(f"logs {launch.roles[0].name}"))
         sampled = launch.settings.sample and await _make_sample(client, plane, launch)
+        plane.check()
     folder.save(msgspec.structs.replace(wanted, complete=True, published=wanted.gpus))
     if known is None:
         return [f"created cluster {wanted.name}"]
@@ -277,15 +280,6 @@ def _parts(launch: _Launch, wanted: Record) -> dict[str, Component]:
     return parts | {role.name: role.component(wanted, launch.folder) for role in launch.roles}
 
 
-async def _start_server(plane: control_plane.ControlPlane, wanted: Record) -> None:
-    await plane.start("etcd")
-    # An API server takes long to reconnect to a new etcd, so it is restarted with it.
-    await plane.listening("etcd", "127.0.0.1", wanted.ports["etcd"])
-    await plane.ready("etcd")
-    await plane.start("kube-apiserver", restart="etcd" in plane.started)
-    await plane.listening("kube-apiserver", wanted.address, wanted.ports["apiserver"])
-
-
 def _fleet_changes(known: Record, wanted: Record, created: int, deleted: int) -> list[str]:
     changes = []
     if created:
@@ -298,18 +292,18 @@ def _fleet_changes(known: Record, wanted: Record, created: int, deleted: int) ->
 
 
 async def _start_kwok(client: Client, plane: control_plane.ControlPlane) -> None:
-    await plane.until_served(lambda: populate.apply_manifest(client, "stage-crd.yaml"))
+    await plane.requests.until_served(lambda: populate.apply_manifest(client, "stage-crd.yaml"))
     await plane.until("kube-apiserver", lambda: populate.stages_served(client), seconds=control_plane.READY_SECONDS)
-    await plane.until_served(lambda: populate.apply_manifest(client, "stages.yaml"))
+    await plane.requests.until_served(lambda: populate.apply_manifest(client, "stages.yaml"))
     released: list[str] = []
 
     async def release() -> None:
         """Delete the leases of the KWOK before, so that the next one simulates nodes and pods at once."""
-        orphans = await plane.until_served(lambda: populate.orphaned_leases(client))
+        orphans = await plane.requests.until_served(lambda: populate.orphaned_leases(client))
         if orphans.alone and orphans.nodes:
-            await plane.until_served(lambda: populate.delete_all_leases(client))
+            await plane.requests.until_served(lambda: populate.delete_all_leases(client))
         else:
-            await plane.each_served(orphans.nodes, functools.partial(populate.delete_lease, client))
+            await plane.requests.each_served(orphans.nodes, functools.partial(populate.delete_lease, client))
         released.extend(orphans.nodes)
 
     # KWOK exits if Stage is not served when it starts, and waits for the leases of the KWOK before it to expire.
@@ -319,14 +313,13 @@ async def _start_kwok(client: Client, plane: control_plane.ControlPlane) -> None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TAKE_OVER_SECONDS):
                 await plane.until("kwok", lambda: populate.taken_over(client, released), seconds=math.inf)
-        pods = await plane.until_served(lambda: nudging.unfinished_pods(client))
-        await plane.each_served(pods, functools.partial(nudging.nudge, client), in_flight=nudging.IN_FLIGHT)
+        pods = await plane.requests.until_served(lambda: nudging.unfinished_pods(client))
+        await plane.requests.each_served(pods, functools.partial(nudging.nudge, client), in_flight=nudging.IN_FLIGHT)
 
 
 async def _populate(
     client: Client,
     plane: control_plane.ControlPlane,
-    server_ready: asyncio.Task[None],
     wanted: Record,
     launch: _Launch,
 ) -> tuple[int, int]:
@@ -341,12 +334,10 @@ async def _populate(
 
     # The GPUs were not published if an earlier `up --gpus` was killed.
     changed = wanted.gpus != wanted.published
-    await plane.until_served(lambda: populate.publish_topology(client, wanted.gpus, overwrite=changed))
-    if wanted.nodes > _MANY_NODES:
-        await server_ready
-    missing, surplus = await plane.until_served(lambda: populate.node_changes(client, wanted.nodes))
-    await plane.each_served(missing, create)
-    await plane.each_served(surplus, functools.partial(populate.delete_node, client))
+    await plane.requests.until_served(lambda: populate.publish_topology(client, wanted.gpus, overwrite=changed))
+    missing, surplus = await plane.requests.until_served(lambda: populate.node_changes(client, wanted.nodes))
+    await plane.requests.each_served(missing, create)
+    await plane.requests.each_served(surplus, functools.partial(populate.delete_node, client))
     return len(missing), len(surplus)
 
 
@@ -359,9 +350,9 @@ async def _make_sample(client: Client, plane: control_plane.ControlPlane, launch
 
     if launch.roles:
         await plane.until(launch.roles[0].name, gpus_seen, seconds=_GPUS_SEEN_SECONDS)
-    gpus = await plane.until_served(gpus_seen)
+    gpus = await plane.requests.until_served(gpus_seen)
     objects = populate.sample(gpus=gpus)
-    created = [await plane.until_served(functools.partial(populate.create, client, body)) for body in objects]
+    created = [await plane.requests.until_served(functools.partial(populate.create, client, body)) for body in objects]
     if launch.settings.wait:
         hint = launch.command(f"kubectl get pods -n {vocabulary.SAMPLE_NAMESPACE}")
         await waiting.sample(client, plane, launch.progress, hint=hint)
@@ -388,15 +379,15 @@ async def _end(folder: Folder) -> None:
     folder.remove()
 
 
-async def status(name: str, roles: Sequence[Role] = ()) -> ClusterStatus:
-    """Return the observed state of a cluster."""
+async def status(name: str, roles: Sequence[Role] = (), *, retries: wire.Retries = _AT_ONCE) -> ClusterStatus:
+    """Return the observed state of a cluster, by default of one look, to be quick."""
     folder = record.Folder(name)
     known = folder.load()
     if known is None:
         raise record.no_such_cluster(name)
     alive = control_plane.alive(folder)
     expected = [*binaries.CONTROL_PLANE, *(role.name for role in roles)]
-    seen = await _look(folder) if "kube-apiserver" in alive else None
+    seen = await _look(folder, retries) if "kube-apiserver" in alive else None
     nodes, pods = seen or ([], 0)
     ours = [node for node in nodes if node.metadata.labels.get(vocabulary.POOL_LABEL) == vocabulary.DEFAULT_POOL]
     return ClusterStatus(
@@ -427,11 +418,11 @@ def endpoints(name: str, roles: Sequence[Role] = ()) -> dict[str, str]:
     return found
 
 
-async def _look(folder: Folder) -> tuple[list[Node], int] | None:
-    """Return the nodes and the number of pods; None if the API server is not ready. Without retries, to be quick."""
+async def _look(folder: Folder, retries: wire.Retries) -> tuple[list[Node], int] | None:
+    """Return the nodes and the number of pods; None if the API server is not ready."""
     target = kubeconfig.load(folder.kubeconfig)
     try:
-        async with Client(target, retries=wire.Retries(attempts=1), timeout_seconds=10.0) as client:
+        async with Client(target, retries=retries, timeout_seconds=10.0) as client:
             await client.raw("/readyz")
             return await client.list(resources.NODES), len(await client.list(resources.PODS))
     except kube_errors.KubeError:

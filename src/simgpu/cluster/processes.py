@@ -117,6 +117,17 @@ def _tags(pid: int) -> tuple[str, str] | None:
     return os.fsdecode(where), os.fsdecode(component)
 
 
+def ending(pid: int) -> str:
+    """Return how a child of ours ended, such as "signal 9"; empty if it has not, or is none."""
+    try:
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return ""
+    if ended is None:
+        return ""
+    return f"{'exit code' if ended.si_code == os.CLD_EXITED else 'signal'} {ended.si_status}"
+
+
 async def stop(directory: Path, *, only: frozenset[str] | None = None, grace_seconds: float = 0.0) -> list[Process]:
     """Kill the cluster's processes (or `only` some components), after SIGTERM and a grace period. Return them."""
     chosen = [process for process in running(directory) if only is None or process.component in only]

@@ -95,6 +95,6 @@ async def _while_growing(
             progress.update(item, shown)
         return count >= total
 
-    met = await plane.met(complete, seconds=stalled_seconds, reached=lambda: highest)
+    met = await plane.requests.met(complete, seconds=stalled_seconds, reached=lambda: highest)
     progress.done(item, shown)
     return met

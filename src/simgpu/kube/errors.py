@@ -8,7 +8,7 @@ KubeError
     ├── BadRequest        400
     ├── Unauthorized      401
     ├── Forbidden         403
-    ├── Starting          403   the API server has just been started and did not look at the request
+    ├── Starting          403   an API server that was just started rejected the request before processing it
     ├── NotFound          404
     ├── MethodNotAllowed  405
     ├── Conflict          409   the object was changed meanwhile, or is still being deleted
@@ -73,7 +73,10 @@ class Forbidden(ApiError):
 
 
 class Starting(ApiError):
-    """403 of an API server that was just started: its admission plugins have not read their caches yet."""
+    """403 of an API server that was just started: it rejected the request before processing it.
+
+    Its admission plugins have not read their caches yet.
+    """
 
 
 class NotFound(ApiError):
@@ -112,8 +115,7 @@ class ServerError(ApiError):
     """Any 5xx."""
 
 
-# What may pass without a change by anybody.
-TRANSIENT = (ConnectError, Starting, TooManyRequests, ServerError)
+TRANSIENT = (ConnectError, Starting, TooManyRequests, ServerError)  # errors that a retry may cure
 _STARTING = "not yet ready to handle request"  # the end of its message
 
 

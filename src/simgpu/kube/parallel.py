@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
+from simgpu.errors import SimgpuError
 from simgpu.kube import errors
 
 T = TypeVar("T")
@@ -30,8 +31,12 @@ async def each(items: Iterable[T], work: Callable[[T], Awaitable[object]], *, in
 
 
 def first(failures: BaseException) -> BaseException:
-    """Return the first error of a group, of errors of the API before others."""
+    """Return the first error of a group; errors that are not ours come first, then those of the API."""
     while isinstance(failures, BaseExceptionGroup):
-        known = failures.subgroup(errors.KubeError)
+        known = failures.subgroup(_unexpected) or failures.subgroup(errors.KubeError)
         failures = (known or failures).exceptions[0]
     return failures
+
+
+def _unexpected(error: BaseException) -> bool:
+    return not isinstance(error, (BaseExceptionGroup, SimgpuError))

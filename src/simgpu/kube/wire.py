@@ -14,7 +14,9 @@ import collections
 import contextlib
 import os
 import random
+import ssl
 from collections.abc import AsyncGenerator, Generator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import aiohttp
@@ -302,16 +304,27 @@ async def _gather(response: aiohttp.ClientResponse, seconds: float) -> None:
             paused.resume_reading()
 
 
-async def probe(url: str, *, timeout_seconds: float = 1.0) -> bool:
-    """Return whether a health endpoint answers 200; its certificate is not verified."""
+async def probe(url: str, *, timeout_seconds: float = 1.0, certificate: tuple[Path, Path] | None = None) -> bool:
+    """Return whether a health endpoint answers 200; its certificate is not verified.
+
+    `certificate` is the client's, with its key.
+    """
     timeout = aiohttp.ClientTimeout(total=timeout_seconds)
     try:
         with lost_connection(url):
             async with (
                 asyncio.timeout(timeout_seconds),
                 aiohttp.ClientSession(timeout=timeout) as session,
-                session.get(url, ssl=False) as response,
+                session.get(url, ssl=_unverified(*certificate) if certificate is not None else False) as response,
             ):
                 return response.status == 200
     except errors.ConnectError:
         return False
+
+
+def _unverified(certificate: Path, key: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.load_cert_chain(certificate, key)
+    return context
