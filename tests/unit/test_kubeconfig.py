@@ -68,6 +68,12 @@ def test_a_token_wins_over_a_token_file(tmp_path: Path) -> None:
     assert kubeconfig.load(write(tmp_path / "a", document)).token_file is None
 
 
+def test_empty_names_of_a_proxy_and_of_the_servers_certificate_count_as_absent(tmp_path: Path) -> None:
+    cluster = {"server": "https://a", "tls-server-name": "", "proxy-url": ""}
+    target = kubeconfig.load(write(tmp_path / "a", config(clusters=[{"name": "c", "cluster": cluster}])))
+    assert (target.tls_server_name, target.proxy_url) == (None, None)
+
+
 def test_impersonation_is_carried_along(tmp_path: Path) -> None:
     user = {
         "token": "t",

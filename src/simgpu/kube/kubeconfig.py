@@ -262,7 +262,7 @@ def _client_config(context: Context, cluster: Cluster, at: _Source, user: AuthIn
             cluster.certificate_authority_data,
         ),
         verify=not cluster.insecure_skip_tls_verify,
-        tls_server_name=cluster.tls_server_name,
+        tls_server_name=cluster.tls_server_name or None,  # TLS takes no empty name
         proxy_url=cluster.proxy_url or None,
         certificate=certificate,
         key=key,

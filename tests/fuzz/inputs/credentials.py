@@ -85,6 +85,7 @@ async def _check(config: ClientConfig, secret: bytes) -> None:
     """Check that requests can be made; `secret` is the content of a token file, or what a plugin prints."""
     assert config.server.startswith(("http://", "https://"))
     assert urlsplit(config.server).hostname
+    assert "" not in (config.tls_server_name, config.proxy_url)
     resources.PODS.path("a", namespace=config.namespace)
     path = scratch() / "token"
     path.write_bytes(secret)
