@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -25,7 +25,7 @@ from simgpu.kube.writer import Writer
 from simgpu.machines import documents
 from simgpu.machines.saved import Known
 from simgpu.node import state
-from simgpu.page import showing
+from simgpu.page import showing, writer
 from simgpu.pods.holding import Held
 from simgpu.topology import mig_by_hand
 from simgpu.topology.devices import Device, part_id
@@ -36,7 +36,7 @@ from tests.fuzz.target import Target, awaited, scratch
 
 _TOPOLOGY = "nodePools: {x: {gpus: [{type: h200, count: 2}], settable: true, mig: {strategy: mixed}}}"
 _SETTINGS = sorted(mig_by_hand.SETTINGS)
-_MAX_STEPS = 24
+_MAX_STEPS = 16
 _STEP = 3  # bytes
 _DOCUMENT = 0xFF  # first byte of an input that is a document of a pod, not steps
 
@@ -152,13 +152,19 @@ class _Agent:
 
 async def _divide(data: bytes) -> None:
     """Whatever pods set, GPUs are divided as drivers do it, pods and claims keep theirs, and it is remembered."""
-    unwritten = mock.patch.object(showing.BoxPages, "write")  # which takes most of the time
-    with unwritten if len(data) % 16 else contextlib.nullcontext():
+    with _without_pages() if len(data) % 16 else contextlib.nullcontext():
         agent = _Agent()
         try:
             await _follow(agent, data)
         finally:
             agent.equipment.close()
+
+
+@contextlib.contextmanager
+def _without_pages() -> Iterator[None]:
+    """Leave out the state pages, which take most of the time."""
+    with mock.patch.object(writer, "Pages", mock.Mock()), mock.patch.object(showing.BoxPages, "write"):
+        yield
 
 
 async def _follow(agent: _Agent, data: bytes) -> None:
