@@ -17,7 +17,7 @@ import uvloop
 from aiohttp import web
 
 from simgpu.cluster import fetch, pki
-from simgpu.kube import errors, kubeconfig, resources, wire
+from simgpu.kube import errors, kubeconfig, resources, scraping, wire
 from simgpu.kube.backoff import Backoff
 from simgpu.kube.client import Client
 from simgpu.kube.leading import Election, Terms
@@ -184,6 +184,17 @@ def test_garbage_in_the_framing_of_a_download_is_a_broken_connection(garbage: by
         async with garbled(garbage) as (target, _opened), fetch.Fetcher(limits) as fetcher:
             with pytest.raises(fetch.FetchError, match=r"/file: .*, after 2 attempts"):
                 await fetcher.read(f"{target.server}/file")
+
+    run(loop, work())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_in_the_framing_of_a_components_page_is_a_lost_connection(garbage: bytes, loop: str) -> None:
+    async def work() -> None:
+        async with garbled(garbage) as (target, _opened):
+            with pytest.raises(errors.ConnectError):
+                await scraping.page(f"{target.server}/metrics", timeout_seconds=600.0)
 
     run(loop, work())
 

@@ -9,6 +9,10 @@ from tests.fuzz.inputs import (
     commands,
     configured,
     containers,
+    credentials,
+    discovered,
+    dividing,
+    holders,
     kubelets,
     leftovers,
     loadtests,
@@ -22,7 +26,7 @@ from tests.fuzz.inputs import (
 from tests.fuzz.target import Target
 
 MODULES = (
-    annotated, answered, clusters, commands, configured, containers, kubelets, leftovers, loadtests, machines, objects,
-    served, sockets, watchers, workloads,
+    annotated, answered, clusters, commands, configured, containers, credentials, discovered, dividing, holders,
+    kubelets, leftovers, loadtests, machines, objects, served, sockets, watchers, workloads,
 )  # fmt: skip
 TARGETS: dict[str, Target] = {target.name: target for module in MODULES for target in module.TARGETS}

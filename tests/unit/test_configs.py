@@ -83,3 +83,9 @@ def test_a_claim_comes_before_its_class_and_a_later_entry_before_an_earlier_one(
     assert configs.ClaimConfigs(listed).of_request("b/first").interval == "Long"
     assert configs.ClaimConfigs(listed[2:]).of_request("a").interval == "Medium"
     assert configs.ClaimConfigs(()).of_request("a").interval == "Default"
+
+
+def test_requests_of_an_entry_that_are_no_list_are_named() -> None:
+    found = configs.ClaimConfigs([{"requests": 3, "opaque": {"driver": "gpu.nvidia.com", "parameters": OPERATOR}}])
+    with pytest.raises(errors.InputError, match=r"^claim\.config\[0\]\.requests: must be a list"):
+        found.of_request("a", where="claim.")

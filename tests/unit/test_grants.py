@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,6 +67,14 @@ def test_a_share_is_the_memory_that_was_consumed() -> None:
     shared = result(shareID="share-1", consumedCapacity={"memory": "10Gi"})
     [device] = grants.grant(claim(shared), PLACES, pool="n").devices
     assert (device.title, device.memory_mib, device.slot) == ("gpu-a-share-1", 10240, ("GPU-a", "share-1"))
+
+
+@pytest.mark.parametrize("field", ["request", "uid"])
+def test_what_is_too_long_for_the_checkpoint_is_refused_and_not_saved(field: str) -> None:
+    long = {field: "x" * 1000}
+    named = claim(result(request=long.get("request", "gpu")), pods=(long.get("uid", "p"),))
+    with pytest.raises(errors.InputError, match=r"^status\..*: 'x.*': at most 506 characters are allowed"):
+        grants.grant(named, PLACES, pool="n")
 
 
 def test_a_mig_device_is_an_instance_with_an_id_of_its_own() -> None:

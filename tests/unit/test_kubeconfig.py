@@ -68,15 +68,27 @@ def test_a_token_wins_over_a_token_file(tmp_path: Path) -> None:
     assert kubeconfig.load(write(tmp_path / "a", document)).token_file is None
 
 
+def test_empty_names_of_a_proxy_and_of_the_servers_certificate_count_as_absent(tmp_path: Path) -> None:
+    cluster = {"server": "https://a", "tls-server-name": "", "proxy-url": ""}
+    target = kubeconfig.load(write(tmp_path / "a", config(clusters=[{"name": "c", "cluster": cluster}])))
+    assert (target.tls_server_name, target.proxy_url) == (None, None)
+
+
 def test_impersonation_is_carried_along(tmp_path: Path) -> None:
-    user = {"token": "t", "as": "jane", "as-uid": "7", "as-groups": ["dev", "ops"], "as-user-extra": {"scope": ["x"]}}
+    user = {
+        "token": "t",
+        "as": "jane",
+        "as-uid": "7",
+        "as-groups": ["dev", "ops"],
+        "as-user-extra": {"acme.com/Scope": ["x"]},
+    }
     target = kubeconfig.load(write(tmp_path / "a", config(users=[{"name": "u", "user": user}])))
     assert target.impersonate == (
         ("Impersonate-User", "jane"),
         ("Impersonate-Uid", "7"),
         ("Impersonate-Group", "dev"),
         ("Impersonate-Group", "ops"),
-        ("Impersonate-Extra-scope", "x"),
+        ("Impersonate-Extra-acme.com%2FScope", "x"),
     )
 
 
@@ -91,6 +103,24 @@ def test_impersonation_is_carried_along(tmp_path: Path) -> None:
         ({"clusters": [{"name": "c", "cluster": {"server": 5}}]}, "`clusters[0].cluster.server`"),
         ({"clusters": [{"name": "c", "cluster": {}}]}, "clusters[0].cluster"),
         ({"clusters": [{"name": "c", "cluster": {"server": "api:6443"}}]}, "must start with https:// or http://"),
+        (
+            {"clusters": [{"name": "c", "cluster": {"server": "https://[::1"}}]},
+            "clusters[0].cluster.server: is not a URL",
+        ),
+        ({"clusters": [{"name": "c", "cluster": {"server": "https://a:70000"}}]}, "cluster.server: is not a URL"),
+        (
+            {"clusters": [{"name": "c", "cluster": {"server": "https://a", "proxy-url": "socks5://p:1"}}]},
+            "clusters[0].cluster.proxy-url: must start with https:// or http://",
+        ),
+        ({"users": [{"name": "u", "user": {"token": "a\nb"}}]}, "users[0].user.token: must be one line"),
+        (
+            {"users": [{"name": "u", "user": {"as": "jane", "as-groups": ["a\r\nb"]}}]},
+            "users[0].user: Impersonate-Group: must be one line",
+        ),
+        (
+            {"contexts": [{"name": "x", "context": {"cluster": "c", "namespace": "a/b"}}]},
+            "contexts[0].context.namespace: 'a/b' is not the name of a namespace",
+        ),
         ({"users": [{"name": "u", "user": {"client-certificate-data": "?"}}]}, "client-certificate-data: not base64"),
         ({"users": [{"name": "u", "user": {"client-key-data": "é"}}]}, "client-key-data: not base64"),
         ({"users": [{"name": "u", "user": {"client-key": "no.key"}}]}, "users[0].user.client-key: cannot read"),
@@ -154,3 +184,37 @@ def test_a_key_that_stands_twice_is_read_as_kubectl_reads_it(tmp_path: Path) -> 
     path = write(tmp_path / "config", config())
     path.write_text(path.read_text() + "\ncurrent-context: other\ncurrent-context: main\n")
     assert kubeconfig._parse(path)["current-context"] == "main"
+
+
+@pytest.mark.parametrize(
+    ("environ", "content", "says"),
+    [
+        ({"KUBERNETES_SERVICE_HOST": "a", "KUBERNETES_SERVICE_PORT": "tcp://1"}, "ns", "KUBERNETES_SERVICE_PORT: "),
+        ({"KUBERNETES_SERVICE_HOST": "a"}, "a/b", "namespace: 'a/b' is not the name of a namespace"),
+        ({"KUBERNETES_SERVICE_HOST": ""}, "ns", "this is not a pod"),
+    ],
+)
+def test_a_broken_service_account_names_what_is_wrong(
+    tmp_path: Path, environ: dict[str, str], content: str, says: str
+) -> None:
+    (tmp_path / "ca.crt").write_text("CA")
+    (tmp_path / "namespace").write_text(content)
+    with pytest.raises(errors.ConfigError, match=says):
+        kubeconfig.in_cluster(environ, tmp_path)
+
+
+def test_a_kubeconfig_that_may_not_be_looked_at_is_an_error_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(_path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", forbidden)
+    for environ in ({"KUBECONFIG": str(tmp_path)}, {"HOME": str(tmp_path)}):
+        with pytest.raises(errors.ConfigError, match=str(tmp_path)):
+            kubeconfig.load(environ=environ)
+
+
+def test_without_a_home_nothing_is_configured() -> None:
+    with pytest.raises(errors.ConfigError, match="set KUBECONFIG"):
+        kubeconfig.load(environ={"HOME": "~nobody-of-this-name"})

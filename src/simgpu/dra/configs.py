@@ -137,7 +137,9 @@ class ClaimConfigs:
         that counts is read. Raises `InputError` with a path below `where`.
         """
         for number, item in self._entries:
-            requests = _field(item, "requests") or ()
+            requests = _field(item, "requests") or []
+            if not isinstance(requests, list):
+                raise errors.InputError(f"{where}config[{number}].requests", "must be a list")
             if not requests or request in requests or request.partition("/")[0] in requests:
                 if number not in self._parsed:
                     self._parsed[number] = _read(number, item)

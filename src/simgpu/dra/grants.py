@@ -19,7 +19,8 @@ from simgpu.vocabulary import DEVICE_ENV_PREFIX, MAX_CLAIM_RESULTS, MAX_CLAIM_US
 UID = re.compile(r"\A[0-9A-Za-z][0-9A-Za-z-]{0,62}\Z")  # part of file names
 
 _Id = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{pools.ID.pattern})\Z")]  # names the folder of a page
-_Text = Annotated[str, msgspec.Meta(max_length=2 * MAX_NAME)]
+_MAX_TEXT = 2 * MAX_NAME  # characters
+_Text = Annotated[str, msgspec.Meta(max_length=_MAX_TEXT)]
 
 
 class GrantedDevice(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -79,7 +80,7 @@ def grant(claim: claims.AllocatedClaim, places: Mapping[str, DevicePlace], *, po
     """Return a claim as the node prepares it; `places` are its devices by name, and `pool` is its own.
 
     Devices of other drivers are left out. Raises `InputError` for a claim that is not allocated, devices that the node
-    does not have, and configuration that is invalid.
+    does not have, configuration that is invalid, and names that are too long for the checkpoint.
     """
     allocation, meta = claim.status.allocation, claim.metadata
     if allocation is None:
@@ -92,6 +93,7 @@ def grant(claim: claims.AllocatedClaim, places: Mapping[str, DevicePlace], *, po
             raise errors.InputError(field, f"the node has no device {errors.shown(item.device)} in pool {item.pool}")
         if item.share and UID.fullmatch(item.share) is None:
             raise errors.InputError(f"{field}.shareID", f"{errors.shown(item.share)} is no uid")
+        _check_length(item.request, f"{field}.request")
         sharing = claim.configs.of_request(item.request)
         granted.append(
             GrantedDevice(
@@ -101,7 +103,16 @@ def grant(claim: claims.AllocatedClaim, places: Mapping[str, DevicePlace], *, po
         )  # fmt: skip
     reserved = claim.status.reserved_for[:MAX_CLAIM_USERS]
     pods = tuple(consumer.uid for consumer in reserved if consumer.resource == "pods")
+    _check_length(meta.namespace, "metadata.namespace")
+    _check_length(meta.name, "metadata.name")
+    for uid in pods:
+        _check_length(uid, "status.reservedFor")
     return PreparedClaim(meta.uid, meta.namespace, meta.name, tuple(granted), pods)
+
+
+def _check_length(text: str, field: str) -> None:
+    if len(text) > _MAX_TEXT:
+        raise errors.InputError(field, f"{errors.shown(text)}: at most {_MAX_TEXT} characters are allowed")
 
 
 def check_overlaps(claim: PreparedClaim, prepared: Iterable[PreparedClaim]) -> None:

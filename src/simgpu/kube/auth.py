@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from simgpu.kube import errors
+from simgpu.kube import errors, kubeconfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,6 +88,7 @@ class Credentials:
         elif config.exec is not None and token is None:
             printed = await run_plugin(config.exec, config)
             token = printed.token
+            kubeconfig.check_header(token or "", f"exec plugin {config.exec.command}: token")
             if printed.client_certificate_data and printed.client_key_data:
                 certificate, key = printed.client_certificate_data.encode(), printed.client_key_data.encode()
             if printed.expiration_timestamp is not None:
@@ -115,7 +116,8 @@ def _timestamp(moment: datetime.datetime) -> float:
 def tls_context(config: ClientConfig, certificate: bytes | None, key: bytes | None) -> ssl.SSLContext:
     """Return a client context that trusts the configured CA and presents the client certificate, if there is one."""
     try:
-        context = ssl.create_default_context(cadata=config.ca.decode() if config.ca else None)
+        # Bundles have comments, which need not be ASCII; the library takes no others.
+        context = ssl.create_default_context(cadata=config.ca.decode("ascii", "ignore") if config.ca else None)
     except (ssl.SSLError, ValueError) as error:
         raise errors.ConfigError(f"{config.server}: certificate-authority: not a PEM certificate ({error})") from None
     if not config.verify:
@@ -131,15 +133,15 @@ def _load_pair(context: ssl.SSLContext, config: ClientConfig, certificate: bytes
         raise errors.ConfigError(f"{config.server}: client-key: is encrypted; give one without a password")
 
     # OpenSSL reads key pairs from files only; this one is private and deleted once it is read.
-    with tempfile.NamedTemporaryFile() as pair:
-        pair.write(certificate.rstrip() + b"\n" + key)
-        pair.flush()
-        try:
+    try:
+        with tempfile.NamedTemporaryFile() as pair:
+            pair.write(certificate.rstrip() + b"\n" + key)
+            pair.flush()
             context.load_cert_chain(pair.name, password=ask_for_password)
-        except (ssl.SSLError, OSError) as error:
-            raise errors.ConfigError(
-                f"{config.server}: client-certificate, client-key: not a usable pair ({error})"
-            ) from None
+    except (ssl.SSLError, OSError) as error:
+        raise errors.ConfigError(
+            f"{config.server}: client-certificate, client-key: not a usable pair ({error})"
+        ) from None
 
 
 def _read_token(path: Path) -> str:
@@ -149,6 +151,7 @@ def _read_token(path: Path) -> str:
         raise errors.ConfigError(f"tokenFile: cannot read {path}: {error}") from None
     if not token:
         raise errors.ConfigError(f"tokenFile: {path} is empty")
+    kubeconfig.check_header(token, f"tokenFile: {path}")
     return token
 
 

@@ -8,17 +8,24 @@ is left to `auth`.
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
+import re
+import urllib.parse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from simgpu import yaml_text
-from simgpu.kube import errors
+from simgpu.errors import shown
+from simgpu.kube import errors, resources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")  # what no header of a request can have
+_NAME_SAFE = "!#$&'*+-.^_`|~"  # in the name of a header, besides letters and digits; others are escaped as in URLs
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -118,16 +125,26 @@ def load(
         return from_files([Path(path)], context=context)
     listed = [Path(item) for item in environ.get("KUBECONFIG", "").split(os.pathsep) if item]
     if listed:
-        present = [item for item in listed if item.exists()]
+        present = [item for item in listed if _exists(item)]
         if not present:
             raise errors.ConfigError(f"KUBECONFIG: no such file: {', '.join(map(str, listed))}")
         return from_files(present, context=context)
-    if context is None and "KUBERNETES_SERVICE_HOST" in environ and (SERVICE_ACCOUNT / "token").exists():
+    if context is None and environ.get("KUBERNETES_SERVICE_HOST") and _exists(SERVICE_ACCOUNT / "token"):
         return in_cluster(environ)
-    default = Path(environ.get("HOME", "~")).expanduser() / ".kube" / "config"
-    if not default.exists():
+    default = Path(environ.get("HOME") or "~", ".kube", "config")
+    with contextlib.suppress(RuntimeError):  # the user has no home
+        default = default.expanduser()
+    if not _exists(default):
         raise errors.ConfigError(f"no Kubernetes configuration: give --kubeconfig, set KUBECONFIG, or write {default}")
     return from_files([default], context=context)
+
+
+def _exists(path: Path) -> bool:
+    """Return whether a file exists; one that may not be looked at does, and reading it reports why."""
+    try:
+        return path.exists()
+    except OSError:
+        return True
 
 
 def in_cluster(environ: Mapping[str, str], directory: Path = SERVICE_ACCOUNT) -> ClientConfig:
@@ -135,11 +152,14 @@ def in_cluster(environ: Mapping[str, str], directory: Path = SERVICE_ACCOUNT) ->
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise errors.ConfigError("KUBERNETES_SERVICE_HOST is not set: this is not a pod")
-    namespace = directory / "namespace"
-    name = _read(namespace, directory, "namespace") if namespace.exists() else b""
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    _check_url(server, "KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT")
+    file = directory / "namespace"
+    namespace = _read(file, directory, "namespace").decode("utf-8", "replace").strip() if _exists(file) else ""
+    _check_namespace(namespace, str(file))
     return ClientConfig(
-        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
-        namespace=name.decode("utf-8", "replace").strip() or "default",
+        server=server,
+        namespace=namespace or "default",
         ca=_read(directory / "ca.crt", directory, "ca.crt"),
         token_file=directory / "token",
     )
@@ -153,6 +173,7 @@ def from_files(paths: Sequence[Path], *, context: str | None = None) -> ClientCo
         raise errors.ConfigError(f"{_names(paths)}: current-context is not set; name a context")
     where = _pick(merged, "contexts", chosen, "current-context" if context is None else "context")
     wanted = _convert(where, Context, "context")
+    _check_namespace(wanted.namespace, f"{where.file}: {where.field}.context.namespace")
     cluster_source = _pick(merged, "clusters", wanted.cluster, f"{where.field}.context.cluster")
     cluster = _convert(cluster_source, Cluster, "cluster")
     if not wanted.user:
@@ -222,8 +243,10 @@ def _convert(source: _Source, kind: type[_T], key: str) -> _T:
 def _client_config(context: Context, cluster: Cluster, at: _Source, user: AuthInfo, who: _Source) -> ClientConfig:
     if user.auth_provider is not None:
         raise errors.ConfigError(f"{who.file}: {who.field}.user.auth-provider: no longer supported; use an exec plugin")
-    if not cluster.server.startswith(("https://", "http://")):
-        raise errors.ConfigError(f"{at.file}: {at.field}.cluster.server: must start with https:// or http://")
+    _check_url(cluster.server, f"{at.file}: {at.field}.cluster.server")
+    if cluster.proxy_url:
+        _check_url(cluster.proxy_url, f"{at.file}: {at.field}.cluster.proxy-url")
+    check_header(user.token or "", f"{who.file}: {who.field}.user.token")
     certificate = _material(who, "user.client-certificate", user.client_certificate, user.client_certificate_data)
     key = _material(who, "user.client-key", user.client_key, user.client_key_data)
     if (certificate is None) != (key is None):
@@ -239,27 +262,55 @@ def _client_config(context: Context, cluster: Cluster, at: _Source, user: AuthIn
             cluster.certificate_authority_data,
         ),
         verify=not cluster.insecure_skip_tls_verify,
-        tls_server_name=cluster.tls_server_name,
-        proxy_url=cluster.proxy_url,
+        tls_server_name=cluster.tls_server_name or None,  # TLS takes no empty name
+        proxy_url=cluster.proxy_url or None,
         certificate=certificate,
         key=key,
         token=user.token or None,
         token_file=who.file.absolute().parent / user.token_file if user.token_file and not user.token else None,
-        impersonate=_impersonation(user),
+        impersonate=_impersonation(user, who),
         exec=user.exec,
         exec_directory=who.file.absolute().parent,
     )
 
 
-def _impersonation(user: AuthInfo) -> tuple[tuple[str, str], ...]:
+def _check_url(url: str, where: str) -> None:
+    if not url.startswith(("https://", "http://")):
+        raise errors.ConfigError(f"{where}: must start with https:// or http://")
+    try:
+        parts = urllib.parse.urlsplit(url)
+        if parts.hostname and parts.port != 0 and url.isprintable():
+            return
+    except ValueError:
+        pass
+    raise errors.ConfigError(f"{where}: is not a URL")
+
+
+def _check_namespace(name: str, where: str) -> None:
+    try:
+        resources.PODS.path(namespace=name)
+    except ValueError:
+        raise errors.ConfigError(f"{where}: {shown(name)} is not the name of a namespace") from None
+
+
+def check_header(text: str, where: str) -> None:
+    """Raise `ConfigError` for a text with characters that no header of a request can have, such as line breaks."""
+    if _CONTROL.search(text):
+        raise errors.ConfigError(f"{where}: must be one line without control characters")
+
+
+def _impersonation(user: AuthInfo, who: _Source) -> tuple[tuple[str, str], ...]:
     if not user.impersonate:
         return ()
     headers = [("Impersonate-User", user.impersonate)]
     if user.impersonate_uid:
         headers.append(("Impersonate-Uid", user.impersonate_uid))
     headers += [("Impersonate-Group", group) for group in user.impersonate_groups or ()]
-    for name, values in (user.impersonate_extra or {}).items():
-        headers += [(f"Impersonate-Extra-{name}", value) for value in values]
+    for key, values in (user.impersonate_extra or {}).items():
+        name = f"Impersonate-Extra-{urllib.parse.quote(key, safe=_NAME_SAFE, errors='replace')}"
+        headers += [(name, value) for value in values]
+    for name, value in headers:
+        check_header(value, f"{who.file}: {who.field}.user: {name}")
     return tuple(headers)
 
 

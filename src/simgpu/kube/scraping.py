@@ -9,6 +9,7 @@ import aiohttp
 from simgpu.kube import errors, wire
 
 MAX_BYTES = 64 << 20
+_MAX_ERROR = 64 << 10
 
 
 async def page(url: str, *, timeout_seconds: float = 10.0) -> str:
@@ -20,14 +21,14 @@ async def page(url: str, *, timeout_seconds: float = 10.0) -> str:
             aiohttp.ClientSession(timeout=timeout) as session,
             session.get(url, ssl=False) as response,
         ):
-            body = await response.content.read(64 << 10) if response.status >= 400 else b""
-            if response.status >= 400:
-                raise errors.from_response(response.status, body)
-            parts: list[bytes] = []
-            size = 0
-            async for part in response.content.iter_any():
-                parts.append(part)
-                size += len(part)
-                if size > MAX_BYTES:
-                    raise errors.UnreadableAnswer(f"{url}: a page of more than {MAX_BYTES} bytes")
+            with wire.ends_with_connection(response):
+                if response.status >= 400:
+                    raise errors.from_response(response.status, await response.content.read(_MAX_ERROR))
+                parts: list[bytes] = []
+                size = 0
+                async for part in response.content.iter_any():
+                    parts.append(part)
+                    size += len(part)
+                    if size > MAX_BYTES:
+                        raise errors.UnreadableAnswer(f"{url}: a page of more than {MAX_BYTES} bytes")
     return b"".join(parts).decode("utf-8", "replace")

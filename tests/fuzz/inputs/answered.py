@@ -15,7 +15,7 @@ import aiohappyeyeballs
 from simgpu import errors
 from simgpu.cluster import fetch
 from simgpu.kube import client as kube_client
-from simgpu.kube import wire
+from simgpu.kube import scraping, wire
 from simgpu.kube.kubeconfig import ClientConfig
 from simgpu.promql import asking
 from simgpu.top import feeds
@@ -134,6 +134,20 @@ async def _download(url: str) -> None:
         partial.discard()
 
 
+async def _component(url: str) -> None:
+    (await scraping.page(url, timeout_seconds=_SECONDS)).encode()
+
+
+async def _mirror(url: str) -> None:
+    async with fetch.Fetcher(_LIMITS) as fetcher:
+        problem = await fetcher.problem(url)
+    assert problem is None or problem.encode()
+
+
+async def _probe(url: str) -> None:
+    assert await wire.probe(url, timeout_seconds=_SECONDS) in (True, False)
+
+
 async def _drained(pieces: AsyncGenerator[bytes, None]) -> None:
     async with contextlib.aclosing(pieces) as found:
         async for _ in found:
@@ -141,7 +155,8 @@ async def _drained(pieces: AsyncGenerator[bytes, None]) -> None:
 
 
 _CLIENTS: tuple[Callable[[str], Awaitable[None]], ...] = (
-    _api, _api_stream, _top, _top_stream, _prometheus, _checksum, _download,
+    _api, _api_stream, _top, _top_stream, _prometheus, _checksum, _download, _component, _mirror,
+    _probe,
 )  # fmt: skip
 
 
@@ -184,6 +199,13 @@ _ANSWERS = (
     [_http('{"status":"success","data":{"resultType":"vector","result":[]}}', _JSON), _elsewhere("[::]:9@")],
     [_http("a" * 64), _http("", "Location: /x", status="302 Found"), _elsewhere("[::1]:9"), _elsewhere("127.0.0.1:1")],
     [_http("abc", 'ETag: "x"'), _http("bc", "Content-Range: bytes 1-2/3", status="206 Partial Content")],
+    [
+        _http("x 1\n"),
+        _http("no", status="403 Forbidden"),
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nabc",
+    ],
+    [_http(""), _elsewhere("[::]:9@"), _http("", status="500 Error")],
+    [_http("ok"), _elsewhere("127.0.0.1:9")],
 )
 
 TARGETS = (

@@ -1,4 +1,4 @@
-"""What API servers, Prometheus servers and other programs answer, and the kubeconfig that leads to them."""
+"""What API servers, Prometheus servers and other programs answer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from unittest import mock
 from simgpu import errors
 from simgpu.cluster import checksums, durations, origins, record
 from simgpu.dra import claims, slices
-from simgpu.kube import auth, kubeconfig, quantity, resources, views, watching
 from simgpu.kube import client as kube_client
 from simgpu.kube import errors as kube_errors
+from simgpu.kube import quantity, resources, views, watching
 from simgpu.kube.resources import Resource
 from simgpu.kube.store import Store, key_of_identity
 from simgpu.loadtest.measurements import histograms
@@ -49,19 +49,6 @@ _CLAIM = (
     f'{{"type":"ADDED","object":{{{_META},"status":{{"reservedFor":[{{"resource":"pods","name":"p","uid":"u"}}],'
     '"allocation":{"devices":{"results":[{"request":"r","driver":"gpu.nvidia.com","pool":"n","device":"gpu-0",'
     '"shareID":"s","consumedCapacity":{"memory":"1Gi"}}],"config":[]}}}}\n'
-)
-_KUBECONFIG = """
-apiVersion: v1
-current-context: a
-contexts: [{name: a, context: {cluster: b, user: c, namespace: d}}]
-clusters: [{name: b, cluster: {server: "https://127.0.0.1:6443", tls-server-name: x, proxy-url: "http://p:1",
-  certificate-authority-data: LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg==}}]
-users: [{name: c, user: {token: t, tokenFile: f, as: u, as-groups: [g], as-user-extra: {k: [v]},
-  exec: {command: x, apiVersion: client.authentication.k8s.io/v1, args: [y], env: [{name: n, value: v}]}}}]
-"""
-_CREDENTIAL = (
-    '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"t",'
-    '"expirationTimestamp":"2030-01-01T00:00:00Z","clientCertificateData":"c","clientKeyData":"k"}}'
 )
 _PAGE = """# TYPE x histogram
 x_bucket{verb="a\\"b",le="0.5"} 1
@@ -116,28 +103,6 @@ def _answer(data: bytes) -> None:
             item.metadata.name.encode()
     error = kube_errors.from_response(400 + number, rest)
     str(error).encode()
-
-
-def _kubeconfig(data: bytes) -> None:
-    """A kubeconfig leads to a server and a TLS context, or is refused with the file and the field."""
-    path = scratch() / "kubeconfig"
-    path.write_bytes(data)
-    try:
-        config = kubeconfig.from_files([path])
-    except kube_errors.ConfigError as error:
-        assert str(path) in str(error)
-        str(error).encode()
-        return
-    assert config.server.startswith(("http://", "https://"))
-    with contextlib.suppress(kube_errors.ConfigError):
-        auth.tls_context(config, config.certificate, config.key)
-
-
-def _credential(data: bytes) -> None:
-    """What a credential plugin prints is a credential, or is refused."""
-    with contextlib.suppress(kube_errors.ConfigError):
-        found = auth.read_credential(data, "plugin")
-        assert found.expiration_timestamp is None or math.isfinite(auth._timestamp(found.expiration_timestamp))
 
 
 def _quantity(data: bytes) -> None:
@@ -208,8 +173,6 @@ _LISTED = f'{{"metadata":{{"resourceVersion":"7","continue":"c"}},"items":[{{{_M
 TARGETS = (
     Target("watch-streams", awaited(_stream), numbered(_WATCHED)),
     Target("api-answers", _answer, numbered([[_LISTED]] * len(_RESOURCES))),
-    Target("kubeconfigs", _kubeconfig, encoded([_KUBECONFIG])),
-    Target("exec-credentials", _credential, encoded([_CREDENTIAL])),
     Target("local-files", _local, encoded(_LOCAL)),
     Target("quantities", _quantity, encoded(["1", "1.5Gi", "2e3", "-3m", "12E", "100Ki", "+.5"]), max_length=256),
     Target("metrics-pages", _metrics, encoded([_PAGE, f"{_PAGE}\0{_PAGE}"])),

@@ -15,8 +15,10 @@ import msgspec
 
 from simgpu import errors, vocabulary
 from simgpu.dra import claims, configs, grants, node_devices
+from simgpu.kube import client as kube_client
 from simgpu.kube import errors as kube_errors
 from simgpu.kube import views
+from simgpu.kube.resources import Resource
 from simgpu.machines import saved
 from simgpu.node import (
     cdi,
@@ -48,6 +50,8 @@ _MESSAGES: tuple[type[Message], ...] = (
     nri_messages.CreateContainerRequest, nri_messages.SynchronizeRequest, ttrpc.TtrpcRequest, ttrpc.TtrpcResponse,
 )  # fmt: skip
 _SPEC = spec(2, allocation=allocating.GpuAllocation("dra", allocating.DraOptions(dynamic_mig=True)))
+_FEW = 8  # claims that are prepared: more of them are like these
+_ALLOCATED = Resource("ResourceClaim", "resourceclaims", claims.AllocatedClaim, group="resource.k8s.io")
 _MAX_PAGES = 64  # folders that claims leave, so that looking at all of them stays fast
 _FOLDERS = {"state", "cdi", "gpus", "gpus-mig", "plugins", "registry"}  # of the agent
 _DEPTH = 2  # of folders below the agent's
@@ -136,7 +140,10 @@ def _dra() -> dra_plugin.DraPlugin:
 
 async def _dra_call(data: bytes) -> None:
     """Claims are prepared or unprepared, each with an answer of its own, and no file is written elsewhere."""
-    number, rest = split(data, 3)
+    number, rest = split(data, 4)
+    if number == 3:
+        await _allocated(rest)
+        return
     plugin = _dra()
     calls: tuple[tuple[type[Message], Callable[..., Awaitable[Message]]], ...] = (
         (dra_messages.ClaimsRequest, plugin._prepare_each), (dra_messages.ClaimsRequest, plugin._unprepare_each),
@@ -146,6 +153,30 @@ async def _dra_call(data: bytes) -> None:
     with contextlib.suppress(ValueError, rpc.RpcError):
         (await answer(kind.decode(rest))).encode()
     _check_files()
+
+
+async def _allocated(data: bytes) -> None:
+    """Claims of the API server are prepared, and are so after a restart; or each is refused for itself."""
+    try:
+        page = kube_client._page(data, _ALLOCATED)
+    except kube_errors.KubeError:
+        return
+    found = {item.metadata.uid: item for item in (page.items or ())[:_FEW]}
+    checkpoint = scratch() / "agent" / "state" / vocabulary.CLAIMS_FILE
+    checkpoint.unlink(missing_ok=True)
+    made = _prepared()
+
+    async def get(_namespace: str, name: str) -> claims.AllocatedClaim:
+        return found[name]
+
+    preparer = preparing.Preparer(made, get, lambda claim: grants.grant(claim, _places(), pool="node-a"))
+    for uid in found:
+        (await preparer.prepare(dra_messages.ClaimRef("ns", uid, uid))).encode()
+    again = _prepared()
+    await again.restore()
+    assert again.claims == made.claims
+    _check_files()
+    checkpoint.unlink(missing_ok=True)
 
 
 def _check_files() -> None:
@@ -308,13 +339,32 @@ _CGROUP = (
     "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod11111111_2222_3333_4444_555555555555.slice/"
 )
 
+_RESULT = {"request": "r", "driver": vocabulary.DRA_DRIVER, "pool": "node-a", "device": next(iter(_places()))}
+_LISTED = {
+    "metadata": {}, "items": [{
+        "metadata": {"name": "c", "namespace": "ns", "uid": _UID},
+        "status": {
+            "allocation": {
+                "devices": {
+                    "results": [{**_RESULT, "shareID": "s-1", "consumedCapacity": {"memory": "10Gi"}}],
+                    "config": _OPAQUE,
+                }
+            },
+            "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}],
+        },
+    }],
+}  # fmt: skip
+_LISTS = [json.dumps(_LISTED).replace('"r"', f'"{request}"') for request in ("r", "r" * 1000)]
+
 _FRAMES = _frames(("Configure", messages.Empty()), ("CreateContainer", _CONTAINER))
 
 TARGETS = (
     Target("kubelet-messages", _message, numbered([found.encode()] for found in _SAMPLES)),
     Target("device-plugin-calls", awaited(_device_plugin), numbered([[_PREFER.encode()], [_ALLOCATE.encode()]])),
     Target(
-        "dra-plugin-calls", awaited(_dra_call), numbered([[_CLAIMS.encode()], [_CLAIMS.encode()], [_STATUS.encode()]])
+        "dra-plugin-calls", awaited(_dra_call),
+        numbered([[_CLAIMS.encode()], [_CLAIMS.encode()], [_STATUS.encode()], _LISTS]),
+        (*_places(), "results", "reservedFor", "consumedCapacity"),
     ),
     Target("claim-checkpoints", awaited(_checkpoint), encoded([json.dumps(_PREPARED)])),
     Target("kubelet-checkpoints", _kubelet_checkpoint, encoded([json.dumps(_ENTRIES)])),
