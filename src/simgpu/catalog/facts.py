@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+Number = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]

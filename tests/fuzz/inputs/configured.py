@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from simgpu.controllers import feature_labels, publishing
 from simgpu.fakedev import device_type
 from simgpu.fakedev import files as fakedev_files
 from simgpu.fakedev import identity as fakedev_identity
-from simgpu.identities import identity
+from simgpu.identities import identity, render
 from simgpu.kube import views
-from simgpu.topology import checking, mig_files, mig_layouts, pools, reading
+from simgpu.machines import documents
+from simgpu.machines.box import Box
+from simgpu.topology import checking, devices, mig_files, mig_layouts, pools, reading
 from tests.fixtures import device_types
 from tests.fuzz.target import Target, encoded, files, numbered, scratch, split, text
 
@@ -62,6 +65,8 @@ gpus:
     allocatedBy: {namespace: a, pod: b, container: c}
     podGpuUsageStatus: {u: {utilization: {min: 1, max: 2}, fbUsed: 3, useKnativeUtilization: false}}
 """
+_KEYS = ("h200", "max-1550", "mi300x", "gaudi3")
+_VALUE = re.compile(r"[\w:]+(?:\{.*\})? (\S+)(?: \d+)?")
 _COUNTERS = '{"time": 1.5, "growth": 0.5, "address": "1.2.3.4", "gpus": {"GPU-1": [1, 2.5]}, "held": {"u": ["GPU-1"]}}'
 _PROFILE = {"product": "NVIDIA L4", "memory": "24GiB"}
 
@@ -159,7 +164,27 @@ def _model(path: Path) -> None:
 
 
 def _identity(path: Path) -> None:
-    identity.load(str(path))
+    _check_page(identity.load(str(path)))
+
+
+def _fakedev_identity(path: Path) -> None:
+    _check_page(fakedev_identity.read(path))
+
+
+def _check_page(found: identity.Identity) -> None:
+    """All numbers on a page are finite."""
+    page = render.Renderer(_box().machine, found).page().decode().removeprefix(f"{found.layout.header}\n")
+    assert all(math.isfinite(float(match[1])) for match in map(_VALUE.fullmatch, page.split("\n")) if match)
+
+
+@functools.cache
+def _box() -> Box:
+    """Two devices of each vendor, one of them divided, and the first one in use."""
+    entries = (devices.GpuEntry("h200", 1, mig=("1g.18gb", "3g.71gb")), *(devices.GpuEntry(key, 2) for key in _KEYS))
+    made = Box(devices.build(devices.BoxConfig(entries), _catalog(), node="n"), seed=1, hostname="n")
+    made.admit(documents.read({"Name": "x", "Profile": [{"Load": 80}]}).profile, [made.devices[1].file])
+    made.step(60.0, clock=60.0)
+    return made
 
 
 def _device_type(path: Path) -> None:
@@ -179,7 +204,7 @@ def _kind() -> device_type.DeviceType:
 _FAKEDEV = (
     _of_file("type.json", _device_type),
     _of_file("devices.json", lambda path: fakedev_files.devices(path, 4, _kind().labels, _kind().model)),
-    _of_file("identity.json", fakedev_identity.read),
+    _of_file("identity.json", _fakedev_identity),
 )
 _FAKEDEV_FILES = ("device-type*.json", "devices.json", "identity.json")
 
