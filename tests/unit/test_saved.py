@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -327,3 +328,38 @@ def test_of_gpus_that_are_gone_the_last_are_remembered() -> None:
 def test_with_an_invalid_file_of_the_last_gpus_an_agent_starts_without_them(tmp_path: Path, content: str) -> None:
     (tmp_path / "known.json").write_text(content, errors="surrogateescape")
     assert state.load_known(tmp_path / "known.json") == Known()
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [
+        ('"sm_count":132', '"sm_count":-1'),
+        ('"idle":78.04', '"idle":0.0'),
+        ('"leakage":0.00097', '"leakage":99.0'),
+        ('"refresh":0.107', '"refresh":1e-320'),
+        ('"zones":2', '"zones":0'),
+        ('"zones":2', '"zones":9223372036854775807'),
+        ('"low":10', '"low":90'),
+        ('"cores":2.0', '"cores":0.0'),
+        ('"share":0.25', '"share":1e308'),
+        ('"sm":{', '"colour":{'),
+    ],
+)
+def test_an_agent_starts_without_gpus_that_there_cannot_be_and_users_that_do_what_nobody_can(
+    tmp_path: Path, was: str, becomes: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = users.Plan(profiles.level("p", users.ALL))
+    some = (
+        users.User(users.PodRef("p"), users.Range(10, 20), share=0.25),
+        users.User(users.PodRef("q"), cpu=users.CpuSource("q", "c", 2.0)),
+        users.User(users.PodRef("r"), plan=plan),
+    )
+    known = Known(spec(1, numa=pools.Numa(2)), {IDS[0]: some})
+    path = tmp_path / "known.json"
+    path.write_bytes(msgspec.json.encode(known))
+    assert state.load_known(path) == known
+    content = path.read_text()
+    assert was in content
+    path.write_text(content.replace(was, becomes))
+    assert state.load_known(path) == Known()
+    assert "the previous GPUs of the node are unknown" in caplog.text

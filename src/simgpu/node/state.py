@@ -98,10 +98,12 @@ def load(path: Path) -> Saved:
 def load_known(path: Path) -> Known:
     """Return the GPUs and users that the cluster last reported; none if the file is missing or invalid."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Known).with_shared_models()
+        known = msgspec.json.decode(path.read_bytes(), type=Known)
+        known.check()
+        return known.with_shared_models()
     except FileNotFoundError:
         return Known()
-    except (OSError, *kube_errors.DECODING) as error:
+    except (OSError, errors.InputError, *kube_errors.DECODING) as error:
         explained = errors.explain(error) if isinstance(error, OSError) else error
         _log.warning("the previous GPUs of the node are unknown: %s: %s", path, explained)
         return Known()

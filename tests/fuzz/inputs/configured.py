@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 
 from simgpu import errors, vocabulary
-from simgpu.catalog import captures, importing, models
+from simgpu.catalog import captures, importing, models, relations
 from simgpu.controllers import fake_nodes, feature_labels, publishing
 from simgpu.fakedev import device_type
 from simgpu.fakedev import files as fakedev_files
@@ -27,7 +28,7 @@ from simgpu.machines.fleet import Fleet
 from simgpu.sim import cards
 from simgpu.topology import checking, devices, mig_files, mig_layouts, pools, reading
 from tests.fixtures import boxes, device_types, equipment
-from tests.fuzz.target import Target, encoded, files, numbered, scratch, split, text
+from tests.fuzz.target import ROOT, Target, encoded, files, numbered, scratch, split, text
 
 _FORMS = """
 migStrategy: mixed
@@ -71,6 +72,8 @@ gpus:
 """
 _BUSY = {"Name": "x", "Profile": [{"Load": 80, "Fluctuation": 5}]}
 _KEYS = ("h200", "max-1550", "mi300x", "gaudi3")
+_MODELS = [str((models.DATA / f"{key}.yaml").relative_to(ROOT)) for key in _KEYS]
+_RELATED = f"base: h200\nrelations:\n{textwrap.indent(relations.DATA.read_text(), '  ')}".encode()
 _VALUE = re.compile(r"[\w:]+(?:\{.*\})? (\S+)(?: \d+)?")
 _NOW = 1_700_000_000.0  # seconds since 1970
 _SPEC = equipment.spec(1)
@@ -261,7 +264,7 @@ TARGETS = (
     Target("mig-parted-files", _layouts, encoded([_PARTED])),
     Target("node-views", _view, encoded([f"{_VIEW}\n===\n{_COUNTERS}"])),
     Target("captures", _capture, files("examples/13-capture/capture.xml"), max_length=1 << 15),
-    Target("gpu-models", _of_file("model.yaml", _model), files("examples/12-gpu-model/*.yaml")),
+    Target("gpu-models", _of_file("model.yaml", _model), (*files("examples/12-gpu-model/*.yaml", *_MODELS), _RELATED)),
     Target("identities", _of_file("identity.yaml", _identity), files("src/simgpu/identities/data/dcgm-4*.yaml")),
     Target("fakedev-files", _fakedev, numbered(files(f"examples/10-fakedev/{name}") for name in _FAKEDEV_FILES)),
 )
