@@ -248,6 +248,22 @@ def test_whole_numbers_have_all_of_their_digits(tmp_path: Path) -> None:
     assert numbers
 
 
+@pytest.mark.parametrize(("regex", "found"), [(r"(\d)$", ["0", "1"]), (r"\d$", ["0", "1"]), (r"card(\d)?", ["0", "1"])])
+def test_an_index_is_the_first_group_of_a_pattern_or_all_that_it_matches(
+    tmp_path: Path, regex: str, found: list[str]
+) -> None:
+    for name in ("card0", "card1"):
+        (tmp_path / name).touch()
+    assert client.devices_by_glob(f"{tmp_path}/card*", regex) == found
+
+
+@pytest.mark.parametrize("regex", ["(9)?card", "x"])
+def test_a_pattern_without_an_index_in_a_name_is_reported(tmp_path: Path, regex: str) -> None:
+    (tmp_path / "card0").touch()
+    with pytest.raises(errors.InputError, match=r"--index-regex: .* does not match .*card0"):
+        client.devices_by_glob(f"{tmp_path}/card*", regex)
+
+
 def test_label_values_are_escaped() -> None:
     made = boxes.make("h200", 1)
     made.machine.hostnames[0] = 'a"b\\c\nd'

@@ -16,7 +16,7 @@ from unittest import mock
 import msgspec
 
 from simgpu import errors
-from simgpu.cluster import checksums, durations, origins, record
+from simgpu.cluster import binaries, checksums, durations, fetch, origins, processes, record
 from simgpu.controllers import knative
 from simgpu.dra import claims, slices
 from simgpu.kube import auth, kubeconfig, quantity, resources, views, watching
@@ -26,6 +26,7 @@ from simgpu.kube.resources import Resource
 from simgpu.kube.store import Store, key_of_identity
 from simgpu.loadtest.measurements import bench, prometheus_query, scheduler
 from simgpu.promql import asking
+from simgpu.vocabulary import CLUSTER_ENV, COMPONENT_ENV
 from tests.fuzz.target import Target, awaited, encoded, numbered, scratch, split, text
 
 _CLAIMS = Resource("ResourceClaim", "resourceclaims", claims.AllocatedClaim, group="resource.k8s.io")
@@ -205,7 +206,7 @@ async def _measured(measurement: bench.Measurement, params: dict[str, Any]) -> N
 
 
 def _local(data: bytes) -> None:
-    """A file about a local cluster or its programs is used, or is as good as none, or is refused with its name."""
+    """What is known of a local cluster and its programs is used, or is as good as none, or is refused with its file."""
     home = _home()
     program, folder = home / "program", record.Folder("a")
     folder.record = home / "cluster.json"
@@ -216,6 +217,14 @@ def _local(data: bytes) -> None:
         durations.recall("up")
     known = checksums.published(data, "program")
     assert known is None or len(known) == 64
+    version = binaries.parse_version(text(data))
+    assert version is None or max(version) < 10**9
+    tags = processes.read_tags(data)
+    assert tags is None or data.count(b"=") >= len(tags)
+    partial = fetch.Partial(home / "download")
+    (home / "download.version").write_bytes(data)
+    header = partial.version()
+    assert "\n" not in header + header.encode("ascii").decode()
     try:
         folder.load()
     except errors.SimgpuError as error:
@@ -235,6 +244,7 @@ _LOCAL = (
     '{"url":"https://example.com/program","size":1,"sha256":"' + "0" * 64 + '"}',
     '{"assets":[{"name":"program","digest":"sha256:' + "a" * 64 + '"}]}',
     "0" * 64, f"{'b' * 64}  ./program\n", '{"up":3.5}',
+    f"PATH=/bin\0{CLUSTER_ENV}=/tmp/a\0{COMPONENT_ENV}=etcd\0", "etcd Version: 3.6.16\nGit SHA: none", '"abc"',
 )  # fmt: skip
 _SERIES = ('"a":"b"', '"le":"0.5"', '"namespace":"ns","pod":"p"')
 _WATCHED = [[_STREAM], [_STREAM], [_STREAM], [_CLAIM], [_SLICE], *[[_STREAM]] * (len(_RESOURCES) - 5)]
