@@ -75,6 +75,14 @@ _KEYS = ("h200", "max-1550", "mi300x", "gaudi3")
 _MODELS = [str((models.DATA / f"{key}.yaml").relative_to(ROOT)) for key in _KEYS]
 _RELATED = f"base: h200\nrelations:\n{textwrap.indent(relations.DATA.read_text(), '  ')}".encode()
 _VALUE = re.compile(r"[\w:]+(?:\{.*\})? (\S+)(?: \d+)?")
+_OTHER_UNITS = """
+base: dcgm
+about: other units
+change:
+  DCGM_FI_DEV_SM_CLOCK: {scale: 2.5, offset: 1.5, digits: 3, form: fixed}
+  DCGM_FI_DEV_POWER_USAGE: {scale: 2.5, offset: 1.5, digits: 3, form: int}
+  DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION: {offset: 4.5, form: shortest, dimensions: [{labels: {}, scale: 3.5}]}
+"""
 _NOW = 1_700_000_000.0  # seconds since 1970
 _SPEC = equipment.spec(1)
 _COUNTERS = json.dumps(
@@ -265,6 +273,10 @@ TARGETS = (
     Target("node-views", _view, encoded([f"{_VIEW}\n===\n{_COUNTERS}"])),
     Target("captures", _capture, files("examples/13-capture/capture.xml"), max_length=1 << 15),
     Target("gpu-models", _of_file("model.yaml", _model), (*files("examples/12-gpu-model/*.yaml", *_MODELS), _RELATED)),
-    Target("identities", _of_file("identity.yaml", _identity), files("src/simgpu/identities/data/dcgm-4*.yaml")),
+    Target(
+        "identities",
+        _of_file("identity.yaml", _identity),
+        (*files("src/simgpu/identities/data/dcgm-4*.yaml"), *encoded([_OTHER_UNITS])),
+    ),
     Target("fakedev-files", _fakedev, numbered(files(f"examples/10-fakedev/{name}") for name in _FAKEDEV_FILES)),
 )
