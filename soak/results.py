@@ -72,6 +72,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     fresh_starts: int
     settle_seconds: list[float]  # of each check: until everything agreed
     passed_over: int = 0  # pods that KWOK did not start until they were changed
+    overfilled: int = 0  # nodes at checks, to which the scheduler had bound pods with more GPUs than there are
     scrapes: int
     counters: int  # that were seen to grow
     falls: int
@@ -110,6 +111,7 @@ def figures(result: Result) -> Iterator[tuple[str, str]]:
     yield "checks at rest", f"{result.checks:,}, {result.fresh_starts:,} of them against a fresh start"
     yield "longest time to rest", f"{max(result.settle_seconds, default=0.0):.1f} s"
     yield "pods that KWOK passed over, until they were changed", f"{result.passed_over:,}"
+    yield "nodes at checks with more pods than GPUs, by the scheduler", f"{result.overfilled:,}"
     yield "scrapes", f"{result.scrapes:,}, in which {result.counters:,} counters grew"
     yield "memory at rest, in MiB", _grown(result.growth)
     yield "counters that fell", f"{result.falls:,}"

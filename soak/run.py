@@ -67,6 +67,7 @@ class Soak:
         self._rests: list[Sample] = []
         self._reported = 0  # falls of counters that were reported
         self._passed_over: set[str] = set()
+        self._overfilled = 0  # nodes at checks
         self._spared = False  # whether SimGPU's processes are left alive now
 
     def _since(self) -> float:
@@ -195,7 +196,8 @@ class Soak:
                 if not problems and seen != before:
                     before, problems = seen, ["it changes all the time"]
                     await asyncio.sleep(_SCHEDULING_SECONDS if seen.waiting else _STILL_SECONDS)
-            if not problems:
+            if not problems and seen is not None:
+                self._overfilled += len(state.overfilled(seen))
                 self._settled.append(round(time.monotonic() - start, 1))
                 for role in await self._observer.settle(session):
                     self._fail(f"{what}: the {role} serves no page")
@@ -294,6 +296,7 @@ class Soak:
             fresh_starts=self._fresh_starts,
             settle_seconds=self._settled,
             passed_over=len(self._passed_over),
+            overfilled=self._overfilled,
             scrapes=sum(observer.scrapes.values()),
             counters=len(counters.grown),
             falls=len(counters.falls),

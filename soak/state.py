@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -108,11 +108,7 @@ def published(views: dict[str, Any]) -> Holders:
 def disagreements(seen: Seen, nodes: dict[str, str]) -> list[str]:
     """Return what does not agree: empty at rest. `nodes` are all of them, each with its pool."""
     found = [f"pods start: {len(seen.starting)}"] if seen.starting else []
-    whole = collections.Counter(
-        (node, holder) for (node, _), holder in seen.holders.items() if nodes.get(node) not in fleet.BY_CLAIM
-    )
-    if whole != seen.wanted:
-        found.append(f"pods: {_difference(whole, seen.wanted)}")
+    found += _wrong_holders(seen, nodes)
     claimed = {key: holder for key, holder in seen.holders.items() if nodes.get(key[0]) in fleet.BY_CLAIM}
     if claimed != seen.claimed:
         found.append(f"claims: {_difference(claimed, seen.claimed)}")
@@ -135,6 +131,37 @@ def disagreements(seen: Seen, nodes: dict[str, str]) -> list[str]:
     if offered != whole_gpus:
         found.append(f"allocatable: {_difference(offered, whole_gpus)}")
     return found
+
+
+def _wrong_holders(seen: Seen, nodes: dict[str, str]) -> Iterator[str]:
+    """Yield where pods do not have as many GPUs as they request by count."""
+    whole = collections.Counter(
+        (node, holder) for (node, _), holder in seen.holders.items() if nodes.get(node) not in fleet.BY_CLAIM
+    )
+    overfull = overfilled(seen)
+    got, wanted = _without(whole, overfull), _without(seen.wanted, overfull)
+    if got != wanted:
+        yield f"pods: {_difference(got, wanted)}"
+    for name in sorted(overfull):
+        held = collections.Counter({key: count for key, count in whole.items() if key[0] == name})
+        if held.total() != fleet.GPUS or held - seen.wanted:
+            yield f"pods of {name}, which has too many: {_difference(held, seen.wanted)}"
+
+
+def overfilled(seen: Seen) -> set[str]:
+    """Return nodes whose pods request more GPUs than there are.
+
+    A scheduler whose binding was made, but not answered, forgets it for a moment, and may give the same GPUs to another
+    pod. A kubelet would reject that one.
+    """
+    wanted: collections.Counter[str] = collections.Counter()
+    for (node, _), count in seen.wanted.items():
+        wanted[node] += count
+    return {node for node, count in wanted.items() if count > fleet.GPUS}
+
+
+def _without(counted: Counted, nodes: set[str]) -> Counted:
+    return collections.Counter({key: count for key, count in counted.items() if key[0] not in nodes})
 
 
 def differences(before: Seen, after: Seen) -> list[str]:

@@ -27,6 +27,7 @@ ORDER = ("lint", "unit", "golden", "contract", "fuzz", "cluster", "e2e", "browse
 YOUNG = ("unit", "golden")  # run as on a machine that was just started
 SPREAD = {  # over two processes; with a control plane or a node each, files stay together
     "unit": ("-n", "2"),
+    "contract": ("-n", "2", "--dist", "loadfile"),
     "cluster": ("-n", "2", "--dist", "loadfile"),
     "e2e": ("-n", "2", "--dist", "loadfile"),
 }

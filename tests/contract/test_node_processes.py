@@ -28,7 +28,7 @@ def on_node(folder: Path, pids: dict[str, Sequence[int]]) -> Equipment:
         return pids.get(ref.name, ())
 
     return Equipment(
-        "node-a", StateFiles(folder), cpu.Meter(folder), pages=folder / "gpus", stale=10.0,
+        "node-a", StateFiles(folder, folder / "gpus"), cpu.Meter(folder), pages=folder / "gpus", stale=10.0,
         control=vocabulary.POD_SOCKET, seed=1, processes=processes,
     )  # fmt: skip
 

@@ -23,7 +23,8 @@ from simgpu.topology import pools
 
 folder = Path(sys.argv[1])
 made = Equipment(
-    "node-a", StateFiles(folder), cpu.Meter(Path("/")), pages=folder / "gpus", stale=10.0, control="", seed=1
+    "node-a", StateFiles(folder, folder / "gpus"), cpu.Meter(Path("/")), pages=folder / "gpus", stale=10.0, control="",
+    seed=1,
 )
 made.equip(pools.NodeGpus((pools.NodeGpu(models.load().models["h200"]),) * 8))
 first = not made.state.saved.devices

@@ -41,6 +41,7 @@ def test_every_program_is_pinned_to_a_version_that_fits_itself(name: str) -> Non
     ("printed", "version"),
     [
         ("Kubernetes v1.36.4", (1, 36, 4)),
+        ("9" * 5000 + ".1.2, v" + "9" * 5000 + ".3.4", None),
         ("etcd Version: 3.6.16\nGit SHA: none", (3, 6, 16)),
         ("kwok version v0.8.0 go1.26.8 (linux/amd64)", (0, 8, 0)),
         ("containerd github.com/containerd/containerd/v2 v2.3.5 ", (2, 3, 5)),
@@ -50,6 +51,13 @@ def test_every_program_is_pinned_to_a_version_that_fits_itself(name: str) -> Non
 )
 def test_versions_are_read_from_what_programs_print(printed: str, version: binaries.Version | None) -> None:
     assert binaries.parse_version(printed) == version
+
+
+def test_the_version_of_go_is_read_from_whatever_bytes_it_prints(tmp_path: Path) -> None:
+    program = tmp_path / "go"
+    program.write_text("#!/bin/sh\nprintf 'go version go1.26.8 \\377'\n")
+    program.chmod(0o755)
+    assert build.go_version(str(program)) == (1, 26, 8)
 
 
 def test_an_unknown_tool_is_answered_with_the_known_ones() -> None:

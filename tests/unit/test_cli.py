@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from simgpu.app import executing
 from simgpu.cli import main
 from simgpu.cli.agent import agent
 from simgpu.cluster import record
@@ -139,3 +141,9 @@ def test_an_agent_looks_for_reservations_where_its_environment_says(monkeypatch:
     monkeypatch.setenv("RESOURCE_RESERVATION_NAMESPACE", "elsewhere")
     assert where() == "elsewhere"
     assert where("--reservation-namespace", "mine") == "mine"
+
+
+def test_a_pod_whose_name_is_no_text_is_asked_for_by_its_bytes() -> None:
+    name, container = os.fsdecode(b"a/\xff"), os.fsdecode(b"\xfe")
+    asked = executing.PodCommand("ns", name, container, ("nvidia-smi",))
+    assert executing.gpus_path(asked) == "/pods/ns/a%2F%FF/gpus?container=%FE"

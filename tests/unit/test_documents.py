@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,8 @@ def test_the_second_form_adds_types_units_formats_and_dimensions(tmp_path: Path)
         ({"DeviceLabelMap": {"colour": "x"}}, "DeviceLabelMap"),
         ({"DeviceLabelMap": 5}, "DeviceLabelMap"),
         ({"PodLabels": {"kube_pod": "pod"}}, "PodLabels.kube_pod: there are: pod, namespace"),
+        ({"Families": {"power": {"Scale": 1e300}}}, r"Expected `float` <= \S+ - at `Families\[...\].Scale`"),
+        ({"Families": {"power": {"Dims": {name: ["x"] * 100 for name in "abc"}}}}, "Families.power.Dims: more than"),
     ],
 )
 def test_a_bad_identity_is_answered_with_the_place(tmp_path: Path, change: dict[str, Any], says: str) -> None:
@@ -217,6 +220,48 @@ def test_users_write_identities_in_our_form_too(tmp_path: Path) -> None:
     path.write_text(f"base: dcgm\nabout: with a clock in GHz\nchange:\n  DCGM_FI_DEV_SM_CLOCK: {change}\n")
     page = render.Renderer(boxes.busy("h200").machine, identity.load(str(path))).page().decode()
     assert "# TYPE gpu_clock_ghz gauge" in page
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("offset", ".inf"),
+        ("offset", ".nan"),
+        ("scale", "-.inf"),
+        ("scale", "1.0e+300"),
+        ("dimensions", "[{labels: {}, scale: .nan}]"),
+    ],
+)
+def test_a_unit_that_is_no_finite_number_is_reported_with_its_field(tmp_path: Path, field: str, value: str) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(f"base: dcgm\nchange:\n  DCGM_FI_DEV_SM_CLOCK: {{{field}: {value}}}\n")
+    with pytest.raises(errors.InputError, match=rf"own.yaml: Expected `float` \S+ \S+ - at `families\[0\].{field}"):
+        identity.load(str(path))
+
+
+def test_whole_numbers_have_all_of_their_digits(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("base: dcgm\nchange:\n  DCGM_FI_DEV_SM_CLOCK: {scale: 1.0e+15, offset: 1}\n")
+    page = render.Renderer(boxes.busy("h200").machine, identity.load(str(path))).page().decode()
+    numbers = [line.rpartition(" ")[2] for line in page.splitlines() if line.startswith("DCGM_FI_DEV_SM_CLOCK{")]
+    assert all(re.fullmatch(r"\d{18,}", number) for number in numbers), numbers
+    assert numbers
+
+
+@pytest.mark.parametrize(("regex", "found"), [(r"(\d)$", ["0", "1"]), (r"\d$", ["0", "1"]), (r"card(\d)?", ["0", "1"])])
+def test_an_index_is_the_first_group_of_a_pattern_or_all_that_it_matches(
+    tmp_path: Path, regex: str, found: list[str]
+) -> None:
+    for name in ("card0", "card1"):
+        (tmp_path / name).touch()
+    assert client.devices_by_glob(f"{tmp_path}/card*", regex) == found
+
+
+@pytest.mark.parametrize("regex", ["(9)?card", "x"])
+def test_a_pattern_without_an_index_in_a_name_is_reported(tmp_path: Path, regex: str) -> None:
+    (tmp_path / "card0").touch()
+    with pytest.raises(errors.InputError, match=r"--index-regex: .* does not match .*card0"):
+        client.devices_by_glob(f"{tmp_path}/card*", regex)
 
 
 def test_label_values_are_escaped() -> None:

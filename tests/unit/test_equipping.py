@@ -221,7 +221,7 @@ def test_of_those_that_share_a_gpu_the_same_is_named_whatever_they_do(tmp_path: 
 
 
 def test_a_full_disk_is_told_once_and_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    files = state.StateFiles(tmp_path / "not there")
+    files = state.StateFiles(tmp_path / "not there", tmp_path / "gpus")
     box = Box((), seed=1, hostname="")
     files.save(box)
     files.save(box)

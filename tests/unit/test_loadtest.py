@@ -26,8 +26,8 @@ from simgpu.loadtest.dependencies import nodes, slices, stages
 from simgpu.loadtest.gotemplate import executing, functions
 from simgpu.loadtest.gotemplate.errors import TemplateError
 from simgpu.loadtest.gotemplate.rendering import Template
-from simgpu.loadtest.measurements import histograms, percentiles, prometheus_query, throughput
-from simgpu.loadtest.measurements.bench import Summary
+from simgpu.loadtest.measurements import histograms, percentiles, prometheus_query, scheduler, throughput
+from simgpu.loadtest.measurements.bench import Measured, MeasurementError, Summary
 from simgpu.loadtest.reports import comparison, junit, page, writing
 from simgpu.loadtest.running.objects import ApiCall, TemplateSource
 from simgpu.loadtest.running.results import CaseResult, RunResult
@@ -36,6 +36,7 @@ from simgpu.loadtest.running.tuning import Tuning, delays
 from simgpu.loadtest.scenario.fields import Problems
 from simgpu.loadtest.scenario.model import ObjectTemplate, TuningSet
 from simgpu.loadtest.watched import WatchedClaim, WatchedPod
+from simgpu.promql import asking
 
 # The end of a run.
 
@@ -217,6 +218,44 @@ def test_histograms_are_read_from_a_page_and_their_quantiles_interpolated() -> N
     later = {bound: value * 3 for bound, value in found.items()}
     assert histograms.increase(found, later) == {bound: value * 2 for bound, value in found.items()}
     assert histograms.increase(later, found) == found  # the scheduler was restarted
+
+
+async def gathered(buckets: dict[str, float], *, prometheus: str, monkeypatch: pytest.MonkeyPatch) -> Measured:
+    """What a scheduler's latencies are, with these buckets of each histogram when they are gathered."""
+
+    async def instant(_server: str, _query: str) -> list[asking.SeriesSample]:
+        return [asking.SeriesSample({"le": bound}, count) for bound, count in buckets.items()]
+
+    async def page_of_metrics() -> str:
+        pages.append("".join(f'{scheduler.E2E}_bucket{{le="{bound}"}} {buckets[bound]}\n' for bound in buckets))
+        return pages[-1] if len(pages) > 1 else ""
+
+    pages: list[str] = []
+    monkeypatch.setattr(asking, "instant", instant)
+    there: Any = SimpleNamespace(prometheus=prometheus, scheduler=page_of_metrics)
+    measurement = scheduler.SchedulingMetrics(there, "SchedulingMetrics")
+    await measurement.execute("x", {"action": "start"})
+    return await measurement.execute("x", {"action": "gather"})
+
+
+@pytest.mark.parametrize("prometheus", ["http://prometheus", ""])
+async def test_series_without_a_bound_are_left_out_of_the_schedulers_latencies(
+    prometheus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buckets = {"0.1": 10.0, "x": 5.0, "": 5.0, "NaN": 5.0, "+Inf": 10.0}
+    found = await gathered(buckets, prometheus=prometheus, monkeypatch=monkeypatch)
+    assert found.summaries[0].content["e2eSchedulingLatency"]["Perc50"] == 50_000_000
+
+
+@pytest.mark.parametrize("prometheus", ["http://prometheus", ""])
+@pytest.mark.parametrize(
+    "buckets", [{"1e308": 10.0}, {"1e300": 10.0}, {"1": 1e308, "+Inf": 1e308, "inf": 1e308, "1.0": 1e308}]
+)
+async def test_latencies_that_no_scheduler_has_are_an_error_of_the_measurement(
+    buckets: dict[str, float], prometheus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(MeasurementError, match=r"x: \w+: a latency of \S+ s"):
+        await gathered(buckets, prometheus=prometheus, monkeypatch=monkeypatch)
 
 
 def test_the_rate_of_a_short_run_is_that_of_its_own_time() -> None:

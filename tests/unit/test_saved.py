@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -260,6 +261,28 @@ def test_a_value_that_is_no_number_in_a_file_is_named(tmp_path: Path, caplog: py
     assert f"{IDS[0]} cannot resume from its saved state: invalid values of energy" in caplog.text
 
 
+def test_counters_go_on_from_the_pages_where_the_state_could_not_be_saved(tmp_path: Path) -> None:
+    made = worked(tmp_path)
+    made.stepped(0.0)
+    saved = (tmp_path / "state.json").read_bytes()
+    time_before = made.box.engine.now
+    made.box.step(time_before + 60.0, clock=time.time() + 60.0)
+    made.stepped(0.0)
+    last = shown(made)
+    (tmp_path / "state.json").write_bytes(saved)  # as if the disk had been full for that minute
+    again = restarted(made, tmp_path)
+    assert all(new >= old for new, old in zip(shown(again)["energy"], last["energy"], strict=True))
+    assert shown(again)["energy"] == pytest.approx(last["energy"], rel=1e-3)
+    again.stepped(0.0)
+    again.close()
+    for name in IDS[:2]:  # a damaged page has no counters
+        page = tmp_path / "gpus" / name / "page"
+        page.write_bytes(page.read_bytes()[:100])
+    third = equipment(tmp_path)
+    third.equip(spec(2))
+    assert shown(third)["energy"] == shown(again)["energy"]
+
+
 def test_a_file_that_was_not_finished_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = worked(tmp_path)
     before = shown(made)
@@ -275,7 +298,7 @@ def test_no_file_makes_an_agent_fail(bits: bytes, place: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.json"
         box = Box(pools.build(spec(1), "node-a"), seed=1, hostname="")
-        state.StateFiles(Path(folder)).save(box)
+        state.StateFiles(Path(folder), Path(folder) / "gpus").save(box)
         whole = path.read_bytes()
         path.write_bytes(whole[:place] + bits + whole[place + len(bits) :])
         saved = state.load(path)
@@ -327,3 +350,38 @@ def test_of_gpus_that_are_gone_the_last_are_remembered() -> None:
 def test_with_an_invalid_file_of_the_last_gpus_an_agent_starts_without_them(tmp_path: Path, content: str) -> None:
     (tmp_path / "known.json").write_text(content, errors="surrogateescape")
     assert state.load_known(tmp_path / "known.json") == Known()
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [
+        ('"sm_count":132', '"sm_count":-1'),
+        ('"idle":78.04', '"idle":0.0'),
+        ('"leakage":0.00097', '"leakage":99.0'),
+        ('"refresh":0.107', '"refresh":1e-320'),
+        ('"zones":2', '"zones":0'),
+        ('"zones":2', '"zones":9223372036854775807'),
+        ('"low":10', '"low":90'),
+        ('"cores":2.0', '"cores":0.0'),
+        ('"share":0.25', '"share":1e308'),
+        ('"sm":{', '"colour":{'),
+    ],
+)
+def test_an_agent_starts_without_gpus_that_there_cannot_be_and_users_that_do_what_nobody_can(
+    tmp_path: Path, was: str, becomes: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = users.Plan(profiles.level("p", users.ALL))
+    some = (
+        users.User(users.PodRef("p"), users.Range(10, 20), share=0.25),
+        users.User(users.PodRef("q"), cpu=users.CpuSource("q", "c", 2.0)),
+        users.User(users.PodRef("r"), plan=plan),
+    )
+    known = Known(spec(1, numa=pools.Numa(2)), {IDS[0]: some})
+    path = tmp_path / "known.json"
+    path.write_bytes(msgspec.json.encode(known))
+    assert state.load_known(path) == known
+    content = path.read_text()
+    assert was in content
+    path.write_text(content.replace(was, becomes))
+    assert state.load_known(path) == Known()
+    assert "the previous GPUs of the node are unknown" in caplog.text

@@ -159,6 +159,24 @@ def test_whatever_does_not_agree_is_named(change: dict[str, Any], problem: str) 
     assert problem in found
 
 
+def test_on_a_node_that_the_scheduler_overfilled_all_gpus_are_in_use() -> None:
+    pods = [Holder(f"p{number}", "c0") for number in range(fleet.GPUS + 1)]
+    held = {("w0", number): pod for number, pod in enumerate(pods[: fleet.GPUS])}
+    others = {place: holder for place, holder in AT_REST.holders.items() if place[0] != "w0"}
+    full = msgspec.structs.replace(
+        AT_REST, holders=others | held, wanted=collections.Counter({("w0", pod): 1 for pod in pods}),
+        views=AT_REST.views | {"w0": view(*(pod.pod for pod in pods[: fleet.GPUS]))},
+    )  # fmt: skip
+    assert state.overfilled(full) == {"w0"}
+    assert state.disagreements(full, NODES) == []
+    free = {place: holder for place, holder in full.holders.items() if place != ("w0", 7)}
+    lacking = msgspec.structs.replace(
+        full, holders=free, views=full.views | {"w0": view(*(p.pod for p in pods[:7]), "")}
+    )
+    [problem] = state.disagreements(lacking, NODES)
+    assert problem.startswith("pods of w0, which has too many")
+
+
 def test_a_fresh_start_that_shows_anything_else_is_a_difference() -> None:
     assert state.differences(AT_REST, AT_REST) == []
     moved = msgspec.structs.replace(AT_REST, holders={("w0", 1): Holder("p", "c0")}, series=17)

@@ -128,9 +128,9 @@ class Agent:
         self._settings = settings
         self._client = client
         self._clock = SystemClock()
-        self._files = StateFiles(settings.state)
         self._own_links = links is None
         self._links = links = links or NodeLinks(settings, client)
+        self._files = StateFiles(settings.state, links.pages)
         self._brings_driver = vocabulary.DRIVER_PART in settings.components
         if self._brings_driver:
             links.driver.claim()

@@ -93,9 +93,8 @@ class Controller:
         self._budget = ViewBudget(settings.view_writes, self._clock, others_busy=lambda: self._dra.slices.busy)
         self._stores.pods.listen(lambda _change: self._budget.pod_changed())
         self._queue: WorkQueue[str] = WorkQueue(waited=self.meters.waited)
-        self._writer = Writer(
-            client, manager=MANAGER, per_second=self._budget.per_second, burst=5, in_flight=32, counters=self._writes
-        )
+        self._writer = Writer(client, manager=MANAGER, per_second=self._budget.per_second, burst=5, in_flight=32)
+        self._writer.counters = self._writes
         self._recorder = Recorder(client, component=LEASE)
         self._dra = DraFleet(
             client, self._recorder, self._stores.pods, changed=self._queue.add, namespace=settings.namespace

@@ -82,9 +82,14 @@ def _refused(program: str, found: ContainerGpus) -> errors.SimgpuError:
 
 
 async def _read(feed: feeds.Feed, asked: PodCommand) -> ContainerGpus:
-    names = (urllib.parse.quote(name, safe="") for name in (asked.namespace, asked.pod))
-    query = urllib.parse.urlencode({"container": asked.container} if asked.container else {})
-    return await feeds.read(feed, f"/pods/{'/'.join(names)}/gpus{'?' if query else ''}{query}", ContainerGpus)
+    return await feeds.read(feed, gpus_path(asked), ContainerGpus)
+
+
+def gpus_path(asked: PodCommand) -> str:
+    """Return the path of the GPUs of a container; names from the command line may be of any bytes."""
+    names = (urllib.parse.quote(os.fsencode(name), safe="") for name in (asked.namespace, asked.pod))
+    query = urllib.parse.urlencode({"container": os.fsencode(asked.container)} if asked.container else {})
+    return f"/pods/{'/'.join(names)}/gpus{'?' if query else ''}{query}"
 
 
 def _show(pages: mirror.MirroredPages, found: ContainerGpus) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
-import msgspec
-
-from simgpu.catalog.facts import Facts
+from simgpu.catalog.facts import Facts, Number
 
 DEMANDS: Final = ("usage", "sm", "tensor", "bandwidth", "pcie", "fabric", "memory")
-Number = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 
 
 class Ceiling(Facts, frozen=True):

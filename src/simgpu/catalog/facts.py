@@ -6,8 +6,11 @@ from typing import Annotated
 
 import msgspec
 
-Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
+Number = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
+Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]  # a thousand times as many fit into 32 bits, as on a state page
+Positive = Annotated[float, msgspec.Meta(ge=0.001, le=1e6)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
+Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
 

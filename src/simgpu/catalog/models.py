@@ -17,7 +17,7 @@ import msgspec
 
 from simgpu import errors, yaml_text
 from simgpu.catalog import ceilings, relations
-from simgpu.catalog.facts import Amount, Count, Facts
+from simgpu.catalog.facts import Amount, Count, Facts, Percent, Positive
 
 DATA = Path(__file__).parent / "data" / "models"
 
@@ -29,10 +29,10 @@ _CUDA = {
 }  # by driver branch  # fmt: skip
 
 MAX_MEMORY_CLOCKS = 8
+MAX_FEEDBACK = 0.25  # of leakage on itself; from 1 on, temperatures would grow without end, and cards differ
 
 PciId = Annotated[str, msgspec.Meta(pattern="^0x[0-9A-Fa-f]{8}$")]
 Version = Annotated[str, msgspec.Meta(pattern="^([0-9]{1,4}([.][0-9]{1,4})?)?$")]
-Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 _MAX_GUESS = 64  # characters
 _KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -41,7 +41,7 @@ _KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 class MemorySize(Facts, frozen=True):
     """Memory in MiB; `reserved` is what the driver keeps, `bar1` the window on the bus, if there is one."""
 
-    total: Count
+    total: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)]
     reserved: Count = 0
     bar1: Count | None = None
 
@@ -57,16 +57,16 @@ class PowerLimits(Facts, frozen=True):
     default: Amount
     min: Amount
     max: Amount
-    idle: Amount
+    idle: Positive
 
 
 class ClockLimits(Facts, frozen=True):
     """MHz. `sm` is the vendor's main clock; `memory` lists the memory clocks that can be set."""
 
     sm_idle: Amount
-    sm_min: Amount
+    sm_min: Positive
     sm_max: Amount
-    sm_step: Amount
+    sm_step: Positive
     memory_idle: Amount
     memory_max: Amount
     video_idle: Amount | None = None
@@ -91,8 +91,8 @@ class Pci(Facts, frozen=True):
     device: PciId
     subsystem: PciId | None = None
     class_code: Annotated[str, msgspec.Meta(pattern="^0x[0-9A-Fa-f]{4}$")] = "0x0302"
-    generation: int = 4
-    width: int = 16
+    generation: Annotated[int, msgspec.Meta(ge=1, le=10)] = 4
+    width: Annotated[int, msgspec.Meta(ge=1, le=32)] = 16
 
 
 class Board(Facts, frozen=True):
@@ -124,9 +124,9 @@ class Links(Facts, frozen=True):
     Links that are `switched` reach every other card; the others lead from one card to another.
     """
 
-    version: int
-    count: int
-    gb_per_second: float
+    version: Annotated[int, msgspec.Meta(ge=0, le=99)]
+    count: Annotated[int, msgspec.Meta(ge=1, le=64)]
+    gb_per_second: Amount
     switched: bool = True
 
 
@@ -174,13 +174,13 @@ class Model(Facts, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     driver: str | None = None
     compute_capability: Annotated[str, msgspec.Meta(pattern="^[0-9]{1,2}[.][0-9]$")] | None = None
-    sm_count: int | None = None
-    cores: int | None = None
-    tiles: int = 1
+    sm_count: Count | None = None
+    cores: Count | None = None
+    tiles: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     board: Board | None = None
     fans: Fans | None = None
     links: Links | None = None
-    row_remap_banks: int | None = None
+    row_remap_banks: Count | None = None
     addressing_mode: str | None = None
     c2c_mode: str | None = None
     mig: tuple[MigProfile, ...] = ()
@@ -258,10 +258,14 @@ def check(key: str, body: Mapping[str, Any], *, where: Path, extra: Iterable[Pat
 
 def changed(model: Model, changes: Mapping[str, Any], *, where: str) -> Model:
     """Return a model with other figures, merged field by field; raises `InputError` if they contradict each other."""
-    made = errors.convert(merged(msgspec.to_builtins(model), changes), Model, field=where)
-    for field, problem in _contradictions(made):
+    return consistent(errors.convert(merged(msgspec.to_builtins(model), changes), Model, field=where), where=where)
+
+
+def consistent(model: Model, *, where: str) -> Model:
+    """Return a model whose figures do not contradict each other; raises `InputError` with those that do."""
+    for field, problem in _contradictions(model):
         raise errors.InputError(where, f"{field}: {problem}")
-    return made
+    return model
 
 
 def _documents(extra: Iterable[Path]) -> dict[str, _Document]:
@@ -328,9 +332,7 @@ def _model(key: str, documents: Mapping[str, _Document]) -> Model:
         )
     body = _resolved(key, document, documents, ())
     whole = {**body, "key": key, "relations": _behaviour(body.get("relations"))}
-    model = errors.convert(whole, Model, field=str(document.path))
-    for field, problem in _contradictions(model):
-        raise errors.InputError(str(document.path), f"{field}: {problem}")
+    model = consistent(errors.convert(whole, Model, field=str(document.path)), where=str(document.path))
     facts = msgspec.to_builtins(model)
     for path in model.estimated:
         if not _has(facts, path):
@@ -352,17 +354,11 @@ def _contradictions(model: Model) -> Iterator[tuple[str, str]]:
     for field, values in rising.items():
         if list(values) != sorted(values):
             yield field, f"{' <= '.join(f'{value:g}' for value in values)} does not hold"
-    for field, value in (
-        ("clocks_mhz.sm_min", clocks.sm_min), ("clocks_mhz.sm_step", clocks.sm_step),
-        ("power_w.idle", power.idle), ("memory_mib.total", memory.total),
-    ):  # fmt: skip
-        if value <= 0:
-            yield field, "must be above 0"
+    if (feedback := model.relations.feedback) > MAX_FEEDBACK:
+        yield "relations.power.leakage", f"each watt of leakage would warm the die so that {feedback:g} W more leak"
     yield from _ceilings(model)
     if len(clocks.memory) > MAX_MEMORY_CLOCKS:
         yield "clocks_mhz.memory", f"at most {MAX_MEMORY_CLOCKS} clocks, not {len(clocks.memory)}"
-    if not (1 <= model.pci.generation <= 10 and 1 <= model.pci.width <= 32 and 1 <= model.tiles <= 64):
-        yield "pci", "generation is from 1 to 10, width from 1 to 32, and there are 1 to 64 tiles"
 
 
 def _ceilings(model: Model) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ DATA = Path(__file__).parent / "data" / "relations.yaml"
 CALIBRATED_ON = "h200"
 
 Ratio = Annotated[float, msgspec.Meta(ge=0.0, le=100.0)]
-Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=86400.0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0.001, le=86400.0)]
 Degrees = Annotated[float, msgspec.Meta(ge=-50.0, le=200.0)]
 
 
@@ -129,6 +129,11 @@ class Relations(Facts, frozen=True):
     throttling: Throttling
     memory: MemoryRelation
     sensors: Sensors
+
+    @property
+    def feedback(self) -> float:
+        """The leakage that comes of the heat of leakage, as a share of it."""
+        return self.power.leakage * self.heat.cooling * sum(abs(stage.degrees) for stage in self.heat.die)
 
 
 @functools.cache

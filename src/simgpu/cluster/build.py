@@ -47,8 +47,8 @@ def go_program() -> str | None:
 
 def go_version(program: str) -> Version | None:
     """Return the version of a Go command, None if it prints none. OSError or SubprocessError if it does not run."""
-    printed = subprocess.run([program, "version"], capture_output=True, text=True, timeout=20, check=True).stdout
-    return binaries.parse_version(printed.replace("go1", "1"))
+    printed = subprocess.run([program, "version"], capture_output=True, timeout=20, check=True).stdout
+    return binaries.parse_version(printed.decode("utf-8", "replace").replace("go1", "1"))
 
 
 async def build(wanted: Sequence[Binary], progress: Progress, *, disk_gib: float = _DISK_GIB) -> None:

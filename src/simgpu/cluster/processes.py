@@ -107,9 +107,14 @@ def _tags(pid: int) -> tuple[str, str] | None:
     try:
         if Path(f"/proc/{pid}/ns/pid").readlink() != _OUR_NAMESPACE:
             return None
-        pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return read_tags(Path(f"/proc/{pid}/environ").read_bytes())
     except OSError:
         return None
+
+
+def read_tags(environ: bytes) -> tuple[str, str] | None:
+    """Return cluster folder and component in an environment; None if it has none."""
+    pairs = environ.split(b"\0")
     values = dict(pair.split(b"=", 1) for pair in pairs if b"=" in pair)
     where, component = values.get(CLUSTER_ENV.encode()), values.get(COMPONENT_ENV.encode())
     if where is None or component is None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from simgpu import errors
 from simgpu.catalog import ceilings, models
-from simgpu.catalog.facts import Share
+from simgpu.catalog.facts import Number, Share
 from simgpu.fakedev import files
 from simgpu.machines import documents, quantities
 from simgpu.machines.machine import Machine, Values
@@ -27,8 +27,6 @@ from simgpu.topology.devices import LabelName
 _DEFAULT_MODEL = "dg1"  # the card that the original was made for
 _MAX_SUBDEVICES = 64
 _MAX_SERIES = 1000  # of one metric and device
-
-Number = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 
 
 class _MetricForm(msgspec.Struct, rename="pascal"):

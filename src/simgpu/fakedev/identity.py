@@ -10,10 +10,12 @@ from typing import Any, Literal
 import msgspec
 
 from simgpu import errors
+from simgpu.catalog.facts import Number
 from simgpu.fakedev import files
 from simgpu.identities.identity import FAMILY, Dimension, Family, Identity, Layout, checked
 
 _SUBDEVICE = "subdevice"
+_MAX_SERIES = 1000  # of one family and device
 _POD_LABELS = ("pod", "namespace", "container", "pod_uid")
 _ABSTRACT_LABELS = {"file": "file", "addr": "pci_short", "pciid": "pci_device", "name": "product", "uuid": "uuid"}
 
@@ -22,8 +24,8 @@ class _FamilyV2(msgspec.Struct, rename="pascal"):
     name: str = ""
     type: Literal["gauge", "counter", "untyped"] = "gauge"
     help: str = ""
-    scale: float = 1.0
-    offset: float = 0.0
+    scale: Number = 1.0
+    offset: Number = 0.0
     format: Literal["%d", "%f", "shortest"] = "shortest"
     dims: tuple[dict[str, str], ...] | dict[str, list[str]] = ()
 
@@ -67,7 +69,7 @@ def from_json(
         raise errors.InputError(f"{where}: DeviceLabelMap", problem)
     mapped = {**{name: item.name for name, item in form.families.items()}, **form.metric_map}
     outputs = sorted(((out or name, name) for name, out in mapped.items()), key=lambda item: item[0])
-    families = tuple(_family(name, out, form) for out, name in outputs)
+    families = tuple(_family(name, out, form, where) for out, name in outputs)
     pods = {(out or name): name for name, out in form.pod_labels.items()}
     for name in form.pod_labels:
         if name not in _POD_LABELS:
@@ -89,11 +91,14 @@ def _dimensions(dims: tuple[dict[str, str], ...] | dict[str, list[str]]) -> Iter
     """Return the listed sets of labels, or every combination of the values of each label."""
     if not isinstance(dims, dict):
         return dims
-    return [dict(zip(dims, values, strict=True)) for values in itertools.product(*dims.values()) if values]
+    return (dict(zip(dims, values, strict=True)) for values in itertools.product(*dims.values()) if values)
 
 
-def _family(name: str, out: str, form: _IdentityFile) -> Family:
+def _family(name: str, out: str, form: _IdentityFile, where: str) -> Family:
     more = form.families.get(name, _FamilyV2())
+    dimensions = list(itertools.islice(_dimensions(more.dims), _MAX_SERIES + 1))
+    if len(dimensions) > _MAX_SERIES:
+        raise errors.InputError(f"{where}: Families.{name}.Dims", f"more than {_MAX_SERIES} sets of labels")
     forms: dict[str, Literal["int", "fixed", "shortest"]] = {"%d": "int", "%f": "fixed", "shortest": "shortest"}
     return Family(
         name=more.name or out,
@@ -104,5 +109,5 @@ def _family(name: str, out: str, form: _IdentityFile) -> Family:
         scale=more.scale,
         offset=more.offset,
         labels=dict(sorted(form.metric_labels.get(name, {}).items())),
-        dimensions=tuple(Dimension(labels) for labels in _dimensions(more.dims)),
+        dimensions=tuple(Dimension(labels) for labels in dimensions),
     )

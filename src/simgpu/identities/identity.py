@@ -14,7 +14,7 @@ import msgspec
 
 from simgpu import errors
 from simgpu.catalog import models
-from simgpu.catalog.facts import Facts
+from simgpu.catalog.facts import Facts, Number
 from simgpu.machines import documents, quantities
 
 DATA = Path(__file__).parent / "data"
@@ -38,7 +38,7 @@ class Dimension(Facts, frozen=True):
 
     labels: dict[str, str]
     value: str | None = None
-    scale: float | None = None
+    scale: Number | None = None
 
 
 class Family(Facts, frozen=True):
@@ -55,8 +55,8 @@ class Family(Facts, frozen=True):
     help: str = ""
     type: Literal["gauge", "counter", "untyped"] = "gauge"
     form: Literal["int", "fixed", "shortest"] = "shortest"
-    scale: float = 1.0
-    offset: float = 0.0
+    scale: Number = 1.0
+    offset: Number = 0.0
     digits: Annotated[int, msgspec.Meta(ge=-12, le=12)] | None = None
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     dimensions: tuple[Dimension, ...] = ()

@@ -449,7 +449,7 @@ def _rounded(values: Values, form: str) -> Values:
 def _numbers(values: Values, form: str, style: str) -> Iterator[str]:
     """Format numbers; those of the form `int` are whole."""
     if form == "int" and style == "plain":
-        return map(str, values.astype(np.int64).tolist())
+        return map("%d".__mod__, values.tolist())
     return map("%.6f".__mod__ if form == "fixed" else _STYLES[style], values.tolist())
 
 

@@ -54,7 +54,7 @@ class Writer:
     """Writes objects through one client while `run` runs.
 
     At most `per_second` writes a second (None: no limit) with a burst of `burst`, `in_flight` requests at a time, and
-    `attempts` per operation. It goes on counting in `counters`, which may be those of a writer before it.
+    `attempts` per operation. It counts in `counters`, which may be replaced by those of a writer before it.
     """
 
     def __init__(
@@ -68,9 +68,8 @@ class Writer:
         attempts: int = 8,
         backoff: Backoff | None = None,
         clock: Callable[[], float] = time.monotonic,
-        counters: WriterCounters | None = None,
     ) -> None:
-        self.counters = counters or WriterCounters()
+        self.counters = WriterCounters()
         self._client = client
         self._manager = manager
         self._rate = TokenBucket(per_second, burst) if per_second is not None else None

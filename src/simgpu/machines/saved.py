@@ -6,16 +6,19 @@ Each value of a device is checked on its own: an invalid one does not affect the
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import Any, Final, Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from simgpu.catalog import models
+from simgpu.machines import profiles
 from simgpu.machines.box import Box
 from simgpu.machines.health import DeviceFailure
 from simgpu.machines.inventory import DeviceState
 from simgpu.machines.users import User
+from simgpu.sim import activity
 from simgpu.topology import pools
 from simgpu.topology.mig_by_hand import HandMade
 
@@ -54,6 +57,13 @@ class Known(msgspec.Struct, frozen=True):
     users: dict[str, tuple[User, ...]] = msgspec.field(default_factory=dict)
     version: Literal[2] = 2
     hand: HandMade | None = None
+
+    def check(self) -> None:
+        """Raise an `InputError` if models contradict themselves, or users do what they cannot."""
+        for gpu in self.spec.gpus:
+            models.consistent(gpu.model, where="spec.gpus")
+        for user in chain.from_iterable(self.users.values()):
+            activity.check(profiles.of_user(user))
 
     def with_shared_models(self) -> Known:
         """Return a copy in which GPUs of a model share one object, which makes them peers."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
+from simgpu.catalog.facts import Count, Number, Percent, Share
 from simgpu.sim import activity
 
 
@@ -19,8 +22,8 @@ class PodRef(msgspec.Struct, frozen=True, gc=False):
 class Range(msgspec.Struct, frozen=True, gc=False):
     """Utilisation in percent, both ends included."""
 
-    low: int
-    high: int
+    low: Percent
+    high: Percent
 
 
 NONE = Range(0, 0)
@@ -36,14 +39,14 @@ class CpuSource(msgspec.Struct, frozen=True, gc=False):
 
     pod: str
     container: str
-    cores: float
+    cores: Annotated[float, msgspec.Meta(gt=0.0, le=1e9)]
 
 
 class Plan(msgspec.Struct, frozen=True):
     """What a container does on each of its devices since `started`, in seconds since 1970."""
 
     profile: activity.Profile
-    started: float = 0.0
+    started: Number = 0.0
 
     def __hash__(self) -> int:
         return hash((self.profile.name, self.started))  # the profile itself holds mappings
@@ -60,12 +63,12 @@ class User(msgspec.Struct, frozen=True, gc=False):
 
     pod: PodRef
     utilization: Range = NONE
-    memory_mib: int = 0
-    share: float = 1.0
+    memory_mib: Count = 0
+    share: Share = 1.0
     reserves: bool = False
     cpu: CpuSource | None = None
     plan: Plan | None = None
-    full_load: float = 0.0
+    full_load: Annotated[float, msgspec.Meta(ge=0.0, le=1e15)] = 0.0
     part: int | None = None
 
     @property

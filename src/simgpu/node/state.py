@@ -17,16 +17,21 @@ from simgpu.kube import errors as kube_errors
 from simgpu.machines import saved
 from simgpu.machines.box import Box
 from simgpu.machines.saved import Known, Moment, Saved
+from simgpu.page import outliving
 from simgpu.vocabulary import KNOWN_FILE, STATE_FILE
 
 _log = logging.getLogger(__name__)
 
 
 class StateFiles:
-    """State that the next agent resumes from. `saved` and `known` are what the previous one left."""
+    """State that the next agent resumes from. `saved` and `known` are what the previous one left.
 
-    def __init__(self, folder: Path) -> None:
-        self.saved = load(folder / STATE_FILE)
+    Where the state could not be saved, it has the counters of its `pages`.
+    """
+
+    def __init__(self, folder: Path, pages: Path) -> None:
+        found = load(folder / STATE_FILE)
+        self.saved = outliving.resume(found, pages, monotonic_ns=time.monotonic_ns(), uptime=now().uptime)
         self.known = load_known(folder / KNOWN_FILE)
         self._saved = _File(folder / STATE_FILE, "the state of GPUs")
         self._known = _File(folder / KNOWN_FILE, "the list of the node's GPUs and users")
@@ -98,10 +103,12 @@ def load(path: Path) -> Saved:
 def load_known(path: Path) -> Known:
     """Return the GPUs and users that the cluster last reported; none if the file is missing or invalid."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Known).with_shared_models()
+        known = msgspec.json.decode(path.read_bytes(), type=Known)
+        known.check()
+        return known.with_shared_models()
     except FileNotFoundError:
         return Known()
-    except (OSError, *kube_errors.DECODING) as error:
+    except (OSError, errors.InputError, *kube_errors.DECODING) as error:
         explained = errors.explain(error) if isinstance(error, OSError) else error
         _log.warning("the previous GPUs of the node are unknown: %s: %s", path, explained)
         return Known()

@@ -46,7 +46,7 @@ _PIECE = 4 * _BLOCK  # rows of a job
 _HUNT_KEPT, _HUNT_ADDED = np.float32(0.6), np.float32(0.8 / noise.DEVIATION)
 _TEMPERATURES = (-200.0, 500.0)
 _LATEST = 1e10  # seconds
-_MAX_COUNTED = dict.fromkeys(COUNTERS, _LATEST) | {
+MAX_COUNTED: Final = dict.fromkeys(COUNTERS, _LATEST) | {
     "energy": 1e15, "pcie_bytes": 1e24, "fabric_bytes": 1e24, "memory_bytes": 1e24,
     "hangs": 1e15, "corrected": 1e15, "uncorrected": 1e15, "xids": 1e15,
 }  # fmt: skip
@@ -135,7 +135,7 @@ class Cards:
         found |= dict.fromkeys((name for name in self._names if name.startswith("heat_")), (-most, most))
         temperatures = ("die_temperature", "memory_temperature", "temperature", "temperature_memory")
         found |= dict.fromkeys(temperatures, _TEMPERATURES)
-        return found | {name: (0.0, highest) for name, highest in _MAX_COUNTED.items()}
+        return found | {name: (0.0, highest) for name, highest in MAX_COUNTED.items()}
 
     # Rows.
 

@@ -29,8 +29,8 @@ _UNKNOWN: dict[str, Any] = {"architecture": "", "compute_capability": None, "mig
 class StaticMetrics(msgspec.Struct, frozen=True):
     """Metrics of a GPU while no pod uses it: utilization in percent, memory used in MiB, and the owner to show."""
 
-    utilization: float = 0.0
-    fb_used: float = 0.0
+    utilization: Annotated[float, msgspec.Meta(ge=0.0, le=100.0)] = 0.0
+    fb_used: Annotated[float, msgspec.Meta(ge=0.0, le=1e9)] = 0.0
     namespace: str = ""
     pod: str = ""
     container: str = ""

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from itertools import accumulate
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from simgpu import vocabulary
 from simgpu.catalog import models
+from simgpu.catalog.facts import Count
 from simgpu.topology import allocating, devices, failures, mig_files, mig_layouts, sharing
 
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -43,14 +44,14 @@ class Numa(msgspec.Struct, frozen=True):
     of the node's), and `near` and `far` the distances of a zone from itself and from others.
     """
 
-    zones: int = 1
-    per_zone: tuple[int, ...] = ()
+    zones: Annotated[int, msgspec.Meta(ge=1, le=vocabulary.MAX_NUMA_ZONES)] = 1
+    per_zone: tuple[Count, ...] = ()
     policy: str = vocabulary.DEFAULT_TOPOLOGY_POLICY
     scope: str = vocabulary.DEFAULT_TOPOLOGY_SCOPE
     cpu: str = ""
     memory: str = ""
-    near: int = vocabulary.DEFAULT_NUMA_DISTANCES[0]
-    far: int = vocabulary.DEFAULT_NUMA_DISTANCES[1]
+    near: Count = vocabulary.DEFAULT_NUMA_DISTANCES[0]
+    far: Count = vocabulary.DEFAULT_NUMA_DISTANCES[1]
 
     def zone(self, index: int, count: int) -> int:
         """Return the zone of a GPU: `per_zone` in each, else evenly, those left over in the lowest zones."""

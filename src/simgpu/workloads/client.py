@@ -37,11 +37,12 @@ def devices_by_glob(pattern: str, index_regex: str | None) -> list[str]:
         expression = re.compile(index_regex)
     except (re.error, OverflowError, RecursionError) as error:
         raise errors.InputError("--index-regex", f"{index_regex!r}: {error}") from None
-    matches = [(path, expression.search(path)) for path in found]
-    missing = [path for path, match in matches if match is None]
+    matches = ((path, expression.search(path)) for path in found)
+    indices = {path: match[min(1, expression.groups)] if match else None for path, match in matches}
+    missing = [path for path, index in indices.items() if index is None]
     if missing:
         raise errors.InputError("--index-regex", f"{index_regex!r} does not match {missing[0]}")
-    return [match.group(1) if match.groups() else match.group(0) for _, match in matches if match]
+    return [index for index in indices.values() if index is not None]
 
 
 def devices_by_name(names: str, max_index: int, environment: Mapping[str, str]) -> list[str]:

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
+import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
+import msgspec
+
 from simgpu import errors
-from simgpu.cluster import checksums, durations, origins, record
+from simgpu.cluster import binaries, checksums, durations, fetch, origins, processes, record
+from simgpu.controllers import knative
 from simgpu.dra import claims, slices
 from simgpu.kube import client as kube_client
 from simgpu.kube import errors as kube_errors
 from simgpu.kube import quantity, resources, views, watching
 from simgpu.kube.resources import Resource
 from simgpu.kube.store import Store, key_of_identity
-from simgpu.loadtest.measurements import histograms
+from simgpu.loadtest.measurements import bench, prometheus_query, scheduler
 from simgpu.promql import asking
+from simgpu.vocabulary import CLUSTER_ENV, COMPONENT_ENV
 from tests.fuzz.target import Target, awaited, encoded, numbered, scratch, split, text
 
 _CLAIMS = Resource("ResourceClaim", "resourceclaims", claims.AllocatedClaim, group="resource.k8s.io")
@@ -50,12 +56,18 @@ _CLAIM = (
     '"allocation":{"devices":{"results":[{"request":"r","driver":"gpu.nvidia.com","pool":"n","device":"gpu-0",'
     '"shareID":"s","consumedCapacity":{"memory":"1Gi"}}],"config":[]}}}}\n'
 )
-_PAGE = """# TYPE x histogram
-x_bucket{verb="a\\"b",le="0.5"} 1
-x_bucket{verb="a",le="+Inf"} 2
-x_sum 3.5
-x_count 2
+_PAGE = f"""# TYPE {scheduler.E2E} histogram
+{scheduler.E2E}_bucket{{verb="a\\"b",le="0.5"}} 1
+{scheduler.E2E}_bucket{{verb="a",le="+Inf"}} 2
+{scheduler.E2E}_sum 3.5
+{scheduler.E2E}_count 2
 """
+_QUERIES = {"queries": [{"name": "q", "query": "up[%v]", "threshold": 3}], "dimensions": ["a", "le"]}
+
+
+def _vector(labels: str) -> str:
+    series = f'{{"metric":{{{labels}}},"value":[1,"2"]}}'
+    return f'{{"status":"success","data":{{"resultType":"vector","result":[{series}]}}}}'
 
 
 async def _pieces(data: bytes) -> AsyncIterator[bytes]:
@@ -118,25 +130,47 @@ def _quantity(data: bytes) -> None:
         assert quantity.parse(quantity.binary(int(amount))) == amount
 
 
-def _metrics(data: bytes) -> None:
-    """A page of metrics has buckets with finite counts."""
+async def _metrics(data: bytes) -> None:
+    """Of a scheduler's pages of metrics, before and after, a load test has latencies, or a reason to have none."""
+    pages = iter((text(data) + "\0").split("\0"))
+
+    async def read() -> str:
+        return next(pages)
+
+    there: Any = SimpleNamespace(prometheus="", scheduler=read)
+    await _measured(scheduler.SchedulingMetrics(there, "m"), {})
+
+
+async def _samples(data: bytes) -> None:
+    """Of an answer of Prometheus, a load test has figures and the controller rates, or a reason to have none."""
+
+    async def fetch(_url: str, _seconds: float) -> bytearray:
+        return bytearray(data)
+
+    there: Any = SimpleNamespace(prometheus="http://prometheus")
+    with mock.patch.object(asking, "_fetch", fetch):
+        await _measured(scheduler.SchedulingMetrics(there, "m"), {})
+        await _measured(prometheus_query.GenericPrometheusQuery(there), _QUERIES)
+        with contextlib.suppress(asking.QueryError):
+            assert all(rate > 0 for rate in knative.rates(await asking.instant("", "up")).values())
+
+
+async def _measured(measurement: bench.Measurement, params: dict[str, Any]) -> None:
+    """What a measurement gathers can be written to a report, with finite figures."""
+    await measurement.execute("x", {**params, "action": "start"})
     try:
-        before, after = (histograms.read(part, "x") for part in (text(data) + "\0").split("\0")[:2])
-    except errors.SimgpuError:
+        found = await measurement.execute("x", {"action": "gather"})
+    except errors.SimgpuError as error:
+        str(error).encode()
         return
-    for buckets in (before, after, histograms.increase(before, after)):
-        assert not math.isnan(histograms.quantile(buckets, 0.99))
-
-
-def _samples(data: bytes) -> None:
-    """An answer of Prometheus has samples, or is refused."""
-    with contextlib.suppress(asking.QueryError):
-        for sample in asking.read(data, "server"):
-            assert math.isfinite(sample.value)
+    for summary in found.summaries:
+        msgspec.json.encode(summary.content)
+        json.dumps(summary.content, allow_nan=False)
+    "".join(found.violations).encode()
 
 
 def _local(data: bytes) -> None:
-    """A file about a local cluster or its programs is used, or is as good as none, or is refused with its name."""
+    """What is known of a local cluster and its programs is used, or is as good as none, or is refused with its file."""
     home = _home()
     program, folder = home / "program", record.Folder("a")
     folder.record = home / "cluster.json"
@@ -147,6 +181,14 @@ def _local(data: bytes) -> None:
         durations.recall("up")
     known = checksums.published(data, "program")
     assert known is None or len(known) == 64
+    version = binaries.parse_version(text(data))
+    assert version is None or max(version) < 10**9
+    tags = processes.read_tags(data)
+    assert tags is None or data.count(b"=") >= len(tags)
+    partial = fetch.Partial(home / "download")
+    (home / "download.version").write_bytes(data)
+    header = partial.version()
+    assert "\n" not in header + header.encode("ascii").decode()
     try:
         folder.load()
     except errors.SimgpuError as error:
@@ -166,7 +208,9 @@ _LOCAL = (
     '{"url":"https://example.com/program","size":1,"sha256":"' + "0" * 64 + '"}',
     '{"assets":[{"name":"program","digest":"sha256:' + "a" * 64 + '"}]}',
     "0" * 64, f"{'b' * 64}  ./program\n", '{"up":3.5}',
+    f"PATH=/bin\0{CLUSTER_ENV}=/tmp/a\0{COMPONENT_ENV}=etcd\0", "etcd Version: 3.6.16\nGit SHA: none", '"abc"',
 )  # fmt: skip
+_SERIES = ('"a":"b"', '"le":"0.5"', '"namespace":"ns","pod":"p"')
 _WATCHED = [[_STREAM], [_STREAM], [_STREAM], [_CLAIM], [_SLICE], *[[_STREAM]] * (len(_RESOURCES) - 5)]
 _LISTED = f'{{"metadata":{{"resourceVersion":"7","continue":"c"}},"items":[{{{_META}}},{{"metadata":3}}]}}'
 
@@ -175,9 +219,6 @@ TARGETS = (
     Target("api-answers", _answer, numbered([[_LISTED]] * len(_RESOURCES))),
     Target("local-files", _local, encoded(_LOCAL)),
     Target("quantities", _quantity, encoded(["1", "1.5Gi", "2e3", "-3m", "12E", "100Ki", "+.5"]), max_length=256),
-    Target("metrics-pages", _metrics, encoded([_PAGE, f"{_PAGE}\0{_PAGE}"])),
-    Target(
-        "prometheus-answers", _samples,
-        encoded(['{"status":"success","data":{"resultType":"vector","result":[{"metric":{"a":"b"},"value":[1,"2"]}]}}']),
-    ),
+    Target("metrics-pages", awaited(_metrics), encoded([f"\0{_PAGE}", f"{_PAGE}\0{_PAGE}"]), (scheduler.E2E, "le")),
+    Target("prometheus-answers", awaited(_samples), encoded(map(_vector, _SERIES)), ("le", "+Inf", "namespace", "pod")),
 )  # fmt: skip

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import glob
 import gzip
 import math
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
-from simgpu import errors
+from simgpu import errors, vocabulary
+from simgpu.app import executing
+from simgpu.cli import agent, exporter
 from simgpu.cluster import archives, releases
 from simgpu.fakedev import flags, workload
 from simgpu.machines import documents
@@ -18,7 +22,7 @@ from simgpu.topology import inline
 from simgpu.web import server
 from simgpu.workloads import client
 from tests.fixtures import boxes, mirror
-from tests.fuzz.target import Target, numbered, scratch, split, text
+from tests.fuzz.target import Target, numbered, scratch, split
 
 _MEMBER, _MAX_BYTES = "simgpu/program", 1 << 16
 _ABSOLUTE = Path(tempfile.gettempdir()) / "simgpu-fuzz-archives"  # a member that leads to where anyone may write
@@ -72,8 +76,34 @@ def _flags(given: str, known: flags.Known) -> flags.Options:
     return found
 
 
+def _index(given: str) -> None:
+    """Patterns that need exponential time are left out: who gives one waits for it."""
+    if sum(map(given.count, "*+{")) > 1:
+        return
+    with mock.patch.object(glob, "glob", return_value=["card0", "card1"]):
+        found = client.devices_by_glob("card*", given)
+    assert [isinstance(name, str) for name in found] == [True, True]
+
+
+def _pod(given: str) -> None:
+    owner = exporter._pod(given)
+    documents.parse({"name": "x", "profile": client.activities("1:1:1"), "pod": owner})
+
+
+def _components(given: str) -> None:
+    assert agent._components(given) <= {*vocabulary.COMPONENTS}
+
+
+def _exec(given: str) -> None:
+    pod, namespace, container = (f"{given}\0\0").split("\0")[:3]
+    path = executing.gpus_path(executing.PodCommand(namespace, pod, container, ("nvidia-smi",)))
+    assert path.count("/") == 4
+    path.encode("ascii")
+
+
 _READERS: tuple[Callable[[str], None], ...] = (
-    _url, _address, _mirror, _activities, _limits, _devices, _gpus, _exporter, _workload,
+    _url, _address, _mirror, _activities, _limits, _devices, _gpus, _exporter, _workload, _index, _pod, _components,
+    _exec,
 )  # fmt: skip
 
 
@@ -81,9 +111,9 @@ def _option(data: bytes) -> None:
     """An option has a value, or is refused with a reason."""
     number, rest = split(data, len(_READERS))
     try:
-        _READERS[number](text(rest))
+        _READERS[number](os.fsdecode(rest))
     except (errors.SimgpuError, flags.FlagError) as error:
-        str(error).encode()
+        str(error).encode("utf-8", "backslashreplace")
 
 
 def _archive(data: bytes) -> None:
@@ -120,6 +150,7 @@ _TEXTS = (
     ["http://127.0.0.1:9400/metrics", "[::1]:80", "example.com/api/v1/fleet"], ["127.0.0.1:9400", ":80", "[::1]:0"],
     ["https://mirror:1/releases"], ["98:1:0,20:5:30"], ["memory=8e9,runtime=60"], ["cardINDEX,card1\n3"],
     ["h200:4,t4:2"], ["-count\n0x4\n--address=:1\n-wl-all\nx"], ["-activity=98:1:0\n-limit\na=1\n-repeat\n3"],
+    [r"card(\d)", "(1)|.", "."], ["ns/pod/main"], ["driver,labels"], ["pod/a\0ns\0main"],
 )  # fmt: skip
 
 TARGETS = (

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
+import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
 from simgpu import errors, vocabulary
-from simgpu.catalog import captures, importing, models
-from simgpu.controllers import feature_labels, publishing
+from simgpu.catalog import captures, importing, models, relations
+from simgpu.controllers import fake_nodes, feature_labels, publishing
 from simgpu.fakedev import device_type
 from simgpu.fakedev import files as fakedev_files
 from simgpu.fakedev import identity as fakedev_identity
-from simgpu.identities import identity
+from simgpu.identities import identity, render
 from simgpu.kube import views
-from simgpu.topology import checking, mig_files, mig_layouts, pools, reading
-from tests.fixtures import device_types
-from tests.fuzz.target import Target, encoded, files, numbered, scratch, split, text
+from simgpu.machines import documents
+from simgpu.machines.box import Box
+from simgpu.machines.fleet import Fleet
+from simgpu.sim import cards
+from simgpu.topology import checking, devices, mig_files, mig_layouts, pools, reading
+from tests.fixtures import boxes, device_types, equipment
+from tests.fuzz.target import ROOT, Target, encoded, files, numbered, scratch, split, text
 
 _FORMS = """
 migStrategy: mixed
@@ -62,7 +70,27 @@ gpus:
     allocatedBy: {namespace: a, pod: b, container: c}
     podGpuUsageStatus: {u: {utilization: {min: 1, max: 2}, fbUsed: 3, useKnativeUtilization: false}}
 """
-_COUNTERS = '{"time": 1.5, "growth": 0.5, "address": "1.2.3.4", "gpus": {"GPU-1": [1, 2.5]}, "held": {"u": ["GPU-1"]}}'
+_BUSY = {"Name": "x", "Profile": [{"Load": 80, "Fluctuation": 5}]}
+_KEYS = ("h200", "max-1550", "mi300x", "gaudi3")
+_MODELS = [str((models.DATA / f"{key}.yaml").relative_to(ROOT)) for key in _KEYS]
+_RELATED = f"base: h200\nrelations:\n{textwrap.indent(relations.DATA.read_text(), '  ')}".encode()
+_VALUE = re.compile(r"[\w:]+(?:\{.*\})? (\S+)(?: \d+)?")
+_OTHER_UNITS = """
+base: dcgm
+about: other units
+change:
+  DCGM_FI_DEV_SM_CLOCK: {scale: 2.5, offset: 1.5, digits: 3, form: fixed}
+  DCGM_FI_DEV_POWER_USAGE: {scale: 2.5, offset: 1.5, digits: 3, form: int}
+  DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION: {offset: 4.5, form: shortest, dimensions: [{labels: {}, scale: 3.5}]}
+"""
+_NOW = 1_700_000_000.0  # seconds since 1970
+_SPEC = equipment.spec(1)
+_COUNTERS = json.dumps(
+    {
+        "time": _NOW - 5, "growth": 0.5, "term": 2, "address": "1.2.3.4", "held": {"u": ["GPU-1"]},
+        "gpus": dict.fromkeys(("GPU-1", equipment.IDS[0]), [1.5] * len(cards.COUNTERS)), "failures": {"GPU-1": "lost"},
+    }
+)  # fmt: skip
 _PROFILE = {"product": "NVIDIA L4", "memory": "24GiB"}
 
 
@@ -120,21 +148,42 @@ def _view(data: bytes) -> None:
         ),
         data={vocabulary.TOPOLOGY_KEY: view, vocabulary.COUNTERS_KEY: counters},
     )  # fmt: skip
-    before = publishing.read_previous(config_map)
-    assert all(math.isfinite(value) for values in before.counters.gpus.values() for value in values)
-    check_nodes(publishing.published([config_map], _catalog()))
+    topology = publishing.published([config_map], _catalog())
+    check_nodes(topology)
+    _resume(publishing.read_previous(config_map), topology.nodes.get("n") or _SPEC)
     try:
         publishing.view_json(config_map)
     except errors.InputError as error:
         str(error).encode()
 
 
+def _resume(before: publishing.PreviousView, spec: pools.NodeGpus) -> None:
+    """GPUs resume from saved counters, at once or when they come back, with finite ones that grow from there."""
+    since: Any = SimpleNamespace(_counted_until=lambda: _NOW, _term=3)
+    saved = fake_nodes.FakeNodes._saved(since, before)
+    for there in (True, False):
+        fleet = Fleet(seed=1)
+        fleet.begin(_NOW)
+        if not there:
+            fleet.remember(*saved)
+        placed = fleet.place("node-a", pools.NodeGpus(spec.gpus[:2]))
+        if there:
+            fleet.resume(placed, *saved, before.counters.failures)
+        first = fleet.counters(placed)
+        fleet.step(1.0, clock=_NOW + 1.0)
+        boxes.check_engine_finite(fleet.engine)
+        for name, values in fleet.counters(placed).items():
+            assert all(new >= old >= 0 for new, old in zip(values, first[name], strict=True))
+
+
 def _capture(data: bytes) -> None:
-    """A capture of nvidia-smi is a model that the catalog can load, or is refused with the element."""
+    """A capture of nvidia-smi is a model that the catalog can load and that runs, or is refused with the element."""
     try:
         found = captures.parse(data)
         for gpu in found.gpus[:2]:
-            importing.import_gpu(gpu, found.driver, _catalog()).yaml()
+            made = importing.import_gpu(gpu, found.driver, _catalog())
+            made.yaml()
+            _check_model(models.check(made.key, made.document, where=Path(f"{made.key}.yaml")))
     except errors.InputError as error:
         str(error).encode()
 
@@ -155,11 +204,46 @@ def _of_file(name: str, check: Callable[[Path], object]) -> Callable[[bytes], No
 
 
 def _model(path: Path) -> None:
-    models.check(path.stem, models.parse_yaml(path), where=path)
+    _check_model(models.check(path.stem, models.parse_yaml(path), where=path))
+
+
+def _check_model(model: models.Model) -> None:
+    """Devices of a model run with finite values, at rest and in use, and so are those on their page."""
+    made = Box([devices.device("n", index, model) for index in range(2)], seed=1, hostname="n")
+    made.admit(documents.read(_BUSY).profile, [made.devices[0].file])
+    for second in (0.01, 1.0, 2.0, 60.0):
+        made.step(second, clock=_NOW + second)
+    boxes.check_finite(made)
+    _check_page(_own(model.vendor), made)
+
+
+@functools.cache
+def _own(vendor: str) -> identity.Identity:
+    return identity.load({"nvidia": "dcgm", "intel": "xpum", "amd": "amd", "habana": "gaudi"}[vendor])
 
 
 def _identity(path: Path) -> None:
-    identity.load(str(path))
+    _check_page(identity.load(str(path)), _box())
+
+
+def _fakedev_identity(path: Path) -> None:
+    _check_page(fakedev_identity.read(path), _box())
+
+
+def _check_page(found: identity.Identity, made: Box) -> None:
+    """All numbers on a page are finite."""
+    page = render.Renderer(made.machine, found).page().decode().removeprefix(f"{found.layout.header}\n")
+    assert all(math.isfinite(float(match[1])) for match in map(_VALUE.fullmatch, page.split("\n")) if match)
+
+
+@functools.cache
+def _box() -> Box:
+    """Two devices of each vendor, one of them divided, and the first one in use."""
+    entries = (devices.GpuEntry("h200", 1, mig=("1g.18gb", "3g.71gb")), *(devices.GpuEntry(key, 2) for key in _KEYS))
+    made = Box(devices.build(devices.BoxConfig(entries), _catalog(), node="n"), seed=1, hostname="n")
+    made.admit(documents.read(_BUSY).profile, [made.devices[1].file])
+    made.step(60.0, clock=60.0)
+    return made
 
 
 def _device_type(path: Path) -> None:
@@ -179,7 +263,7 @@ def _kind() -> device_type.DeviceType:
 _FAKEDEV = (
     _of_file("type.json", _device_type),
     _of_file("devices.json", lambda path: fakedev_files.devices(path, 4, _kind().labels, _kind().model)),
-    _of_file("identity.json", fakedev_identity.read),
+    _of_file("identity.json", _fakedev_identity),
 )
 _FAKEDEV_FILES = ("device-type*.json", "devices.json", "identity.json")
 
@@ -188,7 +272,11 @@ TARGETS = (
     Target("mig-parted-files", _layouts, encoded([_PARTED])),
     Target("node-views", _view, encoded([f"{_VIEW}\n===\n{_COUNTERS}"])),
     Target("captures", _capture, files("examples/13-capture/capture.xml"), max_length=1 << 15),
-    Target("gpu-models", _of_file("model.yaml", _model), files("examples/12-gpu-model/*.yaml")),
-    Target("identities", _of_file("identity.yaml", _identity), files("src/simgpu/identities/data/dcgm-4*.yaml")),
+    Target("gpu-models", _of_file("model.yaml", _model), (*files("examples/12-gpu-model/*.yaml", *_MODELS), _RELATED)),
+    Target(
+        "identities",
+        _of_file("identity.yaml", _identity),
+        (*files("src/simgpu/identities/data/dcgm-4*.yaml"), *encoded([_OTHER_UNITS])),
+    ),
     Target("fakedev-files", _fakedev, numbered(files(f"examples/10-fakedev/{name}") for name in _FAKEDEV_FILES)),
 )

@@ -6,20 +6,23 @@ import asyncio
 import contextlib
 import functools
 import json
-import math
 import os
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 
 from simgpu import errors, vocabulary
+from simgpu.controllers.equipping import Equipment
 from simgpu.dra import claims, configs, grants, node_devices
 from simgpu.kube import client as kube_client
 from simgpu.kube import errors as kube_errors
 from simgpu.kube import views
 from simgpu.kube.resources import Resource
-from simgpu.machines import saved
+from simgpu.machines import documents, saved
+from simgpu.machines.box import Box
+from simgpu.machines.users import CpuSource, Plan, PodRef, Range, User
 from simgpu.node import (
     cdi,
     dra_messages,
@@ -40,7 +43,12 @@ from simgpu.node import (
 )
 from simgpu.node.protobuf import Message
 from simgpu.topology import allocating, pools, sharing
-from tests.fixtures.equipment import IDS, spec
+from simgpu.topology.devices import StaticMetrics
+from simgpu.topology.mig_by_hand import HandCard, HandMade
+from simgpu.topology.mig_choice import LayoutChoice
+from simgpu.topology.mig_layouts import CardLayout
+from tests.fixtures import boxes
+from tests.fixtures.equipment import CATALOG, IDS, spec
 from tests.fuzz.target import Target, awaited, encoded, numbered, scratch, split, text
 
 _MESSAGES: tuple[type[Message], ...] = (
@@ -55,6 +63,7 @@ _ALLOCATED = Resource("ResourceClaim", "resourceclaims", claims.AllocatedClaim, 
 _MAX_PAGES = 64  # folders that claims leave, so that looking at all of them stays fast
 _FOLDERS = {"state", "cdi", "gpus", "gpus-mig", "plugins", "registry"}  # of the agent
 _DEPTH = 2  # of folders below the agent's
+_NOW = 1_700_000_000.0  # seconds since 1970
 _UID = "11111111-2222-3333-4444-555555555555"
 
 
@@ -219,17 +228,38 @@ def _kubelet_checkpoint(data: bytes) -> None:
 
 
 def _state(data: bytes) -> None:
-    """The agent starts with any saved state of devices."""
+    """The agent goes on with any saved state of devices, and with any GPUs and users: all of it is finite."""
     number, rest = split(data, 2)
-    path = scratch() / "saved.json"
-    path.write_bytes(rest)
-    if number:
-        known = state.load_known(path)
-        msgspec.json.encode(known)
-        pools.build(known.spec, "node-a")
-        return
-    found = state.load(path)
-    assert all(math.isfinite(value) for device in found.devices.values() for value in device.values.values())
+    name = (vocabulary.STATE_FILE, vocabulary.KNOWN_FILE)[number]
+    folder = scratch() / "saved"
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(rest)
+    files = state.StateFiles(folder, folder / "gpus")
+    (folder / name).unlink()
+    known = files.known if number else _KNOWN
+    made = Equipment("node-a", files, _Meter(), pages=folder / "gpus", stale=10.0, control="", seed=1)
+    with contextlib.suppress(errors.InputError):
+        made.equip(known.spec if known.hand is None else known.hand.over(known.spec), hand=known.hand)
+    made.use(known.users)
+    for user, workload in made.box.request_driven():
+        made.box.engine.set_usage(workload, min(1.0, 1.0 / user.full_load))
+    made.box.step(files.saved.now + 1.0, clock=files.saved.clock + 1.0)
+    made.follow_processors(1.0)
+    boxes.check_finite(made.box)
+    msgspec.json.encode(saved.snapshot(made.box, state.now()))
+    made.remember(known.users)
+    made.close()
+    shutil.rmtree(folder / "gpus", ignore_errors=True)
+
+
+class _Meter:
+    """Each container uses a core."""
+
+    def cores(self, _pod: str, _container: str, _now: float) -> float:
+        return 1.0
+
+    def keep(self, containers: set[str]) -> None:
+        assert all(isinstance(name, str) for name in containers)
 
 
 class _Sent:
@@ -319,10 +349,29 @@ _PREPARED = {
     }],
 }  # fmt: skip
 _ENTRIES = {"Data": {"PodDeviceEntries": [{"PodUID": "u", "ContainerName": "c", "DeviceIDs": {"-1": [IDS[0]]}}]}}
-_SAVED = {
-    "version": saved.VERSION, "boot": "b", "clock": 1.0, "uptime": 2.0, "now": 3.0,
-    "devices": {IDS[0]: {"kind": "h200", "values": {"energy": 5.0}, "failure": "none"}},
-}  # fmt: skip
+_USERS = (
+    User(PodRef("p", "ns", "c", "u"), Range(10, 90), 1000, 0.5),
+    User(PodRef("q", "ns", "c", "v"), cpu=CpuSource("v", "container", 2.0)),
+    User(PodRef("r", "ns", "c", "w"), full_load=100.0, part=1),
+    User(PodRef("s", "ns", "c", "x"), plan=Plan(documents.read({"Name": "x", "Profile": [{"Load": 80}]}).profile, 5.0)),
+)
+_KNOWN = saved.Known(spec=_SPEC, users={IDS[0]: _USERS})
+_GPU = pools.NodeGpu(CATALOG.models["h200"], metrics=StaticMetrics(50.0, 1000.0))
+_DIVIDED = pools.NodeGpus((_GPU,), numa=pools.Numa(2))
+_BY_HAND = HandMade(LayoutChoice(), {0: HandCard(CardLayout(enabled=True), (("1g.18gb", 0), ("3g.71gb", 4)))})
+
+
+@functools.cache
+def _saved() -> tuple[bytes, ...]:
+    """What an agent saved of two GPUs in use, and of one that is divided by hand."""
+    made = Box(pools.build(_SPEC, "node-a"), seed=1, hostname="n", now=0.0, epoch=_NOW)
+    made.use(_KNOWN.users)
+    made.step(60.0, clock=_NOW + 60.0)
+    known = (_KNOWN, saved.Known(_DIVIDED, {IDS[0]: _USERS}, hand=_BY_HAND))
+    files = (saved.snapshot(made, state.now()), *known)
+    return tuple(bytes([at > 0]) + msgspec.json.encode(file) for at, file in enumerate(files))
+
+
 _SHARING = {
     "strategy": "MPS",
     "mpsConfig": {"defaultActiveThreadPercentage": 50, "defaultPinnedDeviceMemoryLimit": "1Gi"},
@@ -368,10 +417,7 @@ TARGETS = (
     ),
     Target("claim-checkpoints", awaited(_checkpoint), encoded([json.dumps(_PREPARED)])),
     Target("kubelet-checkpoints", _kubelet_checkpoint, encoded([json.dumps(_ENTRIES)])),
-    Target(
-        "saved-states", _state,
-        numbered([[json.dumps(_SAVED)], [msgspec.json.encode(saved.Known(spec=_SPEC))]]), max_length=1 << 15,
-    ),
+    Target("saved-states", _state, _saved(), max_length=1 << 15),
     Target("nri-frames", awaited(_runtime), (_FRAMES,)),
     Target("control-groups", _peer, encoded([f"{_CGROUP}cri-containerd-{'a' * 64}.scope"])),
     Target("opaque-configs", _opaque, encoded([json.dumps(_OPAQUE)])),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from simgpu import errors
 
@@ -44,10 +44,16 @@ def _labels(text: str) -> dict[str, str]:
 
 def read(page: str, family: str, where: Mapping[str, str] | None = None) -> Buckets:
     """Return the buckets of a histogram, summed over all series that have these labels."""
+    wanted = (where or {}).items()
+    return summed(series for series in lines(page, f"{family}_bucket") if wanted <= series[0].items())
+
+
+def summed(series: Iterable[tuple[Mapping[str, str], float]]) -> Buckets:
+    """Return the buckets of series with these labels and values; those without a bound are left out."""
     found: Buckets = {}
-    for labels, value in lines(page, f"{family}_bucket"):
+    for labels, value in series:
         bound = _bound(labels.get("le", ""))
-        if bound is not None and all(labels.get(name) == wanted for name, wanted in (where or {}).items()):
+        if bound is not None:
             found[bound] = found.get(bound, 0.0) + value
     return found
 
@@ -73,7 +79,10 @@ def total(buckets: Buckets) -> float:
 
 
 def quantile(buckets: Buckets, fraction: float) -> float:
-    """Return a quantile as Prometheus computes it: by interpolation within a bucket; 0 without values."""
+    """Return a quantile as Prometheus computes it: by interpolation within a bucket; 0 without values.
+
+    It is not finite if counts or bounds are so large that their sums are not.
+    """
     count = total(buckets)
     if count <= 0:
         return 0.0

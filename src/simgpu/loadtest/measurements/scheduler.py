@@ -26,6 +26,7 @@ _POINTS = (
     "Permit",
 )  # fmt: skip
 _QUANTILES = {"Perc50": 0.5, "Perc90": 0.9, "Perc99": 0.99}
+_MAX_SECONDS = 1e9  # of a latency
 
 # Name in the result -> family, and labels that select its series.
 _SERIES: dict[str, tuple[str, dict[str, str]]] = {
@@ -57,7 +58,7 @@ class SchedulingMetrics:
         if not histograms.total(found["e2eSchedulingLatency"]):
             raise MeasurementError(f"{identifier}: the scheduler placed no pod: nothing to measure")
         content = {
-            name: {key: round(histograms.quantile(buckets, part) * 1e9) for key, part in _QUANTILES.items()}
+            name: {key: _nanoseconds(buckets, part, f"{identifier}: {name}") for key, part in _QUANTILES.items()}
             for name, buckets in found.items()
         }
         return Measured([Summary(f"{identifier}_{self._method}", content)])
@@ -83,4 +84,11 @@ class SchedulingMetrics:
         matchers = ",".join(f'{name}="{value}"' for name, value in labels.items())
         query = f"sum(increase({family}_bucket{{{matchers}}}[{window}s])) by (le)"
         samples = await asking.instant(self._bench.prometheus, query)
-        return {float(sample.labels.get("le", "+Inf").replace("+Inf", "inf")): sample.value for sample in samples}
+        return histograms.summed((sample.labels, sample.value) for sample in samples)
+
+
+def _nanoseconds(buckets: Buckets, fraction: float, where: str) -> int:
+    seconds = histograms.quantile(buckets, fraction)
+    if not abs(seconds) <= _MAX_SECONDS:
+        raise MeasurementError(f"{where}: a latency of {seconds:g} s: are these buckets those of the scheduler?")
+    return round(seconds * 1e9)

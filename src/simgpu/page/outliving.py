@@ -1,0 +1,63 @@
+"""Counters of cards on the pages that an earlier writer left.
+
+A page needs no room on a disk that is full, and a kill leaves it as it is: where a state could not be saved, the pages
+are newer than it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from simgpu import boot
+from simgpu.machines.inventory import DeviceState
+from simgpu.machines.saved import Saved
+from simgpu.page import layout, mapping
+from simgpu.sim import cards
+
+_FIELDS: Final = [field for field in layout.PAGE if field.state in cards.COUNTERS]
+_PART: Final = 0.25  # of the unit to which a page rounds: whatever else shows the counter rounds it to no less
+
+
+def resume(saved: Saved, root: Path, *, monotonic_ns: int, uptime: float) -> Saved:
+    """Return a saved state as of the last write of the pages in a folder, if that came later: with their counters.
+
+    The times are those of now.
+    """
+    pages = {path.parent.name: page for path in root.glob(f"*/{mapping.FILE}") if (page := _read(path)) is not None}
+    written = max((int(page["written_ns"]) for page in pages.values()), default=0)
+    since = (uptime - saved.uptime) - (monotonic_ns - written) / 1e9
+    devices = {name: saved.devices.get(name, DeviceState("", {})) for name in pages}
+    counters = {name: _counters(page, devices[name].values) for name, page in pages.items()}
+    if since <= 0 or not any(counters.values()):
+        return saved
+    grown = {name: replace(state, values=state.values | counters[name]) for name, state in devices.items()}
+    moved = {"clock": saved.clock + since, "uptime": saved.uptime + since, "now": saved.now + since}
+    return replace(saved, devices=saved.devices | grown, **moved)
+
+
+def _counters(page: Any, saved: Mapping[str, float]) -> dict[str, float]:
+    """Return the counters of a page that are higher than the saved ones and possible."""
+    found = {}
+    for field in _FIELDS:
+        value = (int(page[field.name]) + (_PART if field.scale != 1.0 else 0.0)) / field.scale
+        if saved.get(field.state, 0.0) + 1.0 / field.scale < value <= cards.MAX_COUNTED[field.state]:
+            found[field.state] = value
+    return found
+
+
+def _read(path: Path) -> Any:
+    """Return a page of this boot, whether or not its last write was finished: each counter is whole."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    if len(content) < layout.DTYPE.itemsize:
+        return None
+    page = np.frombuffer(content[: layout.DTYPE.itemsize], layout.DTYPE)[0]
+    known = (layout.MAGIC, layout.MAJOR, boot.current().encode())
+    return page if (page["magic"], page["major"], page["boot"]) == known else None
