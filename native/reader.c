@@ -220,6 +220,8 @@ int card_read(const struct card *card, struct page *into)
 
 /* Processes. */
 
+enum { MAX_PID = 1 << 22 }; /* that a kernel gives */
+
 static void proc_path(char *path, int pid, const char *name, size_t size)
 {
     size_t end = text_add(path, 0, "/proc/", size);
@@ -238,7 +240,7 @@ static int parent_of(int pid)
         if (*c == ')') after = c; /* a name may contain brackets; nothing after it does */
     if (!after || after[1] != ' ' || after[2] == 'Z' || after[2] == 'X') return -1;
     int parent = 0;
-    for (const char *c = after + 4; is_digit(*c); c++) parent = parent * 10 + (*c - '0');
+    for (const char *c = after + 4; is_digit(*c) && parent <= MAX_PID; c++) parent = parent * 10 + (*c - '0');
     return parent;
 }
 
@@ -254,7 +256,7 @@ static unsigned all_processes(int *into, unsigned most)
             at += entry->length;
             int pid = 0;
             const char *c = entry->name;
-            while (is_digit(*c)) pid = pid * 10 + (*c++ - '0');
+            while (is_digit(*c) && pid <= MAX_PID) pid = pid * 10 + (*c++ - '0');
             if (*c || !pid || count == most) continue;
             int parent = parent_of(pid);
             if (parent >= 0 && pid != 2 && parent != 2) into[count++] = pid;

@@ -40,7 +40,7 @@ struct model { MODEL(FLOAT_OF) };
 struct step { STEP(FLOAT_OF) };
 
 #define PUBLIC __attribute__((visibility("default")))
-PUBLIC const char simgpu_step_layout[] = "1 " COLUMNS(NAME_OF) "| " COUNTERS(NAME_OF) "| " MODEL(NAME_OF) "| " STEP(NAME_OF);
+PUBLIC const char simgpu_step_layout[] = "2 " COLUMNS(NAME_OF) "| " COUNTERS(NAME_OF) "| " MODEL(NAME_OF) "| " STEP(NAME_OF);
 
 enum { TILE = 256, PASSES = 3 };
 enum { SOURCE_SM, SOURCE_DIE, SOURCE_MEMORY, SOURCE_BOARD };
@@ -96,7 +96,7 @@ static inline __attribute__((always_inline)) void regulate(struct card *c, const
     float working = die + own;
     float cut = unit((c->limit * m->peak - base) / upper(working, 1e-9f));
     float kept = cut * c->busy;
-    c->power = base + kept * working;
+    c->power = upper(base + kept * working, 0); /* far below the reference temperature leakage would exceed all else */
     c->memory_power = kept * own;
     c->sm_power = kept * throughput * squared * c->sm_watts + (switching - m->resting);
     c->throughput = throughput * cut;

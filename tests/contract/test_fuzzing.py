@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import shlex
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import figures, native
+from tests.fuzz import figures, guided, native
 from tests.fuzz.__main__ import WORK_ENV, names_in_python
 from tests.fuzz.target import DEEP
 
@@ -123,6 +124,18 @@ def test_coverage_leads_to_an_input_that_breaks_a_target_and_the_input_is_kept_t
     repeated = subprocess.run(shlex.split(again), capture_output=True, text=True, check=False, env=environment)
     assert repeated.returncode == 1
     assert "AssertionError" in repeated.stdout
+
+
+def test_an_input_that_takes_too_much_of_the_processors_time_breaks_a_target() -> None:
+    guided.bounded(len, math.inf)(b"x")
+    with pytest.raises(guided.TooSlow, match="of the processor's time"):
+        guided.bounded(len, -1.0)(b"x")
+
+
+def test_the_project_is_imported_only_when_it_can_be_instrumented() -> None:
+    script = "import sys, tests.fuzz.guided; print([name for name in sys.modules if name.startswith('simgpu')])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 RECORDING = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -23,11 +24,21 @@ EVENTS = st.lists(
         st.tuples(st.just("work"), LOADS, st.integers(1, COUNT)),
         st.tuples(st.just("step"), st.floats(0.001, 30), st.integers(1, 6)),
         st.tuples(st.just("limit"), st.floats(0, 1), st.integers(1, COUNT)),
-        st.tuples(st.just("inlet"), st.floats(-10, 90), st.integers(1, COUNT)),
+        st.tuples(st.just("inlet"), st.floats(*cards.INLETS), st.integers(1, COUNT)),
+        st.tuples(st.just("resume"), st.lists(st.floats(0, 1), min_size=1, max_size=20), st.integers(1, COUNT)),
     ),
     min_size=3,
     max_size=10,
 )
+
+
+def saved(made: engine.Engine, key: str, shares: list[float]) -> dict[str, float]:
+    """Return a state that may have been saved: a share of the range of each quantity."""
+    ranges = made.groups()[key]._ranges
+    return {
+        name: lowest + share * (highest - lowest)
+        for (name, (lowest, highest)), share in zip(ranges.items(), itertools.cycle(shares), strict=False)
+    }
 
 
 def play(key: str, events: list[tuple[str, Any, int]], *, compiled: bool) -> bytes:
@@ -45,6 +56,9 @@ def play(key: str, events: list[tuple[str, Any, int]], *, compiled: bool) -> byt
         elif kind == "inlet":
             for card in ids[number - 1 :: 5]:
                 made.set_inlet(card, value)
+        elif kind == "resume":
+            for card in ids[number - 1 :: 3]:
+                assert made.resume(card, saved(made, key, value), seconds=0.0) == []
         else:
             for _ in range(number):
                 made.step(made.now + value)

@@ -1,4 +1,4 @@
-"""Targets in C: library and tool of `native/`, built with libc, libFuzzer and sanitizers by Debian's clang.
+"""Targets in C: library, tool and step of `native/`, built with libc, libFuzzer and sanitizers by Debian's clang.
 
 What is built depends on nothing but the sources, so it is kept in the cache. Without Debian's packages there are no
 such targets (`debian.UnavailableError`).
@@ -10,6 +10,7 @@ import functools
 import hashlib
 import importlib
 import os
+import random
 import re
 import subprocess
 import tempfile
@@ -20,19 +21,32 @@ from typing import Any
 from deploy.image import cached, debian
 from simgpu.page import layout
 from tests.fixtures import pages
+from tests.fuzz import steps
 from tests.fuzz.target import Target
 
 HERE = Path(__file__).parent / "c"
 build: Any = importlib.import_module("native.build")  # which is no package: its folder has the sources
 _PACKAGES = ("clang-14", "libclang-rt-14-dev")
-_PROGRAMS = {"library": "nvml", "smi_pages": "smi", "smi_arguments": "smi"}  # with the part of `native/` in each
+_PROGRAMS = {  # with the part of `native/` in each
+    "library": "nvml", "smi_pages": "smi", "smi_arguments": "smi", "step": "engine",
+}  # fmt: skip
 NAMES = tuple(f"native-{name}".replace("_", "-") for name in _PROGRAMS)
 _FLAGS = (
     "-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-cast-function-type", "-fno-omit-frame-pointer",
     "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all", "-pthread",
 )  # fmt: skip
-_OF_LIBC = "text.c"  # the library's own memcpy and the like
-_SEAMS = ("-Dmain=tool_main", "-Wl,--wrap=sleep_milliseconds", "-Wl,--wrap=print_to", "-Wl,--wrap=cards_open")
+_SYSTEM = ("-include", str(HERE / "system.h"), str(HERE / "pages.c"))  # what readers of pages find
+_OPTIONS = {
+    # The own memcpy and the like of the library have other names here, as the sanitizers have those of libc. Code that
+    # compilers find in their loops would call the latter.
+    "nvml": (*_SYSTEM, "-fno-builtin", *(f"-D{name}=text_{name}" for name in ("memcpy", "memmove", "memset"))),
+    "smi": (
+        *_SYSTEM, str(HERE / "tool.c"), "-Dmain=tool_main", "-Wl,--wrap=sleep_milliseconds", "-Wl,--wrap=print_to",
+        "-Wl,--wrap=cards_open",
+    ),
+    "engine": ("-O2", "-ffp-contract=off", "-Wno-pass-failed"),  # loops become vectors, though not all of them here
+}  # fmt: skip
+_PID_NAMESPACE = 4026531836  # as `pages.c` has it
 _SANITIZERS = {
     "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:handle_abort=1:detect_stack_use_after_return=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -140,14 +154,14 @@ def _list(kinds: list[str], parts: list[str]) -> int | None:
 @functools.cache
 def _built() -> Path:
     """Return the folder of the programs, built if a source has changed."""
-    header = layout.header()
-    found = hashlib.sha256((build.digest(header) + Path(__file__).read_text()).encode())
+    header, recorded = layout.header(), steps.recorded().tobytes()
+    found = hashlib.sha256((build.digest(header) + Path(__file__).read_text()).encode() + recorded)
     for path in sorted(HERE.glob("*")):
         found.update(path.read_bytes())
-    return cached.made(f"fuzz/{found.hexdigest()[:16]}", functools.partial(_build, header=header))
+    return cached.made(f"fuzz/{found.hexdigest()[:16]}", functools.partial(_build, header=header, recorded=recorded))
 
 
-def _build(folder: Path, *, header: str) -> None:
+def _build(folder: Path, *, header: str, recorded: bytes) -> None:
     folder.mkdir()
     compiler = Compiler()
     with tempfile.TemporaryDirectory() as scratch:
@@ -159,11 +173,13 @@ def _build(folder: Path, *, header: str) -> None:
         expanded = "".join(compiler.run(["-E", "-P", *include, source]) for source in sources)
         (work / "calls.h").write_text(calls(expanded, (build.HERE / "nvml" / "nvml.h").read_text()))
         for name, part in _PROGRAMS.items():
-            own = [HERE / f"{name}.c", HERE / "pages.c", *([HERE / "tool.c"] if part == "smi" else [])]
-            more = [*_SEAMS] if part == "smi" else [str(work / "stubs.c")]
-            files = [*map(str, own), *(str(path) for path in build.sources(part) if path.name != _OF_LIBC)]
-            compiler.run([*_FLAGS, *include, *more, *files, "-o", str(folder / name)])
+            # The step is in one file with what calls it, which sees its structures.
+            files = [] if part == "engine" else list(map(str, build.sources(part)))
+            more = [str(work / "stubs.c")] if part == "nvml" else []
+            words = [*_FLAGS, *include, *_OPTIONS[part], *more, *files, str(HERE / f"{name}.c")]
+            compiler.run([*words, "-o", str(folder / name)])
     (folder / "page").write_bytes(pages.recorded(mig=["1g.18gb", "2g.35gb"]).tobytes())
+    (folder / "steps").write_bytes(recorded)
 
 
 def program(name: str) -> Path:
@@ -173,21 +189,37 @@ def program(name: str) -> Path:
 
 def environment() -> dict[str, str]:
     """Return the environment in which the programs run."""
-    return {**os.environ, **_SANITIZERS, "SIMGPU_FUZZ_PAGE": str(_built() / "page")}
+    return {
+        **os.environ,
+        **_SANITIZERS,
+        "SIMGPU_FUZZ_PAGE": str(_built() / "page"),
+        "SIMGPU_FUZZ_STEPS": str(_built() / "steps"),
+    }
 
 
 def _pages() -> Iterator[bytes]:
+    shown = pages.hold(pages.recorded(**pages.LOAD, pid_namespace=_PID_NAMESPACE), 1, 7)
+    shown["processes"] = layout.ALL_PROCESSES
     for made in (
         pages.recorded(), pages.recorded(**pages.LOAD), pages.recorded(mig=["1g.18gb", "3g.71gb"]),
         pages.hold(pages.recorded(**pages.LOAD), 1), pages.cards("t4"), pages.cards("rtx-4090"), pages.cards("k80"),
+        pages.recorded(**pages.LOAD, processes=layout.ALL_PROCESSES), shown,
     ):  # fmt: skip
         yield made.tobytes()
+    beyond_int = b"8" * 32  # what the kernel says of processes may be as the page begins
+    yield beyond_int + pages.recorded(**pages.LOAD, processes=layout.ALL_PROCESSES).tobytes()[len(beyond_int) :]
 
 
 def _seeds(head: int, count: int) -> tuple[bytes, ...]:
-    """Return pages after a head that chooses what is asked, and the digits that the owner of a card answers."""
-    made = list(_pages())
-    return tuple(bytes([number, *b"9" * (head - 1)]) + b"\0" + made[number % len(made)] for number in range(count))
+    """Return pages after a head that chooses what is asked, and the digits that the owner of a card answers.
+
+    The byte behind it is how they are found, see `pages.h`.
+    """
+    made, found = list(_pages()), (0, 4, 8, 16, 10, 6, 24, 96, 146)
+    return tuple(
+        bytes([number, *b"9" * (head - 1), found[number % len(found)]]) + made[number % len(made)]
+        for number in range(count)
+    )
 
 
 _LINES = (
@@ -200,12 +232,19 @@ _LINES = (
 )  # fmt: skip
 
 
+def _steps(count: int) -> Iterator[bytes]:
+    """Yield what chooses a record, cards and how calls divide them, and the bytes of which their states are made."""
+    drawn = random.Random(1)  # the same ones each time
+    for number in range(count):
+        yield bytes([number * 7 % 256, number % 4 == 0]) + drawn.randbytes(14 + 40 * (number % 8))
+
+
 def targets() -> dict[str, Target]:
     """Return the targets: nothing checks an input but the sanitizers."""
     size = layout.DTYPE.itemsize + 64
     found = (
-        Target("native-library", lambda _data: None, _seeds(23, 14), max_length=size),
-        Target("native-smi-pages", lambda _data: None, _seeds(16, 30), max_length=size),
+        Target("native-library", lambda _data: None, _seeds(23, 90), max_length=size),
+        Target("native-smi-pages", lambda _data: None, _seeds(16, 90), max_length=size),
         Target(
             "native-smi-arguments",
             lambda _data: None,
@@ -213,6 +252,7 @@ def targets() -> dict[str, Target]:
             _words(),
             max_length=512,
         ),
+        Target("native-step", lambda _data: None, tuple(_steps(40)), max_length=1024),
     )
     return {target.name: target for target in found}
 

@@ -8,7 +8,7 @@ import pytest
 
 from simgpu import errors
 from simgpu.catalog import models, shapes
-from simgpu.sim import activity, engine, physics
+from simgpu.sim import activity, cards, engine, physics
 
 CATALOG = models.load()
 SHAPES = shapes.load()
@@ -66,6 +66,17 @@ def test_full_utilisation_says_little_about_power() -> None:
     assert powers["h2d"] < 130
     assert 380 < powers["memcopy"] < 420
     assert 620 < powers["matmul-fp32"] < 680
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_card_at_the_lowest_inlet_temperature_draws_no_negative_power(compiled: bool) -> None:
+    made = engine.Engine(seed=1, compiled=compiled)
+    (card,) = made.add_cards(CATALOG.models["rtx-4090"], spread=0.0, inlet=cards.INLETS[0])
+    settle(made, 30)
+    before = read(made, "energy", card)
+    settle(made, 1)
+    assert read(made, "power_average", card) >= 0
+    assert read(made, "energy", card) >= before
 
 
 def test_the_power_cap_lowers_the_clock_and_says_why() -> None:

@@ -29,11 +29,12 @@ def resume(saved: Saved, root: Path, *, monotonic_ns: int, uptime: float) -> Sav
     The times are those of now.
     """
     pages = {path.parent.name: page for path in root.glob(f"*/{mapping.FILE}") if (page := _read(path)) is not None}
-    written = max((int(page["written_ns"]) for page in pages.values()), default=0)
+    times = (int(page["written_ns"]) for page in pages.values())
+    written = max((time for time in times if time <= monotonic_ns), default=0)
     since = (uptime - saved.uptime) - (monotonic_ns - written) / 1e9
     devices = {name: saved.devices.get(name, DeviceState("", {})) for name in pages}
     counters = {name: _counters(page, devices[name].values) for name, page in pages.items()}
-    if since <= 0 or not any(counters.values()):
+    if not written or since <= 0 or not any(counters.values()):
         return saved
     grown = {name: replace(state, values=state.values | counters[name]) for name, state in devices.items()}
     moved = {"clock": saved.clock + since, "uptime": saved.uptime + since, "now": saved.now + since}

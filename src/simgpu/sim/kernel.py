@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 NAME: Final = "step.so"
 BUILT: Final = Path(__file__).parent / "built"
-VERSION: Final = "1"  # of the computation
+VERSION: Final = "2"  # of the computation
 
 MODEL: Final = (
     "idle_clock", "lowest_clock", "clock_step", "floor", "knee", "steep", "rising", "clock_power", "resting", "base",

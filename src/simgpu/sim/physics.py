@@ -340,7 +340,7 @@ def _draw(load: _Load, model: Constants) -> Floats:
     working = die + own
     cut = _unit(np.divide(load.limit * np.float32(model.peak) - base, np.maximum(working, _NOTHING)))
     kept = cut * load.busy
-    np.add(base, kept * working, out=load.power)
+    np.maximum(base + kept * working, 0, out=load.power)  # far below the reference, leakage would exceed all else
     np.multiply(kept, own, out=load.memory_power)
     np.add(kept * throughput * squared * load.sm_watts, switching - np.float32(model.resting), out=load.sm_power)
     np.multiply(throughput, cut, out=load.throughput)

@@ -137,11 +137,29 @@ static void list_processes(void)
     free(usages.processes);
 }
 
+/* The library's own copying, which its build for this has under these names, is that of any C library. */
+static void move_bytes(void)
+{
+    enum { BYTES = 64 };
+    uint8_t bytes[BYTES], expected[BYTES], other[BYTES];
+    size_t from = next() % BYTES, to = next() % BYTES, size = next() % (BYTES + 1 - (from > to ? from : to));
+    for (size_t i = 0; i < BYTES; i++) bytes[i] = other[i] = (uint8_t)i;
+    for (size_t i = 0; i < BYTES; i++) expected[i] = (uint8_t)(i < to || i >= to + size ? i : from + i - to);
+    memcpy(bytes + to, other + from, size);
+    if (memcmp(bytes, expected, BYTES)) abort();
+    memmove(other + to, other + from, size);
+    if (memcmp(other, expected, BYTES)) abort();
+    memset(other, 3, size);
+    for (size_t i = 0; i < BYTES; i++)
+        if (other[i] != (i < size ? 3 : expected[i])) abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 24) return 0;
     memcpy(&state, data, 8);
+    move_bytes();
     pages_prepare();
     owner_answers(data + 8, 15);
     int changes = next() % 4 == 0;

@@ -60,7 +60,6 @@ _MESSAGES: tuple[type[Message], ...] = (
 _SPEC = spec(2, allocation=allocating.GpuAllocation("dra", allocating.DraOptions(dynamic_mig=True)))
 _FEW = 8  # claims that are prepared: more of them are like these
 _ALLOCATED = Resource("ResourceClaim", "resourceclaims", claims.AllocatedClaim, group="resource.k8s.io")
-_MAX_PAGES = 64  # folders that claims leave, so that looking at all of them stays fast
 _FOLDERS = {"state", "cdi", "gpus", "gpus-mig", "plugins", "registry"}  # of the agent
 _DEPTH = 2  # of folders below the agent's
 _NOW = 1_700_000_000.0  # seconds since 1970
@@ -135,7 +134,6 @@ def _prepared() -> prepared.PreparedClaims:
     return prepared.PreparedClaims(folder / "state", folder / "cdi", _source(), node="node-a")
 
 
-@functools.cache
 def _dra() -> dra_plugin.DraPlugin:
     async def get(_namespace: str, name: str) -> claims.AllocatedClaim:
         if name != "c":
@@ -189,20 +187,20 @@ async def _allocated(data: bytes) -> None:
 
 
 def _check_files() -> None:
-    """All that the agent wrote lies where it belongs, one level deep."""
-    folder, pages = str(scratch() / "agent"), []
-    for at, folders, files in os.walk(folder):
+    """All that the agent wrote lies where it belongs, one level deep. It is removed: each input starts with nothing."""
+    folder = str(scratch() / "agent")
+    found = list(os.walk(folder))
+    for at, folders, files in found:
         inside = at.removeprefix(folder).strip("/").split("/")
         if inside == [""]:
             assert {*folders, *files} <= _FOLDERS
         elif inside[0] == "cdi":
             assert all(name.startswith(cdi._PREFIX) for name in (*folders, *files))
-        elif len(inside) == 1 and inside[0].startswith("gpus"):
-            pages += [f"{at}/{name}" for name in folders]
         assert len(inside) < _DEPTH or not folders
-    if len(pages) > _MAX_PAGES:
-        for path in pages:
-            Path(path).rmdir()
+    for at, _, files in reversed(found):
+        for name in files:
+            Path(at, name).unlink()
+        Path(at).rmdir()
 
 
 async def _checkpoint(data: bytes) -> None:

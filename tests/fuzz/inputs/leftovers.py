@@ -11,15 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from simgpu.machines import documents, quantities
+from simgpu.machines import documents, quantities, saved
 from simgpu.machines.saved import Moment
 from simgpu.node import cgroups, cpu, device_nodes, driver, driver_mark, files
 from simgpu.node.kernel_log import KernelLog
-from simgpu.page import events, layout, mapping, showing, writer
+from simgpu.page import events, layout, mapping, outliving, showing, writer
+from simgpu.sim import cards
 from tests.fixtures import boxes, pages
 from tests.fuzz.target import Target, encoded, numbered, scratch, split, text
 
 _HOST, _NOW = "node-a", 1_700_000_000.0
+_BEFORE = saved.empty(saved.Moment("", _NOW, 0.0))  # that could not be saved since
 _STATE = [field.name for field in layout.PAGE if field.state]
 _GROUP = "kubepods/podu/c"
 _SECONDS = itertools.count(0.0, 100.0)  # of looks at cgroups: what failed is looked for again
@@ -51,6 +53,7 @@ class _Writer:
     def take_over(self, data: bytes) -> None:
         """Go on from a page."""
         self.path.write_bytes(data)
+        _check_resumed(outliving.resume(_BEFORE, self.folder.parent, monotonic_ns=1 << 62, uptime=1e9))
         mapped = mapping.open_page(self.folder)
         self.pages._places[0].maps = {self.folder.name: mapped}
         self.pages._rows[:] = self._described
@@ -58,6 +61,13 @@ class _Writer:
 
     def _fill(self, *_: object) -> None:
         self.pages._rows[_STATE] = self._state
+
+
+def _check_resumed(found: saved.Saved) -> None:
+    """Counters of a page are possible ones, and no time is beyond now."""
+    assert _BEFORE.now <= found.now <= _BEFORE.now + 1e9
+    for state in found.devices.values():
+        assert all(0 <= value <= cards.MAX_COUNTED[name] for name, value in state.values.items())
 
 
 @functools.cache

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import functools
 import json
+import shutil
 import socket
+from collections.abc import Sequence
 
 from simgpu import errors
-from simgpu.machines import documents
-from simgpu.machines.box import Box
+from simgpu.machines import box, documents
 from simgpu.page import showing
+from simgpu.topology.devices import Device
 from simgpu.workloads import client, receiving
 from simgpu.workloads.server import WorkloadServer
 from tests.fixtures import annotated, boxes
@@ -36,25 +38,42 @@ def _document(data: bytes) -> None:
             documents.setting(document)
             return
         wanted = documents.read(document)
-        box = boxes.mixed()
-        numbers = box.admit(wanted.profile, [0, 1, 2], pod=wanted.pod)
+        mixed = boxes.mixed()
+        numbers = mixed.admit(wanted.profile, [0, 1, 2], pod=wanted.pod)
         for second in (1.0, 2.5, 3600.0 if _chosen(data) else 10.0):
-            box.step(second, clock=second)
-            boxes.check_finite(box)
-        box.drop(numbers)
+            mixed.step(second, clock=second)
+            boxes.check_finite(mixed)
+        mixed.drop(numbers)
 
 
 class _Served:
     """A server of the workload socket, for a box whose cards may be set; clients are connected without a path."""
 
     def __init__(self) -> None:
-        self.box: Box = boxes.make("h200", 2)
-        pages = showing.open_pages(self.box, scratch() / "gpus", interval=1.0, control="")
-        self.server = WorkloadServer(self.box, scratch() / "socket", settings=pages.set)
+        self.box = box.Box(_devices(), seed=1, hostname="sim-0")
+        self.server = WorkloadServer(self.box, scratch() / "socket", settings=self._set)
+        self._shown: showing.BoxPages | None = None  # from the first setting on: pages take longer than most inputs
+
+    def _set(self, device: str, setting: str, values: Sequence[int]) -> int:
+        self._shown = self._shown or showing.open_pages(self.box, scratch() / "gpus", interval=1.0, control="")
+        return self._shown.set(device, setting, values)
+
+    def close(self) -> None:
+        """Leave nothing for the next input."""
+        if self._shown is not None:
+            self._shown.pages.close()
+            shutil.rmtree(scratch() / "gpus")
+        _served.cache_clear()
+
+
+@functools.cache
+def _devices() -> tuple[Device, ...]:
+    return tuple(boxes.make("h200", 2).devices)
 
 
 @functools.cache
 def _served() -> _Served:
+    """Return the server of inputs until one is accepted or its box is stepped: the next one has another."""
     return _Served()
 
 
@@ -80,6 +99,7 @@ async def _socket(data: bytes) -> None:
     if accepted or _chosen(data):  # what was refused seldom leaves anything behind
         served.box.step(served.box.engine.now + 1.0, clock=1.0)
         boxes.check_finite(served.box)
+        served.close()
 
 
 def _chosen(data: bytes) -> bool:
