@@ -33,7 +33,7 @@ ROUND = 250_000  # inputs of one process
 WORK_ENV = "SIMGPU_FUZZ_WORK"
 WORK = Path(os.environ.get(WORK_ENV, ROOT / "build" / "fuzz"))  # what runs find and count
 PROPERTIES = ("tests/contract/test_annotated.py", "tests/contract/test_device_type.py")
-_NAMES = re.compile(r'^ +(?:Target\()?"([a-z-]+)", ', re.MULTILINE)
+_NAMES = re.compile(r'^ +(?:Target\()?"([a-z-]+)",(?: |$)', re.MULTILINE)
 _SHOWN = 6000  # characters of the output of a failure
 
 

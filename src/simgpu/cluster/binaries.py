@@ -139,5 +139,5 @@ def dotted(version: Version) -> str:
 
 def parse_version(text: str) -> Version | None:
     """Return the first x.y.z in the output of a program, or None."""
-    found = re.search(r"\bv?(\d{1,9})\.(\d{1,9})\.(\d{1,9})(?!\d)", text)
+    found = re.search(r"\bv?(\d{1,9})\.(\d{1,9})\.(\d{1,9})(?:\D|$)", text)
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
