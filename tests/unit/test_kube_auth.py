@@ -39,6 +39,12 @@ def test_a_bundle_of_authorities_may_have_comments_in_any_language(certificates:
         auth.tls_context(ClientConfig("https://a", ca="-----BEGIN é".encode(encoding)), None, None)
 
 
+@pytest.mark.parametrize("damaged", [b"\xff\xfe\x00"[:2], b" \n", "Tanúsítvány".encode("utf-16")])
+def test_authorities_that_are_none_are_an_error_and_never_those_of_the_system(damaged: bytes) -> None:
+    with pytest.raises(errors.ConfigError, match="not a PEM certificate"):
+        auth.tls_context(ClientConfig("https://a", ca=damaged), None, None)
+
+
 def test_an_encrypted_key_is_an_error_and_no_question_at_the_terminal(pair: tuple[bytes, bytes]) -> None:
     certificate, plain = pair
     key = serialization.load_pem_private_key(plain, password=None)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from simgpu.machines import profiles, quantities, users
 from simgpu.machines.box import MAX_GONE, Box
 from simgpu.machines.saved import Known
 from simgpu.node import state
-from simgpu.page import showing, writer
+from simgpu.page import layout, showing, writer
 from simgpu.sim import cards
 from simgpu.topology import devices, pools, reading
 from tests.fixtures.equipment import CATALOG, IDS, equipment, share, shown, spec, worked
@@ -196,18 +197,20 @@ def test_a_gpu_that_comes_back_after_a_restart_goes_on_counting(tmp_path: Path) 
         lambda whole: whole.replace(b'"version":2', b'"version":1'),
     ],
 )  # fmt: skip
-def test_gpus_start_anew_where_a_file_is_broken(
+def test_gpus_start_anew_where_a_file_is_broken_but_go_on_counting(
     tmp_path: Path, broken: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     made = worked(tmp_path)
     made.stepped(0.0)
     made.close()
+    before = shown(made)
     whole = (tmp_path / "state.json").read_bytes()
     (tmp_path / "state.json").write_bytes(broken(whole))
     again = equipment(tmp_path)
     again.equip(spec(2))
-    assert shown(again)["energy"] == [0, 0]
-    assert "GPUs start from their initial state" in caplog.text
+    assert shown(again)["energy"] == pytest.approx(before["energy"], abs=1.0)
+    assert shown(again)["temperature"][0] < before["temperature"][0]
+    assert "GPUs start from their initial state, but for counters on their pages" in caplog.text
     again.stepped(0.0)
     assert len((tmp_path / "state.json").read_bytes()) > len(whole) // 2
 
@@ -261,26 +264,51 @@ def test_a_value_that_is_no_number_in_a_file_is_named(tmp_path: Path, caplog: py
     assert f"{IDS[0]} cannot resume from its saved state: invalid values of energy" in caplog.text
 
 
-def test_counters_go_on_from_the_pages_where_the_state_could_not_be_saved(tmp_path: Path) -> None:
+def counted(made: Equipment) -> dict[str, dict[str, float]]:
+    states = made.box.device_states()
+    return {name: {key: state.values[key] for key in cards.COUNTERS} for name, state in states.items()}
+
+
+@pytest.mark.parametrize("left", ["an earlier state", "no state"])
+def test_counters_go_on_from_the_pages_where_the_state_could_not_be_saved(tmp_path: Path, left: str) -> None:
     made = worked(tmp_path)
     made.stepped(0.0)
-    saved = (tmp_path / "state.json").read_bytes()
-    time_before = made.box.engine.now
-    made.box.step(time_before + 60.0, clock=time.time() + 60.0)
+    document = json.loads((tmp_path / "state.json").read_text())
+    made.box.step(made.box.engine.now + 60.0, clock=time.time() + 60.0)
     made.stepped(0.0)
-    last = shown(made)
-    (tmp_path / "state.json").write_bytes(saved)  # as if the disk had been full for that minute
-    again = restarted(made, tmp_path)
-    assert all(new >= old for new, old in zip(shown(again)["energy"], last["energy"], strict=True))
-    assert shown(again)["energy"] == pytest.approx(last["energy"], rel=1e-3)
-    again.stepped(0.0)
-    again.close()
-    for name in IDS[:2]:  # a damaged page has no counters
-        page = tmp_path / "gpus" / name / "page"
-        page.write_bytes(page.read_bytes()[:100])
-    third = equipment(tmp_path)
-    third.equip(spec(2))
-    assert shown(third)["energy"] == shown(again)["energy"]
+    last, now = counted(made), made.box.engine.now
+    made.close()
+    for name in ("uptime", "clock"):
+        document[name] -= 60.0
+    (tmp_path / "state.json").write_text(json.dumps(document))  # as if the disk had been full since
+    if left == "no state":
+        (tmp_path / "state.json").unlink()
+    again = equipment(tmp_path)
+    again.equip(spec(2))
+    if left == "an earlier state":
+        assert again.box.engine.now == pytest.approx(now, abs=5.0)
+    for name, counters in counted(again).items():
+        for key, value in counters.items():
+            unit = {"energy": 1e-3, "memory_bytes": 1e3}.get(key, 1.0)
+            assert last[name][key] - unit <= value <= last[name][key] + unit, key
+
+
+@pytest.mark.parametrize("damage", ["truncated", "torn", "of another boot", "older"])
+def test_a_page_that_cannot_be_trusted_has_no_counters(tmp_path: Path, damage: str) -> None:
+    made = worked(tmp_path)
+    made.stepped(0.0)
+    (tmp_path / "state.json").unlink()
+    made.close()
+    for name in IDS[:2]:
+        path = tmp_path / "gpus" / name / "page"
+        page = np.frombuffer(path.read_bytes()[: layout.DTYPE.itemsize], layout.DTYPE).copy()
+        change = {"torn": ("sequence", 1), "of another boot": ("boot", b"x"), "older": ("minor", 4)}
+        if damage in change:
+            page[change[damage][0]] = change[damage][1]
+        path.write_bytes(page.tobytes()[:100] if damage == "truncated" else page.tobytes())
+    again = equipment(tmp_path)
+    again.equip(spec(2))
+    assert shown(again)["energy"] == [0, 0]
 
 
 def test_a_file_that_was_not_finished_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

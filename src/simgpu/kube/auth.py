@@ -116,8 +116,7 @@ def _timestamp(moment: datetime.datetime) -> float:
 def tls_context(config: ClientConfig, certificate: bytes | None, key: bytes | None) -> ssl.SSLContext:
     """Return a client context that trusts the configured CA and presents the client certificate, if there is one."""
     try:
-        # Bundles have comments, which need not be ASCII; the library takes no others.
-        context = ssl.create_default_context(cadata=config.ca.decode("ascii", "ignore") if config.ca else None)
+        context = ssl.create_default_context(cadata=_authorities(config.ca) if config.ca else None)
     except (ssl.SSLError, ValueError) as error:
         raise errors.ConfigError(f"{config.server}: certificate-authority: not a PEM certificate ({error})") from None
     if not config.verify:
@@ -126,6 +125,16 @@ def tls_context(config: ClientConfig, certificate: bytes | None, key: bytes | No
     if certificate is not None and key is not None:
         _load_pair(context, config, certificate, key)
     return context
+
+
+def _authorities(bundle: bytes) -> str:
+    """Return a bundle without what is not ASCII, as comments may be; the library takes no others.
+
+    Raises `ValueError` if nothing is left: the library would trust the system's authorities.
+    """
+    if not (text := bundle.decode("ascii", "ignore").strip()):
+        raise ValueError("no certificate")
+    return text
 
 
 def _load_pair(context: ssl.SSLContext, config: ClientConfig, certificate: bytes, key: bytes) -> None:

@@ -90,7 +90,7 @@ def load(path: Path) -> Saved:
         return saved.empty(at)
     except (OSError, ValueError, RecursionError) as error:
         _log.warning(
-            "GPUs start from their initial state: %s: %s",
+            "GPUs start from their initial state, but for counters on their pages: %s: %s",
             path,
             errors.explain(error) if isinstance(error, OSError) else error,
         )

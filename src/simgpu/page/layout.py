@@ -14,7 +14,7 @@ import numpy as np
 
 MAGIC: Final = 0x55504753  # "SGPU"
 MAJOR: Final = 1
-MINOR: Final = 4
+MINOR: Final = 5
 PROFILES: Final = 16
 INSTANCES: Final = 8
 SAMPLES: Final = 128
@@ -262,6 +262,9 @@ PAGE: Final = (
     _f("app_names", "app_name", "the names of apps[], where they are processes of another machine", count=APPS),
     # Since minor version 4.
     _f("event_origins", "origin", "the instance that each of events[] was on", count=EVENTS),
+    # Since minor version 5: counters that only a writer reads, to go on with.
+    _f("busy_ns", "u8", "time with something to do", state="busy_time", scale=1e9),
+    _f("memory_kbytes", "u8", "KB to and from the memory", state="memory_bytes", scale=1e-3),
 )  # fmt: skip
 
 

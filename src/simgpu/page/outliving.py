@@ -20,25 +20,26 @@ from simgpu.page import layout, mapping
 from simgpu.sim import cards
 
 _FIELDS: Final = [field for field in layout.PAGE if field.state in cards.COUNTERS]
+_WITH_COUNTERS: Final = 5  # the first minor version of pages that have all of them
 _PART: Final = 0.25  # of the unit to which a page rounds: whatever else shows the counter rounds it to no less
 
 
 def resume(saved: Saved, root: Path, *, monotonic_ns: int, uptime: float) -> Saved:
-    """Return a saved state as of the last write of the pages in a folder, if that came later: with their counters.
+    """Return a saved state with the counters of the pages in a folder where these are higher.
 
-    The times are those of now.
+    It is then the state at the last write of the pages, if that came later. The times are those of now.
     """
     pages = {path.parent.name: page for path in root.glob(f"*/{mapping.FILE}") if (page := _read(path)) is not None}
+    before = {name: saved.devices.get(name, DeviceState("", {})) for name in pages}
+    counters = {name: _counters(page, before[name].values) for name, page in pages.items()}
+    if not any(counters.values()):
+        return saved
+    devices = {name: replace(state, values=state.values | counters[name]) for name, state in before.items()}
     times = (int(page["written_ns"]) for page in pages.values())
     written = max((time for time in times if time <= monotonic_ns), default=0)
-    since = (uptime - saved.uptime) - (monotonic_ns - written) / 1e9
-    devices = {name: saved.devices.get(name, DeviceState("", {})) for name in pages}
-    counters = {name: _counters(page, devices[name].values) for name, page in pages.items()}
-    if not written or since <= 0 or not any(counters.values()):
-        return saved
-    grown = {name: replace(state, values=state.values | counters[name]) for name, state in devices.items()}
+    since = max(0.0, (uptime - saved.uptime) - (monotonic_ns - written) / 1e9) if written else 0.0
     moved = {"clock": saved.clock + since, "uptime": saved.uptime + since, "now": saved.now + since}
-    return replace(saved, devices=saved.devices | grown, **moved)
+    return replace(saved, devices=saved.devices | devices, **moved)
 
 
 def _counters(page: Any, saved: Mapping[str, float]) -> dict[str, float]:
@@ -52,7 +53,7 @@ def _counters(page: Any, saved: Mapping[str, float]) -> dict[str, float]:
 
 
 def _read(path: Path) -> Any:
-    """Return a page of this boot, whether or not its last write was finished: each counter is whole."""
+    """Return a page of this boot that has all counters, if its last write was finished."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -61,4 +62,5 @@ def _read(path: Path) -> Any:
         return None
     page = np.frombuffer(content[: layout.DTYPE.itemsize], layout.DTYPE)[0]
     known = (layout.MAGIC, layout.MAJOR, boot.current().encode())
-    return page if (page["magic"], page["major"], page["boot"]) == known else None
+    whole = page["sequence"] % 2 == 0 and page["minor"] >= _WITH_COUNTERS
+    return page if whole and (page["magic"], page["major"], page["boot"]) == known else None
