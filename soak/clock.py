@@ -6,16 +6,18 @@ themselves, so theirs stays.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import struct
 import subprocess
 import sys
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("clock.c")
 _SHIFT = "SIMGPU_SOAK_CLOCK"
+_CLOSE_SECONDS = 10.0
 
 
 class SteppedClock:
@@ -40,11 +42,18 @@ class SteppedClock:
         with self._file.open("r+b") as file:  # the same file: processes have it mapped
             file.write(data)
 
-    def steps(self, pid: int) -> bool:
-        """Return whether this is the clock of a process."""
-        with contextlib.suppress(OSError):
+    def is_shown_to(self, pids: Iterable[int], seconds: float) -> bool:
+        """Return whether a new process has the clock shifted by so many seconds, and these have the same clock."""
+        command = [sys.executable, "-S", "-c", "import time; print(time.time())"]
+        done = subprocess.run(command, env={**os.environ, **self.environ}, capture_output=True, text=True, check=True)
+        off = float(done.stdout) - time.time() - seconds  # this process has the machine's clock
+        return abs(off) < _CLOSE_SECONDS and all(map(self._is_of, pids))
+
+    def _is_of(self, pid: int) -> bool:
+        try:
             return str(self._library) in Path(f"/proc/{pid}/maps").read_text()
-        return False
+        except OSError:
+            return True  # it has just ended
 
     @property
     def environ(self) -> dict[str, str]:

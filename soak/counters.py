@@ -80,9 +80,10 @@ class Counters:
     def add_own(self, values: Mapping[str, float], *, pid: int, at: float) -> None:
         """Compare the controller's counters of itself, which count for one life of the process."""
         life, before = self._own
-        now = {name: value for name, value in values.items() if name.endswith(_OWN_COUNTERS)}
+        now = {name: value for name, value in values.items() if name.partition("{")[0].endswith(_OWN_COUNTERS)}
         fallen = [name for name, value in now.items() if pid == life and not value >= before.get(name, value)]
-        self.falls += [f"{at:.1f} s: {name} of the controller: {before.get(name)} -> {now[name]}" for name in fallen]
+        found = [f"{at:.1f} s: {name} of the controller: {before.get(name)} -> {now[name]}" for name in fallen]
+        self.falls += found[: max(0, _MAX_FALLS - len(self.falls))]
         self._own = pid, now
 
     def _fall(self, key: Key, change: str, *, at: float, ended: float | None) -> None:

@@ -22,7 +22,8 @@ _MARK = "SIMGPU_SOAK_PRIVATE"
 _LEFT = 64 * 1024  # bytes that a full disk has left at most
 _SLOW_WRITES = 20  # a second
 _PROBE, _PROBED_WRITES = "probe", 10
-SLOWED_SECONDS = _PROBED_WRITES / _SLOW_WRITES / 2  # for the probe's writes at least, if the limit acts
+_SLOWED = 0.7 * _PROBED_WRITES / _SLOW_WRITES  # seconds that these take longer
+_EMPTYING_SECONDS = 5.0  # until processes that end have left a cgroup
 
 
 def enter_private_mounts() -> None:
@@ -108,18 +109,35 @@ class SmallDisk:
                     (group / "cgroup.procs").write_text(str(pid))
             yield group
         finally:
-            for line in (group / "cgroup.procs").read_text().split():
-                with contextlib.suppress(ProcessLookupError):
-                    (group.parent / "cgroup.procs").write_text(line)
-            group.rmdir()
+            _remove(group)
 
-    def seconds_of_writes(self, group: Path) -> float:
-        """Return how long a process of a cgroup takes for a few synced writes."""
+    def slows(self, group: Path) -> bool:
+        """Return whether synced writes of a process in a cgroup take as much longer as the limit demands."""
+        return self._seconds_of_writes(f"echo $$ > {group}/cgroup.procs && ") - self._seconds_of_writes("") > _SLOWED
+
+    def _seconds_of_writes(self, before: str) -> float:
         start = time.monotonic()
         write = f"dd if=/dev/zero of={self.folder / _PROBE} bs=4k count={_PROBED_WRITES} oflag=dsync"
-        subprocess.run(["sh", "-c", f"echo $$ > {group}/cgroup.procs && exec {write}"], capture_output=True, check=True)
+        subprocess.run(["sh", "-c", f"{before}exec {write}"], capture_output=True, check=True)
         (self.folder / _PROBE).unlink()
         return time.monotonic() - start
+
+
+def _remove(group: Path) -> None:
+    """Remove a cgroup, whose processes go back to its parent. Those that are ending cannot be moved."""
+    deadline = time.monotonic() + _EMPTYING_SECONDS
+    while True:
+        for line in (group / "cgroup.procs").read_text().split():
+            with contextlib.suppress(OSError):
+                (group.parent / "cgroup.procs").write_text(line)
+        try:
+            group.rmdir()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
 
 
 def _limit(major: int, minor: int) -> tuple[tuple[str, str], Path]:

@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from soak import plan
-from soak.disk import SLOWED_SECONDS
 from soak.plan import Planned
 from soak.world import LEASE_SECONDS, World
 from tests.fixtures import rough
@@ -78,15 +77,16 @@ class Faults:
                 group = stack.enter_context(self._world.disk.slow([*self._world.pids().values()]))
             except OSError as error:
                 raise Impossible(str(error)) from None
-            took = await asyncio.to_thread(self._world.disk.seconds_of_writes, group)
-            self._world.effects[planned.kind] += took > SLOWED_SECONDS
+            self._world.effects[planned.kind] += await asyncio.to_thread(self._world.disk.slows, group)
             await asyncio.sleep(2 * planned.seconds)
         await self._world.revive()
 
     async def _cut(self, planned: Planned) -> None:
+        connections = 0
         for _ in range(3):
-            self._world.effects[planned.kind] += self._world.proxy.cut() > 0
+            connections += self._world.proxy.cut()
             await asyncio.sleep(planned.seconds / 3)
+        self._world.effects[planned.kind] += connections > 0
 
     async def _lost(self, planned: Planned) -> None:
         self._world.proxy.stalled = True
@@ -114,11 +114,10 @@ class Faults:
             proxy.status = 0
 
     async def _step(self, planned: Planned) -> None:
-        self._world.clock.set(_choose(_STEPS, planned.choice))
-        pids = self._world.pids()
-        self._world.effects[planned.kind] += any(
-            self._world.clock.steps(pids[name]) for name in plan.OURS if name in pids
-        )
+        seconds, pids = _choose(_STEPS, planned.choice), self._world.pids()
+        self._world.clock.set(seconds)
+        ours = [pids[name] for name in plan.OURS if name in pids]
+        self._world.effects[planned.kind] += await asyncio.to_thread(self._world.clock.is_shown_to, ours, seconds)
         await asyncio.sleep(planned.seconds)
         if planned.choice < 0.5:  # otherwise it stays so, until the next step
             self._world.clock.set(0.0)

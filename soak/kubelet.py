@@ -91,12 +91,15 @@ class PlayedKubelet:
         for index in [*self._pods]:
             await self._end(index)
 
-    def strays(self) -> list[str]:
-        """Return what does not agree with the claims of the pods that run: files of others, and those that lack."""
+    def claim_file_problems(self) -> list[str]:
+        """Return where CDI files are not those of the claims of pods that run."""
         held = {pod.claim.uid for pod in self._pods.values() if pod.claim is not None}
-        lacking = [uid for uid in held if not cdi.path(self._cdi_files, uid).exists()]
+        missing = (uid for uid in held if not cdi.path(self._cdi_files, uid).exists())
         stale = cdi.stale(self._cdi_files, {cdi.COMMON, *held})
-        return sorted([*(path.name for path in stale), *(f"no file of claim {uid}" for uid in lacking)])
+        return [
+            *(f"{self._node}: claim {uid} has no CDI file" for uid in missing),
+            *(f"{self._node}: {path.name} is of no claim" for path in stale),
+        ]
 
     async def _begin(self, index: int, *, end: float) -> None:
         self.started += 1

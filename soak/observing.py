@@ -83,6 +83,15 @@ class Observer:
             self.counters.add(role, page, pid=before, at=self._since())
             return True
 
+    async def _scrape_own(self, session: aiohttp.ClientSession) -> dict[str, float]:
+        """Read the controller's series of itself, and compare its counters."""
+        async with self._reading:
+            before = self._world.pids().get("controller", 0)
+            own = pages.values(await self.text(session, "controller", "/metrics/controller"))
+            if own and self._world.pids().get("controller", 0) == before:
+                self.counters.add_own(own, pid=before, at=self._since())
+            return own
+
     async def sample(self, session: aiohttp.ClientSession) -> Sample:
         """Take a sample now."""
         memory, files, pids = {}, {}, self._world.pids()
@@ -91,10 +100,7 @@ class Observer:
                 used = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_SIZE / 1024**2
                 files[name] = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
                 memory[name] = used
-        own = pages.values(await self.text(session, "controller", "/metrics/controller"))
-        process = pids.get("controller")
-        if own and process is not None and self._world.pids().get("controller") == process:
-            self.counters.add_own(own, pid=process, at=self._since())
+        own = await self._scrape_own(session)
         total = own.get("simgpu_controller_event_lag_seconds_sum", 0.0)
         count = own.get("simgpu_controller_event_lag_seconds_count", 0.0)
         before, self._lags = self._lags, (total, count)

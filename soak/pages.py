@@ -75,10 +75,6 @@ def together(found: Iterable[Page]) -> Page:
 
 
 def values(text: str) -> dict[str, float]:
-    """Return series without labels by name."""
-    found = {}
-    for line in text.splitlines():
-        name, _, value = line.partition(" ")
-        if not line.startswith("#") and "{" not in name:
-            found[name] = float(value)
-    return found
+    """Return all series by name, with their labels."""
+    lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in lines if name}

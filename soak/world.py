@@ -164,9 +164,9 @@ class World:
     def _cdi(self, role: str) -> Path:
         return self.disk.folder / role / "cdi"
 
-    def stray_claims(self) -> list[str]:
-        """Return what agents keep of claims that no pod has, and lack of others."""
-        return [name for kubelet in self.kubelets for name in kubelet.strays()]
+    def claim_file_problems(self) -> list[str]:
+        """Return where the agents' CDI files are not those of the claims that pods have."""
+        return [problem for kubelet in self.kubelets for problem in kubelet.claim_file_problems()]
 
     @property
     def socket(self) -> Path:
