@@ -176,7 +176,7 @@ def test_a_file_can_change_a_built_in_model(tmp_path: Path) -> None:
         ("base: h200\nsm_count: -1", "sm_count"),
         ("base: h200\npci: {width: 64}", "pci.width"),
         ("base: h200\nrelations: {sensors: {refresh: 1.0e-320}}", "relations.sensors.refresh"),
-        ("base: h200\nrelations: {power: {leakage: 100}}", "relations.power.leakage: each watt of leakage would warm"),
+        ("base: h200\nrelations: {power: {leakage: 100}}", "relations.power.leakage: each watt of it warms the die"),
         ("base: h200\ndriver: 2024-13-45", "not YAML"),
         ("- 1", "must hold a mapping"),
         ("{", "not YAML"),

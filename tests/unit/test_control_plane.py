@@ -77,6 +77,8 @@ async def test_a_server_that_is_busy_starting_is_asked_until_it_answers(
     conflict = errors.Conflict(409, "Conflict", "the object has been modified")
     server = Server(errors.ConnectError("refused"), starting, errors.ServerError(500, "", ""), conflict)
     assert await plane.requests.until_served(server.request) == "served"
+    with pytest.raises(errors.AlreadyExists):  # which no repetition changes
+        await plane.requests.until_served(Server(errors.AlreadyExists(409, "AlreadyExists", "it exists")).request)
 
 
 class Lines(progress.Silent):

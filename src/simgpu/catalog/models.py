@@ -355,7 +355,8 @@ def _contradictions(model: Model) -> Iterator[tuple[str, str]]:
         if list(values) != sorted(values):
             yield field, f"{' <= '.join(f'{value:g}' for value in values)} does not hold"
     if (feedback := model.relations.feedback) > MAX_FEEDBACK:
-        yield "relations.power.leakage", f"each watt of leakage would warm the die so that {feedback:g} W more leak"
+        effect = f"each watt of it warms the die so that {feedback:g} W more leak; at most {MAX_FEEDBACK:g} W may"
+        yield "relations.power.leakage", f"{effect}: lower it, or the degrees of heat"
     yield from _ceilings(model)
     if len(clocks.memory) > MAX_MEMORY_CLOCKS:
         yield "clocks_mhz.memory", f"at most {MAX_MEMORY_CLOCKS} clocks, not {len(clocks.memory)}"

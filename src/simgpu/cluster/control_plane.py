@@ -127,7 +127,7 @@ class ControlPlane:
 
     def __init__(self, folder: Folder, parts: Mapping[str, Component], progress: Progress) -> None:
         self.requests = repeating.Requests(
-            progress, check=self._check_now_and_then, unserved=functools.partial(self._error, "kube-apiserver")
+            progress, check=self._check_at_intervals, unserved=functools.partial(self._error, "kube-apiserver")
         )
         self._folder = folder
         self._parts = parts
@@ -190,7 +190,7 @@ class ControlPlane:
         reached: Callable[[], int] = lambda: 0,
         max_pause: float = repeating.MAX_PAUSE_SECONDS,
     ) -> None:
-        """Wait for a condition that a component brings about; see `Requests.met`. Raises `ComponentError` in vain.
+        """Wait for a condition that a component brings about; see `Requests.met`. `ComponentError` if it is not met.
 
         The timeout restarts when the component is started again, too.
         """
@@ -228,7 +228,7 @@ class ControlPlane:
                 )
                 self._launch(name, run)
 
-    def _check_now_and_then(self) -> None:
+    def _check_at_intervals(self) -> None:
         if asyncio.get_running_loop().time() >= self._checked + _ALIVE_SECONDS:
             self.check()
 

@@ -46,6 +46,8 @@ class Requests:
             while True:
                 try:
                     answer = await request()
+                except kube_errors.AlreadyExists:
+                    raise
                 except _RETRIABLE as error:
                     self._check()
                     deadline = min(deadline, clock() + SERVED_SECONDS)
