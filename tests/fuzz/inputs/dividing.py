@@ -163,8 +163,22 @@ async def _divide(data: bytes) -> None:
 @contextlib.contextmanager
 def _without_pages() -> Iterator[None]:
     """Leave out the state pages, which take most of the time."""
-    with mock.patch.object(writer, "Pages", mock.Mock()), mock.patch.object(showing.BoxPages, "write"):
+    with mock.patch.object(writer, "Pages", _NoPages), mock.patch.object(showing.BoxPages, "write", _nothing):
         yield
+
+
+def _nothing(*_arguments: Any, **_more: Any) -> None:
+    pass
+
+
+class _NoPages:
+    """Pages that are not written. Mocks would be a class each, of which memory fills."""
+
+    def __init__(self, *_arguments: Any, **_more: Any) -> None:
+        pass
+
+    def __getattr__(self, _name: str) -> Any:
+        return _nothing
 
 
 async def _follow(agent: _Agent, data: bytes) -> None:

@@ -147,6 +147,12 @@ def _prepared(found: Iterable[claims.AllocatedClaim]) -> list[grants.PreparedCla
 # The kubelet.
 
 
+def _each_once(pods: Iterable[views.Pod]) -> list[views.Pod]:
+    """Return pods as a store has them: one of each name, and the API gives each a uid of its own."""
+    by_name = {(pod.metadata.namespace, pod.metadata.name): pod for pod in pods}
+    return list({pod.metadata.uid: pod for pod in by_name.values()}.values())
+
+
 @functools.cache
 def _instances() -> dict[str, holding.HeldInstance]:
     return own_mig.instances(pools.build(_CARDS, "node-a"), "mixed")
@@ -155,7 +161,7 @@ def _instances() -> dict[str, holding.HeldInstance]:
 async def _kubelet(data: bytes) -> None:
     """Whatever the kubelet lists and saves, a device has only users that it is listed with, or is lent to."""
     listed, answered, saved = _parts(data, 3)
-    pods = _listed(listed, resources.PODS)
+    pods = _each_once(_listed(listed, resources.PODS))
     (scratch() / vocabulary.KUBELET_CHECKPOINT).write_bytes(saved)
     known = {*IDS[:2], *_instances()}
     reader = owners.Owners(pod_resources=scratch() / "none", plugins=scratch())
