@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 from msgspec.structs import replace
 
 from simgpu import boot
 from simgpu.machines.inventory import DeviceState
 from simgpu.machines.saved import Saved
-from simgpu.page import layout, mapping
+from simgpu.page import layout, mapping, writer
 from simgpu.sim import cards
 
 _FIELDS: Final = [field for field in layout.PAGE if field.state in cards.COUNTERS]
@@ -54,13 +53,7 @@ def _counters(page: Any, saved: Mapping[str, float]) -> dict[str, float]:
 
 def _read(path: Path) -> Any:
     """Return a page of this boot that has all counters, if its last write was finished."""
-    try:
-        content = path.read_bytes()
-    except OSError:
+    found = writer.read(path)
+    if found is None or found["minor"][0] < _WITH_COUNTERS or found["boot"][0] != boot.current().encode():
         return None
-    if len(content) < layout.DTYPE.itemsize:
-        return None
-    page = np.frombuffer(content[: layout.DTYPE.itemsize], layout.DTYPE)[0]
-    known = (layout.MAGIC, layout.MAJOR, boot.current().encode())
-    whole = page["sequence"] % 2 == 0 and page["minor"] >= _WITH_COUNTERS
-    return page if whole and (page["magic"], page["major"], page["boot"]) == known else None
+    return found[0]
