@@ -116,6 +116,8 @@ def figures(result: Result) -> Iterator[tuple[str, str]]:
     yield "memory at rest, in MiB", _grown(result.growth)
     yield "counters that fell", f"{result.falls:,}"
     yield "leaked", _listed(result.leaked)
+    if result.failures:
+        yield "what did not hold", "; ".join(result.failures)
     if result.impossible:
         yield "not possible here", "; ".join(f"{kind} ({why})" for kind, why in result.impossible.items())
 

@@ -13,8 +13,10 @@ from simgpu.kube import kubeconfig
 from simgpu.kube.client import Client
 from simgpu.kube.leading import Election, Terms
 from simgpu.kube.wire import Retries
+from simgpu.topology import inline
 from tests.fixtures.http import Answer, Scripted, answer, status, stream
 
+CATALOG = models.load()
 TERMS = Terms(lease_seconds=2, renew_seconds=0.1, give_up_seconds=0.6, retry_seconds=0.1)
 
 
@@ -120,10 +122,20 @@ async def test_no_counter_of_a_controller_falls_when_it_leads_again() -> None:
     target = kubeconfig.ClientConfig("http://127.0.0.1:9")
     settings = controlling.ControllerSettings(
         target=target, namespace="ns", listen=("127.0.0.1", 0), topology_listen=("127.0.0.1", 0),
-        identity=identity.load("dcgm"), catalog=models.load(),
+        identity=identity.load("dcgm"), catalog=CATALOG,
     )  # fmt: skip
     controller = controlling.Controller(settings, Client(target))
+    gpus = inline.parse("h200:2", CATALOG, field="gpus")
+    before = controller.fleet
+    node = before.place("n", gpus)
+    before.begin(1.0)
+    before.step(10.0, clock=10.0)
+    before.step(20.0, clock=20.0)
+    counted = before.counters(node)
+    assert all(values[0] > 100.0 for values in counted.values())  # joules, which nobody has saved
     controller._writer.counters.unchanged = 3
-    controller._build()  # as each term as leader begins
+    controller._begin_term()
+    assert controller.fleet is not before
+    assert controller.fleet.counters(controller.fleet.place("n", gpus)) == counted
     shown = {sample.name: sample.value for metric in controller.meters.collect() for sample in metric.samples}
     assert shown["simgpu_controller_writes_unchanged_total"] == 3

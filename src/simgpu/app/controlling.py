@@ -85,7 +85,7 @@ class Controller:
         self._build()
 
     def _build(self) -> None:
-        """Build what a term as leader needs, without any state from an earlier one."""
+        """Build what a term as leader needs."""
         settings, client = self._settings, self._client
         by_node = {"node": lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ()}
         self._stores = FleetStores(Store(), Store(by_node), Store())
@@ -118,6 +118,12 @@ class Controller:
             lambda problem: self._recorder.record(topology, "Warning", "PrometheusAway", problem),
         )  # fmt: skip
 
+    def _begin_term(self) -> None:
+        """Build everything anew; of an earlier term only counters stay, which may not have been saved when it ended."""
+        shown = self.fleet.all_counters()
+        self._build()
+        self.fleet.remember(shown, 0.0)
+
     @property
     def ready(self) -> bool:
         """Whether it leads, and has reconciled every node since."""
@@ -125,7 +131,7 @@ class Controller:
 
     async def lead(self) -> None:
         """Watch and reconcile until cancelled, then save the counters."""
-        self._build()
+        self._begin_term()
         responsive.collect()  # what an earlier term left: it has cycles
         client, stores, namespace = self._client, self._stores, self._settings.namespace
         reflectors = (

@@ -295,6 +295,11 @@ class Fleet:
         """Return a node's counters, by GPU id."""
         return self._inventory.counters(node.cards, digits=3)
 
+    def all_counters(self) -> dict[str, list[float]]:
+        """Return the counters of all GPUs, by id."""
+        listed = chain.from_iterable(node.cards for node in self.nodes.values())
+        return self._inventory.counters([*listed], digits=3)
+
     def failures(self, node: NodeCards) -> dict[str, DeviceFailure]:
         """Return the configured failures that a node's counters include, by GPU id."""
         return {card.device.uuid: card.failure for card in node.cards if card.failure != DeviceFailure.NONE}
