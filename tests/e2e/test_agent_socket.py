@@ -39,7 +39,7 @@ def test_a_pods_workload_runs_on_its_own_gpus_and_nothing_beside_it(gpus: Gpus, 
     assert (
         gpus.exec(name, "nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader").split("\n")[0] == "30 %"
     )
-    assert usage(gpus, theirs) == 100
+    until(gpus, theirs, 100)
     wait_for(lambda: "code 0" in gpus.node.kubectl("logs", name), "the workload to end")
     assert gpus.node.kubectl("logs", name) == "OK\ncode 0\n"
     for gpu in mine:
